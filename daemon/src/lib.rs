@@ -1,0 +1,19 @@
+//! The scaffold that Culvert's three binaries stand on: logs, supervised tasks, drain on a signal, and the admin server.
+//!
+//! A binary parses its flags, builds its parts, adds each to the [`Supervisor`] by name and runs it:
+//! the first task to end, or a signal, starts the drain; after the grace period what is left is dropped.
+
+mod admin;
+mod atomic_file;
+mod logs;
+mod readiness;
+mod supervisor;
+
+pub use admin::Admin;
+pub use atomic_file::write_atomic;
+pub use logs::{LogFormat, Logs};
+pub use readiness::{Gate, Readiness};
+pub use supervisor::{Drain, Supervisor};
+
+/// The version of all of Culvert's binaries, as in `Cargo.toml`.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

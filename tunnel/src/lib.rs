@@ -1,0 +1,35 @@
+//! The wire protocol that agent and proxy share.
+//!
+//! An agent dials a proxy; after mutual TLS the roles turn round: on that connection the agent is the gRPC server of
+//! `culvert.tunnel.v1.Agent` and the proxy its client. One HTTP/2 stream carries one relayed connection.
+
+mod node_name;
+/// The generated messages and services of `proto/`, one module per package.
+#[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated; documented in the .proto files")]
+#[allow(unreachable_pub, clippy::use_self, clippy::wildcard_enum_match_arm, reason = "generated")]
+pub mod proto {
+    pub mod tunnel {
+        tonic::include_proto!("culvert.tunnel.v1");
+    }
+    pub mod enroll {
+        tonic::include_proto!("culvert.enroll.v1");
+    }
+    pub mod directory {
+        tonic::include_proto!("culvert.directory.v1");
+    }
+    pub mod control {
+        tonic::include_proto!("culvert.control.v1");
+    }
+}
+
+pub use node_name::{InvalidNodeName, NodeName};
+
+/// ALPN of a tunnel: mutual TLS, then HTTP/2 with the roles turned round.
+pub const ALPN_TUNNEL: &[u8] = b"culvert-tunnel/1";
+/// ALPN of ordinary gRPC on the agent port: `culvert.enroll.v1`.
+pub const ALPN_ENROLL: &[u8] = b"h2";
+/// The name in every proxy's certificate. Agents verify it whatever host they dialled, so NAT, load balancers and
+/// forwarders in front of a proxy need nothing.
+pub const PROXY_SERVER_NAME: &str = "culvert-proxy";
+/// Port on which proxies take agents.
+pub const AGENT_PORT: u16 = 7400;
