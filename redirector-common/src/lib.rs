@@ -1,1 +1,27 @@
-//! (being written)
+//! What the kernel programs and their users in user space share: names, keys, values, and the pure decisions.
+//!
+//! Addresses are always 16 bytes in network order, IPv4 as `::ffff:a.b.c.d`; ports are in network order too.
+//! Layouts are part of the pins' version ([`names::PIN_ROOT`]): changing one means a new version.
+#![no_std]
+
+#[cfg(test)]
+extern crate std;
+
+mod addr;
+mod config;
+mod counter;
+mod decide;
+mod destination;
+#[cfg(test)]
+mod layout_tests;
+pub mod names;
+#[cfg(feature = "user")]
+mod pod;
+mod socket_dst;
+
+pub use addr::{Addr, Endpoint, Prefix};
+pub use config::{Config, MAX_INTERCEPT_PORTS};
+pub use counter::Counter;
+pub use decide::{Connect, Pass, Reject, Steer, Storage, Verdict, decide, spread};
+pub use destination::{DestinationKey, DestinationValue};
+pub use socket_dst::{Role, SocketDst, Tuple};

@@ -1,0 +1,224 @@
+//! Addresses as the kernel programs see them.
+
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// An IP address in 16 bytes, network order; IPv4 as `::ffff:a.b.c.d`. All zero means "none" where none is possible.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(C, align(4))]
+pub struct Addr {
+    /// The bytes as on the wire.
+    pub bytes: [u8; 16],
+}
+
+impl Addr {
+    /// No address.
+    pub const NONE: Self = Self { bytes: [0; 16] };
+
+    /// From the four words of `user_ip6` and its kin, each in network order.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_words(words: [u32; 4]) -> Self {
+        let (a, b) = (words[0].to_ne_bytes(), words[1].to_ne_bytes());
+        let (c, d) = (words[2].to_ne_bytes(), words[3].to_ne_bytes());
+        Self {
+            bytes: [
+                a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3], c[0], c[1], c[2], c[3], d[0], d[1], d[2], d[3],
+            ],
+        }
+    }
+
+    /// From an IPv4 address in network order, as in `user_ip4`.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_v4_word(word: u32) -> Self {
+        Self::from_words([0, 0, 0xffff_u32.to_be(), word])
+    }
+
+    /// Four words, each in network order.
+    #[inline(always)]
+    #[must_use]
+    pub const fn words(&self) -> [u32; 4] {
+        let b = &self.bytes;
+        [
+            u32::from_ne_bytes([b[0], b[1], b[2], b[3]]),
+            u32::from_ne_bytes([b[4], b[5], b[6], b[7]]),
+            u32::from_ne_bytes([b[8], b[9], b[10], b[11]]),
+            u32::from_ne_bytes([b[12], b[13], b[14], b[15]]),
+        ]
+    }
+
+    /// Whether this is an IPv4 address.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_v4(&self) -> bool {
+        let words = self.words();
+        words[0] == 0 && words[1] == 0 && words[2] == 0xffff_u32.to_be()
+    }
+
+    /// Whether there is no address.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_none(&self) -> bool {
+        let words = self.words();
+        words[0] | words[1] | words[2] | words[3] == 0
+    }
+
+    /// The same address in the standard library's words.
+    #[must_use]
+    pub const fn ip(&self) -> IpAddr {
+        Ipv6Addr::from_octets(self.bytes).to_canonical()
+    }
+}
+
+impl From<IpAddr> for Addr {
+    fn from(ip: IpAddr) -> Self {
+        let v6 = match ip {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        };
+        Self { bytes: v6.octets() }
+    }
+}
+
+impl From<Ipv4Addr> for Addr {
+    fn from(ip: Ipv4Addr) -> Self {
+        Self::from(IpAddr::V4(ip))
+    }
+}
+
+impl fmt::Debug for Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.ip())
+    }
+}
+
+/// An address and a TCP port.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Endpoint {
+    /// The address.
+    pub addr: Addr,
+    /// The port in network order.
+    pub port: u16,
+}
+
+impl Endpoint {
+    /// The same in the standard library's words.
+    #[must_use]
+    pub const fn socket_addr(&self) -> SocketAddr {
+        SocketAddr::new(self.addr.ip(), u16::from_be(self.port))
+    }
+}
+
+impl From<SocketAddr> for Endpoint {
+    fn from(address: SocketAddr) -> Self {
+        Self {
+            addr: address.ip().into(),
+            port: address.port().to_be(),
+        }
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.socket_addr())
+    }
+}
+
+/// A range of addresses, ready to compare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Prefix {
+    /// The range's first address.
+    pub addr: Addr,
+    /// One bits where an address must equal `addr`.
+    pub mask: Addr,
+}
+
+impl Prefix {
+    /// A range that contains nothing: no masked address has ones where the mask has zeros.
+    pub const NONE: Self = Self {
+        addr: Addr { bytes: [0xff; 16] },
+        mask: Addr::NONE,
+    };
+
+    /// The range `network/length`, with `length` counted in the family of `network`; bits beyond it are ignored.
+    #[must_use]
+    pub fn new(network: IpAddr, length: u8) -> Self {
+        let length = if network.is_ipv4() {
+            96 + u32::from(length)
+        } else {
+            u32::from(length)
+        };
+        let mask = u128::MAX.checked_shl(128 - length.min(128)).unwrap_or(0);
+        let first = u128::from_be_bytes(Addr::from(network).bytes) & mask;
+        Self {
+            addr: Addr {
+                bytes: first.to_be_bytes(),
+            },
+            mask: Addr {
+                bytes: mask.to_be_bytes(),
+            },
+        }
+    }
+
+    /// Whether `addr` is in the range.
+    #[inline(always)]
+    #[must_use]
+    pub const fn contains(&self, addr: &Addr) -> bool {
+        let (first, mask, words) = (self.addr.words(), self.mask.words(), addr.words());
+        words[0] & mask[0] == first[0]
+            && words[1] & mask[1] == first[1]
+            && words[2] & mask[2] == first[2]
+            && words[3] & mask[3] == first[3]
+    }
+}
+
+impl Default for Prefix {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+const _: () = assert!(size_of::<Addr>() == 16 && align_of::<Addr>() == 4);
+const _: () = assert!(size_of::<Prefix>() == 32);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addr(text: &str) -> Addr {
+        text.parse::<IpAddr>().unwrap().into()
+    }
+
+    #[test]
+    fn an_ipv4_address_is_kept_mapped_and_shown_plain() {
+        let ten = addr("10.0.3.7");
+        assert_eq!(ten.bytes, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 3, 7]);
+        assert_eq!(ten.ip(), "10.0.3.7".parse::<IpAddr>().unwrap());
+        assert!(ten.is_v4() && !addr("fd00::1").is_v4());
+    }
+
+    #[test]
+    fn words_are_the_bytes_in_their_order() {
+        let six = addr("fd00:1:2:3:4:5:6:7");
+        assert_eq!(Addr::from_words(six.words()), six);
+        assert_eq!(Addr::from_v4_word(u32::from_ne_bytes([10, 0, 3, 7])), addr("10.0.3.7"));
+    }
+
+    #[test]
+    fn a_prefix_contains_its_own_family_only() {
+        let vip4 = Prefix::new("198.18.0.0".parse().unwrap(), 15);
+        assert!(vip4.contains(&addr("198.18.0.0")) && vip4.contains(&addr("198.19.255.255")));
+        assert!(!vip4.contains(&addr("198.20.0.0")) && !vip4.contains(&addr("::198.18.0.1")));
+        let vip6 = Prefix::new("fd12:3456::".parse().unwrap(), 64);
+        assert!(vip6.contains(&addr("fd12:3456::9")) && !vip6.contains(&addr("fd12:3456:0:1::9")));
+        let all4 = Prefix::new("0.0.0.0".parse().unwrap(), 0);
+        assert!(all4.contains(&addr("1.2.3.4")) && !all4.contains(&addr("fd00::1")));
+    }
+
+    #[test]
+    fn no_prefix_contains_nothing() {
+        assert!(!Prefix::NONE.contains(&Addr::NONE) && !Prefix::NONE.contains(&Addr { bytes: [0xff; 16] }));
+    }
+}

@@ -1,0 +1,164 @@
+//! What a `connect()` becomes. The kernel programs only carry out what this function says.
+
+use crate::{Addr, Config, Counter, DestinationKey, DestinationValue, Endpoint, MAX_INTERCEPT_PORTS};
+
+/// A TCP `connect()` as the hook sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Connect {
+    /// What the client dials.
+    pub dst: Endpoint,
+    /// The socket's mark.
+    pub mark: u32,
+}
+
+/// What happens to the connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It goes where it was going.
+    Pass(Pass),
+    /// It goes to the proxy.
+    Steer(Steer),
+    /// It fails with `EHOSTUNREACH`.
+    Reject(Reject),
+}
+
+/// Why a connect passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// The redirector has not configured the programs.
+    Unconfigured,
+    /// The socket has the exempting mark.
+    Exempt,
+    /// It goes to the proxy already.
+    Intercept,
+    /// It is not an edge node's.
+    Unmatched,
+}
+
+/// Where a connect is steered to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Steer {
+    /// The proxy's intercept address, of the same family.
+    pub to: Endpoint,
+}
+
+/// Why a connect is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reject {
+    /// The node has no tunnel.
+    Offline,
+    /// There is no intercept address of the destination's family.
+    NoIntercept,
+}
+
+/// What happens to an original destination that an earlier connect of the same socket left behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Storage {
+    /// It stays.
+    Keep,
+    /// It is removed: this connect has nothing to do with it.
+    Remove,
+}
+
+impl Pass {
+    /// What to do with the socket's storage. A connect to the proxy itself may have been steered by a copy of the program in
+    /// another cgroup, which stored the destination a moment ago.
+    #[inline(always)]
+    #[must_use]
+    pub const fn storage(self) -> Storage {
+        match self {
+            Self::Intercept | Self::Unconfigured => Storage::Keep,
+            Self::Exempt | Self::Unmatched => Storage::Remove,
+        }
+    }
+}
+
+impl Verdict {
+    /// What is counted, if anything.
+    #[inline(always)]
+    #[must_use]
+    pub const fn counter(&self) -> Option<Counter> {
+        match self {
+            Self::Pass(Pass::Unconfigured | Pass::Intercept) => None,
+            Self::Pass(Pass::Exempt) => Some(Counter::Exempt),
+            Self::Pass(Pass::Unmatched) => Some(Counter::Unmatched),
+            Self::Steer(_) => Some(Counter::Steered),
+            Self::Reject(Reject::Offline) => Some(Counter::Offline),
+            Self::Reject(Reject::NoIntercept) => Some(Counter::NoIntercept),
+        }
+    }
+}
+
+/// Decides one connect. `lookup` asks the destinations map, at most once; `now_ns` is `CLOCK_MONOTONIC`.
+#[inline(always)]
+#[must_use]
+pub fn decide(
+    config: &Config,
+    connect: &Connect,
+    lookup: impl FnOnce(&DestinationKey) -> Option<DestinationValue>,
+    now_ns: impl FnOnce() -> u64,
+) -> Verdict {
+    if config.version != Config::VERSION {
+        return Verdict::Pass(Pass::Unconfigured);
+    }
+    if config.mark_mask != 0 && connect.mark & config.mark_mask == config.mark & config.mark_mask {
+        return Verdict::Pass(Pass::Exempt);
+    }
+    if config.is_intercept(&connect.dst.addr, connect.dst.port) {
+        return Verdict::Pass(Pass::Intercept);
+    }
+    let found = if config.vip4.contains(&connect.dst.addr) || config.vip6.contains(&connect.dst.addr) {
+        // The whole range is ours: a VIP that no node has goes to the proxy too, which refuses it.
+        lookup(&DestinationKey::vip(connect.dst.addr)).unwrap_or_default()
+    } else {
+        match lookup(&DestinationKey::exact(connect.dst)) {
+            Some(value) => value,
+            None => return Verdict::Pass(Pass::Unmatched),
+        }
+    };
+    if found.is_offline() && now_ns() < config.offline_lease_ns {
+        return Verdict::Reject(Reject::Offline);
+    }
+    match intercept_addr(config, &connect.dst.addr) {
+        Some(addr) => Verdict::Steer(Steer {
+            to: Endpoint {
+                addr,
+                port: spread(config, connect.dst),
+            },
+        }),
+        None => Verdict::Reject(Reject::NoIntercept),
+    }
+}
+
+#[inline(always)]
+fn intercept_addr(config: &Config, dst: &Addr) -> Option<Addr> {
+    let addr = if dst.is_v4() {
+        config.intercept4
+    } else {
+        config.intercept6
+    };
+    if addr.is_none() || config.port_count == 0 {
+        None
+    } else {
+        Some(addr)
+    }
+}
+
+/// The intercept port for a destination. One client address has some 28,000 ports towards each, so several are spread over.
+#[inline(always)]
+#[must_use]
+pub const fn spread(config: &Config, dst: Endpoint) -> u16 {
+    let words = dst.addr.words();
+    let mixed = words[0] ^ words[1] ^ words[2] ^ words[3] ^ dst.port as u32;
+    // Fibonacci hashing: the top bits of the product depend on all bits of the input, whatever the byte order.
+    let hash = mixed.wrapping_mul(0x9e37_79b9) >> 16;
+    let index = if config.port_count == 0 {
+        0
+    } else {
+        hash % config.port_count
+    };
+    config.ports[index as usize & (MAX_INTERCEPT_PORTS - 1)]
+}
+
+#[cfg(test)]
+mod tests;

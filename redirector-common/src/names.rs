@@ -1,0 +1,50 @@
+//! Names of programs, maps and pins. The kernel keeps 15 characters of a name.
+
+/// Where everything is pinned, below the bpffs. `v1` is the version of all layouts in this crate.
+pub const PIN_ROOT: &str = "culvert/v1";
+
+/// [`crate::Config`], one entry.
+pub const CONFIG_MAP: &str = "cv_config";
+/// [`crate::DestinationKey`] to [`crate::DestinationValue`].
+pub const DESTINATIONS_MAP: &str = "cv_destinations";
+/// [`crate::Tuple`] to [`crate::SocketDst`], for the time of a handshake.
+pub const TUPLES_MAP: &str = "cv_tuples";
+/// Socket storage: [`crate::SocketDst`] of clients and of accepted sockets.
+pub const SOCKETS_MAP: &str = "cv_sockets";
+/// Index [`crate::Counter`] to a count per CPU.
+pub const COUNTERS_MAP: &str = "cv_counters";
+/// All maps.
+pub const MAPS: [&str; 5] = [CONFIG_MAP, DESTINATIONS_MAP, TUPLES_MAP, SOCKETS_MAP, COUNTERS_MAP];
+
+/// Pin of the map in which the proxy looks up accepted sockets by their fd, below the bpffs.
+pub const SOCKETS_PIN: &str = "culvert/v1/maps/cv_sockets";
+
+/// Steers `connect()` of IPv4 sockets.
+pub const CONNECT4: &str = "cv_connect4";
+/// Steers `connect()` of IPv6 sockets, with IPv4-mapped destinations.
+pub const CONNECT6: &str = "cv_connect6";
+/// Shows IPv4 clients what they dialled.
+pub const PEER4: &str = "cv_peer4";
+/// Shows IPv6 clients what they dialled.
+pub const PEER6: &str = "cv_peer6";
+/// Carries the original destination from the client's socket to the accepted one.
+pub const SOCKOPS: &str = "cv_sockops";
+/// All programs in the order in which they are attached: nothing is steered before its destination can be carried over.
+pub const PROGRAMS: [&str; 5] = [SOCKOPS, PEER4, PEER6, CONNECT4, CONNECT6];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_keeps_every_name_whole() {
+        for name in MAPS.iter().chain(&PROGRAMS) {
+            assert!(name.len() <= 15, "{name} is longer than 15 characters");
+        }
+    }
+
+    #[test]
+    fn the_sockets_pin_is_below_the_root() {
+        assert_eq!(SOCKETS_PIN, std::format!("{PIN_ROOT}/maps/{SOCKETS_MAP}"));
+    }
+}
