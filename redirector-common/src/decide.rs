@@ -150,8 +150,10 @@ fn intercept_addr(config: &Config, dst: &Addr) -> Option<Addr> {
 pub const fn spread(config: &Config, dst: Endpoint) -> u16 {
     let words = dst.addr.words();
     let mixed = words[0] ^ words[1] ^ words[2] ^ words[3] ^ dst.port as u32;
-    // Fibonacci hashing: the top bits of the product depend on all bits of the input, whatever the byte order.
-    let hash = mixed.wrapping_mul(0x9e37_79b9) >> 16;
+    // MurmurHash3's finalizer: every bit of the input reaches the low bits, which the remainder takes.
+    let mixed = (mixed ^ (mixed >> 16)).wrapping_mul(0x85eb_ca6b);
+    let mixed = (mixed ^ (mixed >> 13)).wrapping_mul(0xc2b2_ae35);
+    let hash = mixed ^ (mixed >> 16);
     let index = if config.port_count == 0 {
         0
     } else {

@@ -1,0 +1,155 @@
+//! `connect()` of TCP sockets.
+
+use core::ptr::{addr_of, addr_of_mut, read_volatile, write_volatile};
+
+use aya_ebpf::bindings::{bpf_sock, bpf_sock_addr};
+use aya_ebpf::helpers::{bpf_ktime_get_ns, bpf_set_retval};
+use aya_ebpf::macros::cgroup_sock_addr;
+use aya_ebpf::programs::SockAddrContext;
+use culvert_redirector_common::{Addr, Connect, Counter, Endpoint, SocketDst, Steer, Storage, Verdict, decide};
+
+use crate::maps::{CONFIG, DESTINATIONS, SOCKETS, count};
+
+/// The call goes on; its address may have been rewritten.
+const ALLOW: i32 = 1;
+/// The call fails, with `EPERM` unless `bpf_set_retval` said otherwise.
+const DENY: i32 = 0;
+const SOCK_STREAM: u32 = 1;
+const EHOSTUNREACH: i32 = 113;
+
+#[cgroup_sock_addr(connect4)]
+pub fn cv_connect4(ctx: SockAddrContext) -> i32 {
+    let address = ctx.sock_addr;
+    // SAFETY: the kernel passes a valid context; each field is read once, at its own offset, as the verifier demands.
+    let (kind, ip, port) = unsafe {
+        (
+            read_volatile(addr_of!((*address).type_)),
+            read_volatile(addr_of!((*address).user_ip4)),
+            read_volatile(addr_of!((*address).user_port)),
+        )
+    };
+    if kind != SOCK_STREAM {
+        return ALLOW;
+    }
+    let dst = Endpoint {
+        addr: Addr::from_v4_word(ip),
+        port: port as u16,
+    };
+    match steer(&ctx, dst) {
+        Ok(None) => ALLOW,
+        Ok(Some(to)) => {
+            // SAFETY: as above; both fields are writable in this hook.
+            unsafe {
+                write_volatile(addr_of_mut!((*address).user_ip4), to.addr.words()[3]);
+                write_volatile(addr_of_mut!((*address).user_port), u32::from(to.port));
+            }
+            ALLOW
+        }
+        Err(Denied) => DENY,
+    }
+}
+
+#[cgroup_sock_addr(connect6)]
+pub fn cv_connect6(ctx: SockAddrContext) -> i32 {
+    let address = ctx.sock_addr;
+    // SAFETY: the kernel passes a valid context; each word is read once, at its own offset, as the verifier demands.
+    let (kind, words, port) = unsafe {
+        (
+            read_volatile(addr_of!((*address).type_)),
+            [
+                read_volatile(addr_of!((*address).user_ip6[0])),
+                read_volatile(addr_of!((*address).user_ip6[1])),
+                read_volatile(addr_of!((*address).user_ip6[2])),
+                read_volatile(addr_of!((*address).user_ip6[3])),
+            ],
+            read_volatile(addr_of!((*address).user_port)),
+        )
+    };
+    if kind != SOCK_STREAM {
+        return ALLOW;
+    }
+    // IPv4 in IPv6 never meets the IPv4 hook: the kernel calls tcp_v4_connect() from tcp_v6_connect() directly.
+    let dst = Endpoint {
+        addr: Addr::from_words(words),
+        port: port as u16,
+    };
+    match steer(&ctx, dst) {
+        Ok(None) => ALLOW,
+        Ok(Some(to)) => {
+            let words = to.addr.words();
+            // SAFETY: as above; all of these are writable in this hook.
+            unsafe {
+                write_volatile(addr_of_mut!((*address).user_ip6[0]), words[0]);
+                write_volatile(addr_of_mut!((*address).user_ip6[1]), words[1]);
+                write_volatile(addr_of_mut!((*address).user_ip6[2]), words[2]);
+                write_volatile(addr_of_mut!((*address).user_ip6[3]), words[3]);
+                write_volatile(addr_of_mut!((*address).user_port), u32::from(to.port));
+            }
+            ALLOW
+        }
+        Err(Denied) => DENY,
+    }
+}
+
+/// The connect must fail.
+struct Denied;
+
+/// Decides and keeps the socket's storage; what remains is to write the new address, if there is one.
+#[inline(always)]
+fn steer(ctx: &SockAddrContext, dst: Endpoint) -> Result<Option<Endpoint>, Denied> {
+    let Some(config) = CONFIG.get(0) else { return Ok(None) };
+    // SAFETY: `sk` is in the context of this hook; the verifier wants the null check below before any use.
+    let socket: *mut bpf_sock = unsafe { (*ctx.sock_addr).__bindgen_anon_1.sk };
+    if socket.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: not null, and `mark` may be read from a `bpf_sock` in this hook.
+    let mark = unsafe { read_volatile(addr_of!((*socket).mark)) };
+    let verdict = decide(
+        config,
+        &Connect { dst, mark },
+        // SAFETY: the value is copied out at once; the slot may be reused afterwards.
+        |key| unsafe { DESTINATIONS.get(key) }.copied(),
+        // SAFETY: takes nothing and has no effect.
+        || unsafe { bpf_ktime_get_ns() },
+    );
+    if let Some(counter) = verdict.counter() {
+        count(counter);
+    }
+    match verdict {
+        Verdict::Pass(pass) => {
+            if pass.storage() == Storage::Remove {
+                // SAFETY: `socket` is a full socket of this context. An absent storage is the usual case, not an error.
+                let _absent = unsafe { SOCKETS.delete(socket) };
+            }
+            Ok(None)
+        }
+        Verdict::Steer(Steer { to }) => remember(ctx, dst).map(|()| Some(to)),
+        Verdict::Reject(_) => Err(deny()),
+    }
+}
+
+/// Stores what the client dialled on its socket, over whatever an earlier connect of the same socket left.
+#[inline(always)]
+fn remember(ctx: &SockAddrContext, dst: Endpoint) -> Result<(), Denied> {
+    let mut value = SocketDst::client(dst);
+    // SAFETY: the helper checks the socket and returns null or the socket's own slot.
+    let slot = unsafe { SOCKETS.get_or_insert_ptr_mut(ctx, Some(&mut value)) };
+    if slot.is_null() {
+        count(Counter::StorageFull);
+        return Err(deny());
+    }
+    // SAFETY: not null, of the right size, and the socket is locked by `connect()`.
+    unsafe { *slot = value };
+    Ok(())
+}
+
+#[inline(always)]
+fn deny() -> Denied {
+    // SAFETY: sets the system call's result, nothing else.
+    unsafe { bpf_set_retval(-EHOSTUNREACH) };
+    Denied
+}
+
+/// The kernel's context is what the hooks believe it to be.
+const _: () = assert!(core::mem::offset_of!(bpf_sock_addr, user_port) == 24);

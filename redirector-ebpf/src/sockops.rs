@@ -1,0 +1,148 @@
+//! Carries the original destination from the client's socket to the accepted one, over the connection's addresses and ports.
+
+use core::ptr::{addr_of, null_mut, read_volatile};
+
+use aya_ebpf::bindings::{
+    BPF_ANY, BPF_SK_STORAGE_GET_F_CREATE, BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB, BPF_SOCK_OPS_TCP_CONNECT_CB,
+    bpf_sock_ops,
+};
+use aya_ebpf::helpers::generated::bpf_sk_storage_get;
+use aya_ebpf::macros::sock_ops;
+use aya_ebpf::programs::SockOpsContext;
+use culvert_redirector_common::{Addr, Counter, Endpoint, Role, SocketDst, Tuple};
+
+use crate::maps::{CONFIG, SOCKETS, TUPLES, count};
+
+const AF_INET: u32 = 2;
+
+#[sock_ops]
+pub fn cv_sockops(ctx: SockOpsContext) -> u32 {
+    // SAFETY: the kernel passes a valid context.
+    match unsafe { read_volatile(addr_of!((*ctx.ops).op)) } {
+        BPF_SOCK_OPS_TCP_CONNECT_CB => before_syn(&ctx),
+        BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB => accepted(&ctx),
+        _ => {}
+    }
+    1
+}
+
+/// The client's socket has its source address and port now, and no packet has left yet.
+#[inline(always)]
+fn before_syn(ctx: &SockOpsContext) {
+    let Some(slot) = storage(ctx, null_mut(), 0) else {
+        return;
+    };
+    // SAFETY: the slot is the socket's own, and the socket is locked.
+    let stored = unsafe { *slot };
+    if stored.endpoint(Role::Client).is_none() {
+        return;
+    }
+    let ends = Ends::read(ctx);
+    let tuple = Tuple {
+        src: ends.local.addr,
+        dst: ends.remote.addr,
+        src_port: ends.local.port,
+        dst_port: ends.remote.port,
+    };
+    // The proxy of a connection whose tuple is lost finds no original destination and resets it.
+    if TUPLES.insert(tuple, stored.accepted(), u64::from(BPF_ANY)).is_err() {
+        count(Counter::TupleFull);
+    }
+}
+
+/// The handshake is done and `accept()` has not returned yet. Connections to other ports cost a look at the configuration.
+#[inline(always)]
+fn accepted(ctx: &SockOpsContext) {
+    // SAFETY: the kernel passes a valid context.
+    let port = unsafe { read_volatile(addr_of!((*ctx.ops).local_port)) } as u16;
+    match CONFIG.get(0) {
+        Some(config) if config.is_intercept_port(port.to_be()) => {}
+        _ => return,
+    }
+    let ends = Ends::read(ctx);
+    let tuple = Tuple {
+        src: ends.remote.addr,
+        dst: ends.local.addr,
+        src_port: ends.remote.port,
+        dst_port: ends.local.port,
+    };
+    // SAFETY: copied out at once; the slot may be reused afterwards.
+    let Some(mut value) = unsafe { TUPLES.get(&tuple) }.copied() else {
+        count(Counter::Unknown);
+        return;
+    };
+    let kept = storage(ctx, &raw mut value, u64::from(BPF_SK_STORAGE_GET_F_CREATE)).is_some();
+    count(if kept { Counter::Accepted } else { Counter::StorageFull });
+    // The next connection from the same source port must not inherit it. Another CPU may have evicted it already.
+    let _evicted = TUPLES.remove(&tuple);
+}
+
+/// The socket's storage, made from `initial` if `flags` say so.
+#[inline(always)]
+fn storage(ctx: &SockOpsContext, initial: *mut SocketDst, flags: u64) -> Option<*mut SocketDst> {
+    // SAFETY: `sk` is in the context of this hook; the verifier wants the null check before any use.
+    let socket = unsafe { (*ctx.ops).__bindgen_anon_2.sk };
+    if socket.is_null() {
+        return None;
+    }
+    // SAFETY: the map, the socket and `initial` are valid; the helper returns null or the socket's own slot.
+    let slot = unsafe {
+        bpf_sk_storage_get(
+            (&raw const SOCKETS).cast_mut().cast(),
+            socket.cast(),
+            initial.cast(),
+            flags,
+        )
+    };
+    if slot.is_null() { None } else { Some(slot.cast()) }
+}
+
+/// Both ends of the context's socket.
+struct Ends {
+    local: Endpoint,
+    remote: Endpoint,
+}
+
+impl Ends {
+    /// Reads every field once and before any branch: the verifier refuses the merged reads that LLVM makes of others.
+    #[inline(always)]
+    fn read(ctx: &SockOpsContext) -> Self {
+        let ops: *const bpf_sock_ops = ctx.ops;
+        // SAFETY: the kernel passes a valid context, and all of these fields may be read.
+        unsafe {
+            let family = read_volatile(addr_of!((*ops).family));
+            let local4 = read_volatile(addr_of!((*ops).local_ip4));
+            let remote4 = read_volatile(addr_of!((*ops).remote_ip4));
+            let local6 = [
+                read_volatile(addr_of!((*ops).local_ip6[0])),
+                read_volatile(addr_of!((*ops).local_ip6[1])),
+                read_volatile(addr_of!((*ops).local_ip6[2])),
+                read_volatile(addr_of!((*ops).local_ip6[3])),
+            ];
+            let remote6 = [
+                read_volatile(addr_of!((*ops).remote_ip6[0])),
+                read_volatile(addr_of!((*ops).remote_ip6[1])),
+                read_volatile(addr_of!((*ops).remote_ip6[2])),
+                read_volatile(addr_of!((*ops).remote_ip6[3])),
+            ];
+            // In host order the one, in the upper half in network order the other.
+            let local_port = (read_volatile(addr_of!((*ops).local_port)) as u16).to_be();
+            let remote_port = ((u32::from_be(read_volatile(addr_of!((*ops).remote_port)))) as u16).to_be();
+            let (local, remote) = if family == AF_INET {
+                (Addr::from_v4_word(local4), Addr::from_v4_word(remote4))
+            } else {
+                (Addr::from_words(local6), Addr::from_words(remote6))
+            };
+            Self {
+                local: Endpoint {
+                    addr: local,
+                    port: local_port,
+                },
+                remote: Endpoint {
+                    addr: remote,
+                    port: remote_port,
+                },
+            }
+        }
+    }
+}
