@@ -3,10 +3,29 @@
 //! An agent dials a proxy; after mutual TLS the roles turn round: on that connection the agent is the gRPC server of
 //! `culvert.tunnel.v1.Agent` and the proxy its client. One HTTP/2 stream carries one relayed connection.
 
+mod agent_end;
+mod error;
+mod frame;
+mod grpc;
+mod http2;
+mod io;
 mod node_name;
+mod proxy_end;
+mod relay;
 /// The generated messages and services of `proto/`, one module per package.
-#[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated; documented in the .proto files")]
-#[allow(unreachable_pub, clippy::use_self, clippy::wildcard_enum_match_arm, reason = "generated")]
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::pedantic,
+    clippy::restriction,
+    reason = "generated; documented in the .proto files"
+)]
+#[allow(
+    unreachable_pub,
+    clippy::use_self,
+    clippy::wildcard_enum_match_arm,
+    reason = "generated"
+)]
 pub mod proto {
     pub mod tunnel {
         tonic::include_proto!("culvert.tunnel.v1");
@@ -22,7 +41,14 @@ pub mod proto {
     }
 }
 
+pub use agent_end::{AgentTunnel, AgentTunnelState, Backends, DialFailure, LiveStream, StreamEnd, StreamError};
+pub use error::TunnelError;
+pub use frame::FrameError;
+pub use http2::{DEFAULT_MAX_STREAMS, DEFAULT_STREAM_WINDOW, RoundTrip, STREAM_WINDOW_RANGE};
+pub use io::{LastRead, ReadAhead};
 pub use node_name::{InvalidNodeName, NodeName};
+pub use proxy_end::{DIAL_TIMEOUT, Driver, OpenError, ProxyTunnel, Stream, Tunnel};
+pub use relay::{Close, RelayError, Transferred, on_close};
 
 /// ALPN of a tunnel: mutual TLS, then HTTP/2 with the roles turned round.
 pub const ALPN_TUNNEL: &[u8] = b"culvert-tunnel/1";

@@ -1,0 +1,397 @@
+//! The agent's end of a tunnel: the gRPC server of `culvert.tunnel.v1.Agent` on a connection that the agent dialled.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use h2::RecvStream;
+use h2::server::SendResponse;
+use http::Request;
+use prost::Message;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::error::TunnelError;
+use crate::frame::{self, FrameError};
+use crate::grpc;
+use crate::http2::{self, RoundTrip};
+use crate::io::LastRead;
+use crate::proto::tunnel::{DescribeRequest, DescribeResponse, DialCode, Frame, Open, Opened, frame::Kind};
+use crate::relay::{self, Finish, Incoming, RelayError, Transferred};
+
+/// A stream whose first message does not come is reset.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+/// A `Describe` request holds a version.
+const DESCRIBE_MAX: usize = 4096;
+
+/// A dial that came to nothing, as the proxy is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DialFailure {
+    /// Stable code, never `Ok`.
+    pub code: DialCode,
+    /// For people: what was tried and what came of it.
+    pub message: String,
+}
+
+/// What an agent does for the streams of its tunnels.
+pub trait Backends: Send + Sync + 'static {
+    /// Connects to the backend that `open` asks for, if that is allowed. Bounded in time by the implementation; dropped when
+    /// the client leaves.
+    fn dial(&self, open: &Open) -> impl Future<Output = Result<TcpStream, DialFailure>> + Send;
+
+    /// A stream that `open` began has ended. Not called for a dial that the client left.
+    fn stream_ended(&self, open: &Open, end: &StreamEnd);
+}
+
+/// How a stream went, once it has ended.
+#[derive(Debug)]
+pub struct StreamEnd {
+    /// Payload bytes from the backend into the tunnel.
+    pub into_tunnel: u64,
+    /// Payload bytes from the tunnel to the backend.
+    pub out_of_tunnel: u64,
+    /// From the request to the end.
+    pub duration: Duration,
+    /// Both directions ended, or what failed first.
+    pub result: Result<(), StreamError>,
+}
+
+/// Why a stream did not end well.
+#[derive(Debug, thiserror::Error)]
+pub enum StreamError {
+    /// The backend was not reached, or not allowed.
+    #[error("{}", .0.message)]
+    Dial(DialFailure),
+    /// The relay failed.
+    #[error("relay")]
+    Relay(#[source] RelayError),
+}
+
+/// Settings of the agent's end of a tunnel.
+#[derive(Clone, Debug)]
+pub struct AgentTunnel {
+    /// Bytes that a proxy may send ahead in one stream.
+    pub stream_window: u32,
+    /// Streams relayed at once in this tunnel; more are answered with `TOO_MANY_STREAMS`.
+    pub max_streams: u32,
+    /// What `Describe` answers.
+    pub describe: DescribeResponse,
+}
+
+/// What a running tunnel can be asked. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct AgentTunnelState(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    round_trip: RoundTrip,
+    next: AtomicU64,
+    streams: Mutex<BTreeMap<u64, LiveStream>>,
+}
+
+/// A stream that is being relayed.
+#[derive(Clone, Debug)]
+pub struct LiveStream {
+    /// What the proxy asked for.
+    pub open: Open,
+    /// When it asked.
+    pub since: Instant,
+    /// Bytes so far.
+    pub transferred: Arc<Transferred>,
+}
+
+impl AgentTunnelState {
+    /// Streams of the tunnel now, dialling ones included.
+    #[must_use]
+    pub fn streams(&self) -> Vec<LiveStream> {
+        self.lock().values().cloned().collect()
+    }
+
+    /// Round trip to the proxy, once measured.
+    #[must_use]
+    pub fn round_trip(&self) -> Option<Duration> {
+        self.0.round_trip.last()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, LiveStream>> {
+        self.0.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AgentTunnel {
+    /// Serves the proxy at the other end of `io` until the connection ends. When `drain` completes, the proxy is told to open no
+    /// more streams here (GOAWAY), and those that are open may end.
+    ///
+    /// # Errors
+    /// Why the connection ended, unless it was drained.
+    pub async fn serve<T, B>(
+        &self,
+        io: T,
+        last_read: LastRead,
+        state: AgentTunnelState,
+        backends: Arc<B>,
+        drain: impl Future<Output = ()>,
+    ) -> Result<(), TunnelError>
+    where
+        T: AsyncRead + AsyncWrite + Unpin,
+        B: Backends,
+    {
+        let handshake = self.builder().handshake::<_, Bytes>(io);
+        let handshake = timeout(http2::HANDSHAKE_TIMEOUT, handshake).await;
+        let mut connection = handshake
+            .map_err(|_| TunnelError::HandshakeTimedOut)?
+            .map_err(TunnelError::Http2)?;
+        let pings = connection.ping_pong().expect("taken once");
+        let mut death = std::pin::pin!(http2::peer_death(pings, last_read, state.0.round_trip.clone()));
+        let mut drain = std::pin::pin!(drain);
+        let mut draining = false;
+        let mut streams = JoinSet::new();
+        let tunnel = Arc::new(self.clone());
+        loop {
+            tokio::select! {
+                accepted = connection.accept() => match accepted {
+                    Some(request) => {
+                        let (request, respond) = request.map_err(TunnelError::Http2)?;
+                        let call = Call { tunnel: tunnel.clone(), state: state.clone(), backends: backends.clone() };
+                        streams.spawn(call.serve(request, respond));
+                    }
+                    None if draining => return Ok(()),
+                    None => return Err(TunnelError::Closed),
+                },
+                Some(_) = streams.join_next() => {}
+                silent = &mut death => return Err(TunnelError::PeerSilent(silent)),
+                () = &mut drain, if !draining => {
+                    draining = true;
+                    connection.graceful_shutdown();
+                }
+            }
+        }
+    }
+
+    fn builder(&self) -> h2::server::Builder {
+        let mut builder = h2::server::Builder::new();
+        builder
+            .initial_connection_window_size(http2::CONNECTION_WINDOW)
+            .initial_window_size(self.stream_window)
+            .max_frame_size(http2::FRAME_SIZE)
+            .max_header_list_size(http2::HEADER_LIST)
+            .max_send_buffer_size(http2::SEND_BUFFER)
+            .max_concurrent_streams(self.max_streams.saturating_add(http2::SPARE_STREAMS))
+            .max_pending_accept_reset_streams(http2::RESETS)
+            .max_concurrent_reset_streams(http2::RESETS)
+            .max_local_error_reset_streams(Some(http2::RESETS))
+            .reset_stream_duration(http2::RESET_MEMORY);
+        builder
+    }
+}
+
+/// One call of the proxy.
+struct Call<B> {
+    tunnel: Arc<AgentTunnel>,
+    state: AgentTunnelState,
+    backends: Arc<B>,
+}
+
+impl<B: Backends> Call<B> {
+    async fn serve(self, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
+        let path = request.uri().path().to_owned();
+        let served = match path.as_str() {
+            grpc::OPEN => self.open(request.into_body(), &mut respond).await,
+            grpc::DESCRIBE => self.describe(request.into_body(), &mut respond).await,
+            _ => reject(&mut respond, grpc::UNIMPLEMENTED, "no such method"),
+        };
+        if let Err(error) = served {
+            tracing::debug!(path, %error, "call failed");
+        }
+    }
+
+    async fn describe(&self, mut body: RecvStream, respond: &mut SendResponse<Bytes>) -> Result<(), TunnelError> {
+        let first = timeout(OPEN_TIMEOUT, first_message(&mut body))
+            .await
+            .map_err(|_| TunnelError::HandshakeTimedOut)?;
+        let request = first
+            .map(|(message, _)| message)
+            .ok()
+            .filter(|message| message.len() <= DESCRIBE_MAX);
+        let Some(request) = request.and_then(|message| DescribeRequest::decode(message).ok()) else {
+            return reject(respond, grpc::INVALID_ARGUMENT, "no DescribeRequest");
+        };
+        tracing::debug!(proxy.version = request.version, "described");
+        let mut send = respond
+            .send_response(grpc::response(), false)
+            .map_err(TunnelError::Http2)?;
+        send.send_data(frame::encode(&self.tunnel.describe), false)
+            .map_err(TunnelError::Http2)?;
+        send.send_trailers(grpc::ok_trailers()).map_err(TunnelError::Http2)
+    }
+
+    async fn open(&self, mut body: RecvStream, respond: &mut SendResponse<Bytes>) -> Result<(), TunnelError> {
+        let first = timeout(OPEN_TIMEOUT, first_message(&mut body))
+            .await
+            .map_err(|_| TunnelError::HandshakeTimedOut)?;
+        let open = first.and_then(|(message, rest)| Ok((frame::first_kind(message)?, rest)));
+        let Ok((Kind::Open(mut open), rest)) = open else {
+            return refuse(respond, &invalid("the first message is no `open`"));
+        };
+        let Some(slot) = Slot::take(&self.state, self.tunnel.max_streams, &open) else {
+            return refuse(respond, &too_many_streams(self.tunnel.max_streams));
+        };
+        let early = std::mem::take(&mut open.early_data);
+        let result = self
+            .dial_and_relay(&open, early, Incoming::new(body, rest), respond, &slot)
+            .await;
+        self.backends.stream_ended(&open, &slot.end(result));
+        Ok(())
+    }
+
+    async fn dial_and_relay(
+        &self,
+        open: &Open,
+        early: Bytes,
+        incoming: Incoming,
+        respond: &mut SendResponse<Bytes>,
+        slot: &Slot,
+    ) -> Result<(), StreamError> {
+        let lost = |error| StreamError::Relay(RelayError::from(error));
+        let dialled = tokio::select! {
+            dialled = self.backends.dial(open) => dialled,
+            left = std::future::poll_fn(|context| respond.poll_reset(context)) => {
+                return Err(StreamError::Relay(RelayError::Reset(left.map_err(lost)?)));
+            }
+        };
+        let socket = match dialled {
+            Ok(socket) => socket,
+            Err(failure) => {
+                refuse(respond, &failure).map_err(|_| StreamError::Dial(failure.clone()))?;
+                return Err(StreamError::Dial(failure));
+            }
+        };
+        let mut send = respond.send_response(grpc::response(), false).map_err(lost)?;
+        let opened = Opened {
+            code: DialCode::Ok.into(),
+            message: String::new(),
+        };
+        send.send_data(
+            frame::encode(&Frame {
+                kind: Some(Kind::Opened(opened)),
+            }),
+            false,
+        )
+        .map_err(lost)?;
+        let relayed = relay::relay(socket, early, send, incoming, Finish::Trailers, &slot.transferred);
+        relayed.await.map_err(StreamError::Relay)
+    }
+}
+
+fn invalid(message: &str) -> DialFailure {
+    DialFailure {
+        code: DialCode::Invalid,
+        message: message.to_owned(),
+    }
+}
+
+fn too_many_streams(limit: u32) -> DialFailure {
+    DialFailure {
+        code: DialCode::TooManyStreams,
+        message: format!("the agent relays {limit} streams in this tunnel already"),
+    }
+}
+
+/// Answers an `Open` with the reason why there is no connection.
+fn refuse(respond: &mut SendResponse<Bytes>, failure: &DialFailure) -> Result<(), TunnelError> {
+    let opened = Opened {
+        code: failure.code.into(),
+        message: failure.message.clone(),
+    };
+    let mut send = respond
+        .send_response(grpc::response(), false)
+        .map_err(TunnelError::Http2)?;
+    send.send_data(
+        frame::encode(&Frame {
+            kind: Some(Kind::Opened(opened)),
+        }),
+        false,
+    )
+    .map_err(TunnelError::Http2)?;
+    send.send_trailers(grpc::ok_trailers()).map_err(TunnelError::Http2)
+}
+
+fn reject(respond: &mut SendResponse<Bytes>, status: u8, message: &'static str) -> Result<(), TunnelError> {
+    respond
+        .send_response(grpc::error_response(status, message), true)
+        .map(|_| ())
+        .map_err(TunnelError::Http2)
+}
+
+/// The first message of a body, whole, and the bytes behind it. Their part of the window is given back.
+pub(crate) async fn first_message(body: &mut RecvStream) -> Result<(Bytes, Bytes), FrameError> {
+    let mut buffer = BytesMut::new();
+    loop {
+        if let Some(message) = frame::split_message(&mut buffer)? {
+            return Ok((message, buffer.freeze()));
+        }
+        let Some(Ok(chunk)) = body.data().await else {
+            return Err(FrameError::Truncated);
+        };
+        buffer.extend_from_slice(&chunk);
+        body.flow_control()
+            .release_capacity(chunk.len())
+            .map_err(|_| FrameError::Truncated)?;
+    }
+}
+
+/// A stream's place among those of its tunnel; given back on drop.
+struct Slot {
+    state: AgentTunnelState,
+    number: u64,
+    since: Instant,
+    transferred: Arc<Transferred>,
+}
+
+impl Slot {
+    fn take(state: &AgentTunnelState, limit: u32, open: &Open) -> Option<Self> {
+        let mut streams = state.lock();
+        if streams.len() >= limit as usize {
+            return None;
+        }
+        let number = state.0.next.fetch_add(1, Ordering::Relaxed);
+        let slot = Self {
+            state: state.clone(),
+            number,
+            since: Instant::now(),
+            transferred: Arc::default(),
+        };
+        let open = Open {
+            early_data: Bytes::new(),
+            ..open.clone()
+        };
+        streams.insert(
+            number,
+            LiveStream {
+                open,
+                since: slot.since,
+                transferred: slot.transferred.clone(),
+            },
+        );
+        Some(slot)
+    }
+
+    fn end(&self, result: Result<(), StreamError>) -> StreamEnd {
+        StreamEnd {
+            into_tunnel: self.transferred.into_tunnel.load(Ordering::Relaxed),
+            out_of_tunnel: self.transferred.out_of_tunnel.load(Ordering::Relaxed),
+            duration: self.since.elapsed(),
+            result,
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.state.lock().remove(&self.number);
+    }
+}

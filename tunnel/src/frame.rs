@@ -1,0 +1,380 @@
+//! gRPC's wire format for `Frame`, written and read without copying the bytes that it carries.
+//!
+//! A message is a prefix (a flag for compression, never set here, and a big-endian length, 5 bytes), then protobuf.
+//! `Frame.data` is field 3, so a frame of bytes is `prefix, 0x1a, varint length, bytes`: the sender reads from its socket
+//! behind room for that header, the receiver takes the bytes out of HTTP/2's own buffers.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use prost::Message;
+
+use crate::proto::tunnel::{Frame, frame::Kind};
+
+const PREFIX: usize = 5;
+/// Field 3, length-delimited: `Frame.data`.
+const DATA_TAG: u8 = 0x1a;
+const DATA_FIELD: u64 = 3;
+/// Room for a data frame's header: prefix, tag, and the length of up to 2 MiB as a varint.
+pub(crate) const HEADER_ROOM: usize = PREFIX + 1 + 3;
+/// Longest message other than data: an `open` with its early bytes.
+const MESSAGE_MAX: usize = 128 * 1024;
+
+/// Bytes from the peer that are no gRPC message of ours.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum FrameError {
+    /// The compression flag is set.
+    #[error("a compressed message, which was never offered")]
+    Compressed,
+    /// A first message over [`MESSAGE_MAX`].
+    #[error("a message of {0} bytes; at most {MESSAGE_MAX} are taken")]
+    TooLong(usize),
+    /// Protobuf that does not parse, or with another kind of frame than is due here.
+    #[error("a message that is no data frame")]
+    NotData,
+    /// A first message that does not parse.
+    #[error("a first message that is not the one due")]
+    NotFirst,
+    /// The stream ended inside a message.
+    #[error("the stream ended inside a message")]
+    Truncated,
+}
+
+/// A gRPC message with its prefix, for small messages.
+pub(crate) fn encode(message: &impl Message) -> Bytes {
+    let length = message.encoded_len();
+    let mut buffer = BytesMut::with_capacity(PREFIX + length);
+    buffer.put_u8(0);
+    buffer.put_u32(u32::try_from(length).expect("small messages are far below 4 GiB"));
+    message.encode(&mut buffer).expect("the buffer grows");
+    buffer.freeze()
+}
+
+/// Makes a data frame of `buffer`: [`HEADER_ROOM`] unused bytes, then the payload, which stays where it is.
+pub(crate) fn seal(mut buffer: BytesMut) -> Bytes {
+    let payload = buffer.len() - HEADER_ROOM;
+    let mut header = [0; HEADER_ROOM];
+    let header = data_header(payload, &mut header);
+    let start = HEADER_ROOM - header.len();
+    buffer[start..HEADER_ROOM].copy_from_slice(header);
+    buffer.advance(start);
+    buffer.freeze()
+}
+
+fn data_header(payload: usize, buffer: &mut [u8; HEADER_ROOM]) -> &[u8] {
+    let varint = prost::length_delimiter_len(payload);
+    let message = u32::try_from(1 + varint + payload).expect("a frame is at most some 64 KiB");
+    let mut rest = &mut buffer[..];
+    rest.put_u8(0);
+    rest.put_u32(message);
+    rest.put_u8(DATA_TAG);
+    prost::encoding::encode_varint(payload as u64, &mut rest);
+    &buffer[..PREFIX + 1 + varint]
+}
+
+/// Takes gRPC messages apart, whatever the pieces in which they arrive.
+#[derive(Debug, Default)]
+pub(crate) struct Decoder {
+    state: State,
+    /// Bytes of the current message that have not been seen yet.
+    message: usize,
+    /// A prefix, tag or varint of which only a part has arrived.
+    partial: Partial,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Prefix,
+    Tag,
+    /// The length of a length-delimited field: `true` if the field is data.
+    Length(bool),
+    Data(usize),
+    Skip(usize),
+    SkipVarint,
+}
+
+#[derive(Debug, Default)]
+struct Partial {
+    bytes: [u8; 10],
+    len: usize,
+}
+
+impl Partial {
+    /// Moves bytes over from `input` until there are `want`; then forgets and returns them.
+    fn fill(&mut self, input: &mut Bytes, want: usize) -> Option<[u8; 10]> {
+        let take = (want - self.len).min(input.len());
+        input.copy_to_slice(&mut self.bytes[self.len..self.len + take]);
+        self.len += take;
+        (self.len == want).then(|| {
+            self.len = 0;
+            self.bytes
+        })
+    }
+
+    /// Moves a varint over from `input`: `Ok(None)` while it is incomplete, else its value and length.
+    fn varint(&mut self, input: &mut Bytes) -> Result<Option<(u64, usize)>, FrameError> {
+        while input.has_remaining() {
+            if self.len == self.bytes.len() {
+                return Err(FrameError::NotData);
+            }
+            let byte = input.get_u8();
+            self.bytes[self.len] = byte;
+            self.len += 1;
+            if byte & 0x80 == 0 {
+                let length = std::mem::take(&mut self.len);
+                let value = prost::encoding::decode_varint(&mut &self.bytes[..length]);
+                return value
+                    .map(|value| Some((value, length)))
+                    .map_err(|_| FrameError::NotData);
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Decoder {
+    /// The next payload bytes in `input`, of which the rest stays there; `None`: all of `input` has been used.
+    pub(crate) fn data(&mut self, input: &mut Bytes) -> Result<Option<Bytes>, FrameError> {
+        loop {
+            if self.message == 0 && self.state == State::Tag {
+                self.state = State::Prefix;
+            }
+            if let State::Data(left) = self.state {
+                let payload = input.split_to(left.min(input.len()));
+                self.used(payload.len())?;
+                self.state = if payload.len() == left {
+                    State::Tag
+                } else {
+                    State::Data(left - payload.len())
+                };
+                if !payload.is_empty() {
+                    return Ok(Some(payload));
+                }
+            }
+            if input.is_empty() || !self.step(input)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Whether a stream may end here.
+    pub(crate) fn between_messages(&self) -> bool {
+        self.message == 0 && self.partial.len == 0
+    }
+
+    /// One state further; `false`: more input is needed.
+    fn step(&mut self, input: &mut Bytes) -> Result<bool, FrameError> {
+        match self.state {
+            State::Prefix => {
+                let Some(prefix) = self.partial.fill(input, PREFIX) else {
+                    return Ok(false);
+                };
+                self.message = message_length(&prefix)?;
+                self.state = State::Tag;
+            }
+            State::Tag => {
+                let Some((tag, length)) = self.partial.varint(input)? else {
+                    return Ok(false);
+                };
+                self.used(length)?;
+                self.state = field(tag)?;
+            }
+            State::Length(is_data) => {
+                let Some((value, length)) = self.partial.varint(input)? else {
+                    return Ok(false);
+                };
+                self.used(length)?;
+                let value = usize::try_from(value)
+                    .ok()
+                    .filter(|value| *value <= self.message)
+                    .ok_or(FrameError::NotData)?;
+                self.state = if is_data {
+                    State::Data(value)
+                } else {
+                    State::Skip(value)
+                };
+            }
+            State::SkipVarint => {
+                let Some((_, length)) = self.partial.varint(input)? else {
+                    return Ok(false);
+                };
+                self.used(length)?;
+                self.state = State::Tag;
+            }
+            State::Skip(left) => {
+                let skipped = left.min(input.len());
+                input.advance(skipped);
+                self.used(skipped)?;
+                self.state = if skipped == left {
+                    State::Tag
+                } else {
+                    State::Skip(left - skipped)
+                };
+            }
+            State::Data(_) => {}
+        }
+        Ok(true)
+    }
+
+    fn used(&mut self, bytes: usize) -> Result<(), FrameError> {
+        self.message = self.message.checked_sub(bytes).ok_or(FrameError::NotData)?;
+        Ok(())
+    }
+}
+
+fn message_length(prefix: &[u8]) -> Result<usize, FrameError> {
+    if prefix[0] != 0 {
+        return Err(FrameError::Compressed);
+    }
+    Ok(u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]) as usize)
+}
+
+/// What follows a field's tag. Unknown fields are skipped; `open` and `opened` come first or not at all.
+fn field(tag: u64) -> Result<State, FrameError> {
+    match (tag >> 3, tag & 7) {
+        (DATA_FIELD, 2) => Ok(State::Length(true)),
+        (0..=DATA_FIELD, _) => Err(FrameError::NotData),
+        (_, 0) => Ok(State::SkipVarint),
+        (_, 1) => Ok(State::Skip(8)),
+        (_, 2) => Ok(State::Length(false)),
+        (_, 5) => Ok(State::Skip(4)),
+        _ => Err(FrameError::NotData),
+    }
+}
+
+/// Splits the first message, whole, off `buffer`; `None`: more bytes are needed.
+pub(crate) fn split_message(buffer: &mut BytesMut) -> Result<Option<Bytes>, FrameError> {
+    if buffer.len() < PREFIX {
+        return Ok(None);
+    }
+    let length = message_length(&buffer[..PREFIX])?;
+    if length > MESSAGE_MAX {
+        return Err(FrameError::TooLong(length));
+    }
+    if buffer.len() < PREFIX + length {
+        return Ok(None);
+    }
+    buffer.advance(PREFIX);
+    Ok(Some(buffer.split_to(length).freeze()))
+}
+
+/// The kind of a first `Frame`.
+pub(crate) fn first_kind(message: Bytes) -> Result<Kind, FrameError> {
+    Frame::decode(message)
+        .ok()
+        .and_then(|frame| frame.kind)
+        .ok_or(FrameError::NotFirst)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(payload: &[u8]) -> Bytes {
+        let mut buffer = BytesMut::zeroed(HEADER_ROOM);
+        buffer.extend_from_slice(payload);
+        seal(buffer)
+    }
+
+    fn decode(wire: &[u8], piece: usize) -> Result<Vec<u8>, FrameError> {
+        let mut decoder = Decoder::default();
+        let mut decoded = Vec::new();
+        for piece in wire.chunks(piece) {
+            let mut input = Bytes::copy_from_slice(piece);
+            while let Some(bytes) = decoder.data(&mut input)? {
+                decoded.extend_from_slice(&bytes);
+            }
+            assert!(input.is_empty(), "all input is used");
+        }
+        if decoder.between_messages() {
+            Ok(decoded)
+        } else {
+            Err(FrameError::Truncated)
+        }
+    }
+
+    #[test]
+    fn a_sealed_frame_is_what_prost_would_write() {
+        for length in [0, 1, 127, 128, 16_383, 16_384, 65_000] {
+            let payload = vec![7; length];
+            let message = Frame {
+                kind: Some(Kind::Data(payload.clone().into())),
+            };
+            assert_eq!(frame(&payload), encode(&message), "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn frames_decode_however_they_are_cut() {
+        let payloads: [&[u8]; 4] = [b"first", b"", &[9; 300], b"last"];
+        let wire: Vec<u8> = payloads.iter().flat_map(|payload| frame(payload)).collect();
+        for piece in 1..wire.len() {
+            assert_eq!(decode(&wire, piece).unwrap(), payloads.concat(), "pieces of {piece}");
+        }
+    }
+
+    #[test]
+    fn unknown_fields_are_skipped() {
+        // Field 4 varint, field 5 bytes, field 6 fixed32, field 7 fixed64, around `data`.
+        let message = [
+            &[0x20, 0xff, 0x01, 0x2a, 2, 1, 2][..],
+            &[0x1a, 3],
+            b"abc",
+            &[0x35, 0, 0, 0, 0, 0x39],
+            &[0; 8],
+        ]
+        .concat();
+        let mut wire = vec![0, 0, 0, 0, u8::try_from(message.len()).unwrap()];
+        wire.extend(message);
+        for piece in 1..wire.len() {
+            assert_eq!(decode(&wire, piece).unwrap(), b"abc");
+        }
+    }
+
+    #[test]
+    fn rubbish_is_an_error_not_data() {
+        let open = Frame {
+            kind: Some(Kind::Open(crate::proto::tunnel::Open::default())),
+        };
+        assert_eq!(
+            decode(&encode(&open), 99),
+            Err(FrameError::NotData),
+            "open comes first only"
+        );
+        assert_eq!(decode(&[1, 0, 0, 0, 0], 99), Err(FrameError::Compressed));
+        assert_eq!(
+            decode(&[0, 0, 0, 0, 3, 0x1a, 9, 0], 99),
+            Err(FrameError::NotData),
+            "longer than its message"
+        );
+        assert_eq!(
+            decode(&[0, 0, 0, 0, 1, 0x1a, 0x01], 99),
+            Err(FrameError::NotData),
+            "length outside the message"
+        );
+        assert_eq!(decode(&frame(b"cut")[..7], 99), Err(FrameError::Truncated));
+        assert_eq!(
+            decode(
+                &[
+                    0, 0, 0, 0, 12, 0xff, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1
+                ],
+                99
+            ),
+            Err(FrameError::NotData)
+        );
+    }
+
+    #[test]
+    fn a_first_message_is_bounded() {
+        let mut buffer = BytesMut::from(&[0, 0xff, 0, 0, 0][..]);
+        assert_eq!(split_message(&mut buffer), Err(FrameError::TooLong(0xff00_0000)));
+        let mut wire = BytesMut::from(
+            &encode(&Frame {
+                kind: Some(Kind::Data("x".into())),
+            })[..],
+        );
+        wire.extend_from_slice(b"rest");
+        let message = split_message(&mut wire).unwrap().unwrap();
+        assert_eq!(first_kind(message).unwrap(), Kind::Data("x".into()));
+        assert_eq!(&wire[..], b"rest");
+    }
+}

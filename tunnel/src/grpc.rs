@@ -1,0 +1,72 @@
+//! The little of gRPC over HTTP/2 that the two ends of a tunnel write by hand: paths, headers, trailers.
+
+use http::{HeaderMap, HeaderValue, Request, Response, header};
+
+/// Path of `Agent.Describe`.
+pub(crate) const DESCRIBE: &str = "/culvert.tunnel.v1.Agent/Describe";
+/// Path of `Agent.Open`.
+pub(crate) const OPEN: &str = "/culvert.tunnel.v1.Agent/Open";
+
+const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
+const STATUS: &str = "grpc-status";
+const MESSAGE: &str = "grpc-message";
+/// gRPC's status codes that are used here.
+pub(crate) const UNIMPLEMENTED: u8 = 12;
+pub(crate) const INVALID_ARGUMENT: u8 = 3;
+
+/// A call's request headers. The authority says nothing: the connection is the address.
+pub(crate) fn request(path: &'static str) -> Request<()> {
+    let mut request = Request::new(());
+    *request.method_mut() = http::Method::POST;
+    *request.uri_mut() = http::Uri::builder()
+        .scheme("https")
+        .authority("agent")
+        .path_and_query(path)
+        .build()
+        .expect("a constant path makes a URI");
+    *request.version_mut() = http::Version::HTTP_2;
+    request.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);
+    request
+        .headers_mut()
+        .insert(header::TE, HeaderValue::from_static("trailers"));
+    request
+}
+
+/// A call's response headers.
+pub(crate) fn response() -> Response<()> {
+    let mut response = Response::new(());
+    response.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);
+    response
+}
+
+/// A response that is only an error: headers and status in one.
+pub(crate) fn error_response(status: u8, message: &'static str) -> Response<()> {
+    let mut response = response();
+    response
+        .headers_mut()
+        .insert(STATUS, HeaderValue::from(u16::from(status)));
+    response
+        .headers_mut()
+        .insert(MESSAGE, HeaderValue::from_static(message));
+    response
+}
+
+/// The trailers of a call that went well.
+pub(crate) fn ok_trailers() -> HeaderMap {
+    HeaderMap::from_iter([(header::HeaderName::from_static(STATUS), HeaderValue::from_static("0"))])
+}
+
+/// The error that response headers carry, if any: status and message.
+pub(crate) fn error_of(response: &Response<h2::RecvStream>) -> Option<String> {
+    let text = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
+    match text(STATUS) {
+        None if response.status() == http::StatusCode::OK => None,
+        Some("0") => None,
+        status => Some(format!(
+            "HTTP status {}, gRPC status {}: {}",
+            response.status().as_u16(),
+            status.unwrap_or("none"),
+            text(MESSAGE).unwrap_or("no message")
+        )),
+    }
+}

@@ -1,0 +1,139 @@
+//! The byte stream below a tunnel's HTTP/2: reads ahead into one large buffer, and remembers when bytes last came.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
+use tokio_util::io::poll_read_buf;
+
+/// TLS asks for 4 KiB a time; one read of this many bytes from the socket serves many of those.
+const BUFFER: usize = 128 << 10;
+
+/// When bytes last came from the peer. Clones share it.
+#[derive(Clone, Debug)]
+pub struct LastRead {
+    start: Instant,
+    micros: Arc<AtomicU64>,
+}
+
+impl LastRead {
+    fn new() -> Self {
+        Self {
+            start: Instant::now(),
+            micros: Arc::default(),
+        }
+    }
+
+    pub(crate) fn at(&self) -> Instant {
+        self.start + Duration::from_micros(self.micros.load(Ordering::Relaxed))
+    }
+
+    fn touch(&self) {
+        let micros = u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.micros.store(micros, Ordering::Relaxed);
+    }
+}
+
+/// A socket with a read buffer that exists only while it holds bytes: an idle tunnel costs none.
+#[derive(Debug)]
+pub struct ReadAhead<T> {
+    inner: T,
+    buffer: BytesMut,
+    last_read: LastRead,
+}
+
+impl<T> ReadAhead<T> {
+    /// Wraps a socket, below TLS.
+    pub fn new(inner: T) -> Self {
+        Self {
+            inner,
+            buffer: BytesMut::new(),
+            last_read: LastRead::new(),
+        }
+    }
+
+    /// When bytes last came, kept up to date by this wrapper.
+    pub fn last_read(&self) -> LastRead {
+        self.last_read.clone()
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for ReadAhead<T> {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let Self {
+            inner,
+            buffer,
+            last_read,
+        } = self.get_mut();
+        if buffer.is_empty() {
+            buffer.reserve(BUFFER);
+            let polled = poll_read_buf(Pin::new(inner), context, buffer);
+            if polled.is_pending() {
+                *buffer = BytesMut::new();
+            }
+            if ready!(polled)? > 0 {
+                last_read.touch();
+            }
+        }
+        let length = out.remaining().min(buffer.len());
+        out.put_slice(&buffer.split_to(length));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for ReadAhead<T> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().inner).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().inner).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn reads_ahead_in_order_and_keeps_no_buffer_while_idle() {
+        let (mut far, near) = tokio::io::duplex(1 << 20);
+        let mut near = ReadAhead::new(near);
+        let sent: Vec<u8> = (0..200_000_u32).map(|index| index.to_le_bytes()[0]).collect();
+        far.write_all(&sent).await.unwrap();
+        let mut received = vec![0; sent.len()];
+        for piece in received.chunks_mut(4096) {
+            near.read_exact(piece).await.unwrap();
+        }
+        assert_eq!(received, sent);
+        let idle = futures_util::poll!(std::pin::pin!(near.read_u8()));
+        assert!(idle.is_pending());
+        assert_eq!(near.buffer.capacity(), 0);
+        drop(far);
+        assert_eq!(near.read(&mut [0; 9]).await.unwrap(), 0, "the end is passed on");
+    }
+}

@@ -1,0 +1,274 @@
+//! The proxy's end of a tunnel: the gRPC client of `culvert.tunnel.v1.Agent` on a connection that the agent dialled.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::client::{Connection, SendRequest};
+use h2::{PingPong, SendStream};
+use prost::Message;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::agent_end::{DialFailure, first_message};
+use crate::error::TunnelError;
+use crate::frame::{self, FrameError};
+use crate::grpc;
+use crate::http2::{self, RoundTrip};
+use crate::io::LastRead;
+use crate::proto::tunnel::{DescribeRequest, DescribeResponse, DialCode, Frame, Open, Opened, frame::Kind};
+use crate::relay::{self, Finish, Incoming, RelayError, Transferred};
+
+/// How long an agent may take to dial a backend.
+pub const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the proxy waits for the agent's word: its dial, and twice a slow link's round trip.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(8);
+
+/// Settings of the proxy's end of a tunnel.
+#[derive(Clone, Copy, Debug)]
+pub struct ProxyTunnel {
+    /// Bytes that an agent may send ahead in one stream.
+    pub stream_window: u32,
+    /// Streams relayed at once in this tunnel.
+    pub max_streams: u32,
+}
+
+/// An established tunnel, ready to open streams. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Tunnel {
+    requests: SendRequest<Bytes>,
+    round_trip: RoundTrip,
+    active: Arc<AtomicU32>,
+    max_streams: u32,
+}
+
+/// Moves a tunnel's bytes. The tunnel lives while this runs.
+pub struct Driver<T> {
+    connection: Connection<T, Bytes>,
+    pings: PingPong,
+    last_read: LastRead,
+    round_trip: RoundTrip,
+}
+
+/// Why a stream was not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// As many streams are open as the tunnel may have.
+    #[error("{0} streams are open in the tunnel already")]
+    TooManyStreams(u32),
+    /// The tunnel failed before the agent answered: another tunnel of the node may do.
+    #[error("the tunnel was lost while opening")]
+    Tunnel(#[source] h2::Error),
+    /// The agent did not say in time how its dial went.
+    #[error("the agent did not answer within {} s", OPEN_TIMEOUT.as_secs())]
+    TimedOut,
+    /// The agent's answer makes no sense.
+    #[error("the agent answered {0}")]
+    Answer(String),
+    /// The agent reached no backend, or must not.
+    #[error("{}", .0.message)]
+    Refused(DialFailure),
+}
+
+impl From<FrameError> for OpenError {
+    fn from(error: FrameError) -> Self {
+        Self::Answer(error.to_string())
+    }
+}
+
+/// A stream whose backend has answered. Dropping it resets it.
+#[derive(Debug)]
+pub struct Stream {
+    send: SendStream<Bytes>,
+    incoming: Incoming,
+    _place: Place,
+}
+
+impl ProxyTunnel {
+    /// Sets up HTTP/2 on a connection that an agent dialled.
+    ///
+    /// # Errors
+    /// The peer does not speak HTTP/2 in time.
+    pub async fn establish<T>(&self, io: T, last_read: LastRead) -> Result<(Tunnel, Driver<T>), TunnelError>
+    where
+        T: AsyncRead + AsyncWrite + Unpin,
+    {
+        let handshake = timeout(http2::HANDSHAKE_TIMEOUT, self.builder().handshake(io)).await;
+        let (requests, mut connection) = handshake
+            .map_err(|_| TunnelError::HandshakeTimedOut)?
+            .map_err(TunnelError::Http2)?;
+        let pings = connection.ping_pong().expect("taken once");
+        let round_trip = RoundTrip::default();
+        let tunnel = Tunnel {
+            requests,
+            round_trip: round_trip.clone(),
+            active: Arc::default(),
+            max_streams: self.max_streams,
+        };
+        Ok((
+            tunnel,
+            Driver {
+                connection,
+                pings,
+                last_read,
+                round_trip,
+            },
+        ))
+    }
+
+    fn builder(&self) -> h2::client::Builder {
+        let mut builder = h2::client::Builder::new();
+        builder
+            .enable_push(false)
+            .initial_connection_window_size(http2::CONNECTION_WINDOW)
+            .initial_window_size(self.stream_window)
+            .initial_max_send_streams(self.max_streams as usize)
+            .max_concurrent_streams(0)
+            .max_frame_size(http2::FRAME_SIZE)
+            .max_header_list_size(http2::HEADER_LIST)
+            .max_send_buffer_size(http2::SEND_BUFFER)
+            .max_concurrent_reset_streams(http2::RESETS)
+            .max_pending_accept_reset_streams(http2::RESETS)
+            .max_local_error_reset_streams(Some(http2::RESETS))
+            .reset_stream_duration(http2::RESET_MEMORY);
+        builder
+    }
+}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
+    /// Runs the tunnel until it ends.
+    ///
+    /// # Errors
+    /// Why it ended. The agent's orderly leave, and the end of all [`Tunnel`]s here, are none.
+    pub async fn run(self) -> Result<(), TunnelError> {
+        let Self {
+            connection,
+            pings,
+            last_read,
+            round_trip,
+        } = self;
+        tokio::select! {
+            ended = connection => ended.map_err(TunnelError::Http2),
+            silent = http2::peer_death(pings, last_read, round_trip) => Err(TunnelError::PeerSilent(silent)),
+        }
+    }
+}
+
+impl Tunnel {
+    /// Asks the agent who it is.
+    ///
+    /// # Errors
+    /// The tunnel fails, or the agent's answer makes no sense or does not come in time.
+    pub async fn describe(&self, request: &DescribeRequest) -> Result<DescribeResponse, TunnelError> {
+        let answer = async {
+            let (response, _) = self
+                .call(grpc::DESCRIBE, frame::encode(request), true)
+                .await
+                .map_err(TunnelError::Http2)?;
+            let response = response.await.map_err(TunnelError::Http2)?;
+            if let Some(error) = grpc::error_of(&response) {
+                return Err(TunnelError::Call(error));
+            }
+            let (message, _) = first_message(&mut response.into_body())
+                .await
+                .map_err(|error| TunnelError::Call(error.to_string()))?;
+            DescribeResponse::decode(message).map_err(|error| TunnelError::Call(error.to_string()))
+        };
+        timeout(http2::HANDSHAKE_TIMEOUT, answer)
+            .await
+            .map_err(|_| TunnelError::HandshakeTimedOut)?
+    }
+
+    /// Opens a stream: returns once the backend has answered the agent. Dropping the future cancels the dial at the agent.
+    ///
+    /// # Errors
+    /// [`OpenError::Tunnel`] if another tunnel of the node may do better; else what the caller should hear.
+    pub async fn open(&self, open: Open) -> Result<Stream, OpenError> {
+        let place = Place::take(&self.active, self.max_streams)?;
+        timeout(OPEN_TIMEOUT, self.open_in(place, open))
+            .await
+            .map_err(|_| OpenError::TimedOut)?
+    }
+
+    async fn open_in(&self, place: Place, open: Open) -> Result<Stream, OpenError> {
+        let first = frame::encode(&Frame {
+            kind: Some(Kind::Open(open)),
+        });
+        let (response, send) = self.call(grpc::OPEN, first, false).await.map_err(OpenError::Tunnel)?;
+        let response = response.await.map_err(OpenError::Tunnel)?;
+        if let Some(error) = grpc::error_of(&response) {
+            return Err(OpenError::Answer(error));
+        }
+        let mut body = response.into_body();
+        let (message, rest) = first_message(&mut body).await?;
+        let Kind::Opened(Opened { code, message }) = frame::first_kind(message)? else {
+            return Err(OpenError::Answer("another frame than `opened`".to_owned()));
+        };
+        let code = DialCode::try_from(code).unwrap_or(DialCode::Failed);
+        if code == DialCode::Ok {
+            return Ok(Stream {
+                send,
+                incoming: Incoming::new(body, rest),
+                _place: place,
+            });
+        }
+        Err(OpenError::Refused(DialFailure { code, message }))
+    }
+
+    async fn call(
+        &self,
+        path: &'static str,
+        message: Bytes,
+        end: bool,
+    ) -> Result<(h2::client::ResponseFuture, SendStream<Bytes>), h2::Error> {
+        let mut requests = self.requests.clone().ready().await?;
+        let (response, mut send) = requests.send_request(grpc::request(path), false)?;
+        send.send_data(message, end)?;
+        Ok((response, send))
+    }
+
+    /// Streams open or opening in this tunnel.
+    #[must_use]
+    pub fn streams(&self) -> u32 {
+        self.active.load(Ordering::Relaxed)
+    }
+
+    /// Round trip to the agent, once measured.
+    #[must_use]
+    pub fn round_trip(&self) -> Option<Duration> {
+        self.round_trip.last()
+    }
+}
+
+impl Stream {
+    /// Relays between `client` and the backend until both directions ended or one failed; then `client` ends with RST.
+    ///
+    /// # Errors
+    /// What failed first.
+    pub async fn relay(self, client: TcpStream, transferred: &Transferred) -> Result<(), RelayError> {
+        let Self { send, incoming, _place } = self;
+        relay::relay(client, Bytes::new(), send, incoming, Finish::EndOfStream, transferred).await
+    }
+}
+
+/// A stream's place among those that a tunnel may have; given back on drop.
+#[derive(Debug)]
+struct Place(Arc<AtomicU32>);
+
+impl Place {
+    fn take(active: &Arc<AtomicU32>, limit: u32) -> Result<Self, OpenError> {
+        let below = |active: u32| (active < limit).then_some(active + 1);
+        let taken = active.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below);
+        taken
+            .map(|_| Self(active.clone()))
+            .map_err(|_| OpenError::TooManyStreams(limit))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

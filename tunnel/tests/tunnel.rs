@@ -1,0 +1,372 @@
+//! Both ends of a tunnel over real sockets in one process.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use culvert_tunnel::proto::tunnel::{DescribeRequest, DescribeResponse, DialCode, Open};
+use culvert_tunnel::{
+    AgentTunnel, AgentTunnelState, Backends, DialFailure, OpenError, ProxyTunnel, ReadAhead, Stream, StreamEnd,
+    Transferred, Tunnel, TunnelError,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Dials loopback; port 1 hangs until the dial is dropped, port 2 is forbidden.
+#[derive(Default)]
+struct Loopback {
+    dial_dropped: Arc<Notify>,
+    ended: Mutex<Vec<String>>,
+    end: Notify,
+}
+
+struct NotifyOnDrop(Arc<Notify>);
+
+impl Drop for NotifyOnDrop {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
+
+impl Backends for Loopback {
+    async fn dial(&self, open: &Open) -> Result<TcpStream, DialFailure> {
+        match open.port {
+            1 => {
+                let _dropped = NotifyOnDrop(self.dial_dropped.clone());
+                std::future::pending().await
+            }
+            2 => Err(DialFailure {
+                code: DialCode::Forbidden,
+                message: "port 2 is not allowed".to_owned(),
+            }),
+            port => {
+                let socket = TcpStream::connect(("127.0.0.1", u16::try_from(port).unwrap())).await;
+                socket.map_err(|error| DialFailure {
+                    code: DialCode::Refused,
+                    message: error.to_string(),
+                })
+            }
+        }
+    }
+
+    fn stream_ended(&self, _: &Open, end: &StreamEnd) {
+        let end = end
+            .result
+            .as_ref()
+            .map_or_else(ToString::to_string, |()| "finished".to_owned());
+        self.ended.lock().unwrap().push(end);
+        self.end.notify_one();
+    }
+}
+
+/// Two ends of one tunnel.
+struct Pair {
+    tunnel: Tunnel,
+    backends: Arc<Loopback>,
+    agent_state: AgentTunnelState,
+    drain: Option<oneshot::Sender<()>>,
+    agent: tokio::task::AbortHandle,
+    ends: JoinSet<Result<(), TunnelError>>,
+}
+
+async fn pair(stream_window: u32, max_streams: u32) -> Pair {
+    let (agent_socket, proxy_socket) = socket_pair().await;
+    let backends = Arc::new(Loopback::default());
+    let agent_state = AgentTunnelState::default();
+    let (drain_tx, drain_rx) = oneshot::channel::<()>();
+    let mut ends = JoinSet::new();
+    let agent = ends.spawn({
+        let (backends, state) = (backends.clone(), agent_state.clone());
+        let describe = DescribeResponse {
+            instance: "test".to_owned(),
+            ..Default::default()
+        };
+        async move {
+            let io = ReadAhead::new(agent_socket);
+            let last_read = io.last_read();
+            let drain = async {
+                if drain_rx.await.is_err() {
+                    std::future::pending().await
+                }
+            };
+            let end = AgentTunnel {
+                stream_window,
+                max_streams,
+                describe,
+            };
+            end.serve(io, last_read, state, backends, drain).await
+        }
+    });
+    let io = ReadAhead::new(proxy_socket);
+    let last_read = io.last_read();
+    let (tunnel, driver) = ProxyTunnel {
+        stream_window,
+        max_streams,
+    }
+    .establish(io, last_read)
+    .await
+    .unwrap();
+    ends.spawn(driver.run());
+    Pair {
+        tunnel,
+        backends,
+        agent_state,
+        drain: Some(drain_tx),
+        agent,
+        ends,
+    }
+}
+
+async fn socket_pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (near, far) = tokio::join!(TcpStream::connect(address), listener.accept());
+    (near.unwrap(), far.unwrap().0)
+}
+
+async fn backend() -> (TcpListener, u32) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    (listener, port.into())
+}
+
+fn to_port(port: u32) -> Open {
+    Open {
+        port,
+        original_dst: format!("edge-1:{port}"),
+        ..Open::default()
+    }
+}
+
+/// A client whose connection is relayed through the tunnel, and the backend's end of it.
+async fn relayed(pair: &Pair, relays: &mut JoinSet<Result<(), culvert_tunnel::RelayError>>) -> (TcpStream, TcpStream) {
+    let (listener, port) = backend().await;
+    let (stream, accepted) = tokio::join!(pair.tunnel.open(to_port(port)), listener.accept());
+    let (client, proxy_side) = socket_pair().await;
+    relays.spawn(relay(stream.unwrap(), proxy_side));
+    (client, accepted.unwrap().0)
+}
+
+async fn relay(stream: Stream, client: TcpStream) -> Result<(), culvert_tunnel::RelayError> {
+    stream.relay(client, &Transferred::default()).await
+}
+
+#[tokio::test]
+async fn describe_answers() {
+    let pair = pair(1 << 20, 8).await;
+    let described = pair.tunnel.describe(&DescribeRequest::default()).await.unwrap();
+    assert_eq!(described.instance, "test");
+}
+
+#[tokio::test]
+async fn each_direction_closes_by_itself_and_all_bytes_arrive() {
+    let pair = pair(256 << 10, 8).await;
+    let mut relays = JoinSet::new();
+    let (mut client, mut backend) = relayed(&pair, &mut relays).await;
+    let request: Vec<u8> = (0..3_000_000_u32).map(|index| (index / 7).to_le_bytes()[0]).collect();
+    client.write_all(&request[..10]).await.unwrap();
+    let rest = request[10..].to_vec();
+    let upload = async {
+        client.write_all(&rest).await.unwrap();
+        client.shutdown().await.unwrap();
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).await.unwrap();
+        answer
+    };
+    let serve = async {
+        let mut received = Vec::new();
+        backend.read_to_end(&mut received).await.unwrap();
+        backend.write_all(b"got it all").await.unwrap();
+        drop(backend);
+        received
+    };
+    let (answer, received) = timeout(DEADLINE, async { tokio::join!(upload, serve) }).await.unwrap();
+    assert!(received == request, "{} of {} bytes", received.len(), request.len());
+    assert_eq!(answer, b"got it all");
+    relays.join_next().await.unwrap().unwrap().unwrap();
+    pair.backends.end.notified().await;
+    assert_eq!(*pair.backends.ended.lock().unwrap(), ["finished"]);
+    assert_eq!((pair.tunnel.streams(), pair.agent_state.streams().len()), (0, 0));
+}
+
+#[tokio::test]
+async fn stalled_readers_leave_their_neighbour_moving() {
+    let pair = pair(256 << 10, 64).await;
+    let mut relays = JoinSet::new();
+    let mut stalled = Vec::new();
+    for _ in 0..20 {
+        let (client, backend) = relayed(&pair, &mut relays).await;
+        // Fill the stream until the backend's socket takes no more.
+        let fill = vec![1; 1 << 20];
+        while timeout(Duration::from_millis(300), backend.writable()).await.is_ok() {
+            match backend.try_write(&fill) {
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => panic!("{error}"),
+                _ => {}
+            }
+        }
+        stalled.push((client, backend));
+    }
+    let (mut client, mut backend) = relayed(&pair, &mut relays).await;
+    let sent = vec![2; 8 << 20];
+    let mut received = vec![0; sent.len()];
+    let neighbour = async { tokio::try_join!(backend.write_all(&sent), client.read_exact(&mut received)) };
+    timeout(DEADLINE, neighbour)
+        .await
+        .expect("the neighbour moves")
+        .unwrap();
+    assert!(received == sent);
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_cancels_the_dial() {
+    let pair = pair(1 << 20, 8).await;
+    let dial = pair.tunnel.open(to_port(1));
+    assert!(
+        timeout(Duration::from_millis(200), dial).await.is_err(),
+        "the dial hangs, then its future is dropped"
+    );
+    timeout(DEADLINE, pair.backends.dial_dropped.notified()).await.unwrap();
+    assert_eq!(pair.tunnel.streams(), 0);
+}
+
+#[tokio::test]
+async fn a_client_that_dies_resets_a_backend_that_does_not_read() {
+    let pair = pair(256 << 10, 8).await;
+    let mut relays = JoinSet::new();
+    let (client, mut backend) = relayed(&pair, &mut relays).await;
+    let fill = vec![1; 1 << 20];
+    while timeout(Duration::from_millis(300), client.writable()).await.is_ok() {
+        let _full_is_fine = client.try_write(&fill);
+    }
+    culvert_tunnel::on_close(&client, culvert_tunnel::Close::Reset);
+    drop(client);
+    let relayed = timeout(DEADLINE, relays.join_next())
+        .await
+        .expect("the relay notices")
+        .unwrap()
+        .unwrap();
+    assert_eq!(relayed.unwrap_err().reason(), "reset");
+    let mut sink = Vec::new();
+    let read = timeout(DEADLINE, backend.read_to_end(&mut sink)).await.unwrap();
+    assert_eq!(read.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+}
+
+#[tokio::test]
+async fn a_backend_that_dies_resets_its_client() {
+    let pair = pair(256 << 10, 8).await;
+    let mut relays = JoinSet::new();
+    let (mut client, backend) = relayed(&pair, &mut relays).await;
+    culvert_tunnel::on_close(&backend, culvert_tunnel::Close::Reset);
+    drop(backend);
+    let read = timeout(DEADLINE, client.read(&mut [0; 9])).await.unwrap();
+    assert_eq!(read.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+}
+
+#[tokio::test]
+async fn a_lost_tunnel_resets_its_clients() {
+    let mut pair = pair(256 << 10, 8).await;
+    let mut relays = JoinSet::new();
+    let (mut client, _backend) = relayed(&pair, &mut relays).await;
+    pair.agent.abort();
+    let read = timeout(DEADLINE, client.read(&mut [0; 9])).await.unwrap();
+    assert_eq!(read.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+    while pair.ends.join_next().await.is_some() {}
+    assert!(
+        matches!(pair.tunnel.open(to_port(9)).await, Err(OpenError::Tunnel(_))),
+        "and another tunnel may be tried"
+    );
+}
+
+#[tokio::test]
+async fn refusals_keep_their_code() {
+    let pair = pair(1 << 20, 8).await;
+    let refused = |opened: Result<Stream, OpenError>| match opened {
+        Err(OpenError::Refused(failure)) => failure.code,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refused(pair.tunnel.open(to_port(2)).await), DialCode::Forbidden);
+    let (listener, port) = backend().await;
+    drop(listener);
+    assert_eq!(refused(pair.tunnel.open(to_port(port)).await), DialCode::Refused);
+}
+
+#[tokio::test]
+async fn streams_past_the_limit_are_refused_not_queued() {
+    let pair = pair(1 << 20, 2).await;
+    let mut relays = JoinSet::new();
+    let _streams = [relayed(&pair, &mut relays).await, relayed(&pair, &mut relays).await];
+    let (_listener, port) = backend().await;
+    assert!(matches!(
+        pair.tunnel.open(to_port(port)).await,
+        Err(OpenError::TooManyStreams(2))
+    ));
+}
+
+#[tokio::test]
+async fn a_thousand_dials_given_up_at_once_end_no_stream() {
+    let pair = pair(1 << 20, 1024).await;
+    let mut relays = JoinSet::new();
+    let (mut client, mut backend) = relayed(&pair, &mut relays).await;
+    let dials: Vec<_> = (0..1000).map(|_| Box::pin(pair.tunnel.open(to_port(1)))).collect();
+    let given_up = timeout(Duration::from_millis(500), futures_util::future::join_all(dials)).await;
+    assert!(given_up.is_err());
+    client.write_all(b"still here").await.unwrap();
+    let mut received = [0; 10];
+    timeout(DEADLINE, backend.read_exact(&mut received))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(&received, b"still here");
+}
+
+#[tokio::test]
+async fn a_draining_agent_lets_its_streams_end() {
+    let mut pair = pair(1 << 20, 8).await;
+    let mut relays = JoinSet::new();
+    let (mut client, mut backend) = relayed(&pair, &mut relays).await;
+    pair.drain.take().unwrap().send(()).unwrap();
+    let refused = async {
+        // GOAWAY is on its way; until it arrives a stream may still open.
+        loop {
+            if let Err(error) = pair.tunnel.open(to_port(2)).await
+                && matches!(error, OpenError::Tunnel(_))
+            {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(DEADLINE, refused).await.expect("no new streams");
+    client.write_all(b"last words").await.unwrap();
+    client.shutdown().await.unwrap();
+    let mut received = Vec::new();
+    backend.read_to_end(&mut received).await.unwrap();
+    assert_eq!(received, b"last words");
+    drop(backend);
+    while let Some(end) = timeout(DEADLINE, pair.ends.join_next()).await.unwrap() {
+        end.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn rubbish_instead_of_http2_is_an_error() {
+    let (mut stranger, proxy_socket) = socket_pair().await;
+    let io = ReadAhead::new(proxy_socket);
+    let last_read = io.last_read();
+    let (tunnel, driver) = ProxyTunnel {
+        stream_window: 1 << 20,
+        max_streams: 8,
+    }
+    .establish(io, last_read)
+    .await
+    .unwrap();
+    stranger.write_all(&[0xff; 100]).await.unwrap();
+    let request = DescribeRequest::default();
+    let (described, driven) = tokio::join!(tunnel.describe(&request), driver.run());
+    assert!(described.is_err() && driven.is_err());
+}
