@@ -135,9 +135,6 @@ impl Decoder {
     /// The next payload bytes in `input`, of which the rest stays there; `None`: all of `input` has been used.
     pub(crate) fn data(&mut self, input: &mut Bytes) -> Result<Option<Bytes>, FrameError> {
         loop {
-            if self.message == 0 && self.state == State::Tag {
-                self.state = State::Prefix;
-            }
             if let State::Data(left) = self.state {
                 let payload = input.split_to(left.min(input.len()));
                 self.used(payload.len())?;
@@ -171,6 +168,7 @@ impl Decoder {
                 self.message = message_length(&prefix)?;
                 self.state = State::Tag;
             }
+            State::Tag if self.message == 0 => self.state = State::Prefix,
             State::Tag => {
                 let Some((tag, length)) = self.partial.varint(input)? else {
                     return Ok(false);
