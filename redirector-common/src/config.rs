@@ -39,8 +39,8 @@ impl Config {
     /// Whether a connection to `addr`:`port` already goes to the proxy.
     #[inline(always)]
     #[must_use]
-    pub fn is_intercept(&self, addr: &Addr, port: u16) -> bool {
-        (*addr == self.intercept4 || *addr == self.intercept6) && self.is_intercept_port(port)
+    pub const fn is_intercept(&self, addr: &Addr, port: u16) -> bool {
+        (addr.is(&self.intercept4) || addr.is(&self.intercept6)) && self.is_intercept_port(port)
     }
 
     /// Whether `port` (network order) is one of the intercept ports.

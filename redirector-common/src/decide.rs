@@ -73,18 +73,27 @@ impl Pass {
     }
 }
 
-impl Verdict {
+impl Pass {
     /// What is counted, if anything.
     #[inline(always)]
     #[must_use]
-    pub const fn counter(&self) -> Option<Counter> {
+    pub const fn counter(self) -> Option<Counter> {
         match self {
-            Self::Pass(Pass::Unconfigured | Pass::Intercept) => None,
-            Self::Pass(Pass::Exempt) => Some(Counter::Exempt),
-            Self::Pass(Pass::Unmatched) => Some(Counter::Unmatched),
-            Self::Steer(_) => Some(Counter::Steered),
-            Self::Reject(Reject::Offline) => Some(Counter::Offline),
-            Self::Reject(Reject::NoIntercept) => Some(Counter::NoIntercept),
+            Self::Unconfigured | Self::Intercept => None,
+            Self::Exempt => Some(Counter::Exempt),
+            Self::Unmatched => Some(Counter::Unmatched),
+        }
+    }
+}
+
+impl Reject {
+    /// What is counted.
+    #[inline(always)]
+    #[must_use]
+    pub const fn counter(self) -> Counter {
+        match self {
+            Self::Offline => Counter::Offline,
+            Self::NoIntercept => Counter::NoIntercept,
         }
     }
 }

@@ -35,18 +35,13 @@ pub fn cv_connect4(ctx: SockAddrContext) -> i32 {
         addr: Addr::from_v4_word(ip),
         port: port as u16,
     };
-    match steer(&ctx, dst) {
-        Ok(None) => ALLOW,
-        Ok(Some(to)) => {
-            // SAFETY: as above; both fields are writable in this hook.
-            unsafe {
-                write_volatile(addr_of_mut!((*address).user_ip4), to.addr.words()[3]);
-                write_volatile(addr_of_mut!((*address).user_port), u32::from(to.port));
-            }
-            ALLOW
+    steer(&ctx, dst, |to| {
+        // SAFETY: as above; both fields are writable in this hook.
+        unsafe {
+            write_volatile(addr_of_mut!((*address).user_ip4), to.addr.words()[3]);
+            write_volatile(addr_of_mut!((*address).user_port), u32::from(to.port));
         }
-        Err(Denied) => DENY,
-    }
+    })
 }
 
 #[cgroup_sock_addr(connect6)]
@@ -73,35 +68,28 @@ pub fn cv_connect6(ctx: SockAddrContext) -> i32 {
         addr: Addr::from_words(words),
         port: port as u16,
     };
-    match steer(&ctx, dst) {
-        Ok(None) => ALLOW,
-        Ok(Some(to)) => {
-            let words = to.addr.words();
-            // SAFETY: as above; all of these are writable in this hook.
-            unsafe {
-                write_volatile(addr_of_mut!((*address).user_ip6[0]), words[0]);
-                write_volatile(addr_of_mut!((*address).user_ip6[1]), words[1]);
-                write_volatile(addr_of_mut!((*address).user_ip6[2]), words[2]);
-                write_volatile(addr_of_mut!((*address).user_ip6[3]), words[3]);
-                write_volatile(addr_of_mut!((*address).user_port), u32::from(to.port));
-            }
-            ALLOW
+    steer(&ctx, dst, |to| {
+        let words = to.addr.words();
+        // SAFETY: as above; all of these are writable in this hook.
+        unsafe {
+            write_volatile(addr_of_mut!((*address).user_ip6[0]), words[0]);
+            write_volatile(addr_of_mut!((*address).user_ip6[1]), words[1]);
+            write_volatile(addr_of_mut!((*address).user_ip6[2]), words[2]);
+            write_volatile(addr_of_mut!((*address).user_ip6[3]), words[3]);
+            write_volatile(addr_of_mut!((*address).user_port), u32::from(to.port));
         }
-        Err(Denied) => DENY,
-    }
+    })
 }
 
-/// The connect must fail.
-struct Denied;
-
-/// Decides and keeps the socket's storage; what remains is to write the new address, if there is one.
+/// Decides, and carries the verdict out; `rewrite` puts the new address into the context. Everything about a verdict happens
+/// in its own arm: what LLVM merges after them it computes from registers that the verifier holds for pointers.
 #[inline(always)]
-fn steer(ctx: &SockAddrContext, dst: Endpoint) -> Result<Option<Endpoint>, Denied> {
-    let Some(config) = CONFIG.get(0) else { return Ok(None) };
+fn steer(ctx: &SockAddrContext, dst: Endpoint, rewrite: impl FnOnce(Endpoint)) -> i32 {
+    let Some(config) = CONFIG.get(0) else { return ALLOW };
     // SAFETY: `sk` is in the context of this hook; the verifier wants the null check below before any use.
     let socket: *mut bpf_sock = unsafe { (*ctx.sock_addr).__bindgen_anon_1.sk };
     if socket.is_null() {
-        return Ok(None);
+        return ALLOW;
     }
     // SAFETY: not null, and `mark` may be read from a `bpf_sock` in this hook.
     let mark = unsafe { read_volatile(addr_of!((*socket).mark)) };
@@ -113,42 +101,49 @@ fn steer(ctx: &SockAddrContext, dst: Endpoint) -> Result<Option<Endpoint>, Denie
         // SAFETY: takes nothing and has no effect.
         || unsafe { bpf_ktime_get_ns() },
     );
-    if let Some(counter) = verdict.counter() {
-        count(counter);
-    }
     match verdict {
         Verdict::Pass(pass) => {
+            if let Some(counter) = pass.counter() {
+                count(counter);
+            }
             if pass.storage() == Storage::Remove {
                 // SAFETY: `socket` is a full socket of this context. An absent storage is the usual case, not an error.
                 let _absent = unsafe { SOCKETS.delete(socket) };
             }
-            Ok(None)
+            ALLOW
         }
-        Verdict::Steer(Steer { to }) => remember(ctx, dst).map(|()| Some(to)),
-        Verdict::Reject(_) => Err(deny()),
+        Verdict::Steer(Steer { to }) => {
+            if !remember(ctx, dst) {
+                return deny(Counter::StorageFull);
+            }
+            rewrite(to);
+            count(Counter::Steered);
+            ALLOW
+        }
+        Verdict::Reject(reject) => deny(reject.counter()),
     }
 }
 
-/// Stores what the client dialled on its socket, over whatever an earlier connect of the same socket left.
+/// Stores what the client dialled on its socket, over whatever an earlier connect of the same socket left. False: no room.
 #[inline(always)]
-fn remember(ctx: &SockAddrContext, dst: Endpoint) -> Result<(), Denied> {
+fn remember(ctx: &SockAddrContext, dst: Endpoint) -> bool {
     let mut value = SocketDst::client(dst);
     // SAFETY: the helper checks the socket and returns null or the socket's own slot.
     let slot = unsafe { SOCKETS.get_or_insert_ptr_mut(ctx, Some(&mut value)) };
     if slot.is_null() {
-        count(Counter::StorageFull);
-        return Err(deny());
+        return false;
     }
     // SAFETY: not null, of the right size, and the socket is locked by `connect()`.
     unsafe { *slot = value };
-    Ok(())
+    true
 }
 
 #[inline(always)]
-fn deny() -> Denied {
+fn deny(counter: Counter) -> i32 {
+    count(counter);
     // SAFETY: sets the system call's result, nothing else.
     unsafe { bpf_set_retval(-EHOSTUNREACH) };
-    Denied
+    DENY
 }
 
 /// The kernel's context is what the hooks believe it to be.
