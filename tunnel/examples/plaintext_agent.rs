@@ -52,15 +52,7 @@ async fn main() -> std::io::Result<()> {
         connections.spawn(async move {
             let io = ReadAhead::new(socket);
             let last_read = io.last_read();
-            tunnel
-                .serve(
-                    io,
-                    last_read,
-                    AgentTunnelState::default(),
-                    Arc::new(Loopback),
-                    std::future::pending(),
-                )
-                .await
+            tunnel.serve(io, last_read, AgentTunnelState::default(), Arc::new(Loopback), std::future::pending()).await
         });
         while connections.try_join_next().is_some() {}
     }

@@ -21,7 +21,7 @@ use crate::grpc;
 use crate::http2::{self, RoundTrip};
 use crate::io::LastRead;
 use crate::proto::tunnel::{DescribeRequest, DescribeResponse, DialCode, Frame, Open, Opened, frame::Kind};
-use crate::relay::{self, Finish, Incoming, RelayError, Transferred};
+use crate::relay::{self, Early, Finish, Incoming, RelayError, Transferred};
 
 /// A stream whose first message does not come is reset.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -142,9 +142,7 @@ impl AgentTunnel {
     {
         let handshake = self.builder().handshake::<_, Bytes>(io);
         let handshake = timeout(http2::HANDSHAKE_TIMEOUT, handshake).await;
-        let mut connection = handshake
-            .map_err(|_| TunnelError::HandshakeTimedOut)?
-            .map_err(TunnelError::Http2)?;
+        let mut connection = handshake.map_err(|_| TunnelError::HandshakeTimedOut)?.map_err(TunnelError::Http2)?;
         let pings = connection.ping_pong().expect("taken once");
         let mut death = std::pin::pin!(http2::peer_death(pings, last_read, state.0.round_trip.clone()));
         let mut drain = std::pin::pin!(drain);
@@ -210,29 +208,21 @@ impl<B: Backends> Call<B> {
     }
 
     async fn describe(&self, mut body: RecvStream, respond: &mut SendResponse<Bytes>) -> Result<(), TunnelError> {
-        let first = timeout(OPEN_TIMEOUT, first_message(&mut body))
-            .await
-            .map_err(|_| TunnelError::HandshakeTimedOut)?;
-        let request = first
-            .map(|(message, _)| message)
-            .ok()
-            .filter(|message| message.len() <= DESCRIBE_MAX);
+        let first =
+            timeout(OPEN_TIMEOUT, first_message(&mut body)).await.map_err(|_| TunnelError::HandshakeTimedOut)?;
+        let request = first.map(|(message, _)| message).ok().filter(|message| message.len() <= DESCRIBE_MAX);
         let Some(request) = request.and_then(|message| DescribeRequest::decode(message).ok()) else {
             return reject(respond, grpc::INVALID_ARGUMENT, "no DescribeRequest");
         };
         tracing::debug!(proxy.version = request.version, "described");
-        let mut send = respond
-            .send_response(grpc::response(), false)
-            .map_err(TunnelError::Http2)?;
-        send.send_data(frame::encode(&self.tunnel.describe), false)
-            .map_err(TunnelError::Http2)?;
+        let mut send = respond.send_response(grpc::response(), false).map_err(TunnelError::Http2)?;
+        send.send_data(frame::encode(&self.tunnel.describe), false).map_err(TunnelError::Http2)?;
         send.send_trailers(grpc::ok_trailers()).map_err(TunnelError::Http2)
     }
 
     async fn open(&self, mut body: RecvStream, respond: &mut SendResponse<Bytes>) -> Result<(), TunnelError> {
-        let first = timeout(OPEN_TIMEOUT, first_message(&mut body))
-            .await
-            .map_err(|_| TunnelError::HandshakeTimedOut)?;
+        let first =
+            timeout(OPEN_TIMEOUT, first_message(&mut body)).await.map_err(|_| TunnelError::HandshakeTimedOut)?;
         let open = first.and_then(|(message, rest)| Ok((frame::first_kind(message)?, rest)));
         let Ok((Kind::Open(mut open), rest)) = open else {
             return refuse(respond, &invalid("the first message is no `open`"));
@@ -240,10 +230,8 @@ impl<B: Backends> Call<B> {
         let Some(slot) = Slot::take(&self.state, self.tunnel.max_streams, &open) else {
             return refuse(respond, &too_many_streams(self.tunnel.max_streams));
         };
-        let early = std::mem::take(&mut open.early_data);
-        let result = self
-            .dial_and_relay(&open, early, Incoming::new(body, rest), respond, &slot)
-            .await;
+        let early = Early { out_of_tunnel: std::mem::take(&mut open.early_data), ..Early::default() };
+        let result = self.dial_and_relay(&open, early, Incoming::new(body, rest), respond, &slot).await;
         self.backends.stream_ended(&open, &slot.end(result));
         Ok(())
     }
@@ -251,7 +239,7 @@ impl<B: Backends> Call<B> {
     async fn dial_and_relay(
         &self,
         open: &Open,
-        early: Bytes,
+        early: Early,
         incoming: Incoming,
         respond: &mut SendResponse<Bytes>,
         slot: &Slot,
@@ -271,27 +259,15 @@ impl<B: Backends> Call<B> {
             }
         };
         let mut send = respond.send_response(grpc::response(), false).map_err(lost)?;
-        let opened = Opened {
-            code: DialCode::Ok.into(),
-            message: String::new(),
-        };
-        send.send_data(
-            frame::encode(&Frame {
-                kind: Some(Kind::Opened(opened)),
-            }),
-            false,
-        )
-        .map_err(lost)?;
-        let relayed = relay::relay(socket, early, send, incoming, Finish::Trailers, &slot.transferred);
+        let opened = Opened { code: DialCode::Ok.into(), message: String::new() };
+        send.send_data(frame::encode(&Frame { kind: Some(Kind::Opened(opened)) }), false).map_err(lost)?;
+        let relayed = relay::relay(socket.into(), early, send, incoming, Finish::Trailers, &slot.transferred);
         relayed.await.map_err(StreamError::Relay)
     }
 }
 
 fn invalid(message: &str) -> DialFailure {
-    DialFailure {
-        code: DialCode::Invalid,
-        message: message.to_owned(),
-    }
+    DialFailure { code: DialCode::Invalid, message: message.to_owned() }
 }
 
 fn too_many_streams(limit: u32) -> DialFailure {
@@ -303,28 +279,14 @@ fn too_many_streams(limit: u32) -> DialFailure {
 
 /// Answers an `Open` with the reason why there is no connection.
 fn refuse(respond: &mut SendResponse<Bytes>, failure: &DialFailure) -> Result<(), TunnelError> {
-    let opened = Opened {
-        code: failure.code.into(),
-        message: failure.message.clone(),
-    };
-    let mut send = respond
-        .send_response(grpc::response(), false)
-        .map_err(TunnelError::Http2)?;
-    send.send_data(
-        frame::encode(&Frame {
-            kind: Some(Kind::Opened(opened)),
-        }),
-        false,
-    )
-    .map_err(TunnelError::Http2)?;
+    let opened = Opened { code: failure.code.into(), message: failure.message.clone() };
+    let mut send = respond.send_response(grpc::response(), false).map_err(TunnelError::Http2)?;
+    send.send_data(frame::encode(&Frame { kind: Some(Kind::Opened(opened)) }), false).map_err(TunnelError::Http2)?;
     send.send_trailers(grpc::ok_trailers()).map_err(TunnelError::Http2)
 }
 
 fn reject(respond: &mut SendResponse<Bytes>, status: u8, message: &'static str) -> Result<(), TunnelError> {
-    respond
-        .send_response(grpc::error_response(status, message), true)
-        .map(|_| ())
-        .map_err(TunnelError::Http2)
+    respond.send_response(grpc::error_response(status, message), true).map(|_| ()).map_err(TunnelError::Http2)
 }
 
 /// The first message of a body, whole, and the bytes behind it. Their part of the window is given back.
@@ -338,9 +300,7 @@ pub(crate) async fn first_message(body: &mut RecvStream) -> Result<(Bytes, Bytes
             return Err(FrameError::Truncated);
         };
         buffer.extend_from_slice(&chunk);
-        body.flow_control()
-            .release_capacity(chunk.len())
-            .map_err(|_| FrameError::Truncated)?;
+        body.flow_control().release_capacity(chunk.len()).map_err(|_| FrameError::Truncated)?;
     }
 }
 
@@ -359,24 +319,9 @@ impl Slot {
             return None;
         }
         let number = state.0.next.fetch_add(1, Ordering::Relaxed);
-        let slot = Self {
-            state: state.clone(),
-            number,
-            since: Instant::now(),
-            transferred: Arc::default(),
-        };
-        let open = Open {
-            early_data: Bytes::new(),
-            ..open.clone()
-        };
-        streams.insert(
-            number,
-            LiveStream {
-                open,
-                since: slot.since,
-                transferred: slot.transferred.clone(),
-            },
-        );
+        let slot = Self { state: state.clone(), number, since: Instant::now(), transferred: Arc::default() };
+        let open = Open { early_data: Bytes::new(), ..open.clone() };
+        streams.insert(number, LiveStream { open, since: slot.since, transferred: slot.transferred.clone() });
         Some(slot)
     }
 

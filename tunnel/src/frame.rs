@@ -122,9 +122,7 @@ impl Partial {
             if byte & 0x80 == 0 {
                 let length = std::mem::take(&mut self.len);
                 let value = prost::encoding::decode_varint(&mut &self.bytes[..length]);
-                return value
-                    .map(|value| Some((value, length)))
-                    .map_err(|_| FrameError::NotData);
+                return value.map(|value| Some((value, length))).map_err(|_| FrameError::NotData);
             }
         }
         Ok(None)
@@ -138,11 +136,7 @@ impl Decoder {
             if let State::Data(left) = self.state {
                 let payload = input.split_to(left.min(input.len()));
                 self.used(payload.len())?;
-                self.state = if payload.len() == left {
-                    State::Tag
-                } else {
-                    State::Data(left - payload.len())
-                };
+                self.state = if payload.len() == left { State::Tag } else { State::Data(left - payload.len()) };
                 if !payload.is_empty() {
                     return Ok(Some(payload));
                 }
@@ -181,15 +175,9 @@ impl Decoder {
                     return Ok(false);
                 };
                 self.used(length)?;
-                let value = usize::try_from(value)
-                    .ok()
-                    .filter(|value| *value <= self.message)
-                    .ok_or(FrameError::NotData)?;
-                self.state = if is_data {
-                    State::Data(value)
-                } else {
-                    State::Skip(value)
-                };
+                let value =
+                    usize::try_from(value).ok().filter(|value| *value <= self.message).ok_or(FrameError::NotData)?;
+                self.state = if is_data { State::Data(value) } else { State::Skip(value) };
             }
             State::SkipVarint => {
                 let Some((_, length)) = self.partial.varint(input)? else {
@@ -202,11 +190,7 @@ impl Decoder {
                 let skipped = left.min(input.len());
                 input.advance(skipped);
                 self.used(skipped)?;
-                self.state = if skipped == left {
-                    State::Tag
-                } else {
-                    State::Skip(left - skipped)
-                };
+                self.state = if skipped == left { State::Tag } else { State::Skip(left - skipped) };
             }
             State::Data(_) => {}
         }
@@ -257,10 +241,7 @@ pub(crate) fn split_message(buffer: &mut BytesMut) -> Result<Option<Bytes>, Fram
 
 /// The kind of a first `Frame`.
 pub(crate) fn first_kind(message: Bytes) -> Result<Kind, FrameError> {
-    Frame::decode(message)
-        .ok()
-        .and_then(|frame| frame.kind)
-        .ok_or(FrameError::NotFirst)
+    Frame::decode(message).ok().and_then(|frame| frame.kind).ok_or(FrameError::NotFirst)
 }
 
 #[cfg(test)]
@@ -283,20 +264,14 @@ mod tests {
             }
             assert!(input.is_empty(), "all input is used");
         }
-        if decoder.between_messages() {
-            Ok(decoded)
-        } else {
-            Err(FrameError::Truncated)
-        }
+        if decoder.between_messages() { Ok(decoded) } else { Err(FrameError::Truncated) }
     }
 
     #[test]
     fn a_sealed_frame_is_what_prost_would_write() {
         for length in [0, 1, 127, 128, 16_383, 16_384, 65_000] {
             let payload = vec![7; length];
-            let message = Frame {
-                kind: Some(Kind::Data(payload.clone().into())),
-            };
+            let message = Frame { kind: Some(Kind::Data(payload.clone().into())) };
             assert_eq!(frame(&payload), encode(&message), "{length} bytes");
         }
     }
@@ -313,14 +288,8 @@ mod tests {
     #[test]
     fn unknown_fields_are_skipped() {
         // Field 4 varint, field 5 bytes, field 6 fixed32, field 7 fixed64, around `data`.
-        let message = [
-            &[0x20, 0xff, 0x01, 0x2a, 2, 1, 2][..],
-            &[0x1a, 3],
-            b"abc",
-            &[0x35, 0, 0, 0, 0, 0x39],
-            &[0; 8],
-        ]
-        .concat();
+        let message =
+            [&[0x20, 0xff, 0x01, 0x2a, 2, 1, 2][..], &[0x1a, 3], b"abc", &[0x35, 0, 0, 0, 0, 0x39], &[0; 8]].concat();
         let mut wire = vec![0, 0, 0, 0, u8::try_from(message.len()).unwrap()];
         wire.extend(message);
         for piece in 1..wire.len() {
@@ -330,33 +299,14 @@ mod tests {
 
     #[test]
     fn rubbish_is_an_error_not_data() {
-        let open = Frame {
-            kind: Some(Kind::Open(crate::proto::tunnel::Open::default())),
-        };
-        assert_eq!(
-            decode(&encode(&open), 99),
-            Err(FrameError::NotData),
-            "open comes first only"
-        );
+        let open = Frame { kind: Some(Kind::Open(crate::proto::tunnel::Open::default())) };
+        assert_eq!(decode(&encode(&open), 99), Err(FrameError::NotData), "open comes first only");
         assert_eq!(decode(&[1, 0, 0, 0, 0], 99), Err(FrameError::Compressed));
-        assert_eq!(
-            decode(&[0, 0, 0, 0, 3, 0x1a, 9, 0], 99),
-            Err(FrameError::NotData),
-            "longer than its message"
-        );
-        assert_eq!(
-            decode(&[0, 0, 0, 0, 1, 0x1a, 0x01], 99),
-            Err(FrameError::NotData),
-            "length outside the message"
-        );
+        assert_eq!(decode(&[0, 0, 0, 0, 3, 0x1a, 9, 0], 99), Err(FrameError::NotData), "longer than its message");
+        assert_eq!(decode(&[0, 0, 0, 0, 1, 0x1a, 0x01], 99), Err(FrameError::NotData), "length outside the message");
         assert_eq!(decode(&frame(b"cut")[..7], 99), Err(FrameError::Truncated));
         assert_eq!(
-            decode(
-                &[
-                    0, 0, 0, 0, 12, 0xff, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1
-                ],
-                99
-            ),
+            decode(&[0, 0, 0, 0, 12, 0xff, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1], 99),
             Err(FrameError::NotData)
         );
     }
@@ -365,11 +315,7 @@ mod tests {
     fn a_first_message_is_bounded() {
         let mut buffer = BytesMut::from(&[0, 0xff, 0, 0, 0][..]);
         assert_eq!(split_message(&mut buffer), Err(FrameError::TooLong(0xff00_0000)));
-        let mut wire = BytesMut::from(
-            &encode(&Frame {
-                kind: Some(Kind::Data("x".into())),
-            })[..],
-        );
+        let mut wire = BytesMut::from(&encode(&Frame { kind: Some(Kind::Data("x".into())) })[..]);
         wire.extend_from_slice(b"rest");
         let message = split_message(&mut wire).unwrap().unwrap();
         assert_eq!(first_kind(message).unwrap(), Kind::Data("x".into()));

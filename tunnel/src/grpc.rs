@@ -26,9 +26,7 @@ pub(crate) fn request(path: &'static str) -> Request<()> {
         .expect("a constant path makes a URI");
     *request.version_mut() = http::Version::HTTP_2;
     request.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);
-    request
-        .headers_mut()
-        .insert(header::TE, HeaderValue::from_static("trailers"));
+    request.headers_mut().insert(header::TE, HeaderValue::from_static("trailers"));
     request
 }
 
@@ -42,12 +40,8 @@ pub(crate) fn response() -> Response<()> {
 /// A response that is only an error: headers and status in one.
 pub(crate) fn error_response(status: u8, message: &'static str) -> Response<()> {
     let mut response = response();
-    response
-        .headers_mut()
-        .insert(STATUS, HeaderValue::from(u16::from(status)));
-    response
-        .headers_mut()
-        .insert(MESSAGE, HeaderValue::from_static(message));
+    response.headers_mut().insert(STATUS, HeaderValue::from(u16::from(status)));
+    response.headers_mut().insert(MESSAGE, HeaderValue::from_static(message));
     response
 }
 

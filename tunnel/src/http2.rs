@@ -57,10 +57,7 @@ impl RoundTrip {
     }
 
     fn set(&self, elapsed: Duration) {
-        self.0.store(
-            u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX).max(1),
-            Ordering::Relaxed,
-        );
+        self.0.store(u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
     }
 }
 

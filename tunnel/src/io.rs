@@ -24,10 +24,7 @@ pub struct LastRead {
 
 impl LastRead {
     fn new() -> Self {
-        Self {
-            start: Instant::now(),
-            micros: Arc::default(),
-        }
+        Self { start: Instant::now(), micros: Arc::default() }
     }
 
     pub(crate) fn at(&self) -> Instant {
@@ -51,11 +48,7 @@ pub struct ReadAhead<T> {
 impl<T> ReadAhead<T> {
     /// Wraps a socket, below TLS.
     pub fn new(inner: T) -> Self {
-        Self {
-            inner,
-            buffer: BytesMut::new(),
-            last_read: LastRead::new(),
-        }
+        Self { inner, buffer: BytesMut::new(), last_read: LastRead::new() }
     }
 
     /// When bytes last came, kept up to date by this wrapper.
@@ -66,11 +59,7 @@ impl<T> ReadAhead<T> {
 
 impl<T: AsyncRead + Unpin> AsyncRead for ReadAhead<T> {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self {
-            inner,
-            buffer,
-            last_read,
-        } = self.get_mut();
+        let Self { inner, buffer, last_read } = self.get_mut();
         if buffer.is_empty() {
             buffer.reserve(BUFFER);
             let polled = poll_read_buf(Pin::new(inner), context, buffer);

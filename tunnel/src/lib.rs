@@ -12,6 +12,7 @@ mod io;
 mod node_name;
 mod proxy_end;
 mod relay;
+mod socket;
 /// The generated messages and services of `proto/`, one module per package.
 #[allow(
     missing_docs,
@@ -20,12 +21,7 @@ mod relay;
     clippy::restriction,
     reason = "generated; documented in the .proto files"
 )]
-#[allow(
-    unreachable_pub,
-    clippy::use_self,
-    clippy::wildcard_enum_match_arm,
-    reason = "generated"
-)]
+#[allow(unreachable_pub, clippy::use_self, clippy::wildcard_enum_match_arm, reason = "generated")]
 pub mod proto {
     pub mod tunnel {
         tonic::include_proto!("culvert.tunnel.v1");
@@ -48,7 +44,8 @@ pub use http2::{DEFAULT_MAX_STREAMS, DEFAULT_STREAM_WINDOW, RoundTrip, STREAM_WI
 pub use io::{LastRead, ReadAhead};
 pub use node_name::{InvalidNodeName, NodeName};
 pub use proxy_end::{DIAL_TIMEOUT, Driver, OpenError, ProxyTunnel, Stream, Tunnel};
-pub use relay::{Close, RelayError, Transferred, on_close};
+pub use relay::{RelayError, Transferred};
+pub use socket::{Close, Socket};
 
 /// ALPN of a tunnel: mutual TLS, then HTTP/2 with the roles turned round.
 pub const ALPN_TUNNEL: &[u8] = b"culvert-tunnel/1";

@@ -36,11 +36,7 @@ impl FromStr for NodeName {
     fn from_str(text: &str) -> Result<Self, InvalidNodeName> {
         let valid =
             text.len() <= MAX_LENGTH && text.split('.').all(is_label) && text.parse::<std::net::Ipv4Addr>().is_err();
-        if valid {
-            Ok(Self(text.into()))
-        } else {
-            Err(InvalidNodeName(text.chars().take(MAX_LENGTH).collect()))
-        }
+        if valid { Ok(Self(text.into())) } else { Err(InvalidNodeName(text.chars().take(MAX_LENGTH).collect())) }
     }
 }
 
@@ -82,9 +78,7 @@ mod tests {
             assert_eq!(good.parse::<NodeName>().unwrap().as_str(), good);
         }
         let long = "a".repeat(64);
-        for bad in [
-            "", "Edge", "-a", "a-", "a..b", ".a", "a_b", "10.0.3.7", "a b", "../x", &long,
-        ] {
+        for bad in ["", "Edge", "-a", "a-", "a..b", ".a", "a_b", "10.0.3.7", "a b", "../x", &long] {
             assert!(bad.parse::<NodeName>().is_err(), "{bad:?}");
         }
     }

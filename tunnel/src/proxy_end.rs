@@ -9,7 +9,6 @@ use h2::client::{Connection, SendRequest};
 use h2::{PingPong, SendStream};
 use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::agent_end::{DialFailure, first_message};
@@ -19,7 +18,8 @@ use crate::grpc;
 use crate::http2::{self, RoundTrip};
 use crate::io::LastRead;
 use crate::proto::tunnel::{DescribeRequest, DescribeResponse, DialCode, Frame, Open, Opened, frame::Kind};
-use crate::relay::{self, Finish, Incoming, RelayError, Transferred};
+use crate::relay::{self, Early, Finish, Incoming, RelayError, Transferred};
+use crate::socket::Socket;
 
 /// How long an agent may take to dial a backend.
 pub const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -96,26 +96,13 @@ impl ProxyTunnel {
         T: AsyncRead + AsyncWrite + Unpin,
     {
         let handshake = timeout(http2::HANDSHAKE_TIMEOUT, self.builder().handshake(io)).await;
-        let (requests, mut connection) = handshake
-            .map_err(|_| TunnelError::HandshakeTimedOut)?
-            .map_err(TunnelError::Http2)?;
+        let (requests, mut connection) =
+            handshake.map_err(|_| TunnelError::HandshakeTimedOut)?.map_err(TunnelError::Http2)?;
         let pings = connection.ping_pong().expect("taken once");
         let round_trip = RoundTrip::default();
-        let tunnel = Tunnel {
-            requests,
-            round_trip: round_trip.clone(),
-            active: Arc::default(),
-            max_streams: self.max_streams,
-        };
-        Ok((
-            tunnel,
-            Driver {
-                connection,
-                pings,
-                last_read,
-                round_trip,
-            },
-        ))
+        let tunnel =
+            Tunnel { requests, round_trip: round_trip.clone(), active: Arc::default(), max_streams: self.max_streams };
+        Ok((tunnel, Driver { connection, pings, last_read, round_trip }))
     }
 
     fn builder(&self) -> h2::client::Builder {
@@ -143,12 +130,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
     /// # Errors
     /// Why it ended. The agent's orderly leave, and the end of all [`Tunnel`]s here, are none.
     pub async fn run(self) -> Result<(), TunnelError> {
-        let Self {
-            connection,
-            pings,
-            last_read,
-            round_trip,
-        } = self;
+        let Self { connection, pings, last_read, round_trip } = self;
         tokio::select! {
             ended = connection => ended.map_err(TunnelError::Http2),
             silent = http2::peer_death(pings, last_read, round_trip) => Err(TunnelError::PeerSilent(silent)),
@@ -163,22 +145,17 @@ impl Tunnel {
     /// The tunnel fails, or the agent's answer makes no sense or does not come in time.
     pub async fn describe(&self, request: &DescribeRequest) -> Result<DescribeResponse, TunnelError> {
         let answer = async {
-            let (response, _) = self
-                .call(grpc::DESCRIBE, frame::encode(request), true)
-                .await
-                .map_err(TunnelError::Http2)?;
+            let (response, _) =
+                self.call(grpc::DESCRIBE, frame::encode(request), true).await.map_err(TunnelError::Http2)?;
             let response = response.await.map_err(TunnelError::Http2)?;
             if let Some(error) = grpc::error_of(&response) {
                 return Err(TunnelError::Call(error));
             }
-            let (message, _) = first_message(&mut response.into_body())
-                .await
-                .map_err(|error| TunnelError::Call(error.to_string()))?;
+            let (message, _) =
+                first_message(&mut response.into_body()).await.map_err(|error| TunnelError::Call(error.to_string()))?;
             DescribeResponse::decode(message).map_err(|error| TunnelError::Call(error.to_string()))
         };
-        timeout(http2::HANDSHAKE_TIMEOUT, answer)
-            .await
-            .map_err(|_| TunnelError::HandshakeTimedOut)?
+        timeout(http2::HANDSHAKE_TIMEOUT, answer).await.map_err(|_| TunnelError::HandshakeTimedOut)?
     }
 
     /// Opens a stream: returns once the backend has answered the agent. Dropping the future cancels the dial at the agent.
@@ -187,15 +164,11 @@ impl Tunnel {
     /// [`OpenError::Tunnel`] if another tunnel of the node may do better; else what the caller should hear.
     pub async fn open(&self, open: Open) -> Result<Stream, OpenError> {
         let place = Place::take(&self.active, self.max_streams)?;
-        timeout(OPEN_TIMEOUT, self.open_in(place, open))
-            .await
-            .map_err(|_| OpenError::TimedOut)?
+        timeout(OPEN_TIMEOUT, self.open_in(place, open)).await.map_err(|_| OpenError::TimedOut)?
     }
 
     async fn open_in(&self, place: Place, open: Open) -> Result<Stream, OpenError> {
-        let first = frame::encode(&Frame {
-            kind: Some(Kind::Open(open)),
-        });
+        let first = frame::encode(&Frame { kind: Some(Kind::Open(open)) });
         let (response, send) = self.call(grpc::OPEN, first, false).await.map_err(OpenError::Tunnel)?;
         let response = response.await.map_err(OpenError::Tunnel)?;
         if let Some(error) = grpc::error_of(&response) {
@@ -208,11 +181,7 @@ impl Tunnel {
         };
         let code = DialCode::try_from(code).unwrap_or(DialCode::Failed);
         if code == DialCode::Ok {
-            return Ok(Stream {
-                send,
-                incoming: Incoming::new(body, rest),
-                _place: place,
-            });
+            return Ok(Stream { send, incoming: Incoming::new(body, rest), _place: place });
         }
         Err(OpenError::Refused(DialFailure { code, message }))
     }
@@ -243,13 +212,22 @@ impl Tunnel {
 }
 
 impl Stream {
-    /// Relays between `client` and the backend until both directions ended or one failed; then `client` ends with RST.
+    /// Relays between `client` and the backend until both directions ended or one failed; then `client` ends with RST. `early`
+    /// is what the client sent already.
     ///
     /// # Errors
     /// What failed first.
-    pub async fn relay(self, client: TcpStream, transferred: &Transferred) -> Result<(), RelayError> {
+    pub async fn relay(self, client: Socket, early: Bytes, transferred: &Transferred) -> Result<(), RelayError> {
         let Self { send, incoming, _place } = self;
-        relay::relay(client, Bytes::new(), send, incoming, Finish::EndOfStream, transferred).await
+        relay::relay(
+            client,
+            Early { into_tunnel: early, ..Early::default() },
+            send,
+            incoming,
+            Finish::EndOfStream,
+            transferred,
+        )
+        .await
     }
 }
 
@@ -261,9 +239,7 @@ impl Place {
     fn take(active: &Arc<AtomicU32>, limit: u32) -> Result<Self, OpenError> {
         let below = |active: u32| (active < limit).then_some(active + 1);
         let taken = active.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below);
-        taken
-            .map(|_| Self(active.clone()))
-            .map_err(|_| OpenError::TooManyStreams(limit))
+        taken.map(|_| Self(active.clone())).map_err(|_| OpenError::TooManyStreams(limit))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Copies one connection's bytes both ways between a TCP socket and a stream of a tunnel. Both ends of a tunnel run this.
+//! Copies one connection's bytes both ways between a socket and a stream of a tunnel. Both ends of a tunnel run this.
 //!
 //! One task does it all: nothing is buffered while a stream is idle, a direction that ends is half-closed, and whatever
 //! fails resets both sides at once, even a side that waits for the other's window.
@@ -6,16 +6,14 @@
 use std::future::poll_fn;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use h2::{Reason, RecvStream, SendStream};
-use tokio::io::{AsyncWriteExt, Interest};
-use tokio::net::TcpStream;
-use tokio::net::tcp::{ReadHalf, WriteHalf};
 
 use crate::frame::{self, Decoder, FrameError, HEADER_ROOM};
+use crate::grpc;
 use crate::http2::FRAME_SIZE;
+use crate::socket::{Close, Socket};
 
 /// A read starts this large, grows while reads fill it, and shrinks again: small messages must not hold large buffers.
 const READ_MIN: usize = 4 << 10;
@@ -92,12 +90,7 @@ pub(crate) struct Incoming {
 impl Incoming {
     /// `read` are bytes that were taken from `stream` already, behind its first message.
     pub(crate) fn new(stream: RecvStream, read: Bytes) -> Self {
-        Self {
-            stream,
-            decoder: Decoder::default(),
-            chunk: read,
-            framing: 0,
-        }
+        Self { stream, decoder: Decoder::default(), chunk: read, framing: 0 }
     }
 
     /// The next payload bytes; `None` at the end. To be followed by [`Self::release`].
@@ -127,54 +120,48 @@ impl Incoming {
     }
 }
 
+/// Bytes that arrived before the relay began; each goes ahead of its direction.
+#[derive(Debug, Default)]
+pub(crate) struct Early {
+    /// For the tunnel: what a client sent behind its request.
+    pub(crate) into_tunnel: Bytes,
+    /// For the socket: what came with the `open`.
+    pub(crate) out_of_tunnel: Bytes,
+}
+
 /// Relays until both directions ended or one failed; then, as when it is dropped, the stream is reset and the socket ends with
-/// RST, never with a FIN that would pass off a part as the whole. `early` is written to the socket first.
+/// RST, never with a FIN that would pass off a part as the whole.
 ///
 /// # Errors
 /// What failed first.
 pub(crate) async fn relay(
-    mut socket: TcpStream,
-    early: Bytes,
+    socket: Socket,
+    early: Early,
     mut send: SendStream<Bytes>,
     mut incoming: Incoming,
     finish: Finish,
     transferred: &Transferred,
 ) -> Result<(), RelayError> {
-    on_close(&socket, Close::Reset);
-    let (mut read, mut write) = socket.split();
-    let outward = into_tunnel(&mut read, &mut send, finish, &transferred.into_tunnel);
-    let inward = out_of_tunnel(early, &mut incoming, &mut write, &transferred.out_of_tunnel);
-    let result = tokio::try_join!(outward, inward).map(|_| ());
+    socket.on_close(Close::Reset);
+    let inward = out_of_tunnel(&socket, early.out_of_tunnel, &mut incoming, &transferred.out_of_tunnel);
+    let outward = into_tunnel(&socket, early.into_tunnel, &mut send, finish, &transferred.into_tunnel);
+    let result = tokio::try_join!(inward, outward).map(|_| ());
     match result {
-        Ok(()) => on_close(&socket, Close::Finish),
+        Ok(()) => socket.on_close(Close::Finish),
         Err(_) => send.send_reset(Reason::CANCEL),
     }
     result
 }
 
-/// What closing a socket tells its peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Close {
-    /// RST: what came before may not be all.
-    Reset,
-    /// FIN, after all that was written.
-    Finish,
-}
-
-/// Sets what the socket's close will be.
-pub fn on_close(socket: &TcpStream, close: Close) {
-    let linger = (close == Close::Reset).then_some(Duration::ZERO);
-    if let Err(error) = socket2::SockRef::from(socket).set_linger(linger) {
-        tracing::debug!(%error, "set SO_LINGER");
-    }
-}
-
 async fn into_tunnel(
-    socket: &mut ReadHalf<'_>,
+    socket: &Socket,
+    early: Bytes,
     send: &mut SendStream<Bytes>,
     finish: Finish,
     count: &AtomicU64,
 ) -> Result<(), RelayError> {
+    send_early(&early, send, count)?;
+    drop(early);
     let mut size = READ_MIN;
     loop {
         readable(socket, send).await?;
@@ -183,7 +170,7 @@ async fn into_tunnel(
         let wanted = room.min(size + HEADER_ROOM) - HEADER_ROOM;
         let mut buffer = BytesMut::with_capacity(wanted + HEADER_ROOM);
         buffer.put_bytes(0, HEADER_ROOM);
-        match socket.try_read_buf(&mut (&mut buffer).limit(wanted)) {
+        match socket.try_read(&mut (&mut buffer).limit(wanted)) {
             Ok(0) => break,
             Ok(read) => {
                 count.fetch_add(read as u64, Ordering::Relaxed);
@@ -197,13 +184,24 @@ async fn into_tunnel(
     send.reserve_capacity(0);
     match finish {
         Finish::EndOfStream => send.send_data(Bytes::new(), true)?,
-        Finish::Trailers => send.send_trailers(crate::grpc::ok_trailers())?,
+        Finish::Trailers => send.send_trailers(grpc::ok_trailers())?,
     }
     Ok(())
 }
 
+/// Early bytes are few: they are sent as they are, ahead of the window.
+fn send_early(early: &Bytes, send: &mut SendStream<Bytes>, count: &AtomicU64) -> Result<(), RelayError> {
+    for piece in early.chunks(READ_MAX) {
+        let mut buffer = BytesMut::zeroed(HEADER_ROOM);
+        buffer.extend_from_slice(piece);
+        send.send_data(frame::seal(buffer), false)?;
+    }
+    count.fetch_add(early.len() as u64, Ordering::Relaxed);
+    Ok(())
+}
+
 /// Waits until the socket has bytes, or an end, to read.
-async fn readable(socket: &ReadHalf<'_>, send: &mut SendStream<Bytes>) -> Result<(), RelayError> {
+async fn readable(socket: &Socket, send: &mut SendStream<Bytes>) -> Result<(), RelayError> {
     tokio::select! {
         biased;
         ready = socket.readable() => ready.map_err(RelayError::Socket),
@@ -213,7 +211,7 @@ async fn readable(socket: &ReadHalf<'_>, send: &mut SendStream<Bytes>) -> Result
 
 /// Waits until the stream takes a frame with at least one byte, at most `wanted` in all. A socket that fails meanwhile ends the
 /// wait: its client has gone.
-async fn room(socket: &ReadHalf<'_>, send: &mut SendStream<Bytes>, wanted: usize) -> Result<usize, RelayError> {
+async fn room(socket: &Socket, send: &mut SendStream<Bytes>, wanted: usize) -> Result<usize, RelayError> {
     send.reserve_capacity(wanted);
     while send.capacity() <= HEADER_ROOM {
         tokio::select! {
@@ -222,20 +220,10 @@ async fn room(socket: &ReadHalf<'_>, send: &mut SendStream<Bytes>, wanted: usize
                 Some(capacity) => capacity?,
                 None => return Err(RelayError::Reset(Reason::STREAM_CLOSED)),
             },
-            failed = failure(socket) => return Err(RelayError::Socket(failed)),
+            failed = socket.failure() => return Err(RelayError::Socket(failed)),
         };
     }
     Ok(send.capacity())
-}
-
-async fn failure(socket: &ReadHalf<'_>) -> io::Error {
-    match socket.ready(Interest::ERROR).await {
-        Err(error) => error,
-        Ok(_) => match socket2::SockRef::from(socket.as_ref()).take_error() {
-            Ok(Some(error)) | Err(error) => error,
-            Ok(None) => io::ErrorKind::ConnectionReset.into(),
-        },
-    }
 }
 
 fn next_size(size: usize, read: usize) -> usize {
@@ -250,17 +238,13 @@ fn next_size(size: usize, read: usize) -> usize {
 
 /// A buffer of about the length of what is in it: a queue of small frames must not hold large buffers.
 fn fitted(buffer: BytesMut) -> BytesMut {
-    if buffer.len() < buffer.capacity() / 4 {
-        BytesMut::from(&buffer[..])
-    } else {
-        buffer
-    }
+    if buffer.len() < buffer.capacity() / 4 { BytesMut::from(&buffer[..]) } else { buffer }
 }
 
 async fn out_of_tunnel(
+    socket: &Socket,
     early: Bytes,
     incoming: &mut Incoming,
-    socket: &mut WriteHalf<'_>,
     count: &AtomicU64,
 ) -> Result<(), RelayError> {
     socket.write_all(&early).await.map_err(RelayError::Socket)?;
@@ -271,11 +255,7 @@ async fn out_of_tunnel(
         count.fetch_add(data.len() as u64, Ordering::Relaxed);
         incoming.release(data.len())?;
     }
-    match socket.shutdown().await {
-        // The client has closed already, and has all it wanted.
-        Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
-        shut => shut.map_err(RelayError::Socket),
-    }
+    socket.shutdown_write().map_err(RelayError::Socket)
 }
 
 #[cfg(test)]

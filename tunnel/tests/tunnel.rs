@@ -1,13 +1,15 @@
 //! Both ends of a tunnel over real sockets in one process.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
 use culvert_tunnel::proto::tunnel::{DescribeRequest, DescribeResponse, DialCode, Open};
 use culvert_tunnel::{
-    AgentTunnel, AgentTunnelState, Backends, DialFailure, OpenError, ProxyTunnel, ReadAhead, Stream, StreamEnd,
-    Transferred, Tunnel, TunnelError,
+    AgentTunnel, AgentTunnelState, Backends, Close, DialFailure, OpenError, ProxyTunnel, ReadAhead, Socket, Stream,
+    StreamEnd, Transferred, Tunnel, TunnelError,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -40,25 +42,16 @@ impl Backends for Loopback {
                 let _dropped = NotifyOnDrop(self.dial_dropped.clone());
                 std::future::pending().await
             }
-            2 => Err(DialFailure {
-                code: DialCode::Forbidden,
-                message: "port 2 is not allowed".to_owned(),
-            }),
+            2 => Err(DialFailure { code: DialCode::Forbidden, message: "port 2 is not allowed".to_owned() }),
             port => {
                 let socket = TcpStream::connect(("127.0.0.1", u16::try_from(port).unwrap())).await;
-                socket.map_err(|error| DialFailure {
-                    code: DialCode::Refused,
-                    message: error.to_string(),
-                })
+                socket.map_err(|error| DialFailure { code: DialCode::Refused, message: error.to_string() })
             }
         }
     }
 
     fn stream_ended(&self, _: &Open, end: &StreamEnd) {
-        let end = end
-            .result
-            .as_ref()
-            .map_or_else(ToString::to_string, |()| "finished".to_owned());
+        let end = end.result.as_ref().map_or_else(ToString::to_string, |()| "finished".to_owned());
         self.ended.lock().unwrap().push(end);
         self.end.notify_one();
     }
@@ -82,10 +75,7 @@ async fn pair(stream_window: u32, max_streams: u32) -> Pair {
     let mut ends = JoinSet::new();
     let agent = ends.spawn({
         let (backends, state) = (backends.clone(), agent_state.clone());
-        let describe = DescribeResponse {
-            instance: "test".to_owned(),
-            ..Default::default()
-        };
+        let describe = DescribeResponse { instance: "test".to_owned(), ..Default::default() };
         async move {
             let io = ReadAhead::new(agent_socket);
             let last_read = io.last_read();
@@ -94,32 +84,15 @@ async fn pair(stream_window: u32, max_streams: u32) -> Pair {
                     std::future::pending().await
                 }
             };
-            let end = AgentTunnel {
-                stream_window,
-                max_streams,
-                describe,
-            };
+            let end = AgentTunnel { stream_window, max_streams, describe };
             end.serve(io, last_read, state, backends, drain).await
         }
     });
     let io = ReadAhead::new(proxy_socket);
     let last_read = io.last_read();
-    let (tunnel, driver) = ProxyTunnel {
-        stream_window,
-        max_streams,
-    }
-    .establish(io, last_read)
-    .await
-    .unwrap();
+    let (tunnel, driver) = ProxyTunnel { stream_window, max_streams }.establish(io, last_read).await.unwrap();
     ends.spawn(driver.run());
-    Pair {
-        tunnel,
-        backends,
-        agent_state,
-        drain: Some(drain_tx),
-        agent,
-        ends,
-    }
+    Pair { tunnel, backends, agent_state, drain: Some(drain_tx), agent, ends }
 }
 
 async fn socket_pair() -> (TcpStream, TcpStream) {
@@ -136,11 +109,7 @@ async fn backend() -> (TcpListener, u32) {
 }
 
 fn to_port(port: u32) -> Open {
-    Open {
-        port,
-        original_dst: format!("edge-1:{port}"),
-        ..Open::default()
-    }
+    Open { port, original_dst: format!("edge-1:{port}"), ..Open::default() }
 }
 
 /// A client whose connection is relayed through the tunnel, and the backend's end of it.
@@ -153,7 +122,11 @@ async fn relayed(pair: &Pair, relays: &mut JoinSet<Result<(), culvert_tunnel::Re
 }
 
 async fn relay(stream: Stream, client: TcpStream) -> Result<(), culvert_tunnel::RelayError> {
-    stream.relay(client, &Transferred::default()).await
+    stream.relay(client.into(), Bytes::new(), &Transferred::default()).await
+}
+
+fn reset(socket: TcpStream) {
+    Socket::from(socket).on_close(Close::Reset);
 }
 
 #[tokio::test]
@@ -215,10 +188,7 @@ async fn stalled_readers_leave_their_neighbour_moving() {
     let sent = vec![2; 8 << 20];
     let mut received = vec![0; sent.len()];
     let neighbour = async { tokio::try_join!(backend.write_all(&sent), client.read_exact(&mut received)) };
-    timeout(DEADLINE, neighbour)
-        .await
-        .expect("the neighbour moves")
-        .unwrap();
+    timeout(DEADLINE, neighbour).await.expect("the neighbour moves").unwrap();
     assert!(received == sent);
 }
 
@@ -226,10 +196,7 @@ async fn stalled_readers_leave_their_neighbour_moving() {
 async fn a_client_that_leaves_cancels_the_dial() {
     let pair = pair(1 << 20, 8).await;
     let dial = pair.tunnel.open(to_port(1));
-    assert!(
-        timeout(Duration::from_millis(200), dial).await.is_err(),
-        "the dial hangs, then its future is dropped"
-    );
+    assert!(timeout(Duration::from_millis(200), dial).await.is_err(), "the dial hangs, then its future is dropped");
     timeout(DEADLINE, pair.backends.dial_dropped.notified()).await.unwrap();
     assert_eq!(pair.tunnel.streams(), 0);
 }
@@ -243,13 +210,8 @@ async fn a_client_that_dies_resets_a_backend_that_does_not_read() {
     while timeout(Duration::from_millis(300), client.writable()).await.is_ok() {
         let _full_is_fine = client.try_write(&fill);
     }
-    culvert_tunnel::on_close(&client, culvert_tunnel::Close::Reset);
-    drop(client);
-    let relayed = timeout(DEADLINE, relays.join_next())
-        .await
-        .expect("the relay notices")
-        .unwrap()
-        .unwrap();
+    reset(client);
+    let relayed = timeout(DEADLINE, relays.join_next()).await.expect("the relay notices").unwrap().unwrap();
     assert_eq!(relayed.unwrap_err().reason(), "reset");
     let mut sink = Vec::new();
     let read = timeout(DEADLINE, backend.read_to_end(&mut sink)).await.unwrap();
@@ -261,8 +223,7 @@ async fn a_backend_that_dies_resets_its_client() {
     let pair = pair(256 << 10, 8).await;
     let mut relays = JoinSet::new();
     let (mut client, backend) = relayed(&pair, &mut relays).await;
-    culvert_tunnel::on_close(&backend, culvert_tunnel::Close::Reset);
-    drop(backend);
+    reset(backend);
     let read = timeout(DEADLINE, client.read(&mut [0; 9])).await.unwrap();
     assert_eq!(read.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
 }
@@ -276,10 +237,7 @@ async fn a_lost_tunnel_resets_its_clients() {
     let read = timeout(DEADLINE, client.read(&mut [0; 9])).await.unwrap();
     assert_eq!(read.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
     while pair.ends.join_next().await.is_some() {}
-    assert!(
-        matches!(pair.tunnel.open(to_port(9)).await, Err(OpenError::Tunnel(_))),
-        "and another tunnel may be tried"
-    );
+    assert!(matches!(pair.tunnel.open(to_port(9)).await, Err(OpenError::Tunnel(_))), "and another tunnel may be tried");
 }
 
 #[tokio::test]
@@ -301,10 +259,7 @@ async fn streams_past_the_limit_are_refused_not_queued() {
     let mut relays = JoinSet::new();
     let _streams = [relayed(&pair, &mut relays).await, relayed(&pair, &mut relays).await];
     let (_listener, port) = backend().await;
-    assert!(matches!(
-        pair.tunnel.open(to_port(port)).await,
-        Err(OpenError::TooManyStreams(2))
-    ));
+    assert!(matches!(pair.tunnel.open(to_port(port)).await, Err(OpenError::TooManyStreams(2))));
 }
 
 #[tokio::test]
@@ -317,10 +272,7 @@ async fn a_thousand_dials_given_up_at_once_end_no_stream() {
     assert!(given_up.is_err());
     client.write_all(b"still here").await.unwrap();
     let mut received = [0; 10];
-    timeout(DEADLINE, backend.read_exact(&mut received))
-        .await
-        .unwrap()
-        .unwrap();
+    timeout(DEADLINE, backend.read_exact(&mut received)).await.unwrap().unwrap();
     assert_eq!(&received, b"still here");
 }
 
@@ -358,13 +310,8 @@ async fn rubbish_instead_of_http2_is_an_error() {
     let (mut stranger, proxy_socket) = socket_pair().await;
     let io = ReadAhead::new(proxy_socket);
     let last_read = io.last_read();
-    let (tunnel, driver) = ProxyTunnel {
-        stream_window: 1 << 20,
-        max_streams: 8,
-    }
-    .establish(io, last_read)
-    .await
-    .unwrap();
+    let (tunnel, driver) =
+        ProxyTunnel { stream_window: 1 << 20, max_streams: 8 }.establish(io, last_read).await.unwrap();
     stranger.write_all(&[0xff; 100]).await.unwrap();
     let request = DescribeRequest::default();
     let (described, driven) = tokio::join!(tunnel.describe(&request), driver.run());

@@ -1,0 +1,119 @@
+//! The socket that a relay stands at: a client's or a backend's TCP connection, or a client's Unix connection.
+//!
+//! Both directions use it at once by `&self`, and wait for readiness without holding a buffer.
+
+use std::io;
+use std::net::Shutdown;
+use std::time::Duration;
+
+use bytes::BufMut;
+use socket2::SockRef;
+use tokio::io::{Interest, Ready};
+use tokio::net::{TcpStream, UnixStream};
+
+/// A connected stream socket.
+#[derive(Debug)]
+pub enum Socket {
+    /// TCP.
+    Tcp(TcpStream),
+    /// A Unix stream.
+    Unix(UnixStream),
+}
+
+/// What closing a socket tells its peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Close {
+    /// RST: what came before may not be all.
+    Reset,
+    /// FIN, after all that was written.
+    Finish,
+}
+
+impl From<TcpStream> for Socket {
+    fn from(socket: TcpStream) -> Self {
+        Self::Tcp(socket)
+    }
+}
+
+impl From<UnixStream> for Socket {
+    fn from(socket: UnixStream) -> Self {
+        Self::Unix(socket)
+    }
+}
+
+impl Socket {
+    /// Waits until there are bytes, or an end, to read.
+    pub(crate) async fn readable(&self) -> io::Result<()> {
+        self.ready(Interest::READABLE).await.map(drop)
+    }
+
+    /// Reads what is there, up to the room in `buffer`; 0 is the end, `WouldBlock` nothing yet.
+    pub(crate) fn try_read(&self, buffer: &mut impl BufMut) -> io::Result<usize> {
+        match self {
+            Self::Tcp(socket) => socket.try_read_buf(buffer),
+            Self::Unix(socket) => socket.try_read_buf(buffer),
+        }
+    }
+
+    /// Writes all of `bytes`.
+    pub(crate) async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let written = match self {
+                Self::Tcp(socket) => socket.try_write(bytes),
+                Self::Unix(socket) => socket.try_write(bytes),
+            };
+            match written {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => bytes = &bytes[written..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.ready(Interest::WRITABLE).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the direction that writes.
+    pub(crate) fn shutdown_write(&self) -> io::Result<()> {
+        match self.sock_ref().shutdown(Shutdown::Write) {
+            // The peer has closed already, and has all it wanted.
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+            shut => shut,
+        }
+    }
+
+    /// Waits until the connection fails, as when its peer resets it, and returns how.
+    pub async fn failure(&self) -> io::Error {
+        match self.ready(Interest::ERROR).await {
+            Err(error) => error,
+            Ok(_) => match self.sock_ref().take_error() {
+                Ok(Some(error)) | Err(error) => error,
+                Ok(None) => io::ErrorKind::ConnectionReset.into(),
+            },
+        }
+    }
+
+    /// Sets what the socket's close will be. A Unix socket knows no RST.
+    pub fn on_close(&self, close: Close) {
+        let Self::Tcp(_) = self else { return };
+        let linger = (close == Close::Reset).then_some(Duration::ZERO);
+        if let Err(error) = self.sock_ref().set_linger(linger) {
+            tracing::debug!(%error, "set SO_LINGER");
+        }
+    }
+
+    async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+        match self {
+            Self::Tcp(socket) => socket.ready(interest).await,
+            Self::Unix(socket) => socket.ready(interest).await,
+        }
+    }
+
+    fn sock_ref(&self) -> SockRef<'_> {
+        match self {
+            Self::Tcp(socket) => SockRef::from(socket),
+            Self::Unix(socket) => SockRef::from(socket),
+        }
+    }
+}
