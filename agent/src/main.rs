@@ -1,2 +1,58 @@
-//! (being written)
-fn main() {}
+//! The agent: runs on an edge node, dials out to the proxies, and lets clients in the cloud reach what its allow-list names.
+#![forbid(unsafe_code)]
+
+mod admin;
+mod allow;
+mod args;
+mod backends;
+mod backoff;
+mod certificates;
+mod chain;
+mod config;
+mod connect;
+mod enroll;
+mod identity;
+mod join;
+mod metrics;
+mod outbound;
+mod pin;
+mod proxy_address;
+mod renewal;
+mod run;
+mod slot;
+mod state;
+#[cfg(test)]
+mod test_pki;
+mod tls;
+mod tunnels;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+use culvert_daemon::Logs;
+
+use args::{Args, Command};
+
+/// Streams allocate and free 64 KiB buffers all the time, which the system's allocator does not do well.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match start(Args::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("culvert-agent: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn start(args: Args) -> Result<()> {
+    let logs = Logs::init(&args.log, args.log_format)?;
+    match args.command {
+        Some(Command::Join(join)) => join::run(&args.state_dir, join).await,
+        None => run::run(args.try_into()?, logs).await,
+    }
+}

@@ -1,0 +1,194 @@
+//! The command line, and the environment variables that stand in for it. [`crate::config`] checks what it means.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+use culvert_daemon::LogFormat;
+
+use crate::pin::Pin;
+use crate::proxy_address::ProxyAddress;
+
+/// Makes services of an edge node reachable from the cloud: dials out to the proxies, keeps tunnels open, and connects their
+/// streams to what its allow-list names. Join first, then run it without a subcommand.
+#[derive(Parser, Debug)]
+#[command(name = "culvert-agent", version, next_line_help = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+
+    /// Directory with the agent's key and certificate; made if missing, readable by its owner only.
+    #[arg(long, env = "CULVERT_STATE_DIR", default_value = "/var/lib/culvert/agent", global = true)]
+    pub(crate) state_dir: PathBuf,
+
+    /// What to log: a level such as `info`, or filters such as `info,culvert_agent=debug`.
+    #[arg(long, env = "CULVERT_LOG", default_value = "info", global = true)]
+    pub(crate) log: String,
+
+    /// How log lines look: `text` or `json`.
+    #[arg(long, env = "CULVERT_LOG_FORMAT", default_value = "text", global = true)]
+    pub(crate) log_format: LogFormat,
+
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+}
+
+/// What the running agent needs.
+#[derive(clap::Args, Debug)]
+pub(crate) struct RunArgs {
+    /// A proxy to keep tunnels to; repeat it for more. Default: the proxies of the join.
+    #[arg(long, env = "CULVERT_PROXY", value_name = "HOST:PORT", value_delimiter = ',')]
+    pub(crate) proxy: Vec<ProxyAddress>,
+
+    /// Tunnels to each proxy, 1 to 16.
+    #[arg(long, env = "CULVERT_TUNNELS", value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) tunnels: u8,
+
+    /// A port that may be dialled on this node's own addresses and on loopback; repeat it for more. Default: 10250, 10255,
+    /// 9100 and the port of --admin-listen.
+    #[arg(long, env = "CULVERT_PORT", value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) port: Vec<u16>,
+
+    /// A port that is always dialled on 127.0.0.1, whichever address the client dialled; repeat it for more.
+    #[arg(long, env = "CULVERT_LOCALHOST_PORT", value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) localhost_port: Vec<u16>,
+
+    /// An address that may be dialled though it is not this node's own; repeat it for more.
+    #[arg(long, env = "CULVERT_ALLOW", value_name = "ADDRESS:PORT", value_delimiter = ',')]
+    pub(crate) allow: Vec<SocketAddr>,
+
+    /// Address of /livez, /readyz, /metrics and /debug.
+    #[arg(long, env = "CULVERT_ADMIN_LISTEN", value_name = "IP:PORT", default_value = "127.0.0.1:7429")]
+    pub(crate) admin_listen: SocketAddr,
+
+    /// Bytes that one stream may have under way, 256KiB to 16MiB: the throughput of a stream times the round trip, and what a
+    /// stalled reader may hold in memory.
+    #[arg(long, env = "CULVERT_STREAM_WINDOW", value_name = "SIZE", default_value = "4MiB", value_parser = size)]
+    pub(crate) stream_window: u32,
+
+    /// How long streams may go on after SIGTERM.
+    #[arg(long, env = "CULVERT_GRACE", value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    pub(crate) grace: Duration,
+
+    /// A ready certificate (PEM, chain included) in place of a join; read again when it changes, never renewed.
+    #[arg(long, env = "CULVERT_CERT", value_name = "FILE")]
+    pub(crate) cert: Option<PathBuf>,
+
+    /// The key of --cert (PEM).
+    #[arg(long, env = "CULVERT_KEY", value_name = "FILE")]
+    pub(crate) key: Option<PathBuf>,
+
+    /// The authorities of the proxies' certificates (PEM), to go with --cert.
+    #[arg(long, env = "CULVERT_CA", value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
+
+    /// The name in the proxies' certificates, whatever host is dialled. Default: the one of the join, or culvert-proxy.
+    #[arg(long, env = "CULVERT_SERVER_NAME", value_name = "NAME")]
+    pub(crate) server_name: Option<String>,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Exchanges a token from `culvert-proxy token create` for this node's certificate, stores it and exits.
+    Join(JoinArgs),
+}
+
+/// What `culvert-proxy token create` prints.
+#[derive(clap::Args, Debug)]
+pub(crate) struct JoinArgs {
+    /// A proxy to join at, and to keep tunnels to afterwards; repeat it for more.
+    #[arg(long, env = "CULVERT_PROXY", value_name = "HOST:PORT", value_delimiter = ',', required = true)]
+    pub(crate) proxy: Vec<ProxyAddress>,
+
+    /// Digest of the proxies' CA certificate: what makes sure that the token goes to the right place.
+    #[arg(long, env = "CULVERT_CA_PIN", value_name = "sha256:HEX")]
+    pub(crate) ca_pin: Pin,
+
+    /// The token; it works once.
+    #[arg(long, env = "CULVERT_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    pub(crate) token: Token,
+
+    /// The name in the proxies' certificates, whatever host is dialled.
+    #[arg(long, env = "CULVERT_SERVER_NAME", value_name = "NAME", default_value = culvert_tunnel::PROXY_SERVER_NAME)]
+    pub(crate) server_name: String,
+
+    /// Take the new certificate even if this directory holds that of another node.
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// A join token. Never printed.
+#[derive(Clone)]
+pub(crate) struct Token(pub(crate) String);
+
+impl std::str::FromStr for Token {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(text.trim().to_owned()))
+    }
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is no duration: write a number and a unit, as in `30s`, `5m`, `12h` or `30d`");
+    let (digits, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?);
+    let scale = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return Err(wrong()),
+    };
+    let count: u64 = digits.parse().map_err(|_| wrong())?;
+    count.checked_mul(scale).map(Duration::from_secs).ok_or_else(wrong)
+}
+
+fn size(text: &str) -> Result<u32, String> {
+    let wrong = || format!("{text:?} is no size: write bytes, or a number and a unit, as in `512KiB` or `4MiB`");
+    let (digits, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let scale = match unit {
+        "" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        _ => return Err(wrong()),
+    };
+    let count: u32 = digits.parse().map_err(|_| wrong())?;
+    count.checked_mul(scale).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn durations_and_sizes_need_known_units() {
+        assert_eq!(duration("30s"), Ok(Duration::from_secs(30)));
+        assert_eq!(duration("2d"), Ok(Duration::from_secs(172_800)));
+        assert_eq!((size("4MiB"), size("256KiB"), size("300000")), (Ok(4 << 20), Ok(256 << 10), Ok(300_000)));
+        for bad in ["", "30", "s", "1y", "-1s", "99999999999999999999s", "99999999999999999d"] {
+            assert!(duration(bad).is_err(), "{bad:?}");
+        }
+        for bad in ["", "MiB", "1GiB", "-1", "5000MiB"] {
+            assert!(size(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_not_printed() {
+        let token: Token = " secret ".parse().expect("any text is a token");
+        assert_eq!((format!("{token:?}").as_str(), token.0.as_str()), ("Token(..)", "secret"));
+    }
+}

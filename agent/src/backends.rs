@@ -1,0 +1,189 @@
+//! Dials backends for a tunnel's streams, within the allow-list, and writes the access log.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use culvert_tunnel::proto::tunnel::{DialCode, Open};
+use culvert_tunnel::{Backends, DIAL_TIMEOUT, DialFailure, NodeName, StreamEnd, StreamError};
+use nix::sys::socket::SockaddrStorage;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::allow::{AllowList, BackendAddr, Candidates, OwnAddresses};
+use crate::chain::Chain;
+use crate::metrics::{Active, Metrics, reason};
+
+/// The backends of one tunnel.
+#[derive(Debug)]
+pub(crate) struct NodeBackends {
+    node: NodeName,
+    allow: Arc<AllowList>,
+    metrics: Arc<Metrics>,
+    dialled: Mutex<Vec<Dialled>>,
+}
+
+/// A stream whose backend is known.
+#[derive(Debug)]
+struct Dialled {
+    stream: u64,
+    backend: BackendAddr,
+    _active: Active,
+}
+
+impl NodeBackends {
+    pub(crate) fn new(node: NodeName, allow: Arc<AllowList>, metrics: Arc<Metrics>) -> Self {
+        Self { node, allow, metrics, dialled: Mutex::default() }
+    }
+
+    async fn dial_allowed(&self, open: &Open) -> Result<TcpStream, DialFailure> {
+        let own = own_addresses().map_err(|error| DialFailure {
+            code: DialCode::Failed,
+            message: format!("the agent cannot read its own addresses: {error}"),
+        })?;
+        let candidates = self.allow.decide(open, &own)?;
+        let (backend, socket) = dial(candidates).await?;
+        let dialled = Dialled { stream: open.stream, backend, _active: self.metrics.stream() };
+        self.dialled.lock().unwrap_or_else(PoisonError::into_inner).push(dialled);
+        Ok(socket)
+    }
+
+    fn take_dialled(&self, stream: u64) -> Option<Dialled> {
+        let mut dialled = self.dialled.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = dialled.iter().position(|dialled| dialled.stream == stream)?;
+        Some(dialled.swap_remove(at))
+    }
+}
+
+impl Backends for NodeBackends {
+    async fn dial(&self, open: &Open) -> Result<TcpStream, DialFailure> {
+        let result = self.dial_allowed(open).await;
+        self.metrics.dialled(result.as_ref().map_or_else(|failure| failure.code, |_| DialCode::Ok));
+        result
+    }
+
+    fn stream_ended(&self, open: &Open, end: &StreamEnd) {
+        let dialled = self.take_dialled(open.stream);
+        let outcome = outcome(end);
+        self.metrics.stream_ended(outcome, end.into_tunnel, end.out_of_tunnel);
+        let error = end.result.as_ref().err().map(|error| Chain(error).to_string());
+        tracing::info!(
+            node = %self.node,
+            stream = open.stream,
+            original_dst = open.original_dst,
+            backend.addr = dialled.map(|dialled| tracing::field::display(dialled.backend.0)),
+            bytes.into_tunnel = end.into_tunnel,
+            bytes.out_of_tunnel = end.out_of_tunnel,
+            duration_ms = u64::try_from(end.duration.as_millis()).unwrap_or(u64::MAX),
+            outcome,
+            reason = error,
+            "stream ended"
+        );
+    }
+}
+
+fn outcome(end: &StreamEnd) -> &'static str {
+    match &end.result {
+        Ok(()) => "ok",
+        Err(StreamError::Dial(failure)) => reason(failure.code),
+        Err(StreamError::Relay(error)) => error.reason(),
+    }
+}
+
+/// Addresses of the host's interfaces now: they change while the agent runs.
+pub(crate) fn own_addresses() -> io::Result<OwnAddresses> {
+    let interfaces = nix::ifaddrs::getifaddrs()?;
+    Ok(OwnAddresses(interfaces.filter_map(|interface| interface.address.as_ref().and_then(ip)).collect()))
+}
+
+fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
+    let v4 = || address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+    let v6 = || address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip()));
+    v4().or_else(v6).map(|address| address.to_canonical())
+}
+
+async fn dial(candidates: Candidates) -> Result<(BackendAddr, TcpStream), DialFailure> {
+    let Candidates { first, second } = candidates;
+    let dialling = async {
+        match (connect(first).await, second) {
+            (Err(_), Some(second)) => connect(second).await,
+            (result, _) => result,
+        }
+    };
+    timeout(DIAL_TIMEOUT, dialling).await.unwrap_or_else(|_| Err(timed_out(first, DIAL_TIMEOUT)))
+}
+
+async fn connect(backend: BackendAddr) -> Result<(BackendAddr, TcpStream), DialFailure> {
+    let connected = TcpStream::connect(backend.0).await.and_then(|socket| socket.set_nodelay(true).map(|()| socket));
+    connected.map(|socket| (backend, socket)).map_err(|error| failure(backend, &error))
+}
+
+fn timed_out(backend: BackendAddr, after: Duration) -> DialFailure {
+    DialFailure { code: DialCode::TimedOut, message: format!("{}: no answer within {} s", backend.0, after.as_secs()) }
+}
+
+#[allow(clippy::wildcard_enum_match_arm, reason = "the kernel knows many more errors, and new ones")]
+fn failure(backend: BackendAddr, error: &io::Error) -> DialFailure {
+    use io::ErrorKind as Kind;
+    let code = match error.kind() {
+        Kind::ConnectionRefused => DialCode::Refused,
+        Kind::TimedOut => DialCode::TimedOut,
+        Kind::HostUnreachable | Kind::NetworkUnreachable | Kind::NetworkDown => DialCode::Unreachable,
+        _ => DialCode::Failed,
+    };
+    DialFailure { code, message: format!("{}: {error}", backend.0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn backends(port: u16) -> NodeBackends {
+        let allow = AllowList { ports: [port].into(), ..AllowList::default() };
+        NodeBackends::new("edge-1".parse().unwrap(), Arc::new(allow), Arc::default())
+    }
+
+    fn open(address: &str, port: u16) -> Open {
+        Open { address: address.to_owned(), port: port.into(), ..Open::default() }
+    }
+
+    #[tokio::test]
+    async fn loopback_is_tried_in_both_families() {
+        let listener = TcpListener::bind("[::1]:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let socket = backends(port).dial(&open("", port)).await.unwrap();
+        assert_eq!(socket.peer_addr().unwrap(), listener.local_addr().unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_closed_port_is_refused_and_a_foreign_address_forbidden() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        drop(listener);
+        let backends = backends(port);
+        assert_eq!(backends.dial(&open("127.0.0.1", port)).await.unwrap_err().code, DialCode::Refused);
+        assert_eq!(backends.dial(&open("192.0.2.1", port)).await.unwrap_err().code, DialCode::Forbidden);
+    }
+
+    #[test]
+    fn loopback_is_among_the_interface_addresses() {
+        assert!(own_addresses().unwrap().0.contains(&IpAddr::from([127, 0, 0, 1])));
+    }
+
+    #[test]
+    fn kernel_errors_have_stable_codes() {
+        let backend = BackendAddr("192.0.2.1:9100".parse().unwrap());
+        for (kind, code) in [
+            (io::ErrorKind::ConnectionRefused, DialCode::Refused),
+            (io::ErrorKind::TimedOut, DialCode::TimedOut),
+            (io::ErrorKind::HostUnreachable, DialCode::Unreachable),
+            (io::ErrorKind::NetworkUnreachable, DialCode::Unreachable),
+            (io::ErrorKind::PermissionDenied, DialCode::Failed),
+        ] {
+            assert_eq!(failure(backend, &kind.into()).code, code, "{kind}");
+        }
+    }
+}

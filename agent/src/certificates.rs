@@ -1,0 +1,189 @@
+//! The agent's current certificate: read from its files, read again when they change, and passed on to whoever connects.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::watch;
+
+use crate::identity::{Identity, IdentityError, IdentityText};
+use crate::state::{StateDir, StateError};
+
+/// Where the certificate is from.
+#[derive(Clone, Debug)]
+pub(crate) enum Source {
+    /// A join; renewed by this agent. A `server_name` here overrides the one of the join.
+    Joined { state: StateDir, server_name: Option<String> },
+    /// Somebody else's files; renewed by them.
+    Ready(ReadyFiles),
+}
+
+/// Certificates that are not from a join.
+#[derive(Clone, Debug)]
+pub(crate) struct ReadyFiles {
+    pub(crate) cert: PathBuf,
+    pub(crate) key: PathBuf,
+    pub(crate) ca: PathBuf,
+    pub(crate) server_name: String,
+}
+
+/// Why there is no usable certificate.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CertificatesError {
+    #[error(transparent)]
+    State(#[from] StateError),
+    #[error("read {}", .path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{origin}")]
+    Unusable { origin: String, source: IdentityError },
+}
+
+/// The current certificate.
+#[derive(Debug)]
+pub(crate) struct Certificates {
+    source: Source,
+    seen: Mutex<Seen>,
+    current: watch::Sender<Arc<Identity>>,
+}
+
+/// What the files held when they were last read.
+struct Seen {
+    text: IdentityText,
+    problem: Option<String>,
+}
+
+impl std::fmt::Debug for Seen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Seen").field("problem", &self.problem).finish_non_exhaustive()
+    }
+}
+
+impl Source {
+    fn read(&self) -> Result<IdentityText, CertificatesError> {
+        match self {
+            Self::Joined { state, server_name } => {
+                let text = state.identity()?;
+                let server_name = server_name.clone().unwrap_or(text.server_name);
+                Ok(IdentityText { server_name, ..text })
+            }
+            Self::Ready(files) => Ok(IdentityText {
+                key: read(&files.key)?,
+                chain: read(&files.cert)?,
+                ca: read(&files.ca)?,
+                server_name: files.server_name.clone(),
+            }),
+        }
+    }
+
+    fn parse(&self, text: &IdentityText) -> Result<Arc<Identity>, CertificatesError> {
+        let origin = || match self {
+            Self::Joined { state, .. } => state.path().display().to_string(),
+            Self::Ready(files) => files.cert.display().to_string(),
+        };
+        text.parse().map(Arc::new).map_err(|source| CertificatesError::Unusable { origin: origin(), source })
+    }
+}
+
+fn read(path: &Path) -> Result<String, CertificatesError> {
+    fs::read_to_string(path).map_err(|source| CertificatesError::Read { path: path.to_owned(), source })
+}
+
+impl Certificates {
+    /// # Errors
+    /// Files that are missing or do not fit together.
+    pub(crate) fn load(source: Source) -> Result<Self, CertificatesError> {
+        let text = source.read()?;
+        let identity = source.parse(&text)?;
+        Ok(Self { source, seen: Mutex::new(Seen { text, problem: None }), current: watch::Sender::new(identity) })
+    }
+
+    /// The state directory, if the certificate is ours to renew.
+    pub(crate) fn renewable(&self) -> Option<&StateDir> {
+        match &self.source {
+            Source::Joined { state, .. } => Some(state),
+            Source::Ready(_) => None,
+        }
+    }
+
+    /// The certificate as of the last [`Self::refresh`].
+    pub(crate) fn current(&self) -> Arc<Identity> {
+        self.current.borrow().clone()
+    }
+
+    /// Tells of changes.
+    pub(crate) fn changes(&self) -> watch::Receiver<Arc<Identity>> {
+        self.current.subscribe()
+    }
+
+    /// Reads the files again. Files that are half replaced or broken leave the last good certificate in use; that is logged once.
+    pub(crate) fn refresh(&self) -> Arc<Identity> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.source.read().and_then(|text| self.take(text, &mut seen)) {
+            Ok(()) => seen.problem = None,
+            Err(error) => {
+                let problem = format!("{:#}", anyhow::Error::new(error));
+                if seen.problem.as_ref() != Some(&problem) {
+                    tracing::warn!(
+                        reason = problem,
+                        "certificate files cannot be used; the last good ones stay in use"
+                    );
+                    seen.problem = Some(problem);
+                }
+            }
+        }
+        drop(seen);
+        self.current()
+    }
+
+    fn take(&self, text: IdentityText, seen: &mut Seen) -> Result<(), CertificatesError> {
+        if text == seen.text {
+            return Ok(());
+        }
+        let identity = self.source.parse(&text)?;
+        tracing::info!(node = %identity.node, "certificate changed");
+        seen.text = text;
+        self.current.send_replace(identity);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_pki::Authority;
+
+    fn write(files: &ReadyFiles, text: &IdentityText) {
+        fs::write(&files.cert, &text.chain).unwrap();
+        fs::write(&files.key, &text.key).unwrap();
+        fs::write(&files.ca, &text.ca).unwrap();
+    }
+
+    #[test]
+    fn replaced_files_are_taken_once_they_fit_together() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        let server_name = "proxy.example".to_owned();
+        let files = ReadyFiles { cert: path("cert"), key: path("key"), ca: path("ca"), server_name };
+        let authority = Authority::new("operator");
+        let (old, new) = (IdentityText::for_tests(&authority, "edge-1"), IdentityText::for_tests(&authority, "edge-1"));
+        write(&files, &old);
+        let certificates = Certificates::load(Source::Ready(files.clone())).unwrap();
+        let first = certificates.current().chain.clone();
+
+        fs::write(&files.cert, &new.chain).unwrap();
+        assert_eq!(certificates.refresh().chain, first, "the new certificate waits for its key");
+        write(&files, &new);
+        assert_ne!(certificates.refresh().chain, first);
+        fs::remove_file(&files.key).unwrap();
+        assert_ne!(certificates.refresh().chain, first, "missing files change nothing");
+    }
+
+    #[test]
+    fn a_missing_join_says_what_to_run() {
+        let root = tempfile::tempdir().unwrap();
+        let source = Source::Joined { state: StateDir::new(root.path()), server_name: None };
+        let error = Certificates::load(source).unwrap_err().to_string();
+        assert!(error.contains("culvert-agent join"), "{error}");
+    }
+}

@@ -1,0 +1,156 @@
+//! The checked form of the command line.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use culvert_tunnel::{PROXY_SERVER_NAME, STREAM_WINDOW_RANGE};
+
+use crate::allow::AllowList;
+use crate::args::{Args, RunArgs};
+use crate::certificates::{ReadyFiles, Source};
+use crate::proxy_address::ProxyAddress;
+use crate::state::StateDir;
+
+/// Kubelet, its read-only port, node_exporter. The agent's own admin port joins them.
+const DEFAULT_PORTS: [u16; 3] = [10250, 10255, 9100];
+
+/// Everything that the running agent is told.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) source: Source,
+    /// Empty: those of the join.
+    pub(crate) proxies: Vec<ProxyAddress>,
+    pub(crate) tunnels: u8,
+    pub(crate) allow: AllowList,
+    pub(crate) admin_listen: SocketAddr,
+    pub(crate) stream_window: u32,
+    pub(crate) grace: Duration,
+}
+
+/// Settings that do not fit together.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub(crate) enum ConfigError {
+    #[error("ready certificates need --cert, --key and --ca together; {0} is missing")]
+    IncompleteCertificates(&'static str),
+    #[error("ready certificates come with no proxy: name one with --proxy HOST:PORT")]
+    NoProxy,
+    #[error("--stream-window {0} is out of range: 256KiB to 16MiB")]
+    StreamWindow(u32),
+}
+
+impl TryFrom<Args> for Config {
+    type Error = ConfigError;
+
+    fn try_from(args: Args) -> Result<Self, ConfigError> {
+        let run = args.run;
+        if !STREAM_WINDOW_RANGE.contains(&run.stream_window) {
+            return Err(ConfigError::StreamWindow(run.stream_window));
+        }
+        let allow = allow_list(&run);
+        let source = source(StateDir::new(&args.state_dir), run.cert, run.key, run.ca, run.server_name)?;
+        if matches!(source, Source::Ready(_)) && run.proxy.is_empty() {
+            return Err(ConfigError::NoProxy);
+        }
+        let mut proxies = run.proxy;
+        dedup(&mut proxies);
+        Ok(Self {
+            source,
+            proxies,
+            tunnels: run.tunnels,
+            allow,
+            admin_listen: run.admin_listen,
+            stream_window: run.stream_window,
+            grace: run.grace,
+        })
+    }
+}
+
+fn source(
+    state: StateDir,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+    ca: Option<PathBuf>,
+    server_name: Option<String>,
+) -> Result<Source, ConfigError> {
+    let missing = ConfigError::IncompleteCertificates;
+    match (cert, key, ca) {
+        (None, None, None) => Ok(Source::Joined { state, server_name }),
+        (None, _, _) => Err(missing("--cert")),
+        (_, None, _) => Err(missing("--key")),
+        (_, _, None) => Err(missing("--ca")),
+        (Some(cert), Some(key), Some(ca)) => {
+            let server_name = server_name.unwrap_or_else(|| PROXY_SERVER_NAME.to_owned());
+            Ok(Source::Ready(ReadyFiles { cert, key, ca, server_name }))
+        }
+    }
+}
+
+fn allow_list(run: &RunArgs) -> AllowList {
+    let admin = run.admin_listen;
+    let mut ports: BTreeSet<u16> = run.port.iter().copied().collect();
+    if ports.is_empty() {
+        ports.extend(DEFAULT_PORTS);
+        ports.insert(admin.port());
+    }
+    let mut localhost_ports: BTreeSet<u16> = run.localhost_port.iter().copied().collect();
+    // Prometheus asks the node's address for the agent's metrics, but the admin server listens on loopback.
+    if admin.ip() == std::net::Ipv4Addr::LOCALHOST && ports.contains(&admin.port()) {
+        localhost_ports.insert(admin.port());
+    }
+    let explicit =
+        run.allow.iter().map(|address| SocketAddr::new(address.ip().to_canonical(), address.port())).collect();
+    AllowList { ports, localhost_ports, explicit }
+}
+
+/// Two equal slots would supersede each other at the proxy for ever.
+fn dedup(proxies: &mut Vec<ProxyAddress>) {
+    let mut seen = std::collections::HashSet::new();
+    proxies.retain(|proxy| seen.insert(proxy.clone()));
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    fn config(flags: &[&str]) -> Result<Config, ConfigError> {
+        let line = ["culvert-agent"].into_iter().chain(flags.iter().copied());
+        Args::try_parse_from(line).unwrap().try_into()
+    }
+
+    #[test]
+    fn defaults_let_the_usual_node_services_and_the_admin_port_through() {
+        let allow = config(&[]).unwrap().allow;
+        assert_eq!(allow.ports, [7429, 9100, 10250, 10255].into());
+        assert_eq!(allow.localhost_ports, [7429].into());
+        let moved = config(&["--admin-listen", "127.0.0.1:8000"]).unwrap().allow;
+        assert_eq!(moved.ports, [8000, 9100, 10250, 10255].into());
+    }
+
+    #[test]
+    fn named_ports_replace_the_defaults() {
+        let allow = config(&["--port", "22", "--port", "80,443", "--allow", "[::ffff:10.0.0.1]:502"]).unwrap().allow;
+        assert_eq!(allow.ports, [22, 80, 443].into());
+        assert!(allow.localhost_ports.is_empty(), "the admin port is not among them");
+        assert_eq!(allow.explicit, ["10.0.0.1:502".parse().unwrap()].into());
+    }
+
+    #[test]
+    fn ready_certificates_come_whole_and_with_a_proxy() {
+        let missing = ConfigError::IncompleteCertificates;
+        assert_eq!(config(&["--cert", "c"]).unwrap_err(), missing("--key"));
+        assert_eq!(config(&["--cert", "c", "--key", "k"]).unwrap_err(), missing("--ca"));
+        assert_eq!(config(&["--ca", "a"]).unwrap_err(), missing("--cert"));
+        assert_eq!(config(&["--cert", "c", "--key", "k", "--ca", "a"]).unwrap_err(), ConfigError::NoProxy);
+        assert!(config(&["--cert", "c", "--key", "k", "--ca", "a", "--proxy", "p:1"]).is_ok());
+    }
+
+    #[test]
+    fn a_stream_window_out_of_range_and_a_proxy_named_twice_are_noticed() {
+        assert_eq!(config(&["--stream-window", "32MiB"]).unwrap_err(), ConfigError::StreamWindow(32 << 20));
+        assert_eq!(config(&["--proxy", "p:1", "--proxy", "p:1", "--proxy", "q:1"]).unwrap().proxies.len(), 2);
+    }
+}

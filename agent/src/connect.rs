@@ -1,0 +1,82 @@
+//! A connection to a proxy: TCP, directly or through a forward proxy, then TLS, all within one time limit.
+
+use std::time::Duration;
+
+use culvert_tunnel::ReadAhead;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+use tokio_rustls::client::TlsStream;
+
+use crate::outbound::{Outbound, OutboundError};
+use crate::proxy_address::ProxyAddress;
+use crate::tls::{self, TlsError};
+
+/// Name look-up, TCP, the forward proxy's answer and TLS together.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a tunnel or a call to the proxy runs on.
+pub(crate) type Connection = TlsStream<ReadAhead<TcpStream>>;
+
+/// Why there is no connection to a proxy.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectError {
+    #[error("proxy {}", Way { proxy, via: via.as_deref() })]
+    Outbound { proxy: ProxyAddress, via: Option<String>, source: OutboundError },
+    #[error("proxy {}", Way { proxy, via: via.as_deref() })]
+    Tls { proxy: ProxyAddress, via: Option<String>, source: TlsError },
+    #[error("proxy {}: no answer to the TLS handshake in time", Way { proxy, via: via.as_deref() })]
+    TimedOut { proxy: ProxyAddress, via: Option<String> },
+}
+
+impl ConnectError {
+    /// Whether the proxy knows this agent's certificate and does not want it.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Tls { source: TlsError::Refused(_), .. })
+    }
+
+    /// Label for metrics.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::Outbound { .. } => "unreachable",
+            Self::Tls { .. } if self.is_refusal() => "refused",
+            Self::Tls { .. } => "tls",
+            Self::TimedOut { .. } => "timed_out",
+        }
+    }
+}
+
+struct Way<'a> {
+    proxy: &'a ProxyAddress,
+    via: Option<&'a str>,
+}
+
+impl std::fmt::Display for Way<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.via {
+            Some(via) => write!(f, "{} (through HTTPS_PROXY {via})", self.proxy),
+            None => write!(f, "{}", self.proxy),
+        }
+    }
+}
+
+/// Connects to `proxy`, whose certificate must carry `server_name`, whatever host was dialled.
+pub(crate) async fn connect(
+    outbound: &Outbound,
+    proxy: &ProxyAddress,
+    config: ClientConfig,
+    server_name: &ServerName<'static>,
+) -> Result<Connection, ConnectError> {
+    let deadline = Instant::now() + CONNECT_TIMEOUT;
+    let (proxy, via) = (proxy.clone(), outbound.via(proxy));
+    let stream = match outbound.dial(&proxy, deadline).await {
+        Ok(stream) => ReadAhead::new(stream),
+        Err(source) => return Err(ConnectError::Outbound { proxy, via, source }),
+    };
+    match timeout_at(deadline, tls::handshake(stream, config, server_name)).await {
+        Ok(Ok(connection)) => Ok(connection),
+        Ok(Err(source)) => Err(ConnectError::Tls { proxy, via, source }),
+        Err(_) => Err(ConnectError::TimedOut { proxy, via }),
+    }
+}

@@ -1,0 +1,273 @@
+//! Dialling out to a proxy: directly, or through the forward proxy that the environment names (`HTTPS_PROXY`, `NO_PROXY`).
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::Uri;
+use hyper_util::client::legacy::connect::proxy::Tunnel;
+use hyper_util::client::proxy::matcher::{Intercept, Matcher};
+use hyper_util::rt::TokioIo;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::{Instant, timeout_at};
+use tower_service::Service;
+
+use crate::proxy_address::ProxyAddress;
+
+/// Unacknowledged bytes end a connection after this time: a dead peer is noticed even while the agent writes.
+const USER_TIMEOUT: Duration = Duration::from_secs(20);
+/// Keeps the state of NAT boxes and firewalls alive, below what they commonly forget after.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+/// Of many addresses, each gets at least this long.
+const ADDRESS_LEAST: Duration = Duration::from_secs(1);
+/// More addresses than this are not tried in one attempt.
+const MAX_ADDRESSES: usize = 16;
+
+/// How the agent reaches proxies. Holds the forward proxy's settings.
+#[derive(Debug)]
+pub(crate) struct Outbound {
+    forward: Matcher,
+}
+
+/// The environment's settings cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "HTTPS_PROXY is no usable setting: write http://[USER:PASSWORD@]HOST:PORT (https:// and socks are not supported)"
+)]
+pub(crate) struct InvalidForwardProxy;
+
+/// Why no TCP connection came about.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OutboundError {
+    #[error("look up {host}")]
+    Resolve { host: String, source: io::Error },
+    #[error("look up {0}: the name has no addresses")]
+    NoAddress(String),
+    #[error("connect to {address}")]
+    Connect { address: SocketAddr, source: io::Error },
+    #[error("{step}: no answer in time")]
+    TimedOut { step: String },
+    #[error("HTTPS_PROXY {forward} did not connect to {proxy}: it must allow CONNECT to port {}; or name the host in NO_PROXY", .proxy.port())]
+    ForwardProxy { forward: String, proxy: ProxyAddress, source: Box<dyn std::error::Error + Send + Sync> },
+}
+
+impl Outbound {
+    /// Reads the settings; `variable` is the environment.
+    ///
+    /// # Errors
+    /// A forward proxy that cannot be used: dialling past it would be a surprise.
+    pub(crate) fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Self, InvalidForwardProxy> {
+        let first =
+            |names: [&str; 2]| names.into_iter().find_map(|name| variable(name).filter(|value| !value.is_empty()));
+        let Some(https) = first(["HTTPS_PROXY", "https_proxy"]) else {
+            return Ok(Self { forward: Matcher::builder().build() });
+        };
+        let usable =
+            Matcher::builder().https(https.clone()).build().intercept(&Uri::from_static("https://any.invalid"));
+        if usable.is_none_or(|usable| usable.uri().scheme_str() != Some("http")) {
+            return Err(InvalidForwardProxy);
+        }
+        let no = first(["NO_PROXY", "no_proxy"]).unwrap_or_default();
+        Ok(Self { forward: Matcher::builder().https(https).no(no).build() })
+    }
+
+    /// The forward proxy on the way to `proxy`, for messages. Without its password.
+    pub(crate) fn via(&self, proxy: &ProxyAddress) -> Option<String> {
+        self.intercept(proxy).map(|forward| name(&forward))
+    }
+
+    fn intercept(&self, proxy: &ProxyAddress) -> Option<Intercept> {
+        self.forward.intercept(&proxy.to_uri())
+    }
+
+    /// A TCP connection that ends at `proxy`. Names are resolved anew, and all their addresses tried.
+    pub(crate) async fn dial(&self, proxy: &ProxyAddress, deadline: Instant) -> Result<TcpStream, OutboundError> {
+        match self.intercept(proxy) {
+            None => dial_direct(proxy.host(), proxy.port(), deadline).await,
+            Some(forward) => dial_through(&forward, proxy, deadline).await,
+        }
+    }
+}
+
+fn name(forward: &Intercept) -> String {
+    forward.uri().authority().map(ToString::to_string).unwrap_or_default()
+}
+
+async fn dial_through(
+    forward: &Intercept,
+    proxy: &ProxyAddress,
+    deadline: Instant,
+) -> Result<TcpStream, OutboundError> {
+    let mut tunnel = Tunnel::new(forward.uri().clone(), Direct { deadline });
+    if let Some(credentials) = forward.basic_auth() {
+        tunnel = tunnel.with_auth(credentials.clone());
+    }
+    let forward = name(forward);
+    match timeout_at(deadline, tunnel.call(proxy.to_uri())).await {
+        Ok(Ok(stream)) => Ok(stream.into_inner()),
+        Ok(Err(error)) => Err(OutboundError::ForwardProxy { forward, proxy: proxy.clone(), source: error.into() }),
+        Err(_) => Err(OutboundError::TimedOut { step: format!("CONNECT {proxy} through HTTPS_PROXY {forward}") }),
+    }
+}
+
+/// Dials the host of a URI: what `Tunnel` reaches the forward proxy by.
+#[derive(Clone)]
+struct Direct {
+    deadline: Instant,
+}
+
+impl Service<Uri> for Direct {
+    type Response = TokioIo<TcpStream>;
+    type Error = OutboundError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, OutboundError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), OutboundError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let deadline = self.deadline;
+        Box::pin(async move {
+            let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+            dial_direct(host, uri.port_u16().unwrap_or(80), deadline).await.map(TokioIo::new)
+        })
+    }
+}
+
+async fn dial_direct(host: &str, port: u16, deadline: Instant) -> Result<TcpStream, OutboundError> {
+    let addresses = timeout_at(deadline, lookup_host((host, port)))
+        .await
+        .map_err(|_| OutboundError::TimedOut { step: format!("look up {host}") })?
+        .map_err(|source| OutboundError::Resolve { host: host.to_owned(), source })?
+        .take(MAX_ADDRESSES)
+        .collect::<Vec<_>>();
+    let mut last = OutboundError::NoAddress(host.to_owned());
+    for (tried, address) in addresses.iter().enumerate() {
+        let part = share(deadline - Instant::now(), addresses.len() - tried);
+        match timeout_at(deadline.min(Instant::now() + part), TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => match prepare(&stream) {
+                Ok(()) => return Ok(stream),
+                Err(source) => last = OutboundError::Connect { address: *address, source },
+            },
+            Ok(Err(source)) => last = OutboundError::Connect { address: *address, source },
+            Err(_) => last = OutboundError::TimedOut { step: format!("connect to {address}") },
+        }
+    }
+    Err(last)
+}
+
+/// Time for the next of `addresses`, so that one that swallows packets leaves some for the others.
+fn share(left: Duration, addresses: usize) -> Duration {
+    (left / u32::try_from(addresses).unwrap_or(u32::MAX).max(1)).max(ADDRESS_LEAST)
+}
+
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let socket = SockRef::from(stream);
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_INTERVAL))?;
+    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn outbound(variables: &[(&str, &str)]) -> Result<Outbound, InvalidForwardProxy> {
+        let value = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        Outbound::from_environment(value)
+    }
+
+    fn via(variables: &[(&str, &str)], proxy: &str) -> Option<String> {
+        outbound(variables).unwrap().via(&proxy.parse().unwrap())
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(5)
+    }
+
+    #[test]
+    fn the_environment_decides_upper_case_first_and_exceptions_count() {
+        let corporate = ("https_proxy", "http://user:secret@gate.corp:3128");
+        assert_eq!(via(&[], "proxy.example:7400"), None);
+        assert_eq!(via(&[corporate], "proxy.example:7400").as_deref(), Some("gate.corp:3128"));
+        assert_eq!(via(&[corporate, ("HTTPS_PROXY", "other:80")], "10.0.0.1:1").as_deref(), Some("other:80"));
+        assert_eq!(via(&[corporate, ("NO_PROXY", "example")], "proxy.example:7400"), None);
+        assert_eq!(via(&[corporate, ("no_proxy", "10.0.0.0/8,2001:db8::/32")], "[2001:db8::1]:7400"), None);
+        assert_eq!(via(&[("HTTPS_PROXY", "")], "proxy.example:7400"), None);
+    }
+
+    #[test]
+    fn a_forward_proxy_that_cannot_be_used_is_an_error_not_a_direct_dial() {
+        for bad in ["https://gate:443", "socks5://gate:1080", "http://", "not a url"] {
+            assert!(outbound(&[("HTTPS_PROXY", bad)]).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn each_address_gets_its_share_of_the_time() {
+        assert_eq!(share(Duration::from_secs(10), 4), Duration::from_millis(2500));
+        assert_eq!(share(Duration::from_secs(2), 16), ADDRESS_LEAST);
+    }
+
+    #[tokio::test]
+    async fn a_refused_connection_names_its_address() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        let error = outbound(&[]).unwrap().dial(&address.to_string().parse().unwrap(), soon()).await.unwrap_err();
+        assert_eq!(error.to_string(), format!("connect to {address}"));
+    }
+
+    /// A forward proxy that takes one connection: answers `answer`, then echoes. Returns the request head.
+    async fn forward_proxy(listener: TcpListener, answer: &'static str) -> String {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap());
+        }
+        stream.write_all(answer.as_bytes()).await.unwrap();
+        let mut byte = [0];
+        if stream.read_exact(&mut byte).await.is_ok() {
+            stream.write_all(&byte).await.unwrap();
+        }
+        String::from_utf8(head).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_forward_proxy_is_asked_with_its_credentials_and_then_carries_bytes() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let setting = format!("http://aladdin:opensesame@{}", listener.local_addr().unwrap());
+        let outbound = outbound(&[("HTTPS_PROXY", &setting)]).unwrap();
+        let proxy: ProxyAddress = "proxy.invalid:7400".parse().unwrap();
+        let client = async {
+            let mut stream = outbound.dial(&proxy, soon()).await.unwrap();
+            stream.write_all(b"x").await.unwrap();
+            stream.read_u8().await.unwrap()
+        };
+        let (head, echoed) = tokio::join!(forward_proxy(listener, "HTTP/1.1 200 OK\r\n\r\n"), client);
+        assert_eq!(echoed, b'x');
+        assert!(head.starts_with("CONNECT proxy.invalid:7400 HTTP/1.1\r\n"), "{head}");
+        assert!(head.contains("Basic YWxhZGRpbjpvcGVuc2VzYW1l\r\n"), "{head}");
+    }
+
+    #[tokio::test]
+    async fn a_refusing_forward_proxy_is_named_without_its_password() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let outbound = outbound(&[("HTTPS_PROXY", &format!("http://u:secret@{address}"))]).unwrap();
+        let proxy = "proxy.invalid:7400".parse().unwrap();
+        let (_, dialled) = tokio::join!(forward_proxy(listener, "HTTP/1.1 403 Forbidden\r\n\r\n"), async {
+            outbound.dial(&proxy, soon()).await.map(drop)
+        });
+        let text = dialled.unwrap_err().to_string();
+        assert!(text.contains(&address.to_string()) && text.contains("proxy.invalid:7400"), "{text}");
+        assert!(!text.contains("secret"), "{text}");
+    }
+}

@@ -1,0 +1,170 @@
+//! Keeps the certificate fresh: looks at its files, renews it in time, and says when it ends. Tunnels go on meanwhile; the next
+//! ones use the new certificate.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result};
+use culvert_daemon::{Drain, Gate};
+use culvert_tunnel::ALPN_ENROLL;
+
+use crate::certificates::Certificates;
+use crate::connect::connect;
+use crate::enroll;
+use crate::identity::{Identity, Validity};
+use crate::metrics::Metrics;
+use crate::outbound::Outbound;
+use crate::proxy_address::ProxyAddress;
+use crate::state::StateDir;
+use crate::tls;
+
+/// How often files and clock are looked at. A sleep until the renewal would miss a suspended machine and a changed clock.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// First and longest wait after a renewal that failed.
+const RETRY_FIRST: Duration = Duration::from_secs(10);
+const RETRY_LONGEST: Duration = Duration::from_secs(600);
+
+/// The task that keeps the certificate fresh.
+pub(crate) struct Renewal {
+    pub(crate) certificates: Arc<Certificates>,
+    pub(crate) outbound: Arc<Outbound>,
+    pub(crate) proxies: Vec<ProxyAddress>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) gate: Gate,
+}
+
+/// When the last failed renewal was, and how many failed in a row.
+#[derive(Debug, Default)]
+struct Failures {
+    count: u32,
+    not_before: Option<SystemTime>,
+}
+
+impl Renewal {
+    /// Runs until the drain begins.
+    pub(crate) async fn run(self, drain: Drain) -> Result<()> {
+        let mut failures = Failures::default();
+        // One throw for the process' life spreads the nodes that joined together.
+        let chance = rand::random();
+        loop {
+            let identity = self.certificates.refresh();
+            self.report(identity.validity, SystemTime::now());
+            if let Some(state) = self.certificates.renewable() {
+                let due = due(identity.validity, state.stored_at(), chance);
+                if failures.not_before.unwrap_or(due).max(due) <= SystemTime::now() {
+                    tokio::select! {
+                        () = self.renew(&identity, state, &mut failures) => continue,
+                        () = drain.begun() => return Ok(()),
+                    }
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = drain.begun() => return Ok(()),
+            }
+        }
+    }
+
+    fn report(&self, validity: Validity, now: SystemTime) {
+        self.metrics.certificate_ends(validity.not_after);
+        match now <= validity.not_after {
+            true => self.gate.open(),
+            false if self.certificates.renewable().is_some() => self.gate.close("ended; being renewed"),
+            false => self.gate.close("ended; replace the files of --cert and --key"),
+        }
+    }
+
+    async fn renew(&self, identity: &Identity, state: &StateDir, failures: &mut Failures) {
+        for proxy in &self.proxies {
+            match self.renew_at(proxy, identity, state).await {
+                Ok(()) => {
+                    *failures = Failures::default();
+                    self.metrics.renewal("ok");
+                    tracing::info!(node = %identity.node, proxy = %proxy, "certificate renewed");
+                    return;
+                }
+                Err(error) => {
+                    self.metrics.renewal("failed");
+                    tracing::warn!(node = %identity.node, proxy = %proxy, reason = format!("{error:#}"), "certificate not renewed; trying again");
+                }
+            }
+        }
+        failures.count += 1;
+        failures.not_before = Some(SystemTime::now() + retry_after(failures.count, rand::random()));
+    }
+
+    async fn renew_at(&self, proxy: &ProxyAddress, identity: &Identity, state: &StateDir) -> Result<()> {
+        let config = tls::mutual(identity, ALPN_ENROLL)?;
+        let connection = connect(&self.outbound, proxy, config, &identity.server_name).await?;
+        // A new key each time: the old pair stays whole on disk until the new one is.
+        let key = rcgen::KeyPair::generate().context("make a key")?;
+        let enrolled = enroll::renew(connection, &key, &identity.server_name.to_str()).await?;
+        anyhow::ensure!(
+            enrolled.identity.node == identity.node,
+            "the proxy answered with a certificate of node {}",
+            enrolled.identity.node
+        );
+        state.store_renewal(&enrolled.text)?;
+        self.certificates.refresh();
+        Ok(())
+    }
+}
+
+/// When to renew: a third of the time that was left when the certificate was stored is still left, less up to a tenth of that
+/// third by `chance` (0 to 1). Counted from the storing, because certificates are backdated for bad clocks.
+fn due(validity: Validity, stored_at: Option<SystemTime>, chance: f64) -> SystemTime {
+    let start = stored_at.unwrap_or(validity.not_before).max(validity.not_before);
+    match validity.not_after.duration_since(start) {
+        Ok(total) => start + total.mul_f64(2.0 / 3.0 + chance.clamp(0.0, 1.0) / 30.0),
+        // Stored after its end, or a clock that was changed: now.
+        Err(_) => validity.not_before,
+    }
+}
+
+fn retry_after(failures: u32, chance: f64) -> Duration {
+    let bound = RETRY_FIRST.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(RETRY_LONGEST);
+    bound.mul_f64(0.5 + 0.5 * chance.clamp(0.0, 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    fn at(days: u32) -> SystemTime {
+        SystemTime::UNIX_EPOCH + DAY * 1000 + DAY * days
+    }
+
+    fn days(from: u32, to: u32) -> Validity {
+        Validity { not_before: at(from), not_after: at(to) }
+    }
+
+    #[test]
+    fn a_third_of_the_validity_is_left_at_renewal() {
+        let (validity, stored) = (days(0, 31), Some(at(1)));
+        assert_eq!(due(validity, stored, 0.0), at(21));
+        assert_eq!(due(validity, stored, 1.0), at(22));
+    }
+
+    #[test]
+    fn a_short_certificate_that_was_backdated_is_not_renewed_at_once() {
+        let stored = at(1);
+        let validity = Validity { not_before: at(0), not_after: stored + Duration::from_secs(60) };
+        assert_eq!(due(validity, Some(stored), 0.0), stored + Duration::from_secs(40));
+    }
+
+    #[test]
+    fn strange_clocks_renew_early_rather_than_late() {
+        assert!(due(days(10, 40), Some(at(0)), 0.0) < at(40), "stored before it was valid");
+        assert!(due(days(0, 30), Some(at(50)), 0.0) < at(30), "stored after it ended");
+        assert!(due(days(0, 30), None, 1.0) < at(30), "no one knows when it was stored");
+    }
+
+    #[test]
+    fn retries_slow_down_to_a_bound() {
+        assert_eq!(retry_after(1, 1.0), RETRY_FIRST);
+        assert_eq!(retry_after(1, 0.0), RETRY_FIRST / 2);
+        assert_eq!(retry_after(u32::MAX, 1.0), RETRY_LONGEST);
+    }
+}

@@ -1,0 +1,196 @@
+//! The state directory of a joined agent. `identity.pem` holds key and certificate in one file, so that a crash can never
+//! leave one of them without the other; it is written last and makes a join complete.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use culvert_daemon::write_atomic;
+use serde::{Deserialize, Serialize};
+
+use crate::identity::IdentityText;
+use crate::proxy_address::ProxyAddress;
+
+const IDENTITY: &str = "identity.pem";
+const AUTHORITIES: &str = "ca.pem";
+const JOINED: &str = "joined.json";
+/// The key of a join whose answer has not come yet.
+const JOIN_KEY: &str = "join-key.pem";
+
+const SECRET: u32 = 0o600;
+const PUBLIC: u32 = 0o644;
+const PRIVATE_DIRECTORY: u32 = 0o700;
+
+/// A state directory.
+#[derive(Clone, Debug)]
+pub(crate) struct StateDir(PathBuf);
+
+/// What a join settled besides certificates.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Joined {
+    /// The name in the proxies' certificates.
+    pub(crate) server_name: String,
+    pub(crate) proxies: Vec<ProxyAddress>,
+}
+
+/// Why state cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StateError {
+    #[error("this agent has not joined: {} is missing; run the `culvert-agent join` command that `culvert-proxy token create` prints", .0.display())]
+    NotJoined(PathBuf),
+    #[error("read {}", .path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("write {}", .path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("make the state directory {}", .path.display())]
+    Make { path: PathBuf, source: io::Error },
+    #[error("read {}: it was changed by hand; join again", .path.display())]
+    Parse { path: PathBuf, source: serde_json::Error },
+    #[error("{}: the join key cannot be used; remove the file and join again", .path.display())]
+    JoinKey { path: PathBuf, source: rcgen::Error },
+    #[error("make a key")]
+    MakeKey(#[source] rcgen::Error),
+}
+
+impl StateDir {
+    pub(crate) fn new(path: &Path) -> Self {
+        Self(path.to_owned())
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Makes the directory if it is missing, and readable by its owner only.
+    pub(crate) fn prepare(&self) -> Result<(), StateError> {
+        let wrap = |source| StateError::Make { path: self.0.clone(), source };
+        fs::DirBuilder::new().recursive(true).mode(PRIVATE_DIRECTORY).create(&self.0).map_err(wrap)?;
+        fs::set_permissions(&self.0, fs::Permissions::from_mode(PRIVATE_DIRECTORY)).map_err(wrap)
+    }
+
+    /// The key to join with. It is on disk before it is used: a join that is repeated after a lost answer uses the same.
+    pub(crate) fn join_key(&self) -> Result<rcgen::KeyPair, StateError> {
+        let path = self.0.join(JOIN_KEY);
+        match fs::read_to_string(&path) {
+            Ok(text) => rcgen::KeyPair::from_pem(&text).map_err(|source| StateError::JoinKey { path, source }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let key = rcgen::KeyPair::generate().map_err(StateError::MakeKey)?;
+                self.write(JOIN_KEY, &key.serialize_pem(), SECRET)?;
+                Ok(key)
+            }
+            Err(source) => Err(StateError::Read { path, source }),
+        }
+    }
+
+    /// Completes a join.
+    pub(crate) fn store_join(&self, text: &IdentityText, proxies: &[ProxyAddress]) -> Result<(), StateError> {
+        let joined = Joined { server_name: text.server_name.clone(), proxies: proxies.to_vec() };
+        self.store(text, &joined)?;
+        let path = self.0.join(JOIN_KEY);
+        match fs::remove_file(&path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(StateError::Write { path, source }),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Replaces the certificate after a renewal; the proxies stay.
+    pub(crate) fn store_renewal(&self, text: &IdentityText) -> Result<(), StateError> {
+        let joined = Joined { server_name: text.server_name.clone(), ..self.joined()? };
+        self.store(text, &joined)
+    }
+
+    fn store(&self, text: &IdentityText, joined: &Joined) -> Result<(), StateError> {
+        let joined = serde_json::to_string_pretty(joined).expect("names and numbers have a JSON form");
+        self.write(AUTHORITIES, &text.ca, PUBLIC)?;
+        self.write(JOINED, &(joined + "\n"), PUBLIC)?;
+        self.write(IDENTITY, &format!("{}\n{}", text.key.trim_end(), text.chain), SECRET)
+    }
+
+    /// What the last join or renewal stored.
+    pub(crate) fn identity(&self) -> Result<IdentityText, StateError> {
+        let identity = self.read(IDENTITY)?;
+        let (key, chain) = split(&identity);
+        let ca = self.read(AUTHORITIES)?;
+        Ok(IdentityText { key, chain, ca, server_name: self.joined()?.server_name })
+    }
+
+    pub(crate) fn joined(&self) -> Result<Joined, StateError> {
+        let text = self.read(JOINED)?;
+        serde_json::from_str(&text).map_err(|source| StateError::Parse { path: self.0.join(JOINED), source })
+    }
+
+    /// When the certificate was stored.
+    pub(crate) fn stored_at(&self) -> Option<SystemTime> {
+        fs::metadata(self.0.join(IDENTITY)).and_then(|metadata| metadata.modified()).ok()
+    }
+
+    fn read(&self, name: &str) -> Result<String, StateError> {
+        let path = self.0.join(name);
+        match fs::read_to_string(&path) {
+            Ok(text) => Ok(text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(StateError::NotJoined(path)),
+            Err(source) => Err(StateError::Read { path, source }),
+        }
+    }
+
+    fn write(&self, name: &str, contents: &str, mode: u32) -> Result<(), StateError> {
+        let path = self.0.join(name);
+        write_atomic(&path, contents.as_bytes(), mode).map_err(|source| StateError::Write { path, source })
+    }
+}
+
+/// Key and certificates of one PEM text.
+fn split(text: &str) -> (String, String) {
+    match text.find("-----BEGIN CERTIFICATE-----") {
+        Some(at) => (text[..at].to_owned(), text[at..].to_owned()),
+        None => (text.to_owned(), String::new()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_pki::Authority;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn a_join_reads_back_and_secrets_are_private() {
+        let root = tempfile::tempdir().unwrap();
+        let state = StateDir::new(&root.path().join("culvert/agent"));
+        state.prepare().unwrap();
+        assert!(matches!(state.identity(), Err(StateError::NotJoined(_))));
+        let text = IdentityText::for_tests(&Authority::new("culvert"), "edge-1");
+        state.store_join(&text, &["proxy.example:7400".parse().unwrap()]).unwrap();
+        assert_eq!(state.identity().unwrap().parse().unwrap().node.as_str(), "edge-1");
+        assert_eq!(state.joined().unwrap().proxies[0].to_string(), "proxy.example:7400");
+        assert_eq!((mode(state.path()), mode(&state.path().join(IDENTITY))), (0o700, 0o600));
+    }
+
+    #[test]
+    fn a_repeated_join_uses_the_same_key_until_one_succeeds() {
+        let root = tempfile::tempdir().unwrap();
+        let state = StateDir::new(root.path());
+        let key = state.join_key().unwrap().serialize_pem();
+        assert_eq!(state.join_key().unwrap().serialize_pem(), key);
+        assert_eq!(mode(&root.path().join(JOIN_KEY)), 0o600);
+        state.store_join(&IdentityText::for_tests(&Authority::new("culvert"), "edge-1"), &[]).unwrap();
+        assert_ne!(state.join_key().unwrap().serialize_pem(), key);
+    }
+
+    #[test]
+    fn a_renewal_keeps_the_proxies() {
+        let root = tempfile::tempdir().unwrap();
+        let state = StateDir::new(root.path());
+        let authority = Authority::new("culvert");
+        state.store_join(&IdentityText::for_tests(&authority, "edge-1"), &["p:1".parse().unwrap()]).unwrap();
+        let renewed = IdentityText::for_tests(&authority, "edge-1");
+        state.store_renewal(&renewed).unwrap();
+        assert_eq!(state.identity().unwrap().parse().unwrap().chain, renewed.parse().unwrap().chain);
+        assert_eq!(state.joined().unwrap().proxies.len(), 1);
+    }
+}

@@ -1,0 +1,139 @@
+//! TLS to a proxy: the settings of a join and of a joined agent, and handshakes whose failures say what to do.
+
+use std::io;
+use std::sync::Arc;
+
+use rustls::client::WantsClientCert;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::ServerName;
+use rustls::{AlertDescription, CertificateError, ClientConfig, ConfigBuilder, Error, WantsVerifier};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::identity::Identity;
+use crate::pin::{Pin, PinMismatch, PinVerifier};
+
+/// Why there is no TLS connection to a proxy.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TlsError {
+    #[error("{0}")]
+    Pin(Arc<dyn std::error::Error + Send + Sync>),
+    #[error(
+        "the proxy's certificate is not from a CA that this agent trusts: something in between terminates TLS, or the proxy \
+         has a new CA; then join again"
+    )]
+    UnknownAuthority,
+    #[error("the proxy's certificate does not carry the name {0:?}: check --server-name")]
+    WrongName(String),
+    #[error("the proxy's certificate is not valid at this time: check the clocks of this machine and of the proxy")]
+    NotValidNow(#[source] Error),
+    #[error(
+        "the proxy refuses this agent's certificate: the node was removed or its certificate ended; join again with a new token"
+    )]
+    Refused(#[source] Error),
+    #[error("TLS ended early: is this the proxy's agent port?")]
+    Ended(#[source] io::Error),
+    #[error("the other end speaks TLS, but not Culvert's protocol: is this the proxy's agent port?")]
+    NoCommonProtocol,
+    #[error("TLS handshake")]
+    Handshake(#[source] io::Error),
+    #[error("use the agent's certificate")]
+    Settings(#[source] Error),
+}
+
+impl TlsError {
+    /// What a failed read of a TLS stream means.
+    pub(crate) fn of(error: io::Error, server_name: &ServerName<'_>) -> Self {
+        match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+            Some(tls) => Self::of_tls(tls.clone(), error, server_name),
+            None if error.kind() == io::ErrorKind::UnexpectedEof => Self::Ended(error),
+            None => Self::Handshake(error),
+        }
+    }
+
+    #[allow(clippy::wildcard_enum_match_arm, reason = "only these have advice of their own")]
+    fn of_tls(tls: Error, error: io::Error, server_name: &ServerName<'_>) -> Self {
+        use CertificateError as Bad;
+        match &tls {
+            Error::Other(other) if other.0.is::<PinMismatch>() => Self::Pin(Arc::clone(&other.0)),
+            Error::InvalidCertificate(Bad::UnknownIssuer | Bad::BadSignature) => Self::UnknownAuthority,
+            Error::InvalidCertificate(Bad::NotValidForName | Bad::NotValidForNameContext { .. }) => {
+                Self::WrongName(server_name.to_str().into_owned())
+            }
+            Error::InvalidCertificate(
+                Bad::Expired | Bad::ExpiredContext { .. } | Bad::NotValidYet | Bad::NotValidYetContext { .. },
+            ) => Self::NotValidNow(tls),
+            Error::NoApplicationProtocol | Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
+                Self::NoCommonProtocol
+            }
+            Error::AlertReceived(alert) if is_refusal(*alert) => Self::Refused(tls),
+            _ => Self::Handshake(error),
+        }
+    }
+}
+
+fn is_refusal(alert: AlertDescription) -> bool {
+    use AlertDescription as Alert;
+    [
+        Alert::BadCertificate,
+        Alert::UnsupportedCertificate,
+        Alert::CertificateRevoked,
+        Alert::CertificateExpired,
+        Alert::CertificateUnknown,
+        Alert::CertificateRequired,
+        Alert::UnknownCA,
+        Alert::AccessDenied,
+    ]
+    .contains(&alert)
+}
+
+/// The one provider of cryptography.
+pub(crate) fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
+}
+
+fn tls13() -> ConfigBuilder<ClientConfig, WantsVerifier> {
+    ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .expect("the provider has TLS 1.3 suites")
+}
+
+/// Settings of a join: no certificate yet, and the authority is known by its pin.
+pub(crate) fn pinned(pin: Pin, protocol: &[u8]) -> ClientConfig {
+    let verifier = Arc::new(PinVerifier::new(pin, provider()));
+    let builder: ConfigBuilder<ClientConfig, WantsClientCert> =
+        tls13().dangerous().with_custom_certificate_verifier(verifier);
+    speaking(protocol, builder.with_no_client_auth())
+}
+
+/// Settings of a joined agent: mutual TLS under the authorities that it trusts.
+pub(crate) fn mutual(identity: &Identity, protocol: &[u8]) -> Result<ClientConfig, TlsError> {
+    let config = tls13()
+        .with_root_certificates(Arc::clone(&identity.roots))
+        .with_client_auth_cert(identity.chain.clone(), identity.key.clone_key())
+        .map_err(TlsError::Settings)?;
+    Ok(speaking(protocol, config))
+}
+
+fn speaking(protocol: &[u8], mut config: ClientConfig) -> ClientConfig {
+    config.alpn_protocols = vec![protocol.to_vec()];
+    // A resumed session would skip the proxy's look at the certificate, and tunnels are few.
+    config.resumption = rustls::client::Resumption::disabled();
+    config
+}
+
+/// The client's side of a handshake. The caller bounds its time.
+pub(crate) async fn handshake<T: AsyncRead + AsyncWrite + Unpin>(
+    io: T,
+    config: ClientConfig,
+    server_name: &ServerName<'static>,
+) -> Result<TlsStream<T>, TlsError> {
+    let protocol = config.alpn_protocols.first().cloned();
+    let connected = TlsConnector::from(Arc::new(config)).connect(server_name.clone(), io).await;
+    let stream = connected.map_err(|error| TlsError::of(error, server_name))?;
+    match stream.get_ref().1.alpn_protocol() {
+        agreed if agreed == protocol.as_deref() => Ok(stream),
+        _ => Err(TlsError::NoCommonProtocol),
+    }
+}
