@@ -1,2 +1,55 @@
-//! (being written)
-fn main() {}
+//! `cargo xtask <task>`: see `--help`.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use xtask::{build_ebpf, demo, lab, probe, setup, test};
+
+/// All automation of Culvert. The two commands a newcomer needs are `demo` and `test`.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Args {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Install what building and testing need; says what to install where it may not do it itself
+    Setup,
+    /// Compile the kernel programs into target/ebpf/culvert-redirector.bpf.o
+    BuildEbpf,
+    /// Run all tests; those that need root are skipped, and said to be, without it
+    Test(test::Args),
+    /// Show a stock Prometheus scraping edge nodes that it cannot reach (root)
+    Demo(demo::Args),
+    /// Run a command as a process of one of the held demo's hosts: cloud, edge-1, edge-2 or edge-3 (root)
+    Enter(lab::enter::Args),
+    /// Clients and servers that the demo and the tests run inside the hosts
+    #[command(hide = true)]
+    Probe(probe::Args),
+}
+
+fn main() -> ExitCode {
+    match run(Args::parse().task) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Task) -> Result<ExitCode> {
+    match task {
+        Task::Setup => setup::run()?,
+        Task::BuildEbpf => build_ebpf::run()?,
+        Task::Test(args) => test::run(&args)?,
+        Task::Demo(args) => demo::run(&args)?,
+        Task::Enter(args) => return lab::enter::run(&args),
+        Task::Probe(args) => probe::run(&args)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,172 @@
+//! `cargo xtask build-ebpf`: compiles `redirector-ebpf` for `bpfel-unknown-none`, a target that the workspace's own
+//! toolchain cannot build, with whichever compiler on this machine can.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::progress::{self, Step};
+use crate::workspace;
+
+/// The target: little-endian eBPF, what x86-64 and arm64 kernels run.
+const TARGET: &str = "bpfel-unknown-none";
+
+/// A compiler that can build for eBPF.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Toolchain {
+    /// A rustc whose sysroot has a compiled `core` for eBPF (Debian's `libstd-rust-web-dev-bpf`), and its cargo.
+    PrecompiledCore {
+        /// The compiler.
+        rustc: PathBuf,
+        /// The cargo beside it.
+        cargo: PathBuf,
+    },
+    /// rustup's nightly with the source of `core`, compiled on the way.
+    Nightly,
+}
+
+impl fmt::Display for Toolchain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PrecompiledCore { rustc, .. } => write!(f, "{} with its compiled core for {TARGET}", rustc.display()),
+            Self::Nightly => f.write_str("rustup's nightly with rust-src, building core on the way"),
+        }
+    }
+}
+
+impl Toolchain {
+    /// Looks for a compiler; a precompiled core first, it builds faster and its LLVM is the distribution's.
+    pub fn find() -> Option<Self> {
+        precompiled_core().or_else(nightly)
+    }
+
+    /// `cargo build` with this compiler.
+    fn build(&self) -> Command {
+        let mut command = match self {
+            Self::PrecompiledCore { cargo, .. } => Command::new(cargo),
+            Self::Nightly => Command::new("rustup"),
+        };
+        workspace::without_outer_cargo(&mut command);
+        match self {
+            // RUSTC_BOOTSTRAP: aya-ebpf uses unstable features, and this compiler is a stable one.
+            Self::PrecompiledCore { rustc, .. } => command.env("RUSTC", rustc).env("RUSTC_BOOTSTRAP", "1").arg("build"),
+            Self::Nightly => command.args(["run", "nightly", "cargo", "build", "-Z", "build-std=core"]),
+        };
+        command
+    }
+}
+
+/// The compiled kernel programs.
+pub fn object() -> PathBuf {
+    workspace::target_dir().join("ebpf/culvert-redirector.bpf.o")
+}
+
+/// The linker of eBPF objects: the one that setup built, or else one on `PATH`.
+pub fn linker() -> Option<PathBuf> {
+    let own = workspace::tools_dir().join("bin/bpf-linker");
+    if own.is_file() { Some(own) } else { workspace::find_program("bpf-linker") }
+}
+
+/// Compiles the kernel programs and checks that the object describes its types.
+///
+/// # Errors
+/// If there is no compiler or linker (the text says what to install), and those of compiling.
+pub fn run() -> Result<()> {
+    let toolchain = Toolchain::find().context(
+        "no Rust compiler here can build for eBPF; on Debian 12 run `cargo xtask setup` as root, elsewhere install one: \
+         `rustup toolchain install nightly --component rust-src`",
+    )?;
+    let linker = linker()
+        .context("bpf-linker is missing: run `cargo xtask setup`, or `cargo install bpf-linker --version 0.13.0`")?;
+    progress::say(&format!("==> build-ebpf with {toolchain}"));
+    let step = Step::start("compile the kernel programs");
+    let built = compile(&toolchain, &linker)?;
+    let bytes = std::fs::read(&built).with_context(|| format!("read {}", built.display()))?;
+    check_types(&bytes)?;
+    let object = object();
+    // An unchanged object keeps its time, or cargo would compile the redirector again.
+    if std::fs::read(&object).ok().as_deref() != Some(&bytes) {
+        let folder = object.parent().context("the object's path has no folder")?;
+        std::fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
+        std::fs::write(&object, &bytes).with_context(|| format!("write {}", object.display()))?;
+    }
+    step.done();
+    progress::say(&format!("    {} ({} bytes, with BTF)", object.display(), bytes.len()));
+    Ok(())
+}
+
+fn compile(toolchain: &Toolchain, linker: &Path) -> Result<PathBuf> {
+    let folder = linker.parent().context("the linker's path has no folder")?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(std::iter::once(folder.to_path_buf()).chain(std::env::split_paths(&path)))?;
+    let mut command = toolchain.build();
+    command
+        .args(["--release", "--target", TARGET, "--message-format", "json-render-diagnostics", "--target-dir"])
+        .arg(workspace::target_dir().join("ebpf-build"))
+        .env("PATH", path)
+        .env("RUSTFLAGS", "-C debuginfo=2 -C link-arg=--btf")
+        .env_remove("CARGO_TARGET_DIR")
+        .current_dir(workspace::root().join("redirector-ebpf"))
+        .stderr(Stdio::inherit());
+    let done = command.output().with_context(|| format!("start {:?}", command.get_program()))?;
+    ensure!(done.status.success(), "compiling redirector-ebpf ended with {}", done.status);
+    executable(&String::from_utf8_lossy(&done.stdout))
+        .context("cargo built no object in redirector-ebpf: has it a [[bin]]?")
+}
+
+/// The last executable that cargo's JSON messages name.
+fn executable(messages: &str) -> Option<PathBuf> {
+    let parsed = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    parsed.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).last()
+}
+
+/// Without BTF for its maps, `bpftool map dump` would show bytes in place of fields.
+fn check_types(object: &[u8]) -> Result<()> {
+    for section in [&b"\0.BTF\0"[..], b"\0.BTF.ext\0", b".maps\0"] {
+        let found = object.windows(section.len()).any(|window| window == section);
+        if !found {
+            let name = String::from_utf8_lossy(section).replace('\0', "");
+            bail!("the object has no section {name}: is bpf-linker 0.13 or later, and does every map use #[btf_map]?");
+        }
+    }
+    Ok(())
+}
+
+fn precompiled_core() -> Option<Toolchain> {
+    let (rustc, cargo) = (PathBuf::from("/usr/bin/rustc"), PathBuf::from("/usr/bin/cargo"));
+    let sysroot = sysroot(Command::new(&rustc).arg("--print=sysroot"))?;
+    let libraries = std::fs::read_dir(sysroot.join("lib/rustlib").join(TARGET).join("lib")).ok()?;
+    let core = libraries.filter_map(Result::ok).any(|file| file.file_name().to_string_lossy().starts_with("libcore-"));
+    (core && cargo.is_file()).then_some(Toolchain::PrecompiledCore { rustc, cargo })
+}
+
+fn nightly() -> Option<Toolchain> {
+    let sysroot = sysroot(Command::new("rustup").args(["run", "nightly", "rustc", "--print=sysroot"]))?;
+    sysroot.join("lib/rustlib/src/rust/library/core/Cargo.toml").is_file().then_some(Toolchain::Nightly)
+}
+
+fn sysroot(command: &mut Command) -> Option<PathBuf> {
+    let text = workspace::output(workspace::without_outer_cargo(command)).ok()?;
+    Some(PathBuf::from(text.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_object_is_found_in_the_messages_of_cargo() {
+        let messages =
+            "{\"reason\":\"compiler-artifact\",\"executable\":null}\n{\"executable\":\"/t/culvert\"}\nnoise\n";
+        assert_eq!(executable(messages), Some(PathBuf::from("/t/culvert")));
+    }
+
+    #[test]
+    fn an_object_without_types_is_refused_with_the_section_it_lacks() {
+        let error = check_types(b"\x7fELF\0.maps\0.BTF\0").expect_err("no .BTF.ext");
+        assert!(error.to_string().contains(".BTF.ext"), "{error}");
+        check_types(b"\x7fELF\0.BTF\0.BTF.ext\0.maps\0").unwrap();
+    }
+}

@@ -1,0 +1,154 @@
+//! `cargo xtask demo`: a stock Prometheus in a cloud scrapes stock node_exporters on edge nodes that it cannot reach.
+
+mod edge;
+mod monitoring;
+mod table;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::lab::culvert::{Culvert, Options};
+use crate::lab::place::Place;
+use crate::lab::{Lab, LabName, inside};
+use crate::{build_ebpf, interrupt, progress, setup, wait, workspace};
+use edge::EdgePrograms;
+use monitoring::Monitoring;
+
+/// A scrape a second, and a failed one takes a second: enough for several.
+const SCRAPE_TIME: Duration = Duration::from_secs(15);
+
+/// How the demo ends.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Leave everything up until Ctrl-C, with Prometheus on 127.0.0.1:9090
+    #[arg(long)]
+    hold: bool,
+    /// The port of this machine's loopback that --hold shows Prometheus on
+    #[arg(long, default_value_t = 9090)]
+    port: u16,
+}
+
+/// Runs the demo.
+///
+/// # Errors
+/// If any target is not scraped, or anything else that it shows does not hold.
+pub fn run(args: &Args) -> Result<()> {
+    interrupt::install()?;
+    ensure!(
+        workspace::is_root(),
+        "the demo makes network namespaces and loads eBPF programs: run it as root (`sudo -E env PATH=\"$PATH\" cargo xtask demo`)"
+    );
+    setup::ensure()?;
+    build_ebpf::run()?;
+    let packages = ["culvert-proxy", "culvert-agent", "culvert-redirector"].map(|package| ["--package", package]);
+    progress::run("build the three programs", workspace::cargo().arg("build").args(packages.as_flattened()))?;
+    let started = Instant::now();
+    let lab = Lab::start(LabName::Demo)?;
+    let shown = show(&lab, args, started);
+    progress::say("==> removing everything");
+    drop(lab);
+    shown
+}
+
+fn show(lab: &Lab, args: &Args, started: Instant) -> Result<()> {
+    progress::say(
+        "==> hosts cloud, edge-1 (10.0.3.7), edge-2 and edge-3 (both 192.168.1.10), each edge behind its own NAT",
+    );
+    let mut edges =
+        Place::EDGES.map(|place| EdgePrograms::start(lab.site(place))).into_iter().collect::<Result<Vec<_>>>()?;
+    let mut monitoring = Monitoring::start(lab.site(Place::Cloud))?;
+
+    progress::say("==> without Culvert: Prometheus cannot reach, and cannot even resolve, any of them");
+    let before = wait::until("every target was tried", SCRAPE_TIME, || monitoring.all_tried())?;
+    println!("\n{}", table::render(&before));
+    ensure!(before.iter().all(|target| !target.is_up), "a target is up without Culvert: the sites are not apart");
+
+    progress::say("==> starting culvert-proxy and culvert-redirector in the cloud, joining culvert-agent on each edge");
+    let mut culvert = Culvert::start(lab, &Place::EDGES, Options::default())?;
+    let after = wait::until("every target is up", SCRAPE_TIME, || monitoring.all_up())?;
+    println!("\nwith Culvert, as Prometheus' own API tells it:\n\n{}", table::render(&after));
+    for target in &after {
+        ensure!(
+            target.node == target.expected,
+            "{} was answered by {}, not by {}",
+            target.address,
+            target.node,
+            target.expected
+        );
+    }
+    let ready = started.elapsed();
+    edge::show_kubelet(lab)?;
+    show_shared_address(lab)?;
+    show_kernel(lab)?;
+    println!("\nready after {:.1} s", ready.as_secs_f32());
+    if args.hold {
+        hold(lab, args.port, &mut culvert, &mut monitoring, &mut edges)?;
+    }
+    Ok(())
+}
+
+/// edge-2 and edge-3 have one address: refused by address, in the words of `explain`.
+fn show_shared_address(lab: &Lab) -> Result<()> {
+    let cloud = lab.site(Place::Cloud);
+    let explained = |what: &str| {
+        let args = [
+            "explain",
+            what,
+            "--cgroup",
+            &cloud.cgroup().display().to_string(),
+            "--state-dir",
+            &cloud.file("redirector").display().to_string(),
+        ]
+        .map(str::to_owned);
+        cloud.output(workspace::binary("culvert-redirector"), args).map(|text| text.trim_end().replace('\n', "\n    "))
+    };
+    for what in ["10.0.3.7:9100", "192.168.1.10:9100", "edge-2"] {
+        println!("\n$ culvert-redirector explain {what}\n    {}", explained(what)?);
+    }
+    Ok(())
+}
+
+fn show_kernel(lab: &Lab) -> Result<()> {
+    let cloud = lab.site(Place::Cloud);
+    let cgroup = cloud.cgroup().display().to_string();
+    println!("\n$ bpftool cgroup show {cgroup}\n{}", cloud.output("bpftool", ["cgroup", "show", &cgroup])?.trim_end());
+    let maps = cloud.output("find", ["/sys/fs/bpf/culvert", "-path", "*/maps/*"])?;
+    let map = maps
+        .lines()
+        .find(|path| path.ends_with("cv_destinations"))
+        .or_else(|| maps.lines().next())
+        .context("no map is pinned")?;
+    let dump = cloud.output("bpftool", ["map", "dump", "pinned", map])?;
+    println!("\n$ bpftool map dump pinned {map} | head -40\n{}", dump.lines().take(40).collect::<Vec<_>>().join("\n"));
+    Ok(())
+}
+
+fn hold(
+    lab: &Lab,
+    port: u16,
+    culvert: &mut Culvert<'_>,
+    monitoring: &mut Monitoring,
+    edges: &mut [EdgePrograms],
+) -> Result<()> {
+    inside::forward(port, lab.site(Place::Cloud).netns().to_path_buf(), monitoring::PORT)?;
+    println!(
+        "
+Everything stays up until Ctrl-C. Logs and state are in {folder}. What to try next:
+  Prometheus' page              http://127.0.0.1:{port}/targets
+  be a process of the cloud     cargo xtask enter cloud bash
+  through to an edge by name    cargo xtask enter cloud curl http://edge-2:9100/metrics
+  the proxy's view              cargo xtask enter cloud curl http://127.0.0.1:7409/debug/nodes
+  kill a program and look       kill -9 {redirector}   (the redirector: Prometheus goes on scraping)",
+        folder = lab.name().folder().display(),
+        redirector = culvert.redirector.pid(),
+    );
+    loop {
+        if interrupt::check().is_err() {
+            return Ok(());
+        }
+        monitoring.check()?;
+        edges.iter_mut().try_for_each(EdgePrograms::check)?;
+        wait::pause();
+    }
+}

@@ -1,0 +1,96 @@
+//! What runs on an edge node beside the agent: a stock node_exporter, and an HTTPS server that stands in for kubelet.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::lab::Lab;
+use crate::lab::place::Place;
+use crate::lab::process::Process;
+use crate::lab::site::Site;
+use crate::setup::Unpacked;
+use crate::workspace;
+
+/// Kubelet's port.
+const KUBELET: u16 = 10250;
+
+/// The programs of one edge node. Ended when dropped.
+pub(super) struct EdgePrograms {
+    exporter: Process,
+    kubelet: Process,
+}
+
+impl EdgePrograms {
+    /// Starts them.
+    pub(super) fn start(site: &Site) -> Result<Self> {
+        let mut exporter = site.command(Unpacked::NodeExporter.program());
+        // Only what tells nodes apart: the host name.
+        exporter.args([
+            "--web.listen-address=:9100",
+            "--collector.disable-defaults",
+            "--collector.uname",
+            "--collector.loadavg",
+        ]);
+        let exporter = site.start_process("node_exporter", &mut exporter)?;
+        Ok(Self { exporter, kubelet: start_kubelet(site)? })
+    }
+
+    /// Fails if one of them has ended.
+    pub(super) fn check(&mut self) -> Result<()> {
+        self.exporter.check()?;
+        self.kubelet.check()
+    }
+}
+
+/// `openssl s_server` with a certificate of the node's own, serving one file.
+fn start_kubelet(site: &Site) -> Result<Process> {
+    let name = site.place().name();
+    let folder = site.file("kubelet");
+    std::fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
+    std::fs::write(folder.join("healthz"), format!("ok, says the kubelet of {name}\n"))
+        .context("write the kubelet's page")?;
+    let (subject, names) = (
+        format!("/O=system:nodes/CN=system:node:{name}"),
+        format!("subjectAltName=DNS:{name},IP:{}", site.place().address()),
+    );
+    let mut request = std::process::Command::new("openssl");
+    request
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"])
+        .args(["-keyout", "kubelet.key", "-out", "kubelet.crt", "-subj", &subject, "-addext", &names])
+        .current_dir(&folder);
+    workspace::output(&mut request)?;
+    let mut command = site.command("sh");
+    // The namespace's own working directory is the root; s_server serves files of the current one.
+    command.args([
+        "-c",
+        r#"cd "$0" && exec openssl s_server -accept "$1" -cert kubelet.crt -key kubelet.key -WWW -quiet"#,
+    ]);
+    site.start_process("kubelet", command.arg(&folder).arg(KUBELET.to_string()))
+}
+
+fn certificate(lab: &Lab, place: Place) -> PathBuf {
+    lab.site(place).file("kubelet/kubelet.crt")
+}
+
+/// curl verifies and shows the certificate of the server itself, by name and by address.
+pub(super) fn show_kubelet(lab: &Lab) -> Result<()> {
+    for (place, host) in [(Place::Edge1, "10.0.3.7"), (Place::Edge2, "edge-2"), (Place::Edge3, "edge-3")] {
+        let url = format!("https://{host}:{KUBELET}/healthz");
+        let mut curl = lab.site(Place::Cloud).command("curl");
+        curl.args(["--silent", "--show-error", "--verbose", "--max-time", "10", "--cacert"])
+            .arg(certificate(lab, place))
+            .arg(&url);
+        let done = curl.output().context("run curl")?;
+        let (page, said) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+        ensure!(done.status.success(), "curl {url} ended with {}: {said}", done.status);
+        let subject = said.lines().find(|line| line.contains("subject:")).context("curl saw no certificate")?;
+        println!(
+            "\n$ curl --cacert {}.crt {url}\n    {}\n    {}",
+            place.name(),
+            subject.trim_start_matches(['*', ' ']),
+            page.trim()
+        );
+        ensure!(page.contains(place.name()), "{url} was answered by another node: {page}");
+    }
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! A stock Prometheus with plain static targets, and what its own API says of them.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::table::Target;
+use crate::lab::process::Process;
+use crate::lab::site::Site;
+use crate::setup::Unpacked;
+
+/// Prometheus' port on the cloud's loopback.
+pub(super) const PORT: u16 = 9090;
+
+/// What is scraped, and the node that must answer.
+const TARGETS: [(&str, &str); 4] =
+    [("10.0.3.7:9100", "edge-1"), ("edge-1:9100", "edge-1"), ("edge-2:9100", "edge-2"), ("edge-3:9100", "edge-3")];
+
+/// Prometheus, running in the cloud. Ended when dropped.
+pub(super) struct Monitoring<'lab> {
+    site: &'lab Site,
+    prometheus: Process,
+}
+
+impl<'lab> Monitoring<'lab> {
+    /// Writes its configuration and starts it.
+    pub(super) fn start(site: &'lab Site) -> Result<Self> {
+        let config = site.file("prometheus.yml");
+        let targets: Vec<String> = TARGETS.iter().map(|(address, _)| format!("'{address}'")).collect();
+        let text = format!(
+            "global: {{ scrape_interval: 1s, scrape_timeout: 1s }}\nscrape_configs:\n- job_name: node\n  static_configs:\n  - targets: [{}]\n",
+            targets.join(", ")
+        );
+        std::fs::write(&config, text).with_context(|| format!("write {}", config.display()))?;
+        let mut command = site.command(Unpacked::Prometheus.program());
+        command
+            .arg(format!("--config.file={}", config.display()))
+            .arg(format!("--storage.tsdb.path={}", site.file("prometheus").display()))
+            .arg(format!("--web.listen-address=127.0.0.1:{PORT}"));
+        Ok(Self { site, prometheus: site.start_process("prometheus", &mut command)? })
+    }
+
+    /// Fails if it has ended.
+    pub(super) fn check(&mut self) -> Result<()> {
+        self.prometheus.check()
+    }
+
+    /// The targets, once each was scraped or found unreachable.
+    pub(super) fn all_tried(&mut self) -> Result<Vec<Target>> {
+        let targets = self.targets()?;
+        ensure!(
+            targets.iter().all(|target| target.is_up || !target.error.is_empty()),
+            "not every target was tried yet"
+        );
+        Ok(targets)
+    }
+
+    /// The targets, once each is up and its metrics tell which node they are of.
+    pub(super) fn all_up(&mut self) -> Result<Vec<Target>> {
+        let targets = self.targets()?;
+        for target in &targets {
+            ensure!(target.is_up, "{} is not up: {}", target.address, target.error);
+            ensure!(!target.node.is_empty(), "{} has no node_uname_info yet", target.address);
+        }
+        Ok(targets)
+    }
+
+    fn targets(&mut self) -> Result<Vec<Target>> {
+        self.prometheus.check()?;
+        let active = self.api("/api/v1/targets")?;
+        let named = self.api("/api/v1/query?query=node_uname_info")?;
+        TARGETS.iter().map(|(address, expected)| read_target(&active, &named, address, expected)).collect()
+    }
+
+    fn api(&self, path: &str) -> Result<Value> {
+        let body = self.site.http_get(PORT, path)?;
+        let mut answer: Value = serde_json::from_str(&body).with_context(|| format!("{path} is not JSON: {body}"))?;
+        Ok(answer["data"].take())
+    }
+}
+
+fn read_target(active: &Value, named: &Value, address: &str, expected: &str) -> Result<Target> {
+    let of = |list: &Value, labels: &str| {
+        list.as_array().and_then(|all| all.iter().find(|entry| entry[labels]["instance"] == address)).cloned()
+    };
+    let target =
+        of(&active["activeTargets"], "labels").with_context(|| format!("Prometheus does not know {address} yet"))?;
+    let metric = of(&named["result"], "metric").unwrap_or_default();
+    Ok(Target {
+        address: address.to_owned(),
+        expected: expected.to_owned(),
+        is_up: target["health"] == "up",
+        milliseconds: target["lastScrapeDuration"].as_f64().unwrap_or_default() * 1000.0,
+        node: metric["metric"]["nodename"].as_str().unwrap_or_default().to_owned(),
+        error: target["lastError"].as_str().unwrap_or_default().to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_read_from_the_two_answers_of_the_api() {
+        let active = serde_json::json!({"activeTargets": [
+            {"labels": {"instance": "edge-2:9100"}, "health": "up", "lastScrapeDuration": 0.012, "lastError": ""}]});
+        let named = serde_json::json!({"result": [{"metric": {"instance": "edge-2:9100", "nodename": "edge-2"}}]});
+        let target = read_target(&active, &named, "edge-2:9100", "edge-2").unwrap();
+        assert!(target.is_up && target.node == "edge-2" && target.milliseconds > 11.9);
+        assert!(read_target(&active, &named, "edge-9:9100", "edge-9").is_err());
+    }
+}

@@ -1,0 +1,285 @@
+//! Culvert in a lab: proxy and redirector in the cloud, an agent on each edge, joined with the tokens that the proxy gives
+//! out, as the README tells an operator to.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use super::Lab;
+use super::place::Place;
+use super::process::Process;
+use crate::{wait, workspace};
+
+/// Ports of the admin listeners on loopback (DESIGN §9).
+pub const PROXY_ADMIN: u16 = 7409;
+/// See [`PROXY_ADMIN`].
+pub const REDIRECTOR_ADMIN: u16 = 7419;
+/// See [`PROXY_ADMIN`].
+pub const AGENT_ADMIN: u16 = 7429;
+
+/// Where agents reach the proxy.
+pub const PROXY_FOR_AGENTS: &str = "203.0.113.1:7400";
+
+/// Programs on two cores, started side by side.
+const START_TIME: Duration = Duration::from_secs(20);
+
+/// What differs between one set-up and another.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Further ports of every edge node, beside the default ones.
+    pub ports: Vec<u16>,
+    /// Further arguments of the proxy.
+    pub proxy: Vec<String>,
+    /// Further arguments of the redirector.
+    pub redirector: Vec<String>,
+    /// Further arguments of every agent.
+    pub agent: Vec<String>,
+}
+
+/// Ports that every edge node of a lab may be reached on.
+const DEFAULT_PORTS: [u16; 4] = [9100, 10250, 10255, 7429];
+
+/// The programs of Culvert, running in a lab. Ended when dropped.
+pub struct Culvert<'lab> {
+    lab: &'lab Lab,
+    options: Options,
+    /// The proxy.
+    pub proxy: Process,
+    /// The redirector.
+    pub redirector: Process,
+    agents: Vec<Process>,
+}
+
+impl<'lab> Culvert<'lab> {
+    /// Starts the proxy and the redirector, joins the agents of `edges` and waits until all is ready.
+    ///
+    /// # Errors
+    /// Those of each program.
+    pub fn start(lab: &'lab Lab, edges: &[Place], options: Options) -> Result<Self> {
+        let proxy = start_proxy(lab, &options)?;
+        let redirector = start_redirector(lab, &options)?;
+        let mut culvert = Self { lab, options, proxy, redirector, agents: Vec::new() };
+        culvert.wait_for_proxy()?;
+        for place in edges {
+            let join = culvert.create_token(*place, &[])?;
+            culvert.join(*place, &join)?;
+            culvert.start_agent(*place)?;
+        }
+        culvert.wait_for_redirector()?;
+        for place in edges {
+            culvert.wait_online(*place)?;
+        }
+        Ok(culvert)
+    }
+
+    /// Starts the proxy again after it was ended.
+    ///
+    /// # Errors
+    /// If it does not become ready.
+    pub fn restart_proxy(&mut self) -> Result<()> {
+        self.proxy = start_proxy(self.lab, &self.options)?;
+        self.wait_for_proxy()
+    }
+
+    /// Starts the redirector again after it was ended.
+    ///
+    /// # Errors
+    /// If it does not become ready.
+    pub fn restart_redirector(&mut self) -> Result<()> {
+        self.redirector = start_redirector(self.lab, &self.options)?;
+        self.wait_for_redirector()
+    }
+
+    /// Starts the agent of an edge that has joined.
+    ///
+    /// # Errors
+    /// If it cannot be started; not yet if it does not connect.
+    pub fn start_agent(&mut self, place: Place) -> Result<()> {
+        let agent = start_agent(self.lab, place, &self.options)?;
+        self.agents.push(agent);
+        Ok(())
+    }
+
+    /// The agent that was started `nth`, counting from zero.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn agent(&mut self, nth: usize) -> &mut Process {
+        &mut self.agents[nth]
+    }
+
+    /// A command line of `culvert-proxy` in the cloud, talking to the running proxy.
+    pub fn control(&self, args: &[&str]) -> Command {
+        let mut command = self.lab.site(Place::Cloud).command(workspace::binary("culvert-proxy"));
+        command.args(args).arg("--control-socket").arg(self.socket("control.sock"));
+        command
+    }
+
+    /// One of the sockets in the cloud.
+    pub fn socket(&self, name: &str) -> PathBuf {
+        self.lab.site(Place::Cloud).file(name)
+    }
+
+    /// A join command for a node, as the words after `culvert-agent`.
+    ///
+    /// # Errors
+    /// If the proxy gives none.
+    pub fn create_token(&self, place: Place, further: &[&str]) -> Result<Vec<String>> {
+        let address = place.address().to_string();
+        let mut command = self.control(&["token", "create", place.name(), "--address", &address]);
+        for port in DEFAULT_PORTS.iter().chain(&self.options.ports) {
+            command.args(["--port", &port.to_string()]);
+        }
+        let printed = workspace::output(command.args(further))?;
+        join_arguments(&printed)
+    }
+
+    /// Runs `culvert-agent join ...` on an edge.
+    ///
+    /// # Errors
+    /// If joining fails, with what the agent said.
+    pub fn join(&self, place: Place, join: &[String]) -> Result<()> {
+        let site = self.lab.site(place);
+        let state = site.file("agent").display().to_string();
+        let args = join.iter().cloned().chain(["--state-dir".into(), state]);
+        site.output(workspace::binary("culvert-agent"), args)?;
+        Ok(())
+    }
+
+    /// Waits until a node has a tunnel.
+    ///
+    /// # Errors
+    /// If it has none in time.
+    pub fn wait_online(&self, place: Place) -> Result<()> {
+        wait::until(&format!("{} has its tunnels", place.name()), START_TIME, || {
+            self.check_tunnels(place.name(), |tunnels| tunnels > 0)
+        })
+    }
+
+    /// Waits until the proxy knows that a node has no tunnel.
+    ///
+    /// # Errors
+    /// If it still has one at the deadline.
+    pub fn wait_offline(&self, place: Place, deadline: Duration) -> Result<()> {
+        wait::until(&format!("{} is offline", place.name()), deadline, || {
+            self.check_tunnels(place.name(), |tunnels| tunnels == 0)
+        })
+    }
+
+    fn check_tunnels(&self, node: &str, expected: impl Fn(u64) -> bool) -> Result<()> {
+        let tunnels = self.tunnels(node)?;
+        ensure!(expected(tunnels), "it has {tunnels} tunnels");
+        Ok(())
+    }
+
+    /// How many tunnels a node has, as the proxy's admin page tells.
+    ///
+    /// # Errors
+    /// If the page does not answer or does not know the node.
+    pub fn tunnels(&self, node: &str) -> Result<u64> {
+        let nodes = self.debug(PROXY_ADMIN, "/debug/nodes")?;
+        let list = nodes
+            .as_array()
+            .or_else(|| nodes["nodes"].as_array())
+            .with_context(|| format!("no list of nodes in {nodes}"))?;
+        let entry =
+            list.iter().find(|entry| entry["name"] == node).with_context(|| format!("no node {node} in {nodes}"))?;
+        entry["tunnels"].as_u64().with_context(|| format!("no number of tunnels in {entry}"))
+    }
+
+    /// A JSON page of one of the cloud's programs.
+    ///
+    /// # Errors
+    /// If the page does not answer with JSON.
+    pub fn debug(&self, port: u16, path: &str) -> Result<Value> {
+        let body = self.lab.site(Place::Cloud).http_get(port, path)?;
+        serde_json::from_str(&body).with_context(|| format!("{path} is not JSON: {body}"))
+    }
+
+    /// The value of one line of a cloud program's `/metrics`, its labels included in `name`.
+    ///
+    /// # Errors
+    /// If there is no such line.
+    pub fn metric(&self, port: u16, name: &str) -> Result<f64> {
+        let body = self.lab.site(Place::Cloud).http_get(port, "/metrics")?;
+        let line = body
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .with_context(|| format!("no metric {name} in\n{body}"))?;
+        line.trim().parse().with_context(|| format!("{name}: {line:?} is no number"))
+    }
+
+    fn wait_for_proxy(&mut self) -> Result<()> {
+        wait_ready("culvert-proxy", self.lab, Place::Cloud, PROXY_ADMIN, &mut self.proxy)
+    }
+
+    fn wait_for_redirector(&mut self) -> Result<()> {
+        wait_ready("culvert-redirector", self.lab, Place::Cloud, REDIRECTOR_ADMIN, &mut self.redirector)
+    }
+}
+
+fn start_proxy(lab: &Lab, options: &Options) -> Result<Process> {
+    let cloud = lab.site(Place::Cloud);
+    let mut command = cloud.command(workspace::binary("culvert-proxy"));
+    command.args(["--advertise", PROXY_FOR_AGENTS, "--state-dir"]).arg(cloud.file("proxy"));
+    for socket in ["connect", "directory", "control"] {
+        command.arg(format!("--{socket}-socket")).arg(cloud.file(&format!("{socket}.sock")));
+    }
+    cloud.start_process("culvert-proxy", command.args(&options.proxy))
+}
+
+fn start_redirector(lab: &Lab, options: &Options) -> Result<Process> {
+    let cloud = lab.site(Place::Cloud);
+    let mut command = cloud.command(workspace::binary("culvert-redirector"));
+    command
+        .arg("--cgroup")
+        .arg(cloud.cgroup())
+        .arg("--directory-socket")
+        .arg(cloud.file("directory.sock"))
+        .arg("--state-dir")
+        .arg(cloud.file("redirector"));
+    cloud.start_process("culvert-redirector", command.args(&options.redirector))
+}
+
+fn start_agent(lab: &Lab, place: Place, options: &Options) -> Result<Process> {
+    let site = lab.site(place);
+    let mut command = site.command(workspace::binary("culvert-agent"));
+    command.arg("--state-dir").arg(site.file("agent"));
+    for port in DEFAULT_PORTS.iter().chain(&options.ports) {
+        command.args(["--port", &port.to_string()]);
+    }
+    site.start_process("culvert-agent", command.args(&options.agent))
+}
+
+fn wait_ready(name: &str, lab: &Lab, place: Place, admin: u16, process: &mut Process) -> Result<()> {
+    wait::until(&format!("{name} is ready"), START_TIME, || {
+        process.check()?;
+        lab.site(place).http_get(admin, "/readyz").map(drop)
+    })
+}
+
+/// The words behind `culvert-agent` in what `token create` prints. They hold no blanks and no quotes.
+fn join_arguments(printed: &str) -> Result<Vec<String>> {
+    let joined = printed.replace("\\\n", " ");
+    for line in joined.lines() {
+        if let Some((_, rest)) = line.split_once("culvert-agent join") {
+            return Ok(std::iter::once("join").chain(rest.split_whitespace()).map(str::to_owned).collect());
+        }
+    }
+    bail!("`token create` printed no `culvert-agent join`: {printed}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_join_command_is_found_in_what_token_create_prints() {
+        let printed = "Run this on edge-1 before noon:\n\n  sudo culvert-agent join --proxy a:7400 \\\n    --token x\n";
+        assert_eq!(join_arguments(printed).unwrap(), ["join", "--proxy", "a:7400", "--token", "x"]);
+        assert!(join_arguments("nothing").is_err());
+    }
+}

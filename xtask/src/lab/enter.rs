@@ -1,0 +1,34 @@
+//! `cargo xtask enter HOST COMMAND...`: a command as a process of one of the held demo's hosts.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+
+use super::place::Place;
+use super::{LabName, site};
+
+/// Run a command as a process of a host of the held demo.
+#[derive(clap::Args)]
+pub struct Args {
+    /// cloud, edge-1, edge-2 or edge-3
+    host: String,
+    /// The command and its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    command: Vec<String>,
+}
+
+/// Runs the command and passes on its exit code.
+///
+/// # Errors
+/// If the host is unknown or the demo is not up.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let place = Place::from_name(&args.host)
+        .with_context(|| format!("no host {:?}: cloud, edge-1, edge-2 or edge-3", args.host))?;
+    let name = LabName::Demo;
+    let pid = std::fs::read_to_string(name.folder().join(place.name()).join("pid"))
+        .context("the demo is not up: start `cargo xtask demo --hold` in another terminal")?;
+    let cgroup = name.cgroup()?.join(place.name());
+    let status =
+        site::enter_command(&cgroup, pid.trim().parse()?, &args.command[0]).args(&args.command[1..]).status()?;
+    Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
+}

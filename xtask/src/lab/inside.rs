@@ -1,0 +1,103 @@
+//! Sockets of this process in a host's network namespace. They belong to no host's cgroup, so no connect hook sees them:
+//! good for admin pages and for forwarding, never for a client under test.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use nix::sched::{CloneFlags, setns};
+
+/// An admin page answers at once or is broken.
+const HTTP_TIME: Duration = Duration::from_secs(5);
+
+/// Does something on a thread inside a network namespace.
+///
+/// # Errors
+/// If the namespace cannot be entered, and those of what is done.
+pub fn run<T: Send>(netns: &Path, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    let namespace = File::open(netns).with_context(|| format!("open {}", netns.display()))?;
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(move || {
+            setns(&namespace, CloneFlags::CLONE_NEWNET).context("enter the network namespace")?;
+            work()
+        });
+        thread.join().unwrap_or_else(|_| Err(anyhow!("the thread inside {} panicked", netns.display())))
+    })
+}
+
+/// The body of a page on the namespace's loopback.
+///
+/// # Errors
+/// If there is no answer in time, or one with another status than 200; the error has the body.
+pub fn http_get(netns: &Path, port: u16, path: &str) -> Result<String> {
+    let answer = run(netns, || {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let mut stream =
+            TcpStream::connect_timeout(&address, HTTP_TIME).with_context(|| format!("connect to {address}"))?;
+        stream.set_read_timeout(Some(HTTP_TIME))?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).with_context(|| format!("read http://{address}{path}"))?;
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    })?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("the answer is not HTTP")?;
+    let status = head.lines().next().unwrap_or_default();
+    let body =
+        if head.to_ascii_lowercase().contains("transfer-encoding: chunked") { unchunk(body) } else { body.to_owned() };
+    ensure!(status.contains(" 200 "), "{path}: {status}: {}", body.trim());
+    Ok(body)
+}
+
+fn unchunk(mut rest: &str) -> String {
+    let mut body = String::new();
+    while let Some((size, after)) = rest.split_once("\r\n") {
+        let size = usize::from_str_radix(size.trim(), 16).unwrap_or(0);
+        let Some(chunk) = after.get(..size).filter(|chunk| !chunk.is_empty()) else { break };
+        body.push_str(chunk);
+        rest = after.get(size + 2..).unwrap_or_default();
+    }
+    body
+}
+
+/// Makes a port of the namespace's loopback reachable on this machine's, until the process ends.
+///
+/// # Errors
+/// If the port is in use here.
+pub fn forward(local_port: u16, netns: PathBuf, port: u16) -> Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, local_port))
+        .with_context(|| format!("listen on 127.0.0.1:{local_port}"))?;
+    std::thread::Builder::new().name("forward".into()).spawn(move || {
+        for client in listener.incoming().filter_map(Result::ok) {
+            let netns = netns.clone();
+            std::thread::spawn(move || relay(client, &netns, port));
+        }
+    })?;
+    Ok(())
+}
+
+fn relay(client: TcpStream, netns: &Path, port: u16) {
+    let Ok(server) = run(netns, || Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, port))?)) else { return };
+    let (Ok(client_too), Ok(server_too)) = (client.try_clone(), server.try_clone()) else { return };
+    let back = std::thread::spawn(move || copy(server_too, client_too));
+    copy(client, server);
+    back.join().ok();
+}
+
+fn copy(mut from: TcpStream, mut to: TcpStream) {
+    // A reader or writer that leaves ends its direction; there is nobody to tell.
+    std::io::copy(&mut from, &mut to).ok();
+    to.shutdown(std::net::Shutdown::Write).ok();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunked_body_is_joined() {
+        assert_eq!(unchunk("3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"), "abcde");
+    }
+}

@@ -1,0 +1,122 @@
+//! Programs that run in a lab: each with a log of its own, ended when it is dropped.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::{progress, wait};
+
+/// A program in the background.
+pub struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts a command; what it prints goes to `<folder>/<name>.log`, behind what an earlier one of that name printed.
+    ///
+    /// # Errors
+    /// Those of creating the log and of starting the command.
+    pub fn start(name: &str, folder: &Path, command: &mut Command) -> Result<Self> {
+        let log = folder.join(format!("{name}.log"));
+        let file =
+            File::options().create(true).append(true).open(&log).with_context(|| format!("open {}", log.display()))?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            .spawn()
+            .with_context(|| format!("start {name}"))?;
+        Ok(Self { name: name.to_owned(), child, log })
+    }
+
+    /// Its number, seen from this machine.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// All that it printed.
+    pub fn log(&self) -> String {
+        std::fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+    }
+
+    /// Fails if it has ended, with the end of its log.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn check(&mut self) -> Result<()> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(status) => {
+                bail!("{} ended with {status}; its log ends:\n{}", self.name, progress::tail(&self.log, 15))
+            }
+        }
+    }
+
+    /// Ends it as `kill -9` does.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn kill(&mut self) -> Result<()> {
+        self.child.kill().with_context(|| format!("kill {}", self.name))?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Asks it to end, as systemd does, and waits until it has.
+    ///
+    /// # Errors
+    /// If it is not gone in time.
+    pub fn terminate(&mut self, deadline: Duration) -> Result<()> {
+        self.signal(Signal::SIGTERM)?;
+        let name = self.name.clone();
+        wait::until(&format!("{name} ends after SIGTERM"), deadline, || match self.child.try_wait()? {
+            Some(_) => Ok(()),
+            None => bail!("it runs on"),
+        })
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        kill(Pid::from_raw(i32::try_from(self.pid())?), signal)
+            .with_context(|| format!("send {signal} to {}", self.name))
+    }
+
+    /// How many files it has open.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn open_files(&self) -> Result<usize> {
+        let folder = format!("/proc/{}/fd", self.pid());
+        Ok(std::fs::read_dir(&folder).with_context(|| format!("read {folder}"))?.count())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// Prints the ends of all logs below a folder: what a failed test leaves to look at.
+pub fn show_logs(folder: &Path) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for path in entries.filter_map(Result::ok).map(|entry| entry.path()) {
+        if path.is_dir() {
+            show_logs(&path);
+        } else if path.extension().is_some_and(|extension| extension == "log") {
+            eprintln!("--- {}\n{}", path.display(), progress::tail(&path, 40));
+        }
+    }
+}

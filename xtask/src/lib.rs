@@ -1,0 +1,14 @@
+//! All automation of the project: one module per task, and [`lab`], which makes the hosts that the demo and the
+//! whole-chain tests run on.
+#![forbid(unsafe_code)]
+
+pub mod build_ebpf;
+pub mod demo;
+pub mod interrupt;
+pub mod lab;
+pub mod probe;
+pub mod progress;
+pub mod setup;
+pub mod test;
+pub mod wait;
+pub mod workspace;

@@ -1,0 +1,91 @@
+//! Clients of one connection.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+
+use super::{PATIENCE, bytes};
+
+/// What went wrong, and when: `error connect ConnectionRefused`.
+pub(super) struct Failure {
+    phase: &'static str,
+    error: io::Error,
+}
+
+impl Failure {
+    /// For `map_err`: the failure of a phase.
+    pub(super) fn of(phase: &'static str) -> impl Fn(io::Error) -> Self {
+        move |error| Self { phase, error }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "error {} {:?}: {}", self.phase, self.error.kind(), self.error)
+    }
+}
+
+/// What a client prints: its result, or what went wrong.
+pub(super) type Outcome = Result<String, Failure>;
+
+/// Connects to `host:port`, asking the host's resolver for a name.
+pub(super) fn connect(target: &str) -> Result<TcpStream, Failure> {
+    let stream = TcpStream::connect(target).map_err(Failure::of("connect"))?;
+    let patient = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
+    patient.map_err(Failure::of("connect"))?;
+    Ok(stream)
+}
+
+/// Sends a text, ends its direction, returns what comes back.
+pub(super) fn talk(target: &str, text: &[u8]) -> Outcome {
+    let mut stream = connect(target)?;
+    stream.write_all(text).map_err(Failure::of("write"))?;
+    if !text.is_empty() {
+        stream.shutdown(Shutdown::Write).map_err(Failure::of("shutdown"))?;
+    }
+    let mut answer = Vec::new();
+    if text.is_empty() {
+        // A server that speaks first is heard without a word from here.
+        let mut first = [0; 256];
+        let count = stream.read(&mut first).map_err(Failure::of("read"))?;
+        answer.extend_from_slice(&first[..count]);
+    } else {
+        stream.read_to_end(&mut answer).map_err(Failure::of("read"))?;
+    }
+    Ok(String::from_utf8_lossy(&answer).trim_end().to_owned())
+}
+
+/// Reads all that the server sends.
+pub(super) fn download(target: &str) -> Outcome {
+    let mut stream = connect(target)?;
+    Ok(bytes::consume(&mut stream).map_err(Failure::of("read"))?.to_string())
+}
+
+/// Sends bytes, ends its direction, then reads what the server says of them.
+pub(super) fn upload(target: &str, count: u64) -> Outcome {
+    let mut stream = connect(target)?;
+    let sent = bytes::generate(&mut stream, count).map_err(Failure::of("write"))?;
+    stream.shutdown(Shutdown::Write).map_err(Failure::of("shutdown"))?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).map_err(Failure::of("read"))?;
+    Ok(format!("{sent}\n{}", answer.trim_end()))
+}
+
+/// One message each way at a time, on an upgraded HTTP connection as `kubectl exec` makes them.
+pub(super) fn ping_pong(target: &str, rounds: u32) -> Outcome {
+    let mut stream = connect(target)?;
+    stream.set_nodelay(true).map_err(Failure::of("connect"))?;
+    exchange(&mut stream, b"POST /exec HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n")?;
+    for round in 0..rounds {
+        exchange(&mut stream, format!("message {round:>2000}").as_bytes())?;
+    }
+    Ok(format!("{rounds} rounds"))
+}
+
+/// Sends a message and reads the same back.
+pub(super) fn exchange(stream: &mut TcpStream, message: &[u8]) -> Result<(), Failure> {
+    stream.write_all(message).map_err(Failure::of("write"))?;
+    let mut answer = vec![0; message.len()];
+    stream.read_exact(&mut answer).map_err(Failure::of("read"))?;
+    if answer == message { Ok(()) } else { Err(Failure::of("compare")(io::Error::other("another message came back"))) }
+}

@@ -1,0 +1,90 @@
+//! What a person watching a task sees: which step runs, for how long, and what it last said.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{interrupt, wait, workspace};
+
+/// How often a step that takes long says that it is still at it.
+const REMINDER: Duration = Duration::from_secs(5);
+
+/// Says that a step starts; the value says how long it took.
+pub struct Step {
+    what: String,
+    started: Instant,
+}
+
+impl Step {
+    /// Announces the step.
+    pub fn start(what: impl Into<String>) -> Self {
+        let what = what.into();
+        say(&format!("==> {what}"));
+        Self { what, started: Instant::now() }
+    }
+
+    /// Announces the end of the step.
+    pub fn done(self) {
+        say(&format!("    {} took {:.1} s", self.what, self.started.elapsed().as_secs_f32()));
+    }
+}
+
+/// One line for the person watching.
+pub fn say(line: &str) {
+    eprintln!("{line}");
+}
+
+/// Runs a command that takes long: its output goes to a log file, its last line is shown every few seconds. Returns the log.
+///
+/// # Errors
+/// Those of starting it, its failure, with the end of its log, and an interruption, after which it runs no more.
+pub fn run(what: &str, command: &mut Command) -> Result<PathBuf> {
+    let step = Step::start(what);
+    let folder = workspace::target_dir().join("logs");
+    std::fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
+    let log = folder.join(format!("{}.log", file_name(what)));
+    let file = File::create(&log).with_context(|| format!("create {}", log.display()))?;
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(file.try_clone()?)
+        .stderr(file)
+        .spawn()
+        .with_context(|| format!("start {:?}", command.get_program()))?;
+    let mut reminded = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if let Err(interrupted) = interrupt::check() {
+            child.kill()?;
+            child.wait()?;
+            return Err(interrupted);
+        }
+        if reminded.elapsed() >= REMINDER {
+            reminded = Instant::now();
+            let seconds = step.started.elapsed().as_secs();
+            say(&format!("    {seconds} s: {:.100}", tail(&log, 1)));
+        }
+        wait::pause();
+    };
+    if !status.success() {
+        bail!("{what} ended with {status}; its output ({}) ends:\n{}", log.display(), tail(&log, 30));
+    }
+    step.done();
+    Ok(log)
+}
+
+fn file_name(what: &str) -> String {
+    what.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(40).collect()
+}
+
+/// The last lines of a file, without cargo's messages for programs; empty if it cannot be read.
+pub fn tail(log: &Path, lines: usize) -> String {
+    let text = std::fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    let all: Vec<&str> =
+        text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with("{\"reason\"")).collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}

@@ -1,0 +1,135 @@
+//! `cargo xtask setup`: installs what building and testing need, or says exactly what to install. Running it again changes
+//! nothing and takes no time. Programs that must not run as daemons on a developer's machine are unpacked under `target/`.
+
+mod apt;
+mod linker;
+mod python;
+mod unpacked;
+
+use anyhow::{Result, bail};
+
+use crate::{build_ebpf, progress, workspace};
+
+pub use python::interpreter as python_with_grpc;
+pub use unpacked::Unpacked;
+
+/// Programs that tests and the demo call, and the Debian package each is in.
+const PROGRAMS: [(&str, &str); 13] = [
+    ("nft", "nftables"),
+    ("bpftool", "bpftool"),
+    ("ip", "iproute2"),
+    ("conntrack", "conntrack"),
+    ("curl", "curl"),
+    ("openssl", "openssl"),
+    ("cc", "gcc"),
+    ("nsenter", "util-linux"),
+    ("unshare", "util-linux"),
+    ("sysctl", "procps"),
+    ("mount", "mount"),
+    ("hostname", "hostname"),
+    ("python3", "python3"),
+];
+
+/// A Debian 12 whose packages can compile for eBPF, without rustup's nightly.
+const EBPF_COMPILER: [&str; 3] = ["rustc-web", "cargo-web", "libstd-rust-web-dev-bpf"];
+
+/// What bpf-linker is compiled against: the LLVM of that compiler.
+const LINKER_NEEDS: [&str; 6] = ["llvm-22-dev", "libpolly-22-dev", "zlib1g-dev", "libzstd-dev", "g++", "libxml2-dev"];
+
+/// What setup could not install itself.
+#[derive(Default)]
+struct Missing(Vec<String>);
+
+/// Whether everything is there. Cheap: looks, installs nothing.
+pub fn is_complete() -> bool {
+    packages_to_install().is_empty()
+        && build_ebpf::Toolchain::find().is_some()
+        && build_ebpf::linker().is_some()
+        && Unpacked::ALL.iter().all(|program| program.is_there())
+        && python::interpreter().is_some()
+}
+
+/// Runs setup if something is missing.
+///
+/// # Errors
+/// See [`run`].
+pub fn ensure() -> Result<()> {
+    if is_complete() { Ok(()) } else { run() }
+}
+
+/// Installs everything that is missing.
+///
+/// # Errors
+/// If something is missing that it may not or cannot install; the text is the list of what to do.
+pub fn run() -> Result<()> {
+    let mut missing = Missing::default();
+    missing.note(system_packages());
+    missing.note(linker::install());
+    for program in Unpacked::ALL {
+        missing.note(program.install());
+    }
+    missing.note(python::install());
+    missing.into_result()?;
+    progress::say("setup: everything is there");
+    Ok(())
+}
+
+impl Missing {
+    fn note(&mut self, step: Result<()>) {
+        if let Err(error) = step {
+            self.0.push(format!("{error:#}"));
+        }
+    }
+
+    fn into_result(self) -> Result<()> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        bail!("setup could not do everything:\n  - {}", self.0.join("\n  - "));
+    }
+}
+
+fn packages_to_install() -> Vec<&'static str> {
+    let mut packages: Vec<&str> = PROGRAMS
+        .iter()
+        .filter(|(program, _)| workspace::find_program(program).is_none())
+        .map(|(_, package)| *package)
+        .collect();
+    if build_ebpf::Toolchain::find().is_none() {
+        packages.extend(EBPF_COMPILER);
+    }
+    if build_ebpf::linker().is_none() {
+        packages.extend(LINKER_NEEDS);
+    }
+    if python::interpreter().is_none() {
+        packages.push("python3-venv");
+    }
+    packages.dedup();
+    packages
+}
+
+fn system_packages() -> Result<()> {
+    let packages = packages_to_install();
+    if packages.is_empty() {
+        return Ok(());
+    }
+    let list = packages.join(" ");
+    if !apt::is_there() {
+        let programs: Vec<_> = PROGRAMS
+            .iter()
+            .map(|(program, _)| *program)
+            .filter(|program| workspace::find_program(program).is_none())
+            .collect();
+        bail!(
+            "this is not Debian or Ubuntu: install the programs [{}], an eBPF compiler (`rustup toolchain install nightly --component rust-src`) \
+             and its linker (`cargo install bpf-linker --version 0.13.0`); Debian's names for all of it: {list}",
+            programs.join(" ")
+        );
+    }
+    if !workspace::is_root() {
+        bail!(
+            "not root: run `apt-get update && apt-get install --no-install-recommends {list}` as root, then this again"
+        );
+    }
+    apt::install(&packages)
+}

@@ -1,0 +1,43 @@
+//! bpf-linker, compiled against the LLVM of the compiler that it links for.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+
+use crate::{build_ebpf, progress, workspace};
+
+/// The version that the object was verified with, and the LLVM of Debian's eBPF compiler.
+const VERSION: &str = "0.13.0";
+const LLVM: &str = "/usr/lib/llvm-22";
+
+/// Compiles bpf-linker into `target/tools` unless one is there.
+pub(super) fn install() -> Result<()> {
+    if build_ebpf::linker().is_some() {
+        return Ok(());
+    }
+    ensure!(
+        Path::new(LLVM).join("bin/llvm-config").is_file(),
+        "bpf-linker needs {LLVM} (package llvm-22-dev), or install one that fits your compiler: `cargo install bpf-linker --version {VERSION}`"
+    );
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(std::iter::once(Path::new(LLVM).join("bin")).chain(std::env::split_paths(&path)))?;
+    let mut command = Command::new("cargo");
+    workspace::without_outer_cargo(&mut command)
+        .args([
+            "install",
+            "bpf-linker",
+            "--version",
+            VERSION,
+            "--no-default-features",
+            "--features",
+            "llvm-22",
+            "--root",
+        ])
+        .arg(workspace::tools_dir())
+        .env("LLVM_PREFIX", LLVM)
+        .env("PATH", path)
+        .current_dir(workspace::root());
+    progress::run(&format!("compile bpf-linker {VERSION} (some minutes)"), &mut command)?;
+    Ok(())
+}

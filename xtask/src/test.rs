@@ -1,0 +1,157 @@
+//! `cargo xtask test`: builds everything once and runs all tests, with the eBPF programs compiled first and the privileged
+//! suites last, one test at a time.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::{build_ebpf, progress, setup, workspace};
+
+/// Suites that load kernel programs and make namespaces: folder of the package, and the test.
+const PRIVILEGED: [(&str, &str); 2] = [("redirector", "kernel"), ("xtask", "chain")];
+
+/// What to run.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Run only tests whose names contain this
+    filter: Option<String>,
+}
+
+/// Runs all tests.
+///
+/// # Errors
+/// If something cannot be built or a test fails; under `REQUIRE_PRIVILEGED=1` also if a suite cannot run.
+pub fn run(args: &Args) -> Result<()> {
+    setup::ensure()?;
+    build_ebpf::run()?;
+    let suites = build()?;
+    // Under REQUIRE_PRIVILEGED the suites run, and fail themselves where they cannot.
+    let may_run_privileged =
+        workspace::is_root() || std::env::var_os("REQUIRE_PRIVILEGED").is_some_and(|value| value == "1");
+    let mut outcomes = Vec::new();
+    for suite in suites {
+        let started = Instant::now();
+        let verdict = if suite.is_privileged && !may_run_privileged { Verdict::Skipped } else { suite.run(args)? };
+        progress::say(&format!("==> {}: {}", suite.name, verdict.word()));
+        outcomes.push((suite.name, verdict, started.elapsed().as_secs_f32()));
+    }
+    summarize(&outcomes)
+}
+
+/// One compiled set of tests.
+#[derive(Debug, PartialEq, Eq)]
+struct Suite {
+    name: String,
+    executable: PathBuf,
+    package: PathBuf,
+    is_privileged: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Passed,
+    Failed,
+    Skipped,
+}
+
+impl Verdict {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Passed => "passed",
+            Self::Failed => "FAILED",
+            Self::Skipped => "skipped, it needs root",
+        }
+    }
+}
+
+/// One build with one set of features for every suite; it also leaves the binaries that the privileged ones run.
+fn build() -> Result<Vec<Suite>> {
+    let mut command = workspace::cargo();
+    command.args([
+        "build",
+        "--workspace",
+        "--bins",
+        "--lib",
+        "--tests",
+        "--examples",
+        "--message-format",
+        "json-render-diagnostics",
+    ]);
+    let log = progress::run("build everything", &mut command)?;
+    let messages = std::fs::read_to_string(&log).with_context(|| format!("read {}", log.display()))?;
+    let mut suites: Vec<Suite> = messages
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .filter_map(|message| Suite::of(&message))
+        .collect();
+    ensure!(!suites.is_empty(), "cargo built no tests; its messages are in {}", log.display());
+    suites.sort_by(|a, b| (a.is_privileged, &a.name).cmp(&(b.is_privileged, &b.name)));
+    Ok(suites)
+}
+
+impl Suite {
+    /// The suite that a message of cargo tells of, if it does.
+    fn of(message: &Value) -> Option<Self> {
+        if message["profile"]["test"] != true {
+            return None;
+        }
+        let package = Path::new(message["manifest_path"].as_str()?).parent()?;
+        let folder = package.file_name()?.to_str()?;
+        let (kind, test) = (message["target"]["kind"][0].as_str()?, message["target"]["name"].as_str()?);
+        let name =
+            if kind == "test" { format!("{folder}: {test}") } else { format!("{folder}: unit tests of the {kind}") };
+        let is_privileged = kind == "test" && PRIVILEGED.contains(&(folder, test));
+        Some(Self {
+            name,
+            executable: message["executable"].as_str()?.into(),
+            package: package.to_path_buf(),
+            is_privileged,
+        })
+    }
+
+    fn run(&self, args: &Args) -> Result<Verdict> {
+        progress::say(&format!("==> {}", self.name));
+        let mut command = Command::new(&self.executable);
+        workspace::without_outer_cargo(&mut command).current_dir(&self.package).args(&args.filter);
+        if self.is_privileged {
+            // They share the machine's cgroups and namespaces, and each takes long enough to want to be seen.
+            command.args(["--test-threads=1", "--nocapture"]);
+        } else {
+            command.arg("--quiet");
+        }
+        let status = command.status().with_context(|| format!("start {}", self.executable.display()))?;
+        Ok(if status.success() { Verdict::Passed } else { Verdict::Failed })
+    }
+}
+
+fn summarize(outcomes: &[(String, Verdict, f32)]) -> Result<()> {
+    progress::say("\nsummary");
+    for (suite, verdict, seconds) in outcomes {
+        progress::say(&format!("  {suite:<40} {seconds:>6.1} s  {}", verdict.word()));
+    }
+    let failed = outcomes.iter().filter(|(_, verdict, _)| *verdict == Verdict::Failed).count();
+    if failed > 0 {
+        bail!("{failed} of {} suites failed", outcomes.len());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_suite_is_read_from_the_message_of_cargo() {
+        let message = |kind: &str, test: bool| {
+            serde_json::json!({"manifest_path": "/w/xtask/Cargo.toml", "executable": "/w/t/chain-1",
+                "target": {"kind": [kind], "name": "chain"}, "profile": {"test": test}})
+        };
+        let chain = Suite::of(&message("test", true)).unwrap();
+        assert_eq!((chain.name.as_str(), chain.is_privileged), ("xtask: chain", true));
+        assert!(!Suite::of(&message("lib", true)).unwrap().is_privileged);
+        assert_eq!(Suite::of(&message("bin", false)), None);
+    }
+}
