@@ -16,6 +16,9 @@ use crate::tls::{self, TlsError};
 /// Name look-up, TCP, the forward proxy's answer and TLS together.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// TLS records that may wait to be written: several HTTP/2 frames go out in one write.
+const TLS_BUFFER: usize = 256 << 10;
+
 /// What a tunnel or a call to the proxy runs on.
 pub(crate) type Connection = TlsStream<ReadAhead<TcpStream>>;
 
@@ -75,7 +78,10 @@ pub(crate) async fn connect(
         Err(source) => return Err(ConnectError::Outbound { proxy, via, source }),
     };
     match timeout_at(deadline, tls::handshake(stream, config, server_name)).await {
-        Ok(Ok(connection)) => Ok(connection),
+        Ok(Ok(mut connection)) => {
+            connection.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
+            Ok(connection)
+        }
         Ok(Err(source)) => Err(ConnectError::Tls { proxy, via, source }),
         Err(_) => Err(ConnectError::TimedOut { proxy, via }),
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
-use culvert_tunnel::ALPN_ENROLL;
+use culvert_tunnel::{ALPN_ENROLL, NodeName};
 use rcgen::KeyPair;
 use rustls::pki_types::ServerName;
 
@@ -15,31 +15,40 @@ use crate::proxy_address::ProxyAddress;
 use crate::state::{StateDir, StateError};
 use crate::tls;
 
-/// Joins at the first proxy that answers with a certificate, and says on standard output what to do next.
+/// Joins, and says on standard output what to do next.
 ///
 /// # Errors
-/// Every proxy's reason, if none gave a certificate; a directory that belongs to another node.
+/// See [`join`]; settings of a forward proxy that cannot be used.
 pub(crate) async fn run(state_dir: &Path, args: JoinArgs) -> Result<()> {
     let outbound = Outbound::from_environment(|name| std::env::var(name).ok())?;
     let state = StateDir::new(state_dir);
+    let node = join(&outbound, &state, &args).await?;
+    println!("Joined as node {node}. Key and certificate are in {}.", state.path().display());
+    println!("Next, start the agent: {}", next_command(&state));
+    Ok(())
+}
+
+/// Joins at the first proxy that answers with a certificate.
+///
+/// # Errors
+/// Every proxy's reason, if none gave a certificate; a directory that belongs to another node.
+async fn join(outbound: &Outbound, state: &StateDir, args: &JoinArgs) -> Result<NodeName> {
     state.prepare()?;
-    let before = former_node(&state)?;
+    let before = former_node(state)?;
     let key = state.join_key()?;
-    let enrolled = enroll_anywhere(&outbound, &args, &key).await?;
-    let node = &enrolled.identity.node;
-    if let Some(before) = before.filter(|before| before != node.as_str())
+    let enrolled = enroll_anywhere(outbound, args, &key).await?;
+    let node = enrolled.identity.node;
+    if let Some(before) = before.filter(|before| *before != node)
         && !args.force
     {
         bail!(
-            "{} holds the certificate of node {before}, but the token is for node {node}: choose another --state-dir, or give \
-             --force to become {node}; the token stays good for the same command",
+            "{} holds the certificate of node {before}, but the token is for node {node}: choose another --state-dir, or repeat \
+             the command with --force to become {node}",
             state.path().display()
         );
     }
     state.store_join(&enrolled.text, &args.proxy)?;
-    println!("Joined as node {node}. Key and certificate are in {}.", state.path().display());
-    println!("Next, start the agent: {}", next_command(&state));
-    Ok(())
+    Ok(node)
 }
 
 fn next_command(state: &StateDir) -> String {
@@ -51,9 +60,9 @@ fn next_command(state: &StateDir) -> String {
 }
 
 /// The node that the directory belongs to. A certificate that cannot be read any more belongs to nobody.
-fn former_node(state: &StateDir) -> Result<Option<String>> {
+fn former_node(state: &StateDir) -> Result<Option<NodeName>> {
     match state.identity() {
-        Ok(text) => Ok(text.parse().ok().map(|identity| identity.node.as_str().to_owned())),
+        Ok(text) => Ok(text.parse().ok().map(|identity| identity.node)),
         Err(StateError::NotJoined(_) | StateError::Parse { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }
@@ -76,4 +85,131 @@ async fn enroll_at(outbound: &Outbound, proxy: &ProxyAddress, args: &JoinArgs, k
     let config = tls::pinned(args.ca_pin, ALPN_ENROLL);
     let connection = connect(outbound, proxy, config, &server_name).await?;
     enroll::join(connection, &args.token, key, &args.server_name).await.with_context(|| format!("proxy {proxy}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::args::Token;
+    use crate::pin::Pin;
+    use crate::test_pki::Authority;
+    use crate::test_proxy::TestProxy;
+
+    struct Node {
+        root: TempDir,
+        args: JoinArgs,
+    }
+
+    impl Node {
+        /// A node about to join at `proxy` with the token that its fake takes for `edge-1`.
+        fn new(proxy: &TestProxy) -> Self {
+            let args = JoinArgs {
+                proxy: vec![proxy.address.clone()],
+                ca_pin: Pin::of(&proxy.authority.certificate()),
+                token: Token("good-edge-1".to_owned()),
+                server_name: culvert_tunnel::PROXY_SERVER_NAME.to_owned(),
+                force: false,
+            };
+            Self { root: tempfile::tempdir().unwrap(), args }
+        }
+
+        fn state(&self) -> StateDir {
+            StateDir::new(self.root.path())
+        }
+
+        async fn join(&self) -> Result<NodeName, String> {
+            let outbound = Outbound::from_environment(|_| None).unwrap();
+            join(&outbound, &self.state(), &self.args).await.map_err(|error| format!("{error:#}"))
+        }
+
+        async fn refusal(&self) -> String {
+            self.join().await.unwrap_err()
+        }
+    }
+
+    async fn closed_port() -> ProxyAddress {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        listener.local_addr().unwrap().to_string().parse().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_token_becomes_a_certificate_and_the_proxies_are_remembered() {
+        let proxy = TestProxy::start().await;
+        let node = Node::new(&proxy);
+        assert_eq!(node.join().await.unwrap().as_str(), "edge-1");
+        assert_eq!(node.state().identity().unwrap().parse().unwrap().node.as_str(), "edge-1");
+        assert_eq!(node.state().joined().unwrap().proxies, [proxy.address.clone()]);
+    }
+
+    #[tokio::test]
+    async fn another_authority_gets_no_token_and_the_error_says_what_it_may_be() {
+        let proxy = TestProxy::start().await;
+        let mut node = Node::new(&proxy);
+        node.args.ca_pin = Pin::of(&Authority::new("culvert").certificate());
+        let error = node.refusal().await;
+        assert!(error.contains("not the one that made the token"), "{error}");
+        assert_eq!(proxy.joins(), 0);
+    }
+
+    #[tokio::test]
+    async fn what_the_proxy_says_of_a_bad_token_is_passed_on_without_the_token() {
+        let proxy = TestProxy::start().await;
+        let mut node = Node::new(&proxy);
+        node.args.token = Token("hush-hush".to_owned());
+        let error = node.refusal().await;
+        assert!(error.contains("this token was used already"), "{error}");
+        assert!(!error.contains("hush-hush"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn an_unreachable_proxy_is_named_and_the_next_one_tried() {
+        let proxy = TestProxy::start().await;
+        let mut node = Node::new(&proxy);
+        let closed = closed_port().await;
+        node.args.proxy = vec![closed.clone()];
+        let error = node.refusal().await;
+        assert!(error.contains(&closed.to_string()) && error.contains("refused"), "{error}");
+        node.args.proxy.push(proxy.address.clone());
+        node.join().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_forward_proxy_on_the_way_is_named() {
+        let proxy = TestProxy::start().await;
+        let node = Node::new(&proxy);
+        let forward = closed_port().await.to_string();
+        let outbound = Outbound::from_environment(|name| (name == "HTTPS_PROXY").then(|| forward.clone())).unwrap();
+        let error = join(&outbound, &node.state(), &node.args).await.unwrap_err();
+        assert!(format!("{error:#}").contains(&format!("through HTTPS_PROXY {forward}")), "{error:#}");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_speaks_no_tls_is_told_apart() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut node = Node::new(&TestProxy::start().await);
+        node.args.proxy = vec![listener.local_addr().unwrap().to_string().parse().unwrap()];
+        let greeter = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            tokio::io::AsyncWriteExt::write_all(&mut stream, b"SSH-2.0-OpenSSH_9.2\r\n").await.unwrap();
+            stream
+        };
+        let (_stream, error) = tokio::join!(greeter, node.refusal());
+        assert!(error.contains("agent port"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_directory_of_another_node_is_kept_unless_forced() {
+        let proxy = TestProxy::start().await;
+        let mut node = Node::new(&proxy);
+        node.join().await.unwrap();
+        node.args.token = Token("good-edge-2".to_owned());
+        let error = node.refusal().await;
+        assert!(error.contains("edge-1") && error.contains("edge-2") && error.contains("--force"), "{error}");
+        assert_eq!(node.state().identity().unwrap().parse().unwrap().node.as_str(), "edge-1");
+        node.args.force = true;
+        assert_eq!(node.join().await.unwrap().as_str(), "edge-2");
+        assert!(proxy.last_two_keys_are_equal(), "the token was used up by this key");
+    }
 }

@@ -23,6 +23,8 @@ mod slot;
 mod state;
 #[cfg(test)]
 mod test_pki;
+#[cfg(test)]
+mod test_proxy;
 mod tls;
 mod tunnels;
 

@@ -129,6 +129,8 @@ fn retry_after(failures: u32, chance: f64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::certificates::Source;
+    use crate::test_proxy::TestProxy;
 
     const DAY: Duration = Duration::from_secs(86_400);
 
@@ -159,6 +161,30 @@ mod tests {
         assert!(due(days(10, 40), Some(at(0)), 0.0) < at(40), "stored before it was valid");
         assert!(due(days(0, 30), Some(at(50)), 0.0) < at(30), "stored after it ended");
         assert!(due(days(0, 30), None, 1.0) < at(30), "no one knows when it was stored");
+    }
+
+    #[tokio::test]
+    async fn a_renewal_replaces_key_and_certificate_for_the_next_connection() {
+        let proxy = TestProxy::start().await;
+        let root = tempfile::tempdir().unwrap();
+        let state = StateDir::new(root.path());
+        state.store_join(&proxy.identity("edge-1"), std::slice::from_ref(&proxy.address)).unwrap();
+        let source = Source::Joined { state: state.clone(), server_name: None };
+        let renewal = Renewal {
+            certificates: Arc::new(Certificates::load(source).unwrap()),
+            outbound: Arc::new(Outbound::from_environment(|_| None).unwrap()),
+            proxies: vec![proxy.address.clone()],
+            metrics: Arc::default(),
+            gate: culvert_daemon::Readiness::default().gate("certificate"),
+        };
+        let before = renewal.certificates.current();
+        let mut failures = Failures { count: 3, not_before: None };
+        renewal.renew(&before, &state, &mut failures).await;
+        let after = renewal.certificates.current();
+        assert_eq!(failures.count, 0);
+        assert_ne!(after.chain, before.chain);
+        assert_ne!(after.key, before.key);
+        assert_eq!(state.identity().unwrap().parse().unwrap().chain, after.chain);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! One tunnel's place: sets a tunnel up, serves it, and when it ends sets up the next, for ever.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use culvert_daemon::{Drain, VERSION};
 use culvert_tunnel::proto::tunnel::DescribeResponse;
 use culvert_tunnel::{ALPN_TUNNEL, AgentTunnel, AgentTunnelState, DEFAULT_MAX_STREAMS, TunnelError};
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::time::{Instant, timeout};
 
 use crate::allow::AllowList;
@@ -24,6 +25,10 @@ use crate::tunnels::{Place, SlotName};
 
 /// Bytes of HTTP/2's preface: enough to see that the proxy took the tunnel.
 const PREFACE: usize = 24;
+/// What a proxy sends in place of HTTP/2's preface when it does not take the node: this word, the reason, and a line end.
+const REFUSED: &[u8] = b"REFUSED ";
+/// Longest reason that is read.
+const REASON_MAX: u64 = 512;
 
 /// What all slots share.
 #[derive(Debug)]
@@ -44,8 +49,10 @@ enum SlotError {
     Connect(#[from] ConnectError),
     #[error(transparent)]
     Tls(#[from] TlsError),
-    #[error("the proxy closed the tunnel before using it: it does not take this node; see the proxy's log")]
-    Dismissed,
+    #[error("the proxy does not take this node: {0}; if it was removed, join again with a new token")]
+    Refused(String),
+    #[error("the proxy closed the tunnel before using it; its log says why")]
+    Dismissed(#[source] Option<io::Error>),
     #[error("the proxy did not begin to use the tunnel in time")]
     Unused,
     #[error("the tunnel ended")]
@@ -57,7 +64,8 @@ impl SlotError {
         match self {
             Self::Connect(error) => error.is_refusal(),
             Self::Tls(error) => matches!(error, TlsError::Refused(_)),
-            Self::Dismissed | Self::Unused | Self::Tunnel(_) => false,
+            Self::Refused(_) => true,
+            Self::Dismissed(_) | Self::Unused | Self::Tunnel(_) => false,
         }
     }
 
@@ -67,7 +75,8 @@ impl SlotError {
             Self::Connect(error) => Some(error.reason()),
             Self::Tls(_) if self.is_refusal() => Some("refused"),
             Self::Tls(_) => Some("tls"),
-            Self::Dismissed => Some("dismissed"),
+            Self::Refused(_) => Some("refused"),
+            Self::Dismissed(_) => Some("dismissed"),
             Self::Unused => Some("timed_out"),
             Self::Tunnel(_) => None,
         }
@@ -162,10 +171,150 @@ impl Slot {
 /// now is it known whether the proxy takes this agent.
 async fn taken(connection: Connection, server_name: &ServerName<'_>) -> Result<BufReader<Connection>, SlotError> {
     let mut connection = BufReader::with_capacity(PREFACE, connection);
-    match timeout(CONNECT_TIMEOUT, connection.fill_buf()).await {
-        Ok(Ok([])) => Err(SlotError::Dismissed),
-        Ok(Ok(_)) => Ok(connection),
-        Ok(Err(error)) => Err(TlsError::of(error, server_name).into()),
-        Err(_) => Err(SlotError::Unused),
+    let first = timeout(CONNECT_TIMEOUT, connection.fill_buf()).await.map_err(|_| SlotError::Unused)?;
+    match first {
+        Ok([]) => Err(SlotError::Dismissed(None)),
+        Ok(bytes) if bytes.starts_with(REFUSED) => Err(refusal(connection).await),
+        Ok(_) => Ok(connection),
+        Err(error) if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => {
+            Err(SlotError::Dismissed(Some(error)))
+        }
+        Err(error) => Err(TlsError::of(error, server_name).into()),
+    }
+}
+
+async fn refusal(connection: BufReader<Connection>) -> SlotError {
+    let mut line = Vec::new();
+    let mut limited = connection.take(REASON_MAX);
+    // Whatever came of the line in time is the reason.
+    let _whole = timeout(CONNECT_TIMEOUT, limited.read_until(b'\n', &mut line)).await;
+    let text = String::from_utf8_lossy(line.strip_prefix(REFUSED).unwrap_or(&line)).into_owned();
+    SlotError::Refused(text.trim().replace(char::is_control, " "))
+}
+
+#[cfg(test)]
+mod tests {
+    use culvert_daemon::Readiness;
+    use culvert_tunnel::proto::tunnel::{DescribeRequest, Open};
+    use culvert_tunnel::{ProxyTunnel, Tunnel};
+    use tempfile::TempDir;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+    use tokio::task::JoinSet;
+
+    use super::*;
+    use crate::certificates::Source;
+    use crate::state::StateDir;
+    use crate::test_pki::Authority;
+    use crate::test_proxy::{ServerTunnel, TestProxy};
+    use crate::tunnels::Tunnels;
+
+    /// An agent with one slot, of node `edge-1`.
+    struct Agent {
+        readiness: Readiness,
+        drain: Drain,
+        task: JoinSet<()>,
+        _root: TempDir,
+    }
+
+    impl Agent {
+        fn start(proxy: &TestProxy, allow: AllowList) -> Self {
+            let root = tempfile::tempdir().unwrap();
+            let state = StateDir::new(root.path());
+            state.store_join(&proxy.identity("edge-1"), std::slice::from_ref(&proxy.address)).unwrap();
+            let shared = Shared {
+                certificates: Arc::new(Certificates::load(Source::Joined { state, server_name: None }).unwrap()),
+                outbound: Arc::new(Outbound::from_environment(|_| None).unwrap()),
+                allow: Arc::new(allow),
+                metrics: Arc::default(),
+                stream_window: culvert_tunnel::DEFAULT_STREAM_WINDOW,
+                instance: "test".to_owned(),
+            };
+            let (readiness, drain) = (Readiness::default(), Drain::default());
+            let name = SlotName { proxy: proxy.address.clone(), number: 0 };
+            let place = Tunnels::new(readiness.gate("tunnel")).place(name.clone());
+            let mut task = JoinSet::new();
+            task.spawn(Slot { name, shared: Arc::new(shared), place }.run(drain.clone()));
+            Self { readiness, drain, task, _root: root }
+        }
+
+        /// Waits until the tunnel's gate says so.
+        async fn until_missing(&self, expected: impl Fn(&str) -> bool) {
+            let wait = async {
+                while !self.readiness.missing().iter().any(|(_, reason)| expected(reason)) {
+                    tokio::task::yield_now().await;
+                }
+            };
+            timeout(Duration::from_secs(10), wait).await.unwrap_or_else(|_| panic!("{:?}", self.readiness.missing()));
+        }
+    }
+
+    async fn establish(tunnel: ServerTunnel) -> (Tunnel, JoinSet<Result<(), TunnelError>>) {
+        let last_read = tunnel.get_ref().0.last_read();
+        let settings = ProxyTunnel { stream_window: 1 << 20, max_streams: 8 };
+        let (tunnel, driver) = settings.establish(tunnel, last_read).await.unwrap();
+        let mut task = JoinSet::new();
+        task.spawn(driver.run());
+        (tunnel, task)
+    }
+
+    #[tokio::test]
+    async fn a_tunnel_that_ends_is_followed_by_another_in_the_same_slot() {
+        let mut proxy = TestProxy::start().await;
+        let _agent = Agent::start(&proxy, AllowList::default());
+        for _ in 0..2 {
+            let (tunnel, _task) = establish(proxy.tunnel_rx.recv().await.unwrap()).await;
+            let described = tunnel.describe(&DescribeRequest::default()).await.unwrap();
+            assert_eq!(described.slot, format!("{}/0", proxy.address));
+            assert_eq!((described.instance.as_str(), described.version.as_str()), ("test", VERSION));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_drain_lets_open_streams_end_first() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut proxy = TestProxy::start().await;
+        let mut agent = Agent::start(&proxy, AllowList { ports: [port].into(), ..AllowList::default() });
+        let (tunnel, mut driver) = establish(proxy.tunnel_rx.recv().await.unwrap()).await;
+        let stream = tunnel.open(Open { port: port.into(), ..Open::default() }).await.unwrap();
+        let (mut backend, _) = listener.accept().await.unwrap();
+        agent.drain.begin();
+        while tunnel.open(Open { port: port.into(), ..Open::default() }).await.is_ok() {}
+        assert!(agent.task.try_join_next().is_none(), "the open stream holds the tunnel");
+        backend.write_all(b"last words").await.unwrap();
+        drop((stream, backend, tunnel));
+        agent.task.join_next().await.unwrap().unwrap();
+        driver.join_next().await.unwrap().unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_refused_certificate_is_told_with_the_fix() {
+        let authority = Arc::new(Authority::new("culvert"));
+        let proxy = TestProxy::with_agents_of(authority, Some(&Authority::new("other"))).await;
+        let agent = Agent::start(&proxy, AllowList::default());
+        agent
+            .until_missing(|reason| {
+                reason.contains("refuses this agent's certificate") && reason.contains("join again")
+            })
+            .await;
+    }
+
+    #[tokio::test]
+    async fn the_proxys_own_words_on_a_refusal_are_passed_on() {
+        let mut proxy = TestProxy::start().await;
+        let agent = Agent::start(&proxy, AllowList::default());
+        let mut tunnel = proxy.tunnel_rx.recv().await.unwrap();
+        tunnel.write_all(b"REFUSED node edge-1 was removed\n").await.unwrap();
+        agent.until_missing(|reason| reason.contains("node edge-1 was removed;")).await;
+    }
+
+    #[tokio::test]
+    async fn a_proxy_that_hangs_up_is_tried_again() {
+        let mut proxy = TestProxy::start().await;
+        let agent = Agent::start(&proxy, AllowList::default());
+        drop(proxy.tunnel_rx.recv().await.unwrap());
+        agent.until_missing(|reason| reason.contains("closed the tunnel before using it")).await;
+        proxy.tunnel_rx.recv().await.unwrap();
     }
 }

@@ -34,6 +34,8 @@ pub(crate) enum TlsError {
     Refused(#[source] Error),
     #[error("TLS ended early: is this the proxy's agent port?")]
     Ended(#[source] io::Error),
+    #[error("the other end does not speak TLS: is this the proxy's agent port?")]
+    NotTls(#[source] Error),
     #[error("the other end speaks TLS, but not Culvert's protocol: is this the proxy's agent port?")]
     NoCommonProtocol,
     #[error("TLS handshake")]
@@ -67,6 +69,7 @@ impl TlsError {
             Error::NoApplicationProtocol | Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
                 Self::NoCommonProtocol
             }
+            Error::InvalidMessage(_) => Self::NotTls(tls),
             Error::AlertReceived(alert) if is_refusal(*alert) => Self::Refused(tls),
             _ => Self::Handshake(error),
         }

@@ -1,0 +1,157 @@
+//! A proxy's agent port for tests: real TLS, gRPC and tunnels; the trust behind them is a fake.
+
+use std::sync::{Arc, Mutex};
+
+use culvert_tunnel::proto::enroll::enroll_server::{Enroll, EnrollServer};
+use culvert_tunnel::proto::enroll::{Certificate, JoinRequest, RenewRequest};
+use culvert_tunnel::{ALPN_ENROLL, ALPN_TUNNEL, PROXY_SERVER_NAME, ReadAhead};
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::RootCertStore;
+use rustls::server::WebPkiClientVerifier;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tonic::{Request, Response, Status};
+use tower_service::Service;
+
+use crate::identity::IdentityText;
+use crate::proxy_address::ProxyAddress;
+use crate::test_pki::Authority;
+use crate::tls::provider;
+
+/// A tunnel as the proxy sees it, its client certificate accepted.
+pub(crate) type ServerTunnel = TlsStream<ReadAhead<TcpStream>>;
+
+/// Takes tokens `good-NODE`, and any agent with a certificate of its authority.
+pub(crate) struct TestProxy {
+    pub(crate) address: ProxyAddress,
+    pub(crate) authority: Arc<Authority>,
+    pub(crate) tunnel_rx: mpsc::Receiver<ServerTunnel>,
+    seen: Arc<Seen>,
+    _tasks: JoinSet<()>,
+}
+
+/// The certificate requests of joins.
+#[derive(Default)]
+struct Seen(Mutex<Vec<Vec<u8>>>);
+
+#[derive(Clone)]
+struct FakeEnroll {
+    authority: Arc<Authority>,
+    seen: Arc<Seen>,
+}
+
+impl TestProxy {
+    pub(crate) async fn start() -> Self {
+        Self::with_agents_of(Arc::new(Authority::new("culvert")), None).await
+    }
+
+    /// A proxy whose own certificate is of one authority and that takes agents of another.
+    pub(crate) async fn with_agents_of(authority: Arc<Authority>, agents: Option<&Authority>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string().parse().unwrap();
+        let acceptor = TlsAcceptor::from(Arc::new(server_config(&authority, agents.unwrap_or(&authority))));
+        let seen = Arc::<Seen>::default();
+        let enroll = FakeEnroll { authority: authority.clone(), seen: seen.clone() };
+        let (tunnel_tx, tunnel_rx) = mpsc::channel(16);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(accept(listener, acceptor, enroll, tunnel_tx));
+        Self { address, authority, tunnel_rx, seen, _tasks: tasks }
+    }
+
+    /// What an agent of this proxy has after its join.
+    pub(crate) fn identity(&self, node: &str) -> IdentityText {
+        IdentityText::for_tests(&self.authority, node)
+    }
+
+    pub(crate) fn joins(&self) -> usize {
+        self.seen.0.lock().unwrap().len()
+    }
+
+    pub(crate) fn last_two_keys_are_equal(&self) -> bool {
+        let requests = self.seen.0.lock().unwrap();
+        let key = |csr: &Vec<u8>| {
+            let request = rcgen::CertificateSigningRequestParams::from_der(&csr.clone().into()).unwrap();
+            rcgen::PublicKeyData::der_bytes(&request.public_key).to_vec()
+        };
+        matches!(requests.as_slice(), [.., first, second] if key(first) == key(second))
+    }
+}
+
+fn server_config(authority: &Authority, agents: &Authority) -> rustls::ServerConfig {
+    let issued = authority.issue(PROXY_SERVER_NAME);
+    let mut roots = RootCertStore::empty();
+    roots.add(agents.certificate()).unwrap();
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
+        .allow_unauthenticated()
+        .build()
+        .unwrap();
+    let mut config = rustls::ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(issued.chain_with_ca.clone(), issued.private_key())
+        .unwrap();
+    config.alpn_protocols = vec![ALPN_TUNNEL.to_vec(), ALPN_ENROLL.to_vec()];
+    config
+}
+
+async fn accept(
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    enroll: FakeEnroll,
+    tunnel_tx: mpsc::Sender<ServerTunnel>,
+) {
+    let mut connections = JoinSet::new();
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        let (acceptor, enroll, tunnel_tx) = (acceptor.clone(), enroll.clone(), tunnel_tx.clone());
+        connections.spawn(async move {
+            let Ok(stream) = acceptor.accept(ReadAhead::new(stream)).await else { return };
+            if stream.get_ref().1.alpn_protocol() == Some(ALPN_ENROLL) {
+                serve_enroll(stream, enroll).await;
+            } else {
+                // A test that has seen enough drops the receiver.
+                let _unwanted = tunnel_tx.send(stream).await;
+            }
+        });
+    }
+}
+
+async fn serve_enroll(stream: ServerTunnel, enroll: FakeEnroll) {
+    let server = EnrollServer::new(enroll);
+    let service = service_fn(move |request| server.clone().call(request));
+    // The agent just leaves after its call.
+    let _left = http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+}
+
+#[tonic::async_trait]
+impl Enroll for FakeEnroll {
+    async fn join(&self, request: Request<JoinRequest>) -> Result<Response<Certificate>, Status> {
+        let request = request.into_inner();
+        self.seen.0.lock().unwrap().push(request.csr.clone());
+        match request.token.strip_prefix("good-") {
+            Some(node) => Ok(Response::new(self.certificate(request.csr, node))),
+            None => Err(Status::permission_denied("this token was used already; make a new one")),
+        }
+    }
+
+    async fn renew(&self, request: Request<RenewRequest>) -> Result<Response<Certificate>, Status> {
+        Ok(Response::new(self.certificate(request.into_inner().csr, "edge-1")))
+    }
+}
+
+impl FakeEnroll {
+    fn certificate(&self, csr: Vec<u8>, node: &str) -> Certificate {
+        Certificate {
+            chain_pem: self.authority.sign(csr, node),
+            ca_pem: self.authority.pem(),
+            node: node.to_owned(),
+            server_name: PROXY_SERVER_NAME.to_owned(),
+        }
+    }
+}
