@@ -1,0 +1,347 @@
+//! The certificate authority: makes the proxy's own certificate and those of agents.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use culvert_daemon::write_atomic;
+use culvert_tunnel::NodeName;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKey, PublicKeyData, SerialNumber,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use sha2::{Digest, Sha256};
+
+use crate::clock::UnixTime;
+use crate::identity::{Leaf, Serial};
+use crate::state::{StateDir, read_bounded};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// Nobody visits every edge node again to change the authority that it pinned.
+const AUTHORITY_LIFETIME: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+/// The proxy's own certificate lives in memory only; it is made anew long before this is over.
+const SERVER_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
+/// A request with an RSA key of 8192 bits takes 2 KiB.
+const MAX_CSR_BYTES: usize = 8 << 10;
+const CERT_FILE: &str = "ca.crt";
+const KEY_FILE: &str = "ca.key";
+
+/// Why certificates cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AuthorityError {
+    #[error("read {}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("write {}", path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("{}: {problem}", path.display())]
+    Unusable { path: PathBuf, problem: String },
+    #[error("{} is there but {} is missing: restore it, or move the former away to make a new authority, with which all agents have to join again", present.display(), missing.display())]
+    Half { present: PathBuf, missing: PathBuf },
+    #[error("sign a certificate for {subject}")]
+    Sign { subject: String, source: rcgen::Error },
+}
+
+/// Why a certificate signing request is refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CsrError {
+    #[error("the certificate signing request has {0} bytes, at most {MAX_CSR_BYTES} are read")]
+    TooLarge(usize),
+    #[error("the certificate signing request is not PKCS#10 in DER with a valid signature of its own: {0}")]
+    Malformed(rcgen::Error),
+    #[error("the certificate signing request has a key of a kind that is not taken: use ECDSA P-256 or P-384, or Ed25519")]
+    KeyKind,
+}
+
+/// A public key whose owner proved to have the private one.
+#[derive(Clone, Debug)]
+pub(crate) struct ProvenKey(PublicKey);
+
+/// A certificate that was made for a node.
+#[derive(Debug)]
+pub(crate) struct NodeCertificate {
+    pub(crate) pem: String,
+    pub(crate) serial: Serial,
+    pub(crate) expires: UnixTime,
+}
+
+/// The proxy's certificate, its chain and key.
+#[derive(Debug)]
+pub(crate) struct ServerCertificate {
+    pub(crate) chain: Vec<CertificateDer<'static>>,
+    pub(crate) key: PrivateKeyDer<'static>,
+}
+
+/// Signs certificates.
+pub(crate) struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    /// The first signs; the others are trusted besides, while one authority takes over from another.
+    certificates: Vec<CertificateDer<'static>>,
+    pem: String,
+}
+
+impl ProvenKey {
+    /// Takes the key, and nothing else, out of a PKCS#10 request in DER.
+    pub(crate) fn from_csr(der: &[u8]) -> Result<Self, CsrError> {
+        if der.len() > MAX_CSR_BYTES {
+            return Err(CsrError::TooLarge(der.len()));
+        }
+        let csr = CertificateSigningRequestParams::from_der(&CertificateSigningRequestDer::from(der))
+            .map_err(CsrError::Malformed)?;
+        let taken = [&rcgen::PKCS_ECDSA_P256_SHA256, &rcgen::PKCS_ECDSA_P384_SHA384, &rcgen::PKCS_ED25519];
+        match taken.iter().any(|kind| **kind == *csr.public_key.algorithm()) {
+            true => Ok(Self(csr.public_key)),
+            false => Err(CsrError::KeyKind),
+        }
+    }
+
+    /// SHA-256 of the key, to know it again.
+    pub(crate) fn digest(&self) -> [u8; 32] {
+        Sha256::digest(self.0.der_bytes()).into()
+    }
+}
+
+impl Authority {
+    /// The authority in the state directory, made on the first start.
+    pub(crate) fn embedded(state: &StateDir) -> Result<Self, AuthorityError> {
+        let (cert, key) = (state.join(CERT_FILE), state.join(KEY_FILE));
+        match (cert.exists(), key.exists()) {
+            (true, true) => Self::from_files(&cert, &key),
+            (true, false) => Err(AuthorityError::Half { present: cert, missing: key }),
+            (false, true) => Self::certify(&cert, &key),
+            (false, false) => {
+                let made = KeyPair::generate().map_err(|source| sign_error("the authority", source))?;
+                write(&key, made.serialize_pem().as_bytes(), 0o600)?;
+                Self::certify(&cert, &key)
+            }
+        }
+    }
+
+    /// An authority's own certificate for the key in a file.
+    fn certify(cert: &Path, key: &Path) -> Result<Self, AuthorityError> {
+        let pair = read_key(key)?;
+        let mut params = params("Culvert authority", UnixTime::now(), DAY, AUTHORITY_LIFETIME);
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let made = params.self_signed(&pair).map_err(|source| sign_error("the authority", source))?;
+        write(cert, made.pem().as_bytes(), 0o644)?;
+        tracing::info!(file = %cert.display(), "certificate authority made");
+        Self::from_files(cert, key)
+    }
+
+    /// An authority from PEM files: its certificate, perhaps with others that are to be trusted too, and its key.
+    pub(crate) fn from_files(cert: &Path, key: &Path) -> Result<Self, AuthorityError> {
+        let pem = read(cert)?;
+        let certificates = read_certificates(cert)?;
+        let pair = read_key(key)?;
+        let unusable = |path: &Path, problem: String| AuthorityError::Unusable { path: path.to_owned(), problem };
+        let own = Leaf::read(&certificates[0]).map_err(|error| unusable(cert, error.to_string()))?;
+        if !own.may_sign {
+            let problem = "its first certificate is no authority's: give the certificate that has CA:TRUE first";
+            return Err(unusable(cert, problem.to_owned()));
+        }
+        if own.public_key != pair.public_key_raw() {
+            return Err(unusable(key, format!("is not the key of the first certificate in {}", cert.display())));
+        }
+        let issuer = Issuer::from_ca_cert_der(&certificates[0], pair)
+            .map_err(|error| unusable(cert, error.to_string()))?;
+        Ok(Self { issuer, certificates, pem })
+    }
+
+    /// What agents check when they join: `sha256:` and the digest of the authority's certificate.
+    pub(crate) fn pin(&self) -> String {
+        let digest = Sha256::digest(&self.certificates[0]);
+        format!("sha256:{}", hex(&digest))
+    }
+
+    /// The certificates that agents trust for proxies and the proxy for agents.
+    pub(crate) fn certificates(&self) -> &[CertificateDer<'static>] {
+        &self.certificates
+    }
+
+    /// The same in PEM.
+    pub(crate) fn pem(&self) -> &str {
+        &self.pem
+    }
+
+    /// A certificate for the proxy under these names, DNS names or IP addresses.
+    pub(crate) fn server_certificate(&self, names: &[String], now: UnixTime) -> Result<ServerCertificate, AuthorityError> {
+        let subject = names.first().map_or("culvert-proxy", String::as_str);
+        let failed = |source| sign_error(subject, source);
+        let pair = KeyPair::generate().map_err(failed)?;
+        let mut params = params(subject, now, DAY, SERVER_LIFETIME);
+        params.subject_alt_names = CertificateParams::new(names).map_err(failed)?.subject_alt_names;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let made = params.signed_by(&pair, &self.issuer).map_err(failed)?;
+        Ok(ServerCertificate {
+            chain: vec![made.der().clone(), self.certificates[0].clone()],
+            key: PrivatePkcs8KeyDer::from(pair.serialize_der()).into(),
+        })
+    }
+
+    /// A certificate that makes the key's owner the node.
+    pub(crate) fn node_certificate(
+        &self,
+        node: &NodeName,
+        key: &ProvenKey,
+        lifetime: Duration,
+        now: UnixTime,
+    ) -> Result<NodeCertificate, AuthorityError> {
+        let failed = |source| sign_error(node.as_str(), source);
+        let serial = Serial::random();
+        let mut params = params(node.as_str(), now, lifetime.min(DAY), lifetime);
+        params.subject_alt_names =
+            CertificateParams::new(vec![node.as_str().to_owned()]).map_err(failed)?.subject_alt_names;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        params.serial_number = Some(SerialNumber::from_slice(serial.as_bytes()));
+        let made = params.signed_by(&key.0, &self.issuer).map_err(failed)?;
+        Ok(NodeCertificate { pem: made.pem(), serial, expires: now + lifetime })
+    }
+}
+
+impl std::fmt::Debug for Authority {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Authority").field("pin", &self.pin()).finish_non_exhaustive()
+    }
+}
+
+/// The certificates in a PEM file: at least one.
+pub(crate) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, AuthorityError> {
+    let unusable = |problem: String| AuthorityError::Unusable { path: path.to_owned(), problem };
+    let pem = read(path)?;
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem.as_bytes())
+        .collect::<Result<_, _>>()
+        .map_err(|error| unusable(format!("is not PEM: {error}")))?;
+    match certificates.is_empty() {
+        true => Err(unusable("has no certificate in PEM (-----BEGIN CERTIFICATE-----)".to_owned())),
+        false => Ok(certificates),
+    }
+}
+
+/// The private key in a PEM file.
+pub(crate) fn read_private_key(path: &Path) -> Result<PrivateKeyDer<'static>, AuthorityError> {
+    PrivateKeyDer::from_pem_slice(read(path)?.as_bytes()).map_err(|error| AuthorityError::Unusable {
+        path: path.to_owned(),
+        problem: format!("has no private key in PEM: {error}"),
+    })
+}
+
+/// Lower-case hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn read_key(path: &Path) -> Result<KeyPair, AuthorityError> {
+    let key = read_private_key(path)?;
+    KeyPair::try_from(&key).map_err(|error| AuthorityError::Unusable {
+        path: path.to_owned(),
+        problem: format!("its key cannot sign certificates: {error}"),
+    })
+}
+
+fn params(common_name: &str, now: UnixTime, backdate: Duration, lifetime: Duration) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    // RFC 5280 bounds common names to 64 characters; who a certificate names is in the SAN.
+    params.distinguished_name.push(DnType::CommonName, common_name.chars().take(64).collect::<String>());
+    params.not_before = now.before(backdate).to_date();
+    params.not_after = (now + lifetime).to_date();
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.use_authority_key_identifier_extension = true;
+    params
+}
+
+fn read(path: &Path) -> Result<String, AuthorityError> {
+    read_bounded(path).map_err(|source| AuthorityError::Read { path: path.to_owned(), source })
+}
+
+fn write(path: &Path, contents: &[u8], mode: u32) -> Result<(), AuthorityError> {
+    write_atomic(path, contents, mode).map_err(|source| AuthorityError::Write { path: path.to_owned(), source })
+}
+
+fn sign_error(subject: &str, source: rcgen::Error) -> AuthorityError {
+    AuthorityError::Sign { subject: subject.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn csr(names: &[&str], pair: &KeyPair) -> Vec<u8> {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        CertificateParams::new(names).unwrap().serialize_request(pair).unwrap().der().to_vec()
+    }
+
+    #[test]
+    fn the_embedded_authority_is_made_once_and_its_key_is_private() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let state = StateDir::open(directory.path()).unwrap();
+        let pin = Authority::embedded(&state).unwrap().pin();
+        assert_eq!(Authority::embedded(&state).unwrap().pin(), pin);
+        assert!(pin.starts_with("sha256:") && pin.len() == 7 + 64);
+        assert_eq!(std::fs::metadata(state.join(KEY_FILE)).unwrap().permissions().mode() & 0o777, 0o600);
+        std::fs::remove_file(state.join(KEY_FILE)).unwrap();
+        let error = Authority::embedded(&state).unwrap_err().to_string();
+        assert!(error.contains("ca.key") && error.contains("join again"), "{error}");
+    }
+
+    #[test]
+    fn names_in_a_request_are_ignored() {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = Authority::embedded(&StateDir::open(directory.path()).unwrap()).unwrap();
+        let pair = KeyPair::generate().unwrap();
+        let key = ProvenKey::from_csr(&csr(&["edge-2", "culvert-proxy"], &pair)).unwrap();
+        let now = UnixTime::now();
+        let made = authority.node_certificate(&"edge-1".parse().unwrap(), &key, 30 * DAY, now).unwrap();
+        let der = CertificateDer::from_pem_slice(made.pem.as_bytes()).unwrap();
+        let leaf = Leaf::read(&der).unwrap();
+        assert_eq!(leaf.names, ["edge-1"]);
+        assert_eq!(leaf.serial, made.serial);
+        assert_eq!(leaf.public_key, pair.public_key_raw());
+        assert_eq!((leaf.not_before, leaf.not_after), (now.before(DAY), now + 30 * DAY));
+        assert!(!leaf.may_sign);
+    }
+
+    #[test]
+    fn short_certificates_are_backdated_by_their_lifetime() {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = Authority::embedded(&StateDir::open(directory.path()).unwrap()).unwrap();
+        let key = ProvenKey::from_csr(&csr(&[], &KeyPair::generate().unwrap())).unwrap();
+        let (now, minute) = (UnixTime::now(), Duration::from_secs(60));
+        let made = authority.node_certificate(&"edge-1".parse().unwrap(), &key, minute, now).unwrap();
+        let leaf = Leaf::read(&CertificateDer::from_pem_slice(made.pem.as_bytes()).unwrap()).unwrap();
+        assert_eq!((leaf.not_before, leaf.not_after), (now.before(minute), now + minute));
+    }
+
+    #[test]
+    fn bad_requests_are_refused() {
+        let pair = KeyPair::generate().unwrap();
+        let mut forged = csr(&["edge-1"], &pair);
+        let last = forged.len() - 1;
+        forged[last] ^= 1;
+        assert!(matches!(ProvenKey::from_csr(&forged), Err(CsrError::Malformed(_))));
+        assert!(matches!(ProvenKey::from_csr(b"csr"), Err(CsrError::Malformed(_))));
+        assert!(matches!(ProvenKey::from_csr(&[0; MAX_CSR_BYTES + 1]), Err(CsrError::TooLarge(_))));
+        let weak = KeyPair::generate_for(&rcgen::PKCS_RSA_SHA256).unwrap();
+        assert!(matches!(ProvenKey::from_csr(&csr(&[], &weak)), Err(CsrError::KeyKind)));
+    }
+
+    #[test]
+    fn an_operators_files_must_fit_together() {
+        let directory = tempfile::tempdir().unwrap();
+        let (one, other) = (directory.path().join("one"), directory.path().join("other"));
+        let ours = StateDir::open(&one).unwrap();
+        let foreign = StateDir::open(&other).unwrap();
+        Authority::embedded(&ours).unwrap();
+        Authority::embedded(&foreign).unwrap();
+        Authority::from_files(&ours.join(CERT_FILE), &ours.join(KEY_FILE)).unwrap();
+        let problem = |cert: &Path, key: &Path| Authority::from_files(cert, key).unwrap_err().to_string();
+        let mixed = problem(&ours.join(CERT_FILE), &foreign.join(KEY_FILE));
+        assert!(mixed.contains("is not the key of the first certificate"), "{mixed}");
+        assert!(problem(&ours.join(KEY_FILE), &ours.join(KEY_FILE)).contains("has no certificate in PEM"));
+        assert!(problem(&ours.join(CERT_FILE), &ours.join(CERT_FILE)).contains("has no private key in PEM"));
+        assert!(problem(Path::new("/nowhere"), &ours.join(KEY_FILE)).contains("/nowhere"));
+    }
+}

@@ -1,0 +1,221 @@
+//! `culvert-proxy node ...` and `culvert-proxy token ...`: what operators type, and what they get to see.
+
+mod client;
+mod table;
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use culvert_daemon::parse_duration;
+use culvert_tunnel::proto::control as proto;
+use culvert_tunnel::{NodeName, PROXY_SERVER_NAME};
+
+use crate::clock::UnixTime;
+use client::Client;
+use table::table;
+
+/// Makes, lists and revokes the one-time tokens by which agents join.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum TokenCommand {
+    /// Adds or changes a node and prints the command with which its agent joins. The command works once, until it expires.
+    Create(TokenCreate),
+    /// Lists the tokens.
+    List,
+    /// Makes a token useless.
+    Revoke {
+        /// The token's id, as `culvert-proxy token list` shows it.
+        id: String,
+    },
+}
+
+/// The node, and how it is reached.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct TokenCreate {
+    /// The node's name: lower-case letters, digits, `-` and `.`, as in edge-1.
+    node: NodeName,
+
+    /// An address that the node has in its own network; repeat it for more. Left out: those that the node has stay.
+    #[arg(long, value_name = "IP", value_delimiter = ',')]
+    address: Vec<IpAddr>,
+
+    /// A port on these addresses that is steered into the proxy; repeat it for more. Default: 7429, 9100, 10250 and 10255, or
+    /// those that the node has.
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
+    port: Vec<u16>,
+
+    /// How long the token may be used, such as 30m or 2d; otherwise as the proxy's --token-lifetime says.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    lifetime: Option<Duration>,
+}
+
+/// Lists and removes edge nodes.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum NodeCommand {
+    /// Lists the nodes with their addresses, VIPs and tunnels.
+    List,
+    /// Removes a node: its certificates and tokens are revoked and its tunnels closed at once.
+    Remove {
+        /// The node's name, as `culvert-proxy node list` shows it.
+        node: NodeName,
+    },
+}
+
+impl TokenCommand {
+    /// Asks the proxy that listens on the socket, and prints what it says.
+    pub(crate) async fn run(&self, control_socket: &Path) -> Result<()> {
+        let mut client = Client::connect(control_socket).await?;
+        match self {
+            Self::Create(create) => {
+                let created = client.create_token(create.request()).await?;
+                for note in &created.notes {
+                    eprintln!("# note: {note}");
+                }
+                let expires = UnixTime::from_seconds(created.expires);
+                eprintln!("# run this as root on {}; it works once, until {expires}:", create.node);
+                println!("{}", join_command(&created)?);
+            }
+            Self::List => print!("{}", token_table(&client.list_tokens().await?)),
+            Self::Revoke { id } => client.revoke_token(id).await?,
+        }
+        Ok(())
+    }
+}
+
+impl NodeCommand {
+    /// Asks the proxy that listens on the socket, and prints what it says.
+    pub(crate) async fn run(&self, control_socket: &Path) -> Result<()> {
+        let mut client = Client::connect(control_socket).await?;
+        match self {
+            Self::List => print!("{}", node_table(&client.list_nodes().await?)),
+            Self::Remove { node } => client.remove_node(node).await?,
+        }
+        Ok(())
+    }
+}
+
+impl TokenCreate {
+    fn request(&self) -> proto::CreateTokenRequest {
+        proto::CreateTokenRequest {
+            node: self.node.to_string(),
+            addresses: self.address.iter().map(ToString::to_string).collect(),
+            ports: self.port.iter().copied().map(u32::from).collect(),
+            // Zero asks for the default: nobody wants a token that is over at once.
+            lifetime_seconds: self.lifetime.map_or(0, |lifetime| lifetime.as_secs().max(1)),
+        }
+    }
+}
+
+/// One line for a shell.
+fn join_command(created: &proto::CreateTokenResponse) -> Result<String> {
+    anyhow::ensure!(!created.proxies.is_empty(), "the token is of no use without a proxy to dial: see the note above");
+    let mut words = vec!["culvert-agent".to_owned(), "join".to_owned()];
+    for proxy in &created.proxies {
+        words.extend(["--proxy".to_owned(), shell_word(proxy)]);
+    }
+    if created.server_name != PROXY_SERVER_NAME {
+        words.extend(["--server-name".to_owned(), shell_word(&created.server_name)]);
+    }
+    words.extend(["--ca-pin".to_owned(), shell_word(&created.ca_pin)]);
+    words.extend(["--token".to_owned(), shell_word(&created.token)]);
+    Ok(words.join(" "))
+}
+
+/// The text as one word for a shell, in quotes where it needs them.
+fn shell_word(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b':' | b'-' | b'_');
+    match !text.is_empty() && text.bytes().all(plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
+fn token_table(tokens: &[proto::TokenStatus]) -> String {
+    let row = |token: &proto::TokenStatus| {
+        let expires = UnixTime::from_seconds(token.expires).to_string();
+        vec![token.id.clone(), token.node.clone(), token.state.clone(), expires]
+    };
+    table(&["ID", "NODE", "STATE", "EXPIRES"], &tokens.iter().map(row).collect::<Vec<_>>())
+}
+
+/// A line for each node, and below it one for each address that does not route.
+fn node_table(nodes: &[proto::NodeStatus]) -> String {
+    let row = |node: &proto::NodeStatus| {
+        let ports: Vec<String> = node.ports.iter().map(ToString::to_string).collect();
+        let marked = |(address, reason): (&String, &String)| format!("{address}{}", if reason.is_empty() { "" } else { "*" });
+        let addresses: Vec<String> = node.addresses.iter().zip(&node.reasons).map(marked).collect();
+        vec![
+            node.name.clone(),
+            node.tunnels.to_string(),
+            or_dash(addresses.join(",")),
+            node.vip4.clone(),
+            node.vip6.clone(),
+            or_dash(ports.join(",")),
+        ]
+    };
+    let mut text = table(
+        &["NODE", "TUNNELS", "ADDRESSES", "VIP4", "VIP6", "PORTS"],
+        &nodes.iter().map(row).collect::<Vec<_>>(),
+    );
+    let mut reasons: Vec<&String> = nodes.iter().flat_map(|node| &node.reasons).filter(|reason| !reason.is_empty()).collect();
+    reasons.sort_unstable();
+    reasons.dedup();
+    for reason in reasons {
+        text.push_str(&format!("* {reason}\n"));
+    }
+    text
+}
+
+fn or_dash(text: String) -> String {
+    if text.is_empty() { "-".to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn created(proxies: &[&str], server_name: &str) -> proto::CreateTokenResponse {
+        proto::CreateTokenResponse {
+            token: "culvert1.aa.bb".into(),
+            proxies: proxies.iter().map(|proxy| (*proxy).to_owned()).collect(),
+            ca_pin: "sha256:cc".into(),
+            server_name: server_name.into(),
+            expires: 0,
+            notes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_join_command_is_one_line_for_a_shell() {
+        assert_eq!(
+            join_command(&created(&["proxy.example:7400", "[fd00::1]:7400"], PROXY_SERVER_NAME)).unwrap(),
+            "culvert-agent join --proxy proxy.example:7400 --proxy '[fd00::1]:7400' --ca-pin sha256:cc --token culvert1.aa.bb"
+        );
+        let named = join_command(&created(&["10.0.0.1:7400"], "tunnel.example")).unwrap();
+        assert!(named.contains(" --server-name tunnel.example "), "{named}");
+        assert!(join_command(&created(&[], PROXY_SERVER_NAME)).is_err());
+        assert_eq!(shell_word("a'$(b)"), r"'a'\''$(b)'");
+    }
+
+    #[test]
+    fn nodes_are_a_table_with_the_reasons_below() {
+        let node = |name: &str, vip4: &str| proto::NodeStatus {
+            name: name.into(),
+            addresses: vec!["192.168.1.10".into()],
+            reasons: vec!["192.168.1.10 belongs to edge-2 and edge-3: use their names".into()],
+            vip4: vip4.into(),
+            vip6: "fd00::1".into(),
+            ports: vec![9100, 10250],
+            tunnels: 2,
+        };
+        assert_eq!(
+            node_table(&[node("edge-2", "198.18.0.2"), node("edge-3", "198.18.0.13")]),
+            "NODE    TUNNELS  ADDRESSES      VIP4         VIP6     PORTS\n\
+             edge-2  2        192.168.1.10*  198.18.0.2   fd00::1  9100,10250\n\
+             edge-3  2        192.168.1.10*  198.18.0.13  fd00::1  9100,10250\n\
+             * 192.168.1.10 belongs to edge-2 and edge-3: use their names\n"
+        );
+    }
+}

@@ -1,0 +1,248 @@
+//! `culvert.control.v1`: what `culvert-proxy node ...` and `culvert-proxy token ...` ask of the running proxy.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use culvert_daemon::Drain;
+use culvert_tunnel::NodeName;
+use culvert_tunnel::proto::control as proto;
+use culvert_tunnel::proto::control::control_server::{Control as Service, ControlServer};
+use tonic::{Request, Response, Status};
+
+use crate::advertise::Advertised;
+use crate::directory::{Directory, DirectoryError, NodeView, Removal};
+use crate::local_socket::LocalSocket;
+use crate::tokens::{TokenView, Tokens, TokensError};
+use crate::trust::{Trust, TrustError};
+
+/// Longer than this nobody keeps a join command by intention.
+const MAX_TOKEN_LIFETIME: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// The tunnels that the proxy has now.
+pub(crate) trait Tunnels: Send + Sync + 'static {
+    /// How many the node has.
+    fn count(&self, node: &NodeName) -> usize;
+    /// Closes all that the node has.
+    fn close(&self, node: &NodeName);
+}
+
+/// What operators see and change.
+#[derive(Clone)]
+pub(crate) struct Control {
+    pub(crate) directory: Directory,
+    pub(crate) trust: Trust,
+    pub(crate) tokens: Tokens,
+    pub(crate) tunnels: Arc<dyn Tunnels>,
+    pub(crate) advertised: Advertised,
+}
+
+/// Serves operators until the drain begins.
+pub(crate) async fn serve(socket: LocalSocket, control: Control, drain: Drain) -> Result<()> {
+    tonic::transport::Server::builder()
+        .add_service(ControlServer::new(control))
+        .serve_with_incoming_shutdown(socket.connections(), async move { drain.begun().await })
+        .await
+        .context("serve the control socket")
+}
+
+#[tonic::async_trait]
+impl Service for Control {
+    async fn list_nodes(
+        &self,
+        _: Request<proto::ListNodesRequest>,
+    ) -> Result<Response<proto::ListNodesResponse>, Status> {
+        let nodes = self.directory.nodes().into_iter().map(|node| self.status(node)).collect();
+        Ok(Response::new(proto::ListNodesResponse { nodes }))
+    }
+
+    async fn remove_node(
+        &self,
+        request: Request<proto::RemoveNodeRequest>,
+    ) -> Result<Response<proto::RemoveNodeResponse>, Status> {
+        let node = node_name(&request.into_inner().name)?;
+        self.blocking(move |control| control.remove(&node)).await?;
+        Ok(Response::new(proto::RemoveNodeResponse {}))
+    }
+
+    async fn create_token(
+        &self,
+        request: Request<proto::CreateTokenRequest>,
+    ) -> Result<Response<proto::CreateTokenResponse>, Status> {
+        let request = TokenRequest::try_from(request.into_inner())?;
+        self.blocking(move |control| control.create(request)).await.map(Response::new)
+    }
+
+    async fn list_tokens(
+        &self,
+        _: Request<proto::ListTokensRequest>,
+    ) -> Result<Response<proto::ListTokensResponse>, Status> {
+        let tokens = self.tokens.list().into_iter().map(token_status).collect();
+        Ok(Response::new(proto::ListTokensResponse { tokens }))
+    }
+
+    async fn revoke_token(
+        &self,
+        request: Request<proto::RevokeTokenRequest>,
+    ) -> Result<Response<proto::RevokeTokenResponse>, Status> {
+        let id = request.into_inner().id;
+        self.blocking(move |control| control.tokens.revoke(&id).map_err(|error| refused(&error.into()))).await?;
+        Ok(Response::new(proto::RevokeTokenResponse {}))
+    }
+}
+
+/// A request for a token whose parts are what they should be.
+struct TokenRequest {
+    node: NodeName,
+    addresses: Vec<IpAddr>,
+    ports: Vec<u16>,
+    lifetime: Option<Duration>,
+}
+
+impl TryFrom<proto::CreateTokenRequest> for TokenRequest {
+    type Error = Status;
+
+    fn try_from(request: proto::CreateTokenRequest) -> Result<Self, Status> {
+        let address = |text: &String| {
+            text.parse().map_err(|_| Status::invalid_argument(format!("{text:?} is no IP address, such as 10.0.3.7")))
+        };
+        let port = |port: &u32| {
+            let no_port = || Status::invalid_argument(format!("{port} is no port: write 1 to 65535"));
+            u16::try_from(*port).ok().filter(|port| *port != 0).ok_or_else(no_port)
+        };
+        let lifetime = match request.lifetime_seconds {
+            0 => None,
+            seconds if seconds <= MAX_TOKEN_LIFETIME.as_secs() => Some(Duration::from_secs(seconds)),
+            _ => return Err(Status::invalid_argument("a token may live for a year at most")),
+        };
+        Ok(Self {
+            node: node_name(&request.node)?,
+            addresses: request.addresses.iter().map(address).collect::<Result<_, _>>()?,
+            ports: request.ports.iter().map(port).collect::<Result<_, _>>()?,
+            lifetime,
+        })
+    }
+}
+
+impl Control {
+    /// Works away from the async threads, for it writes to disk.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Self) -> Result<T, Status> + Send + 'static,
+    ) -> Result<T, Status> {
+        let control = self.clone();
+        let done = tokio::task::spawn_blocking(move || work(&control)).await;
+        done.unwrap_or_else(|_| Err(Status::internal("the proxy gave up on the request: see its log")))
+    }
+
+    fn create(&self, request: TokenRequest) -> Result<proto::CreateTokenResponse, Status> {
+        let TokenRequest { node, addresses, ports, lifetime } = request;
+        let ca_pin = self.trust.pin().map_err(|error| refused(&error.into()))?;
+        if node.as_str() == self.trust.server_name() {
+            let text = format!("{node} is the name in the proxies' own certificates: name the node otherwise");
+            return Err(Status::invalid_argument(text));
+        }
+        self.directory.put(&node, addresses, ports).map_err(|error| refused(&error.into()))?;
+        let token = self.tokens.create(&node, lifetime).map_err(|error| refused(&error.into()))?;
+        tracing::info!(%node, token = %token.text.id(), "token made");
+        let (proxies, assumed) = self.advertised.proxies();
+        Ok(proto::CreateTokenResponse {
+            token: token.text.reveal(),
+            proxies: proxies.iter().map(ToString::to_string).collect(),
+            ca_pin,
+            server_name: self.trust.server_name().to_owned(),
+            expires: token.expires.seconds(),
+            notes: assumed.into_iter().chain(self.address_notes(&node)).collect(),
+        })
+    }
+
+    /// Why addresses of the node do not route.
+    fn address_notes(&self, node: &NodeName) -> Vec<String> {
+        let addresses = self.directory.node(node).map(|node| node.addresses).unwrap_or_default();
+        addresses.into_iter().map(|address| address.reason).filter(|reason| !reason.is_empty()).collect()
+    }
+
+    /// Revokes first: whatever fails afterwards, the node is out.
+    fn remove(&self, node: &NodeName) -> Result<(), Status> {
+        if !self.directory.contains(node) {
+            return Err(refused(&DirectoryError::UnknownNode { node: node.clone() }.into()));
+        }
+        self.trust.revoke(node).map_err(|error| refused(&error.into()))?;
+        self.tokens.revoke_of(node).map_err(|error| refused(&error.into()))?;
+        let removed = self.directory.remove(node).map_err(|error| refused(&error.into()));
+        self.tunnels.close(node);
+        tracing::info!(%node, "node removed");
+        match removed? {
+            Removal::Gone => Ok(()),
+            Removal::StillInFile(file) => Err(Status::failed_precondition(format!(
+                "the certificates and tokens of {node} are revoked and its tunnels closed, but {} still describes it: remove it there too",
+                file.display()
+            ))),
+        }
+    }
+
+    fn status(&self, node: NodeView) -> proto::NodeStatus {
+        proto::NodeStatus {
+            tunnels: u32::try_from(self.tunnels.count(&node.name)).unwrap_or(u32::MAX),
+            name: node.name.to_string(),
+            addresses: node.addresses.iter().map(|address| address.ip.to_string()).collect(),
+            reasons: node.addresses.into_iter().map(|address| address.reason).collect(),
+            vip4: node.vip4.to_string(),
+            vip6: node.vip6.to_string(),
+            ports: node.ports.iter().copied().map(u32::from).collect(),
+        }
+    }
+}
+
+/// Whatever an operator's wish can fail with.
+#[derive(Debug, thiserror::Error)]
+enum ControlError {
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+    #[error(transparent)]
+    Tokens(#[from] TokensError),
+}
+
+fn refused(error: &ControlError) -> Status {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    match error {
+        ControlError::Directory(DirectoryError::UnknownNode { .. }) | ControlError::Tokens(TokensError::Unknown { .. }) => {
+            Status::not_found(text)
+        }
+        ControlError::Directory(DirectoryError::Vip(_) | DirectoryError::Full(_)) | ControlError::Tokens(TokensError::Full(_)) => {
+            Status::resource_exhausted(text)
+        }
+        ControlError::Directory(DirectoryError::Node(_) | DirectoryError::AddressInVipRange { .. }) => {
+            Status::invalid_argument(text)
+        }
+        ControlError::Directory(DirectoryError::DescribedInFile { .. }) | ControlError::Trust(TrustError::NoAuthority) => {
+            Status::failed_precondition(text)
+        }
+        ControlError::Directory(_) | ControlError::Trust(_) | ControlError::Tokens(_) => Status::internal(text),
+    }
+}
+
+fn node_name(text: &str) -> Result<NodeName, Status> {
+    text.parse().map_err(|error: culvert_tunnel::InvalidNodeName| Status::invalid_argument(error.to_string()))
+}
+
+fn token_status(token: TokenView) -> proto::TokenStatus {
+    proto::TokenStatus {
+        id: token.id.to_string(),
+        node: token.node.to_string(),
+        expires: token.expires.seconds(),
+        state: token.state.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,263 @@
+//! Which node owns which name, address and VIP, and whether it is online: the one source of truth on this proxy.
+//!
+//! Two sources are merged: nodes made by `culvert-proxy token create`, kept in the state directory, and the file given with
+//! `--directory`, which wins for the nodes it names. Whatever changes, the whole view is computed anew, and watchers
+//! get what differs.
+
+mod addresses;
+mod destination;
+mod file;
+mod node;
+mod sources;
+mod view;
+mod vips;
+mod watch;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use culvert_daemon::{Drain, Gate};
+use culvert_tunnel::NodeName;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use tokio::sync::broadcast;
+
+pub(crate) use destination::{Destination, ResolveError, Target};
+pub(crate) use file::FileError;
+pub(crate) use node::{InvalidNode, never_a_nodes};
+pub(crate) use sources::Removal;
+use sources::Sources;
+pub(crate) use view::{AddressView, NodeView, Routing, Zone};
+use view::{Difference, View};
+pub(crate) use vips::{VipError, VipRanges};
+use watch::Change;
+pub(crate) use watch::{Event, Watcher};
+
+use crate::state::{StateDir, StateError};
+
+/// How often the file and the host's interfaces are looked at.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
+/// Changes that a watcher may be behind before it gets a snapshot instead.
+const WATCH_BACKLOG: usize = 256;
+
+/// What the directory is made of.
+#[derive(Clone, Debug)]
+pub(crate) struct DirectoryConfig {
+    /// Where the nodes made by `token create` and the VIPs are kept.
+    pub(crate) state: StateDir,
+    /// `--directory`.
+    pub(crate) file: Option<PathBuf>,
+    /// `--protect`.
+    pub(crate) protect: Vec<IpNet>,
+    /// `--vip4-range`.
+    pub(crate) vip4_range: Ipv4Net,
+    /// `--vip6-range`; `None`: the one in the state, made once.
+    pub(crate) vip6_range: Option<Ipv6Net>,
+    /// `--dns-zone`.
+    pub(crate) zone: Zone,
+}
+
+/// Why the directory cannot be opened or changed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DirectoryError {
+    #[error(transparent)]
+    State(#[from] StateError),
+    #[error(transparent)]
+    Vip(#[from] VipError),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error(transparent)]
+    Node(#[from] InvalidNode),
+    #[error("{address} of {node} is in the VIP range {range}, which is Culvert's own: choose another with --vip4-range or --vip6-range")]
+    AddressInVipRange { node: NodeName, address: IpAddr, range: IpNet },
+    #[error("{node} is described in {}: change its addresses and ports there", file.display())]
+    DescribedInFile { node: NodeName, file: PathBuf },
+    #[error("there is no node {node}: see `culvert-proxy node list`")]
+    UnknownNode { node: NodeName },
+    #[error("the directory is full with {0} nodes: remove some with `culvert-proxy node remove`")]
+    Full(usize),
+    #[error("list the addresses of this host's interfaces")]
+    Interfaces(#[source] std::io::Error),
+}
+
+/// The directory. Clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct Directory(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    /// Held while a change is worked out and written; readers do not wait for it.
+    sources: Mutex<Sources>,
+    published: RwLock<Published>,
+    change_tx: broadcast::Sender<Arc<Change>>,
+}
+
+#[derive(Debug)]
+struct Published {
+    revision: u64,
+    view: View,
+    online: BTreeSet<NodeName>,
+}
+
+impl Directory {
+    /// Reads the state and the file. A broken file is reported by [`Self::file_problem`]; its last good version is used.
+    pub(crate) fn open(config: &DirectoryConfig) -> Result<Self, DirectoryError> {
+        let sources = Sources::open(config, host_addresses()?)?;
+        let online = BTreeSet::new();
+        let published = Published { revision: 1, view: sources.view(&online), online };
+        Ok(Self(Arc::new(Shared {
+            sources: Mutex::new(sources),
+            published: RwLock::new(published),
+            change_tx: broadcast::Sender::new(WATCH_BACKLOG),
+        })))
+    }
+
+    /// The node that a destination leads to, and what its agent dials.
+    pub(crate) fn resolve(&self, destination: &Destination) -> Result<Target, ResolveError> {
+        self.published().view.resolve(destination)
+    }
+
+    /// Whether the node exists.
+    pub(crate) fn contains(&self, node: &NodeName) -> bool {
+        self.published().view.node(node).is_some()
+    }
+
+    /// The node as it is now.
+    pub(crate) fn node(&self, node: &NodeName) -> Option<NodeView> {
+        self.published().view.node(node).cloned()
+    }
+
+    /// All nodes in the order of their names.
+    pub(crate) fn nodes(&self) -> Vec<NodeView> {
+        self.published().view.nodes().cloned().collect()
+    }
+
+    /// Says whether an agent of the node has a tunnel.
+    pub(crate) fn set_online(&self, node: &NodeName, online: bool) {
+        let mut published = self.publish();
+        if online {
+            published.online.insert(node.clone());
+        } else {
+            published.online.remove(node);
+        }
+        if let Some(node) = published.view.set_online(node, online) {
+            self.announce(&mut published, Difference { changed: vec![node], removed: Vec::new() });
+        }
+    }
+
+    /// Adds the node, or changes what is given: no addresses or no ports leave those that it has. On disk when this returns.
+    pub(crate) fn put(&self, node: &NodeName, addresses: Vec<IpAddr>, ports: Vec<u16>) -> Result<(), DirectoryError> {
+        self.change(|sources| sources.put(node, addresses, ports)).map(drop)
+    }
+
+    /// Removes what `token create` made of the node; the file may still describe it.
+    pub(crate) fn remove(&self, node: &NodeName) -> Result<Removal, DirectoryError> {
+        self.change(|sources| sources.remove(node)).map(|(removal, _)| removal)
+    }
+
+    /// A snapshot, then what changes, from here on.
+    pub(crate) fn watch(&self) -> Watcher {
+        Watcher::new(self.clone())
+    }
+
+    /// Why the file's present content is not in use.
+    pub(crate) fn file_problem(&self) -> Option<String> {
+        self.sources().file_problem()
+    }
+
+    /// Keeps up with the file and the host's interfaces until the drain begins. `removed` is called for every node that the
+    /// file no longer has and nobody else knows: its tunnels have to be closed.
+    pub(crate) async fn maintain(
+        self,
+        gate: Gate,
+        removed: impl Fn(&NodeName) + Send + 'static,
+        drain: Drain,
+    ) -> anyhow::Result<()> {
+        let mut ticks = tokio::time::interval(POLL_INTERVAL);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = drain.begun() => return Ok(()),
+            }
+            let directory = self.clone();
+            let gone = tokio::task::spawn_blocking(move || directory.refresh()).await?;
+            gone.iter().for_each(&removed);
+            match self.file_problem() {
+                Some(problem) if self.sources().lacks_file() => gate.close(problem),
+                _ => gate.open(),
+            }
+        }
+    }
+
+    /// Reads the file and the interfaces again. Returns the nodes that are gone by it; what fails is logged and leaves all as it is.
+    pub(crate) fn refresh(&self) -> Vec<NodeName> {
+        let host = match host_addresses() {
+            Ok(host) => host,
+            Err(error) => {
+                tracing::warn!(error = %anyhow::Error::new(error), "the host's addresses are unknown");
+                return Vec::new();
+            }
+        };
+        match self.change(|sources| sources.refresh(host)) {
+            Ok(((), gone)) => gone,
+            Err(error) => {
+                tracing::error!(error = format!("{:#}", anyhow::Error::new(error)), "directory not refreshed");
+                Vec::new()
+            }
+        }
+    }
+
+    fn change<T>(
+        &self,
+        edit: impl FnOnce(&mut Sources) -> Result<T, DirectoryError>,
+    ) -> Result<(T, Vec<NodeName>), DirectoryError> {
+        let mut sources = self.sources();
+        let answer = edit(&mut sources)?;
+        let mut published = self.publish();
+        let view = sources.view(&published.online);
+        let difference = view.since(&published.view);
+        published.view = view;
+        let gone = difference.removed.clone();
+        self.announce(&mut published, difference);
+        Ok((answer, gone))
+    }
+
+    fn announce(&self, published: &mut Published, difference: Difference) {
+        if difference == Difference::default() {
+            return;
+        }
+        published.revision += 1;
+        let change = Change { revision: published.revision, changed: difference.changed, removed: difference.removed };
+        // Without watchers there is nobody to tell.
+        drop(self.0.change_tx.send(Arc::new(change)));
+    }
+
+    fn sources(&self) -> MutexGuard<'_, Sources> {
+        self.0.sources.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn published(&self) -> RwLockReadGuard<'_, Published> {
+        self.0.published.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn publish(&self) -> RwLockWriteGuard<'_, Published> {
+        self.0.published.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Addresses of all interfaces of this host, loopback too.
+pub(crate) fn host_addresses() -> Result<BTreeSet<IpAddr>, DirectoryError> {
+    let interfaces = nix::ifaddrs::getifaddrs().map_err(|errno| DirectoryError::Interfaces(errno.into()))?;
+    Ok(interfaces.filter_map(|interface| address_of(interface.address.as_ref()?)).collect())
+}
+
+fn address_of(storage: &nix::sys::socket::SockaddrStorage) -> Option<IpAddr> {
+    let v4 = storage.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+    v4.or_else(|| storage.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,114 @@
+//! What an operator says about a node, and what of it can be true.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// The agent's own admin port, node_exporter, kubelet and kubelet's read-only port.
+pub(crate) const DEFAULT_PORTS: [u16; 4] = [7429, 9100, 10250, 10255];
+/// A host with more addresses than this is described by a mistake.
+const MAX_ADDRESSES: usize = 16;
+/// Each port of each address is an entry in the kernel's tables.
+const MAX_PORTS: usize = 64;
+
+/// A node as the operator describes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NodeSpec {
+    /// The node's own addresses, the preferred one first. None: it is reached by name only and dials its loopback.
+    #[serde(default)]
+    pub(crate) addresses: Vec<IpAddr>,
+    /// Ports on these addresses that the redirector steers into the proxy.
+    #[serde(default = "default_ports")]
+    pub(crate) ports: Vec<u16>,
+}
+
+fn default_ports() -> Vec<u16> {
+    DEFAULT_PORTS.to_vec()
+}
+
+/// Why a node cannot be as described.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum InvalidNode {
+    #[error("{address} is {what}, which no node has to itself: give the address that it has in its own network, or none")]
+    Address { address: IpAddr, what: &'static str },
+    #[error("{given} {what}, at most {most} are possible")]
+    TooMany { given: usize, what: &'static str, most: usize },
+    #[error("0 is no port: write 1 to 65535")]
+    Port,
+}
+
+impl NodeSpec {
+    /// A node without addresses, and the ports that everybody wants.
+    pub(crate) fn with_default_ports() -> Self {
+        Self { addresses: Vec::new(), ports: default_ports() }
+    }
+
+    /// The same node written one way: v4-mapped addresses as IPv4, nothing twice, ports in order.
+    pub(crate) fn checked(self) -> Result<Self, InvalidNode> {
+        let mut addresses = Vec::new();
+        for address in self.addresses.iter().map(IpAddr::to_canonical) {
+            if let Some(what) = never_a_nodes(address) {
+                return Err(InvalidNode::Address { address, what });
+            }
+            if !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+        let mut ports = self.ports;
+        ports.sort_unstable();
+        ports.dedup();
+        if ports.first() == Some(&0) {
+            return Err(InvalidNode::Port);
+        }
+        if addresses.len() > MAX_ADDRESSES {
+            return Err(InvalidNode::TooMany { given: addresses.len(), what: "addresses", most: MAX_ADDRESSES });
+        }
+        if ports.len() > MAX_PORTS {
+            return Err(InvalidNode::TooMany { given: ports.len(), what: "ports", most: MAX_PORTS });
+        }
+        Ok(Self { addresses, ports })
+    }
+}
+
+/// What an address is that can identify no node; `None` for all others.
+pub(crate) fn never_a_nodes(address: IpAddr) -> Option<&'static str> {
+    let (link_local, broadcast) = match address {
+        IpAddr::V4(v4) => (v4.is_link_local(), v4.is_broadcast()),
+        IpAddr::V6(v6) => (v6.is_unicast_link_local(), false),
+    };
+    match () {
+        () if address.is_loopback() => Some("a loopback address"),
+        () if address.is_unspecified() => Some("the unspecified address"),
+        () if address.is_multicast() => Some("a multicast address"),
+        () if link_local => Some("a link-local address"),
+        () if broadcast => Some("the broadcast address"),
+        () => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(addresses: &[&str], ports: &[u16]) -> NodeSpec {
+        let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
+        NodeSpec { addresses, ports: ports.to_vec() }
+    }
+
+    #[test]
+    fn a_node_is_written_one_way() {
+        let checked = spec(&["::ffff:10.0.3.7", "fd00::7", "10.0.3.7"], &[9100, 10250, 9100]).checked().unwrap();
+        assert_eq!(checked, spec(&["10.0.3.7", "fd00::7"], &[9100, 10250]));
+    }
+
+    #[test]
+    fn addresses_that_every_host_has_identify_no_node() {
+        for bad in ["127.0.0.1", "::1", "0.0.0.0", "::", "224.0.0.1", "ff02::1", "169.254.1.1", "fe80::1", "255.255.255.255", "::ffff:127.0.0.1"] {
+            assert!(matches!(spec(&[bad], &[1]).checked(), Err(InvalidNode::Address { .. })), "{bad}");
+        }
+        assert_eq!(spec(&[], &[0]).checked(), Err(InvalidNode::Port));
+        let ports: Vec<u16> = (1..=65).collect();
+        assert!(matches!(spec(&[], &ports).checked(), Err(InvalidNode::TooMany { .. })));
+    }
+}

@@ -1,0 +1,270 @@
+//! The VIPs: one for each node, allocated once and kept, at rest for a day after the node is gone. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use culvert_tunnel::NodeName;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use serde::{Deserialize, Serialize};
+
+use crate::clock::UnixTime;
+
+/// How long a VIP belongs to nobody after its node is gone: longer than anyone keeps a looked-up address.
+const REST: Duration = Duration::from_secs(24 * 3600);
+
+/// The ranges that VIPs are taken from. A node has the same host part in both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct VipRanges {
+    /// Such as 198.18.0.0/15, which RFC 2544 keeps from the internet.
+    pub(crate) vip4: Ipv4Net,
+    /// A unique local /64, RFC 4193.
+    pub(crate) vip6: Ipv6Net,
+}
+
+/// A node's addresses inside Culvert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Vip {
+    /// In the IPv4 range.
+    pub(crate) v4: Ipv4Addr,
+    /// In the IPv6 range.
+    pub(crate) v6: Ipv6Addr,
+}
+
+/// What is wrong with the ranges, or that they are full.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum VipError {
+    #[error("all {usable} VIPs of {range} are taken or at rest: give the proxy a larger --vip4-range, or wait a day after removing nodes")]
+    Exhausted { range: Ipv4Net, usable: usize },
+    #[error("the VIP range {range} overlaps {with}: choose another with {flag}")]
+    Overlap { range: IpNet, with: String, flag: &'static str },
+    #[error("{range} is too small for VIPs: {flag} needs {needs}")]
+    TooSmall { range: IpNet, flag: &'static str, needs: &'static str },
+}
+
+impl VipRanges {
+    /// Refuses ranges without room and ranges that hold addresses of the cloud or of everybody.
+    pub(crate) fn checked(
+        vip4: Ipv4Net,
+        vip6: Ipv6Net,
+        protected: &[(IpNet, String)],
+    ) -> Result<Self, VipError> {
+        let (vip4, vip6) = (vip4.trunc(), vip6.trunc());
+        if vip4.prefix_len() > 24 {
+            return Err(VipError::TooSmall { range: vip4.into(), flag: "--vip4-range", needs: "a /24 or larger" });
+        }
+        if 128 - vip6.prefix_len() < 32 - vip4.prefix_len() {
+            return Err(VipError::TooSmall { range: vip6.into(), flag: "--vip6-range", needs: "a /64" });
+        }
+        for (range, flag) in [(IpNet::V4(vip4), "--vip4-range"), (IpNet::V6(vip6), "--vip6-range")] {
+            let overlap = |(other, _): &&(IpNet, String)| other.contains(&range) || range.contains(other);
+            if let Some((_, with)) = protected.iter().find(overlap) {
+                return Err(VipError::Overlap { range, with: with.clone(), flag });
+            }
+        }
+        Ok(Self { vip4, vip6 })
+    }
+
+    /// Whether an address can be a VIP.
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(v4) => self.vip4.contains(&v4),
+            IpAddr::V6(v6) => self.vip6.contains(&v6),
+        }
+    }
+
+    fn vip(&self, offset: u32) -> Vip {
+        Vip {
+            v4: Ipv4Addr::from(u32::from(self.vip4.network()).saturating_add(offset)),
+            v6: Ipv6Addr::from(u128::from(self.vip6.network()).saturating_add(offset.into())),
+        }
+    }
+
+    /// Host parts that look like hosts: `.0` and `.255` do not, to people and to old network equipment.
+    fn offsets(&self) -> impl Iterator<Item = u32> {
+        let size = 1_u64 << (32 - self.vip4.prefix_len());
+        let last = u32::try_from(size - 1).unwrap_or(u32::MAX);
+        (1..last).filter(|offset| !matches!(offset & 0xff, 0 | 0xff))
+    }
+
+    fn usable(&self, offset: u32) -> bool {
+        let fits = u64::from(offset) < 1 << (32 - self.vip4.prefix_len());
+        fits && !matches!(offset & 0xff, 0 | 0xff)
+    }
+}
+
+/// A unique local /64 of its own, as RFC 4193 wants it: `fd`, 40 random bits, subnet 0.
+pub(crate) fn random_vip6_range() -> Ipv6Net {
+    let random: u64 = rand::random::<u64>() & 0xff_ffff_ffff;
+    let network = 0xfd_u128 << 120 | u128::from(random) << 80;
+    Ipv6Net::new_assert(Ipv6Addr::from(network), 64)
+}
+
+/// Who has which host part of the ranges.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Vips {
+    held: BTreeMap<NodeName, u32>,
+    /// Gone nodes' host parts: their own if they come back in time, nobody's until then.
+    resting: BTreeMap<NodeName, Resting>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Resting {
+    offset: u32,
+    until: UnixTime,
+}
+
+impl Vips {
+    /// The node's VIP in these ranges.
+    pub(crate) fn of(&self, node: &NodeName, ranges: &VipRanges) -> Option<Vip> {
+        self.held.get(node).map(|offset| ranges.vip(*offset))
+    }
+
+    /// What is held when exactly `nodes` exist: those who have a VIP keep it, new nodes get the lowest free one.
+    pub(crate) fn reconciled<'a>(
+        &self,
+        nodes: impl Iterator<Item = &'a NodeName>,
+        ranges: &VipRanges,
+        now: UnixTime,
+    ) -> Result<Self, VipError> {
+        let nodes: BTreeSet<&NodeName> = nodes.collect();
+        let mut next = self.clone();
+        next.resting.retain(|_, resting| resting.until > now);
+        for (node, offset) in &self.held {
+            if !nodes.contains(node) {
+                next.held.remove(node);
+                next.resting.insert(node.clone(), Resting { offset: *offset, until: now + REST });
+            }
+        }
+        let taken: BTreeSet<u32> =
+            next.held.values().copied().chain(next.resting.values().map(|resting| resting.offset)).collect();
+        let mut free = ranges.offsets().filter(|offset| !taken.contains(offset));
+        for node in nodes {
+            if next.held.contains_key(node) {
+                continue;
+            }
+            let own = next.resting.remove(node).map(|resting| resting.offset);
+            let Some(offset) = own.or_else(|| free.next()) else {
+                return Err(VipError::Exhausted { range: ranges.vip4, usable: ranges.offsets().count() });
+            };
+            next.held.insert(node.clone(), offset);
+        }
+        Ok(next)
+    }
+
+    /// What is left of the allocations in other ranges, and how many nodes have to get a new one.
+    pub(crate) fn moved(mut self, ranges: &VipRanges) -> (Self, usize) {
+        let before = self.held.len();
+        self.held.retain(|_, offset| ranges.usable(*offset));
+        self.resting.retain(|_, resting| ranges.usable(resting.offset));
+        let lost = before - self.held.len();
+        (self, lost)
+    }
+
+    /// Two nodes with one VIP, or a VIP outside the ranges: the file was edited by hand.
+    pub(crate) fn problem(&self, ranges: &VipRanges) -> Option<String> {
+        let mut seen: BTreeMap<u32, &NodeName> = BTreeMap::new();
+        let resting = self.resting.iter().map(|(node, resting)| (node, resting.offset));
+        for (node, offset) in self.held.iter().map(|(node, offset)| (node, *offset)).chain(resting) {
+            if !ranges.usable(offset) {
+                return Some(format!("{node} has host part {offset}, which is not in {}", ranges.vip4));
+            }
+            if let Some(other) = seen.insert(offset, node) {
+                return Some(format!("{other} and {node} have the same host part {offset}"));
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: UnixTime = UnixTime::from_seconds(1_700_000_000);
+
+    fn ranges(vip4: &str) -> VipRanges {
+        VipRanges::checked(vip4.parse().unwrap(), "fd00:1::/64".parse().unwrap(), &[]).unwrap()
+    }
+
+    fn names(names: &[&str]) -> Vec<NodeName> {
+        names.iter().map(|name| name.parse().unwrap()).collect()
+    }
+
+    fn v4(vips: &Vips, name: &str) -> String {
+        vips.of(&name.parse().unwrap(), &ranges("198.18.0.0/15")).unwrap().v4.to_string()
+    }
+
+    #[test]
+    fn a_node_has_the_same_host_part_in_both_ranges_and_keeps_it() {
+        let ranges = ranges("198.18.0.0/15");
+        let first = Vips::default().reconciled(names(&["edge-2"]).iter(), &ranges, NOW).unwrap();
+        let more = first.reconciled(names(&["edge-1", "edge-2"]).iter(), &ranges, NOW).unwrap();
+        let vip = more.of(&"edge-2".parse().unwrap(), &ranges).unwrap();
+        assert_eq!((vip.v4, vip.v6), ("198.18.0.1".parse().unwrap(), "fd00:1::1".parse().unwrap()));
+        assert_eq!(v4(&more, "edge-1"), "198.18.0.2");
+    }
+
+    #[test]
+    fn a_vip_rests_a_day_before_another_node_gets_it_and_its_own_node_gets_it_back() {
+        let ranges = ranges("198.18.0.0/15");
+        let gone = Vips::default().reconciled(names(&["a"]).iter(), &ranges, NOW).unwrap();
+        let gone = gone.reconciled(names(&[]).iter(), &ranges, NOW).unwrap();
+        let early = NOW + REST - Duration::from_secs(1);
+        assert_eq!(v4(&gone.reconciled(names(&["b"]).iter(), &ranges, early).unwrap(), "b"), "198.18.0.2");
+        assert_eq!(v4(&gone.reconciled(names(&["b"]).iter(), &ranges, NOW + REST).unwrap(), "b"), "198.18.0.1");
+        let back = gone.reconciled(names(&["a", "b"]).iter(), &ranges, early).unwrap();
+        assert_eq!((v4(&back, "a"), v4(&back, "b")), ("198.18.0.1".into(), "198.18.0.2".into()));
+    }
+
+    #[test]
+    fn dot_zero_and_dot_255_are_nobodys() {
+        let ranges = ranges("198.18.0.0/23");
+        let offsets: Vec<u32> = ranges.offsets().collect();
+        assert_eq!(offsets.len(), 508);
+        assert!(offsets.iter().all(|offset| !matches!(offset % 256, 0 | 255)));
+    }
+
+    #[test]
+    fn a_full_range_says_so_with_the_fix() {
+        let ranges = ranges("198.18.0.0/24");
+        let nodes: Vec<NodeName> = (0..255).map(|index| format!("n{index}").parse().unwrap()).collect();
+        Vips::default().reconciled(nodes[..254].iter(), &ranges, NOW).unwrap();
+        let error = Vips::default().reconciled(nodes.iter(), &ranges, NOW).unwrap_err().to_string();
+        assert!(error.contains("all 254 VIPs of 198.18.0.0/24") && error.contains("--vip4-range"), "{error}");
+    }
+
+    #[test]
+    fn a_smaller_range_moves_only_the_nodes_that_do_not_fit() {
+        let wide = ranges("198.18.0.0/15");
+        let nodes: Vec<NodeName> = (0..300).map(|index| format!("n{index:03}").parse().unwrap()).collect();
+        let vips = Vips::default().reconciled(nodes.iter(), &wide, NOW).unwrap();
+        let (kept, lost) = vips.moved(&ranges("10.9.0.0/24"));
+        assert_eq!(lost, 46);
+        assert_eq!(kept.problem(&ranges("10.9.0.0/24")), None);
+    }
+
+    #[test]
+    fn a_range_that_overlaps_the_cloud_is_refused() {
+        let protected = [("198.19.0.0/16".parse().unwrap(), "the protected range 198.19.0.0/16".to_owned())];
+        let error = VipRanges::checked("198.18.0.0/15".parse().unwrap(), random_vip6_range(), &protected).unwrap_err();
+        assert!(matches!(&error, VipError::Overlap { .. }), "{error}");
+        assert!(VipRanges::checked("198.18.0.0/25".parse().unwrap(), random_vip6_range(), &[]).is_err());
+    }
+
+    #[test]
+    fn an_edited_file_with_one_vip_for_two_nodes_is_noticed() {
+        let vips: Vips = serde_json::from_str(r#"{"held": {"a": 1, "b": 1}, "resting": {}}"#).unwrap();
+        assert_eq!(vips.problem(&ranges("198.18.0.0/15")).unwrap(), "a and b have the same host part 1");
+    }
+
+    #[test]
+    fn random_ranges_are_unique_local_64s() {
+        let (one, other) = (random_vip6_range(), random_vip6_range());
+        assert_ne!(one, other);
+        assert!(one.addr().is_unique_local() && one.prefix_len() == 64 && one.trunc() == one);
+    }
+}

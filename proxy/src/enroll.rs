@@ -1,0 +1,176 @@
+//! `culvert.enroll.v1`: how an agent comes by its certificate, and by its next.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use culvert_tunnel::NodeName;
+use culvert_tunnel::proto::enroll::enroll_server::{Enroll as Service, EnrollServer};
+use culvert_tunnel::proto::enroll::{Certificate, JoinRequest, RenewRequest};
+use rustls::pki_types::CertificateDer;
+use tokio::sync::Semaphore;
+use tonic::{Request, Response, Status};
+
+use crate::authority::{CsrError, ProvenKey};
+use crate::identity::{IdentityError, Purpose};
+use crate::tokens::{TokenError, TokenText, Tokens, TokensError};
+use crate::trust::{Trust, TrustError};
+
+/// A token and a signing request take less than 10 KiB.
+const MAX_REQUEST_BYTES: usize = 16 << 10;
+/// Requests worked on at once: each costs a signature and a write to disk; more wait for their turn.
+const MAX_CONCURRENT: usize = 16;
+
+/// The client's certificates as verified in the TLS handshake, the client's own first; empty if it showed none.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PeerChain(pub(crate) Vec<CertificateDer<'static>>);
+
+/// Who asks, for the log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClientAddr(pub(crate) SocketAddr);
+
+/// Why an agent gets no certificate.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EnrollError {
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    #[error(transparent)]
+    Tokens(TokensError),
+    #[error(transparent)]
+    Csr(#[from] CsrError),
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+}
+
+/// The service.
+#[derive(Clone, Debug)]
+pub(crate) struct Enroll {
+    trust: Trust,
+    tokens: Tokens,
+    turns: Arc<Semaphore>,
+}
+
+/// The service with its limits. Each request needs the extensions [`PeerChain`] and [`ClientAddr`].
+pub(crate) fn service(trust: Trust, tokens: Tokens) -> EnrollServer<Enroll> {
+    let enroll = Enroll { trust, tokens, turns: Arc::new(Semaphore::new(MAX_CONCURRENT)) };
+    EnrollServer::new(enroll).max_decoding_message_size(MAX_REQUEST_BYTES)
+}
+
+#[tonic::async_trait]
+impl Service for Enroll {
+    async fn join(&self, request: Request<JoinRequest>) -> Result<Response<Certificate>, Status> {
+        let client = client(&request);
+        let JoinRequest { token, csr } = request.into_inner();
+        self.answer("join", client, move |enroll| enroll.join_now(&token, &csr)).await
+    }
+
+    async fn renew(&self, request: Request<RenewRequest>) -> Result<Response<Certificate>, Status> {
+        let client = client(&request);
+        let PeerChain(chain) = request.extensions().get().cloned().unwrap_or_default();
+        let RenewRequest { csr } = request.into_inner();
+        self.answer("renew", client, move |enroll| enroll.renew_now(&chain, &csr)).await
+    }
+}
+
+impl Enroll {
+    /// Works away from the async threads, for it signs and writes to disk, and logs what came of it.
+    async fn answer(
+        &self,
+        request: &'static str,
+        client: Option<SocketAddr>,
+        work: impl FnOnce(&Self) -> Result<Certificate, EnrollError> + Send + 'static,
+    ) -> Result<Response<Certificate>, Status> {
+        let turn = self.turns.clone().acquire_owned().await;
+        let enroll = self.clone();
+        let done = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            work(&enroll)
+        });
+        let client = client.map(tracing::field::display);
+        match done.await {
+            Ok(Ok(certificate)) => {
+                tracing::info!(request, node = certificate.node, client.addr = client, "certificate given");
+                Ok(Response::new(certificate))
+            }
+            Ok(Err(error)) => {
+                let (reason, status) = (error.reason(), error.status());
+                let error = format!("{:#}", anyhow::Error::new(error));
+                tracing::warn!(request, client.addr = client, reason, error, "certificate refused");
+                Err(status)
+            }
+            Err(_) => Err(Status::internal("the proxy gave up on the request: see its log")),
+        }
+    }
+
+    fn join_now(&self, token: &str, csr: &[u8]) -> Result<Certificate, EnrollError> {
+        self.trust.pin()?;
+        let token: TokenText = token.parse()?;
+        // The cheap check first, so that strangers cannot make the proxy verify signatures.
+        self.tokens.check(&token)?;
+        let key = ProvenKey::from_csr(csr)?;
+        let node = self.tokens.redeem(&token, key.digest())?;
+        self.certificate(node, &key)
+    }
+
+    fn renew_now(&self, chain: &[CertificateDer<'static>], csr: &[u8]) -> Result<Certificate, EnrollError> {
+        self.trust.pin()?;
+        let node = self.trust.identify(chain, Purpose::Renew)?;
+        let key = ProvenKey::from_csr(csr)?;
+        self.certificate(node, &key)
+    }
+
+    fn certificate(&self, node: NodeName, key: &ProvenKey) -> Result<Certificate, EnrollError> {
+        let issued = self.trust.issue(&node, key)?;
+        Ok(Certificate {
+            chain_pem: issued.chain_pem,
+            ca_pem: issued.ca_pem,
+            node: node.to_string(),
+            server_name: self.trust.server_name().to_owned(),
+        })
+    }
+}
+
+fn client<T>(request: &Request<T>) -> Option<SocketAddr> {
+    request.extensions().get::<ClientAddr>().map(|client| client.0)
+}
+
+impl From<TokensError> for EnrollError {
+    fn from(error: TokensError) -> Self {
+        match error {
+            TokensError::Refused(refused) => Self::Token(refused),
+            error @ (TokensError::State(_) | TokensError::Full(_) | TokensError::Unknown { .. }) => Self::Tokens(error),
+        }
+    }
+}
+
+impl EnrollError {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Token(error) => error.reason(),
+            Self::Identity(error) => error.reason(),
+            Self::Csr(_) => "bad_csr",
+            Self::Trust(TrustError::NoAuthority) => "no_authority",
+            Self::Tokens(_) | Self::Trust(_) => "internal",
+        }
+    }
+
+    /// What the agent is told: causes that lie in the proxy stay in its log.
+    fn status(&self) -> Status {
+        let text = self.to_string();
+        match self {
+            Self::Token(TokenError::Malformed) | Self::Csr(_) => Status::invalid_argument(text),
+            Self::Token(TokenError::Foreign(_) | TokenError::WrongSecret(_)) => Status::unauthenticated(text),
+            Self::Token(TokenError::Used(_) | TokenError::Expired(..) | TokenError::Revoked(_)) => {
+                Status::permission_denied(text)
+            }
+            Self::Identity(IdentityError::NoCertificate) => Status::unauthenticated(text),
+            Self::Identity(_) => Status::permission_denied(text),
+            Self::Trust(TrustError::NoAuthority) => Status::failed_precondition(text),
+            Self::Tokens(_) | Self::Trust(_) => Status::unavailable("the proxy cannot store what it has to: see its log"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

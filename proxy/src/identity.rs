@@ -1,0 +1,212 @@
+//! Which node a certificate names, and whether that still holds. Pure.
+
+use std::fmt;
+use std::time::Duration;
+
+use culvert_tunnel::NodeName;
+use rustls::pki_types::CertificateDer;
+use serde::{Deserialize, Serialize};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::FromDer;
+
+use crate::authority::hex;
+use crate::clock::UnixTime;
+
+/// How long after its end a certificate still gets its node a new one: an edge site may be off for a season.
+pub(crate) const RENEWAL_GRACE: Duration = Duration::from_secs(90 * 24 * 3600);
+/// RFC 5280: at most 20 octets.
+const MAX_SERIAL_BYTES: usize = 20;
+
+/// What a certificate is shown for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// To be the node: the certificate must not have expired.
+    Tunnel,
+    /// To get a new certificate: it may have expired up to 90 days ago.
+    Renew,
+}
+
+/// Why a certificate does not make its owner a node.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum IdentityError {
+    #[error("no client certificate: join first, with a token from `culvert-proxy token create`")]
+    NoCertificate,
+    #[error("the client certificate cannot be read: {0}")]
+    Unreadable(String),
+    #[error("the client certificate names {0:?}: a node's certificate has exactly one DNS name, the node's")]
+    Names(Vec<String>),
+    #[error("the directory has no node {node}: make it with `culvert-proxy token create {node}` and join again")]
+    UnknownNode { node: NodeName },
+    #[error("the certificate of {node} was revoked when the node was removed: join again with a new token")]
+    Revoked { node: NodeName },
+    #[error("the certificate of {node} expired at {expired}: renew it, or join again with a new token")]
+    Expired { node: NodeName, expired: UnixTime },
+    #[error("the certificate of {node} expired at {expired}, too long ago to be renewed: join again with a new token")]
+    TooOld { node: NodeName, expired: UnixTime },
+    #[error("the certificate of {node} begins at {begins}: is the clock of one of the hosts wrong?")]
+    NotYet { node: NodeName, begins: UnixTime },
+}
+
+impl IdentityError {
+    /// Label for metrics and logs.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::NoCertificate => "no_certificate",
+            Self::Unreadable(_) | Self::Names(_) => "bad_certificate",
+            Self::UnknownNode { .. } => "unknown_node",
+            Self::Revoked { .. } => "revoked",
+            Self::Expired { .. } | Self::TooOld { .. } => "expired",
+            Self::NotYet { .. } => "not_yet_valid",
+        }
+    }
+}
+
+/// A certificate's serial number without leading zeros.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct Serial(Vec<u8>);
+
+impl Serial {
+    /// 126 random bits: unguessable, positive, and never with a leading zero.
+    pub(crate) fn random() -> Self {
+        let mut bytes: [u8; 16] = rand::random();
+        bytes[0] = bytes[0] & 0x7f | 0x40;
+        Self(bytes.to_vec())
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for Serial {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let digits = text.len().is_multiple_of(2) && text.len() <= 2 * MAX_SERIAL_BYTES;
+        let digits = digits && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let byte = |index: usize| text.get(index..index + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok());
+        let bytes: Option<Vec<u8>> = if digits { (0..text.len()).step_by(2).map(byte).collect() } else { None };
+        bytes.map(Self).ok_or_else(|| format!("{text:?} is no serial number in hexadecimal digits"))
+    }
+}
+
+impl From<Serial> for String {
+    fn from(serial: Serial) -> Self {
+        hex(&serial.0)
+    }
+}
+
+impl fmt::Debug for Serial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex(&self.0))
+    }
+}
+
+/// What matters of a certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Leaf {
+    /// All subject alternative names; others than DNS names in their debug form.
+    pub(crate) names: Vec<String>,
+    pub(crate) serial: Serial,
+    pub(crate) not_before: UnixTime,
+    pub(crate) not_after: UnixTime,
+    pub(crate) may_sign: bool,
+    pub(crate) public_key: Vec<u8>,
+}
+
+impl Leaf {
+    pub(crate) fn read(der: &CertificateDer<'_>) -> Result<Self, IdentityError> {
+        let unreadable = |error: &dyn fmt::Display| IdentityError::Unreadable(error.to_string());
+        let (_, certificate) = X509Certificate::from_der(der).map_err(|error| unreadable(&error))?;
+        let alternative = certificate.subject_alternative_name().map_err(|error| unreadable(&error))?;
+        let constraints = certificate.basic_constraints().map_err(|error| unreadable(&error))?;
+        let raw_serial = certificate.raw_serial();
+        let zeros = raw_serial.iter().take_while(|byte| **byte == 0).count();
+        let seconds = |timestamp: i64| UnixTime::from_seconds(u64::try_from(timestamp).unwrap_or(0));
+        Ok(Self {
+            names: alternative.map(|extension| extension.value.general_names.iter().map(name).collect()).unwrap_or_default(),
+            serial: Serial(raw_serial[zeros..].to_vec()),
+            not_before: seconds(certificate.validity().not_before.timestamp()),
+            not_after: seconds(certificate.validity().not_after.timestamp()),
+            may_sign: constraints.is_some_and(|extension| extension.value.ca),
+            public_key: certificate.public_key().subject_public_key.data.to_vec(),
+        })
+    }
+
+    /// The one node that the certificate names.
+    pub(crate) fn node(&self) -> Result<NodeName, IdentityError> {
+        let [name] = self.names.as_slice() else {
+            return Err(IdentityError::Names(self.names.clone()));
+        };
+        name.parse().map_err(|_| IdentityError::Names(self.names.clone()))
+    }
+
+    /// Whether the certificate may serve the purpose at this time.
+    pub(crate) fn timely(&self, node: &NodeName, purpose: Purpose, now: UnixTime) -> Result<(), IdentityError> {
+        let (node, expired) = (node.clone(), self.not_after);
+        if now < self.not_before {
+            return Err(IdentityError::NotYet { node, begins: self.not_before });
+        }
+        match purpose {
+            _ if now <= expired => Ok(()),
+            Purpose::Tunnel => Err(IdentityError::Expired { node, expired }),
+            Purpose::Renew if now.since(expired) <= RENEWAL_GRACE => Ok(()),
+            Purpose::Renew => Err(IdentityError::TooOld { node, expired }),
+        }
+    }
+}
+
+fn name(name: &GeneralName<'_>) -> String {
+    if let GeneralName::DNSName(name) = name { (*name).to_owned() } else { format!("{name:?}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: UnixTime = UnixTime::from_seconds(1_700_000_000);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn leaf(names: &[&str], not_after: UnixTime) -> Leaf {
+        Leaf {
+            names: names.iter().map(|name| (*name).to_owned()).collect(),
+            serial: Serial::random(),
+            not_before: UnixTime::from_seconds(1_600_000_000),
+            not_after,
+            may_sign: false,
+            public_key: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_certificate_names_one_node_or_none() {
+        assert_eq!(leaf(&["edge-1"], NOW).node().unwrap().as_str(), "edge-1");
+        for bad in [&[][..], &["edge-1", "edge-2"], &["*.edge"], &["Edge-1"], &["IPAddress([10, 0, 3, 7])"]] {
+            assert!(matches!(leaf(bad, NOW).node(), Err(IdentityError::Names(_))), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn an_expired_certificate_renews_for_90_days_but_opens_no_tunnel() {
+        let node: NodeName = "edge-1".parse().unwrap();
+        let judge = |expired: UnixTime, purpose| leaf(&["edge-1"], expired).timely(&node, purpose, NOW);
+        assert_eq!(judge(NOW, Purpose::Tunnel), Ok(()));
+        let just = NOW.before(SECOND);
+        assert!(matches!(judge(just, Purpose::Tunnel), Err(IdentityError::Expired { .. })));
+        assert_eq!(judge(NOW.before(RENEWAL_GRACE), Purpose::Renew), Ok(()));
+        assert!(matches!(judge(NOW.before(RENEWAL_GRACE + SECOND), Purpose::Renew), Err(IdentityError::TooOld { .. })));
+        let early = leaf(&["edge-1"], NOW).timely(&node, Purpose::Renew, UnixTime::from_seconds(1));
+        assert!(matches!(early, Err(IdentityError::NotYet { .. })));
+    }
+
+    #[test]
+    fn serials_survive_their_text_form() {
+        let serial = Serial::random();
+        assert_eq!(Serial::try_from(String::from(serial.clone())), Ok(serial));
+        for bad in ["1", "xy", "+1", "é1", &"00".repeat(21)] {
+            assert!(Serial::try_from(bad.to_owned()).is_err(), "{bad:?}");
+        }
+    }
+}

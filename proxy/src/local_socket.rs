@@ -1,0 +1,118 @@
+//! Unix sockets that only root and the proxy's own user may use: for control and for the directory.
+
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use futures_util::Stream;
+use tokio::net::{UnixListener, UnixStream};
+
+/// A bound socket that is removed with its owner.
+#[derive(Debug)]
+pub(crate) struct LocalSocket {
+    listener: UnixListener,
+    path: PathBuf,
+    /// The proxy's user.
+    owner: u32,
+}
+
+impl LocalSocket {
+    /// Takes the path, in place of a socket that nobody listens on any more. It is bound in a private directory and moved when
+    /// its mode is 0600, so that nobody else ever reaches it.
+    pub(crate) fn bind(path: &Path) -> Result<Self> {
+        let directory = path.parent().with_context(|| format!("{} has no directory", path.display()))?;
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(directory)
+            .with_context(|| format!("make the directory {}", directory.display()))?;
+        if std::os::unix::net::UnixStream::connect(path).is_ok() {
+            bail!("another process listens on {}: stop it, or choose another socket", path.display());
+        }
+        let private = tempfile::Builder::new()
+            .prefix(".culvert-")
+            .permissions(std::fs::Permissions::from_mode(0o700))
+            .tempdir_in(directory)
+            .with_context(|| format!("write to {}", directory.display()))?;
+        let hidden = private.path().join("s");
+        let bound = || -> io::Result<(UnixListener, u32)> {
+            let listener = UnixListener::bind(&hidden)?;
+            std::fs::set_permissions(&hidden, std::fs::Permissions::from_mode(0o600))?;
+            let owner = std::fs::metadata(&hidden)?.uid();
+            std::fs::rename(&hidden, path)?;
+            Ok((listener, owner))
+        };
+        let (listener, owner) = bound().with_context(|| format!("listen on {}", path.display()))?;
+        Ok(Self { listener, path: path.to_owned(), owner })
+    }
+
+    /// Connections of root and of the proxy's own user; others are closed. Ends never.
+    pub(crate) fn connections(self) -> impl Stream<Item = io::Result<UnixStream>> {
+        futures_util::stream::unfold(self, async |socket| {
+            loop {
+                match socket.listener.accept().await {
+                    Ok((stream, _)) if socket.admits(&stream) => return Some((Ok(stream), socket)),
+                    Ok(_) => {}
+                    Err(error) => {
+                        tracing::warn!(socket = %socket.path.display(), %error, "connection not accepted");
+                        tokio::time::sleep(ACCEPT_BACKOFF).await;
+                    }
+                }
+            }
+        })
+    }
+
+    fn admits(&self, stream: &UnixStream) -> bool {
+        let uid = stream.peer_cred().map(|peer| peer.uid());
+        let admitted = uid.as_ref().is_ok_and(|uid| *uid == 0 || *uid == self.owner);
+        if !admitted {
+            tracing::warn!(socket = %self.path.display(), ?uid, "connection refused: not root and not the proxy's user");
+        }
+        admitted
+    }
+}
+
+/// Out of file descriptors: trying again at once would only burn time.
+const ACCEPT_BACKOFF: std::time::Duration = std::time::Duration::from_millis(200);
+
+impl Drop for LocalSocket {
+    fn drop(&mut self) {
+        // Best effort: a stale socket is replaced by the next bind.
+        drop(std::fs::remove_file(&self.path));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::StreamExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_is_private_replaces_a_stale_one_and_goes_with_its_owner() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("run/control.sock");
+        std::fs::create_dir(path.parent().unwrap()).unwrap();
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let socket = LocalSocket::bind(&path).unwrap();
+        let metadata = std::fs::metadata(&path).unwrap();
+        assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
+        assert!(LocalSocket::bind(&path).unwrap_err().to_string().contains("another process listens"));
+        let mut connections = std::pin::pin!(socket.connections());
+        let (client, served) = tokio::join!(UnixStream::connect(&path), async {
+            // The bind that was refused above has left its connection behind.
+            connections.next().await.unwrap().unwrap();
+            connections.next().await.unwrap()
+        });
+        client.unwrap();
+        served.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_dropped_socket_leaves_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        drop(LocalSocket::bind(&directory.path().join("directory.sock")).unwrap());
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+}

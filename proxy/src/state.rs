@@ -1,0 +1,180 @@
+//! The proxy's state directory: JSON files with a version, read strictly, replaced whole, and one process at a time.
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use culvert_daemon::write_atomic;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// Version of the layout of every state file. A newer one is refused, never guessed at.
+const FORMAT: u32 = 1;
+/// State and keys are the proxy's own business.
+const PRIVATE: u32 = 0o600;
+/// Far above what 20,000 nodes take; a larger file is not ours.
+const MAX_FILE_BYTES: u64 = 64 << 20;
+
+/// The state directory, locked for this process. Clones share the lock.
+#[derive(Clone, Debug)]
+pub(crate) struct StateDir {
+    path: PathBuf,
+    _lock: Arc<File>,
+}
+
+/// What goes wrong with the state directory.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StateError {
+    #[error("make the state directory {}: give the proxy a --state-dir that it may write to", path.display())]
+    Make { path: PathBuf, source: io::Error },
+    #[error("another culvert-proxy uses the state directory {}: stop it, or give this one its own --state-dir", path.display())]
+    Busy { path: PathBuf },
+    #[error("read {}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("write {}: until that works nothing of it can be changed", path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error(
+        "{}, line {line}, column {column}: {source}: restore the file from a backup, or move it away to begin without {what}",
+        path.display()
+    )]
+    Broken { path: PathBuf, line: usize, column: usize, what: &'static str, source: serde_json::Error },
+    #[error("{} has format {found}, this culvert-proxy reads {FORMAT}: run the version that wrote it", path.display())]
+    Newer { path: PathBuf, found: u32 },
+    #[error("{}: {problem}: restore the file from a backup, or move it away to begin without {what}", path.display())]
+    Invalid { path: PathBuf, problem: String, what: &'static str },
+}
+
+/// A state file: its name in the directory, and what is lost without it, for people.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StateFile {
+    pub(crate) name: &'static str,
+    pub(crate) what: &'static str,
+}
+
+#[derive(Deserialize)]
+struct Format {
+    version: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Versioned<T> {
+    version: u32,
+    state: T,
+}
+
+impl StateDir {
+    /// Makes the directory, mode 0700, if it is missing, and takes its lock.
+    pub(crate) fn open(path: &Path) -> Result<Self, StateError> {
+        let failed = |source| StateError::Make { path: path.to_owned(), source };
+        std::fs::DirBuilder::new().recursive(true).create(path).map_err(failed)?;
+        let lock_path = path.join("lock");
+        let lock = File::options().create(true).truncate(false).write(true).open(lock_path).map_err(failed)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { path: path.to_owned(), _lock: Arc::new(lock) }),
+            Err(TryLockError::WouldBlock) => Err(StateError::Busy { path: path.to_owned() }),
+            Err(TryLockError::Error(source)) => Err(failed(source)),
+        }
+    }
+
+    /// Path of a file in the directory.
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// The file's content; `None` if there is none yet. A file that does not parse is an error and stays as it is.
+    pub(crate) fn read<T: DeserializeOwned>(&self, file: StateFile) -> Result<Option<T>, StateError> {
+        let path = self.join(file.name);
+        let text = match read_bounded(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(StateError::Read { path, source }),
+        };
+        let broken = |source: serde_json::Error| {
+            let (line, column) = (source.line(), source.column());
+            StateError::Broken { path: path.clone(), line, column, what: file.what, source }
+        };
+        let Format { version } = serde_json::from_str(&text).map_err(broken)?;
+        if version != FORMAT {
+            return Err(StateError::Newer { path, found: version });
+        }
+        serde_json::from_str::<Versioned<T>>(&text).map(|content| Some(content.state)).map_err(broken)
+    }
+
+    /// Replaces the file whole; on disk when this returns.
+    pub(crate) fn write<T: Serialize>(&self, file: StateFile, content: &T) -> Result<(), StateError> {
+        let path = self.join(file.name);
+        let written = serde_json::to_vec_pretty(&Versioned { version: FORMAT, state: content })
+            .map_err(io::Error::from)
+            .and_then(|mut text| {
+                text.push(b'\n');
+                write_atomic(&path, &text, PRIVATE)
+            });
+        written.map_err(|source| StateError::Write { path, source })
+    }
+
+    /// An error about content that parses but makes no sense.
+    pub(crate) fn invalid(&self, file: StateFile, problem: impl Into<String>) -> StateError {
+        StateError::Invalid { path: self.join(file.name), problem: problem.into(), what: file.what }
+    }
+}
+
+/// The text of a file that someone else may have written.
+pub(crate) fn read_bounded(path: &Path) -> io::Result<String> {
+    let size = std::fs::metadata(path)?.len();
+    if size > MAX_FILE_BYTES {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("{size} bytes, at most {MAX_FILE_BYTES} are read")));
+    }
+    std::fs::read_to_string(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: StateFile = StateFile { name: "things.json", what: "the things" };
+
+    #[derive(Serialize, Deserialize, Debug, PartialEq)]
+    struct Things {
+        names: Vec<String>,
+    }
+
+    #[test]
+    fn a_state_file_is_read_back_and_private() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let state = StateDir::open(directory.path()).unwrap();
+        assert!(state.read::<Things>(FILE).unwrap().is_none());
+        let things = Things { names: vec!["one".into()] };
+        state.write(FILE, &things).unwrap();
+        assert_eq!(state.read::<Things>(FILE).unwrap().unwrap(), things);
+        let mode = std::fs::metadata(state.join(FILE.name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, PRIVATE);
+    }
+
+    #[test]
+    fn a_broken_file_is_an_error_with_its_position_and_the_fix_and_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = StateDir::open(directory.path()).unwrap();
+        for (text, expected) in [
+            ("{\"version\": 1,\n \"state\": {\"names\": [1]}}", "line 2, column"),
+            ("{\"version\": 2}", "format 2"),
+            ("", "line 1"),
+        ] {
+            std::fs::write(state.join(FILE.name), text).unwrap();
+            let error = state.read::<Things>(FILE).unwrap_err().to_string();
+            assert!(error.contains("things.json") && error.contains(expected), "{error}");
+            assert_eq!(std::fs::read_to_string(state.join(FILE.name)).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn two_proxies_cannot_share_a_state_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = StateDir::open(directory.path()).unwrap();
+        assert!(matches!(StateDir::open(directory.path()), Err(StateError::Busy { .. })));
+        drop(first);
+        StateDir::open(directory.path()).unwrap();
+    }
+}

@@ -1,0 +1,108 @@
+//! Join tokens: made for one node, used once, kept only as a digest.
+
+mod book;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use culvert_tunnel::NodeName;
+
+use crate::clock::UnixTime;
+use crate::state::{StateDir, StateError, StateFile};
+use book::Book;
+pub(crate) use book::{Full, TokenError, TokenId, TokenState, TokenText, TokenView};
+
+const TOKENS: StateFile = StateFile { name: "tokens.json", what: "the join tokens that were not used yet" };
+
+/// A token that was just made.
+#[derive(Debug)]
+pub(crate) struct NewToken {
+    /// Printed once and never stored.
+    pub(crate) text: TokenText,
+    pub(crate) expires: UnixTime,
+}
+
+/// Why tokens cannot be changed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TokensError {
+    #[error(transparent)]
+    State(#[from] StateError),
+    #[error(transparent)]
+    Refused(#[from] TokenError),
+    #[error(transparent)]
+    Full(#[from] Full),
+    #[error("there is no token {id}: see `culvert-proxy token list`")]
+    Unknown { id: String },
+}
+
+/// All tokens. Clones share them.
+#[derive(Clone, Debug)]
+pub(crate) struct Tokens(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    state: StateDir,
+    lifetime: Duration,
+    book: Mutex<Book>,
+}
+
+impl Tokens {
+    /// `lifetime` is that of tokens that are not given one of their own.
+    pub(crate) fn open(state: StateDir, lifetime: Duration) -> Result<Self, StateError> {
+        let book = state.read(TOKENS)?.unwrap_or_default();
+        Ok(Self(Arc::new(Shared { state, lifetime, book: Mutex::new(book) })))
+    }
+
+    /// Makes a token for the node.
+    pub(crate) fn create(&self, node: &NodeName, lifetime: Option<Duration>) -> Result<NewToken, TokensError> {
+        let now = UnixTime::now();
+        let expires = now + lifetime.unwrap_or(self.0.lifetime);
+        let text = self.change(|book| Ok(book.create(node, expires, now)?))?;
+        Ok(NewToken { text, expires })
+    }
+
+    /// The node that the token is for, if it could be redeemed now with this key. Changes nothing.
+    pub(crate) fn check(&self, text: &TokenText) -> Result<NodeName, TokenError> {
+        self.book().check(text, None, UnixTime::now())
+    }
+
+    /// Uses the token up for the owner of the key with this digest. On disk when this returns: a crash before the answer is sent
+    /// leaves a used token, which the same key may redeem again.
+    pub(crate) fn redeem(&self, text: &TokenText, key: [u8; 32]) -> Result<NodeName, TokensError> {
+        self.change(|book| Ok(book.redeem(text, key, UnixTime::now())?))
+    }
+
+    /// All tokens that have not expired for long.
+    pub(crate) fn list(&self) -> Vec<TokenView> {
+        self.book().list(UnixTime::now())
+    }
+
+    /// Makes a token useless.
+    pub(crate) fn revoke(&self, id: &str) -> Result<(), TokensError> {
+        let unknown = || TokensError::Unknown { id: id.chars().take(64).collect() };
+        self.change(|book| book.revoke(id).then_some(()).ok_or_else(unknown))
+    }
+
+    /// Makes all tokens of a node useless.
+    pub(crate) fn revoke_of(&self, node: &NodeName) -> Result<(), TokensError> {
+        self.change(|book| {
+            book.revoke_of(node);
+            Ok(())
+        })
+    }
+
+    fn change<T>(&self, edit: impl FnOnce(&mut Book) -> Result<T, TokensError>) -> Result<T, TokensError> {
+        let mut book = self.book();
+        let mut next = book.clone();
+        let answer = edit(&mut next)?;
+        if next != *book {
+            self.0.state.write(TOKENS, &next)?;
+            *book = next;
+        }
+        Ok(answer)
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.0.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

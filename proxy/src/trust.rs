@@ -1,0 +1,224 @@
+//! Who is who: the proxy's own certificate, those of agents, and which node a client certificate makes of its owner.
+
+mod handshake;
+mod ledger;
+mod source;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use culvert_daemon::Drain;
+use culvert_tunnel::NodeName;
+use rustls::ServerConfig;
+use rustls::pki_types::CertificateDer;
+
+use crate::authority::{AuthorityError, ProvenKey};
+use crate::clock::UnixTime;
+use crate::directory::Directory;
+use crate::identity::{IdentityError, Leaf, Purpose};
+use crate::state::{StateDir, StateError, StateFile};
+pub(crate) use handshake::{ServerIdentity, provider};
+use ledger::{Ledger, Standing};
+use source::Material;
+pub(crate) use source::TrustSource;
+
+const CERTIFICATES: StateFile =
+    StateFile { name: "certificates.json", what: "the revocations of removed nodes' certificates" };
+/// How often given files are looked at, and whether the proxy's own certificate is due.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
+
+/// What trust is made of.
+#[derive(Clone, Debug)]
+pub(crate) struct TrustConfig {
+    pub(crate) state: StateDir,
+    /// Where certificates come from.
+    pub(crate) source: TrustSource,
+    /// `--server-name`: what agents verify, whatever host they dial.
+    pub(crate) server_name: String,
+    /// Hosts of `--advertise`: in the proxy's certificate too, for CONNECT callers that verify the host they dial.
+    pub(crate) hosts: Vec<String>,
+    /// `--certificate-lifetime`: how long agents' certificates are valid.
+    pub(crate) certificate_lifetime: Duration,
+}
+
+/// Why trust cannot be set up, or a certificate not be given.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TrustError {
+    #[error(transparent)]
+    State(#[from] StateError),
+    #[error(transparent)]
+    Authority(#[from] AuthorityError),
+    #[error("use the certificate in {what}")]
+    Tls { what: String, source: rustls::Error },
+    #[error("use the authorities of client certificates in {what}")]
+    Verifier { what: String, source: rustls::server::VerifierBuilderError },
+    #[error("the certificate in {file} is not for the name {name:?}: give a name that it has with --server-name")]
+    ServerName { file: String, name: String },
+    #[error("this proxy uses ready certificates (--tls-cert, --tls-key, --agent-ca) and cannot make any: give the agent its certificate with --cert, --key and --ca, or start the proxy with --ca-cert and --ca-key")]
+    NoAuthority,
+}
+
+/// A certificate for an agent, and what it needs to trust proxies.
+#[derive(Debug)]
+pub(crate) struct Issued {
+    pub(crate) chain_pem: String,
+    pub(crate) ca_pem: String,
+    pub(crate) expires: UnixTime,
+}
+
+/// Trust. Clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct Trust(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    config: TrustConfig,
+    directory: Directory,
+    identity: ServerIdentity,
+    agent_config: ArcSwap<ServerConfig>,
+    material: Mutex<Material>,
+    ledger: Mutex<Ledger>,
+}
+
+impl Trust {
+    /// Reads or makes what the source says.
+    pub(crate) fn open(config: TrustConfig, directory: Directory) -> Result<Self, TrustError> {
+        let now = UnixTime::now();
+        let mut ledger: Ledger = config.state.read(CERTIFICATES)?.unwrap_or_default();
+        ledger.prune(now);
+        let (material, certificate) = Material::load(&config, now)?;
+        let tls = |source| TrustError::Tls { what: config.source.to_string(), source };
+        let identity = ServerIdentity::new(certificate).map_err(tls)?;
+        let agent_config = ArcSwap::from_pointee(agent_config(&config, &identity, &material)?);
+        let (material, ledger) = (Mutex::new(material), Mutex::new(ledger));
+        Ok(Self(Arc::new(Shared { config, directory, identity, agent_config, material, ledger })))
+    }
+
+    /// For the agent port: take it anew for each connection, for it changes with the files it is made of.
+    pub(crate) fn server_config(&self) -> Arc<ServerConfig> {
+        self.0.agent_config.load_full()
+    }
+
+    /// For the CONNECT listener: TLS with the proxy's certificate and a required client certificate of an authority in the file.
+    pub(crate) fn caller_config(&self, client_ca: &Path) -> Result<Arc<ServerConfig>, TrustError> {
+        let authorities = crate::authority::read_certificates(client_ca)?;
+        let failed = |source| TrustError::Verifier { what: client_ca.display().to_string(), source };
+        handshake::caller_config(&self.0.identity, &authorities).map(Arc::new).map_err(failed)
+    }
+
+    /// The node that the owner of this verified chain is.
+    pub(crate) fn identify(&self, chain: &[CertificateDer<'_>], purpose: Purpose) -> Result<NodeName, IdentityError> {
+        let leaf = Leaf::read(chain.first().ok_or(IdentityError::NoCertificate)?)?;
+        let node = leaf.node()?;
+        let standing = self.ledger().standing(&node, &leaf.serial, leaf.not_after);
+        if standing == Standing::Revoked {
+            return Err(IdentityError::Revoked { node });
+        }
+        if !self.0.directory.contains(&node) {
+            return Err(IdentityError::UnknownNode { node });
+        }
+        leaf.timely(&node, purpose, UnixTime::now())?;
+        if standing == Standing::New
+            && let Err(error) = self.note(&node, &leaf)
+        {
+            tracing::warn!(%node, error = %anyhow::Error::new(error), "certificate not noted");
+        }
+        Ok(node)
+    }
+
+    /// Makes a certificate for the node. It is noted on disk before anybody has it.
+    pub(crate) fn issue(&self, node: &NodeName, key: &ProvenKey) -> Result<Issued, TrustError> {
+        let now = UnixTime::now();
+        let (made, ca_pem) = {
+            let material = self.material();
+            let authority = material.authority().ok_or(TrustError::NoAuthority)?;
+            let lifetime = self.0.config.certificate_lifetime;
+            (authority.node_certificate(node, key, lifetime, now)?, authority.pem().to_owned())
+        };
+        self.change_ledger(|ledger| {
+            ledger.prune(now);
+            ledger.note(node, made.serial.clone(), made.expires);
+        })?;
+        Ok(Issued { chain_pem: made.pem, ca_pem, expires: made.expires })
+    }
+
+    /// Revokes all certificates that the node has now.
+    pub(crate) fn revoke(&self, node: &NodeName) -> Result<(), TrustError> {
+        let latest = UnixTime::now() + self.0.config.certificate_lifetime;
+        self.change_ledger(|ledger| ledger.revoke(node, latest))
+    }
+
+    /// What agents check when they join; an error if this proxy cannot enrol any.
+    pub(crate) fn pin(&self) -> Result<String, TrustError> {
+        self.material().authority().map(crate::authority::Authority::pin).ok_or(TrustError::NoAuthority)
+    }
+
+    /// The name in the proxy's certificate that agents verify.
+    pub(crate) fn server_name(&self) -> &str {
+        &self.0.config.server_name
+    }
+
+    /// Renews the proxy's own certificate in time and takes up given files when they change, until the drain begins.
+    pub(crate) async fn maintain(self, drain: Drain) -> anyhow::Result<()> {
+        let mut problem = None;
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
+                () = drain.begun() => return Ok(()),
+            }
+            let trust = self.clone();
+            let now_wrong = tokio::task::spawn_blocking(move || trust.refresh(UnixTime::now())).await?.err();
+            let now_wrong = now_wrong.map(|error| format!("{:#}", anyhow::Error::new(error)));
+            if let Some(reason) = now_wrong.as_ref().filter(|reason| problem.as_ref() != Some(*reason)) {
+                tracing::error!(reason, "certificates not refreshed, keeping those in use");
+            }
+            problem = now_wrong;
+        }
+    }
+
+    fn refresh(&self, now: UnixTime) -> Result<(), TrustError> {
+        if !self.material().is_due(&self.0.config, now)? {
+            return Ok(());
+        }
+        let config = &self.0.config;
+        let (material, certificate) = Material::load(config, now)?;
+        let tls = |source| TrustError::Tls { what: config.source.to_string(), source };
+        let agent_config = agent_config(config, &self.0.identity, &material)?;
+        self.0.identity.replace(certificate).map_err(tls)?;
+        self.0.agent_config.store(Arc::new(agent_config));
+        *self.material() = material;
+        tracing::info!(source = %config.source, "proxy certificate renewed");
+        Ok(())
+    }
+
+    fn note(&self, node: &NodeName, leaf: &Leaf) -> Result<(), TrustError> {
+        self.change_ledger(|ledger| ledger.note(node, leaf.serial.clone(), leaf.not_after))
+    }
+
+    fn change_ledger(&self, edit: impl FnOnce(&mut Ledger)) -> Result<(), TrustError> {
+        let mut ledger = self.ledger();
+        let mut next = ledger.clone();
+        edit(&mut next);
+        self.0.config.state.write(CERTIFICATES, &next)?;
+        *ledger = next;
+        Ok(())
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.0.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn material(&self) -> MutexGuard<'_, Material> {
+        self.0.material.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn agent_config(config: &TrustConfig, identity: &ServerIdentity, material: &Material) -> Result<ServerConfig, TrustError> {
+    let failed = |source| TrustError::Verifier { what: config.source.to_string(), source };
+    handshake::agent_config(identity, material.authorities()).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests;

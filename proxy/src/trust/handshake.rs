@@ -1,0 +1,162 @@
+//! TLS on the agent port: who may shake hands, and with which certificate the proxy answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use culvert_tunnel::{ALPN_ENROLL, ALPN_TUNNEL};
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, UnixTime as TlsTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, VerifierBuilderError, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig, SignatureScheme,
+};
+
+use crate::authority::ServerCertificate;
+use crate::identity::{Leaf, RENEWAL_GRACE};
+
+/// The one crypto provider of the process.
+pub(crate) fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
+}
+
+/// The proxy's certificate, replaced while connections go on. Clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct ServerIdentity(Arc<ArcSwap<CertifiedKey>>);
+
+impl ServerIdentity {
+    pub(super) fn new(certificate: ServerCertificate) -> Result<Self, Error> {
+        Ok(Self(Arc::new(ArcSwap::from_pointee(certified(certificate)?))))
+    }
+
+    pub(super) fn replace(&self, certificate: ServerCertificate) -> Result<(), Error> {
+        self.0.store(Arc::new(certified(certificate)?));
+        Ok(())
+    }
+
+    /// What handshakes use now.
+    pub(crate) fn present(&self) -> Arc<CertifiedKey> {
+        self.0.load_full()
+    }
+}
+
+fn certified(certificate: ServerCertificate) -> Result<CertifiedKey, Error> {
+    CertifiedKey::from_der(certificate.chain, certificate.key, &provider())
+}
+
+impl ResolvesServerCert for ServerIdentity {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.present())
+    }
+}
+
+/// For the agent port: TLS 1.3, tunnel or enrolment by ALPN, and a client certificate of one of `authorities` or none.
+pub(super) fn agent_config(
+    identity: &ServerIdentity,
+    authorities: &[CertificateDer<'static>],
+) -> Result<ServerConfig, VerifierBuilderError> {
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots(authorities), provider()).allow_unauthenticated().build()?;
+    let mut config = config(identity, Arc::new(LenientOnExpiry(verifier)), &[&rustls::version::TLS13]);
+    config.alpn_protocols = vec![ALPN_TUNNEL.to_vec(), ALPN_ENROLL.to_vec()];
+    Ok(config)
+}
+
+/// For callers of CONNECT: a client certificate of one of `authorities` is required.
+pub(super) fn caller_config(
+    identity: &ServerIdentity,
+    authorities: &[CertificateDer<'static>],
+) -> Result<ServerConfig, VerifierBuilderError> {
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots(authorities), provider()).build()?;
+    let mut config = config(identity, verifier, &[&rustls::version::TLS13, &rustls::version::TLS12]);
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+fn config(
+    identity: &ServerIdentity,
+    verifier: Arc<dyn ClientCertVerifier>,
+    versions: &[&'static rustls::SupportedProtocolVersion],
+) -> ServerConfig {
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(versions)
+        .expect("aws-lc-rs has cipher suites for TLS 1.2 and 1.3")
+        .with_client_cert_verifier(verifier)
+        .with_cert_resolver(Arc::new(identity.clone()));
+    // Tunnels are long-lived: resumption would save nothing and keep state for strangers.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    config
+}
+
+fn roots(authorities: &[CertificateDer<'static>]) -> Arc<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(authorities.iter().cloned());
+    Arc::new(roots)
+}
+
+/// Accepts certificates that expired a while ago, for the identity check tells a tunnel from a renewal and the handshake cannot.
+#[derive(Debug)]
+struct LenientOnExpiry(Arc<dyn ClientCertVerifier>);
+
+impl ClientCertVerifier for LenientOnExpiry {
+    fn offer_client_auth(&self) -> bool {
+        true
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: TlsTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.0.verify_client_cert(end_entity, intermediates, now);
+        let expired = matches!(
+            verified,
+            Err(Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }))
+        );
+        match last_valid(end_entity, now).filter(|_| expired) {
+            Some(then) => self.0.verify_client_cert(end_entity, intermediates, then),
+            None => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
+/// The end of a certificate's validity if that is past, but not by more than the grace for renewals.
+fn last_valid(certificate: &CertificateDer<'_>, now: TlsTime) -> Option<TlsTime> {
+    let end = Duration::from_secs(Leaf::read(certificate).ok()?.not_after.seconds());
+    let now = Duration::from_secs(now.as_secs());
+    (end < now && now - end <= RENEWAL_GRACE).then(|| TlsTime::since_unix_epoch(end))
+}

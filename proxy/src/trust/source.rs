@@ -1,0 +1,131 @@
+//! Where certificates come from: the embedded authority, the operator's, or ready certificates.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use rustls::pki_types::{CertificateDer, ServerName};
+
+use super::{TrustConfig, TrustError};
+use crate::authority::{Authority, AuthorityError, ServerCertificate, read_certificates, read_private_key};
+use crate::clock::UnixTime;
+use crate::identity::Leaf;
+
+/// Where certificates come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum TrustSource {
+    /// An authority in the state directory, made on the first start.
+    Embedded,
+    /// `--ca-cert` and `--ca-key`.
+    Authority {
+        /// The authority's certificate, perhaps with others to trust too; PEM.
+        cert: PathBuf,
+        /// Its key; PEM.
+        key: PathBuf,
+    },
+    /// `--tls-cert`, `--tls-key` and `--agent-ca`: nobody enrols here.
+    Ready {
+        /// The proxy's certificate and its chain; PEM.
+        cert: PathBuf,
+        /// Its key; PEM.
+        key: PathBuf,
+        /// The authorities of agents' certificates; PEM.
+        agent_ca: PathBuf,
+    },
+}
+
+impl TrustSource {
+    fn files(&self) -> Vec<&Path> {
+        match self {
+            Self::Embedded => Vec::new(),
+            Self::Authority { cert, key } => vec![cert, key],
+            Self::Ready { cert, key, agent_ca } => vec![cert, key, agent_ca],
+        }
+    }
+}
+
+impl fmt::Display for TrustSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Embedded => f.write_str("the embedded authority"),
+            Self::Authority { cert, .. } | Self::Ready { cert, .. } => write!(f, "{}", cert.display()),
+        }
+    }
+}
+
+/// What was read or made.
+#[derive(Debug)]
+pub(super) struct Material {
+    kind: Kind,
+    /// Contents of the given files when they were read.
+    contents: Vec<Vec<u8>>,
+    /// When the proxy's own certificate has to be made anew.
+    due: Option<UnixTime>,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Authority(Authority),
+    Ready(Vec<CertificateDer<'static>>),
+}
+
+impl Material {
+    /// The material and the proxy's certificate.
+    pub(super) fn load(config: &TrustConfig, now: UnixTime) -> Result<(Self, ServerCertificate), TrustError> {
+        let contents = contents(&config.source)?;
+        let authority = match &config.source {
+            TrustSource::Embedded => Authority::embedded(&config.state)?,
+            TrustSource::Authority { cert, key } => Authority::from_files(cert, key)?,
+            TrustSource::Ready { cert, key, agent_ca } => {
+                let chain = read_certificates(cert)?;
+                verify_name(&chain[0], cert, &config.server_name)?;
+                let certificate = ServerCertificate { chain, key: read_private_key(key)? };
+                let kind = Kind::Ready(read_certificates(agent_ca)?);
+                return Ok((Self { kind, contents, due: None }, certificate));
+            }
+        };
+        let names: Vec<String> = std::iter::once(&config.server_name).chain(&config.hosts).cloned().collect();
+        let certificate = authority.server_certificate(&names, now)?;
+        let due = Leaf::read(&certificate.chain[0]).ok().map(|leaf| renewal_time(&leaf));
+        Ok((Self { kind: Kind::Authority(authority), contents, due }, certificate))
+    }
+
+    /// Whether the files have changed or the proxy's certificate nears its end.
+    pub(super) fn is_due(&self, config: &TrustConfig, now: UnixTime) -> Result<bool, TrustError> {
+        Ok(self.due.is_some_and(|due| now >= due) || contents(&config.source)? != self.contents)
+    }
+
+    pub(super) fn authority(&self) -> Option<&Authority> {
+        match &self.kind {
+            Kind::Authority(authority) => Some(authority),
+            Kind::Ready(_) => None,
+        }
+    }
+
+    /// Who signs agents' certificates.
+    pub(super) fn authorities(&self) -> &[CertificateDer<'static>] {
+        match &self.kind {
+            Kind::Authority(authority) => authority.certificates(),
+            Kind::Ready(authorities) => authorities,
+        }
+    }
+}
+
+/// When a third of the validity is left.
+fn renewal_time(leaf: &Leaf) -> UnixTime {
+    leaf.not_after.before(leaf.not_after.since(leaf.not_before) / 3)
+}
+
+fn contents(source: &TrustSource) -> Result<Vec<Vec<u8>>, TrustError> {
+    let read = |path: &Path| {
+        std::fs::read(path).map_err(|source| AuthorityError::Read { path: path.to_owned(), source }.into())
+    };
+    source.files().into_iter().map(read).collect()
+}
+
+fn verify_name(certificate: &CertificateDer<'_>, file: &Path, name: &str) -> Result<(), TrustError> {
+    let tls = |source| TrustError::Tls { what: file.display().to_string(), source };
+    let wrong = || TrustError::ServerName { file: file.display().to_string(), name: name.to_owned() };
+    let parsed = rustls::server::ParsedCertificate::try_from(certificate).map_err(tls)?;
+    let name = ServerName::try_from(name).map_err(|_| wrong())?;
+    rustls::client::verify_server_name(&parsed, &name).map_err(|_| wrong())
+}
