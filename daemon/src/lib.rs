@@ -8,12 +8,14 @@ mod atomic_file;
 mod logs;
 mod readiness;
 mod supervisor;
+mod units;
 
 pub use admin::Admin;
 pub use atomic_file::write_atomic;
 pub use logs::{LogFormat, Logs};
 pub use readiness::{Gate, Readiness};
 pub use supervisor::{Drain, Supervisor};
+pub use units::{parse_duration, parse_size};
 
 /// The version of all of Culvert's binaries, as in `Cargo.toml`.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

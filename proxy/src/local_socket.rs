@@ -1,4 +1,4 @@
-//! Unix sockets that only root and the proxy's own user may use: for control and for the directory.
+//! The proxy's Unix sockets: never reachable before their mode is set, and gone with their owner.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -13,14 +13,24 @@ use tokio::net::{UnixListener, UnixStream};
 pub(crate) struct LocalSocket {
     listener: UnixListener,
     path: PathBuf,
+    access: Access,
     /// The proxy's user.
     owner: u32,
 }
 
+/// Who may connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Root and the proxy's own user: mode 0600, and the peer's user is checked.
+    Owner,
+    /// Whom the socket's group lets in too: mode 0660.
+    Group,
+}
+
 impl LocalSocket {
     /// Takes the path, in place of a socket that nobody listens on any more. It is bound in a private directory and moved when
-    /// its mode is 0600, so that nobody else ever reaches it.
-    pub(crate) fn bind(path: &Path) -> Result<Self> {
+    /// it has its mode, so that nobody else ever reaches it.
+    pub(crate) fn bind(path: &Path, access: Access) -> Result<Self> {
         let directory = path.parent().with_context(|| format!("{} has no directory", path.display()))?;
         std::fs::DirBuilder::new()
             .recursive(true)
@@ -38,22 +48,31 @@ impl LocalSocket {
         let hidden = private.path().join("s");
         let bound = || -> io::Result<(UnixListener, u32)> {
             let listener = UnixListener::bind(&hidden)?;
-            std::fs::set_permissions(&hidden, std::fs::Permissions::from_mode(0o600))?;
+            std::fs::set_permissions(&hidden, std::fs::Permissions::from_mode(access.mode()))?;
             let owner = std::fs::metadata(&hidden)?.uid();
             std::fs::rename(&hidden, path)?;
             Ok((listener, owner))
         };
         let (listener, owner) = bound().with_context(|| format!("listen on {}", path.display()))?;
-        Ok(Self { listener, path: path.to_owned(), owner })
+        Ok(Self { listener, path: path.to_owned(), access, owner })
     }
 
-    /// Connections of root and of the proxy's own user; others are closed. Ends never.
+    /// The next connection of one who may connect; others are closed.
+    pub(crate) async fn accept(&self) -> io::Result<UnixStream> {
+        loop {
+            let (stream, _) = self.listener.accept().await?;
+            if self.admits(&stream) {
+                return Ok(stream);
+            }
+        }
+    }
+
+    /// All connections, without end.
     pub(crate) fn connections(self) -> impl Stream<Item = io::Result<UnixStream>> {
         futures_util::stream::unfold(self, async |socket| {
             loop {
-                match socket.listener.accept().await {
-                    Ok((stream, _)) if socket.admits(&stream) => return Some((Ok(stream), socket)),
-                    Ok(_) => {}
+                match socket.accept().await {
+                    Ok(stream) => return Some((Ok(stream), socket)),
                     Err(error) => {
                         tracing::warn!(socket = %socket.path.display(), %error, "connection not accepted");
                         tokio::time::sleep(ACCEPT_BACKOFF).await;
@@ -64,12 +83,24 @@ impl LocalSocket {
     }
 
     fn admits(&self, stream: &UnixStream) -> bool {
+        if self.access == Access::Group {
+            return true;
+        }
         let uid = stream.peer_cred().map(|peer| peer.uid());
         let admitted = uid.as_ref().is_ok_and(|uid| *uid == 0 || *uid == self.owner);
         if !admitted {
             tracing::warn!(socket = %self.path.display(), ?uid, "connection refused: not root and not the proxy's user");
         }
         admitted
+    }
+}
+
+impl Access {
+    const fn mode(self) -> u32 {
+        match self {
+            Self::Owner => 0o600,
+            Self::Group => 0o660,
+        }
     }
 }
 
@@ -95,10 +126,10 @@ mod tests {
         let path = directory.path().join("run/control.sock");
         std::fs::create_dir(path.parent().unwrap()).unwrap();
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-        let socket = LocalSocket::bind(&path).unwrap();
+        let socket = LocalSocket::bind(&path, Access::Owner).unwrap();
         let metadata = std::fs::metadata(&path).unwrap();
         assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
-        assert!(LocalSocket::bind(&path).unwrap_err().to_string().contains("another process listens"));
+        assert!(LocalSocket::bind(&path, Access::Owner).unwrap_err().to_string().contains("another process listens"));
         let mut connections = std::pin::pin!(socket.connections());
         let (client, served) = tokio::join!(UnixStream::connect(&path), async {
             // The bind that was refused above has left its connection behind.
@@ -112,7 +143,7 @@ mod tests {
     #[tokio::test]
     async fn a_dropped_socket_leaves_nothing() {
         let directory = tempfile::tempdir().unwrap();
-        drop(LocalSocket::bind(&directory.path().join("directory.sock")).unwrap());
+        drop(LocalSocket::bind(&directory.path().join("directory.sock"), Access::Owner).unwrap());
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 }

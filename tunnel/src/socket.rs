@@ -43,12 +43,18 @@ impl From<UnixStream> for Socket {
 
 impl Socket {
     /// Waits until there are bytes, or an end, to read.
-    pub(crate) async fn readable(&self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// The socket cannot be waited for.
+    pub async fn readable(&self) -> io::Result<()> {
         self.ready(Interest::READABLE).await.map(drop)
     }
 
-    /// Reads what is there, up to the room in `buffer`; 0 is the end, `WouldBlock` nothing yet.
-    pub(crate) fn try_read(&self, buffer: &mut impl BufMut) -> io::Result<usize> {
+    /// Reads what is there, up to the room in `buffer`; 0 is the end.
+    ///
+    /// # Errors
+    /// `WouldBlock` if nothing is there yet; else how the connection failed.
+    pub fn try_read(&self, buffer: &mut impl BufMut) -> io::Result<usize> {
         match self {
             Self::Tcp(socket) => socket.try_read_buf(buffer),
             Self::Unix(socket) => socket.try_read_buf(buffer),
@@ -56,7 +62,10 @@ impl Socket {
     }
 
     /// Writes all of `bytes`.
-    pub(crate) async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// How the connection failed.
+    pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let written = match self {
                 Self::Tcp(socket) => socket.try_write(bytes),

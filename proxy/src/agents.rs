@@ -1,0 +1,188 @@
+//! The agent port: tunnels, and enrolment, told apart by ALPN.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use culvert_daemon::{Drain, VERSION};
+use culvert_tunnel::proto::enroll::enroll_server::EnrollServer;
+use culvert_tunnel::proto::tunnel::DescribeRequest;
+use culvert_tunnel::{ALPN_ENROLL, ALPN_TUNNEL, LastRead, NodeName, ProxyTunnel, ReadAhead, TunnelError};
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use rustls::pki_types::CertificateDer;
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tower::ServiceExt;
+
+use crate::enroll::{ClientAddr, Enroll, PeerChain};
+use crate::identity::{IdentityError, Purpose};
+use crate::listen;
+use crate::metrics::Metrics;
+use crate::original_dst::canonical;
+use crate::registry::Registry;
+use crate::streams::{Streams, chain};
+use crate::trust::Trust;
+
+/// From the accepted connection to the end of the TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Connections that may be in their handshake at once; a stranger costs no more than that.
+const HANDSHAKES: usize = 512;
+/// An enrolment is one short call.
+const ENROLL_TIMEOUT: Duration = Duration::from_secs(30);
+/// An enrolment's headers are gRPC's own.
+const ENROLL_HEADER_LIST: u32 = 8 << 10;
+/// TLS records that may wait to be written: several HTTP/2 frames go out in one write.
+const TLS_BUFFER: usize = 256 << 10;
+
+type Tls = TlsStream<ReadAhead<TcpStream>>;
+
+/// Serves the agent port. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Agents {
+    parts: Arc<Parts>,
+    handshakes: Arc<Semaphore>,
+}
+
+/// What the agent port needs.
+pub(crate) struct Parts {
+    pub(crate) trust: Trust,
+    pub(crate) registry: Registry,
+    pub(crate) streams: Streams,
+    pub(crate) enroll: EnrollServer<Enroll>,
+    pub(crate) tunnel: ProxyTunnel,
+    pub(crate) metrics: Metrics,
+    pub(crate) drain: Drain,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum AgentError {
+    #[error("too many connections are in their TLS handshake")]
+    Busy,
+    #[error("TLS handshake timed out")]
+    HandshakeTimedOut,
+    #[error("TLS handshake failed")]
+    Handshake(#[source] io::Error),
+    #[error("neither a tunnel nor an enrolment: the ALPN protocol is missing")]
+    NoProtocol,
+    #[error("identity refused")]
+    Identity(#[source] IdentityError),
+    #[error("tunnel")]
+    Tunnel(#[source] TunnelError),
+    #[error("enrolment")]
+    Enroll(#[source] hyper::Error),
+    #[error("enrolment took too long")]
+    EnrollTimedOut,
+}
+
+impl AgentError {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Busy => "busy",
+            Self::HandshakeTimedOut | Self::Handshake(_) | Self::NoProtocol => "handshake_failed",
+            Self::Identity(_) => "identity_refused",
+            Self::Tunnel(_) => "tunnel_failed",
+            Self::Enroll(_) | Self::EnrollTimedOut => "enroll_failed",
+        }
+    }
+}
+
+impl Agents {
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self { parts: Arc::new(parts), handshakes: Arc::new(Semaphore::new(HANDSHAKES)) }
+    }
+
+    /// Serves one connection to its end.
+    pub(crate) async fn serve(self, (socket, client): (TcpStream, SocketAddr)) {
+        let client = canonical(client);
+        match self.serve_agent(socket, client).await {
+            Ok(outcome) => self.parts.metrics.agent_connection(outcome),
+            Err(error) => {
+                tracing::warn!(client.addr = %client, reason = error.reason(), error = chain(&error), "agent connection");
+                self.parts.metrics.agent_connection(error.reason());
+            }
+        }
+    }
+
+    async fn serve_agent(&self, socket: TcpStream, client: SocketAddr) -> Result<&'static str, AgentError> {
+        let (tls, last_read) = self.handshake(socket).await?;
+        let (_, session) = tls.get_ref();
+        let chain: Vec<_> = session.peer_certificates().unwrap_or_default().iter().map(|der| der.clone().into_owned()).collect();
+        match session.alpn_protocol() {
+            Some(ALPN_TUNNEL) => self.tunnel(tls, last_read, &chain, client).await.map(|()| "tunnel_ended"),
+            Some(ALPN_ENROLL) => self.enroll(tls, chain, client).await.map(|()| "enrolled"),
+            _ => Err(AgentError::NoProtocol),
+        }
+    }
+
+    async fn handshake(&self, socket: TcpStream) -> Result<(Tls, LastRead), AgentError> {
+        let _place = self.handshakes.try_acquire().map_err(|_| AgentError::Busy)?;
+        listen::tune_tunnel(&socket).map_err(AgentError::Handshake)?;
+        let io = ReadAhead::new(socket);
+        let last_read = io.last_read();
+        let acceptor = TlsAcceptor::from(self.parts.trust.server_config());
+        let accepted = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(io)).await;
+        let mut tls = accepted.map_err(|_| AgentError::HandshakeTimedOut)?.map_err(AgentError::Handshake)?;
+        tls.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
+        Ok((tls, last_read))
+    }
+
+    /// The roles turn round here: the proxy becomes the client of the agent.
+    async fn tunnel(
+        &self,
+        tls: Tls,
+        last_read: LastRead,
+        chain: &[CertificateDer<'static>],
+        client: SocketAddr,
+    ) -> Result<(), AgentError> {
+        let node = self.identify(chain)?;
+        let (tunnel, driver) = self.parts.tunnel.establish(tls, last_read).await.map_err(AgentError::Tunnel)?;
+        let mut driven = std::pin::pin!(driver.run());
+        let request = DescribeRequest { version: VERSION.to_owned() };
+        let described = tokio::select! {
+            described = tunnel.describe(&request) => described.map_err(AgentError::Tunnel)?,
+            ended = &mut driven => return ended.map_err(AgentError::Tunnel),
+        };
+        let agent_version = described.version.clone();
+        let registration = self.parts.registry.register(node.clone(), tunnel, described, client);
+        // The node may have been removed since: its tunnels were closed before this one was among them.
+        self.identify(chain)?;
+        let generation = registration.generation();
+        tracing::info!(%node, tunnel = generation, client.addr = %client, agent_version, "tunnel up");
+        let ended = tokio::select! {
+            ended = &mut driven => ended.map_err(AgentError::Tunnel),
+            () = registration.closed() => Ok(()),
+            () = self.drained() => Ok(()),
+        };
+        drop(registration);
+        tracing::info!(%node, tunnel = generation, "tunnel down");
+        ended
+    }
+
+    fn identify(&self, chain: &[CertificateDer<'static>]) -> Result<NodeName, AgentError> {
+        self.parts.trust.identify(chain, Purpose::Tunnel).map_err(AgentError::Identity)
+    }
+
+    /// When the proxy drains, its tunnels stay until no client needs them.
+    async fn drained(&self) {
+        self.parts.drain.begun().await;
+        self.parts.streams.idle().await;
+    }
+
+    async fn enroll(&self, tls: Tls, chain: Vec<CertificateDer<'static>>, client: SocketAddr) -> Result<(), AgentError> {
+        let enroll = self.parts.enroll.clone().map_request(move |mut request: http::Request<hyper::body::Incoming>| {
+            request.extensions_mut().insert(PeerChain(chain.clone()));
+            request.extensions_mut().insert(ClientAddr(client));
+            request
+        });
+        let mut server = http2::Builder::new(TokioExecutor::new());
+        server.timer(TokioTimer::new()).max_concurrent_streams(1).max_header_list_size(ENROLL_HEADER_LIST);
+        let served = server.serve_connection(TokioIo::new(tls), TowerToHyperService::new(enroll));
+        timeout(ENROLL_TIMEOUT, served).await.map_err(|_| AgentError::EnrollTimedOut)?.map_err(AgentError::Enroll)
+    }
+}

@@ -1,0 +1,180 @@
+//! The command line, and the environment variables that stand in for it.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+use culvert_daemon::{LogFormat, parse_duration, parse_size};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use crate::cli::{NodeCommand, TokenCommand};
+
+/// Takes tunnels from agents on edge nodes, and connects cloud clients through them. Runs without any configuration: it makes
+/// its own certificate authority, and `culvert-proxy token create` adds nodes.
+#[derive(Parser, Debug)]
+#[command(name = "culvert-proxy", version, next_line_help = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+
+    /// Root-only socket on which the running proxy answers the `node` and `token` commands.
+    #[arg(long, env = "CULVERT_CONTROL_SOCKET", value_name = "PATH", default_value = "/run/culvert/control.sock", global = true)]
+    pub(crate) control_socket: PathBuf,
+
+    /// What to log: a level such as `info`, or filters such as `info,culvert_proxy=debug`.
+    #[arg(long, env = "CULVERT_LOG", default_value = "info", global = true)]
+    pub(crate) log: String,
+
+    /// How log lines look: `text` or `json`.
+    #[arg(long, env = "CULVERT_LOG_FORMAT", default_value = "text", global = true)]
+    pub(crate) log_format: LogFormat,
+
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Lists and removes edge nodes.
+    #[command(subcommand)]
+    Node(NodeCommand),
+    /// Makes, lists and revokes the one-time tokens by which agents join.
+    #[command(subcommand)]
+    Token(TokenCommand),
+}
+
+/// What the running proxy needs.
+#[derive(clap::Args, Debug)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) listen: ListenArgs,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
+    #[command(flatten)]
+    pub(crate) directory: DirectoryArgs,
+
+    /// Directory with the certificate authority, tokens, nodes and VIPs; made if missing, readable by its owner only.
+    #[arg(long, env = "CULVERT_STATE_DIR", value_name = "DIR", default_value = "/var/lib/culvert/proxy")]
+    pub(crate) state_dir: PathBuf,
+
+    /// Where the redirector pins its maps.
+    #[arg(long, env = "CULVERT_BPFFS", value_name = "DIR", default_value = "/sys/fs/bpf")]
+    pub(crate) bpffs: PathBuf,
+
+    /// Bytes that one stream may have under way, 256KiB to 16MiB: the throughput of a stream times the round trip, and what a
+    /// stalled reader may hold in memory.
+    #[arg(long, env = "CULVERT_STREAM_WINDOW", value_name = "SIZE", default_value = "4MiB", value_parser = parse_size)]
+    pub(crate) stream_window: u32,
+
+    /// How long connections may go on after SIGTERM.
+    #[arg(long, env = "CULVERT_GRACE", value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
+    pub(crate) grace: Duration,
+}
+
+/// Where the proxy listens.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Listeners")]
+pub(crate) struct ListenArgs {
+    /// Where agents connect.
+    #[arg(long, env = "CULVERT_AGENT_LISTEN", value_name = "IP:PORT", default_value = "[::]:7400")]
+    pub(crate) agent_listen: SocketAddr,
+
+    /// Where the kernel steers clients' connections; repeat it for more. One address takes 28,000 connections of a client.
+    #[arg(
+        long,
+        env = "CULVERT_INTERCEPT_LISTEN",
+        value_name = "IP:PORT",
+        value_delimiter = ',',
+        default_values = ["[::]:7410", "[::]:7411", "[::]:7412", "[::]:7413"]
+    )]
+    pub(crate) intercept_listen: Vec<SocketAddr>,
+
+    /// Unix socket for HTTP CONNECT, mode 0660.
+    #[arg(long, env = "CULVERT_CONNECT_SOCKET", value_name = "PATH", default_value = "/run/culvert/connect.sock")]
+    pub(crate) connect_socket: PathBuf,
+
+    /// Where clients with a certificate connect for HTTP CONNECT, such as [::]:7402. Off by default.
+    #[arg(long, env = "CULVERT_CONNECT_LISTEN", value_name = "IP:PORT", requires = "connect_client_ca")]
+    pub(crate) connect_listen: Option<SocketAddr>,
+
+    /// The authorities of --connect-listen's clients (PEM). It must not be the agents': an edge node is no such client.
+    #[arg(long, env = "CULVERT_CONNECT_CLIENT_CA", value_name = "FILE", requires = "connect_listen")]
+    pub(crate) connect_client_ca: Option<PathBuf>,
+
+    /// Unix socket on which the redirector learns the directory.
+    #[arg(long, env = "CULVERT_DIRECTORY_SOCKET", value_name = "PATH", default_value = "/run/culvert/directory.sock")]
+    pub(crate) directory_socket: PathBuf,
+
+    /// Address of /livez, /readyz, /metrics and /debug.
+    #[arg(long, env = "CULVERT_ADMIN_LISTEN", value_name = "IP:PORT", default_value = "127.0.0.1:7409")]
+    pub(crate) admin_listen: SocketAddr,
+}
+
+/// Who agents and proxy are to each other.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Trust")]
+pub(crate) struct TrustArgs {
+    /// How agents reach this proxy, for join commands: a DNS name or address and a port; repeat it for more. Default: this
+    /// host's own address and the port of --agent-listen.
+    #[arg(long, env = "CULVERT_ADVERTISE", value_name = "HOST:PORT", value_delimiter = ',')]
+    pub(crate) advertise: Vec<String>,
+
+    /// The name in the proxy's certificate, which agents verify whatever host they dial.
+    #[arg(long, env = "CULVERT_SERVER_NAME", value_name = "NAME", default_value = culvert_tunnel::PROXY_SERVER_NAME)]
+    pub(crate) server_name: String,
+
+    /// Your own certificate authority (PEM) in place of the one that the proxy makes.
+    #[arg(long, env = "CULVERT_CA_CERT", value_name = "FILE", requires = "ca_key", conflicts_with = "tls_cert")]
+    pub(crate) ca_cert: Option<PathBuf>,
+
+    /// The key of --ca-cert (PEM).
+    #[arg(long, env = "CULVERT_CA_KEY", value_name = "FILE", requires = "ca_cert")]
+    pub(crate) ca_key: Option<PathBuf>,
+
+    /// A ready certificate for this proxy (PEM, chain included): no authority is kept here, and agents bring ready ones too.
+    #[arg(long, env = "CULVERT_TLS_CERT", value_name = "FILE", requires_all = ["tls_key", "agent_ca"])]
+    pub(crate) tls_cert: Option<PathBuf>,
+
+    /// The key of --tls-cert (PEM).
+    #[arg(long, env = "CULVERT_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+
+    /// The authorities of the agents' certificates (PEM), to go with --tls-cert.
+    #[arg(long, env = "CULVERT_AGENT_CA", value_name = "FILE", requires = "tls_cert")]
+    pub(crate) agent_ca: Option<PathBuf>,
+
+    /// How long an agent's certificate lasts; agents renew it after two thirds.
+    #[arg(long, env = "CULVERT_CERTIFICATE_LIFETIME", value_name = "DURATION", default_value = "30d", value_parser = parse_duration)]
+    pub(crate) certificate_lifetime: Duration,
+
+    /// How long a token may be used, unless `token create` says otherwise.
+    #[arg(long, env = "CULVERT_TOKEN_LIFETIME", value_name = "DURATION", default_value = "24h", value_parser = parse_duration)]
+    pub(crate) token_lifetime: Duration,
+}
+
+/// Which nodes there are and how they are addressed.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Directory")]
+pub(crate) struct DirectoryArgs {
+    /// File with nodes (TOML), besides those made by `token create`; read again when it changes.
+    #[arg(long = "directory", env = "CULVERT_DIRECTORY", value_name = "FILE")]
+    pub(crate) directory_file: Option<PathBuf>,
+
+    /// Addresses that the cloud uses itself; a node that has one is reached by name only. Repeat it for more. This host's own
+    /// addresses are always protected.
+    #[arg(long, env = "CULVERT_PROTECT", value_name = "CIDR", value_delimiter = ',')]
+    pub(crate) protect: Vec<IpNet>,
+
+    /// Range of the nodes' IPv4 VIPs; nothing else may use it.
+    #[arg(long, env = "CULVERT_VIP4_RANGE", value_name = "CIDR", default_value = "198.18.0.0/15")]
+    pub(crate) vip4_range: Ipv4Net,
+
+    /// Range of the nodes' IPv6 VIPs. Default: a random /64 of unique local addresses, made once and kept.
+    #[arg(long, env = "CULVERT_VIP6_RANGE", value_name = "CIDR")]
+    pub(crate) vip6_range: Option<Ipv6Net>,
+
+    /// Zone of the nodes' names: `<node>.<zone>` is the node.
+    #[arg(long, env = "CULVERT_DNS_ZONE", value_name = "ZONE", default_value = "edge.internal")]
+    pub(crate) dns_zone: String,
+}

@@ -1,0 +1,218 @@
+//! HTTP/1.1 CONNECT: clients that know of the proxy, on a Unix socket or over mutual TLS.
+//!
+//! The destination is the request's target, never its Host header, which kube-apiserver sets to 127.0.0.1 whatever it dials.
+
+mod request;
+mod response;
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{BufMut, BytesMut};
+use culvert_tunnel::{Close, RelayError, Socket};
+use rustls::ServerConfig;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+use crate::directory::Destination;
+use crate::listen;
+use crate::route::{RouteError, Router};
+use crate::streams::{Frontend, Streams};
+use request::{BadRequest, HEAD_MAX};
+
+/// A request whose head takes longer is given up.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// A TLS handshake that takes longer is given up.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes taken from a client before its backend has answered; more wait in its socket.
+const PIPELINED_MAX: usize = 64 << 10;
+
+/// Serves CONNECT requests, one a connection. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Connect {
+    pub(crate) router: Router,
+    pub(crate) streams: Streams,
+}
+
+impl Connect {
+    /// Serves a client of the Unix socket.
+    pub(crate) async fn serve_unix(self, client: UnixStream) {
+        let name = peer_name(&client);
+        if let Err(error) = self.serve(client.into(), Frontend::ConnectSocket, name).await {
+            tracing::debug!(%error, "CONNECT on the Unix socket");
+        }
+    }
+
+    /// Serves a client of the mutual TLS port.
+    pub(crate) async fn serve_tls(self, tls: Arc<ServerConfig>, client: TcpStream, name: String) {
+        if let Err(error) = listen::tune(&client) {
+            tracing::debug!(%error, "tune a socket");
+        }
+        let mut tls = match timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls).accept(client)).await {
+            Ok(Ok(tls)) => tls,
+            Ok(Err(error)) => return tracing::warn!(client.addr = name, %error, "CONNECT: TLS handshake failed"),
+            Err(_) => return tracing::warn!(client.addr = name, "CONNECT: TLS handshake timed out"),
+        };
+        let Ok((near, mut far)) = UnixStream::pair() else {
+            return tracing::warn!("CONNECT: no descriptors left");
+        };
+        let copied = tokio::io::copy_bidirectional(&mut tls, &mut far);
+        let served = self.serve(near.into(), Frontend::ConnectTls, name);
+        // Boxed: few clients come this way, and all others would pay for the size.
+        let both = Box::pin(async { tokio::try_join!(served, async { copied.await.map_err(RelayError::Socket) }) });
+        if both.await.is_err() {
+            // What came through may not be all: no close_notify, and RST.
+            let (socket, _) = tls.into_inner();
+            Socket::from(socket).on_close(Close::Reset);
+        } else if let Err(error) = tls.shutdown().await {
+            tracing::debug!(%error, "close TLS");
+        }
+    }
+
+    /// Serves a client whose name for the log is `name`. An error is a connection cut short; refusals are answered.
+    async fn serve(&self, socket: Socket, frontend: Frontend, name: String) -> Result<(), RelayError> {
+        let (destination, mut early) = match self.request(&socket).await {
+            Ok(request) => request,
+            Err(RequestError::Client(error)) => return Err(RelayError::Socket(error)),
+            Err(RequestError::Bad(bad)) => {
+                tracing::warn!(client.addr = name, %bad, "CONNECT refused");
+                return answer(&socket, &response::bad_request(&bad)).await;
+            }
+        };
+        let number = self.router.number();
+        let record = self.streams.begin(number, frontend, name, destination.clone());
+        let target = match self.router.resolve(&destination) {
+            Ok(target) => target,
+            Err(error) => {
+                let error = RouteError::from(error);
+                record.not_routed(&error);
+                return answer(&socket, &response::refusal(&error)).await;
+            }
+        };
+        record.routed_to(&target.node);
+        let opened = tokio::select! {
+            opened = self.router.open(&target, &destination, number) => opened,
+            () = client_left(&socket, &mut early) => return Ok(()),
+        };
+        match opened {
+            Ok(stream) => {
+                answer(&socket, response::ESTABLISHED).await?;
+                let result = stream.relay(socket, early.freeze(), record.transferred()).await;
+                record.relayed(&result);
+                result
+            }
+            Err(error) => {
+                record.not_routed(&error);
+                answer(&socket, &response::refusal(&error)).await
+            }
+        }
+    }
+
+    /// Reads a request's head: where the client wants to go, and the bytes that it sent behind it.
+    async fn request(&self, socket: &Socket) -> Result<(Destination, BytesMut), RequestError> {
+        let mut buffer = BytesMut::new();
+        let head = async {
+            loop {
+                if let Some((destination, length)) = request::parse(&buffer)? {
+                    return Ok((destination, buffer.split_off(length)));
+                }
+                socket.readable().await?;
+                match socket.try_read(&mut (&mut buffer).limit(HEAD_MAX + 1)) {
+                    Ok(0) => return Err(RequestError::Client(io::ErrorKind::UnexpectedEof.into())),
+                    Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error.into()),
+                    Ok(_) | Err(_) => {}
+                }
+            }
+        };
+        timeout(HEAD_TIMEOUT, head).await.unwrap_or(Err(RequestError::Bad(BadRequest::TimedOut)))
+    }
+}
+
+#[derive(Debug)]
+enum RequestError {
+    Client(io::Error),
+    Bad(BadRequest),
+}
+
+impl From<io::Error> for RequestError {
+    fn from(error: io::Error) -> Self {
+        Self::Client(error)
+    }
+}
+
+impl From<BadRequest> for RequestError {
+    fn from(bad: BadRequest) -> Self {
+        Self::Bad(bad)
+    }
+}
+
+async fn answer(socket: &Socket, response: &[u8]) -> Result<(), RelayError> {
+    socket.write_all(response).await.map_err(RelayError::Socket)
+}
+
+/// Keeps what a client sends before its backend has answered, and completes when the client leaves. One that has sent bytes and
+/// then ended its direction waits for an answer.
+async fn client_left(socket: &Socket, early: &mut BytesMut) {
+    loop {
+        if early.len() >= PIPELINED_MAX {
+            socket.failure().await;
+            return;
+        }
+        if socket.readable().await.is_err() {
+            return;
+        }
+        let room = PIPELINED_MAX - early.len();
+        match socket.try_read(&mut (&mut *early).limit(room)) {
+            Ok(0) if early.is_empty() => return,
+            Ok(0) => {
+                socket.failure().await;
+                return;
+            }
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return,
+            Ok(_) | Err(_) => {}
+        }
+    }
+}
+
+/// Whose process is at the other end of a Unix socket.
+fn peer_name(client: &UnixStream) -> String {
+    match client.peer_cred() {
+        Ok(peer) => format!("uid {} pid {}", peer.uid(), peer.pid().unwrap_or_default()),
+        Err(_) => "unknown".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn bytes_behind_the_request_are_kept_and_a_bare_end_is_a_leave() {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let near = Socket::from(near);
+        let mut early = BytesMut::from("GET ");
+        far.write_all(b"/").await.unwrap();
+        far.shutdown().await.unwrap();
+        let left = timeout(Duration::from_millis(200), client_left(&near, &mut early)).await;
+        assert!(left.is_err(), "it has sent bytes: it waits for its answer");
+        assert_eq!(&early[..], b"GET /");
+
+        let (near, far) = UnixStream::pair().unwrap();
+        drop(far);
+        timeout(Duration::from_secs(5), client_left(&near.into(), &mut BytesMut::new())).await.expect("has left");
+    }
+
+    #[tokio::test]
+    async fn an_answer_arrives_whole() {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        answer(&near.into(), response::ESTABLISHED).await.unwrap();
+        let mut received = String::new();
+        far.read_to_string(&mut received).await.unwrap();
+        assert_eq!(received, "HTTP/1.1 200 Connection Established\r\n\r\n");
+    }
+}

@@ -1,0 +1,50 @@
+//! `/debug/{nodes,tunnels,streams}` of the admin server, as JSON.
+
+use axum::routing::get;
+use axum::{Json, Router};
+use culvert_tunnel::NodeName;
+use serde::Serialize;
+
+use crate::directory::Directory;
+use crate::registry::{Registered, Registry};
+use crate::streams::Streams;
+
+/// A tunnel as `/debug/tunnels` shows it.
+#[derive(Debug, Serialize)]
+struct TunnelView {
+    tunnel: u64,
+    node: NodeName,
+    agent: String,
+    agent_version: String,
+    agent_addresses: Vec<String>,
+    age_seconds: f64,
+    streams: u32,
+    round_trip_seconds: Option<f64>,
+}
+
+impl From<&Registered> for TunnelView {
+    fn from(registered: &Registered) -> Self {
+        Self {
+            tunnel: registered.generation,
+            node: registered.node.clone(),
+            agent: registered.agent.to_string(),
+            agent_version: registered.described.version.clone(),
+            agent_addresses: registered.described.addresses.clone(),
+            age_seconds: registered.since.elapsed().as_secs_f64(),
+            streams: registered.tunnel.streams(),
+            round_trip_seconds: registered.tunnel.round_trip().map(|round_trip| round_trip.as_secs_f64()),
+        }
+    }
+}
+
+/// The proxy's own routes.
+pub(crate) fn routes(directory: Directory, registry: Registry, streams: Streams) -> Router {
+    Router::new()
+        .route("/debug/nodes", get(async move || Json(directory.nodes())))
+        .route("/debug/tunnels", get(async move || Json(tunnels(&registry))))
+        .route("/debug/streams", get(async move || Json(streams.views())))
+}
+
+fn tunnels(registry: &Registry) -> Vec<TunnelView> {
+    registry.all().iter().map(|registered| TunnelView::from(registered.as_ref())).collect()
+}

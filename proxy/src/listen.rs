@@ -1,0 +1,132 @@
+//! What all of the proxy's listeners share: dual-stack sockets, accepting without ever spinning, and bounded connections.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use culvert_daemon::Drain;
+use nix::errno::Errno;
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::task::JoinSet;
+
+use crate::local_socket::LocalSocket;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 4096;
+/// After a failed accept, as when descriptors run out: long enough not to spin, short enough not to be noticed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Data that stays unacknowledged for this long means that the peer is gone.
+const USER_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Takes a TCP port. An unspecified IPv6 address takes IPv4 too, and becomes 0.0.0.0 on a host without IPv6.
+///
+/// # Errors
+/// The port is taken or may not be taken.
+pub(crate) fn bind(address: SocketAddr) -> Result<TcpListener> {
+    let bound = match bind_once(address) {
+        Err(error) if address.ip().is_unspecified() && address.is_ipv6() && no_ipv6(&error) => {
+            bind_once(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port()))
+        }
+        bound => bound,
+    };
+    bound.with_context(|| format!("listen on {address}"))
+}
+
+fn no_ipv6(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::AddrNotAvailable | io::ErrorKind::Unsupported)
+        || error.raw_os_error() == Some(Errno::EAFNOSUPPORT as i32)
+}
+
+fn bind_once(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// A listener of either family.
+pub(crate) trait Accept {
+    /// What it accepts.
+    type Connection: Send + 'static;
+
+    /// The next connection.
+    fn accept_one(&self) -> impl Future<Output = io::Result<Self::Connection>> + Send;
+}
+
+impl Accept for TcpListener {
+    type Connection = (TcpStream, SocketAddr);
+
+    async fn accept_one(&self) -> io::Result<Self::Connection> {
+        self.accept().await
+    }
+}
+
+impl Accept for LocalSocket {
+    type Connection = UnixStream;
+
+    async fn accept_one(&self) -> io::Result<UnixStream> {
+        self.accept().await
+    }
+}
+
+/// Serves a listener's connections, each in a task that ends with this one. When the drain begins, nothing more is accepted
+/// and what is open may end.
+///
+/// # Errors
+/// None today; the type is that of a supervised task.
+pub(crate) async fn serve<L, F>(
+    listener: L,
+    name: &'static str,
+    drain: Drain,
+    serve_one: impl Fn(L::Connection) -> F + Send,
+) -> Result<()>
+where
+    L: Accept + Send + Sync,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = drain.begun() => break,
+            Some(ended) = connections.join_next() => report_panic(name, &ended),
+            accepted = listener.accept_one() => match accepted {
+                Ok(connection) => { connections.spawn(serve_one(connection)); }
+                Err(error) => {
+                    tracing::warn!(listener = name, %error, "accept");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+        }
+    }
+    drop(listener);
+    while let Some(ended) = connections.join_next().await {
+        report_panic(name, &ended);
+    }
+    Ok(())
+}
+
+fn report_panic(listener: &'static str, ended: &Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(listener, %error, "a connection's task failed");
+    }
+}
+
+/// Small writes go out at once, and a peer that vanished is noticed.
+pub(crate) fn tune(socket: &TcpStream) -> io::Result<()> {
+    socket.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10));
+    SockRef::from(socket).set_tcp_keepalive(&keepalive.with_retries(3))
+}
+
+/// Also notices a peer that takes no data any more. For tunnels, not for clients: theirs may stall as long as they like.
+pub(crate) fn tune_tunnel(socket: &TcpStream) -> io::Result<()> {
+    tune(socket)?;
+    SockRef::from(socket).set_tcp_user_timeout(Some(USER_TIMEOUT))
+}

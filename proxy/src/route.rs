@@ -1,0 +1,137 @@
+//! From what a client dialled to a stream whose backend has answered.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use culvert_tunnel::proto::tunnel::{DialCode, Open};
+use culvert_tunnel::{DEFAULT_MAX_STREAMS, DialFailure, NodeName, OpenError, Stream};
+
+use crate::directory::{Destination, Directory, ResolveError, Target};
+use crate::registry::{Registered, Registry};
+
+/// Streams that one agent relays at once, whatever the number of its tunnels: what its stream windows may hold must be bounded.
+pub(crate) const MAX_STREAMS_PER_AGENT: u32 = DEFAULT_MAX_STREAMS;
+
+/// Finds nodes and opens streams to them. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Router {
+    directory: Directory,
+    registry: Registry,
+    next_stream: Arc<AtomicU64>,
+}
+
+/// Why a client gets no connection.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RouteError {
+    /// The destination leads to no node.
+    #[error(transparent)]
+    Resolve(#[from] ResolveError),
+    /// The node has no tunnel.
+    #[error("{node} is offline: its agent has no tunnel to this proxy")]
+    Offline { node: NodeName },
+    /// The agent has all the streams it may have.
+    #[error("{node} has {MAX_STREAMS_PER_AGENT} streams, as many as one agent may have")]
+    TooManyStreams { node: NodeName },
+    /// The agent says that there is no connection, and why.
+    #[error("{node}: {}", .failure.message)]
+    Dial { node: NodeName, failure: DialFailure },
+    /// No tunnel of the node could be used.
+    #[error("open a stream to {node}")]
+    Tunnel { node: NodeName, source: OpenError },
+}
+
+impl RouteError {
+    /// Label for metrics and logs.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::Resolve(error) => error.reason(),
+            Self::Offline { .. } => "offline",
+            Self::TooManyStreams { .. } => "too_many_streams",
+            Self::Dial { failure, .. } => dial_reason(failure.code),
+            Self::Tunnel { source: OpenError::TimedOut, .. } => "timed_out",
+            Self::Tunnel { .. } => "tunnel_lost",
+        }
+    }
+}
+
+/// Label of an agent's answer.
+fn dial_reason(code: DialCode) -> &'static str {
+    match code {
+        DialCode::Ok => "ok",
+        DialCode::Forbidden => "forbidden",
+        DialCode::Refused => "refused",
+        DialCode::TimedOut => "timed_out",
+        DialCode::Unreachable => "unreachable",
+        DialCode::TooManyStreams => "too_many_streams",
+        DialCode::Invalid => "invalid",
+        DialCode::Failed | DialCode::Unspecified => "failed",
+    }
+}
+
+impl Router {
+    pub(crate) fn new(directory: Directory, registry: Registry) -> Self {
+        Self { directory, registry, next_stream: Arc::default() }
+    }
+
+    /// A number for a stream, unique in this run of the proxy, the same in its log and the agent's.
+    pub(crate) fn number(&self) -> u64 {
+        self.next_stream.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Where `destination` leads.
+    pub(crate) fn resolve(&self, destination: &Destination) -> Result<Target, ResolveError> {
+        self.directory.resolve(destination)
+    }
+
+    /// Opens stream `number` to `target`. Dropping the future cancels the dial at the agent.
+    pub(crate) async fn open(
+        &self,
+        target: &Target,
+        destination: &Destination,
+        number: u64,
+    ) -> Result<Stream, RouteError> {
+        let node = &target.node;
+        let tunnels = self.registry.candidates(node);
+        if tunnels.iter().map(|registered| registered.tunnel.streams()).sum::<u32>() >= MAX_STREAMS_PER_AGENT {
+            return Err(RouteError::TooManyStreams { node: node.clone() });
+        }
+        let mut failed = None;
+        for registered in &tunnels {
+            match open_in(registered, target, destination, number).await {
+                Ok(stream) => return Ok(stream),
+                // The tunnel failed, not the backend: another one may do.
+                Err(error @ OpenError::Tunnel(_)) => failed = Some(error),
+                Err(error) => return Err(refused(node, error)),
+            }
+        }
+        match failed {
+            Some(source) => Err(RouteError::Tunnel { node: node.clone(), source }),
+            None => Err(RouteError::Offline { node: node.clone() }),
+        }
+    }
+}
+
+async fn open_in(
+    registered: &Registered,
+    target: &Target,
+    destination: &Destination,
+    number: u64,
+) -> Result<Stream, OpenError> {
+    let open = Open {
+        address: target.address.map(|address| address.to_string()).unwrap_or_default(),
+        port: target.port.into(),
+        original_dst: destination.to_string(),
+        stream: number,
+        ..Open::default()
+    };
+    registered.tunnel.open(open).await
+}
+
+fn refused(node: &NodeName, error: OpenError) -> RouteError {
+    let node = node.clone();
+    match error {
+        OpenError::TooManyStreams(_) => RouteError::TooManyStreams { node },
+        OpenError::Refused(failure) => RouteError::Dial { node, failure },
+        source @ (OpenError::Tunnel(_) | OpenError::TimedOut | OpenError::Answer(_)) => RouteError::Tunnel { node, source },
+    }
+}

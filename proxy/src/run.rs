@@ -1,0 +1,195 @@
+//! Puts the running proxy together: opens its state, binds everything, then serves it under one supervisor.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use culvert_daemon::{Admin, Drain, Logs, Readiness, Supervisor};
+use culvert_tunnel::{ProxyTunnel, STREAM_WINDOW_RANGE};
+use prometheus_client::registry::Registry as MetricsRegistry;
+
+use crate::advertise::{Advertise, Advertised};
+use crate::agents::{Agents, Parts};
+use crate::args::{DirectoryArgs, ListenArgs, RunArgs, TrustArgs};
+use crate::connect::Connect;
+use crate::control::{self, Control, Tunnels};
+use crate::directory::{Directory, DirectoryConfig, Zone};
+use crate::directory_service;
+use crate::intercept::Intercept;
+use crate::listen;
+use crate::local_socket::{Access, LocalSocket};
+use crate::metrics::Metrics;
+use crate::original_dst::{OriginalDsts, canonical};
+use crate::registry::Registry;
+use crate::route::{MAX_STREAMS_PER_AGENT, Router};
+use crate::state::StateDir;
+use crate::streams::Streams;
+use crate::tokens::Tokens;
+use crate::trust::{Trust, TrustConfig, TrustSource};
+use crate::{debug, enroll};
+
+/// Runs the proxy until a signal or a failure.
+pub(crate) async fn run(args: RunArgs, control_socket: &Path, logs: Logs) -> Result<()> {
+    ensure!(
+        STREAM_WINDOW_RANGE.contains(&args.stream_window),
+        "--stream-window is {} bytes: choose 256KiB to 16MiB",
+        args.stream_window
+    );
+    let mut supervisor = Supervisor::new(args.grace);
+    let readiness = Readiness::default();
+    let listening = readiness.gate("listeners");
+    let proxy = Proxy::open(args)?;
+    proxy.spawn_admin(&mut supervisor, &readiness, logs).await?;
+    proxy.spawn_maintenance(&mut supervisor, &readiness);
+    proxy.spawn_operators(&mut supervisor, control_socket)?;
+    proxy.spawn_agents(&mut supervisor)?;
+    proxy.spawn_frontends(&mut supervisor)?;
+    listening.open();
+    supervisor.run().await
+}
+
+/// The parts of the running proxy.
+struct Proxy {
+    args: RunArgs,
+    advertised: Advertised,
+    trust: Trust,
+    tokens: Tokens,
+    directory: Directory,
+    registry: Registry,
+    router: Router,
+    streams: Streams,
+    metrics: Metrics,
+}
+
+impl Proxy {
+    fn open(args: RunArgs) -> Result<Self> {
+        let state = StateDir::open(&args.state_dir)?;
+        let advertised = advertised(&args)?;
+        let directory = Directory::open(&directory_config(&args.directory, state.clone())?)?;
+        let trust = Trust::open(trust_config(&args.trust, &advertised, state.clone()), directory.clone())?;
+        let tokens = Tokens::open(state, args.trust.token_lifetime)?;
+        let metrics = Metrics::default();
+        let registry = Registry::new(directory.clone(), metrics.clone());
+        let router = Router::new(directory.clone(), registry.clone());
+        let streams = Streams::new(metrics.clone());
+        Ok(Self { args, advertised, trust, tokens, directory, registry, router, streams, metrics })
+    }
+
+    async fn spawn_admin(&self, supervisor: &mut Supervisor, readiness: &Readiness, logs: Logs) -> Result<()> {
+        let mut metrics = MetricsRegistry::default();
+        self.metrics.register(&mut metrics);
+        let debug = debug::routes(self.directory.clone(), self.registry.clone(), self.streams.clone());
+        let admin = Admin::bind(self.args.listen.admin_listen, readiness.clone(), metrics, logs, debug).await?;
+        supervisor.spawn("admin server", admin.serve(supervisor.drain()));
+        Ok(())
+    }
+
+    fn spawn_maintenance(&self, supervisor: &mut Supervisor, readiness: &Readiness) {
+        let drain = supervisor.drain();
+        let registry = self.registry.clone();
+        let directory = self.directory.clone();
+        let kept_up = directory.maintain(readiness.gate("directory"), move |node| registry.close(node), drain.clone());
+        supervisor.spawn("directory", kept_up);
+        readiness.gate("certificates").open();
+        supervisor.spawn("certificates", self.trust.clone().maintain(drain));
+    }
+
+    fn spawn_operators(&self, supervisor: &mut Supervisor, control_socket: &Path) -> Result<()> {
+        let control = Control {
+            directory: self.directory.clone(),
+            trust: self.trust.clone(),
+            tokens: self.tokens.clone(),
+            tunnels: Arc::new(self.registry.clone()),
+            advertised: self.advertised.clone(),
+        };
+        let socket = LocalSocket::bind(control_socket, Access::Owner)?;
+        supervisor.spawn("control socket", control::serve(socket, control, supervisor.drain()));
+        let socket = LocalSocket::bind(&self.args.listen.directory_socket, Access::Owner)?;
+        supervisor.spawn("directory socket", directory_service::serve(socket, self.directory.clone(), supervisor.drain()));
+        Ok(())
+    }
+
+    fn spawn_agents(&self, supervisor: &mut Supervisor) -> Result<()> {
+        let listener = listen::bind(self.args.listen.agent_listen)?;
+        let drain = supervisor.drain();
+        let agents = Agents::new(Parts {
+            trust: self.trust.clone(),
+            registry: self.registry.clone(),
+            streams: self.streams.clone(),
+            enroll: enroll::service(self.trust.clone(), self.tokens.clone()),
+            tunnel: ProxyTunnel { stream_window: self.args.stream_window, max_streams: MAX_STREAMS_PER_AGENT },
+            metrics: self.metrics.clone(),
+            drain: drain.clone(),
+        });
+        supervisor.spawn("agent port", listen::serve(listener, "agents", drain, move |agent| agents.clone().serve(agent)));
+        Ok(())
+    }
+
+    fn spawn_frontends(&self, supervisor: &mut Supervisor) -> Result<()> {
+        let listen = &self.args.listen;
+        let drain = supervisor.drain();
+        let intercept = Intercept {
+            original_dsts: Arc::new(OriginalDsts::new(&self.args.bpffs)),
+            router: self.router.clone(),
+            streams: self.streams.clone(),
+        };
+        for address in &listen.intercept_listen {
+            let (listener, intercept) = (listen::bind(*address)?, intercept.clone());
+            let serve_one = move |client| intercept.clone().serve(client);
+            supervisor.spawn("intercept port", listen::serve(listener, "intercept", drain.clone(), serve_one));
+        }
+        let connect = Connect { router: self.router.clone(), streams: self.streams.clone() };
+        self.spawn_connect_tls(supervisor, &connect, &drain)?;
+        let socket = LocalSocket::bind(&listen.connect_socket, Access::Group)?;
+        let serve_one = move |client| connect.clone().serve_unix(client);
+        supervisor.spawn("CONNECT socket", listen::serve(socket, "connect_socket", drain, serve_one));
+        Ok(())
+    }
+
+    fn spawn_connect_tls(&self, supervisor: &mut Supervisor, connect: &Connect, drain: &Drain) -> Result<()> {
+        let ListenArgs { connect_listen: Some(address), connect_client_ca: Some(client_ca), .. } = &self.args.listen else {
+            return Ok(());
+        };
+        let tls = self.trust.caller_config(client_ca)?;
+        let (listener, connect) = (listen::bind(*address)?, connect.clone());
+        let serve_one = move |(client, address)| connect.clone().serve_tls(tls.clone(), client, canonical(address).to_string());
+        supervisor.spawn("CONNECT port", listen::serve(listener, "connect_tls", drain.clone(), serve_one));
+        Ok(())
+    }
+}
+
+fn advertised(args: &RunArgs) -> Result<Advertised> {
+    let given = args.trust.advertise.iter().map(|text| text.parse::<Advertise>().map_err(anyhow::Error::msg));
+    let given = given.collect::<Result<_>>().context("--advertise")?;
+    Ok(Advertised { given, agent_listen: args.listen.agent_listen })
+}
+
+fn trust_config(args: &TrustArgs, advertised: &Advertised, state: StateDir) -> TrustConfig {
+    let source = match args {
+        TrustArgs { tls_cert: Some(cert), tls_key: Some(key), agent_ca: Some(agent_ca), .. } => {
+            TrustSource::Ready { cert: cert.clone(), key: key.clone(), agent_ca: agent_ca.clone() }
+        }
+        TrustArgs { ca_cert: Some(cert), ca_key: Some(key), .. } => {
+            TrustSource::Authority { cert: cert.clone(), key: key.clone() }
+        }
+        _ => TrustSource::Embedded,
+    };
+    TrustConfig {
+        state,
+        source,
+        server_name: args.server_name.clone(),
+        hosts: advertised.given.iter().map(|advertise| advertise.host().to_owned()).collect(),
+        certificate_lifetime: args.certificate_lifetime,
+    }
+}
+
+fn directory_config(args: &DirectoryArgs, state: StateDir) -> Result<DirectoryConfig> {
+    Ok(DirectoryConfig {
+        state,
+        file: args.directory_file.clone(),
+        protect: args.protect.clone(),
+        vip4_range: args.vip4_range,
+        vip6_range: args.vip6_range,
+        zone: args.dns_zone.parse::<Zone>().map_err(anyhow::Error::msg).context("--dns-zone")?,
+    })
+}

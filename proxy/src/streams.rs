@@ -1,0 +1,187 @@
+//! The connections of clients: live ones for `/debug/streams`, and one log line for each at its end.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
+
+use culvert_tunnel::{NodeName, RelayError, Transferred};
+use serde::Serialize;
+use tokio::sync::watch;
+
+use crate::directory::Destination;
+use crate::metrics::Metrics;
+use crate::route::RouteError;
+
+/// How a connection came to the proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Frontend {
+    /// Steered by the connect hook.
+    Ebpf,
+    /// Steered by nftables.
+    Nftables,
+    /// HTTP CONNECT on the Unix socket.
+    ConnectSocket,
+    /// HTTP CONNECT over mutual TLS.
+    ConnectTls,
+}
+
+impl Frontend {
+    /// Label for metrics and logs.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Ebpf => "ebpf",
+            Self::Nftables => "nftables",
+            Self::ConnectSocket => "connect_socket",
+            Self::ConnectTls => "connect_tls",
+        }
+    }
+}
+
+/// All live connections of clients. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Streams {
+    live: Arc<Mutex<BTreeMap<u64, Arc<Live>>>>,
+    count_tx: watch::Sender<usize>,
+    metrics: Metrics,
+}
+
+struct Live {
+    number: u64,
+    frontend: Frontend,
+    client: String,
+    destination: Destination,
+    node: OnceLock<NodeName>,
+    since: Instant,
+    transferred: Transferred,
+}
+
+/// A live connection as `/debug/streams` shows it.
+#[derive(Debug, Serialize)]
+pub(crate) struct StreamView {
+    stream: u64,
+    frontend: &'static str,
+    client: String,
+    original_dst: String,
+    node: Option<NodeName>,
+    age_seconds: f64,
+    bytes_to_backend: u64,
+    bytes_to_client: u64,
+}
+
+/// One client's connection: logged and counted when it is told its end, or dropped.
+pub(crate) struct StreamRecord {
+    streams: Streams,
+    live: Arc<Live>,
+    outcome: Option<(&'static str, String)>,
+}
+
+impl Streams {
+    pub(crate) fn new(metrics: Metrics) -> Self {
+        Self { live: Arc::default(), count_tx: watch::Sender::new(0), metrics }
+    }
+
+    /// A client has said where it wants to go. `client` is its address, or what it is.
+    pub(crate) fn begin(
+        &self,
+        number: u64,
+        frontend: Frontend,
+        client: String,
+        destination: Destination,
+    ) -> StreamRecord {
+        let (since, node, transferred) = (Instant::now(), OnceLock::new(), Transferred::default());
+        let live = Arc::new(Live { number, frontend, client, destination, node, since, transferred });
+        self.lock().insert(number, live.clone());
+        self.metrics.active_streams.inc();
+        self.count_tx.send_modify(|count| *count += 1);
+        StreamRecord { streams: self.clone(), live, outcome: None }
+    }
+
+    /// Waits until there is no live connection.
+    pub(crate) async fn idle(&self) {
+        let mut count_rx = self.count_tx.subscribe();
+        // An error would mean that the sender is gone, which `self` holds.
+        let _idle = count_rx.wait_for(|count| *count == 0).await;
+    }
+
+    /// Every live connection, oldest first.
+    pub(crate) fn views(&self) -> Vec<StreamView> {
+        self.lock().values().map(|live| live.view()).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Live>>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Live {
+    fn view(&self) -> StreamView {
+        StreamView {
+            stream: self.number,
+            frontend: self.frontend.label(),
+            client: self.client.clone(),
+            original_dst: self.destination.to_string(),
+            node: self.node.get().cloned(),
+            age_seconds: self.since.elapsed().as_secs_f64(),
+            bytes_to_backend: self.transferred.into_tunnel.load(Ordering::Relaxed),
+            bytes_to_client: self.transferred.out_of_tunnel.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl StreamRecord {
+    /// The node that the destination leads to.
+    pub(crate) fn routed_to(&self, node: &NodeName) {
+        // Set once: a connection goes to one node.
+        self.live.node.get_or_init(|| node.clone());
+    }
+
+    /// Where the relay counts.
+    pub(crate) fn transferred(&self) -> &Transferred {
+        &self.live.transferred
+    }
+
+    /// There was no connection.
+    pub(crate) fn not_routed(mut self, error: &RouteError) {
+        self.outcome = Some((error.reason(), chain(error)));
+    }
+
+    /// The connection is over.
+    pub(crate) fn relayed(mut self, result: &Result<(), RelayError>) {
+        self.outcome = Some(match result {
+            Ok(()) => ("finished", String::new()),
+            Err(error) => (error.reason(), chain(error)),
+        });
+    }
+}
+
+impl Drop for StreamRecord {
+    fn drop(&mut self) {
+        let view = self.live.view();
+        // A record dropped without an outcome: the client left before its backend answered, or the proxy ends.
+        let (outcome, error) = self.outcome.take().unwrap_or(("client_left", String::new()));
+        tracing::info!(
+            stream = view.stream,
+            frontend = view.frontend,
+            client.addr = view.client,
+            original_dst = view.original_dst,
+            node = view.node.as_ref().map(NodeName::as_str),
+            bytes_to_backend = view.bytes_to_backend,
+            bytes_to_client = view.bytes_to_client,
+            duration_s = view.age_seconds,
+            reason = outcome,
+            error,
+            "stream ended"
+        );
+        self.streams.metrics.stream_ended(view.frontend, outcome, view.bytes_to_backend, view.bytes_to_client);
+        self.streams.metrics.active_streams.dec();
+        self.streams.lock().remove(&view.stream);
+        self.streams.count_tx.send_modify(|count| *count -= 1);
+    }
+}
+
+/// An error with its causes, on one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
