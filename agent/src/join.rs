@@ -140,7 +140,7 @@ mod tests {
         let node = Node::new(&proxy);
         assert_eq!(node.join().await.unwrap().as_str(), "edge-1");
         assert_eq!(node.state().identity().unwrap().parse().unwrap().node.as_str(), "edge-1");
-        assert_eq!(node.state().joined().unwrap().proxies, [proxy.address.clone()]);
+        assert_eq!(node.state().joined().unwrap().proxies, std::slice::from_ref(&proxy.address));
     }
 
     #[tokio::test]
