@@ -16,6 +16,13 @@ pub const COUNTERS_MAP: &str = "cv_counters";
 /// All maps.
 pub const MAPS: [&str; 5] = [CONFIG_MAP, DESTINATIONS_MAP, TUPLES_MAP, SOCKETS_MAP, COUNTERS_MAP];
 
+/// Room for destinations: 5,000 nodes with four ports on two addresses and both VIPs take 50,000.
+pub const DESTINATIONS_MAX: usize = 65_536;
+/// Room for handshakes in progress; at least 512 for each CPU, since each keeps some free ones to itself.
+pub const TUPLES_MAX: usize = 65_536;
+/// Room for counters, with some to spare: more would be another layout.
+pub const COUNTERS_MAX: usize = 16;
+
 /// Pin of the map in which the proxy looks up accepted sockets by their fd, below the bpffs.
 pub const SOCKETS_PIN: &str = "culvert/v1/maps/cv_sockets";
 

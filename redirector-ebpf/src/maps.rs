@@ -2,6 +2,7 @@
 
 use aya_ebpf::btf_maps::{Array, HashMap, LruHashMap, PerCpuArray, SkStorage};
 use aya_ebpf::macros::btf_map;
+use culvert_redirector_common::names::{COUNTERS_MAX, DESTINATIONS_MAX, TUPLES_MAX};
 use culvert_redirector_common::{Config, Counter, DestinationKey, DestinationValue, SocketDst, Tuple};
 
 /// One entry; written by the redirector.
@@ -10,11 +11,11 @@ pub static CONFIG: Array<Config, 1> = Array::new();
 
 /// Written by the redirector.
 #[btf_map(name = "cv_destinations")]
-pub static DESTINATIONS: HashMap<DestinationKey, DestinationValue, 65_536> = HashMap::new();
+pub static DESTINATIONS: HashMap<DestinationKey, DestinationValue, DESTINATIONS_MAX> = HashMap::new();
 
 /// Entries live for a handshake; the least recently used make room when many handshakes never end.
 #[btf_map(name = "cv_tuples")]
-pub static TUPLES: LruHashMap<Tuple, SocketDst, 65_536> = LruHashMap::new();
+pub static TUPLES: LruHashMap<Tuple, SocketDst, TUPLES_MAX> = LruHashMap::new();
 
 /// Lives and dies with the sockets.
 #[btf_map(name = "cv_sockets")]
@@ -22,7 +23,7 @@ pub static SOCKETS: SkStorage<SocketDst> = SkStorage::new();
 
 /// By [`Counter`].
 #[btf_map(name = "cv_counters")]
-pub static COUNTERS: PerCpuArray<u64, 16> = PerCpuArray::new();
+pub static COUNTERS: PerCpuArray<u64, COUNTERS_MAX> = PerCpuArray::new();
 
 /// Adds one on this CPU.
 #[inline(always)]

@@ -1,0 +1,171 @@
+//! The command line.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use culvert_daemon::LogFormat;
+use ipnet::IpNet;
+
+/// Steers connections addressed to edge nodes into the proxy on this host: eBPF connect hooks, nftables, DNS.
+#[derive(Debug, Parser)]
+#[command(name = "culvert-redirector", version)]
+pub(crate) struct Args {
+    /// What to do instead of running the daemon.
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+    #[command(flatten)]
+    pub(crate) places: Places,
+
+    /// Unix socket on which the proxy of this host serves its directory.
+    #[arg(long, env = "CULVERT_DIRECTORY_SOCKET", default_value = "/run/culvert/directory.sock", value_name = "PATH")]
+    pub(crate) directory_socket: PathBuf,
+    /// Directory of the cgroup whose processes are steered. Default: the real cgroup2 root, that is every process.
+    #[arg(long, env = "CULVERT_CGROUP", value_name = "DIR")]
+    pub(crate) cgroup: Option<PathBuf>,
+    /// What steers connections: connect hooks, nftables, both, or nothing (DNS only).
+    #[arg(long, env = "CULVERT_MECHANISM", value_enum, default_value_t = Mechanism::Both)]
+    pub(crate) mechanism: Mechanism,
+    /// This host's address that connections are steered to, at most one of each family. Default: the one that the host
+    /// uses towards its default route.
+    #[arg(long, env = "CULVERT_NODE_IP", value_delimiter = ',', value_name = "IP")]
+    pub(crate) node_ip: Vec<IpAddr>,
+    /// Port on which the proxy takes steered connections; repeat for each.
+    #[arg(
+        long,
+        env = "CULVERT_INTERCEPT_PORT",
+        value_delimiter = ',',
+        default_values_t = [7410, 7411, 7412, 7413],
+        value_name = "PORT"
+    )]
+    pub(crate) intercept_port: Vec<u16>,
+    /// Socket mark (`SO_MARK`) that exempts a connection from being steered; 0 exempts none.
+    #[arg(long, env = "CULVERT_MARK", default_value = "0x2000", value_parser = parse_mark)]
+    pub(crate) mark: u32,
+    /// Source range that may reach the intercept ports although it comes in by the interface that has the node IP; repeat
+    /// for each. Pods of this host need none.
+    #[arg(long, env = "CULVERT_GUARD_ALLOW", value_delimiter = ',', value_name = "CIDR")]
+    pub(crate) guard_allow: Vec<IpNet>,
+    /// Address on which DNS is answered, or `none` for no DNS; repeat for each. Default: port 53 of each node IP.
+    #[arg(long, env = "CULVERT_DNS_LISTEN", value_delimiter = ',', value_name = "IP:PORT|none")]
+    pub(crate) dns_listen: Vec<DnsListen>,
+    /// Range of clients that DNS answers; repeat for each. Default: loopback, private and link-local ranges.
+    #[arg(long, env = "CULVERT_DNS_CLIENT", value_delimiter = ',', value_name = "CIDR")]
+    pub(crate) dns_client: Vec<IpNet>,
+    /// Address of the admin server: /livez, /readyz, /metrics, /debug/destinations, /debug/hooks.
+    #[arg(long, env = "CULVERT_ADMIN_LISTEN", default_value = "127.0.0.1:7419", value_name = "IP:PORT")]
+    pub(crate) admin_listen: SocketAddr,
+    /// What is logged, such as `info` or `info,culvert_redirector=debug`.
+    #[arg(long, env = "CULVERT_LOG", default_value = "info", value_name = "FILTER")]
+    pub(crate) log: String,
+    /// How log lines look: `text` or `json`.
+    #[arg(long, env = "CULVERT_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
+    pub(crate) log_format: LogFormat,
+}
+
+/// Where things are; the subcommands need these too.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Places {
+    /// Directory in which the last directory of nodes is kept.
+    #[arg(
+        long,
+        global = true,
+        env = "CULVERT_STATE_DIR",
+        default_value = "/var/lib/culvert/redirector",
+        value_name = "DIR"
+    )]
+    pub(crate) state_dir: PathBuf,
+    /// Mount point of the BPF file system; everything is pinned in `culvert/v1` below it.
+    #[arg(long, global = true, env = "CULVERT_BPFFS", default_value = "/sys/fs/bpf", value_name = "DIR")]
+    pub(crate) bpffs: PathBuf,
+    /// DNS zone of the node names: `edge-1` is also `edge-1.edge.internal`.
+    #[arg(long, global = true, env = "CULVERT_DNS_ZONE", default_value = "edge.internal", value_name = "ZONE")]
+    pub(crate) dns_zone: String,
+}
+
+/// The subcommands work without the daemon, straight from the kernel.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Shows hooks, maps, counters, the nftables table and the routes as the kernel has them.
+    Status,
+    /// Says what the kernel would do with a connection, and why.
+    Explain {
+        /// `IP:PORT`, a node's name, or `NAME:PORT`.
+        #[arg(value_name = "IP:PORT|NAME")]
+        destination: String,
+    },
+    /// Removes hooks, pins, the nftables table and the routes. Connections are no longer steered.
+    Uninstall,
+}
+
+/// What steers connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mechanism {
+    /// Connect hooks and nftables.
+    Both,
+    /// Connect hooks alone.
+    Ebpf,
+    /// nftables alone.
+    Nftables,
+    /// Neither: DNS only.
+    None,
+}
+
+impl Mechanism {
+    pub(crate) fn has_ebpf(self) -> bool {
+        matches!(self, Self::Both | Self::Ebpf)
+    }
+
+    pub(crate) fn has_nftables(self) -> bool {
+        matches!(self, Self::Both | Self::Nftables)
+    }
+}
+
+/// A value of `--dns-listen`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DnsListen {
+    /// No DNS.
+    None,
+    /// An address.
+    At(SocketAddr),
+}
+
+impl std::str::FromStr for DnsListen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(Self::None);
+        }
+        text.parse()
+            .map(Self::At)
+            .map_err(|_unhelpful| format!("{text:?} is neither `none` nor an address such as 10.0.0.1:53"))
+    }
+}
+
+fn parse_mark(text: &str) -> Result<u32, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(hex) => u32::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|_unhelpful| format!("{text:?} is not a mark: write a number such as 0x2000"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn a_mark_is_written_in_hexadecimal_or_decimal() {
+        assert_eq!(parse_mark("0x2000"), Ok(0x2000));
+        assert_eq!(parse_mark("8192"), Ok(0x2000));
+        assert!(parse_mark("2k").unwrap_err().contains("0x2000"));
+    }
+}

@@ -1,0 +1,14 @@
+//! The kernel programs from user space: the only part of the redirector that knows aya and the `bpf()` system call.
+
+mod cgroup;
+mod compatible;
+mod hooks;
+mod object;
+mod pins;
+mod sys;
+mod tables;
+
+pub(crate) use cgroup::CgroupError;
+pub(crate) use hooks::{Hook, HookChange, HookError, Hooks};
+pub(crate) use pins::{PinError, Pins};
+pub(crate) use tables::{KernelConfig, Tables, TablesError, kernel_config};

@@ -1,0 +1,81 @@
+//! Finds the real root of the cgroup2 hierarchy, on unified and hybrid hosts, and tells it from a container's.
+
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// The kernel's root cgroup directory has this inode; a cgroup namespace's root has another.
+const ROOT_INODE: u64 = 1;
+
+/// No cgroup to attach to.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CgroupError {
+    #[error("read /proc/self/mountinfo")]
+    MountInfo(#[source] io::Error),
+    #[error("no cgroup2 file system is mounted; mount one (mount -t cgroup2 none DIR) and give --cgroup DIR")]
+    NotMounted,
+    #[error(
+        "{0:?} are roots of containers, not of the host, and would steer only this container: \
+         give the host's cgroup2 root by --cgroup"
+    )]
+    NotTheRoot(Vec<PathBuf>),
+    #[error("open the cgroup {path}; it must be a directory of a cgroup2 file system")]
+    Open { path: PathBuf, source: io::Error },
+}
+
+/// The given directory, or the real root.
+pub(super) fn find(given: Option<&Path>) -> Result<PathBuf, CgroupError> {
+    if let Some(given) = given {
+        let procs = given.join("cgroup.procs");
+        std::fs::metadata(&procs).map_err(|source| CgroupError::Open { path: given.to_owned(), source })?;
+        return Ok(given.to_owned());
+    }
+    let text = std::fs::read_to_string("/proc/self/mountinfo").map_err(CgroupError::MountInfo)?;
+    let mounts = cgroup2_mounts(&text);
+    if mounts.is_empty() {
+        return Err(CgroupError::NotMounted);
+    }
+    mounts.iter().find(|mount| is_real_root(mount)).cloned().ok_or(CgroupError::NotTheRoot(mounts))
+}
+
+fn is_real_root(mount: &Path) -> bool {
+    // The root alone has no type.
+    std::fs::metadata(mount).is_ok_and(|metadata| metadata.ino() == ROOT_INODE) && !mount.join("cgroup.type").exists()
+}
+
+/// Mount points of cgroup2 file systems, in the order of proc_pid_mountinfo(5).
+fn cgroup2_mounts(mountinfo: &str) -> Vec<PathBuf> {
+    let mount_point = |line: &str| {
+        let (fields, rest) = line.split_once(" - ")?;
+        let is_cgroup2 = rest.split(' ').next() == Some("cgroup2");
+        is_cgroup2.then(|| fields.split(' ').nth(4).map(unescape)).flatten()
+    };
+    mountinfo.lines().filter_map(mount_point).collect()
+}
+
+/// The kernel writes a space as `\040`, and so on.
+fn unescape(field: &str) -> PathBuf {
+    field.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unified_and_hybrid_mounts_are_found() {
+        let unified = "35 24 0:30 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n";
+        assert_eq!(cgroup2_mounts(unified), [PathBuf::from("/sys/fs/cgroup")]);
+        let hybrid = "30 24 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n\
+                      31 30 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+                      42 30 0:38 / /sys/fs/cgroup/unified rw - cgroup2 none rw\n\
+                      99 30 0:38 / /run/my\\040cgroup rw - cgroup2 none rw\n";
+        assert_eq!(cgroup2_mounts(hybrid), [PathBuf::from("/sys/fs/cgroup/unified"), PathBuf::from("/run/my cgroup")]);
+    }
+
+    #[test]
+    fn a_directory_that_is_no_cgroup_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        assert!(matches!(find(Some(directory.path())), Err(CgroupError::Open { .. })));
+    }
+}

@@ -1,0 +1,75 @@
+//! Whether a map that an earlier redirector pinned is one that these programs can use.
+
+use aya::maps::MapInfo;
+use culvert_redirector_common::names::{
+    CONFIG_MAP, COUNTERS_MAP, COUNTERS_MAX, DESTINATIONS_MAP, DESTINATIONS_MAX, SOCKETS_MAP, TUPLES_MAP, TUPLES_MAX,
+};
+use culvert_redirector_common::{Config, DestinationKey, DestinationValue, SocketDst, Tuple};
+
+/// Kernel numbers of the map types, `enum bpf_map_type` of linux/bpf.h.
+const HASH: u32 = 1;
+const ARRAY: u32 = 2;
+const PERCPU_ARRAY: u32 = 6;
+const LRU_HASH: u32 = 9;
+const SK_STORAGE: u32 = 24;
+
+/// What matters of a map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    kind: u32,
+    key_size: usize,
+    value_size: usize,
+    max_entries: usize,
+}
+
+impl Shape {
+    /// The shape that the programs want.
+    pub(super) fn wanted(map: &str) -> Option<Self> {
+        let shape = |kind, key_size, value_size, max_entries| Some(Self { kind, key_size, value_size, max_entries });
+        let index = size_of::<u32>();
+        match map {
+            CONFIG_MAP => shape(ARRAY, index, size_of::<Config>(), 1),
+            DESTINATIONS_MAP => {
+                shape(HASH, size_of::<DestinationKey>(), size_of::<DestinationValue>(), DESTINATIONS_MAX)
+            }
+            TUPLES_MAP => shape(LRU_HASH, size_of::<Tuple>(), size_of::<SocketDst>(), TUPLES_MAX),
+            SOCKETS_MAP => shape(SK_STORAGE, index, size_of::<SocketDst>(), 0),
+            COUNTERS_MAP => shape(PERCPU_ARRAY, index, size_of::<u64>(), COUNTERS_MAX),
+            _ => None,
+        }
+    }
+
+    /// The shape that a map has.
+    pub(super) fn found(info: &MapInfo) -> Self {
+        let size = |size: u32| usize::try_from(size).unwrap_or(usize::MAX);
+        Self {
+            // An unknown type is no type that we want.
+            kind: info.map_type().map_or(0, |kind| kind as u32),
+            key_size: size(info.key_size()),
+            value_size: size(info.value_size()),
+            max_entries: size(info.max_entries()),
+        }
+    }
+}
+
+impl std::fmt::Display for Shape {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { kind, key_size, value_size, max_entries } = self;
+        write!(f, "type {kind}, key {key_size} B, value {value_size} B, {max_entries} entries")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use culvert_redirector_common::names::MAPS;
+
+    use super::*;
+
+    #[test]
+    fn every_map_has_a_wanted_shape() {
+        for name in MAPS {
+            assert!(Shape::wanted(name).is_some(), "{name}");
+        }
+        assert_eq!(Shape::wanted(DESTINATIONS_MAP).unwrap().to_string(), "type 1, key 20 B, value 4 B, 65536 entries");
+    }
+}

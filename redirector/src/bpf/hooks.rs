@@ -1,0 +1,216 @@
+//! Loads the programs and attaches them, or takes over the links that an earlier redirector left pinned.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use aya::maps::{MapError, MapInfo};
+use aya::programs::links::{FdLink, LinkError};
+use aya::programs::{CgroupAttachMode, Program, ProgramError};
+use aya::{Ebpf, EbpfError, EbpfLoader};
+use culvert_redirector_common::names::{MAPS, PROGRAMS};
+use nix::libc::ENOLINK;
+use serde::Serialize;
+
+use super::compatible::Shape;
+use super::pins::cgroup_id;
+use super::sys::{LinkInfo, link_info, open_link, update_link};
+use super::{CgroupError, PinError, Pins, cgroup, object};
+
+/// The programs, loaded and with all maps pinned, but not necessarily attached.
+pub(crate) struct Hooks {
+    ebpf: Ebpf,
+    pins: Pins,
+    cgroup: PathBuf,
+}
+
+/// One attached program, as the kernel has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Hook {
+    pub(crate) program: &'static str,
+    /// Missing: not attached.
+    pub(crate) link: Option<u32>,
+    pub(crate) program_id: Option<u32>,
+    pub(crate) cgroup_id: Option<u64>,
+}
+
+/// How a program came to be attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HookChange {
+    /// There was no link.
+    Attached,
+    /// The link of an earlier redirector runs the new program now.
+    TakenOver,
+    /// The earlier link was on another cgroup, or on one that is gone.
+    Replaced,
+}
+
+/// Hooks that cannot be installed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HookError {
+    #[error(transparent)]
+    Pins(#[from] PinError),
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    #[error("load the kernel programs; needs root, or CAP_BPF and CAP_NET_ADMIN")]
+    Load(#[from] EbpfError),
+    #[error("load the kernel program {program}")]
+    LoadProgram { program: &'static str, source: ProgramError },
+    #[error("read the pinned map {path}")]
+    ReadMap { path: PathBuf, source: MapError },
+    #[error(
+        "the pinned map {path} is of another layout ({found}; wanted: {wanted}); \
+         remove what is installed: culvert-redirector uninstall"
+    )]
+    Incompatible { path: PathBuf, found: Shape, wanted: Shape },
+    #[error("the embedded object has no program {0} of the right type; build it anew: cargo xtask build-ebpf")]
+    Missing(&'static str),
+    #[error("attach {program} to {cgroup}")]
+    Attach { program: &'static str, cgroup: PathBuf, source: ProgramError },
+    #[error("{call} {path}")]
+    Link { call: &'static str, path: PathBuf, source: io::Error },
+    #[error("take the link of {program}")]
+    TakeLink { program: &'static str, source: LinkError },
+}
+
+impl HookError {
+    /// Something went wrong with the link pinned at `path`.
+    fn link(call: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Link { call, path, source }
+    }
+}
+
+impl Hooks {
+    /// Loads programs and maps; re-uses pinned maps with all their contents.
+    pub(crate) fn load(pins: Pins, cgroup: Option<&Path>) -> Result<Self, HookError> {
+        let cgroup = cgroup::find(cgroup)?;
+        pins.prepare()?;
+        let mut loader = EbpfLoader::new();
+        for name in MAPS {
+            check_compatible(&pins, name)?;
+            loader.map_pin_path(name, pins.map(name));
+        }
+        let mut ebpf = loader.load(object::OBJECT)?;
+        for program in PROGRAMS {
+            load_program(&mut ebpf, program)?;
+        }
+        Ok(Self { ebpf, pins, cgroup })
+    }
+
+    /// Attaches all programs, in the order of [`PROGRAMS`].
+    pub(crate) fn attach(&mut self) -> Result<Vec<(&'static str, HookChange)>, HookError> {
+        let wanted =
+            cgroup_id(&self.cgroup).map_err(|source| CgroupError::Open { path: self.cgroup.clone(), source })?;
+        PROGRAMS.iter().map(|program| Ok((*program, self.install(program, wanted)?))).collect()
+    }
+
+    /// The cgroup whose processes are steered.
+    pub(crate) fn cgroup(&self) -> &Path {
+        &self.cgroup
+    }
+
+    fn install(&mut self, program: &'static str, cgroup: u64) -> Result<HookChange, HookError> {
+        let pin = self.pins.link(program);
+        if !pin.exists() {
+            self.pin_new_link(program, &pin)?;
+            return Ok(HookChange::Attached);
+        }
+        if self.take_over(program, &pin, cgroup)? {
+            return Ok(HookChange::TakenOver);
+        }
+        // The new link is there before the old one goes. For that moment a connect may meet both programs: the second one
+        // sees a connection to the proxy and leaves it alone.
+        let replacement = self.pins.replacement(program);
+        remove_if_there(&replacement).map_err(HookError::link("remove", &replacement))?;
+        self.pin_new_link(program, &replacement)?;
+        std::fs::rename(&replacement, &pin).map_err(HookError::link("replace", &pin))?;
+        Ok(HookChange::Replaced)
+    }
+
+    /// Makes the pinned link run our program; false if it is on another cgroup, or on one that is gone.
+    fn take_over(&self, program: &'static str, pin: &Path, cgroup: u64) -> Result<bool, HookError> {
+        let link = open_link(pin).map_err(HookError::link("open the pinned link", pin))?;
+        if link_info(&link).map_err(HookError::link("read the pinned link", pin))?.cgroup != cgroup {
+            return Ok(false);
+        }
+        let fd = self.ebpf.program(program).ok_or(HookError::Missing(program))?.fd();
+        match update_link(&link, fd.map_err(|source| HookError::LoadProgram { program, source })?) {
+            Ok(()) => Ok(true),
+            Err(gone) if gone.raw_os_error() == Some(ENOLINK) => Ok(false),
+            Err(source) => Err(HookError::link("update the pinned link", pin)(source)),
+        }
+    }
+
+    fn pin_new_link(&mut self, program: &'static str, pin: &Path) -> Result<(), HookError> {
+        let cgroup =
+            File::open(&self.cgroup).map_err(|source| CgroupError::Open { path: self.cgroup.clone(), source })?;
+        let attach = |source| HookError::Attach { program, cgroup: self.cgroup.clone(), source };
+        let take = |source| HookError::TakeLink { program, source };
+        // The kernel refuses flags on cgroup links, which always allow other programs beside them: aya calls that "single".
+        let mode = CgroupAttachMode::Single;
+        let link = match self.ebpf.program_mut(program) {
+            Some(Program::CgroupSockAddr(hook)) => {
+                let id = hook.attach(cgroup, mode).map_err(attach)?;
+                FdLink::try_from(hook.take_link(id).map_err(attach)?).map_err(take)?
+            }
+            Some(Program::SockOps(hook)) => {
+                let id = hook.attach(cgroup, mode).map_err(attach)?;
+                FdLink::try_from(hook.take_link(id).map_err(attach)?).map_err(take)?
+            }
+            _ => return Err(HookError::Missing(program)),
+        };
+        link.pin(pin).map_err(|error| HookError::link("pin", pin)(io::Error::other(error)))?;
+        Ok(())
+    }
+}
+
+impl Hook {
+    /// All hooks as the kernel has them, without loading anything.
+    pub(crate) fn read_all(pins: &Pins) -> Result<Vec<Self>, HookError> {
+        PROGRAMS.iter().map(|program| Self::read(pins, program)).collect()
+    }
+
+    fn read(pins: &Pins, program: &'static str) -> Result<Self, HookError> {
+        let path = pins.link(program);
+        let none = Self { program, link: None, program_id: None, cgroup_id: None };
+        let link = match open_link(&path) {
+            Ok(link) => link,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(none),
+            Err(source) => return Err(HookError::link("open the pinned link", &path)(source)),
+        };
+        let LinkInfo { id, program: program_id, cgroup } =
+            link_info(&link).map_err(|source| HookError::Link { call: "read the pinned link", path, source })?;
+        Ok(Self { program, link: Some(id), program_id: Some(program_id), cgroup_id: Some(cgroup) })
+    }
+}
+
+fn check_compatible(pins: &Pins, name: &str) -> Result<(), HookError> {
+    let path = pins.map(name);
+    if !path.exists() {
+        return Ok(());
+    }
+    let info = MapInfo::from_pin(&path).map_err(|source| HookError::ReadMap { path: path.clone(), source })?;
+    match Shape::wanted(name) {
+        Some(wanted) if wanted != Shape::found(&info) => {
+            Err(HookError::Incompatible { path, found: Shape::found(&info), wanted })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn load_program(ebpf: &mut Ebpf, program: &'static str) -> Result<(), HookError> {
+    let loaded = match ebpf.program_mut(program) {
+        Some(Program::CgroupSockAddr(hook)) => hook.load(),
+        Some(Program::SockOps(hook)) => hook.load(),
+        _ => return Err(HookError::Missing(program)),
+    };
+    loaded.map_err(|source| HookError::LoadProgram { program, source })
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

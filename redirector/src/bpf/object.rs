@@ -1,0 +1,14 @@
+//! The embedded kernel programs.
+
+#[cfg(all(bpf_object_missing, not(clippy)))]
+compile_error!(
+    "target/ebpf/culvert-redirector.bpf.o is missing: run `cargo xtask build-ebpf`, or set CULVERT_BPF_OBJECT"
+);
+
+/// The ELF object, aligned as its parser wants it.
+#[cfg(not(bpf_object_missing))]
+pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("CULVERT_BPF_OBJECT_FOUND"));
+
+/// Only for clippy, which needs no kernel programs.
+#[cfg(bpf_object_missing)]
+pub(super) static OBJECT: &[u8] = &[];

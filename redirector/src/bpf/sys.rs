@@ -1,0 +1,109 @@
+//! The few `bpf()` commands that aya 0.14 keeps to itself. All of the redirector's `unsafe` code.
+
+use std::ffi::CString;
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use nix::libc;
+
+/// `enum bpf_cmd` of linux/bpf.h.
+const BPF_OBJ_GET: libc::c_long = 7;
+const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
+const BPF_LINK_UPDATE: libc::c_long = 29;
+
+/// `struct { ... } /* BPF_OBJ_* */` of `union bpf_attr`.
+#[repr(C)]
+struct ObjGet {
+    pathname: u64,
+    bpf_fd: u32,
+    file_flags: u32,
+}
+
+/// `struct { ... } info`.
+#[repr(C)]
+struct InfoByFd {
+    bpf_fd: u32,
+    info_len: u32,
+    info: u64,
+}
+
+/// `struct { ... } link_update`.
+#[repr(C)]
+struct LinkUpdate {
+    link_fd: u32,
+    new_prog_fd: u32,
+    flags: u32,
+    old_prog_fd: u32,
+}
+
+/// The start of `struct bpf_link_info`, as far as cgroup links go.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct RawLinkInfo {
+    kind: u32,
+    id: u32,
+    prog_id: u32,
+    padding: u32,
+    cgroup_id: u64,
+    attach_type: u32,
+    padding_after: u32,
+}
+
+/// What the kernel says of a cgroup link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LinkInfo {
+    /// The link's id.
+    pub(super) id: u32,
+    /// The id of the program that it runs.
+    pub(super) program: u32,
+    /// The cgroup that it is attached to; 0 when that is gone.
+    pub(super) cgroup: u64,
+}
+
+/// Opens a pinned link.
+pub(super) fn open_link(pin: &Path) -> io::Result<OwnedFd> {
+    let path = CString::new(pin.as_os_str().as_bytes())?;
+    let attr = ObjGet { pathname: path.as_ptr() as u64, bpf_fd: 0, file_flags: 0 };
+    let fd = bpf(BPF_OBJ_GET, &attr)?;
+    let fd = RawFd::try_from(fd).map_err(io::Error::other)?;
+    // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Makes a link run another program, without a moment in which it runs none.
+pub(super) fn update_link(link: &OwnedFd, program: &impl AsFd) -> io::Result<()> {
+    let attr = LinkUpdate {
+        link_fd: number(link.as_raw_fd())?,
+        new_prog_fd: number(program.as_fd().as_raw_fd())?,
+        flags: 0,
+        old_prog_fd: 0,
+    };
+    bpf(BPF_LINK_UPDATE, &attr).map(|_zero| ())
+}
+
+/// Asks what a link is.
+pub(super) fn link_info(link: &OwnedFd) -> io::Result<LinkInfo> {
+    // SAFETY: integers only, for which zero is a value.
+    let mut info: RawLinkInfo = unsafe { zeroed() };
+    let attr = InfoByFd {
+        bpf_fd: number(link.as_raw_fd())?,
+        info_len: u32::try_from(size_of::<RawLinkInfo>()).map_err(io::Error::other)?,
+        info: (&raw mut info) as u64,
+    };
+    bpf(BPF_OBJ_GET_INFO_BY_FD, &attr)?;
+    Ok(LinkInfo { id: info.id, program: info.prog_id, cgroup: info.cgroup_id })
+}
+
+fn number(fd: RawFd) -> io::Result<u32> {
+    u32::try_from(fd).map_err(io::Error::other)
+}
+
+fn bpf<T>(command: libc::c_long, attr: &T) -> io::Result<libc::c_long> {
+    // SAFETY: `attr` is one of the kernel's attribute structures, of the given size; the kernel takes what is missing of the
+    // union as zero, and the pointers in it outlive the call.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attr), size_of::<T>()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}

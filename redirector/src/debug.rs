@@ -1,0 +1,80 @@
+//! `/debug/destinations` and `/debug/hooks`: what the kernel has right now, as JSON.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde::Serialize;
+use tokio::sync::watch;
+
+use crate::bpf::{Hook, Pins, Tables};
+use crate::directory::{Directory, Feed};
+use crate::plan::Destination;
+
+#[derive(Clone)]
+struct Sources {
+    pins: Pins,
+    feed: watch::Receiver<Feed>,
+}
+
+/// The redirector's own routes for the admin server.
+pub(crate) fn routes(pins: Pins, feed: watch::Receiver<Feed>) -> Router {
+    Router::new()
+        .route("/debug/destinations", get(destinations))
+        .route("/debug/hooks", get(hooks))
+        .with_state(Sources { pins, feed })
+}
+
+#[derive(Serialize)]
+struct DestinationView {
+    destination: String,
+    state: String,
+    nodes: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct HooksView {
+    root: String,
+    hooks: Vec<Hook>,
+    connections: serde_json::Map<String, serde_json::Value>,
+}
+
+async fn destinations(State(sources): State<Sources>) -> Response {
+    let directory = sources.feed.borrow().directory.clone();
+    let in_kernel = match Tables::open(&sources.pins).and_then(|tables| tables.destinations()) {
+        Ok(in_kernel) => in_kernel,
+        Err(error) => return failed(error.into()),
+    };
+    let views: Vec<_> = in_kernel
+        .into_iter()
+        .map(|(destination, liveness)| DestinationView {
+            destination: destination.to_string(),
+            state: liveness.to_string(),
+            nodes: directory.as_deref().map(|directory| nodes_of(directory, destination)).unwrap_or_default(),
+        })
+        .collect();
+    Json(views).into_response()
+}
+
+async fn hooks(State(sources): State<Sources>) -> Response {
+    let hooks = match Hook::read_all(&sources.pins) {
+        Ok(hooks) => hooks,
+        Err(error) => return failed(error.into()),
+    };
+    let counts = Tables::open(&sources.pins).and_then(|tables| tables.counts()).unwrap_or_default();
+    let connections = counts.into_iter().map(|(counter, count)| (counter.name().to_owned(), count.into())).collect();
+    Json(HooksView { root: sources.pins.root().display().to_string(), hooks, connections }).into_response()
+}
+
+/// The nodes that a destination belongs to.
+pub(crate) fn nodes_of(directory: &Directory, destination: Destination) -> Vec<String> {
+    match destination {
+        Destination::Vip(vip) => directory.node_of_vip(vip).map(ToString::to_string).into_iter().collect(),
+        Destination::Edge(edge) => directory.nodes_of_address(edge.ip()).map(|(name, _, _)| name.to_string()).collect(),
+    }
+}
+
+fn failed(error: anyhow::Error) -> Response {
+    (StatusCode::SERVICE_UNAVAILABLE, format!("{error:#}\n")).into_response()
+}

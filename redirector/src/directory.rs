@@ -1,0 +1,131 @@
+//! What the redirector knows of the nodes: a copy of the proxy's directory.
+
+mod saved;
+mod update;
+mod watch;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use culvert_tunnel::NodeName;
+use ipnet::{Ipv4Net, Ipv6Net};
+use serde::{Deserialize, Serialize};
+
+pub(crate) use saved::Saved;
+pub(crate) use watch::{Feed, Watch};
+
+/// The nodes by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Directory {
+    /// The proxy's count of changes.
+    pub(crate) revision: u64,
+    pub(crate) ranges: Ranges,
+    pub(crate) nodes: BTreeMap<NodeName, Node>,
+}
+
+/// The ranges that VIPs are taken from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Ranges {
+    pub(crate) vip4: Option<Ipv4Net>,
+    pub(crate) vip6: Option<Ipv6Net>,
+}
+
+/// One node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Node {
+    pub(crate) addresses: Vec<Address>,
+    pub(crate) vip4: Option<Ipv4Addr>,
+    pub(crate) vip6: Option<Ipv6Addr>,
+    /// Ports that are steered on the node's addresses.
+    pub(crate) ports: BTreeSet<u16>,
+    pub(crate) online: bool,
+}
+
+/// One of a node's addresses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Address {
+    pub(crate) ip: IpAddr,
+    pub(crate) routing: Routing,
+    /// Why it is not routed; for people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) reason: String,
+}
+
+/// What happens to connections to an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Routing {
+    /// Steered, and relayed to the node.
+    Routed,
+    /// Steered, and refused by the proxy, which names all nodes that have it.
+    Shared,
+    /// Not steered: the cloud uses it itself.
+    Protected,
+}
+
+impl Directory {
+    /// The node that has this VIP.
+    pub(crate) fn node_of_vip(&self, vip: IpAddr) -> Option<&NodeName> {
+        let has = |node: &Node| match vip {
+            IpAddr::V4(v4) => node.vip4 == Some(v4),
+            IpAddr::V6(v6) => node.vip6 == Some(v6),
+        };
+        self.nodes.iter().find(|(_, node)| has(node)).map(|(name, _)| name)
+    }
+
+    /// The nodes that have this address.
+    pub(crate) fn nodes_of_address(&self, ip: IpAddr) -> impl Iterator<Item = (&NodeName, &Node, &Address)> {
+        self.nodes.iter().flat_map(move |(name, node)| {
+            node.addresses.iter().filter(move |address| address.ip == ip).map(move |address| (name, node, address))
+        })
+    }
+}
+
+impl Ranges {
+    /// Whether the address is a VIP, whether or not a node has it.
+    pub(crate) fn contains(&self, ip: IpAddr) -> bool {
+        match ip {
+            IpAddr::V4(v4) => self.vip4.is_some_and(|range| range.contains(&v4)),
+            IpAddr::V6(v6) => self.vip6.is_some_and(|range| range.contains(&v6)),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod examples {
+    //! A small directory for the tests of other modules.
+
+    use super::*;
+
+    /// edge-1 alone at 10.0.3.7, edge-2 and edge-3 both at 192.168.1.10, edge-3 offline, edge-4 with a protected address.
+    pub(crate) fn directory() -> Directory {
+        let range4: Ipv4Net = "198.18.0.0/15".parse().unwrap();
+        let range6: Ipv6Net = "fd12:3456:789a:bcde::/64".parse().unwrap();
+        Directory {
+            revision: 7,
+            ranges: Ranges { vip4: Some(range4), vip6: Some(range6) },
+            nodes: BTreeMap::from([
+                (
+                    "edge-1".parse().unwrap(),
+                    node(1, &[("10.0.3.7", Routing::Routed), ("fd00::7", Routing::Routed)], true),
+                ),
+                ("edge-2".parse().unwrap(), node(2, &[("192.168.1.10", Routing::Shared)], true)),
+                ("edge-3".parse().unwrap(), node(3, &[("192.168.1.10", Routing::Shared)], false)),
+                ("edge-4".parse().unwrap(), node(4, &[("10.0.0.1", Routing::Protected)], true)),
+            ]),
+        }
+    }
+
+    fn node(number: u8, addresses: &[(&str, Routing)], online: bool) -> Node {
+        Node {
+            addresses: addresses
+                .iter()
+                .map(|(ip, routing)| Address { ip: ip.parse().unwrap(), routing: *routing, reason: String::new() })
+                .collect(),
+            vip4: Some(Ipv4Addr::new(198, 18, 0, number)),
+            vip6: Some(format!("fd12:3456:789a:bcde::{number}").parse().unwrap()),
+            ports: BTreeSet::from([9100, 10250]),
+            online,
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! From the proxy's messages to the directory.
+
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use culvert_tunnel::proto::directory as proto;
+use culvert_tunnel::{InvalidNodeName, NodeName};
+
+use super::{Address, Directory, Node, Ranges, Routing};
+
+/// An update that cannot be taken.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UpdateError {
+    #[error("the proxy sent a delta before any snapshot")]
+    DeltaFirst,
+    #[error("the proxy sent {text:?} as {what}")]
+    Range { what: &'static str, text: String },
+}
+
+/// A node that is left out of an update.
+#[derive(Debug, thiserror::Error)]
+enum NodeError {
+    #[error(transparent)]
+    Name(#[from] InvalidNodeName),
+    #[error("{text:?} is not {what}")]
+    Field { what: &'static str, text: String },
+}
+
+impl Directory {
+    /// The directory after `update`; `before` is missing until the first snapshot. A node that makes no sense is left out,
+    /// with a warning: the others must not suffer from it.
+    pub(crate) fn after(before: Option<&Self>, update: proto::Update) -> Result<Self, UpdateError> {
+        let mut after = match (&update.snapshot, before) {
+            (Some(ranges), _) => Self { ranges: Ranges::from_proto(ranges)?, ..Self::default() },
+            (None, Some(before)) => before.clone(),
+            (None, None) => return Err(UpdateError::DeltaFirst),
+        };
+        after.revision = update.revision;
+        for name in update.removed {
+            after.nodes.retain(|node, _| node.as_str() != name);
+        }
+        for node in update.nodes {
+            let name = node.name.clone();
+            match Node::from_proto(node) {
+                Ok((name, node)) => {
+                    after.nodes.insert(name, node);
+                }
+                Err(error) => tracing::warn!(node = name, %error, "node of the proxy's directory left out"),
+            }
+        }
+        Ok(after)
+    }
+}
+
+impl Ranges {
+    fn from_proto(ranges: &proto::Ranges) -> Result<Self, UpdateError> {
+        Ok(Self { vip4: range("range of IPv4 VIPs", &ranges.vip4)?, vip6: range("range of IPv6 VIPs", &ranges.vip6)? })
+    }
+}
+
+fn range<T: FromStr>(what: &'static str, text: &str) -> Result<Option<T>, UpdateError> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(|_why| UpdateError::Range { what, text: text.to_owned() })
+}
+
+impl Node {
+    fn from_proto(node: proto::Node) -> Result<(NodeName, Self), NodeError> {
+        let name = node.name.parse()?;
+        let ports = node.ports.into_iter().map(|port| {
+            u16::try_from(port)
+                .ok()
+                .filter(|port| *port != 0)
+                .ok_or_else(|| NodeError::Field { what: "a port", text: port.to_string() })
+        });
+        let node = Self {
+            addresses: node.addresses.into_iter().map(Address::from_proto).collect::<Result<_, _>>()?,
+            vip4: optional("an IPv4 VIP", &node.vip4)?,
+            vip6: optional("an IPv6 VIP", &node.vip6)?,
+            ports: ports.collect::<Result<_, _>>()?,
+            online: node.online,
+        };
+        Ok((name, node))
+    }
+}
+
+impl Address {
+    fn from_proto(address: proto::Address) -> Result<Self, NodeError> {
+        let routing = match address.routing() {
+            proto::Routing::Routed => Routing::Routed,
+            proto::Routing::Shared => Routing::Shared,
+            // What a newer proxy means by another value is not known; by name the node works in any case.
+            proto::Routing::Protected | proto::Routing::Unspecified => Routing::Protected,
+        };
+        let ip: IpAddr = field("an address", &address.ip)?;
+        Ok(Self { ip: ip.to_canonical(), routing, reason: address.reason })
+    }
+}
+
+fn field<T: FromStr>(what: &'static str, text: &str) -> Result<T, NodeError> {
+    text.parse().map_err(|_why| NodeError::Field { what, text: text.to_owned() })
+}
+
+fn optional<T: FromStr>(what: &'static str, text: &str) -> Result<Option<T>, NodeError> {
+    if text.is_empty() { Ok(None) } else { field(what, text).map(Some) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(name: &str, ip: &str, online: bool) -> proto::Node {
+        proto::Node {
+            name: name.to_owned(),
+            addresses: vec![proto::Address {
+                ip: ip.to_owned(),
+                routing: proto::Routing::Routed.into(),
+                reason: String::new(),
+            }],
+            vip4: "198.18.0.1".to_owned(),
+            vip6: String::new(),
+            ports: vec![9100],
+            online,
+        }
+    }
+
+    fn snapshot(nodes: Vec<proto::Node>) -> proto::Update {
+        let ranges = proto::Ranges { vip4: "198.18.0.0/15".to_owned(), vip6: String::new() };
+        proto::Update { revision: 1, snapshot: Some(ranges), nodes, removed: Vec::new() }
+    }
+
+    fn names(directory: &Directory) -> Vec<&str> {
+        directory.nodes.keys().map(NodeName::as_str).collect()
+    }
+
+    #[test]
+    fn a_snapshot_replaces_and_a_delta_changes() {
+        let first =
+            Directory::after(None, snapshot(vec![node("a", "10.0.0.1", true), node("b", "10.0.0.2", true)])).unwrap();
+        let delta = proto::Update {
+            revision: 2,
+            snapshot: None,
+            nodes: vec![node("b", "10.0.0.2", false), node("c", "10.0.0.3", true)],
+            removed: vec!["a".to_owned()],
+        };
+        let second = Directory::after(Some(&first), delta).unwrap();
+        assert_eq!(names(&second), ["b", "c"]);
+        assert!(!second.nodes[&"b".parse().unwrap()].online);
+        assert_eq!((second.revision, second.ranges), (2, first.ranges));
+        let third = Directory::after(Some(&second), snapshot(vec![node("d", "10.0.0.4", true)])).unwrap();
+        assert_eq!(names(&third), ["d"]);
+    }
+
+    #[test]
+    fn a_delta_needs_a_snapshot() {
+        let delta = proto::Update { revision: 2, snapshot: None, nodes: Vec::new(), removed: Vec::new() };
+        assert!(matches!(Directory::after(None, delta), Err(UpdateError::DeltaFirst)));
+    }
+
+    #[test]
+    fn a_node_that_makes_no_sense_leaves_the_others_alone() {
+        let bad_port = proto::Node { ports: vec![70_000], ..node("p", "10.0.0.3", true) };
+        let nodes = vec![node("Bad", "10.0.0.1", true), node("x", "ten", true), bad_port, node("ok", "10.0.0.2", true)];
+        assert_eq!(names(&Directory::after(None, snapshot(nodes)).unwrap()), ["ok"]);
+    }
+
+    #[test]
+    fn a_range_that_makes_no_sense_is_named() {
+        let mut update = snapshot(Vec::new());
+        update.snapshot = Some(proto::Ranges { vip4: "198.18/15".to_owned(), vip6: String::new() });
+        let error = Directory::after(None, update).unwrap_err();
+        assert_eq!(error.to_string(), "the proxy sent \"198.18/15\" as range of IPv4 VIPs");
+    }
+}

@@ -1,0 +1,130 @@
+//! Follows the proxy's directory over its Unix socket, for ever.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use culvert_daemon::Drain;
+use culvert_tunnel::proto::directory::WatchRequest;
+use culvert_tunnel::proto::directory::directory_client::DirectoryClient;
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tokio::sync::watch;
+use tonic::transport::{Channel, Endpoint, Uri};
+
+use super::Directory;
+
+/// A local socket answers at once or not at all.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How soon a proxy that hangs is noticed.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+/// Waits between attempts grow from the first to the last: a restarting proxy is back within a second or two.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+const LAST_WAIT: Duration = Duration::from_secs(2);
+/// A snapshot of ten thousand nodes is some 3 MB.
+const MAX_MESSAGE_BYTES: usize = 64 << 20;
+
+/// What is known of the directory, and whether it is current.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Feed {
+    /// The last directory, from the proxy or from disk.
+    pub(crate) directory: Option<Arc<Directory>>,
+    /// Why the directory may be out of date; none while the proxy streams it.
+    pub(crate) stale: Option<String>,
+}
+
+impl Feed {
+    /// Whether the proxy streams the directory right now.
+    pub(crate) fn is_live(&self) -> bool {
+        self.directory.is_some() && self.stale.is_none()
+    }
+}
+
+/// The client of the proxy's `Directory` service.
+pub(crate) struct Watch {
+    socket: PathBuf,
+    feed_tx: watch::Sender<Feed>,
+}
+
+impl Watch {
+    /// Starts from `saved`, which is stale until the proxy has spoken.
+    pub(crate) fn new(socket: PathBuf, saved: Option<Directory>) -> (Self, watch::Receiver<Feed>) {
+        let stale = Some(format!("waiting for the proxy at {}", socket.display()));
+        let (feed_tx, feed_rx) = watch::channel(Feed { directory: saved.map(Arc::new), stale });
+        (Self { socket, feed_tx }, feed_rx)
+    }
+
+    /// Follows until the drain begins.
+    pub(crate) async fn run(self, drain: Drain) -> Result<()> {
+        tokio::select! {
+            () = drain.begun() => Ok(()),
+            never = self.follow_for_ever() => never,
+        }
+    }
+
+    async fn follow_for_ever(&self) -> Result<()> {
+        let mut wait = FIRST_WAIT;
+        loop {
+            let before = self.feed_tx.borrow().directory.as_ref().map(|directory| directory.revision);
+            let ended = self.follow().await;
+            let cause =
+                ended.err().map_or_else(|| "the proxy ended the stream".to_owned(), |error| format!("{error:#}"));
+            let after = self.feed_tx.borrow().directory.as_ref().map(|directory| directory.revision);
+            // A stream that brought something was a good one: the proxy has only just gone.
+            wait = if before == after && wait < LAST_WAIT {
+                (wait * 2).min(LAST_WAIT)
+            } else if before == after {
+                LAST_WAIT
+            } else {
+                FIRST_WAIT
+            };
+            self.mark_stale(cause);
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    fn mark_stale(&self, cause: String) {
+        self.feed_tx.send_if_modified(|feed| {
+            if feed.stale.as_ref() == Some(&cause) {
+                return false;
+            }
+            tracing::warn!(cause, socket = %self.socket.display(), "directory may be out of date");
+            feed.stale = Some(cause);
+            true
+        });
+    }
+
+    /// One stream, from connect to its end.
+    async fn follow(&self) -> Result<()> {
+        let channel = self.connect().await?;
+        let mut client = DirectoryClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        let request = WatchRequest { version: culvert_daemon::VERSION.to_owned() };
+        let mut updates = client.watch(request).await.context("watch the proxy's directory")?.into_inner();
+        let mut current: Option<Directory> = None;
+        while let Some(update) = updates.message().await.context("read the proxy's directory")? {
+            let directory = Directory::after(current.as_ref(), update)?;
+            tracing::debug!(revision = directory.revision, nodes = directory.nodes.len(), "directory changed");
+            self.feed_tx.send_replace(Feed { directory: Some(Arc::new(directory.clone())), stale: None });
+            current = Some(directory);
+        }
+        Ok(())
+    }
+
+    async fn connect(&self) -> Result<Channel> {
+        let socket = self.socket.clone();
+        let connector = tower::service_fn(move |_uri: Uri| {
+            let socket = socket.clone();
+            async move { UnixStream::connect(socket).await.map(TokioIo::new) }
+        });
+        // The URI only fills the HTTP/2 authority; the connector knows where to go.
+        Endpoint::from_static("http://directory.culvert")
+            .connect_timeout(CONNECT_TIMEOUT)
+            .http2_keep_alive_interval(KEEP_ALIVE)
+            .keep_alive_timeout(KEEP_ALIVE)
+            .keep_alive_while_idle(true)
+            .connect_with_connector(connector)
+            .await
+            .with_context(|| format!("connect to the proxy at {}", self.socket.display()))
+    }
+}

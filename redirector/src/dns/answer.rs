@@ -1,0 +1,180 @@
+//! What a question is answered with. Pure.
+
+use std::net::IpAddr;
+
+use culvert_tunnel::NodeName;
+use hickory_proto::op::ResponseCode;
+use hickory_proto::rr::rdata::{A, AAAA, PTR, SOA};
+use hickory_proto::rr::{Name, RData, Record, RecordType};
+use ipnet::IpNet;
+
+use super::Zone;
+use crate::config::NodeIps;
+use crate::directory::{Directory, Node};
+
+/// VIPs are stable, but which names exist is not.
+const TTL: u32 = 5;
+/// For secondary servers, of which there are none.
+const REFRESH: i32 = 3600;
+const RETRY: i32 = 600;
+const EXPIRE: i32 = 86_400;
+
+/// An answer, less what is copied from the question.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Answer {
+    pub(super) code: ResponseCode,
+    pub(super) answers: Vec<Record>,
+    /// With a negative answer: how long it may be kept.
+    pub(super) soa: Option<Record>,
+}
+
+/// Answers a question for `name`, lower case and absolute.
+pub(super) fn answer(directory: &Directory, zone: &Zone, node: NodeIps, name: &Name, kind: RecordType) -> Answer {
+    let question = Question { directory, zone, node, name, kind };
+    if let Ok(net) = name.parse_arpa_name() {
+        return question.reverse(net);
+    }
+    if zone.0.zone_of(name) {
+        return question.in_zone();
+    }
+    question.bare()
+}
+
+struct Question<'a> {
+    directory: &'a Directory,
+    zone: &'a Zone,
+    node: NodeIps,
+    name: &'a Name,
+    kind: RecordType,
+}
+
+impl Question<'_> {
+    /// `<node>.<zone>`, or the zone itself.
+    fn in_zone(&self) -> Answer {
+        let apex = &self.zone.0;
+        if self.name == apex {
+            return self.apex(apex);
+        }
+        let labels: Vec<_> = self.name.iter().take(usize::from(self.name.num_labels() - apex.num_labels())).collect();
+        let relative = labels.iter().map(|label| String::from_utf8_lossy(label)).collect::<Vec<_>>().join(".");
+        match self.find(&relative) {
+            Some(node) => self.addresses(node, apex),
+            None if self.is_above_a_node(&relative) => self.negative(ResponseCode::NoError, apex),
+            None => self.negative(ResponseCode::NXDomain, apex),
+        }
+    }
+
+    /// A node's name without the zone: each is a zone of its own. Other names are not ours.
+    fn bare(&self) -> Answer {
+        let text = self.name.to_ascii();
+        match self.find(text.trim_end_matches('.')) {
+            Some(_) if self.kind == RecordType::SOA => self.apex(self.name),
+            Some(node) => self.addresses(node, self.name),
+            None => refused(),
+        }
+    }
+
+    /// The name of a VIP.
+    fn reverse(&self, net: IpNet) -> Answer {
+        let ranges = self.directory.ranges;
+        let range = match net {
+            IpNet::V4(_) => ranges.vip4.map(IpNet::V4),
+            IpNet::V6(_) => ranges.vip6.map(IpNet::V6),
+        };
+        let Some(range) = range.filter(|range| range.contains(&net)) else { return refused() };
+        // A reverse zone begins at whole labels: of 8 bits for IPv4, of 4 for IPv6; `in-addr.arpa` is two more.
+        let bits_a_label = if range.addr().is_ipv4() { 8 } else { 4 };
+        let apex = self.name.trim_to(usize::from(range.prefix_len().div_ceil(bits_a_label)) + 2);
+        if *self.name == apex && self.kind == RecordType::SOA {
+            return self.apex(&apex);
+        }
+        if net.prefix_len() < net.max_prefix_len() {
+            return self.negative(ResponseCode::NoError, &apex);
+        }
+        match self.directory.node_of_vip(net.addr()) {
+            None => self.negative(ResponseCode::NXDomain, &apex),
+            Some(node) if matches!(self.kind, RecordType::PTR | RecordType::ANY) => {
+                match absolute(node).append_domain(&self.zone.0) {
+                    Ok(target) => self.positive(vec![RData::PTR(PTR(target))]),
+                    Err(_too_long) => self.negative(ResponseCode::NoError, &apex),
+                }
+            }
+            Some(_) => self.negative(ResponseCode::NoError, &apex),
+        }
+    }
+
+    fn find(&self, name: &str) -> Option<&Node> {
+        name.parse::<NodeName>().ok().and_then(|name| self.directory.nodes.get(&name))
+    }
+
+    /// Whether a node's name ends in `.name`: then `name` exists, though it has no records (RFC 8020).
+    fn is_above_a_node(&self, name: &str) -> bool {
+        let below = |node: &NodeName| node.as_str().strip_suffix(name).is_some_and(|rest| rest.ends_with('.'));
+        self.directory.nodes.keys().any(below)
+    }
+
+    /// The VIPs of the families that connections can be steered in.
+    fn addresses(&self, node: &Node, apex: &Name) -> Answer {
+        let v4 = node.vip4.filter(|_| self.node.v4.is_some()).map(|vip| RData::A(A(vip)));
+        let v6 = node.vip6.filter(|_| self.node.v6.is_some()).map(|vip| RData::AAAA(AAAA(vip)));
+        let records: Vec<RData> = match self.kind {
+            RecordType::A => v4.into_iter().collect(),
+            RecordType::AAAA => v6.into_iter().collect(),
+            RecordType::ANY => v4.into_iter().chain(v6).collect(),
+            _ => Vec::new(),
+        };
+        if records.is_empty() { self.negative(ResponseCode::NoError, apex) } else { self.positive(records) }
+    }
+
+    fn apex(&self, apex: &Name) -> Answer {
+        if matches!(self.kind, RecordType::SOA | RecordType::ANY) {
+            return Answer { code: ResponseCode::NoError, answers: vec![self.soa(apex)], soa: None };
+        }
+        self.negative(ResponseCode::NoError, apex)
+    }
+
+    fn positive(&self, records: Vec<RData>) -> Answer {
+        let record = |data| Record::from_rdata(self.name.clone(), TTL, data);
+        Answer { code: ResponseCode::NoError, answers: records.into_iter().map(record).collect(), soa: None }
+    }
+
+    fn negative(&self, code: ResponseCode, apex: &Name) -> Answer {
+        Answer { code, answers: Vec::new(), soa: Some(self.soa(apex)) }
+    }
+
+    fn soa(&self, apex: &Name) -> Record {
+        let zone = &self.zone.0;
+        let below = |label: &str| zone.prepend_label(label).unwrap_or_else(|_too_long| zone.clone());
+        // Serial numbers wrap (RFC 1982): the low bits are enough.
+        let serial = (self.directory.revision & u64::from(u32::MAX)) as u32;
+        let soa = SOA::new(below("ns"), below("hostmaster"), serial, REFRESH, RETRY, EXPIRE, TTL);
+        Record::from_rdata(apex.clone(), TTL, RData::SOA(soa))
+    }
+}
+
+/// Not ours: the asker's next server is asked.
+pub(super) fn refused() -> Answer {
+    Answer { code: ResponseCode::Refused, answers: Vec::new(), soa: None }
+}
+
+/// Nothing is known yet, neither from the proxy nor from disk.
+pub(super) fn unknown() -> Answer {
+    Answer { code: ResponseCode::ServFail, answers: Vec::new(), soa: None }
+}
+
+fn absolute(node: &NodeName) -> Name {
+    Name::from_ascii(node.as_str()).unwrap_or_else(|_never| Name::root())
+}
+
+/// Whether an answer for `name` depends on the directory: its zone, and what may be a reverse name of ours.
+pub(super) fn is_ours_in_any_case(zone: &Zone, name: &Name) -> bool {
+    zone.0.zone_of(name)
+}
+
+/// The address of a question's asker as the client ranges are written.
+pub(super) fn canonical(ip: IpAddr) -> IpAddr {
+    ip.to_canonical()
+}
+
+#[cfg(test)]
+mod tests;

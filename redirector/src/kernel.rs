@@ -1,0 +1,104 @@
+//! The eBPF mechanism as a whole: programs attached, maps equal to the plan, the offline lease alive.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+
+use crate::bpf::{HookChange, HookError, Hooks, KernelConfig, Pins, Tables, TablesError, kernel_config};
+use crate::config::Intercept;
+use crate::plan::{Destination, Liveness, Plan};
+
+/// How long the kernel believes that offline nodes are offline without hearing from us.
+const LEASE: Duration = Duration::from_secs(10);
+
+/// The mechanism, installed.
+pub(crate) struct Kernel {
+    pins: Pins,
+    tables: Tables,
+    config: KernelConfig,
+    destinations: BTreeMap<Destination, Liveness>,
+}
+
+/// A mechanism that cannot be installed or kept.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KernelError {
+    #[error(transparent)]
+    Hooks(#[from] HookError),
+    #[error(transparent)]
+    Tables(#[from] TablesError),
+    #[error("read the monotonic clock")]
+    Clock(#[source] nix::Error),
+}
+
+impl Kernel {
+    /// Installs everything: maps first, programs last, so that nothing is steered by half a table. Without a plan the maps
+    /// stay as an earlier redirector left them.
+    pub(crate) fn install(
+        pins: &Pins,
+        cgroup: Option<&PathBuf>,
+        intercept: &Intercept,
+        plan: Option<&Plan>,
+    ) -> Result<Self, KernelError> {
+        let mut hooks = Hooks::load(pins.clone(), cgroup.map(PathBuf::as_path))?;
+        let tables = Tables::open(pins)?;
+        let (config, destinations) = (tables.config()?, tables.destinations()?);
+        let mut kernel = Self { pins: pins.clone(), tables, config, destinations };
+        if let Some(plan) = plan {
+            kernel.apply(intercept, plan)?;
+        }
+        for (program, change) in hooks.attach()? {
+            let how = match change {
+                HookChange::Attached => "attached",
+                HookChange::TakenOver => "taken over",
+                HookChange::Replaced => "moved from another cgroup",
+            };
+            tracing::info!(program, how, cgroup = %hooks.cgroup().display(), "connect hook installed");
+        }
+        Ok(kernel)
+    }
+
+    /// Makes the maps equal to the plan.
+    pub(crate) fn apply(&mut self, intercept: &Intercept, plan: &Plan) -> Result<(), KernelError> {
+        let wanted = kernel_config(intercept, plan.ranges);
+        let wanted = KernelConfig { offline_lease_ns: self.config.offline_lease_ns, ..wanted };
+        if wanted != self.config {
+            self.tables.set_config(&wanted)?;
+            self.config = wanted;
+        }
+        let changed = match self.tables.set_destinations(&self.destinations, plan) {
+            Ok(changed) => changed,
+            Err(error) => {
+                // Some are written and some are not: the next attempt starts from what is there.
+                self.destinations = self.tables.destinations()?;
+                return Err(error.into());
+            }
+        };
+        self.destinations.clone_from(&plan.destinations);
+        if changed != Default::default() {
+            tracing::debug!(written = changed.written, removed = changed.removed, "destinations changed");
+        }
+        Ok(())
+    }
+
+    /// Vouches for the offline flags for another while.
+    pub(crate) fn renew_lease(&mut self) -> Result<(), KernelError> {
+        let lease = u64::try_from(LEASE.as_nanos()).unwrap_or(u64::MAX);
+        let config = KernelConfig { offline_lease_ns: now_ns()?.saturating_add(lease), ..self.config };
+        self.tables.set_config(&config)?;
+        self.config = config;
+        Ok(())
+    }
+
+    /// Whether everything is still pinned where it was.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.pins.are_complete()
+    }
+}
+
+/// The kernel's `bpf_ktime_get_ns()`.
+pub(crate) fn now_ns() -> Result<u64, KernelError> {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_err(KernelError::Clock)?;
+    Ok(u64::try_from(Duration::from(now).as_nanos()).unwrap_or(u64::MAX))
+}

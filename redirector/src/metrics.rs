@@ -1,0 +1,147 @@
+//! What the redirector counts: `culvert_redirector_*`.
+
+use std::fmt;
+
+use culvert_daemon::VERSION;
+use hickory_proto::op::ResponseCode;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+
+use crate::bpf::{Pins, Tables};
+use crate::plan::{Liveness, Plan};
+
+/// All metrics of the process.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Metrics {
+    pub(crate) dns: DnsMetrics,
+    pub(crate) steering: SteeringMetrics,
+}
+
+/// Of the DNS server.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DnsMetrics {
+    answers: Family<AnswerLabels, Counter>,
+}
+
+/// Of what is installed on the host.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SteeringMetrics {
+    destinations: Family<DestinationLabels, Gauge>,
+    pub(crate) nftables_restored: Counter,
+    pub(crate) hooks_restored: Counter,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct AnswerLabels {
+    code: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DestinationLabels {
+    state: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabels {
+    reason: &'static str,
+}
+
+impl Metrics {
+    /// A registry with all of them, and with what the kernel programs count.
+    pub(crate) fn registry(&self, pins: Pins) -> Registry {
+        let mut registry = Registry::with_prefix("culvert_redirector");
+        registry.register("build", "Version of the redirector", Info::new([("version", VERSION)]));
+        registry.register("dns_answers", "DNS answers by response code", self.dns.answers.clone());
+        let steering = &self.steering;
+        registry.register("destinations", "Destinations that are steered, by state", steering.destinations.clone());
+        registry.register(
+            "nftables_restored",
+            "Times that the nftables table was missing or changed and was installed again",
+            steering.nftables_restored.clone(),
+        );
+        registry.register(
+            "hooks_restored",
+            "Times that pins of the connect hooks were missing and were installed again",
+            steering.hooks_restored.clone(),
+        );
+        registry.register_collector(Box::new(KernelCounts { pins }));
+        registry
+    }
+}
+
+impl DnsMetrics {
+    pub(crate) fn answered(&self, code: ResponseCode) {
+        let code = match code {
+            ResponseCode::NoError => "noerror",
+            ResponseCode::NXDomain => "nxdomain",
+            ResponseCode::Refused => "refused",
+            ResponseCode::ServFail => "servfail",
+            _ => "other",
+        };
+        self.answers.get_or_create(&AnswerLabels { code }).inc();
+    }
+}
+
+impl SteeringMetrics {
+    pub(crate) fn planned(&self, plan: &Plan) {
+        let count = |wanted| plan.destinations.values().filter(|liveness| **liveness == wanted).count();
+        for (liveness, state) in [(Liveness::Online, "online"), (Liveness::Offline, "offline")] {
+            let count = i64::try_from(count(liveness)).unwrap_or(i64::MAX);
+            self.destinations.get_or_create(&DestinationLabels { state }).set(count);
+        }
+    }
+}
+
+/// Reads the kernel's counters when metrics are asked for. They outlive the process.
+struct KernelCounts {
+    pins: Pins,
+}
+
+impl Collector for KernelCounts {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let Ok(counts) = Tables::open(&self.pins).and_then(|tables| tables.counts()) else {
+            // Without the eBPF mechanism there is nothing to read.
+            return Ok(());
+        };
+        let counter = ConstCounter::new(0_u64);
+        let help = "What the kernel programs did with connections";
+        let mut family = encoder.encode_descriptor("kernel_connections", help, None, counter.metric_type())?;
+        for (counter, count) in counts {
+            let labels = ReasonLabels { reason: counter.name() };
+            ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for KernelCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KernelCounts").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::directory::examples;
+    use crate::plan::{Freshness, plan};
+
+    #[test]
+    fn every_metric_has_the_prefix_of_its_component() {
+        let metrics = Metrics::default();
+        metrics.dns.answered(ResponseCode::NXDomain);
+        metrics.steering.planned(&plan(&examples::directory(), Freshness::Live).unwrap());
+        let mut text = String::new();
+        let registry = metrics.registry(Pins::new(std::path::Path::new("/nonexistent")));
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        assert!(text.contains("culvert_redirector_dns_answers_total{code=\"nxdomain\"} 1"), "{text}");
+        assert!(text.contains("culvert_redirector_destinations{state=\"offline\"} 2"), "{text}");
+        let samples = text.lines().filter(|line| !line.starts_with('#'));
+        assert!(samples.into_iter().all(|line| line.starts_with("culvert_redirector_")), "{text}");
+    }
+}

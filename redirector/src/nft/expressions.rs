@@ -1,0 +1,152 @@
+//! Short names for the expressions and statements that our rules are made of.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use nftables::expr::{
+    BinaryOperation, Expression, Fib, FibFlag, FibResult, Meta, MetaKey, NamedExpression, Payload, PayloadField,
+    Prefix, Range, SetItem,
+};
+use nftables::stmt::{Counter, Match, NAT, NATFamily, Operator, Reject, RejectType, Statement};
+use nftables::types::RejectCode;
+
+pub(super) type Expr = Expression<'static>;
+pub(super) type Stmt = Statement<'static>;
+
+/// An address family in nft's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    pub(super) const BOTH: [Self; 2] = [Self::V4, Self::V6];
+
+    pub(super) fn of(ip: IpAddr) -> Self {
+        if ip.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+
+    /// `ip` or `ip6`.
+    fn protocol(self) -> &'static str {
+        match self {
+            Self::V4 => "ip",
+            Self::V6 => "ip6",
+        }
+    }
+}
+
+pub(super) fn text(text: impl Into<Cow<'static, str>>) -> Expr {
+    Expression::String(text.into())
+}
+
+fn payload(protocol: &'static str, field: &'static str) -> Expr {
+    let field = PayloadField { protocol: protocol.into(), field: field.into() };
+    Expression::Named(NamedExpression::Payload(Payload::PayloadField(field)))
+}
+
+fn meta(key: MetaKey) -> Expr {
+    Expression::Named(NamedExpression::Meta(Meta { key }))
+}
+
+/// `ip daddr` or `ip6 daddr`.
+pub(super) fn daddr(family: Family) -> Expr {
+    payload(family.protocol(), "daddr")
+}
+
+/// `ip saddr` or `ip6 saddr`.
+pub(super) fn saddr(family: Family) -> Expr {
+    payload(family.protocol(), "saddr")
+}
+
+/// `tcp dport`.
+pub(super) fn dport() -> Expr {
+    payload("tcp", "dport")
+}
+
+/// `left . right`.
+pub(super) fn concat(left: Expr, right: Expr) -> Expr {
+    Expression::Named(NamedExpression::Concat(vec![left, right]))
+}
+
+/// An element of a set of `addr . port`.
+pub(super) fn address_and_port(address: SocketAddr) -> Expr {
+    concat(text(address.ip().to_string()), Expression::Number(address.port().into()))
+}
+
+/// `a.b.c.d/len`.
+pub(super) fn prefix(net: IpNet) -> Expr {
+    Expression::Named(NamedExpression::Prefix(Prefix {
+        addr: Box::new(text(net.network().to_string())),
+        len: net.prefix_len().into(),
+    }))
+}
+
+/// `{ a, b }`.
+pub(super) fn anonymous_set(items: impl IntoIterator<Item = Expr>) -> Expr {
+    Expression::Named(NamedExpression::Set(items.into_iter().map(SetItem::Element).collect()))
+}
+
+/// `left == right`, which for a set is "in".
+pub(super) fn equal(left: Expr, right: Expr) -> Stmt {
+    Statement::Match(Match { left, right, op: Operator::EQ })
+}
+
+/// `meta l4proto tcp`.
+pub(super) fn is_tcp() -> Stmt {
+    equal(meta(MetaKey::L4proto), text("tcp"))
+}
+
+/// `iifname "name"`.
+pub(super) fn comes_in_by(interface: &'static str) -> Stmt {
+    equal(meta(MetaKey::Iifname), text(interface))
+}
+
+/// `meta mark & mark == mark`.
+pub(super) fn has_mark(mark: u32) -> Stmt {
+    let masked = BinaryOperation::AND(meta(MetaKey::Mark), Expression::Number(mark));
+    equal(Expression::BinaryOperation(Box::new(masked)), Expression::Number(mark))
+}
+
+/// `fib daddr . iif type local`: the destination is an address of the interface that the packet came in by.
+pub(super) fn is_address_of_its_interface() -> Stmt {
+    let fib = Fib { result: FibResult::Type, flags: HashSet::from([FibFlag::Daddr, FibFlag::Iif]) };
+    equal(Expression::Named(NamedExpression::Fib(fib)), text("local"))
+}
+
+/// `dnat ip to addr:ports`; of several ports the kernel takes one for each connection.
+pub(super) fn dnat(to: IpAddr, ports: &[u16]) -> Stmt {
+    let family = match to {
+        IpAddr::V4(_) => NATFamily::IP,
+        IpAddr::V6(_) => NATFamily::IP6,
+    };
+    Statement::DNAT(Some(NAT {
+        addr: Some(text(to.to_string())),
+        family: Some(family),
+        port: Some(port_range(ports)),
+        flags: None,
+    }))
+}
+
+/// The first to the last, when there is none missing between them; else the first.
+fn port_range(ports: &[u16]) -> Expr {
+    let first = ports.first().copied().unwrap_or_default();
+    let last = ports.last().copied().unwrap_or_default();
+    let contiguous = usize::from(last - first) + 1 == ports.len();
+    if first == last || !contiguous {
+        return Expression::Number(first.into());
+    }
+    Expression::Range(Box::new(Range { range: [Expression::Number(first.into()), Expression::Number(last.into())] }))
+}
+
+/// `reject with icmpx host-unreachable`.
+pub(super) fn reject() -> Stmt {
+    Statement::Reject(Some(Reject::new(Some(RejectType::ICMPX), Some(RejectCode::HostUnreach))))
+}
+
+/// `counter`.
+pub(super) fn counter() -> Stmt {
+    Statement::Counter(Counter::Anonymous(None))
+}

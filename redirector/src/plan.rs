@@ -1,0 +1,195 @@
+//! From the directory to what is steered. Pure: kernel maps, nftables and `explain` all follow this one plan.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use culvert_redirector_common::names::DESTINATIONS_MAX;
+use culvert_redirector_common::{DestinationKey, DestinationValue, Endpoint};
+
+use crate::directory::{Directory, Ranges, Routing};
+
+/// Something that connections are steered away from, into the proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Destination {
+    /// One port of an edge address.
+    Edge(SocketAddr),
+    /// All ports of a VIP.
+    Vip(IpAddr),
+}
+
+/// Whether a connection has a chance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Liveness {
+    /// A tunnel is there, or it is not known that there is none.
+    Online,
+    /// No tunnel.
+    Offline,
+}
+
+/// All that is steered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) ranges: Ranges,
+    pub(crate) destinations: BTreeMap<Destination, Liveness>,
+}
+
+/// How far the directory's word on tunnels is believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Freshness {
+    /// The proxy streams it.
+    Live,
+    /// It is from disk or from before the proxy went: every node counts as online.
+    Stale,
+}
+
+/// A directory that is larger than the kernel's table.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the directory has {0} destinations and the kernel's table has room for {DESTINATIONS_MAX}: give nodes fewer ports"
+)]
+pub(crate) struct TooManyDestinations(usize);
+
+/// What is steered for `directory`. An address of several nodes is steered too: the proxy refuses it and names them.
+pub(crate) fn plan(directory: &Directory, freshness: Freshness) -> Result<Plan, TooManyDestinations> {
+    let mut destinations = BTreeMap::new();
+    for node in directory.nodes.values() {
+        let liveness = match freshness {
+            Freshness::Live if !node.online => Liveness::Offline,
+            Freshness::Live | Freshness::Stale => Liveness::Online,
+        };
+        for vip in node.vip4.map(IpAddr::V4).into_iter().chain(node.vip6.map(IpAddr::V6)) {
+            destinations.insert(Destination::Vip(vip), liveness);
+        }
+        for address in &node.addresses {
+            let liveness = match address.routing {
+                Routing::Routed => liveness,
+                Routing::Shared => Liveness::Online,
+                Routing::Protected => continue,
+            };
+            for port in &node.ports {
+                destinations.insert(Destination::Edge(SocketAddr::new(address.ip, *port)), liveness);
+            }
+        }
+    }
+    if destinations.len() > DESTINATIONS_MAX {
+        return Err(TooManyDestinations(destinations.len()));
+    }
+    Ok(Plan { ranges: directory.ranges, destinations })
+}
+
+impl Destination {
+    /// Its key in the kernel's map.
+    pub(crate) fn key(self) -> DestinationKey {
+        match self {
+            Self::Edge(address) => DestinationKey::exact(Endpoint::from(address)),
+            Self::Vip(ip) => DestinationKey::vip(ip.into()),
+        }
+    }
+
+    /// The destination of a key in the kernel's map.
+    pub(crate) fn of_key(key: &DestinationKey) -> Self {
+        match u16::from_be(key.port) {
+            0 => Self::Vip(key.addr.ip()),
+            port => Self::Edge(SocketAddr::new(key.addr.ip(), port)),
+        }
+    }
+}
+
+impl Liveness {
+    /// Its value in the kernel's map.
+    pub(crate) fn value(self) -> DestinationValue {
+        match self {
+            Self::Online => DestinationValue::ONLINE_VALUE,
+            Self::Offline => DestinationValue::OFFLINE_VALUE,
+        }
+    }
+
+    /// The liveness of a value in the kernel's map.
+    pub(crate) fn of_value(value: DestinationValue) -> Self {
+        if value.is_offline() { Self::Offline } else { Self::Online }
+    }
+}
+
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Edge(address) => write!(f, "{address}"),
+            Self::Vip(ip) => write!(f, "{ip}"),
+        }
+    }
+}
+
+impl fmt::Display for Liveness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Online => "online",
+            Self::Offline => "offline",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::directory::examples;
+
+    fn planned(freshness: Freshness) -> Plan {
+        plan(&examples::directory(), freshness).unwrap()
+    }
+
+    fn edge(text: &str) -> Destination {
+        Destination::Edge(text.parse().unwrap())
+    }
+
+    fn vip(text: &str) -> Destination {
+        Destination::Vip(text.parse().unwrap())
+    }
+
+    #[test]
+    fn a_routed_address_is_steered_on_its_ports_and_a_vip_on_all() {
+        let plan = planned(Freshness::Live);
+        for steered in ["10.0.3.7:9100", "10.0.3.7:10250", "[fd00::7]:9100"] {
+            assert_eq!(plan.destinations.get(&edge(steered)), Some(&Liveness::Online), "{steered}");
+        }
+        assert_eq!(plan.destinations.get(&edge("10.0.3.7:22")), None);
+        assert_eq!(plan.destinations.get(&vip("198.18.0.1")), Some(&Liveness::Online));
+    }
+
+    #[test]
+    fn a_shared_address_is_steered_and_never_called_offline() {
+        assert_eq!(planned(Freshness::Live).destinations[&edge("192.168.1.10:9100")], Liveness::Online);
+    }
+
+    #[test]
+    fn a_protected_address_is_left_alone_and_its_node_keeps_its_vip() {
+        let plan = planned(Freshness::Live);
+        assert!(!plan.destinations.contains_key(&edge("10.0.0.1:9100")));
+        assert!(plan.destinations.contains_key(&vip("198.18.0.4")));
+    }
+
+    #[test]
+    fn a_node_without_tunnel_is_offline_only_on_the_proxys_present_word() {
+        assert_eq!(planned(Freshness::Live).destinations[&vip("198.18.0.3")], Liveness::Offline);
+        assert_eq!(planned(Freshness::Stale).destinations[&vip("198.18.0.3")], Liveness::Online);
+    }
+
+    #[test]
+    fn keys_and_values_go_to_the_kernel_and_back() {
+        for destination in [edge("10.0.3.7:9100"), edge("[fd00::7]:9100"), vip("198.18.0.1"), vip("fd00::1")] {
+            assert_eq!(Destination::of_key(&destination.key()), destination);
+        }
+        for liveness in [Liveness::Online, Liveness::Offline] {
+            assert_eq!(Liveness::of_value(liveness.value()), liveness);
+        }
+    }
+
+    #[test]
+    fn more_destinations_than_the_kernel_has_room_for_are_an_error() {
+        let mut directory = examples::directory();
+        for node in directory.nodes.values_mut() {
+            node.ports = (1..=u16::MAX).collect();
+        }
+        assert!(plan(&directory, Freshness::Live).unwrap_err().to_string().contains("fewer ports"));
+    }
+}

@@ -1,0 +1,217 @@
+//! A `local` route for each VIP range, so that a connection to a VIP never leaves the host: with all mechanisms gone it is
+//! refused at once.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use futures_util::TryStreamExt;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use rtnetlink::packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
+};
+use rtnetlink::{Handle, RouteMessageBuilder, new_connection};
+use tokio::task::JoinSet;
+
+use crate::config::NodeIps;
+use crate::directory::Ranges;
+
+/// Who made a route, as rtnetlink(7) counts; 77 is nobody else's in iproute2's rt_protos.
+const PROTOCOL: RouteProtocol = RouteProtocol::Other(77);
+/// The table of local addresses.
+const LOCAL_TABLE: u32 = 255;
+/// `lo` is the first interface of every network namespace.
+const LOOPBACK: u32 = 1;
+/// Shorter prefixes are default routes in disguise (VPNs use two of /1), not networks.
+const SHORTEST_NETWORK: u8 = 8;
+
+/// Speaks to the kernel's routing tables.
+pub(crate) struct Routes {
+    handle: Handle,
+    /// Owns the task that moves the messages.
+    _connection: JoinSet<()>,
+}
+
+/// A route, as far as it matters here.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub(crate) struct HostRoute {
+    pub(crate) net: IpNet,
+    pub(crate) table: u32,
+    #[serde(skip)]
+    ours: bool,
+}
+
+/// A route that cannot be read or made.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RouteError {
+    #[error("open a netlink socket")]
+    Open(#[source] std::io::Error),
+    #[error("read the routes")]
+    Read(#[source] rtnetlink::Error),
+    #[error("make the route to {net}; needs root, or CAP_NET_ADMIN")]
+    Make { net: IpNet, source: rtnetlink::Error },
+    #[error("remove the route to {net}")]
+    Remove { net: IpNet, source: rtnetlink::Error },
+    #[error(
+        "the range of VIPs {range} overlaps {taken}, which this host routes in table {table}: \
+         give the proxy another range (--vip4-range, --vip6-range)"
+    )]
+    Overlap { range: IpNet, taken: IpNet, table: u32 },
+}
+
+impl Routes {
+    pub(crate) fn open() -> Result<Self, RouteError> {
+        let (connection, handle, _messages) = new_connection().map_err(RouteError::Open)?;
+        let mut tasks = JoinSet::new();
+        tasks.spawn(connection);
+        Ok(Self { handle, _connection: tasks })
+    }
+
+    /// Makes our routes those of `ranges`, unless the host uses the ranges itself. The source address of connections to a
+    /// VIP is then `node`'s; without one the VIP itself would be taken.
+    pub(crate) async fn apply(&self, ranges: Ranges, node: NodeIps) -> Result<(), RouteError> {
+        let routes = self.list().await?;
+        let wanted: Vec<IpNet> = wanted(ranges).collect();
+        for range in &wanted {
+            if let Some(taken) = overlap(*range, &routes) {
+                return Err(RouteError::Overlap { range: *range, taken: taken.net, table: taken.table });
+            }
+        }
+        for stale in routes.iter().filter(|route| route.ours && !wanted.contains(&route.net)) {
+            self.delete(stale.net).await?;
+        }
+        for range in wanted {
+            let message = message(range, node);
+            let added = self.handle.route().add(message).replace().execute().await;
+            added.map_err(|source| RouteError::Make { net: range, source })?;
+        }
+        Ok(())
+    }
+
+    /// The routes that we have made.
+    pub(crate) async fn ours(&self) -> Result<Vec<HostRoute>, RouteError> {
+        Ok(self.list().await?.into_iter().filter(|route| route.ours).collect())
+    }
+
+    /// Removes all of them; returns what there was.
+    pub(crate) async fn remove(&self) -> Result<Vec<HostRoute>, RouteError> {
+        let ours = self.ours().await?;
+        for route in &ours {
+            self.delete(route.net).await?;
+        }
+        Ok(ours)
+    }
+
+    async fn delete(&self, net: IpNet) -> Result<(), RouteError> {
+        let deleted = self.handle.route().del(message(net, NodeIps::default())).execute().await;
+        deleted.map_err(|source| RouteError::Remove { net, source })
+    }
+
+    async fn list(&self) -> Result<Vec<HostRoute>, RouteError> {
+        let mut found = Vec::new();
+        let v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
+        let v6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
+        for family in [v4, v6] {
+            let mut family = family;
+            // Zero: all tables.
+            family.header.table = RouteHeader::RT_TABLE_UNSPEC;
+            let routes: Vec<RouteMessage> =
+                self.handle.route().get(family).execute().try_collect().await.map_err(RouteError::Read)?;
+            found.extend(routes.iter().filter_map(HostRoute::of));
+        }
+        Ok(found)
+    }
+}
+
+impl HostRoute {
+    /// A route that takes packets somewhere; not one that refuses them, and no default route.
+    fn of(message: &RouteMessage) -> Option<Self> {
+        let header = &message.header;
+        if matches!(header.kind, RouteType::BlackHole | RouteType::Unreachable | RouteType::Prohibit) {
+            return None;
+        }
+        let destination = message.attributes.iter().find_map(|attribute| match attribute {
+            RouteAttribute::Destination(RouteAddress::Inet(v4)) => Some(IpAddr::V4(*v4)),
+            RouteAttribute::Destination(RouteAddress::Inet6(v6)) => Some(IpAddr::V6(*v6)),
+            _ => None,
+        })?;
+        let table = message.attributes.iter().find_map(|attribute| match attribute {
+            RouteAttribute::Table(table) => Some(*table),
+            _ => None,
+        });
+        Some(Self {
+            net: IpNet::new(destination, header.destination_prefix_length).ok()?,
+            table: table.unwrap_or_else(|| header.table.into()),
+            ours: header.protocol == PROTOCOL && header.kind == RouteType::Local,
+        })
+    }
+}
+
+/// The host's own route that meets `range`, if any.
+fn overlap(range: IpNet, routes: &[HostRoute]) -> Option<&HostRoute> {
+    let meets = |net: &IpNet| net.contains(&range) || range.contains(net);
+    routes.iter().find(|route| !route.ours && route.net.prefix_len() >= SHORTEST_NETWORK && meets(&route.net))
+}
+
+fn wanted(ranges: Ranges) -> impl Iterator<Item = IpNet> {
+    let v4 = ranges.vip4.map(|range: Ipv4Net| IpNet::V4(range.trunc()));
+    let v6 = ranges.vip6.map(|range: Ipv6Net| IpNet::V6(range.trunc()));
+    v4.into_iter().chain(v6)
+}
+
+/// `local NET dev lo table local proto 77 src NODE`.
+fn message(net: IpNet, node: NodeIps) -> RouteMessage {
+    match net {
+        IpNet::V4(net) => {
+            let builder = RouteMessageBuilder::<Ipv4Addr>::new()
+                .destination_prefix(net.network(), net.prefix_len())
+                .output_interface(LOOPBACK)
+                .table_id(LOCAL_TABLE)
+                .kind(RouteType::Local)
+                .scope(RouteScope::Host)
+                .protocol(PROTOCOL);
+            match node.v4 {
+                Some(source) => builder.pref_source(source).build(),
+                None => builder.build(),
+            }
+        }
+        IpNet::V6(net) => {
+            let builder = RouteMessageBuilder::<Ipv6Addr>::new()
+                .destination_prefix(net.network(), net.prefix_len())
+                .output_interface(LOOPBACK)
+                .table_id(LOCAL_TABLE)
+                .kind(RouteType::Local)
+                .protocol(PROTOCOL);
+            match node.v6 {
+                Some(source) => builder.pref_source(source).build(),
+                None => builder.build(),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(net: &str) -> HostRoute {
+        HostRoute { net: net.parse().unwrap(), table: 254, ours: false }
+    }
+
+    fn overlapping(range: &str, routes: &[HostRoute]) -> Option<String> {
+        overlap(range.parse().unwrap(), routes).map(|route| route.net.to_string())
+    }
+
+    #[test]
+    fn a_range_that_the_host_uses_is_found_whichever_is_larger() {
+        let routes = [route("10.0.0.0/16"), route("198.18.3.0/24"), route("fd00::/8")];
+        assert_eq!(overlapping("198.18.0.0/15", &routes).as_deref(), Some("198.18.3.0/24"));
+        assert_eq!(overlapping("10.0.128.0/17", &routes).as_deref(), Some("10.0.0.0/16"));
+        assert_eq!(overlapping("fd12::/64", &routes).as_deref(), Some("fd00::/8"));
+        assert_eq!(overlapping("172.31.0.0/16", &routes), None);
+    }
+
+    #[test]
+    fn default_routes_and_our_own_do_not_count() {
+        let ours = HostRoute { ours: true, ..route("198.18.0.0/15") };
+        assert_eq!(overlapping("198.18.0.0/15", &[route("0.0.0.0/0"), route("128.0.0.0/1"), ours]), None);
+    }
+}

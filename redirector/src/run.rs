@@ -1,0 +1,94 @@
+//! Builds the daemon's parts and runs them.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use culvert_daemon::{Admin, Drain, Logs, Readiness, Supervisor};
+use tokio::sync::watch;
+
+use crate::bpf::Pins;
+use crate::config::Config;
+use crate::debug;
+use crate::directory::{Directory, Feed, Saved, Watch};
+use crate::dns::Dns;
+use crate::metrics::Metrics;
+use crate::steering::Steering;
+
+/// No connection passes through this process; its tasks end at once.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Runs until a signal or a failure. What is installed on the host stays.
+pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
+    let readiness = Readiness::default();
+    let metrics = Metrics::default();
+    let pins = Pins::new(&config.bpffs);
+    let saved = Saved::new(&config.state_dir);
+    let (watch, feed) = Watch::new(config.directory_socket.clone(), load(&saved));
+    let mut supervisor = Supervisor::new(GRACE);
+    let drain = supervisor.drain();
+
+    let steering = Steering::install(config.clone(), feed.clone(), &readiness, metrics.steering.clone()).await?;
+    let dns_gate = readiness.gate("dns");
+    if let Some(dns) = config.dns.clone() {
+        let dns = Dns::bind(dns, config.intercept.node, feed.clone(), metrics.dns.clone()).await?;
+        supervisor.spawn("dns", dns.run(drain.clone()));
+    }
+    dns_gate.open();
+    let routes = debug::routes(pins.clone(), feed.clone());
+    let admin = Admin::bind(config.admin_listen, readiness, metrics.registry(pins), logs, routes).await?;
+
+    supervisor.spawn("admin", admin.serve(drain.clone()));
+    supervisor.spawn("steering", steering.run(drain.clone()));
+    supervisor.spawn("directory", watch.run(drain.clone()));
+    supervisor.spawn("saved directory", keep_saved(saved, feed, drain));
+    supervisor.run().await
+}
+
+/// The saved directory. A broken one is reported and does without: the proxy sends another.
+fn load(saved: &Saved) -> Option<Directory> {
+    match saved.load() {
+        Ok(directory) => directory,
+        Err(error) => {
+            tracing::error!(cause = format!("{:#}", anyhow::Error::from(error)), "saved directory ignored");
+            None
+        }
+    }
+}
+
+/// Writes each directory that the proxy sends to disk.
+async fn keep_saved(saved: Saved, mut feed: watch::Receiver<Feed>, drain: Drain) -> Result<()> {
+    loop {
+        tokio::select! {
+            () = drain.begun() => return Ok(()),
+            changed = feed.changed() => changed.context("the directory's task has ended")?,
+        }
+        let live = Some(feed.borrow_and_update().clone()).filter(Feed::is_live);
+        if let Some(directory) = live.and_then(|feed| feed.directory)
+            && let Err(error) = saved.save(&directory)
+        {
+            tracing::error!(cause = format!("{:#}", anyhow::Error::from(error)), "directory not saved");
+        }
+    }
+}
+
+/// Removes everything from the host: what steers first.
+pub(crate) async fn uninstall(bpffs: &Path, state_dir: &Path) -> Result<String> {
+    let mut lines = Vec::new();
+    for pin in Pins::new(bpffs).remove()? {
+        lines.push(format!("removed pin {}\n", pin.display()));
+    }
+    match crate::nft::remove().await {
+        Ok(true) => lines.push("removed table inet culvert\n".to_owned()),
+        Ok(false) | Err(crate::nft::NftError::Missing) => {}
+        Err(error) => return Err(error.into()),
+    }
+    for route in crate::route::Routes::open()?.remove().await? {
+        lines.push(format!("removed route local {}\n", route.net));
+    }
+    Saved::new(state_dir).remove()?;
+    if lines.is_empty() {
+        lines.push("nothing was installed\n".to_owned());
+    }
+    Ok(lines.concat())
+}

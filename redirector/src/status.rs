@@ -1,0 +1,102 @@
+//! `culvert-redirector status`: what is installed, straight from the kernel.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::bpf::{Hook, Pins, Tables};
+use crate::directory::Saved;
+use crate::kernel::now_ns;
+use crate::nft::{self, NftError};
+use crate::plan::Liveness;
+use crate::route::Routes;
+
+/// A table for people.
+pub(crate) async fn status(bpffs: &Path, state_dir: &Path) -> Result<String> {
+    let pins = Pins::new(bpffs);
+    let mut out = String::new();
+    hooks(&mut out, &pins)?;
+    tables(&mut out, &pins)?;
+    line(&mut out, "nftables", &nftables().await)?;
+    let routes = Routes::open()?.ours().await?;
+    let routes: Vec<_> = routes.iter().map(|route| format!("local {}", route.net)).collect();
+    line(&mut out, "routes", &or_none(routes.join(", ")))?;
+    line(&mut out, "directory", &saved(state_dir))?;
+    Ok(out)
+}
+
+fn hooks(out: &mut String, pins: &Pins) -> Result<()> {
+    for hook in Hook::read_all(pins)? {
+        let text = match (hook.link, hook.program_id, hook.cgroup_id) {
+            (Some(link), Some(program), Some(0)) => {
+                format!("link {link}, program {program}: its cgroup is gone; restart the redirector")
+            }
+            (Some(link), Some(program), Some(cgroup)) => format!("link {link}, program {program}, cgroup {cgroup}"),
+            _ => "not attached".to_owned(),
+        };
+        line(out, hook.program, &text)?;
+    }
+    Ok(())
+}
+
+fn tables(out: &mut String, pins: &Pins) -> Result<()> {
+    if !pins.any_map() {
+        return line(out, "maps", "none pinned");
+    }
+    let tables = Tables::open(pins)?;
+    let config = tables.config()?;
+    let ports: Vec<_> =
+        config.ports.iter().filter(|port| **port != 0).map(|port| u16::from_be(*port).to_string()).collect();
+    let addresses: Vec<_> = [config.intercept4, config.intercept6]
+        .iter()
+        .filter(|addr| !addr.is_none())
+        .map(|addr| addr.ip().to_string())
+        .collect();
+    line(out, "intercept", &format!("{} ports {}", or_none(addresses.join(", ")), or_none(ports.join(", "))))?;
+    let destinations = tables.destinations()?;
+    let offline = destinations.values().filter(|liveness| **liveness == Liveness::Offline).count();
+    let believed = if now_ns()? < config.offline_lease_ns {
+        "refused at connect"
+    } else {
+        "steered: no redirector vouches for that"
+    };
+    line(out, "destinations", &format!("{}, of which offline: {offline} ({believed})", destinations.len()))?;
+    let counts: Vec<_> =
+        tables.counts()?.iter().map(|(counter, count)| format!("{} {count}", counter.name())).collect();
+    line(out, "connections", &counts.join(", "))
+}
+
+async fn nftables() -> String {
+    match nft::read().await {
+        Ok(Some(parts)) => {
+            format!("table inet culvert: {} sets, {} chains, {} rules", parts.sets, parts.chains, parts.rules)
+        }
+        Ok(None) => "no table inet culvert".to_owned(),
+        Err(NftError::Missing) => "nft is not installed".to_owned(),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn saved(state_dir: &Path) -> String {
+    match Saved::new(state_dir).load() {
+        Ok(Some(directory)) => {
+            let online = directory.nodes.values().filter(|node| node.online).count();
+            format!(
+                "revision {}, {} nodes, {online} of them online when it was saved",
+                directory.revision,
+                directory.nodes.len()
+            )
+        }
+        Ok(None) => "none saved".to_owned(),
+        Err(error) => format!("{:#}", anyhow::Error::from(error)),
+    }
+}
+
+fn line(out: &mut String, name: &str, text: &str) -> Result<()> {
+    Ok(writeln!(out, "{name:<13} {text}")?)
+}
+
+fn or_none(text: String) -> String {
+    if text.is_empty() { "none".to_owned() } else { text }
+}

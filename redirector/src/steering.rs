@@ -1,0 +1,211 @@
+//! The one task that changes the host: keeps hooks, nftables and routes equal to the directory.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use culvert_daemon::{Drain, Gate, Readiness};
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::args::Mechanism;
+use crate::bpf::Pins;
+use crate::config::Config;
+use crate::directory::Feed;
+use crate::kernel::Kernel;
+use crate::metrics::SteeringMetrics;
+use crate::nft::{Nft, NftError, TableSpec};
+use crate::plan::{Freshness, Plan, plan};
+use crate::route::Routes;
+
+/// How often the lease is renewed, and what somebody else removed is put back. A fifth of the lease.
+const TICK: Duration = Duration::from_secs(2);
+
+/// Owner of everything that is installed on the host.
+pub(crate) struct Steering {
+    config: Config,
+    pins: Pins,
+    feed: watch::Receiver<Feed>,
+    kernel: Option<Kernel>,
+    nft: Option<Nft>,
+    routes: Routes,
+    gates: Gates,
+    metrics: SteeringMetrics,
+}
+
+struct Gates {
+    directory: Gate,
+    hooks: Gate,
+    nftables: Gate,
+    route: Gate,
+}
+
+impl Steering {
+    /// Installs what is known so far, before anything waits for the proxy.
+    pub(crate) async fn install(
+        config: Config,
+        feed: watch::Receiver<Feed>,
+        readiness: &Readiness,
+        metrics: SteeringMetrics,
+    ) -> Result<Self> {
+        let gates = Gates {
+            directory: readiness.gate("directory"),
+            hooks: readiness.gate("hooks"),
+            nftables: readiness.gate("nftables"),
+            route: readiness.gate("route"),
+        };
+        let pins = Pins::new(&config.bpffs);
+        let nft = config.mechanism.has_nftables().then(Nft::default);
+        let routes = Routes::open()?;
+        let mut steering = Self { config, pins, feed, kernel: None, nft, routes, gates, metrics };
+        let known = steering.plan();
+        steering.install_hooks(known.as_ref())?;
+        steering.apply().await?;
+        Ok(steering)
+    }
+
+    /// Follows the directory until the drain begins. What is installed stays: traffic goes on without us.
+    pub(crate) async fn run(mut self, drain: Drain) -> Result<()> {
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = drain.begun() => return Ok(()),
+                changed = self.feed.changed() => {
+                    changed.context("the directory's task has ended")?;
+                    self.apply().await?;
+                }
+                _now = tick.tick() => self.maintain().await?,
+            }
+        }
+    }
+
+    fn plan(&mut self) -> Option<Plan> {
+        let feed = self.feed.borrow_and_update().clone();
+        let directory = feed.directory.as_ref()?;
+        let freshness = if feed.is_live() { Freshness::Live } else { Freshness::Stale };
+        match plan(directory, freshness) {
+            Ok(plan) => {
+                match &feed.stale {
+                    None => self.gates.directory.open(),
+                    Some(cause) => self.gates.directory.close(cause.clone()),
+                }
+                Some(plan)
+            }
+            Err(error) => {
+                tracing::error!(%error, "directory not installed");
+                self.gates.directory.close(error.to_string());
+                None
+            }
+        }
+    }
+
+    /// Fatal, unless nftables can carry everything and no hook of an earlier redirector goes on with old tables.
+    fn install_hooks(&mut self, known: Option<&Plan>) -> Result<()> {
+        if !self.config.mechanism.has_ebpf() {
+            self.gates.hooks.open();
+            return Ok(());
+        }
+        match Kernel::install(&self.pins, self.config.cgroup.as_ref(), &self.config.intercept, known) {
+            Ok(kernel) => {
+                self.kernel = Some(kernel);
+                self.gates.hooks.open();
+                Ok(())
+            }
+            Err(error) if self.config.mechanism == Mechanism::Both && !self.pins.any_link() => {
+                let cause = format!("{:#}", anyhow::Error::from(error));
+                tracing::warn!(cause, "connect hooks not installed; nftables alone steers connections");
+                self.gates.hooks.open();
+                Ok(())
+            }
+            Err(error) => Err(error).context("install the connect hooks (other mechanisms: --mechanism)"),
+        }
+    }
+
+    /// Makes everything equal to the directory. Only an overlap of the VIP range, or nftables missing when nothing else
+    /// steers, ends the process; what else fails is reported and tried again.
+    async fn apply(&mut self) -> Result<()> {
+        let Some(plan) = self.plan() else { return Ok(()) };
+        self.metrics.planned(&plan);
+        self.apply_routes(&plan).await?;
+        self.apply_hooks(&plan);
+        self.renew_lease();
+        self.apply_nftables(&plan).await
+    }
+
+    async fn apply_routes(&mut self, plan: &Plan) -> Result<()> {
+        if self.config.mechanism != Mechanism::None {
+            self.routes.apply(plan.ranges, self.config.intercept.node).await?;
+        }
+        self.gates.route.open();
+        Ok(())
+    }
+
+    fn apply_hooks(&mut self, plan: &Plan) {
+        let Some(kernel) = &mut self.kernel else { return };
+        match kernel.apply(&self.config.intercept, plan) {
+            Ok(()) => self.gates.hooks.open(),
+            Err(error) => {
+                let cause = format!("{:#}", anyhow::Error::from(error));
+                tracing::error!(cause, "kernel maps not updated");
+                self.gates.hooks.close(cause);
+            }
+        }
+    }
+
+    async fn apply_nftables(&mut self, plan: &Plan) -> Result<()> {
+        let Some(nft) = &mut self.nft else {
+            self.gates.nftables.open();
+            return Ok(());
+        };
+        let spec = TableSpec::new(self.config.intercept.clone(), self.config.guard_allow.clone(), plan);
+        match nft.apply(spec).await {
+            Ok(applied) => {
+                tracing::debug!(?applied, "nftables updated");
+                self.gates.nftables.open();
+            }
+            Err(error @ NftError::Missing) if self.kernel.is_none() => {
+                return Err(error).context("nothing else steers connections");
+            }
+            Err(NftError::Missing) => {
+                tracing::warn!("nft is not installed; the connect hooks alone steer connections");
+                self.gates.nftables.open();
+                self.nft = None;
+            }
+            Err(error) => {
+                tracing::error!(%error, "nftables not updated");
+                self.gates.nftables.close(error.to_string());
+            }
+        }
+        Ok(())
+    }
+
+    fn renew_lease(&mut self) {
+        let live = self.feed.borrow().is_live();
+        let Some(kernel) = self.kernel.as_mut().filter(|_| live) else { return };
+        if let Err(error) = kernel.renew_lease() {
+            tracing::error!(%error, "offline lease not renewed");
+        }
+    }
+
+    async fn maintain(&mut self) -> Result<()> {
+        self.renew_lease();
+        if self.kernel.as_ref().is_some_and(|kernel| !kernel.is_complete()) {
+            tracing::warn!("somebody removed pins of the connect hooks; installing them again");
+            self.metrics.hooks_restored.inc();
+            let known = self.plan();
+            self.install_hooks(known.as_ref())?;
+        }
+        if let Some(nft) = &mut self.nft {
+            match nft.restore().await {
+                Ok(true) => {
+                    tracing::warn!("somebody removed or changed the table inet culvert; installed again");
+                    self.metrics.nftables_restored.inc();
+                    self.gates.nftables.open();
+                }
+                Ok(false) => {}
+                Err(error) => self.gates.nftables.close(error.to_string()),
+            }
+        }
+        Ok(())
+    }
+}
