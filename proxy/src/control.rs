@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use culvert_daemon::Drain;
 use culvert_tunnel::NodeName;
 use culvert_tunnel::proto::control as proto;
@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status};
 
 use crate::advertise::Advertised;
 use crate::directory::{Directory, DirectoryError, NodeView, Removal};
-use crate::local_socket::LocalSocket;
+use crate::local_socket::{LocalSocket, serve_grpc};
 use crate::tokens::{TokenView, Tokens, TokensError};
 use crate::trust::{Trust, TrustError};
 
@@ -40,11 +40,7 @@ pub(crate) struct Control {
 
 /// Serves operators until the drain begins.
 pub(crate) async fn serve(socket: LocalSocket, control: Control, drain: Drain) -> Result<()> {
-    tonic::transport::Server::builder()
-        .add_service(ControlServer::new(control))
-        .serve_with_incoming_shutdown(socket.connections(), async move { drain.begun().await })
-        .await
-        .context("serve the control socket")
+    serve_grpc(socket, "control_socket", ControlServer::new(control), drain).await
 }
 
 #[tonic::async_trait]

@@ -59,6 +59,20 @@ pub(crate) struct DirectoryConfig {
     pub(crate) zone: Zone,
 }
 
+#[cfg(test)]
+impl DirectoryConfig {
+    pub(crate) fn for_tests(state: StateDir) -> Self {
+        Self {
+            state,
+            file: None,
+            protect: Vec::new(),
+            vip4_range: "198.18.0.0/15".parse().unwrap(),
+            vip6_range: Some("fd00:c::/64".parse().unwrap()),
+            zone: "edge.internal".parse().unwrap(),
+        }
+    }
+}
+
 /// Why the directory cannot be opened or changed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DirectoryError {
@@ -208,6 +222,15 @@ impl Directory {
                 Vec::new()
             }
         }
+    }
+
+    /// A directory with these nodes, without addresses.
+    #[cfg(test)]
+    pub(crate) fn for_tests(state_dir: &std::path::Path, nodes: &[NodeName]) -> Self {
+        let state = StateDir::open(state_dir).unwrap();
+        let directory = Self::open(&DirectoryConfig::for_tests(state)).unwrap();
+        nodes.iter().for_each(|node| directory.put(node, Vec::new(), Vec::new()).unwrap());
+        directory
     }
 
     fn change<T>(

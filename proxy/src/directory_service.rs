@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use culvert_daemon::Drain;
 use culvert_tunnel::proto::directory as proto;
 use culvert_tunnel::proto::directory::directory_server::{Directory as Service, DirectoryServer};
@@ -10,16 +10,12 @@ use futures_util::Stream;
 use tonic::{Request, Response, Status};
 
 use crate::directory::{Directory, Event, NodeView, Routing, Watcher};
-use crate::local_socket::LocalSocket;
+use crate::local_socket::{LocalSocket, serve_grpc};
 
 /// Serves redirectors until the drain begins.
 pub(crate) async fn serve(socket: LocalSocket, directory: Directory, drain: Drain) -> Result<()> {
     let service = DirectoryServer::new(DirectoryService { directory, drain: drain.clone() });
-    tonic::transport::Server::builder()
-        .add_service(service)
-        .serve_with_incoming_shutdown(socket.connections(), async move { drain.begun().await })
-        .await
-        .context("serve the directory")
+    serve_grpc(socket, "directory_socket", service, drain).await
 }
 
 struct DirectoryService {

@@ -1,12 +1,22 @@
 //! The proxy's Unix sockets: never reachable before their mode is set, and gone with their owner.
 
+use std::convert::Infallible;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use futures_util::Stream;
+use culvert_daemon::Drain;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
 use tokio::net::{UnixListener, UnixStream};
+use tonic::body::Body;
+use tower::Service;
+
+use crate::listen;
 
 /// A bound socket that is removed with its owner.
 #[derive(Debug)]
@@ -67,21 +77,6 @@ impl LocalSocket {
         }
     }
 
-    /// All connections, without end.
-    pub(crate) fn connections(self) -> impl Stream<Item = io::Result<UnixStream>> {
-        futures_util::stream::unfold(self, async |socket| {
-            loop {
-                match socket.accept().await {
-                    Ok(stream) => return Some((Ok(stream), socket)),
-                    Err(error) => {
-                        tracing::warn!(socket = %socket.path.display(), %error, "connection not accepted");
-                        tokio::time::sleep(ACCEPT_BACKOFF).await;
-                    }
-                }
-            }
-        })
-    }
-
     fn admits(&self, stream: &UnixStream) -> bool {
         if self.access == Access::Group {
             return true;
@@ -104,9 +99,6 @@ impl Access {
     }
 }
 
-/// Out of file descriptors: trying again at once would only burn time.
-const ACCEPT_BACKOFF: std::time::Duration = std::time::Duration::from_millis(200);
-
 impl Drop for LocalSocket {
     fn drop(&mut self) {
         // Best effort: a stale socket is replaced by the next bind.
@@ -114,10 +106,39 @@ impl Drop for LocalSocket {
     }
 }
 
+/// Serves a gRPC service on the socket until the drain begins; then calls may end.
+pub(crate) async fn serve_grpc<S>(socket: LocalSocket, name: &'static str, service: S, drain: Drain) -> Result<()>
+where
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + Sync + 'static,
+    S::Future: Send,
+{
+    let draining = drain.clone();
+    let serve_one = move |stream| serve_calls(stream, service.clone(), draining.clone());
+    listen::serve(socket, name, drain, serve_one).await
+}
+
+async fn serve_calls<S>(stream: UnixStream, service: S, drain: Drain)
+where
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+{
+    let mut server = http2::Builder::new(TokioExecutor::new());
+    server.timer(TokioTimer::new());
+    let mut served = std::pin::pin!(server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service)));
+    let ended = tokio::select! {
+        ended = &mut served => ended,
+        () = drain.begun() => {
+            served.as_mut().graceful_shutdown();
+            served.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "local connection ended");
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use futures_util::StreamExt;
-
     use super::*;
 
     #[tokio::test]
@@ -130,11 +151,10 @@ mod tests {
         let metadata = std::fs::metadata(&path).unwrap();
         assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
         assert!(LocalSocket::bind(&path, Access::Owner).unwrap_err().to_string().contains("another process listens"));
-        let mut connections = std::pin::pin!(socket.connections());
         let (client, served) = tokio::join!(UnixStream::connect(&path), async {
             // The bind that was refused above has left its connection behind.
-            connections.next().await.unwrap().unwrap();
-            connections.next().await.unwrap()
+            socket.accept().await.unwrap();
+            socket.accept().await
         });
         client.unwrap();
         served.unwrap();

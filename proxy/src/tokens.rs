@@ -10,7 +10,7 @@ use culvert_tunnel::NodeName;
 use crate::clock::UnixTime;
 use crate::state::{StateDir, StateError, StateFile};
 use book::Book;
-pub(crate) use book::{Full, TokenError, TokenId, TokenState, TokenText, TokenView};
+pub(crate) use book::{Full, TokenError, TokenText, TokenView};
 
 const TOKENS: StateFile = StateFile { name: "tokens.json", what: "the join tokens that were not used yet" };
 

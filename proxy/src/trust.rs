@@ -19,7 +19,7 @@ use crate::clock::UnixTime;
 use crate::directory::Directory;
 use crate::identity::{IdentityError, Leaf, Purpose};
 use crate::state::{StateDir, StateError, StateFile};
-pub(crate) use handshake::{ServerIdentity, provider};
+use handshake::ServerIdentity;
 use ledger::{Ledger, Standing};
 use source::Material;
 pub(crate) use source::TrustSource;
@@ -65,7 +65,6 @@ pub(crate) enum TrustError {
 pub(crate) struct Issued {
     pub(crate) chain_pem: String,
     pub(crate) ca_pem: String,
-    pub(crate) expires: UnixTime,
 }
 
 /// Trust. Clones share it.
@@ -141,7 +140,7 @@ impl Trust {
             ledger.prune(now);
             ledger.note(node, made.serial.clone(), made.expires);
         })?;
-        Ok(Issued { chain_pem: made.pem, ca_pem, expires: made.expires })
+        Ok(Issued { chain_pem: made.pem, ca_pem })
     }
 
     /// Revokes all certificates that the node has now.

@@ -70,12 +70,9 @@ fn refusal(status: &tonic::Status) -> anyhow::Error {
 }
 
 fn explained(socket: &Path, error: io::Error) -> anyhow::Error {
-    let hint = match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-            "is culvert-proxy running on this host? If it has another --control-socket, give the same here"
-        }
-        io::ErrorKind::PermissionDenied => "only root and the proxy's own user may use it: try with sudo",
-        _ => "is it the proxy's control socket?",
+    let hint = match error.kind() == io::ErrorKind::PermissionDenied {
+        true => "only root and the proxy's own user may use it: try with sudo",
+        false => "is culvert-proxy running on this host? If it has another --control-socket, give the same here",
     };
     anyhow!("no answer on the control socket {}: {error}: {hint}", socket.display())
 }

@@ -16,15 +16,20 @@ use super::vips::{VipRanges, Vips};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Zone(String);
 
+/// A text that is no zone.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} is no DNS zone: write one such as edge.internal")]
+pub(crate) struct InvalidZone(String);
+
 impl FromStr for Zone {
-    type Err = String;
+    type Err = InvalidZone;
 
     /// A DNS name, such as `edge.internal`; upper case and a trailing dot are dropped.
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, InvalidZone> {
         let lower = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
         match NodeName::from_str(&lower) {
             Ok(_) => Ok(Self(lower)),
-            Err(_) => Err(format!("{text:?} is no DNS zone: write one such as edge.internal")),
+            Err(_) => Err(InvalidZone(text.to_owned())),
         }
     }
 }
@@ -216,7 +221,7 @@ mod tests {
             let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
             (name.parse().unwrap(), NodeSpec { addresses, ports: vec![9100] })
         };
-        let nodes = nodes.iter().map(node).collect();
+        let nodes: BTreeMap<NodeName, NodeSpec> = nodes.iter().map(node).collect();
         let protect = "10.96.0.0/12".parse().unwrap();
         let ranges =
             VipRanges::checked("198.18.0.0/15".parse().unwrap(), "fd00:1::/64".parse().unwrap(), &[]).unwrap();

@@ -64,7 +64,7 @@ pub(super) struct Material {
 
 #[derive(Debug)]
 enum Kind {
-    Authority(Authority),
+    Authority(Box<Authority>),
     Ready(Vec<CertificateDer<'static>>),
 }
 
@@ -86,7 +86,7 @@ impl Material {
         let names: Vec<String> = std::iter::once(&config.server_name).chain(&config.hosts).cloned().collect();
         let certificate = authority.server_certificate(&names, now)?;
         let due = Leaf::read(&certificate.chain[0]).ok().map(|leaf| renewal_time(&leaf));
-        Ok((Self { kind: Kind::Authority(authority), contents, due }, certificate))
+        Ok((Self { kind: Kind::Authority(Box::new(authority)), contents, due }, certificate))
     }
 
     /// Whether the files have changed or the proxy's certificate nears its end.
