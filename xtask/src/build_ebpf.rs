@@ -119,12 +119,12 @@ fn compile(toolchain: &Toolchain, linker: &Path) -> Result<PathBuf> {
 /// The last executable that cargo's JSON messages name.
 fn executable(messages: &str) -> Option<PathBuf> {
     let parsed = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    parsed.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).last()
+    parsed.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back()
 }
 
 /// Without BTF for its maps, `bpftool map dump` would show bytes in place of fields.
 fn check_types(object: &[u8]) -> Result<()> {
-    for section in [&b"\0.BTF\0"[..], b"\0.BTF.ext\0", b".maps\0"] {
+    for section in [&b".BTF\0"[..], b".BTF.ext\0", b".maps\0"] {
         let found = object.windows(section.len()).any(|window| window == section);
         if !found {
             let name = String::from_utf8_lossy(section).replace('\0', "");

@@ -91,17 +91,10 @@ fn show(lab: &Lab, args: &Args, started: Instant) -> Result<()> {
 /// edge-2 and edge-3 have one address: refused by address, in the words of `explain`.
 fn show_shared_address(lab: &Lab) -> Result<()> {
     let cloud = lab.site(Place::Cloud);
+    let state = cloud.file("redirector").display().to_string();
     let explained = |what: &str| {
-        let args = [
-            "explain",
-            what,
-            "--cgroup",
-            &cloud.cgroup().display().to_string(),
-            "--state-dir",
-            &cloud.file("redirector").display().to_string(),
-        ]
-        .map(str::to_owned);
-        cloud.output(workspace::binary("culvert-redirector"), args).map(|text| text.trim_end().replace('\n', "\n    "))
+        let text = cloud.output(workspace::binary("culvert-redirector"), ["explain", what, "--state-dir", &state])?;
+        anyhow::Ok(text.trim_end().replace('\n', "\n    "))
     };
     for what in ["10.0.3.7:9100", "192.168.1.10:9100", "edge-2"] {
         println!("\n$ culvert-redirector explain {what}\n    {}", explained(what)?);

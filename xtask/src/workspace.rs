@@ -33,6 +33,10 @@ pub fn binary(name: &str) -> PathBuf {
 pub fn cargo() -> Command {
     let mut command = Command::new("cargo");
     without_outer_cargo(&mut command).current_dir(root());
+    // The redirector's build script looks in `target/` unless told otherwise.
+    if std::env::var_os("CARGO_TARGET_DIR").is_some() {
+        command.env("CULVERT_BPF_OBJECT", crate::build_ebpf::object());
+    }
     command
 }
 

@@ -240,7 +240,10 @@ fn start_redirector(lab: &Lab, options: &Options) -> Result<Process> {
         .arg("--directory-socket")
         .arg(cloud.file("directory.sock"))
         .arg("--state-dir")
-        .arg(cloud.file("redirector"));
+        .arg(cloud.file("redirector"))
+        // The cloud's own address is a public one.
+        .arg("--dns-client")
+        .arg(format!("{}/32", Place::Cloud.address()));
     cloud.start_process("culvert-redirector", command.args(&options.redirector))
 }
 

@@ -1,0 +1,21 @@
+//! The whole chain with the real programs on a real kernel: hook, proxy, tunnel, agent, backend, and back.
+//!
+//! Needs root; without it every test is *skipped*, or fails under `REQUIRE_PRIVILEGED=1`. `cargo xtask test` runs them one
+//! at a time: they share the lab's name.
+
+#[path = "chain/bytes.rs"]
+mod bytes;
+#[path = "chain/dns.rs"]
+mod dns;
+#[path = "chain/documents.rs"]
+mod documents;
+#[path = "chain/grpc.rs"]
+mod grpc;
+#[path = "chain/life.rs"]
+mod life;
+#[path = "chain/steering.rs"]
+mod steering;
+#[path = "chain/trust.rs"]
+mod trust;
+#[path = "chain/world.rs"]
+mod world;

@@ -1,0 +1,71 @@
+//! Documents that operators rely on: `--help`, the README, and the demo.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use xtask::workspace;
+
+use crate::world;
+
+const PROGRAMS: [&str; 3] = ["culvert-proxy", "culvert-redirector", "culvert-agent"];
+
+#[test]
+fn the_readme_has_every_flag_of_every_program_and_no_other() -> Result<()> {
+    let readme = readme()?;
+    for program in PROGRAMS {
+        let help = workspace::output(Command::new(workspace::binary(program)).arg("--help"))?;
+        let section = section(&readme, &format!("### {program}"))?;
+        let (real, written) = (flags(&help), flags(section));
+        ensure!(
+            real == written,
+            "{program}: missing in the README {:?}, only there {:?}",
+            real.difference(&written),
+            written.difference(&real)
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn the_demo_passes_and_leaves_nothing() {
+    if !world::may_run() {
+        return;
+    }
+    let done = Command::new(env!("CARGO_BIN_EXE_xtask")).arg("demo").output().expect("start the demo");
+    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success(), "the demo failed\n{out}\n{err}");
+    let namespaces = workspace::output(Command::new("ip").args(["netns", "list"])).expect("list namespaces");
+    assert!(!namespaces.contains("culvert-demo"), "{namespaces}");
+    assert!(!std::path::Path::new("/run/culvert-demo").exists(), "/run/culvert-demo is still there");
+    let programs = workspace::output(Command::new("bpftool").args(["prog", "show"])).expect("list programs");
+    assert!(!programs.contains("name cv_"), "{programs}");
+}
+
+/// Every family that a program's `/metrics` names is in the README.
+pub(crate) fn readme_lists_every_metric(metrics: &str) -> Result<()> {
+    let readme = readme()?;
+    let families = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    let missing: Vec<&str> = families.filter(|family| !readme.contains(&format!("`{family}`"))).collect();
+    ensure!(missing.is_empty(), "the README does not list {missing:?}");
+    Ok(())
+}
+
+fn readme() -> Result<String> {
+    std::fs::read_to_string(workspace::root().join("README.md")).context("read README.md")
+}
+
+fn section<'a>(readme: &'a str, heading: &str) -> Result<&'a str> {
+    let start = readme.find(heading).with_context(|| format!("the README has no {heading:?}"))? + heading.len();
+    let end = readme[start..].find("\n#").unwrap_or(readme.len() - start);
+    Ok(&readme[start..start + end])
+}
+
+/// All `--words` of a text, but those that every program has.
+fn flags(text: &str) -> BTreeSet<&str> {
+    let is_flag = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    text.split(|c: char| !is_flag(c))
+        .filter(|word| word.starts_with("--") && word.len() > 2 && !["--help", "--version"].contains(word))
+        .map(|word| word.trim_end_matches('-'))
+        .collect()
+}

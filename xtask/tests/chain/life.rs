@@ -1,0 +1,173 @@
+//! Life: what ends, is cut or comes back late, and that the rest goes on.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::Signal;
+use xtask::lab::culvert::{AGENT_ADMIN, Options};
+use xtask::lab::cut::Cut;
+use xtask::lab::place::Place;
+use xtask::{wait, workspace};
+
+use crate::world::{self, ECHO, World};
+
+const EDGE: &[Place] = &[Place::Edge1];
+
+/// Back-off between attempts reaches a few seconds while the other end is away.
+const RECOVERY: Duration = Duration::from_secs(30);
+
+#[test]
+fn a_killed_proxy_comes_back_with_the_same_nodes_and_agents_return() {
+    world::with(EDGE, Options::default(), |world| {
+        let agent_files = world.culvert.agent(0).open_files()?;
+        world.culvert.proxy.kill()?;
+        let refused = world.failing_client(&["talk", &format!("edge-1:{ECHO}"), "--send", "x"])?;
+        ensure!(refused.contains("ConnectionRefused"), "while the proxy is away: {refused}");
+        world.culvert.restart_proxy()?;
+        world.wait_greeting("edge-1", RECOVERY)?;
+        world.wait_greeting("10.0.3.7", RECOVERY)?;
+        wait::until("the agent has no more files open than before", RECOVERY, || {
+            let files = world.culvert.agent(0).open_files()?;
+            ensure!(files <= agent_files + 1, "{files}, before {agent_files}");
+            Ok(())
+        })
+    });
+}
+
+#[test]
+fn a_killed_agent_comes_back_and_the_proxy_leaks_nothing() {
+    world::with(EDGE, Options::default(), |world| {
+        let proxy_files = world.culvert.proxy.open_files()?;
+        world.culvert.agent(0).kill()?;
+        world.culvert.wait_offline(Place::Edge1, RECOVERY)?;
+        world.culvert.start_agent(Place::Edge1)?;
+        world.culvert.wait_online(Place::Edge1)?;
+        world.wait_greeting("edge-1", RECOVERY)?;
+        wait::until("the proxy has no more files open than before", RECOVERY, || {
+            let files = world.culvert.proxy.open_files()?;
+            ensure!(files <= proxy_files + 1, "{files}, before {proxy_files}");
+            Ok(())
+        })
+    });
+}
+
+#[test]
+fn traffic_goes_on_while_the_redirector_is_dead_and_the_next_one_takes_over_the_pins() {
+    world::with(EDGE, Options::default(), |world| {
+        let before = pins(world)?;
+        world.culvert.redirector.kill()?;
+        // Names need the redirector's DNS; addresses need only the kernel.
+        ensure!(world.greeting("10.0.3.7")? == "hello from edge-1", "while the redirector is dead");
+        world.culvert.restart_redirector()?;
+        ensure!(pins(world)? == before, "pins differ after the restart");
+        ensure!(world.greeting("edge-1")? == "hello from edge-1", "after the restart");
+        Ok(())
+    });
+}
+
+fn pins(world: &World<'_>) -> Result<String> {
+    let found = world.lab.site(Place::Cloud).output("find", ["/sys/fs/bpf/culvert", "-type", "f"])?;
+    let mut pins: Vec<&str> = found.lines().collect();
+    pins.sort_unstable();
+    Ok(pins.join("\n"))
+}
+
+#[test]
+fn ended_connections_leave_no_file_open_in_the_proxy() {
+    world::with(EDGE, Options::default(), |world| {
+        world.greeting("edge-1")?;
+        let (proxy, agent) = (world.culvert.proxy.open_files()?, world.culvert.agent(0).open_files()?);
+        let mut held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "100"])?;
+        held.expect("held")?;
+        held.check()?;
+        ensure!(world.culvert.proxy.open_files()? >= proxy + 100, "a hundred connections are a hundred files");
+        drop(held);
+        wait::until("proxy and agent have closed them", RECOVERY, || {
+            let now = (world.culvert.proxy.open_files()?, world.culvert.agent(0).open_files()?);
+            ensure!(now.0 <= proxy + 1 && now.1 <= agent + 1, "{now:?}, before {:?}", (proxy, agent));
+            Ok(())
+        })
+    });
+}
+
+#[test]
+fn a_cut_of_five_seconds_is_survived_by_the_same_tunnels() {
+    world::with(EDGE, Options::default(), |world| {
+        let mut held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "1"])?;
+        held.expect("held")?;
+        let cut = Cut::of(world.lab, Place::Edge1)?;
+        wait::throughout("the cut lasts", Duration::from_secs(5), || Ok(()))?;
+        drop(cut);
+        held.check()
+    });
+}
+
+#[test]
+fn a_cut_of_thirty_seconds_is_noticed_and_recovered_from() {
+    world::with(EDGE, Options::default(), |world| {
+        let cut = Cut::of(world.lab, Place::Edge1)?;
+        world.culvert.wait_offline(Place::Edge1, Duration::from_secs(22))?;
+        wait::throughout("the cut lasts", Duration::from_secs(10), || Ok(()))?;
+        drop(cut);
+        world.wait_greeting("edge-1", RECOVERY)
+    });
+}
+
+#[test]
+fn an_old_tunnel_that_ends_late_unregisters_nothing() {
+    world::with(EDGE, Options { agent: vec!["--tunnels".into(), "1".into()], ..Options::default() }, |world| {
+        // The first agent stands still, its connection stays up, and a second run of the same node takes its place.
+        world.culvert.agent(0).signal(Signal::SIGSTOP)?;
+        let site = world.lab.site(Place::Edge1);
+        let mut command = site.command(workspace::binary("culvert-agent"));
+        command.arg("--state-dir").arg(site.file("agent")).args(["--admin-listen", "127.0.0.1:7430", "--tunnels", "1"]);
+        for port in [ECHO, world::GREET] {
+            command.args(["--port", &port.to_string()]);
+        }
+        let _second = site.start_process("second-agent", &mut command)?;
+        wait::until("the second agent is ready", RECOVERY, || site.http_get(7430, "/readyz").map(drop))?;
+        world.wait_greeting("edge-1", RECOVERY)?;
+        world.culvert.agent(0).kill()?;
+        wait::throughout("the node stays online", Duration::from_secs(3), || {
+            ensure!(world.culvert.tunnels("edge-1")? > 0, "it has no tunnel");
+            world.greeting("edge-1").map(drop)
+        })
+    });
+}
+
+#[test]
+fn an_agent_told_to_end_lets_its_streams_end_first() {
+    world::with(EDGE, Options::default(), |world| {
+        let mut held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "1"])?;
+        held.expect("held")?;
+        world.culvert.agent(0).signal(Signal::SIGTERM)?;
+        wait::until("the agent takes no new streams", RECOVERY, || {
+            world.failing_client(&["talk", &format!("10.0.3.7:{ECHO}"), "--send", "x"]).map(drop)
+        })?;
+        held.check()?;
+        drop(held);
+        wait::until("the agent has ended", RECOVERY, || match world.culvert.agent(0).check() {
+            Ok(()) => anyhow::bail!("it runs on"),
+            Err(_) => Ok(()),
+        })
+    });
+}
+
+#[test]
+fn every_program_says_when_it_is_ready_and_what_it_measures() {
+    world::with(EDGE, Options::default(), |world| {
+        for (place, port, prefix) in [
+            (Place::Cloud, 7409, "culvert_proxy_"),
+            (Place::Cloud, 7419, "culvert_redirector_"),
+            (Place::Edge1, AGENT_ADMIN, "culvert_agent_"),
+        ] {
+            let site = world.lab.site(place);
+            site.http_get(port, "/livez").with_context(|| prefix.to_owned())?;
+            site.http_get(port, "/readyz").with_context(|| prefix.to_owned())?;
+            let metrics = site.http_get(port, "/metrics")?;
+            ensure!(metrics.contains(prefix), "{metrics}");
+            crate::documents::readme_lists_every_metric(&metrics)?;
+        }
+        Ok(())
+    });
+}

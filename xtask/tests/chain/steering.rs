@@ -1,0 +1,191 @@
+//! Steering: by name and by address, by each mechanism, and only what is meant to be.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use xtask::lab::culvert::{Options, PROXY_ADMIN};
+use xtask::lab::place::Place;
+use xtask::wait;
+
+use crate::dns::{self, Answer};
+use crate::world::{self, FORBIDDEN, GREET, World};
+
+fn steered_by(mechanism: &str) -> Options {
+    Options { redirector: vec!["--mechanism".into(), mechanism.into()], ..Options::default() }
+}
+
+#[test]
+fn both_mechanisms_together_reach_every_node() {
+    world::with(&Place::EDGES, steered_by("both"), |world| every_node_answers(world));
+}
+
+#[test]
+fn connect_hooks_alone_reach_every_node() {
+    world::with(&Place::EDGES, steered_by("ebpf"), |world| {
+        every_node_answers(world)?;
+        let mapped = world.greeting("[::ffff:10.0.3.7]")?;
+        ensure!(mapped == "hello from edge-1", "v4-mapped: {mapped}");
+        Ok(())
+    });
+}
+
+#[test]
+fn nftables_alone_reaches_every_node() {
+    world::with(&Place::EDGES, steered_by("nftables"), |world| every_node_answers(world));
+}
+
+/// By its own address, by each name, by each VIP of both families.
+fn every_node_answers(world: &World<'_>) -> Result<()> {
+    let mut ways = vec![("10.0.3.7".to_owned(), "edge-1")];
+    for place in Place::EDGES {
+        ways.push((place.name().to_owned(), place.name()));
+        ways.push((format!("{}.edge.internal", place.name()), place.name()));
+        ways.push((vip(world, place, "vip4")?.to_string(), place.name()));
+        ways.push((format!("[{}]", vip(world, place, "vip6")?), place.name()));
+    }
+    for (host, node) in ways {
+        let greeting = world.greeting(&host).with_context(|| host.clone())?;
+        ensure!(greeting == format!("hello from {node}"), "{host}: {greeting}");
+    }
+    Ok(())
+}
+
+fn vip(world: &World<'_>, place: Place, family: &str) -> Result<IpAddr> {
+    let nodes = world.culvert.debug(PROXY_ADMIN, "/debug/nodes")?;
+    let node = nodes.as_array().and_then(|all| all.iter().find(|node| node["name"] == place.name())).cloned();
+    let text =
+        node.as_ref().and_then(|node| node[family].as_str()).with_context(|| format!("no {family} in {nodes}"))?;
+    Ok(text.parse()?)
+}
+
+#[test]
+fn two_nodes_with_one_address_are_refused_by_address_and_reached_by_name() {
+    world::with(&Place::EDGES, Options::default(), |world| {
+        let refused = world.failing_client(&["talk", &format!("192.168.1.10:{GREET}")])?;
+        ensure!(refused.starts_with("error"), "{refused}");
+        wait::until("the proxy names both owners", Duration::from_secs(5), || {
+            let log = world.culvert.proxy.log();
+            let told = log
+                .lines()
+                .any(|line| line.contains("192.168.1.10") && line.contains("edge-2") && line.contains("edge-3"));
+            told.then_some(()).context("no such line in its log")
+        })?;
+        ensure!(world.greeting("edge-2")? == "hello from edge-2", "by name");
+        ensure!(world.greeting("edge-3")? == "hello from edge-3", "by name");
+        Ok(())
+    });
+}
+
+#[test]
+fn without_a_mechanism_names_resolve_and_nothing_is_steered() {
+    world::with(&[Place::Edge1], steered_by("none"), |world| {
+        let vip = vip(world, Place::Edge1, "vip4")?;
+        ensure!(dns::ask(world.lab, "edge-1.edge.internal", dns::A)? == Answer::Addresses(vec![vip]), "its name");
+        let answered = world.client(&["give-up", &format!("10.0.3.7:{GREET}"), "1", "1000"])?;
+        ensure!(answered == "0 of 1 answered", "{answered}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_direct_connect_to_the_intercept_port_is_reset() {
+    world::with(&[Place::Edge1], Options::default(), |world| {
+        let failure = world.failing_client(&["talk", "203.0.113.1:7410", "--send", "GET / HTTP/1.0\r\n\r\n"])?;
+        ensure!(failure.contains("ConnectionReset"), "{failure}");
+        Ok(())
+    });
+}
+
+#[test]
+fn an_edge_reaches_no_intercept_port() {
+    world::with(&[Place::Edge1], Options::default(), |world| {
+        let answered = world::client(world.lab, Place::Edge1, &["talk", "203.0.113.1:7400", "--send", "x"])
+            .unwrap_or_else(|error| error.to_string());
+        ensure!(!answered.contains("error connect"), "the agent port itself: {answered}");
+        let guarded = world::client(world.lab, Place::Edge1, &["give-up", "203.0.113.1:7410", "1", "1000"])?;
+        ensure!(guarded == "0 of 1 answered", "{guarded}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_port_that_no_node_has_is_left_alone() {
+    world::with(&[Place::Edge1], Options::default(), |world| {
+        let started = std::time::Instant::now();
+        let answered = world.client(&["give-up", &format!("10.0.3.7:{FORBIDDEN}"), "1", "1000"])?;
+        ensure!(answered == "0 of 1 answered", "{answered}");
+        // Steered, it would have been refused at once; left alone, nobody answers.
+        ensure!(started.elapsed() >= Duration::from_millis(1000), "it was answered after {:?}", started.elapsed());
+        Ok(())
+    });
+}
+
+#[test]
+fn names_have_addresses_and_unknown_ones_do_not_exist() {
+    world::with(&[Place::Edge1], Options::default(), |world| {
+        let (vip4, vip6) = (vip(world, Place::Edge1, "vip4")?, vip(world, Place::Edge1, "vip6")?);
+        for name in ["edge-1", "edge-1.edge.internal", "EDGE-1.edge.internal"] {
+            ensure!(dns::ask(world.lab, name, dns::A)? == Answer::Addresses(vec![vip4]), "A of {name}");
+            ensure!(dns::ask(world.lab, name, dns::AAAA)? == Answer::Addresses(vec![vip6]), "AAAA of {name}");
+        }
+        ensure!(dns::ask(world.lab, "edge-1.edge.internal", dns::TXT)? == Answer::NoData, "TXT of a node");
+        ensure!(
+            dns::ask(world.lab, "edge-9.edge.internal", dns::A)? == Answer::NoSuchName,
+            "a name in the zone that no node has"
+        );
+        ensure!(dns::ask(world.lab, "example.org", dns::A)? == Answer::Refused, "a name of somebody else");
+        Ok(())
+    });
+}
+
+#[test]
+fn bpftool_shows_the_maps_with_their_fields() {
+    world::with(&[Place::Edge1], Options::default(), |world| {
+        let cloud = world.lab.site(Place::Cloud);
+        let maps = cloud.output("find", ["/sys/fs/bpf/culvert/v1/maps", "-name", "cv_*"])?;
+        ensure!(maps.lines().count() >= 3, "pinned maps: {maps}");
+        let destinations = maps
+            .lines()
+            .find(|path| path.contains("dest") || path.contains("dst"))
+            .context("no map of destinations")?;
+        let dump = cloud.output("bpftool", ["map", "dump", "pinned", destinations])?;
+        ensure!(dump.contains("\"port\"") && dump.contains("\"addr"), "{dump}");
+        Ok(())
+    });
+}
+
+#[test]
+fn uninstall_leaves_nothing() {
+    world::with(&[Place::Edge1], Options::default(), |world| {
+        let cloud = world.lab.site(Place::Cloud);
+        world.culvert.redirector.terminate(Duration::from_secs(10))?;
+        let state = cloud.file("redirector").display().to_string();
+        cloud.output(xtask::workspace::binary("culvert-redirector"), ["uninstall", "--state-dir", &state])?;
+        let pins = cloud.output("find", ["/sys/fs/bpf", "-mindepth", "1"])?;
+        ensure!(pins.is_empty(), "pins: {pins}");
+        let tables = cloud.output("nft", ["list", "tables"])?;
+        ensure!(!tables.contains("culvert"), "tables: {tables}");
+        let routes = cloud.output("ip", ["route", "show", "table", "all", "198.18.0.0/15"])?;
+        ensure!(routes.is_empty(), "routes: {routes}");
+        let hooks = cloud.output("bpftool", ["cgroup", "show", &cloud.cgroup().display().to_string()])?;
+        ensure!(!hooks.contains("cv_"), "hooks: {hooks}");
+        Ok(())
+    });
+}
+
+#[test]
+fn steering_goes_to_the_listener_of_the_node_s_own_address() {
+    world::with(&[Place::Edge1], Options::default(), |world| {
+        let held = world.held_client(&["hold", &format!("edge-1:{}", world::ECHO), "1"])?;
+        held.expect("held")?;
+        let sockets =
+            world.lab.site(Place::Cloud).output("ss", ["-Htn", "state", "established", "dst", "203.0.113.1"])?;
+        let steered = sockets.lines().filter_map(|line| line.split_whitespace().last()?.parse::<SocketAddr>().ok());
+        ensure!(
+            steered.into_iter().any(|peer| (7410..=7413).contains(&peer.port())),
+            "no connection to an intercept port:\n{sockets}"
+        );
+        Ok(())
+    });
+}
