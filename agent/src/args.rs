@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use culvert_daemon::LogFormat;
+use culvert_daemon::{LogFormat, parse_duration, parse_size};
 
 use crate::pin::Pin;
 use crate::proxy_address::ProxyAddress;
@@ -64,11 +64,11 @@ pub(crate) struct RunArgs {
 
     /// Bytes that one stream may have under way, 256KiB to 16MiB: the throughput of a stream times the round trip, and what a
     /// stalled reader may hold in memory.
-    #[arg(long, env = "CULVERT_STREAM_WINDOW", value_name = "SIZE", default_value = "4MiB", value_parser = size)]
+    #[arg(long, env = "CULVERT_STREAM_WINDOW", value_name = "SIZE", default_value = "4MiB", value_parser = parse_size)]
     pub(crate) stream_window: u32,
 
     /// How long streams may go on after SIGTERM.
-    #[arg(long, env = "CULVERT_GRACE", value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    #[arg(long, env = "CULVERT_GRACE", value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
     pub(crate) grace: Duration,
 
     /// A ready certificate (PEM, chain included) in place of a join; read again when it changes, never renewed.
@@ -136,33 +136,6 @@ impl std::fmt::Debug for Token {
     }
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no duration: write a number and a unit, as in `30s`, `5m`, `12h` or `30d`");
-    let (digits, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?);
-    let scale = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 86_400,
-        _ => return Err(wrong()),
-    };
-    let count: u64 = digits.parse().map_err(|_| wrong())?;
-    count.checked_mul(scale).map(Duration::from_secs).ok_or_else(wrong)
-}
-
-fn size(text: &str) -> Result<u32, String> {
-    let wrong = || format!("{text:?} is no size: write bytes, or a number and a unit, as in `512KiB` or `4MiB`");
-    let (digits, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
-    let scale = match unit {
-        "" => 1,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        _ => return Err(wrong()),
-    };
-    let count: u32 = digits.parse().map_err(|_| wrong())?;
-    count.checked_mul(scale).ok_or_else(wrong)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,19 +144,6 @@ mod tests {
     fn the_command_line_is_consistent() {
         use clap::CommandFactory;
         Args::command().debug_assert();
-    }
-
-    #[test]
-    fn durations_and_sizes_need_known_units() {
-        assert_eq!(duration("30s"), Ok(Duration::from_secs(30)));
-        assert_eq!(duration("2d"), Ok(Duration::from_secs(172_800)));
-        assert_eq!((size("4MiB"), size("256KiB"), size("300000")), (Ok(4 << 20), Ok(256 << 10), Ok(300_000)));
-        for bad in ["", "30", "s", "1y", "-1s", "99999999999999999999s", "99999999999999999d"] {
-            assert!(duration(bad).is_err(), "{bad:?}");
-        }
-        for bad in ["", "MiB", "1GiB", "-1", "5000MiB"] {
-            assert!(size(bad).is_err(), "{bad:?}");
-        }
     }
 
     #[test]

@@ -52,7 +52,7 @@ enum SlotError {
     #[error("the proxy does not take this node: {0}; if it was removed, join again with a new token")]
     Refused(String),
     #[error("the proxy closed the tunnel before using it; its log says why")]
-    Dismissed(#[source] Option<io::Error>),
+    Dismissed,
     #[error("the proxy did not begin to use the tunnel in time")]
     Unused,
     #[error("the tunnel ended")]
@@ -65,7 +65,7 @@ impl SlotError {
             Self::Connect(error) => error.is_refusal(),
             Self::Tls(error) => matches!(error, TlsError::Refused(_)),
             Self::Refused(_) => true,
-            Self::Dismissed(_) | Self::Unused | Self::Tunnel(_) => false,
+            Self::Dismissed | Self::Unused | Self::Tunnel(_) => false,
         }
     }
 
@@ -76,7 +76,7 @@ impl SlotError {
             Self::Tls(_) if self.is_refusal() => Some("refused"),
             Self::Tls(_) => Some("tls"),
             Self::Refused(_) => Some("refused"),
-            Self::Dismissed(_) => Some("dismissed"),
+            Self::Dismissed => Some("dismissed"),
             Self::Unused => Some("timed_out"),
             Self::Tunnel(_) => None,
         }
@@ -100,13 +100,16 @@ impl Slot {
             let started = Instant::now();
             self.place.connecting();
             let Err(error) = self.live(&drain).await else { return };
+            if drain.has_begun() {
+                return;
+            }
             let ended = if error.is_refusal() { Ended::Refused } else { Ended::After(started.elapsed()) };
             let wait = backoff.wait(ended);
             self.report(&error, wait);
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
-                // A new certificate may be what was missing.
-                Ok(()) = changes.changed() => {}
+                // A new certificate is what was missing.
+                Ok(()) = changes.changed(), if error.is_refusal() => {}
                 () = drain.begun() => return,
             }
         }
@@ -173,14 +176,16 @@ async fn taken(connection: Connection, server_name: &ServerName<'_>) -> Result<B
     let mut connection = BufReader::with_capacity(PREFACE, connection);
     let first = timeout(CONNECT_TIMEOUT, connection.fill_buf()).await.map_err(|_| SlotError::Unused)?;
     match first {
-        Ok([]) => Err(SlotError::Dismissed(None)),
+        Ok([]) => Err(SlotError::Dismissed),
         Ok(bytes) if bytes.starts_with(REFUSED) => Err(refusal(connection).await),
         Ok(_) => Ok(connection),
-        Err(error) if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => {
-            Err(SlotError::Dismissed(Some(error)))
-        }
+        Err(error) if is_hang_up(&error) => Err(SlotError::Dismissed),
         Err(error) => Err(TlsError::of(error, server_name).into()),
     }
+}
+
+fn is_hang_up(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset)
 }
 
 async fn refusal(connection: BufReader<Connection>) -> SlotError {
