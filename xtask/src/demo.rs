@@ -113,7 +113,7 @@ fn show_kernel(lab: &Lab) -> Result<()> {
         .or_else(|| maps.lines().next())
         .context("no map is pinned")?;
     let dump = cloud.output("bpftool", ["map", "dump", "pinned", map])?;
-    println!("\n$ bpftool map dump pinned {map} | head -40\n{}", dump.lines().take(40).collect::<Vec<_>>().join("\n"));
+    println!("\n$ bpftool map dump pinned {map} | head -24\n{}", dump.lines().take(24).collect::<Vec<_>>().join("\n"));
     Ok(())
 }
 

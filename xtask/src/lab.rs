@@ -109,11 +109,17 @@ impl Drop for Lab {
         if let Err(error) = sweep(self.name) {
             eprintln!("cleaning up {}: {error:#}", self.name.prefix());
         }
+        // Still locked; who opened it meanwhile holds a lock on nothing, which only lets two labs of one name meet.
+        std::fs::remove_file(lock_file(self.name)).ok();
     }
 }
 
+fn lock_file(name: LabName) -> PathBuf {
+    name.folder().with_extension("lock")
+}
+
 fn lock(name: LabName) -> Result<Flock<File>> {
-    let path = name.folder().with_extension("lock");
+    let path = lock_file(name);
     let file = File::create(&path).with_context(|| format!("create {}", path.display()))?;
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
         anyhow::anyhow!("{} is in use by another run (lock {}: {errno})", name.prefix(), path.display())
