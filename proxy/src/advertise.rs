@@ -28,7 +28,8 @@ impl FromStr for Advertise {
 
     /// `host:port`, with an IPv6 address in brackets.
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is not HOST:PORT: write a DNS name or an IP address, such as proxy.example:7400");
+        let wrong =
+            || format!("{text:?} is not HOST:PORT: write a DNS name or an IP address, such as proxy.example:7400");
         if let Ok(address) = text.parse::<SocketAddr>() {
             let port = Some(address.port()).filter(|port| *port != 0).ok_or_else(wrong)?;
             return Ok(Self { host: address.ip().to_string(), port });
@@ -70,7 +71,9 @@ impl Advertised {
             return (Vec::new(), Some(note.to_owned()));
         };
         let assumed = Advertise { host: host.to_string(), port: self.agent_listen.port() };
-        let note = format!("agents are told to dial {assumed}, this host's main address: if they reach it by another, start the proxy with --advertise HOST:PORT");
+        let note = format!(
+            "agents are told to dial {assumed}, this host's main address: if they reach it by another, start the proxy with --advertise HOST:PORT"
+        );
         (vec![assumed], Some(note))
     }
 
@@ -99,7 +102,11 @@ mod tests {
 
     #[test]
     fn proxies_are_written_as_agents_dial_them() {
-        for (text, written) in [("Proxy.Example.:443", "proxy.example:443"), ("[fd00::1]:7400", "[fd00::1]:7400"), ("10.0.0.1:7400", "10.0.0.1:7400")] {
+        for (text, written) in [
+            ("Proxy.Example.:443", "proxy.example:443"),
+            ("[fd00::1]:7400", "[fd00::1]:7400"),
+            ("10.0.0.1:7400", "10.0.0.1:7400"),
+        ] {
             assert_eq!(text.parse::<Advertise>().unwrap().to_string(), written);
         }
         for bad in ["proxy", "proxy:0", "proxy:x", ":7400", "fd00::1:7400", "a b:1", "-x:1", "10.0.0.1:0", "$(id):1"] {

@@ -50,7 +50,9 @@ pub(crate) enum CsrError {
     TooLarge(usize),
     #[error("the certificate signing request is not PKCS#10 in DER with a valid signature of its own: {0}")]
     Malformed(rcgen::Error),
-    #[error("the certificate signing request has a key of a kind that is not taken: use ECDSA P-256 or P-384, or Ed25519")]
+    #[error(
+        "the certificate signing request has a key of a kind that is not taken: use ECDSA P-256 or P-384, or Ed25519"
+    )]
     KeyKind,
 }
 
@@ -144,8 +146,8 @@ impl Authority {
         if own.public_key != pair.public_key_raw() {
             return Err(unusable(key, format!("is not the key of the first certificate in {}", cert.display())));
         }
-        let issuer = Issuer::from_ca_cert_der(&certificates[0], pair)
-            .map_err(|error| unusable(cert, error.to_string()))?;
+        let issuer =
+            Issuer::from_ca_cert_der(&certificates[0], pair).map_err(|error| unusable(cert, error.to_string()))?;
         Ok(Self { issuer, certificates, pem })
     }
 
@@ -166,7 +168,11 @@ impl Authority {
     }
 
     /// A certificate for the proxy under these names, DNS names or IP addresses.
-    pub(crate) fn server_certificate(&self, names: &[String], now: UnixTime) -> Result<ServerCertificate, AuthorityError> {
+    pub(crate) fn server_certificate(
+        &self,
+        names: &[String],
+        now: UnixTime,
+    ) -> Result<ServerCertificate, AuthorityError> {
         let subject = names.first().map_or("culvert-proxy", String::as_str);
         let failed = |source| sign_error(subject, source);
         let pair = KeyPair::generate().map_err(failed)?;

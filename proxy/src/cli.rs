@@ -144,7 +144,8 @@ fn token_table(tokens: &[proto::TokenStatus]) -> String {
 fn node_table(nodes: &[proto::NodeStatus]) -> String {
     let row = |node: &proto::NodeStatus| {
         let ports: Vec<String> = node.ports.iter().map(ToString::to_string).collect();
-        let marked = |(address, reason): (&String, &String)| format!("{address}{}", if reason.is_empty() { "" } else { "*" });
+        let marked =
+            |(address, reason): (&String, &String)| format!("{address}{}", if reason.is_empty() { "" } else { "*" });
         let addresses: Vec<String> = node.addresses.iter().zip(&node.reasons).map(marked).collect();
         vec![
             node.name.clone(),
@@ -155,11 +156,10 @@ fn node_table(nodes: &[proto::NodeStatus]) -> String {
             or_dash(ports.join(",")),
         ]
     };
-    let mut text = table(
-        &["NODE", "TUNNELS", "ADDRESSES", "VIP4", "VIP6", "PORTS"],
-        &nodes.iter().map(row).collect::<Vec<_>>(),
-    );
-    let mut reasons: Vec<&String> = nodes.iter().flat_map(|node| &node.reasons).filter(|reason| !reason.is_empty()).collect();
+    let mut text =
+        table(&["NODE", "TUNNELS", "ADDRESSES", "VIP4", "VIP6", "PORTS"], &nodes.iter().map(row).collect::<Vec<_>>());
+    let mut reasons: Vec<&String> =
+        nodes.iter().flat_map(|node| &node.reasons).filter(|reason| !reason.is_empty()).collect();
     reasons.sort_unstable();
     reasons.dedup();
     for reason in reasons {

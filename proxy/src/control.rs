@@ -211,18 +211,15 @@ fn refused(error: &ControlError) -> Status {
         source = cause.source();
     }
     match error {
-        ControlError::Directory(DirectoryError::UnknownNode { .. }) | ControlError::Tokens(TokensError::Unknown { .. }) => {
-            Status::not_found(text)
-        }
-        ControlError::Directory(DirectoryError::Vip(_) | DirectoryError::Full(_)) | ControlError::Tokens(TokensError::Full(_)) => {
-            Status::resource_exhausted(text)
-        }
+        ControlError::Directory(DirectoryError::UnknownNode { .. })
+        | ControlError::Tokens(TokensError::Unknown { .. }) => Status::not_found(text),
+        ControlError::Directory(DirectoryError::Vip(_) | DirectoryError::Full(_))
+        | ControlError::Tokens(TokensError::Full(_)) => Status::resource_exhausted(text),
         ControlError::Directory(DirectoryError::Node(_) | DirectoryError::AddressInVipRange { .. }) => {
             Status::invalid_argument(text)
         }
-        ControlError::Directory(DirectoryError::DescribedInFile { .. }) | ControlError::Trust(TrustError::NoAuthority) => {
-            Status::failed_precondition(text)
-        }
+        ControlError::Directory(DirectoryError::DescribedInFile { .. })
+        | ControlError::Trust(TrustError::NoAuthority) => Status::failed_precondition(text),
         ControlError::Directory(_) | ControlError::Trust(_) | ControlError::Tokens(_) => Status::internal(text),
     }
 }

@@ -84,7 +84,9 @@ pub(crate) enum DirectoryError {
     File(#[from] FileError),
     #[error(transparent)]
     Node(#[from] InvalidNode),
-    #[error("{address} of {node} is in the VIP range {range}, which is Culvert's own: choose another with --vip4-range or --vip6-range")]
+    #[error(
+        "{address} of {node} is in the VIP range {range}, which is Culvert's own: choose another with --vip4-range or --vip6-range"
+    )]
     AddressInVipRange { node: NodeName, address: IpAddr, range: IpNet },
     #[error("{node} is described in {}: change its addresses and ports there", file.display())]
     DescribedInFile { node: NodeName, file: PathBuf },

@@ -167,7 +167,9 @@ impl EnrollError {
             Self::Identity(IdentityError::NoCertificate) => Status::unauthenticated(text),
             Self::Identity(_) => Status::permission_denied(text),
             Self::Trust(TrustError::NoAuthority) => Status::failed_precondition(text),
-            Self::Tokens(_) | Self::Trust(_) => Status::unavailable("the proxy cannot store what it has to: see its log"),
+            Self::Tokens(_) | Self::Trust(_) => {
+                Status::unavailable("the proxy cannot store what it has to: see its log")
+            }
         }
     }
 }

@@ -126,7 +126,9 @@ impl Leaf {
         let zeros = raw_serial.iter().take_while(|byte| **byte == 0).count();
         let seconds = |timestamp: i64| UnixTime::from_seconds(u64::try_from(timestamp).unwrap_or(0));
         Ok(Self {
-            names: alternative.map(|extension| extension.value.general_names.iter().map(name).collect()).unwrap_or_default(),
+            names: alternative
+                .map(|extension| extension.value.general_names.iter().map(name).collect())
+                .unwrap_or_default(),
             serial: Serial(raw_serial[zeros..].to_vec()),
             not_before: seconds(certificate.validity().not_before.timestamp()),
             not_after: seconds(certificate.validity().not_after.timestamp()),

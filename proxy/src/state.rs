@@ -124,7 +124,10 @@ impl StateDir {
 pub(crate) fn read_bounded(path: &Path) -> io::Result<String> {
     let size = std::fs::metadata(path)?.len();
     if size > MAX_FILE_BYTES {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("{size} bytes, at most {MAX_FILE_BYTES} are read")));
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("{size} bytes, at most {MAX_FILE_BYTES} are read"),
+        ));
     }
     std::fs::read_to_string(path)
 }

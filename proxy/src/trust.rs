@@ -56,7 +56,9 @@ pub(crate) enum TrustError {
     Verifier { what: String, source: rustls::server::VerifierBuilderError },
     #[error("the certificate in {file} is not for the name {name:?}: give a name that it has with --server-name")]
     ServerName { file: String, name: String },
-    #[error("this proxy uses ready certificates (--tls-cert, --tls-key, --agent-ca) and cannot make any: give the agent its certificate with --cert, --key and --ca, or start the proxy with --ca-cert and --ca-key")]
+    #[error(
+        "this proxy uses ready certificates (--tls-cert, --tls-key, --agent-ca) and cannot make any: give the agent its certificate with --cert, --key and --ca, or start the proxy with --ca-cert and --ca-key"
+    )]
     NoAuthority,
 }
 
@@ -214,7 +216,11 @@ impl Trust {
     }
 }
 
-fn agent_config(config: &TrustConfig, identity: &ServerIdentity, material: &Material) -> Result<ServerConfig, TrustError> {
+fn agent_config(
+    config: &TrustConfig,
+    identity: &ServerIdentity,
+    material: &Material,
+) -> Result<ServerConfig, TrustError> {
     let failed = |source| TrustError::Verifier { what: config.source.to_string(), source };
     handshake::agent_config(identity, material.authorities()).map_err(failed)
 }

@@ -30,7 +30,8 @@ impl Client {
             async move { UnixStream::connect(path).await.map(TokioIo::new) }
         });
         // The address is never dialled; HTTP/2 wants an authority.
-        let endpoint = Endpoint::from_static("http://control.invalid").timeout(CALL_TIMEOUT).connect_timeout(CALL_TIMEOUT);
+        let endpoint =
+            Endpoint::from_static("http://control.invalid").timeout(CALL_TIMEOUT).connect_timeout(CALL_TIMEOUT);
         let channel = endpoint.connect_with_connector(connector).await;
         let channel = channel.with_context(|| format!("speak to the proxy on {}", socket.display()))?;
         Ok(Self(ControlClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES)))
@@ -46,7 +47,10 @@ impl Client {
         answer.map(drop).map_err(|status| refusal(&status))
     }
 
-    pub(super) async fn create_token(&mut self, request: proto::CreateTokenRequest) -> Result<proto::CreateTokenResponse> {
+    pub(super) async fn create_token(
+        &mut self,
+        request: proto::CreateTokenRequest,
+    ) -> Result<proto::CreateTokenResponse> {
         Ok(self.0.create_token(request).await.map_err(|status| refusal(&status))?.into_inner())
     }
 

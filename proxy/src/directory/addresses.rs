@@ -134,10 +134,8 @@ mod tests {
 
     #[test]
     fn an_address_of_the_cloud_never_routes_and_names_both_owners() {
-        let protected = Protected {
-            ranges: vec!["10.96.0.0/12".parse().unwrap()],
-            host: ["10.0.0.1".parse().unwrap()].into(),
-        };
+        let protected =
+            Protected { ranges: vec!["10.96.0.0/12".parse().unwrap()], host: ["10.0.0.1".parse().unwrap()].into() };
         let states = states(&[("edge-1", &["10.96.0.1", "10.0.0.1", "10.0.3.7"])], &protected);
         assert_eq!(
             reason(&states, "10.96.0.1"),

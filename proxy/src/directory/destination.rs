@@ -33,7 +33,9 @@ pub(crate) struct Target {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ResolveError {
     /// No node has the address.
-    #[error("no edge node has the address {address} (the directory has {nodes}): add it with `culvert-proxy token create`")]
+    #[error(
+        "no edge node has the address {address} (the directory has {nodes}): add it with `culvert-proxy token create`"
+    )]
     UnknownAddress {
         /// What was dialled.
         address: IpAddr,
@@ -86,7 +88,9 @@ impl ResolveError {
     /// Label for metrics and logs.
     pub(crate) fn reason(&self) -> &'static str {
         match self {
-            Self::UnknownAddress { .. } | Self::UnknownName { .. } | Self::UnassignedVip { .. } => "unknown_destination",
+            Self::UnknownAddress { .. } | Self::UnknownName { .. } | Self::UnassignedVip { .. } => {
+                "unknown_destination"
+            }
             Self::Shared { .. } => "shared_address",
             Self::Protected { .. } => "protected_address",
             Self::BadInput { .. } => "bad_destination",
@@ -182,7 +186,21 @@ mod tests {
     #[test]
     fn what_is_no_destination_is_told_so() {
         let long = format!("{}:80", "a".repeat(255));
-        for bad in ["", "edge-1", "edge-1:", "edge-1:0", "edge-1:+80", "edge-1:65536", ":80", "fd00::7:80", "[x]:80", "[]:80", "a b:80", "a/b:80", &long] {
+        for bad in [
+            "",
+            "edge-1",
+            "edge-1:",
+            "edge-1:0",
+            "edge-1:+80",
+            "edge-1:65536",
+            ":80",
+            "fd00::7:80",
+            "[x]:80",
+            "[]:80",
+            "a b:80",
+            "a/b:80",
+            &long,
+        ] {
             let error = bad.parse::<Destination>().unwrap_err();
             assert!(matches!(error, ResolveError::BadInput { .. }), "{bad:?}: {error}");
         }

@@ -30,7 +30,9 @@ fn default_ports() -> Vec<u16> {
 /// Why a node cannot be as described.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum InvalidNode {
-    #[error("{address} is {what}, which no node has to itself: give the address that it has in its own network, or none")]
+    #[error(
+        "{address} is {what}, which no node has to itself: give the address that it has in its own network, or none"
+    )]
     Address { address: IpAddr, what: &'static str },
     #[error("{given} {what}, at most {most} are possible")]
     TooMany { given: usize, what: &'static str, most: usize },
@@ -104,7 +106,18 @@ mod tests {
 
     #[test]
     fn addresses_that_every_host_has_identify_no_node() {
-        for bad in ["127.0.0.1", "::1", "0.0.0.0", "::", "224.0.0.1", "ff02::1", "169.254.1.1", "fe80::1", "255.255.255.255", "::ffff:127.0.0.1"] {
+        for bad in [
+            "127.0.0.1",
+            "::1",
+            "0.0.0.0",
+            "::",
+            "224.0.0.1",
+            "ff02::1",
+            "169.254.1.1",
+            "fe80::1",
+            "255.255.255.255",
+            "::ffff:127.0.0.1",
+        ] {
             assert!(matches!(spec(&[bad], &[1]).checked(), Err(InvalidNode::Address { .. })), "{bad}");
         }
         assert_eq!(spec(&[], &[0]).checked(), Err(InvalidNode::Port));

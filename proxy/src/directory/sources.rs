@@ -18,7 +18,8 @@ use super::{DirectoryConfig, DirectoryError};
 use crate::clock::UnixTime;
 use crate::state::{StateDir, StateError, StateFile};
 
-const NODES: StateFile = StateFile { name: "directory.json", what: "the nodes that `token create` made, and with new VIPs" };
+const NODES: StateFile =
+    StateFile { name: "directory.json", what: "the nodes that `token create` made, and with new VIPs" };
 /// The operator's file as it last was good: used when the proxy starts and finds the file broken.
 const LAST_GOOD: &str = "directory-last-good.toml";
 /// Far more than one proxy has tunnels for, and well within the default VIP range.
@@ -121,7 +122,12 @@ impl Sources {
         self.file.as_ref().is_some_and(|file| file.loaded == Loaded::Never)
     }
 
-    pub(super) fn put(&mut self, node: &NodeName, addresses: Vec<IpAddr>, ports: Vec<u16>) -> Result<(), DirectoryError> {
+    pub(super) fn put(
+        &mut self,
+        node: &NodeName,
+        addresses: Vec<IpAddr>,
+        ports: Vec<u16>,
+    ) -> Result<(), DirectoryError> {
         let given = NodeSpec { addresses, ports }.checked()?;
         if let Some(file) = self.file.as_ref().filter(|file| file.nodes.contains_key(node)) {
             return match given.addresses.is_empty() && given.ports.is_empty() {
@@ -189,7 +195,11 @@ impl Sources {
                 tracing::info!(file = %file.path.display(), nodes = file.nodes.len(), "directory file read");
             }
             Some(problem) if file.problem.as_ref() != Some(problem) => {
-                tracing::error!(reason = problem, nodes = file.nodes.len(), "directory file not used, keeping its last good nodes");
+                tracing::error!(
+                    reason = problem,
+                    nodes = file.nodes.len(),
+                    "directory file not used, keeping its last good nodes"
+                );
             }
             Some(_) => {}
         }
@@ -264,7 +274,10 @@ impl Stored {
 }
 
 /// The file wins for the nodes that it describes.
-fn merged(made: &BTreeMap<NodeName, NodeSpec>, declared: &BTreeMap<NodeName, NodeSpec>) -> BTreeMap<NodeName, NodeSpec> {
+fn merged(
+    made: &BTreeMap<NodeName, NodeSpec>,
+    declared: &BTreeMap<NodeName, NodeSpec>,
+) -> BTreeMap<NodeName, NodeSpec> {
     let mut all = made.clone();
     all.extend(declared.iter().map(|(node, spec)| (node.clone(), spec.clone())));
     all

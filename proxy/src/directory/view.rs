@@ -223,8 +223,7 @@ mod tests {
         };
         let nodes: BTreeMap<NodeName, NodeSpec> = nodes.iter().map(node).collect();
         let protect = "10.96.0.0/12".parse().unwrap();
-        let ranges =
-            VipRanges::checked("198.18.0.0/15".parse().unwrap(), "fd00:1::/64".parse().unwrap(), &[]).unwrap();
+        let ranges = VipRanges::checked("198.18.0.0/15".parse().unwrap(), "fd00:1::/64".parse().unwrap(), &[]).unwrap();
         let vips = Vips::default().reconciled(nodes.keys(), &ranges, UnixTime::now()).unwrap();
         View::new(&Given {
             nodes: &nodes,
@@ -290,7 +289,8 @@ mod tests {
     fn a_second_owner_changes_both_nodes() {
         let before = view(&[("edge-2", &["192.168.1.10"]), ("edge-1", &["10.0.3.7"])]);
         let after = view(&[("edge-2", &["192.168.1.10"]), ("edge-3", &["192.168.1.10"]), ("edge-1", &["10.0.3.7"])]);
-        let names = |difference: &Difference| difference.changed.iter().map(|node| node.name.to_string()).collect::<Vec<_>>();
+        let names =
+            |difference: &Difference| difference.changed.iter().map(|node| node.name.to_string()).collect::<Vec<_>>();
         assert_eq!(names(&after.since(&before)), ["edge-2", "edge-3"]);
         let back = before.since(&after);
         assert_eq!((names(&back), back.removed.len()), (vec!["edge-2".to_owned()], 1));

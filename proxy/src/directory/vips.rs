@@ -35,7 +35,9 @@ pub(crate) struct Vip {
 /// What is wrong with the ranges, or that they are full.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum VipError {
-    #[error("all {usable} VIPs of {range} are taken or at rest: give the proxy a larger --vip4-range, or wait a day after removing nodes")]
+    #[error(
+        "all {usable} VIPs of {range} are taken or at rest: give the proxy a larger --vip4-range, or wait a day after removing nodes"
+    )]
     Exhausted { range: Ipv4Net, usable: usize },
     #[error("the VIP range {range} overlaps {with}: choose another with {flag}")]
     Overlap { range: IpNet, with: String, flag: &'static str },
@@ -45,11 +47,7 @@ pub(crate) enum VipError {
 
 impl VipRanges {
     /// Refuses ranges without room and ranges that hold addresses of the cloud or of everybody.
-    pub(crate) fn checked(
-        vip4: Ipv4Net,
-        vip6: Ipv6Net,
-        protected: &[(IpNet, String)],
-    ) -> Result<Self, VipError> {
+    pub(crate) fn checked(vip4: Ipv4Net, vip6: Ipv6Net, protected: &[(IpNet, String)]) -> Result<Self, VipError> {
         let (vip4, vip6) = (vip4.trunc(), vip6.trunc());
         if vip4.prefix_len() > 24 {
             return Err(VipError::TooSmall { range: vip4.into(), flag: "--vip4-range", needs: "a /24 or larger" });

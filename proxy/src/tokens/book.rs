@@ -74,7 +74,10 @@ impl FromStr for TokenText {
             return Err(TokenError::Malformed);
         };
         let lower_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-        if id.len() != 2 * ID_BYTES || secret.len() != 2 * SECRET_BYTES || !id.bytes().chain(secret.bytes()).all(lower_hex) {
+        if id.len() != 2 * ID_BYTES
+            || secret.len() != 2 * SECRET_BYTES
+            || !id.bytes().chain(secret.bytes()).all(lower_hex)
+        {
             return Err(TokenError::Malformed);
         }
         let mut bytes = [0; SECRET_BYTES];
@@ -96,7 +99,9 @@ impl fmt::Debug for TokenText {
 pub(crate) enum TokenError {
     #[error("this is no join token: copy the whole command that `culvert-proxy token create` printed")]
     Malformed,
-    #[error("this proxy did not make the token {0}, or forgot it long after it expired: is it for another proxy? Make one here with `culvert-proxy token create`")]
+    #[error(
+        "this proxy did not make the token {0}, or forgot it long after it expired: is it for another proxy? Make one here with `culvert-proxy token create`"
+    )]
     Foreign(TokenId),
     #[error("the secret of token {0} is wrong: copy the whole command that `culvert-proxy token create` printed")]
     WrongSecret(TokenId),
@@ -124,7 +129,9 @@ impl TokenError {
 
 /// The store is full.
 #[derive(Debug, thiserror::Error)]
-#[error("there are {MAX_TOKENS} tokens already: revoke some with `culvert-proxy token revoke`, or wait until they expire")]
+#[error(
+    "there are {MAX_TOKENS} tokens already: revoke some with `culvert-proxy token revoke`, or wait until they expire"
+)]
 pub(crate) struct Full;
 
 /// What a token is good for.
@@ -306,7 +313,11 @@ mod tests {
         assert_eq!(book.redeem(&token, KEY, late), Err(TokenError::Expired(token.id.clone(), NOW + HOUR)));
         assert!(book.revoke(&token.id.0) && !book.revoke("nothing"));
         assert_eq!(book.redeem(&token, KEY, NOW), Err(TokenError::Revoked(token.id.clone())));
-        assert_eq!(book.redeem(&other, KEY, NOW), Err(TokenError::WrongSecret(token.id.clone())), "no news for guessers");
+        assert_eq!(
+            book.redeem(&other, KEY, NOW),
+            Err(TokenError::WrongSecret(token.id.clone())),
+            "no news for guessers"
+        );
     }
 
     #[test]
@@ -328,7 +339,14 @@ mod tests {
         let (book, token) = book_and_token();
         assert!(!serde_json::to_string(&book).unwrap().contains(&hex(&token.secret)));
         let text = token.reveal();
-        for bad in ["", "culvert1", &text[..text.len() - 1], &text.to_uppercase(), &text.replace("culvert1", "culvert2"), &format!("{text}.x")] {
+        for bad in [
+            "",
+            "culvert1",
+            &text[..text.len() - 1],
+            &text.to_uppercase(),
+            &text.replace("culvert1", "culvert2"),
+            &format!("{text}.x"),
+        ] {
             assert_eq!(bad.parse::<TokenText>(), Err(TokenError::Malformed), "{bad}");
         }
     }

@@ -9,7 +9,9 @@ use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, UnixTime as TlsTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, VerifierBuilderError, WebPkiClientVerifier};
+use rustls::server::{
+    ClientHello, NoServerSessionStorage, ResolvesServerCert, VerifierBuilderError, WebPkiClientVerifier,
+};
 use rustls::sign::CertifiedKey;
 use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig, SignatureScheme,
@@ -58,7 +60,8 @@ pub(super) fn agent_config(
     identity: &ServerIdentity,
     authorities: &[CertificateDer<'static>],
 ) -> Result<ServerConfig, VerifierBuilderError> {
-    let verifier = WebPkiClientVerifier::builder_with_provider(roots(authorities), provider()).allow_unauthenticated().build()?;
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(roots(authorities), provider()).allow_unauthenticated().build()?;
     let mut config = config(identity, Arc::new(LenientOnExpiry(verifier)), &[&rustls::version::TLS13]);
     config.alpn_protocols = vec![ALPN_TUNNEL.to_vec(), ALPN_ENROLL.to_vec()];
     Ok(config)

@@ -1,0 +1,298 @@
+//! Trust with real files and real handshakes.
+
+use rcgen::{CertificateParams, KeyPair};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tempfile::TempDir;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use super::*;
+use crate::authority::Authority;
+use crate::identity::RENEWAL_GRACE;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+const LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// A proxy's trust, with the directory of the node edge-1.
+struct Site {
+    directory: Directory,
+    trust: Trust,
+    path: TempDir,
+}
+
+impl Site {
+    fn new(source: impl FnOnce(&Path) -> TrustSource) -> Self {
+        let path = tempfile::tempdir().unwrap();
+        let directory = Directory::for_tests(&path.path().join("directory"), &[edge_1()]);
+        let trust = Trust::open(config(path.path(), source(path.path())), directory.clone()).unwrap();
+        Self { directory, trust, path }
+    }
+
+    fn embedded() -> Self {
+        Self::new(|_| TrustSource::Embedded)
+    }
+
+    /// A certificate of edge-1 made at that time.
+    fn certificate(&self, agent: &Agent, made: UnixTime) -> Vec<CertificateDer<'static>> {
+        let material = self.trust.material();
+        let made = material.authority().unwrap().node_certificate(&edge_1(), &agent.proven(), LIFETIME, made).unwrap();
+        chain(&made.pem)
+    }
+
+    fn authorities(&self) -> Vec<CertificateDer<'static>> {
+        self.trust.material().authorities().to_vec()
+    }
+}
+
+/// The key of an agent.
+struct Agent(KeyPair);
+
+impl Agent {
+    fn new() -> Self {
+        Self(KeyPair::generate().unwrap())
+    }
+
+    fn proven(&self) -> ProvenKey {
+        let csr = CertificateParams::new(Vec::new()).unwrap().serialize_request(&self.0).unwrap();
+        ProvenKey::from_csr(csr.der()).unwrap()
+    }
+
+    fn key(&self) -> PrivateKeyDer<'static> {
+        PrivatePkcs8KeyDer::from(self.0.serialize_der()).into()
+    }
+}
+
+fn config(path: &Path, source: TrustSource) -> TrustConfig {
+    TrustConfig {
+        state: StateDir::open(&path.join("trust")).unwrap(),
+        source,
+        server_name: "culvert-proxy".to_owned(),
+        hosts: vec!["proxy.example".to_owned(), "10.0.0.1".to_owned()],
+        certificate_lifetime: LIFETIME,
+    }
+}
+
+fn edge_1() -> NodeName {
+    "edge-1".parse().unwrap()
+}
+
+fn chain(pem: &str) -> Vec<CertificateDer<'static>> {
+    CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<_, _>>().unwrap()
+}
+
+/// What both ends saw of a handshake.
+#[derive(Debug)]
+struct Shaken {
+    client_chain: Vec<CertificateDer<'static>>,
+    server_chain: Vec<CertificateDer<'static>>,
+    alpn: Option<Vec<u8>>,
+}
+
+async fn shake(
+    server: Arc<ServerConfig>,
+    roots: &[CertificateDer<'static>],
+    server_name: &str,
+    client: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
+) -> Result<Shaken, String> {
+    let mut store = RootCertStore::empty();
+    store.add_parsable_certificates(roots.to_vec());
+    let builder = ClientConfig::builder_with_provider(handshake::provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_root_certificates(store);
+    let mut config = match client {
+        Some((chain, key)) => builder.with_client_auth_cert(chain, key).unwrap(),
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = vec![culvert_tunnel::ALPN_TUNNEL.to_vec()];
+    let (near, far) = tokio::io::duplex(64 << 10);
+    let name = ServerName::try_from(server_name.to_owned()).unwrap();
+    let (client, served) =
+        tokio::join!(TlsConnector::from(Arc::new(config)).connect(name, near), TlsAcceptor::from(server).accept(far));
+    let (client, served) = (client.map_err(|error| error.to_string())?, served.map_err(|error| error.to_string())?);
+    let owned = |chain: Option<&[CertificateDer<'static>]>| chain.unwrap_or_default().to_vec();
+    Ok(Shaken {
+        client_chain: owned(served.get_ref().1.peer_certificates()),
+        server_chain: owned(client.get_ref().1.peer_certificates()),
+        alpn: served.get_ref().1.alpn_protocol().map(<[u8]>::to_vec),
+    })
+}
+
+#[tokio::test]
+async fn a_certificate_makes_its_owner_the_node() {
+    let site = Site::embedded();
+    let agent = Agent::new();
+    let issued = site.trust.issue(&edge_1(), &agent.proven()).unwrap();
+    let client = Some((chain(&issued.chain_pem), agent.key()));
+    // As an agent does: the authority comes from the answer, the name from nobody.
+    let shaken = shake(site.trust.server_config(), &chain(&issued.ca_pem), "culvert-proxy", client).await.unwrap();
+    assert_eq!(shaken.alpn.unwrap(), culvert_tunnel::ALPN_TUNNEL);
+    assert_eq!(site.trust.identify(&shaken.client_chain, Purpose::Tunnel), Ok(edge_1()));
+    assert_eq!(shaken.server_chain[1], site.authorities()[0], "the chain holds what agents pin");
+}
+
+#[tokio::test]
+async fn the_proxys_certificate_is_for_its_name_and_for_its_advertised_hosts() {
+    let site = Site::embedded();
+    for name in ["culvert-proxy", "proxy.example", "10.0.0.1"] {
+        shake(site.trust.server_config(), &site.authorities(), name, None).await.unwrap();
+    }
+    let error = shake(site.trust.server_config(), &site.authorities(), "other.example", None).await.unwrap_err();
+    assert!(error.contains("other.example"), "{error}");
+}
+
+#[tokio::test]
+async fn a_stranger_may_shake_hands_but_is_nobody() {
+    let site = Site::embedded();
+    let shaken = shake(site.trust.server_config(), &site.authorities(), "culvert-proxy", None).await.unwrap();
+    assert_eq!(site.trust.identify(&shaken.client_chain, Purpose::Renew), Err(IdentityError::NoCertificate));
+}
+
+#[tokio::test]
+async fn an_expired_certificate_passes_the_handshake_and_only_renews() {
+    let site = Site::embedded();
+    let agent = Agent::new();
+    let made = UnixTime::now().before(LIFETIME + DAY);
+    let client = Some((site.certificate(&agent, made), agent.key()));
+    let shaken = shake(site.trust.server_config(), &site.authorities(), "culvert-proxy", client).await.unwrap();
+    let identify = |purpose| site.trust.identify(&shaken.client_chain, purpose);
+    assert!(matches!(identify(Purpose::Tunnel), Err(IdentityError::Expired { .. })));
+    assert_eq!(identify(Purpose::Renew), Ok(edge_1()));
+}
+
+#[tokio::test]
+async fn long_expired_and_foreign_certificates_do_not_pass_the_handshake() {
+    let site = Site::embedded();
+    let agent = Agent::new();
+    let made = UnixTime::now().before(LIFETIME + RENEWAL_GRACE + DAY);
+    let old = Some((site.certificate(&agent, made), agent.key()));
+    shake(site.trust.server_config(), &site.authorities(), "culvert-proxy", old).await.unwrap_err();
+    for made in [UnixTime::now(), UnixTime::now().before(LIFETIME + DAY)] {
+        let foreign = Some((Site::embedded().certificate(&agent, made), agent.key()));
+        shake(site.trust.server_config(), &site.authorities(), "culvert-proxy", foreign).await.unwrap_err();
+    }
+}
+
+#[test]
+fn a_removed_node_is_out_and_coming_back_readmits_no_old_certificate() {
+    let site = Site::embedded();
+    let agent = Agent::new();
+    let old = chain(&site.trust.issue(&edge_1(), &agent.proven()).unwrap().chain_pem);
+    let unseen = site.certificate(&agent, UnixTime::now().before(DAY));
+    site.trust.revoke(&edge_1()).unwrap();
+    site.directory.remove(&edge_1()).unwrap();
+    assert_eq!(site.trust.identify(&old, Purpose::Tunnel), Err(IdentityError::Revoked { node: edge_1() }));
+
+    site.directory.put(&edge_1(), Vec::new(), Vec::new()).unwrap();
+    let new = chain(&site.trust.issue(&edge_1(), &agent.proven()).unwrap().chain_pem);
+    let Site { directory, trust, path } = site;
+    drop(trust);
+    let trust = Trust::open(config(path.path(), TrustSource::Embedded), directory).unwrap();
+    for purpose in [Purpose::Tunnel, Purpose::Renew] {
+        assert_eq!(trust.identify(&new, purpose), Ok(edge_1()));
+        assert_eq!(trust.identify(&old, purpose), Err(IdentityError::Revoked { node: edge_1() }));
+        assert_eq!(trust.identify(&unseen, purpose), Err(IdentityError::Revoked { node: edge_1() }));
+    }
+}
+
+#[test]
+fn a_node_that_the_directory_lacks_is_nobody() {
+    let site = Site::embedded();
+    let agent = Agent::new();
+    let chain = chain(&site.trust.issue(&"edge-2".parse().unwrap(), &agent.proven()).unwrap().chain_pem);
+    assert!(matches!(site.trust.identify(&chain, Purpose::Renew), Err(IdentityError::UnknownNode { .. })));
+}
+
+#[test]
+fn the_proxys_own_certificate_is_renewed_before_it_ends() {
+    let site = Site::embedded();
+    let present = || site.trust.0.identity.present().cert[0].clone();
+    let (first, later) = (present(), UnixTime::now() + 20 * DAY);
+    site.trust.refresh(UnixTime::now()).unwrap();
+    assert_eq!(present(), first);
+    site.trust.refresh(later).unwrap();
+    assert_ne!(present(), first);
+    assert!(Leaf::read(&present()).unwrap().not_after > later + 29 * DAY);
+}
+
+#[tokio::test]
+async fn an_operators_authority_signs_and_its_change_is_taken_up() {
+    let site = Site::new(|path| {
+        let state = StateDir::open(&path.join("authority")).unwrap();
+        Authority::embedded(&state).unwrap();
+        TrustSource::Authority { cert: state.join("ca.crt"), key: state.join("ca.key") }
+    });
+    let before = site.trust.pin().unwrap();
+    let (cert, key) = (site.path.path().join("authority/ca.crt"), site.path.path().join("authority/ca.key"));
+    std::fs::write(&key, "half a key").unwrap();
+    assert!(site.trust.refresh(UnixTime::now()).unwrap_err().to_string().contains("ca.key"));
+    assert_eq!(site.trust.pin().unwrap(), before, "a broken file leaves what was good");
+    std::fs::remove_file(&cert).unwrap();
+    std::fs::remove_file(&key).unwrap();
+    Authority::embedded(&StateDir::open(&site.path.path().join("authority")).unwrap()).unwrap();
+    site.trust.refresh(UnixTime::now()).unwrap();
+    assert_ne!(site.trust.pin().unwrap(), before);
+    let agent = Agent::new();
+    let client = Some((chain(&site.trust.issue(&edge_1(), &agent.proven()).unwrap().chain_pem), agent.key()));
+    shake(site.trust.server_config(), &chain(&std::fs::read_to_string(cert).unwrap()), "culvert-proxy", client)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn with_ready_certificates_nobody_enrols_and_agents_of_their_authority_are_admitted() {
+    let operator = Site::embedded();
+    let site = Site::new(|path| ready(path, &operator.trust, "culvert-proxy"));
+    assert!(site.trust.pin().unwrap_err().to_string().contains("--tls-cert"));
+    let agent = Agent::new();
+    assert!(matches!(site.trust.issue(&edge_1(), &agent.proven()), Err(TrustError::NoAuthority)));
+    let client = Some((operator.certificate(&agent, UnixTime::now()), agent.key()));
+    let shaken = shake(site.trust.server_config(), &operator.authorities(), "culvert-proxy", client).await.unwrap();
+    assert_eq!(site.trust.identify(&shaken.client_chain, Purpose::Tunnel), Ok(edge_1()));
+    site.trust.revoke(&edge_1()).unwrap();
+    let revoked = site.trust.identify(&shaken.client_chain, Purpose::Tunnel);
+    assert_eq!(revoked, Err(IdentityError::Revoked { node: edge_1() }), "seen once, it can be revoked");
+}
+
+#[test]
+fn a_ready_certificate_for_another_name_is_refused_with_the_fix() {
+    let operator = Site::embedded();
+    let path = tempfile::tempdir().unwrap();
+    let directory = Directory::for_tests(&path.path().join("directory"), &[]);
+    let source = ready(path.path(), &operator.trust, "other.example");
+    let error = Trust::open(config(path.path(), source), directory).unwrap_err().to_string();
+    assert!(
+        error.contains("tls.crt is not for the name \"culvert-proxy\"") && error.contains("--server-name"),
+        "{error}"
+    );
+}
+
+/// Files as an operator would bring them.
+fn ready(path: &Path, operator: &Trust, name: &str) -> TrustSource {
+    let material = operator.material();
+    let authority = material.authority().unwrap();
+    let made = authority.server_certificate(&[name.to_owned()], UnixTime::now()).unwrap();
+    let write = |name: &str, contents: &str| {
+        std::fs::write(path.join(name), contents).unwrap();
+        path.join(name)
+    };
+    let cert = write("tls.crt", &pem("CERTIFICATE", &made.chain[0]));
+    let key = write("tls.key", &pem("PRIVATE KEY", made.key.secret_der()));
+    TrustSource::Ready { cert, key, agent_ca: write("agents.crt", authority.pem()) }
+}
+
+fn pem(kind: &str, der: &[u8]) -> String {
+    use std::fmt::Write;
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = format!("-----BEGIN {kind}-----\n");
+    for three in der.chunks(3) {
+        let bits = three.iter().chain([&0; 2]).take(3).fold(0, |bits, byte| bits << 8 | u32::from(*byte));
+        for digit in 0..4 {
+            let index = usize::try_from(bits >> (18 - 6 * digit) & 63).unwrap();
+            let padded = if digit > three.len() { '=' } else { char::from(DIGITS[index]) };
+            write!(text, "{padded}").unwrap();
+        }
+    }
+    text + &format!("\n-----END {kind}-----\n")
+}
