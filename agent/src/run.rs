@@ -48,7 +48,7 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
         instance: format!("{:016x}", rand::random::<u64>()),
     });
 
-    let mut supervisor = Supervisor::new(config.grace);
+    let mut supervisor = Supervisor::new(config.grace)?;
     let drain = supervisor.drain();
     supervisor.spawn("admin", admin.serve(drain.clone()));
     supervisor.spawn("certificate", renewal.run(drain.clone()));

@@ -26,7 +26,7 @@ use crate::tunnels::{Place, SlotName};
 /// Bytes of HTTP/2's preface: enough to see that the proxy took the tunnel.
 const PREFACE: usize = 24;
 /// What a proxy sends in place of HTTP/2's preface when it does not take the node: this word, the reason, and a line end.
-const REFUSED: &[u8] = b"REFUSED ";
+const REFUSED: &[u8] = culvert_tunnel::REFUSED.as_bytes();
 /// Longest reason that is read.
 const REASON_MAX: u64 = 512;
 

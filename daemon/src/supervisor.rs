@@ -34,13 +34,16 @@ pub struct Supervisor {
     tasks: JoinSet<(&'static str, Result<()>)>,
     drain: Drain,
     grace: Duration,
+    signals: Signals,
 }
 
 impl Supervisor {
-    /// `grace` is how long tasks may take to end after the drain began.
-    #[must_use]
-    pub fn new(grace: Duration) -> Self {
-        Self { tasks: JoinSet::new(), drain: Drain::default(), grace }
+    /// Listens for signals from here on. `grace` is how long tasks may take to end after the drain began.
+    ///
+    /// # Errors
+    /// Signals cannot be listened for.
+    pub fn new(grace: Duration) -> Result<Self> {
+        Ok(Self { tasks: JoinSet::new(), drain: Drain::default(), grace, signals: Signals::new()? })
     }
 
     /// What the tasks watch to know when to end.
@@ -60,9 +63,8 @@ impl Supervisor {
     /// # Errors
     /// The first error of a task, with its name; a task that ended before the drain is an error too.
     pub async fn run(mut self) -> Result<()> {
-        let mut signals = Signals::new()?;
         let first = tokio::select! {
-            signal = signals.next() => {
+            signal = self.signals.next() => {
                 tracing::info!(signal, grace_s = self.grace.as_secs(), "draining");
                 Ok(())
             }
@@ -75,7 +77,7 @@ impl Supervisor {
                 tracing::warn!(tasks = self.tasks.len(), "grace period over; dropping what is left");
                 Ok(())
             }
-            _ = signals.next() => Ok(()),
+            _ = self.signals.next() => Ok(()),
         };
         self.tasks.shutdown().await;
         first.and(rest)
@@ -127,7 +129,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_first_failure_drains_the_others_and_is_named() {
-        let mut supervisor = Supervisor::new(Duration::from_secs(5));
+        let mut supervisor = Supervisor::new(Duration::from_secs(5)).unwrap();
         let drain = supervisor.drain();
         let (drained_tx, drained_rx) = tokio::sync::oneshot::channel();
         supervisor.spawn("patient", async move {

@@ -8,11 +8,12 @@ use std::time::Duration;
 use culvert_daemon::{Drain, VERSION};
 use culvert_tunnel::proto::enroll::enroll_server::EnrollServer;
 use culvert_tunnel::proto::tunnel::DescribeRequest;
-use culvert_tunnel::{ALPN_ENROLL, ALPN_TUNNEL, LastRead, NodeName, ProxyTunnel, ReadAhead, TunnelError};
+use culvert_tunnel::{ALPN_ENROLL, ALPN_TUNNEL, LastRead, NodeName, ProxyTunnel, REFUSED, ReadAhead, TunnelError};
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustls::pki_types::CertificateDer;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -140,7 +141,10 @@ impl Agents {
         chain: &[CertificateDer<'static>],
         client: SocketAddr,
     ) -> Result<(), AgentError> {
-        let node = self.identify(chain)?;
+        let node = match self.identify(chain) {
+            Ok(node) => node,
+            Err(refused) => return Err(tell(tls, refused).await),
+        };
         let (tunnel, driver) = self.parts.tunnel.establish(tls, last_read).await.map_err(AgentError::Tunnel)?;
         let mut driven = std::pin::pin!(driver.run());
         let request = DescribeRequest { version: VERSION.to_owned() };
@@ -185,4 +189,17 @@ impl Agents {
         let served = server.serve_connection(TokioIo::new(tls), TowerToHyperService::new(enroll));
         timeout(ENROLL_TIMEOUT, served).await.map_err(|_| AgentError::EnrollTimedOut)?.map_err(AgentError::Enroll)
     }
+}
+
+/// Tells an agent, in place of HTTP/2's first line, why it is refused: closed without a word it would not know what to mend.
+async fn tell(mut tls: Tls, refused: AgentError) -> AgentError {
+    let line = format!("{REFUSED}{}\n", chain(&refused));
+    let told = async {
+        tls.write_all(line.as_bytes()).await?;
+        tls.shutdown().await
+    };
+    if !matches!(timeout(HANDSHAKE_TIMEOUT, told).await, Ok(Ok(()))) {
+        tracing::debug!("a refused agent was gone before it was told");
+    }
+    refused
 }

@@ -35,7 +35,7 @@ pub(crate) async fn run(args: RunArgs, control_socket: &Path, logs: Logs) -> Res
         "--stream-window is {} bytes: choose 256KiB to 16MiB",
         args.stream_window
     );
-    let mut supervisor = Supervisor::new(args.grace);
+    let mut supervisor = Supervisor::new(args.grace)?;
     let readiness = Readiness::default();
     let listening = readiness.gate("listeners");
     let proxy = Proxy::open(args)?;

@@ -25,7 +25,7 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     let pins = Pins::new(&config.bpffs);
     let saved = Saved::new(&config.state_dir);
     let (watch, feed) = Watch::new(config.directory_socket.clone(), load(&saved));
-    let mut supervisor = Supervisor::new(GRACE);
+    let mut supervisor = Supervisor::new(GRACE)?;
     let drain = supervisor.drain();
 
     let steering = Steering::install(config.clone(), feed.clone(), &readiness, metrics.steering.clone()).await?;

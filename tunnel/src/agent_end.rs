@@ -25,6 +25,8 @@ use crate::relay::{self, Early, Finish, Incoming, RelayError, Transferred};
 
 /// A stream whose first message does not come is reset.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long streams may take to end after their tunnel has.
+const LAST_STREAMS: Duration = Duration::from_secs(1);
 /// A `Describe` request holds a version.
 const DESCRIBE_MAX: usize = 4096;
 
@@ -149,25 +151,31 @@ impl AgentTunnel {
         let mut draining = false;
         let mut streams = JoinSet::new();
         let tunnel = Arc::new(self.clone());
-        loop {
+        let ended = loop {
             tokio::select! {
                 accepted = connection.accept() => match accepted {
-                    Some(request) => {
-                        let (request, respond) = request.map_err(TunnelError::Http2)?;
+                    Some(Ok((request, respond))) => {
                         let call = Call { tunnel: tunnel.clone(), state: state.clone(), backends: backends.clone() };
                         streams.spawn(call.serve(request, respond));
                     }
-                    None if draining => return Ok(()),
-                    None => return Err(TunnelError::Closed),
+                    Some(Err(error)) => break Err(TunnelError::Http2(error)),
+                    None if draining => break Ok(()),
+                    None => break Err(TunnelError::Closed),
                 },
                 Some(_) = streams.join_next() => {}
-                silent = &mut death => return Err(TunnelError::PeerSilent(silent)),
+                silent = &mut death => break Err(TunnelError::PeerSilent(silent)),
                 () = &mut drain, if !draining => {
                     draining = true;
                     connection.graceful_shutdown();
                 }
             }
-        }
+        };
+        // Without its connection every stream fails by itself, and tells of its end.
+        drop(connection);
+        let last_streams = async { while streams.join_next().await.is_some() {} };
+        // A stream that hangs on is dropped, which resets it.
+        timeout(LAST_STREAMS, last_streams).await.ok();
+        ended
     }
 
     fn builder(&self) -> h2::server::Builder {

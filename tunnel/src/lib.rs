@@ -51,6 +51,8 @@ pub use socket::{Close, Socket};
 pub const ALPN_TUNNEL: &[u8] = b"culvert-tunnel/1";
 /// ALPN of ordinary gRPC on the agent port: `culvert.enroll.v1`.
 pub const ALPN_ENROLL: &[u8] = b"h2";
+/// What a proxy writes in place of HTTP/2's preface when it refuses an agent: this, the reason, and a line feed.
+pub const REFUSED: &str = "REFUSED ";
 /// The name in every proxy's certificate. Agents verify it whatever host they dialled, so NAT, load balancers and
 /// forwarders in front of a proxy need nothing.
 pub const PROXY_SERVER_NAME: &str = "culvert-proxy";
