@@ -72,7 +72,7 @@ impl Advertised {
         };
         let assumed = Advertise { host: host.to_string(), port: self.agent_listen.port() };
         let note = format!(
-            "agents are told to dial {assumed}, this host's main address: if they reach it by another, start the proxy with --advertise HOST:PORT"
+            "agents are told to dial {assumed}, as no --advertise is given: if they reach this proxy by another name or address, start it with --advertise HOST:PORT"
         );
         (vec![assumed], Some(note))
     }

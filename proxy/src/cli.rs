@@ -78,7 +78,10 @@ impl TokenCommand {
                 println!("{}", join_command(&created)?);
             }
             Self::List => print!("{}", token_table(&client.list_tokens().await?)),
-            Self::Revoke { id } => client.revoke_token(id).await?,
+            Self::Revoke { id } => {
+                client.revoke_token(id).await?;
+                println!("token {id} is revoked");
+            }
         }
         Ok(())
     }
@@ -90,7 +93,10 @@ impl NodeCommand {
         let mut client = Client::connect(control_socket).await?;
         match self {
             Self::List => print!("{}", node_table(&client.list_nodes().await?)),
-            Self::Remove { node } => client.remove_node(node).await?,
+            Self::Remove { node } => {
+                client.remove_node(node).await?;
+                println!("{node} is removed: its certificates and tokens are revoked and its tunnels closed");
+            }
         }
         Ok(())
     }

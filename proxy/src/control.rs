@@ -161,6 +161,7 @@ impl Control {
 
     /// Revokes first: whatever fails afterwards, the node is out.
     fn remove(&self, node: &NodeName) -> Result<(), Status> {
+        let _admission = self.trust.admission();
         if !self.directory.contains(node) {
             return Err(refused(&DirectoryError::UnknownNode { node: node.clone() }.into()));
         }

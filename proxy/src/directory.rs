@@ -28,7 +28,7 @@ pub(crate) use destination::{Destination, ResolveError, Target};
 pub(crate) use file::FileError;
 pub(crate) use node::{InvalidNode, never_a_nodes};
 pub(crate) use sources::Removal;
-use sources::Sources;
+use sources::{Refreshed, Sources};
 pub(crate) use view::{AddressView, NodeView, Routing, Zone};
 use view::{Difference, View};
 pub(crate) use vips::{VipError, VipRanges};
@@ -121,8 +121,7 @@ impl Directory {
     /// Reads the state and the file. A broken file is reported by [`Self::file_problem`]; its last good version is used.
     pub(crate) fn open(config: &DirectoryConfig) -> Result<Self, DirectoryError> {
         let sources = Sources::open(config, host_addresses()?)?;
-        let online = BTreeSet::new();
-        let published = Published { revision: 1, view: sources.view(&online), online };
+        let published = Published { revision: 1, view: sources.view(), online: BTreeSet::new() };
         Ok(Self(Arc::new(Shared {
             sources: Mutex::new(sources),
             published: RwLock::new(published),
@@ -152,7 +151,7 @@ impl Directory {
 
     /// Says whether an agent of the node has a tunnel.
     pub(crate) fn set_online(&self, node: &NodeName, online: bool) {
-        let mut published = self.publish();
+        let mut published = self.published_mut();
         if online {
             published.online.insert(node.clone());
         } else {
@@ -165,12 +164,12 @@ impl Directory {
 
     /// Adds the node, or changes what is given: no addresses or no ports leave those that it has. On disk when this returns.
     pub(crate) fn put(&self, node: &NodeName, addresses: Vec<IpAddr>, ports: Vec<u16>) -> Result<(), DirectoryError> {
-        self.change(|sources| sources.put(node, addresses, ports)).map(drop)
+        self.change(|sources| sources.put(node, addresses, ports))
     }
 
     /// Removes what `token create` made of the node; the file may still describe it.
     pub(crate) fn remove(&self, node: &NodeName) -> Result<Removal, DirectoryError> {
-        self.change(|sources| sources.remove(node)).map(|(removal, _)| removal)
+        self.change(|sources| sources.remove(node))
     }
 
     /// A snapshot, then what changes, from here on.
@@ -213,16 +212,14 @@ impl Directory {
         let host = match host_addresses() {
             Ok(host) => host,
             Err(error) => {
-                tracing::warn!(error = %anyhow::Error::new(error), "the host's addresses are unknown");
+                tracing::warn!(error = format!("{:#}", anyhow::Error::new(error)), "the host's addresses are unknown");
                 return Vec::new();
             }
         };
-        match self.change(|sources| sources.refresh(host)) {
-            Ok(((), gone)) => gone,
-            Err(error) => {
-                tracing::error!(error = format!("{:#}", anyhow::Error::new(error)), "directory not refreshed");
-                Vec::new()
-            }
+        let mut sources = self.sources();
+        match sources.refresh(host) {
+            Refreshed::Changed => self.publish(&sources),
+            Refreshed::Unchanged => Vec::new(),
         }
     }
 
@@ -235,19 +232,26 @@ impl Directory {
         directory
     }
 
-    fn change<T>(
-        &self,
-        edit: impl FnOnce(&mut Sources) -> Result<T, DirectoryError>,
-    ) -> Result<(T, Vec<NodeName>), DirectoryError> {
+    fn change<T>(&self, edit: impl FnOnce(&mut Sources) -> Result<T, DirectoryError>) -> Result<T, DirectoryError> {
         let mut sources = self.sources();
         let answer = edit(&mut sources)?;
-        let mut published = self.publish();
-        let view = sources.view(&published.online);
+        self.publish(&sources);
+        Ok(answer)
+    }
+
+    /// Shows everybody what the sources say now. Returns the nodes that are gone.
+    fn publish(&self, sources: &Sources) -> Vec<NodeName> {
+        // The long part of it, while others go on resolving.
+        let mut view = sources.view();
+        let mut published = self.published_mut();
+        for node in &published.online {
+            view.set_online(node, true);
+        }
         let difference = view.since(&published.view);
         published.view = view;
         let gone = difference.removed.clone();
         self.announce(&mut published, difference);
-        Ok((answer, gone))
+        gone
     }
 
     fn announce(&self, published: &mut Published, difference: Difference) {
@@ -268,7 +272,7 @@ impl Directory {
         self.0.published.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn publish(&self) -> RwLockWriteGuard<'_, Published> {
+    fn published_mut(&self) -> RwLockWriteGuard<'_, Published> {
         self.0.published.write().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,7 +1,7 @@
 //! `culvert.enroll.v1`: how an agent comes by its certificate, and by its next.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use culvert_tunnel::NodeName;
 use culvert_tunnel::proto::enroll::enroll_server::{Enroll as Service, EnrollServer};
@@ -11,6 +11,8 @@ use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 
 use crate::authority::{CsrError, ProvenKey};
+use crate::clock::UnixTime;
+use crate::directory::Directory;
 use crate::identity::{IdentityError, Purpose};
 use crate::tokens::{TokenError, TokenText, Tokens, TokensError};
 use crate::trust::{Trust, TrustError};
@@ -19,6 +21,8 @@ use crate::trust::{Trust, TrustError};
 const MAX_REQUEST_BYTES: usize = 16 << 10;
 /// Requests worked on at once: each costs a signature and a write to disk; more wait for their turn.
 const MAX_CONCURRENT: usize = 16;
+/// Refusals that are logged; the others are counted.
+const MAX_LINES_PER_SECOND: u32 = 10;
 
 /// The client's certificates as verified in the TLS handshake, the client's own first; empty if it showed none.
 #[derive(Clone, Debug, Default)]
@@ -48,13 +52,14 @@ pub(crate) enum EnrollError {
 pub(crate) struct Enroll {
     trust: Trust,
     tokens: Tokens,
+    directory: Directory,
     turns: Arc<Semaphore>,
+    refusals: Arc<LogBudget>,
 }
 
 /// The service with its limits. Each request needs the extensions [`PeerChain`] and [`ClientAddr`].
 pub(crate) fn service(trust: Trust, tokens: Tokens) -> EnrollServer<Enroll> {
-    let enroll = Enroll { trust, tokens, turns: Arc::new(Semaphore::new(MAX_CONCURRENT)) };
-    EnrollServer::new(enroll).max_decoding_message_size(MAX_REQUEST_BYTES)
+    EnrollServer::new(Enroll::new(trust, tokens)).max_decoding_message_size(MAX_REQUEST_BYTES)
 }
 
 #[tonic::async_trait]
@@ -74,6 +79,11 @@ impl Service for Enroll {
 }
 
 impl Enroll {
+    fn new(trust: Trust, tokens: Tokens) -> Self {
+        let (turns, refusals) = (Arc::new(Semaphore::new(MAX_CONCURRENT)), Arc::default());
+        Self { directory: trust.directory().clone(), trust, tokens, turns, refusals }
+    }
+
     /// Works away from the async threads, for it signs and writes to disk, and logs what came of it.
     async fn answer(
         &self,
@@ -95,8 +105,10 @@ impl Enroll {
             }
             Ok(Err(error)) => {
                 let (reason, status) = (error.reason(), error.status());
-                let error = format!("{:#}", anyhow::Error::new(error));
-                tracing::warn!(request, client.addr = client, reason, error, "certificate refused");
+                if let Some(suppressed) = self.refusals.spend(UnixTime::now()) {
+                    let error = format!("{:#}", anyhow::Error::new(error));
+                    tracing::warn!(request, client.addr = client, reason, error, suppressed, "certificate refused");
+                }
                 Err(status)
             }
             Err(_) => Err(Status::internal("the proxy gave up on the request: see its log")),
@@ -109,14 +121,21 @@ impl Enroll {
         // The cheap check first, so that strangers cannot make the proxy verify signatures.
         self.tokens.check(&token)?;
         let key = ProvenKey::from_csr(csr)?;
+        let _admission = self.trust.admission();
+        let node = self.tokens.check(&token)?;
+        if !self.directory.contains(&node) {
+            return Err(IdentityError::UnknownNode { node }.into());
+        }
         let node = self.tokens.redeem(&token, key.digest())?;
         self.certificate(node, &key)
     }
 
     fn renew_now(&self, chain: &[CertificateDer<'static>], csr: &[u8]) -> Result<Certificate, EnrollError> {
         self.trust.pin()?;
-        let node = self.trust.identify(chain, Purpose::Renew)?;
+        self.trust.identify(chain, Purpose::Renew)?;
         let key = ProvenKey::from_csr(csr)?;
+        let _admission = self.trust.admission();
+        let node = self.trust.identify(chain, Purpose::Renew)?;
         self.certificate(node, &key)
     }
 
@@ -128,6 +147,33 @@ impl Enroll {
             node: node.to_string(),
             server_name: self.trust.server_name().to_owned(),
         })
+    }
+}
+
+/// Lines that strangers may cause in the log: some for each second, then none.
+#[derive(Debug, Default)]
+struct LogBudget(Mutex<Spent>);
+
+#[derive(Debug, Default)]
+struct Spent {
+    second: UnixTime,
+    lines: u32,
+    suppressed: u64,
+}
+
+impl LogBudget {
+    /// Whether a line may be written now, and how many were not since the last one.
+    fn spend(&self, now: UnixTime) -> Option<u64> {
+        let mut spent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if spent.second != now {
+            (spent.second, spent.lines) = (now, 0);
+        }
+        if spent.lines == MAX_LINES_PER_SECOND {
+            spent.suppressed += 1;
+            return None;
+        }
+        spent.lines += 1;
+        Some(std::mem::take(&mut spent.suppressed))
     }
 }
 

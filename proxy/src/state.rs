@@ -2,6 +2,7 @@
 
 use std::fs::{File, TryLockError};
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -68,7 +69,7 @@ impl StateDir {
     /// Makes the directory, mode 0700, if it is missing, and takes its lock.
     pub(crate) fn open(path: &Path) -> Result<Self, StateError> {
         let failed = |source| StateError::Make { path: path.to_owned(), source };
-        std::fs::DirBuilder::new().recursive(true).create(path).map_err(failed)?;
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
         let lock_path = path.join("lock");
         let lock = File::options().create(true).truncate(false).write(true).open(lock_path).map_err(failed)?;
         match lock.try_lock() {

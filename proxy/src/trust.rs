@@ -4,6 +4,7 @@ mod handshake;
 mod ledger;
 mod source;
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use arc_swap::ArcSwap;
 use culvert_daemon::Drain;
 use culvert_tunnel::NodeName;
 use rustls::ServerConfig;
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, ServerName};
 
 use crate::authority::{AuthorityError, ProvenKey};
 use crate::clock::UnixTime;
@@ -28,6 +29,9 @@ const CERTIFICATES: StateFile =
     StateFile { name: "certificates.json", what: "the revocations of removed nodes' certificates" };
 /// How often given files are looked at, and whether the proxy's own certificate is due.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Certificates hold whole seconds, and no calendar is certain beyond some years.
+const LIFETIMES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3650 * 24 * 3600);
 
 /// What trust is made of.
 #[derive(Clone, Debug)]
@@ -56,6 +60,10 @@ pub(crate) enum TrustError {
     Verifier { what: String, source: rustls::server::VerifierBuilderError },
     #[error("the certificate in {file} is not for the name {name:?}: give a name that it has with --server-name")]
     ServerName { file: String, name: String },
+    #[error("{0:?} is no server name: give a DNS name with --server-name")]
+    ServerNameText(String),
+    #[error("a certificate lifetime of {} s is not possible: --certificate-lifetime takes 1s to 3650d", .0.as_secs())]
+    Lifetime(Duration),
     #[error(
         "this proxy uses ready certificates (--tls-cert, --tls-key, --agent-ca) and cannot make any: give the agent its certificate with --cert, --key and --ca, or start the proxy with --ca-cert and --ca-key"
     )]
@@ -81,11 +89,18 @@ struct Shared {
     agent_config: ArcSwap<ServerConfig>,
     material: Mutex<Material>,
     ledger: Mutex<Ledger>,
+    admission: Mutex<()>,
 }
 
 impl Trust {
     /// Reads or makes what the source says.
     pub(crate) fn open(config: TrustConfig, directory: Directory) -> Result<Self, TrustError> {
+        if !LIFETIMES.contains(&config.certificate_lifetime) {
+            return Err(TrustError::Lifetime(config.certificate_lifetime));
+        }
+        if !matches!(ServerName::try_from(config.server_name.as_str()), Ok(ServerName::DnsName(_))) {
+            return Err(TrustError::ServerNameText(config.server_name));
+        }
         let now = UnixTime::now();
         let mut ledger: Ledger = config.state.read(CERTIFICATES)?.unwrap_or_default();
         ledger.prune(now);
@@ -94,7 +109,8 @@ impl Trust {
         let identity = ServerIdentity::new(certificate).map_err(tls)?;
         let agent_config = ArcSwap::from_pointee(agent_config(&config, &identity, &material)?);
         let (material, ledger) = (Mutex::new(material), Mutex::new(ledger));
-        Ok(Self(Arc::new(Shared { config, directory, identity, agent_config, material, ledger })))
+        let admission = Mutex::default();
+        Ok(Self(Arc::new(Shared { config, directory, identity, agent_config, material, ledger, admission })))
     }
 
     /// For the agent port: take it anew for each connection, for it changes with the files it is made of.
@@ -129,6 +145,11 @@ impl Trust {
         Ok(node)
     }
 
+    /// Held while somebody is admitted or a node removed, so that no certificate is made of what was true a moment ago.
+    pub(crate) fn admission(&self) -> MutexGuard<'_, ()> {
+        self.0.admission.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Makes a certificate for the node. It is noted on disk before anybody has it.
     pub(crate) fn issue(&self, node: &NodeName, key: &ProvenKey) -> Result<Issued, TrustError> {
         let now = UnixTime::now();
@@ -154,6 +175,11 @@ impl Trust {
     /// What agents check when they join; an error if this proxy cannot enrol any.
     pub(crate) fn pin(&self) -> Result<String, TrustError> {
         self.material().authority().map(crate::authority::Authority::pin).ok_or(TrustError::NoAuthority)
+    }
+
+    /// The directory that says which nodes there are.
+    pub(crate) fn directory(&self) -> &Directory {
+        &self.0.directory
     }
 
     /// The name in the proxy's certificate that agents verify.

@@ -44,6 +44,13 @@ pub(crate) enum Removal {
     StillInFile(PathBuf),
 }
 
+/// Whether there may be something new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refreshed {
+    Unchanged,
+    Changed,
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Stored {
@@ -96,19 +103,18 @@ impl Sources {
         let protected = Protected { ranges: config.protect.clone(), host: BTreeSet::new() };
         let mut sources = Self { state: config.state.clone(), zone: config.zone.clone(), protected, stored, file };
         sources.load_last_good();
-        sources.refresh(host)?;
+        sources.refresh(host);
         sources.commit(sources.stored.nodes.clone(), sources.declared().clone())?;
         Ok(sources)
     }
 
-    pub(super) fn view(&self, online: &BTreeSet<NodeName>) -> View {
+    pub(super) fn view(&self) -> View {
         View::new(&Given {
             nodes: &merged(&self.stored.nodes, self.declared()),
             declared: self.declared(),
             protected: &self.protected,
             vips: &self.stored.vips,
             ranges: self.stored.ranges,
-            online,
             zone: &self.zone,
         })
     }
@@ -160,19 +166,20 @@ impl Sources {
     }
 
     /// Takes up the file if its text has changed, and the host's addresses.
-    pub(super) fn refresh(&mut self, host: BTreeSet<IpAddr>) -> Result<(), DirectoryError> {
+    pub(super) fn refresh(&mut self, host: BTreeSet<IpAddr>) -> Refreshed {
+        let hosts = if self.protected.host == host { Refreshed::Unchanged } else { Refreshed::Changed };
         self.protected.host = host;
-        let Some(file) = &mut self.file else { return Ok(()) };
+        let Some(file) = &mut self.file else { return hosts };
         let read = file::read(&file.path);
         let unchanged = read.as_ref().is_ok_and(|text| file.text.as_ref() == Some(text));
         if unchanged {
             file.problem = None;
-            return Ok(());
+            return hosts;
         }
         let path = file.path.clone();
         let outcome = read.map_err(DirectoryError::from).and_then(|text| self.take_up(text, &path));
         self.report(outcome);
-        Ok(())
+        Refreshed::Changed
     }
 
     fn take_up(&mut self, text: String, path: &Path) -> Result<(), DirectoryError> {

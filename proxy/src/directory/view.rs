@@ -1,6 +1,6 @@
 //! The directory as everybody else sees it: computed whole from the nodes, and the answers it gives. Pure.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
@@ -104,12 +104,11 @@ pub(crate) struct Given<'a> {
     pub(crate) protected: &'a Protected,
     pub(crate) vips: &'a Vips,
     pub(crate) ranges: VipRanges,
-    pub(crate) online: &'a BTreeSet<NodeName>,
     pub(crate) zone: &'a Zone,
 }
 
 impl View {
-    /// Nodes without a VIP are left out: the caller allocates first.
+    /// All nodes are offline at first. Those without a VIP are left out: the caller allocates before.
     pub(crate) fn new(given: &Given<'_>) -> Self {
         let addresses = address_states(given.nodes, given.protected);
         let mut nodes = BTreeMap::new();
@@ -124,7 +123,7 @@ impl View {
                 vip4: vip.v4,
                 vip6: vip.v6,
                 ports: spec.ports.clone(),
-                online: given.online.contains(name),
+                online: false,
                 source: if given.declared.contains_key(name) { Source::File } else { Source::TokenCreate },
             };
             nodes.insert(name.clone(), view);
@@ -213,6 +212,8 @@ fn address_view(ip: IpAddr, state: &AddressState) -> AddressView {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::clock::UnixTime;
 
@@ -231,7 +232,6 @@ mod tests {
             protected: &Protected { ranges: vec![protect], host: BTreeSet::new() },
             vips: &vips,
             ranges,
-            online: &BTreeSet::new(),
             zone: &"Edge.Internal.".parse().unwrap(),
         })
     }

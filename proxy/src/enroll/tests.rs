@@ -36,7 +36,7 @@ impl Site {
         };
         let trust = Trust::open(config, directory.clone()).unwrap();
         let tokens = Tokens::open(state, DAY).unwrap();
-        let enroll = Enroll { trust: trust.clone(), tokens: tokens.clone(), turns: Arc::new(Semaphore::new(1)) };
+        let enroll = Enroll::new(trust.clone(), tokens.clone());
         Self { enroll, directory, tokens, trust, _path: path }
     }
 
@@ -135,6 +135,24 @@ async fn a_bad_signing_request_does_not_use_the_token_up() {
     refused(site.join(&token, forged).await, Code::InvalidArgument, "signature of its own");
     refused(site.join(&token, vec![0; 9000]).await, Code::InvalidArgument, "9000 bytes");
     site.join(&token, csr(&pair)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_token_of_a_node_that_is_gone_is_refused_and_not_used_up() {
+    let site = Site::new();
+    let pair = KeyPair::generate().unwrap();
+    let token = site.token();
+    site.directory.remove(&edge_1()).unwrap();
+    refused(site.join(&token, csr(&pair)).await, Code::PermissionDenied, "has no node edge-1");
+    site.directory.put(&edge_1(), Vec::new(), Vec::new()).unwrap();
+    site.join(&token, csr(&pair)).await.unwrap();
+}
+
+#[test]
+fn strangers_cannot_flood_the_log() {
+    let (budget, now) = (LogBudget::default(), UnixTime::from_seconds(1));
+    assert_eq!((0..100).filter_map(|_| budget.spend(now)).count(), 10);
+    assert_eq!(budget.spend(UnixTime::from_seconds(2)), Some(90));
 }
 
 #[tokio::test]

@@ -205,6 +205,20 @@ fn a_node_that_the_directory_lacks_is_nobody() {
 }
 
 #[test]
+fn impossible_settings_are_refused_with_the_flag() {
+    let site = Site::embedded();
+    let Site { directory, trust, path } = site;
+    drop(trust);
+    let open = |change: &dyn Fn(&mut TrustConfig)| {
+        let mut config = config(path.path(), TrustSource::Embedded);
+        change(&mut config);
+        Trust::open(config, directory.clone()).unwrap_err().to_string()
+    };
+    assert!(open(&|config| config.certificate_lifetime = Duration::ZERO).contains("--certificate-lifetime"));
+    assert!(open(&|config| config.server_name = "10.0.0.1".into()).contains("--server-name"));
+}
+
+#[test]
 fn the_proxys_own_certificate_is_renewed_before_it_ends() {
     let site = Site::embedded();
     let present = || site.trust.0.identity.present().cert[0].clone();
