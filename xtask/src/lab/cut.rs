@@ -23,7 +23,10 @@ impl Cut {
         let (router, link) = (lab.name().netns(network::INTERNET), place.router_link());
         let table = format!("cut_{link}");
         let rules = format!(
-            "table inet {table} {{ chain drop_all {{ type filter hook forward priority filter; iifname \"{link}\" drop; oifname \"{link}\" drop; }} }}"
+            "add table inet {table}
+             add chain inet {table} drop_all {{ type filter hook forward priority filter; }}
+             add rule inet {table} drop_all iifname {link} drop
+             add rule inet {table} drop_all oifname {link} drop\n"
         );
         network::nft(&router, &rules)?;
         Ok(Self { router, table })

@@ -1,7 +1,7 @@
 //! Clients of one connection.
 
 use std::fmt;
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
 
 use super::{PATIENCE, bytes};
@@ -36,23 +36,18 @@ pub(super) fn connect(target: &str) -> Result<TcpStream, Failure> {
     Ok(stream)
 }
 
-/// Sends a text, ends its direction, returns what comes back.
+/// Sends a text, ends its direction, returns what comes back. Without a text it listens for the first line.
 pub(super) fn talk(target: &str, text: &[u8]) -> Outcome {
     let mut stream = connect(target)?;
-    stream.write_all(text).map_err(Failure::of("write"))?;
-    if !text.is_empty() {
-        stream.shutdown(Shutdown::Write).map_err(Failure::of("shutdown"))?;
-    }
-    let mut answer = Vec::new();
+    let mut answer = String::new();
     if text.is_empty() {
-        // A server that speaks first is heard without a word from here.
-        let mut first = [0; 256];
-        let count = stream.read(&mut first).map_err(Failure::of("read"))?;
-        answer.extend_from_slice(&first[..count]);
+        BufReader::new(stream).read_line(&mut answer).map_err(Failure::of("read"))?;
     } else {
-        stream.read_to_end(&mut answer).map_err(Failure::of("read"))?;
+        stream.write_all(text).map_err(Failure::of("write"))?;
+        stream.shutdown(Shutdown::Write).map_err(Failure::of("shutdown"))?;
+        stream.read_to_string(&mut answer).map_err(Failure::of("read"))?;
     }
-    Ok(String::from_utf8_lossy(&answer).trim_end().to_owned())
+    Ok(answer.trim_end().to_owned())
 }
 
 /// Reads all that the server sends.

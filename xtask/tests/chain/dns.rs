@@ -50,7 +50,7 @@ fn question(name: &str, kind: u16) -> Vec<u8> {
     packet
 }
 
-/// The answers begin behind the repeated question; each name in them is one compressed pointer.
+/// The answers begin behind the repeated question.
 fn read(packet: &[u8], question: usize) -> Result<Answer> {
     ensure!(packet.len() >= question, "a cut answer: {packet:?}");
     let count = packet[7];
@@ -63,12 +63,10 @@ fn read(packet: &[u8], question: usize) -> Result<Answer> {
     }
     let (mut at, mut addresses) = (question, Vec::new());
     for _ in 0..count {
-        ensure!(
-            packet.get(at).is_some_and(|byte| byte & 0xc0 == 0xc0),
-            "an answer with an uncompressed name: {packet:?}"
-        );
-        let data = at + 12;
-        let length = usize::from(u16::from_be_bytes([packet[at + 10], packet[at + 11]]));
+        at = behind_name(packet, at).context("a cut name")?;
+        ensure!(packet.len() >= at + 10, "a cut record: {packet:?}");
+        let data = at + 10;
+        let length = usize::from(u16::from_be_bytes([packet[at + 8], packet[at + 9]]));
         let bytes = packet.get(data..data + length).context("a cut record")?;
         match <[u8; 4]>::try_from(bytes) {
             Ok(v4) => addresses.push(IpAddr::from(Ipv4Addr::from(v4))),
@@ -77,4 +75,15 @@ fn read(packet: &[u8], question: usize) -> Result<Answer> {
         at = data + length;
     }
     Ok(Answer::Addresses(addresses))
+}
+
+/// Where a name ends: behind its empty label, or behind a pointer.
+fn behind_name(packet: &[u8], mut at: usize) -> Option<usize> {
+    loop {
+        match *packet.get(at)? {
+            0 => return Some(at + 1),
+            length if length & 0xc0 == 0xc0 => return Some(at + 2),
+            length => at += usize::from(length) + 1,
+        }
+    }
 }

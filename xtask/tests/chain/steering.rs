@@ -162,7 +162,7 @@ fn uninstall_leaves_nothing() {
         world.culvert.redirector.terminate(Duration::from_secs(10))?;
         let state = cloud.file("redirector").display().to_string();
         cloud.output(xtask::workspace::binary("culvert-redirector"), ["uninstall", "--state-dir", &state])?;
-        let pins = cloud.output("find", ["/sys/fs/bpf", "-mindepth", "1"])?;
+        let pins = cloud.output("find", ["/sys/fs/bpf", "-name", "*culvert*"])?;
         ensure!(pins.is_empty(), "pins: {pins}");
         let tables = cloud.output("nft", ["list", "tables"])?;
         ensure!(!tables.contains("culvert"), "tables: {tables}");
@@ -177,7 +177,7 @@ fn uninstall_leaves_nothing() {
 #[test]
 fn steering_goes_to_the_listener_of_the_node_s_own_address() {
     world::with(&[Place::Edge1], Options::default(), |world| {
-        let held = world.held_client(&["hold", &format!("edge-1:{}", world::ECHO), "1"])?;
+        let held = world.held_client(&["hold", &format!("10.0.3.7:{}", world::ECHO), "1"])?;
         held.expect("held")?;
         let sockets =
             world.lab.site(Place::Cloud).output("ss", ["-Htn", "state", "established", "dst", "203.0.113.1"])?;
