@@ -14,7 +14,7 @@ use culvert_tunnel::proto::control as proto;
 use culvert_tunnel::{NodeName, PROXY_SERVER_NAME};
 
 use crate::clock::UnixTime;
-use client::Client;
+pub(crate) use client::Client;
 use table::table;
 
 /// Makes, lists and revokes the one-time tokens by which agents join.

@@ -91,3 +91,50 @@ fn routing(routing: Routing) -> proto::Routing {
         Routing::Protected => proto::Routing::Protected,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use culvert_tunnel::proto::directory::directory_client::DirectoryClient;
+    use hyper_util::rt::TokioIo;
+    use tokio::net::UnixStream;
+    use tonic::transport::Endpoint;
+
+    use super::*;
+    use crate::local_socket::Access;
+
+    #[tokio::test]
+    async fn a_redirector_sees_a_snapshot_then_changes_and_the_end_with_the_drain() {
+        let path = tempfile::tempdir().unwrap();
+        let edge_1: culvert_tunnel::NodeName = "edge-1".parse().unwrap();
+        let directory = Directory::for_tests(&path.path().join("state"), std::slice::from_ref(&edge_1));
+        let drain = Drain::default();
+        let at = path.path().join("directory.sock");
+        let socket = LocalSocket::bind(&at, Access::Owner).unwrap();
+        let watched = async {
+            let connector = tower::service_fn(move |_| {
+                let at = at.clone();
+                async move { UnixStream::connect(at).await.map(TokioIo::new) }
+            });
+            let channel = Endpoint::from_static("http://directory").connect_with_connector(connector).await.unwrap();
+            let request = proto::WatchRequest { version: "0.1.0".into() };
+            let mut updates = DirectoryClient::new(channel).watch(request).await.unwrap().into_inner();
+            let snapshot = updates.message().await.unwrap().unwrap();
+            directory.put(&edge_1, vec!["10.0.3.7".parse().unwrap()], vec![9100]).unwrap();
+            let changed = updates.message().await.unwrap().unwrap();
+            directory.remove(&edge_1).unwrap();
+            let removed = updates.message().await.unwrap().unwrap();
+            drain.begin();
+            (snapshot, changed, removed, updates.message().await.unwrap())
+        };
+        let (served, (snapshot, changed, removed, end)) =
+            tokio::join!(serve(socket, directory.clone(), drain.clone()), watched);
+        served.unwrap();
+        let ranges = snapshot.snapshot.unwrap();
+        assert_eq!((ranges.vip4.as_str(), ranges.vip6.as_str()), ("198.18.0.0/15", "fd00:c::/64"));
+        assert_eq!((snapshot.nodes[0].vip4.as_str(), snapshot.nodes[0].vip6.as_str()), ("198.18.0.1", "fd00:c::1"));
+        assert_eq!((changed.snapshot, changed.nodes[0].ports.as_slice()), (None, &[9100][..]));
+        assert_eq!(changed.nodes[0].addresses[0].routing(), proto::Routing::Routed);
+        assert_eq!((removed.removed, removed.revision), (vec!["edge-1".to_owned()], changed.revision + 1));
+        assert_eq!(end, None);
+    }
+}

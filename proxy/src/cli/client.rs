@@ -18,10 +18,10 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
 /// A connection to the running proxy.
-pub(super) struct Client(ControlClient<Channel>);
+pub(crate) struct Client(ControlClient<Channel>);
 
 impl Client {
-    pub(super) async fn connect(socket: &Path) -> Result<Self> {
+    pub(crate) async fn connect(socket: &Path) -> Result<Self> {
         // Tried first on its own, for tonic would hide the cause.
         drop(UnixStream::connect(socket).await.map_err(|error| explained(socket, error))?);
         let path: PathBuf = socket.to_owned();
@@ -37,29 +37,29 @@ impl Client {
         Ok(Self(ControlClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES)))
     }
 
-    pub(super) async fn list_nodes(&mut self) -> Result<Vec<proto::NodeStatus>> {
+    pub(crate) async fn list_nodes(&mut self) -> Result<Vec<proto::NodeStatus>> {
         let answer = self.0.list_nodes(proto::ListNodesRequest {}).await;
         Ok(answer.map_err(|status| refusal(&status))?.into_inner().nodes)
     }
 
-    pub(super) async fn remove_node(&mut self, node: &NodeName) -> Result<()> {
+    pub(crate) async fn remove_node(&mut self, node: &NodeName) -> Result<()> {
         let answer = self.0.remove_node(proto::RemoveNodeRequest { name: node.to_string() }).await;
         answer.map(drop).map_err(|status| refusal(&status))
     }
 
-    pub(super) async fn create_token(
+    pub(crate) async fn create_token(
         &mut self,
         request: proto::CreateTokenRequest,
     ) -> Result<proto::CreateTokenResponse> {
         Ok(self.0.create_token(request).await.map_err(|status| refusal(&status))?.into_inner())
     }
 
-    pub(super) async fn list_tokens(&mut self) -> Result<Vec<proto::TokenStatus>> {
+    pub(crate) async fn list_tokens(&mut self) -> Result<Vec<proto::TokenStatus>> {
         let answer = self.0.list_tokens(proto::ListTokensRequest {}).await;
         Ok(answer.map_err(|status| refusal(&status))?.into_inner().tokens)
     }
 
-    pub(super) async fn revoke_token(&mut self, id: &str) -> Result<()> {
+    pub(crate) async fn revoke_token(&mut self, id: &str) -> Result<()> {
         let answer = self.0.revoke_token(proto::RevokeTokenRequest { id: id.to_owned() }).await;
         answer.map(drop).map_err(|status| refusal(&status))
     }

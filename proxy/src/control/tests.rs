@@ -6,6 +6,7 @@ use tempfile::TempDir;
 use tonic::Code;
 
 use super::*;
+use crate::cli::Client;
 use crate::directory::DirectoryConfig;
 use crate::identity::Purpose;
 use crate::state::StateDir;
@@ -142,4 +143,28 @@ async fn tokens_are_listed_without_their_secrets_and_revoked_by_id() {
     control.revoke_token(revoke(&token.id)).await.unwrap();
     assert_eq!(list().await.state, "revoked");
     refused(control.revoke_token(revoke("nothing")).await, Code::NotFound, "there is no token nothing");
+}
+
+#[tokio::test]
+async fn operators_reach_the_proxy_through_its_socket() {
+    let (path, control, _) = control(None);
+    let at = path.path().join("control.sock");
+    let socket = LocalSocket::bind(&at, crate::local_socket::Access::Owner).unwrap();
+    let drain = Drain::default();
+    let asked = async {
+        let mut client = Client::connect(&at).await.unwrap();
+        let created = client.create_token(wish("edge-1", &["10.0.3.7"]).into_inner()).await.unwrap();
+        let listed = (client.list_nodes().await.unwrap(), client.list_tokens().await.unwrap());
+        let refusal = client.revoke_token("nothing").await.unwrap_err().to_string();
+        client.remove_node(&"edge-1".parse().unwrap()).await.unwrap();
+        drain.begin();
+        (created, listed, refusal)
+    };
+    let (served, (created, (nodes, tokens), refusal)) = tokio::join!(serve(socket, control, drain.clone()), asked);
+    served.unwrap();
+    assert!(created.token.contains(&tokens[0].id));
+    assert_eq!((nodes[0].name.as_str(), tokens[0].node.as_str()), ("edge-1", "edge-1"));
+    assert_eq!(refusal, "there is no token nothing: see `culvert-proxy token list`");
+    let error = Client::connect(&at).await.err().unwrap().to_string();
+    assert!(error.contains("control.sock") && error.contains("is culvert-proxy running"), "{error}");
 }
