@@ -14,7 +14,7 @@ pub use python::interpreter as python_with_grpc;
 pub use unpacked::Unpacked;
 
 /// Programs that tests and the demo call, and the Debian package each is in.
-const PROGRAMS: [(&str, &str); 13] = [
+const PROGRAMS: [(&str, &str); 14] = [
     ("nft", "nftables"),
     ("bpftool", "bpftool"),
     ("ip", "iproute2"),
@@ -24,6 +24,7 @@ const PROGRAMS: [(&str, &str); 13] = [
     ("cc", "gcc"),
     ("nsenter", "util-linux"),
     ("unshare", "util-linux"),
+    ("setpriv", "util-linux"),
     ("sysctl", "procps"),
     ("mount", "mount"),
     ("hostname", "hostname"),

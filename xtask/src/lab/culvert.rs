@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::Lab;
 use super::place::Place;
 use super::process::Process;
+use super::site::Site;
 use crate::{wait, workspace};
 
 /// Ports of the admin listeners on loopback (DESIGN §9).
@@ -216,9 +217,22 @@ impl<'lab> Culvert<'lab> {
     }
 }
 
+/// What the units in `deploy/systemd` leave to the programs, in the words of setpriv.
+const PROXY_CAPABILITIES: &str = "-all,+bpf";
+const REDIRECTOR_CAPABILITIES: &str = "-all,+bpf,+net_admin,+net_bind_service";
+const AGENT_CAPABILITIES: &str = "-all";
+
+/// One of the project's programs with no more powers than its unit gives it.
+fn confined(site: &Site, capabilities: &str, program: &str) -> Command {
+    let mut command = site.command("setpriv");
+    command.args(["--no-new-privs", "--inh-caps", "-all", "--bounding-set", capabilities, "--"]);
+    command.arg(workspace::binary(program));
+    command
+}
+
 fn start_proxy(lab: &Lab, options: &Options) -> Result<Process> {
     let cloud = lab.site(Place::Cloud);
-    let mut command = cloud.command(workspace::binary("culvert-proxy"));
+    let mut command = confined(cloud, PROXY_CAPABILITIES, "culvert-proxy");
     command.args(["--advertise", PROXY_FOR_AGENTS, "--state-dir"]).arg(cloud.file("proxy"));
     for socket in ["connect", "directory", "control"] {
         command.arg(format!("--{socket}-socket")).arg(cloud.file(&format!("{socket}.sock")));
@@ -228,7 +242,7 @@ fn start_proxy(lab: &Lab, options: &Options) -> Result<Process> {
 
 fn start_redirector(lab: &Lab, options: &Options) -> Result<Process> {
     let cloud = lab.site(Place::Cloud);
-    let mut command = cloud.command(workspace::binary("culvert-redirector"));
+    let mut command = confined(cloud, REDIRECTOR_CAPABILITIES, "culvert-redirector");
     command
         .arg("--cgroup")
         .arg(cloud.cgroup())
@@ -244,7 +258,7 @@ fn start_redirector(lab: &Lab, options: &Options) -> Result<Process> {
 
 fn start_agent(lab: &Lab, place: Place, options: &Options) -> Result<Process> {
     let site = lab.site(place);
-    let mut command = site.command(workspace::binary("culvert-agent"));
+    let mut command = confined(site, AGENT_CAPABILITIES, "culvert-agent");
     command.arg("--state-dir").arg(site.file("agent"));
     for port in DEFAULT_PORTS.iter().chain(&options.ports) {
         command.args(["--port", &port.to_string()]);

@@ -21,7 +21,9 @@ fn the_readme_has_every_flag_of_every_program_and_no_other() -> Result<()> {
     for (program, subcommands) in PROGRAMS {
         let mut help = String::new();
         for words in std::iter::once(&"").chain(subcommands) {
-            help += &workspace::output(Command::new(workspace::binary(program)).args(words.split_whitespace()).arg("--help"))?;
+            help += &workspace::output(
+                Command::new(workspace::binary(program)).args(words.split_whitespace()).arg("--help"),
+            )?;
         }
         let section = section(&readme, &format!("### {program}"))?;
         let (real, written) = (flags(&help), flags(section));

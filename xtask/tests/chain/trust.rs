@@ -36,7 +36,10 @@ fn a_certificate_for_a_node_that_nobody_added_is_refused() {
         let folder = lab.site(Place::Cloud).file("operator-ca");
         authority(&folder)?;
         let [cert, key] = ["ca.crt", "ca.key"].map(|file| folder.join(file).display().to_string());
-        let options = world::with_ports(Options { proxy: vec!["--ca-cert".into(), cert, "--ca-key".into(), key], ..Options::default() };
+        let options = world::with_ports(Options {
+            proxy: vec!["--ca-cert".into(), cert, "--ca-key".into(), key],
+            ..Options::default()
+        });
         let backends = world::serve(lab, Place::Edge1)?;
         let culvert = Culvert::start(lab, EDGE, options)?;
         let world = World::of(lab, culvert, vec![backends]);

@@ -60,7 +60,8 @@ pub(crate) fn in_lab(test: impl FnOnce(&Lab) -> Result<()>) {
     }
 }
 
-fn with_ports(mut options: Options) -> Options {
+/// The ports of the usual backends beside the default ones.
+pub(crate) fn with_ports(mut options: Options) -> Options {
     options.ports.extend([ECHO, SINK, SOURCE, GREET, SMALL_SOURCE]);
     options
 }
