@@ -103,6 +103,11 @@ impl Agents {
         let client = canonical(client);
         match self.serve_agent(socket, client).await {
             Ok(outcome) => self.parts.metrics.agent_connection(outcome),
+            // The service has told what came of the enrolment; how its connection ended afterwards matters little.
+            Err(error @ AgentError::Enroll(_)) => {
+                tracing::debug!(client.addr = %client, error = chain(&error), "enrolment ended");
+                self.parts.metrics.agent_connection(error.reason());
+            }
             Err(error) => {
                 tracing::warn!(client.addr = %client, reason = error.reason(), error = chain(&error), "agent connection");
                 self.parts.metrics.agent_connection(error.reason());
@@ -113,7 +118,8 @@ impl Agents {
     async fn serve_agent(&self, socket: TcpStream, client: SocketAddr) -> Result<&'static str, AgentError> {
         let (tls, last_read) = self.handshake(socket).await?;
         let (_, session) = tls.get_ref();
-        let chain: Vec<_> = session.peer_certificates().unwrap_or_default().iter().map(|der| der.clone().into_owned()).collect();
+        let chain: Vec<_> =
+            session.peer_certificates().unwrap_or_default().iter().map(|der| der.clone().into_owned()).collect();
         match session.alpn_protocol() {
             Some(ALPN_TUNNEL) => self.tunnel(tls, last_read, &chain, client).await.map(|()| "tunnel_ended"),
             Some(ALPN_ENROLL) => self.enroll(tls, chain, client).await.map(|()| "enrolled"),
@@ -178,7 +184,12 @@ impl Agents {
         self.parts.streams.idle().await;
     }
 
-    async fn enroll(&self, tls: Tls, chain: Vec<CertificateDer<'static>>, client: SocketAddr) -> Result<(), AgentError> {
+    async fn enroll(
+        &self,
+        tls: Tls,
+        chain: Vec<CertificateDer<'static>>,
+        client: SocketAddr,
+    ) -> Result<(), AgentError> {
         let enroll = self.parts.enroll.clone().map_request(move |mut request: http::Request<hyper::body::Incoming>| {
             request.extensions_mut().insert(PeerChain(chain.clone()));
             request.extensions_mut().insert(ClientAddr(client));

@@ -19,7 +19,13 @@ pub(crate) struct Args {
     pub(crate) command: Option<Command>,
 
     /// Root-only socket on which the running proxy answers the `node` and `token` commands.
-    #[arg(long, env = "CULVERT_CONTROL_SOCKET", value_name = "PATH", default_value = "/run/culvert/control.sock", global = true)]
+    #[arg(
+        long,
+        env = "CULVERT_CONTROL_SOCKET",
+        value_name = "PATH",
+        default_value = "/run/culvert/control.sock",
+        global = true
+    )]
     pub(crate) control_socket: PathBuf,
 
     /// What to log: a level such as `info`, or filters such as `info,culvert_proxy=debug`.

@@ -36,10 +36,18 @@ impl Metrics {
     pub(crate) fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("culvert_proxy");
         registry.register("tunnels", "Tunnels of agents", self.tunnels.clone());
-        registry.register("active_streams", "Connections of clients, dialling ones included", self.active_streams.clone());
+        registry.register(
+            "active_streams",
+            "Connections of clients, dialling ones included",
+            self.active_streams.clone(),
+        );
         registry.register("streams", "Connections of clients that ended, by how", self.streams.clone());
         registry.register("bytes", "Payload bytes of streams that ended", self.bytes.clone());
-        registry.register("agent_connections", "Connections to the agent port, by what became of them", self.agents.clone());
+        registry.register(
+            "agent_connections",
+            "Connections to the agent port, by what became of them",
+            self.agents.clone(),
+        );
     }
 
     /// A client's connection through `frontend` has ended.

@@ -97,7 +97,8 @@ impl Registry {
     /// The node's tunnels in the order in which a new stream should try them.
     pub(crate) fn candidates(&self, node: &NodeName) -> Vec<Arc<Registered>> {
         let mut tunnels = self.lock().nodes.get(node).cloned().unwrap_or_default();
-        let superseded = |tunnel: &Registered, all: &[Arc<Registered>]| all.iter().any(|other| other.supersedes(tunnel));
+        let superseded =
+            |tunnel: &Registered, all: &[Arc<Registered>]| all.iter().any(|other| other.supersedes(tunnel));
         let all = tunnels.clone();
         tunnels.sort_by_cached_key(|tunnel| (superseded(tunnel, &all), tunnel.tunnel.streams()));
         tunnels

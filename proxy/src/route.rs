@@ -132,6 +132,8 @@ fn refused(node: &NodeName, error: OpenError) -> RouteError {
     match error {
         OpenError::TooManyStreams(_) => RouteError::TooManyStreams { node },
         OpenError::Refused(failure) => RouteError::Dial { node, failure },
-        source @ (OpenError::Tunnel(_) | OpenError::TimedOut | OpenError::Answer(_)) => RouteError::Tunnel { node, source },
+        source @ (OpenError::Tunnel(_) | OpenError::TimedOut | OpenError::Answer(_)) => {
+            RouteError::Tunnel { node, source }
+        }
     }
 }

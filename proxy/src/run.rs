@@ -105,7 +105,8 @@ impl Proxy {
         let socket = LocalSocket::bind(control_socket, Access::Owner)?;
         supervisor.spawn("control socket", control::serve(socket, control, supervisor.drain()));
         let socket = LocalSocket::bind(&self.args.listen.directory_socket, Access::Owner)?;
-        supervisor.spawn("directory socket", directory_service::serve(socket, self.directory.clone(), supervisor.drain()));
+        supervisor
+            .spawn("directory socket", directory_service::serve(socket, self.directory.clone(), supervisor.drain()));
         Ok(())
     }
 
@@ -121,7 +122,8 @@ impl Proxy {
             metrics: self.metrics.clone(),
             drain: drain.clone(),
         });
-        supervisor.spawn("agent port", listen::serve(listener, "agents", drain, move |agent| agents.clone().serve(agent)));
+        supervisor
+            .spawn("agent port", listen::serve(listener, "agents", drain, move |agent| agents.clone().serve(agent)));
         Ok(())
     }
 
@@ -147,12 +149,14 @@ impl Proxy {
     }
 
     fn spawn_connect_tls(&self, supervisor: &mut Supervisor, connect: &Connect, drain: &Drain) -> Result<()> {
-        let ListenArgs { connect_listen: Some(address), connect_client_ca: Some(client_ca), .. } = &self.args.listen else {
+        let ListenArgs { connect_listen: Some(address), connect_client_ca: Some(client_ca), .. } = &self.args.listen
+        else {
             return Ok(());
         };
         let tls = self.trust.caller_config(client_ca)?;
         let (listener, connect) = (listen::bind(*address)?, connect.clone());
-        let serve_one = move |(client, address)| connect.clone().serve_tls(tls.clone(), client, canonical(address).to_string());
+        let serve_one =
+            move |(client, address)| connect.clone().serve_tls(tls.clone(), client, canonical(address).to_string());
         supervisor.spawn("CONNECT port", listen::serve(listener, "connect_tls", drain.clone(), serve_one));
         Ok(())
     }

@@ -65,6 +65,10 @@ pub(crate) enum TrustError {
     #[error("a certificate lifetime of {} s is not possible: --certificate-lifetime takes 1s to 3650d", .0.as_secs())]
     Lifetime(Duration),
     #[error(
+        "{file} has an authority of the agents: any edge node could dial any other with its own certificate. Give CONNECT clients an authority of their own with --connect-client-ca"
+    )]
+    SharedAuthority { file: String },
+    #[error(
         "this proxy uses ready certificates (--tls-cert, --tls-key, --agent-ca) and cannot make any: give the agent its certificate with --cert, --key and --ca, or start the proxy with --ca-cert and --ca-key"
     )]
     NoAuthority,
@@ -121,6 +125,9 @@ impl Trust {
     /// For the CONNECT listener: TLS with the proxy's certificate and a required client certificate of an authority in the file.
     pub(crate) fn caller_config(&self, client_ca: &Path) -> Result<Arc<ServerConfig>, TrustError> {
         let authorities = crate::authority::read_certificates(client_ca)?;
+        if share_a_key(&authorities, self.material().authorities()) {
+            return Err(TrustError::SharedAuthority { file: client_ca.display().to_string() });
+        }
         let failed = |source| TrustError::Verifier { what: client_ca.display().to_string(), source };
         handshake::caller_config(&self.0.identity, &authorities).map(Arc::new).map_err(failed)
     }
@@ -240,6 +247,13 @@ impl Trust {
     fn material(&self) -> MutexGuard<'_, Material> {
         self.0.material.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether one of `these` authorities has the key of one of `those`.
+fn share_a_key(these: &[CertificateDer<'_>], those: &[CertificateDer<'_>]) -> bool {
+    let key = |der: &CertificateDer<'_>| Leaf::read(der).map(|authority| authority.public_key).ok();
+    let keys: Vec<_> = those.iter().filter_map(key).collect();
+    these.iter().filter_map(key).any(|this| keys.contains(&this))
 }
 
 fn agent_config(

@@ -102,7 +102,10 @@ mod tests {
             dial(DialCode::Forbidden),
             "HTTP/1.1 403 Forbidden | Proxy-Status: culvert; error=http_request_denied; details=\"edge-1: dial \\\"10.0.3.7:9100\\\": no\""
         );
-        assert!(dial(DialCode::Refused).starts_with("HTTP/1.1 502 Bad Gateway | Proxy-Status: culvert; error=connection_refused"));
+        assert!(
+            dial(DialCode::Refused)
+                .starts_with("HTTP/1.1 502 Bad Gateway | Proxy-Status: culvert; error=connection_refused")
+        );
         assert!(dial(DialCode::TimedOut).starts_with("HTTP/1.1 504 "));
         assert!(status(&RouteError::Offline { node }).starts_with("HTTP/1.1 503 "));
     }

@@ -310,3 +310,14 @@ fn pem(kind: &str, der: &[u8]) -> String {
     }
     text + &format!("\n-----END {kind}-----\n")
 }
+
+#[test]
+fn an_authority_of_the_agents_vouches_for_no_connect_client() {
+    let site = Site::embedded();
+    let file = site.path.path().join("client-ca.pem");
+    std::fs::write(&file, site.trust.material().authority().unwrap().pem()).unwrap();
+    let error = site.trust.caller_config(&file).unwrap_err();
+    assert!(matches!(error, TrustError::SharedAuthority { .. }), "{error}");
+    std::fs::write(&file, Site::embedded().trust.material().authority().unwrap().pem()).unwrap();
+    assert!(site.trust.caller_config(&file).is_ok());
+}
