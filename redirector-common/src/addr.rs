@@ -111,10 +111,7 @@ impl Endpoint {
 
 impl From<SocketAddr> for Endpoint {
     fn from(address: SocketAddr) -> Self {
-        Self {
-            addr: address.ip().into(),
-            port: address.port().to_be(),
-        }
+        Self { addr: address.ip().into(), port: address.port().to_be() }
     }
 }
 
@@ -136,29 +133,15 @@ pub struct Prefix {
 
 impl Prefix {
     /// A range that contains nothing: no masked address has ones where the mask has zeros.
-    pub const NONE: Self = Self {
-        addr: Addr { bytes: [0xff; 16] },
-        mask: Addr::NONE,
-    };
+    pub const NONE: Self = Self { addr: Addr { bytes: [0xff; 16] }, mask: Addr::NONE };
 
     /// The range `network/length`, with `length` counted in the family of `network`; bits beyond it are ignored.
     #[must_use]
     pub fn new(network: IpAddr, length: u8) -> Self {
-        let length = if network.is_ipv4() {
-            96 + u32::from(length)
-        } else {
-            u32::from(length)
-        };
+        let length = if network.is_ipv4() { 96 + u32::from(length) } else { u32::from(length) };
         let mask = u128::MAX.checked_shl(128 - length.min(128)).unwrap_or(0);
         let first = u128::from_be_bytes(Addr::from(network).bytes) & mask;
-        Self {
-            addr: Addr {
-                bytes: first.to_be_bytes(),
-            },
-            mask: Addr {
-                bytes: mask.to_be_bytes(),
-            },
-        }
+        Self { addr: Addr { bytes: first.to_be_bytes() }, mask: Addr { bytes: mask.to_be_bytes() } }
     }
 
     /// Whether `addr` is in the range.

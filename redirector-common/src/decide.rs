@@ -129,28 +129,15 @@ pub fn decide(
         return Verdict::Reject(Reject::Offline);
     }
     match intercept_addr(config, &connect.dst.addr) {
-        Some(addr) => Verdict::Steer(Steer {
-            to: Endpoint {
-                addr,
-                port: spread(config, connect.dst),
-            },
-        }),
+        Some(addr) => Verdict::Steer(Steer { to: Endpoint { addr, port: spread(config, connect.dst) } }),
         None => Verdict::Reject(Reject::NoIntercept),
     }
 }
 
 #[inline(always)]
 fn intercept_addr(config: &Config, dst: &Addr) -> Option<Addr> {
-    let addr = if dst.is_v4() {
-        config.intercept4
-    } else {
-        config.intercept6
-    };
-    if addr.is_none() || config.port_count == 0 {
-        None
-    } else {
-        Some(addr)
-    }
+    let addr = if dst.is_v4() { config.intercept4 } else { config.intercept6 };
+    if addr.is_none() || config.port_count == 0 { None } else { Some(addr) }
 }
 
 /// The intercept port for a destination. One client address has some 28,000 ports towards each, so several are spread over.
@@ -163,11 +150,7 @@ pub const fn spread(config: &Config, dst: Endpoint) -> u16 {
     let mixed = (mixed ^ (mixed >> 16)).wrapping_mul(0x85eb_ca6b);
     let mixed = (mixed ^ (mixed >> 13)).wrapping_mul(0xc2b2_ae35);
     let hash = mixed ^ (mixed >> 16);
-    let index = if config.port_count == 0 {
-        0
-    } else {
-        hash % config.port_count
-    };
+    let index = if config.port_count == 0 { 0 } else { hash % config.port_count };
     config.ports[index as usize & (MAX_INTERCEPT_PORTS - 1)]
 }
 

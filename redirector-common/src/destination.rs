@@ -19,11 +19,7 @@ impl DestinationKey {
     #[inline(always)]
     #[must_use]
     pub const fn exact(endpoint: Endpoint) -> Self {
-        Self {
-            addr: endpoint.addr,
-            port: endpoint.port,
-            zero: 0,
-        }
+        Self { addr: endpoint.addr, port: endpoint.port, zero: 0 }
     }
 
     /// All ports of a VIP.

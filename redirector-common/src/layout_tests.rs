@@ -37,18 +37,8 @@ fn a_socket_keeps_address_port_role_and_version() {
 fn a_tuple_is_source_destination_and_their_ports() {
     let (src, dst) = (endpoint("10.0.3.7:4660"), endpoint("[fd00::1]:7410"));
     let mut expected = TEN.to_vec();
-    expected.extend([
-        0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0x12, 0x34, 0x1c, 0xf2,
-    ]);
-    assert_eq!(
-        bytes(Tuple {
-            src: src.addr,
-            dst: dst.addr,
-            src_port: src.port,
-            dst_port: dst.port
-        }),
-        expected
-    );
+    expected.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0x12, 0x34, 0x1c, 0xf2]);
+    assert_eq!(bytes(Tuple { src: src.addr, dst: dst.addr, src_port: src.port, dst_port: dst.port }), expected);
 }
 
 #[test]

@@ -3,19 +3,23 @@
 //! Addresses are always 16 bytes in network order, IPv4 as `::ffff:a.b.c.d`; ports are in network order too.
 //! Layouts are part of the pins' version ([`names::PIN_ROOT`]): changing one means a new version.
 #![no_std]
+#![deny(unsafe_code)]
 
 #[cfg(test)]
 extern crate std;
 
+#[allow(unsafe_code, reason = "words of bytes, in one load each")]
 mod addr;
 mod config;
 mod counter;
 mod decide;
 mod destination;
 #[cfg(test)]
+#[allow(unsafe_code, reason = "looks at values as bytes")]
 mod layout_tests;
 pub mod names;
 #[cfg(feature = "user")]
+#[allow(unsafe_code, reason = "aya's marker of plain bytes is an unsafe trait")]
 mod pod;
 mod socket_dst;
 

@@ -127,14 +127,13 @@ fn steer(ctx: &SockAddrContext, dst: Endpoint, rewrite: impl FnOnce(Endpoint)) -
 /// Stores what the client dialled on its socket, over whatever an earlier connect of the same socket left. False: no room.
 #[inline(always)]
 fn remember(ctx: &SockAddrContext, dst: Endpoint) -> bool {
-    let mut value = SocketDst::client(dst);
-    // SAFETY: the helper checks the socket and returns null or the socket's own slot.
-    let slot = unsafe { SOCKETS.get_or_insert_ptr_mut(ctx, Some(&mut value)) };
+    // SAFETY: the helper checks the socket and returns null or the socket's own slot, zeroed if it is new.
+    let slot = unsafe { SOCKETS.get_or_insert_ptr_mut(ctx, None) };
     if slot.is_null() {
         return false;
     }
     // SAFETY: not null, of the right size, and the socket is locked by `connect()`.
-    unsafe { *slot = value };
+    unsafe { slot.write(SocketDst::client(dst)) };
     true
 }
 

@@ -5,6 +5,7 @@ mod compatible;
 mod hooks;
 mod object;
 mod pins;
+#[allow(unsafe_code, reason = "the only part that speaks to the kernel without aya")]
 mod sys;
 mod tables;
 

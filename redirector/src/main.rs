@@ -3,6 +3,8 @@
 //! Control plane only. It tells the kernel what is steered (`bpf`, `nft`, `route`) from a copy of the proxy's `directory`, and
 //! answers the nodes' names (`dns`). Killed or upgraded, it leaves all of that working.
 
+#![deny(unsafe_code)]
+
 mod args;
 mod bpf;
 mod config;

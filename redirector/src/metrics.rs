@@ -76,13 +76,13 @@ impl Metrics {
 
 impl DnsMetrics {
     pub(crate) fn answered(&self, code: ResponseCode) {
-        let code = match code {
-            ResponseCode::NoError => "noerror",
-            ResponseCode::NXDomain => "nxdomain",
-            ResponseCode::Refused => "refused",
-            ResponseCode::ServFail => "servfail",
-            _ => "other",
-        };
+        let named = [
+            (ResponseCode::NoError, "noerror"),
+            (ResponseCode::NXDomain, "nxdomain"),
+            (ResponseCode::Refused, "refused"),
+            (ResponseCode::ServFail, "servfail"),
+        ];
+        let code = named.into_iter().find(|(named, _)| *named == code).map_or("other", |(_, name)| name);
         self.answers.get_or_create(&AnswerLabels { code }).inc();
     }
 }

@@ -128,18 +128,20 @@ impl HostRoute {
         if matches!(header.kind, RouteType::BlackHole | RouteType::Unreachable | RouteType::Prohibit) {
             return None;
         }
-        let destination = message.attributes.iter().find_map(|attribute| match attribute {
-            RouteAttribute::Destination(RouteAddress::Inet(v4)) => Some(IpAddr::V4(*v4)),
-            RouteAttribute::Destination(RouteAddress::Inet6(v6)) => Some(IpAddr::V6(*v6)),
-            _ => None,
-        })?;
-        let table = message.attributes.iter().find_map(|attribute| match attribute {
-            RouteAttribute::Table(table) => Some(*table),
-            _ => None,
-        });
+        let mut destination = None;
+        let mut table = u32::from(header.table);
+        for attribute in &message.attributes {
+            if let RouteAttribute::Destination(RouteAddress::Inet(v4)) = attribute {
+                destination = Some(IpAddr::V4(*v4));
+            } else if let RouteAttribute::Destination(RouteAddress::Inet6(v6)) = attribute {
+                destination = Some(IpAddr::V6(*v6));
+            } else if let RouteAttribute::Table(number) = attribute {
+                table = *number;
+            }
+        }
         Some(Self {
-            net: IpNet::new(destination, header.destination_prefix_length).ok()?,
-            table: table.unwrap_or_else(|| header.table.into()),
+            net: IpNet::new(destination?, header.destination_prefix_length).ok()?,
+            table,
             ours: header.protocol == PROTOCOL && header.kind == RouteType::Local,
         })
     }

@@ -17,8 +17,10 @@ use crate::nft::{Nft, NftError, TableSpec};
 use crate::plan::{Freshness, Plan, plan};
 use crate::route::Routes;
 
-/// How often the lease is renewed, and what somebody else removed is put back. A fifth of the lease.
-const TICK: Duration = Duration::from_secs(2);
+/// How often the lease is renewed: a fifth of it.
+const RENEWAL: Duration = Duration::from_secs(2);
+/// How often it is looked whether somebody has removed what is installed; runs `nft`.
+const INSPECTION: Duration = Duration::from_secs(5);
 
 /// Owner of everything that is installed on the host.
 pub(crate) struct Steering {
@@ -65,8 +67,9 @@ impl Steering {
 
     /// Follows the directory until the drain begins. What is installed stays: traffic goes on without us.
     pub(crate) async fn run(mut self, drain: Drain) -> Result<()> {
-        let mut tick = interval(TICK);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut renewal, mut inspection) = (interval(RENEWAL), interval(INSPECTION));
+        renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        inspection.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = drain.begun() => return Ok(()),
@@ -74,7 +77,8 @@ impl Steering {
                     changed.context("the directory's task has ended")?;
                     self.apply().await?;
                 }
-                _now = tick.tick() => self.maintain().await?,
+                _now = renewal.tick() => self.renew_lease(),
+                _now = inspection.tick() => self.restore().await?,
             }
         }
     }
@@ -114,6 +118,7 @@ impl Steering {
             Err(error) if self.config.mechanism == Mechanism::Both && !self.pins.any_link() => {
                 let cause = format!("{:#}", anyhow::Error::from(error));
                 tracing::warn!(cause, "connect hooks not installed; nftables alone steers connections");
+                self.pins.remove().context("remove what was half installed")?;
                 self.gates.hooks.open();
                 Ok(())
             }
@@ -187,8 +192,8 @@ impl Steering {
         }
     }
 
-    async fn maintain(&mut self) -> Result<()> {
-        self.renew_lease();
+    /// Puts back what somebody else has removed.
+    async fn restore(&mut self) -> Result<()> {
         if self.kernel.as_ref().is_some_and(|kernel| !kernel.is_complete()) {
             tracing::warn!("somebody removed pins of the connect hooks; installing them again");
             self.metrics.hooks_restored.inc();

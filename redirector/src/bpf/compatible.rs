@@ -15,7 +15,7 @@ const SK_STORAGE: u32 = 24;
 
 /// What matters of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(crate) struct Shape {
     kind: u32,
     key_size: usize,
     value_size: usize,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use culvert_daemon::Drain;
@@ -66,20 +66,15 @@ impl Watch {
     async fn follow_for_ever(&self) -> Result<()> {
         let mut wait = FIRST_WAIT;
         loop {
-            let before = self.feed_tx.borrow().directory.as_ref().map(|directory| directory.revision);
-            let ended = self.follow().await;
-            let cause =
-                ended.err().map_or_else(|| "the proxy ended the stream".to_owned(), |error| format!("{error:#}"));
-            let after = self.feed_tx.borrow().directory.as_ref().map(|directory| directory.revision);
-            // A stream that brought something was a good one: the proxy has only just gone.
-            wait = if before == after && wait < LAST_WAIT {
-                (wait * 2).min(LAST_WAIT)
-            } else if before == after {
-                LAST_WAIT
-            } else {
-                FIRST_WAIT
+            let started = Instant::now();
+            let cause = match self.follow().await {
+                Ok(()) => "the proxy ended the stream".to_owned(),
+                // tonic repeats each cause in the next one's text: the first and the last say it all.
+                Err(error) => format!("{error}: {}", error.root_cause()),
             };
             self.mark_stale(cause);
+            // After a stream that lasted, the proxy has only just gone.
+            wait = if started.elapsed() > LAST_WAIT { FIRST_WAIT } else { (wait * 2).min(LAST_WAIT) };
             tokio::time::sleep(wait).await;
         }
     }
@@ -104,6 +99,9 @@ impl Watch {
         let mut current: Option<Directory> = None;
         while let Some(update) = updates.message().await.context("read the proxy's directory")? {
             let directory = Directory::after(current.as_ref(), update)?;
+            if current.is_none() {
+                tracing::info!(revision = directory.revision, nodes = directory.nodes.len(), "directory is current");
+            }
             tracing::debug!(revision = directory.revision, nodes = directory.nodes.len(), "directory changed");
             self.feed_tx.send_replace(Feed { directory: Some(Arc::new(directory.clone())), stale: None });
             current = Some(directory);

@@ -117,12 +117,10 @@ impl Question<'_> {
     fn addresses(&self, node: &Node, apex: &Name) -> Answer {
         let v4 = node.vip4.filter(|_| self.node.v4.is_some()).map(|vip| RData::A(A(vip)));
         let v6 = node.vip6.filter(|_| self.node.v6.is_some()).map(|vip| RData::AAAA(AAAA(vip)));
-        let records: Vec<RData> = match self.kind {
-            RecordType::A => v4.into_iter().collect(),
-            RecordType::AAAA => v6.into_iter().collect(),
-            RecordType::ANY => v4.into_iter().chain(v6).collect(),
-            _ => Vec::new(),
-        };
+        let asked = |kind| self.kind == kind || self.kind == RecordType::ANY;
+        let v4 = v4.filter(|_| asked(RecordType::A));
+        let v6 = v6.filter(|_| asked(RecordType::AAAA));
+        let records: Vec<RData> = v4.into_iter().chain(v6).collect();
         if records.is_empty() { self.negative(ResponseCode::NoError, apex) } else { self.positive(records) }
     }
 

@@ -1,1 +1,106 @@
-//! (tests)
+//! The answers, one claim each.
+
+use super::*;
+use crate::directory::examples;
+
+fn both_families() -> NodeIps {
+    NodeIps { v4: Some("10.9.0.1".parse().unwrap()), v6: Some("fd09::1".parse().unwrap()) }
+}
+
+fn ask_as(node: NodeIps, name: &str, kind: RecordType) -> Answer {
+    let zone = "edge.internal".parse().unwrap();
+    answer(&examples::directory(), &zone, node, &Name::from_ascii(name).unwrap(), kind)
+}
+
+fn ask(name: &str, kind: RecordType) -> Answer {
+    ask_as(both_families(), name, kind)
+}
+
+/// The records' data as text.
+fn data(answer: &Answer) -> Vec<String> {
+    answer.answers.iter().map(|record| record.data.to_string()).collect()
+}
+
+#[track_caller]
+fn assert_negative(answer: &Answer, code: ResponseCode, apex: &str) {
+    assert_eq!((answer.code, data(answer)), (code, vec![]));
+    let soa = answer.soa.as_ref().expect("an SOA, so that the answer may be kept");
+    assert_eq!(soa.name.to_ascii(), apex);
+}
+
+#[test]
+fn a_node_has_its_vips_with_and_without_the_zone() {
+    for name in ["edge-1.", "edge-1.edge.internal."] {
+        assert_eq!(data(&ask(name, RecordType::A)), ["198.18.0.1"], "{name}");
+        assert_eq!(data(&ask(name, RecordType::AAAA)), ["fd12:3456:789a:bcde::1"], "{name}");
+        assert_eq!(data(&ask(name, RecordType::ANY)).len(), 2, "{name}");
+    }
+}
+
+#[test]
+fn a_family_that_cannot_be_steered_has_no_addresses() {
+    let v4_only = NodeIps { v6: None, ..both_families() };
+    assert_negative(
+        &ask_as(v4_only, "edge-1.edge.internal.", RecordType::AAAA),
+        ResponseCode::NoError,
+        "edge.internal.",
+    );
+    assert_eq!(data(&ask_as(v4_only, "edge-1.edge.internal.", RecordType::A)), ["198.18.0.1"]);
+}
+
+#[test]
+fn inside_the_zone_what_is_not_there_does_not_exist() {
+    for name in ["edge-9.edge.internal.", "x.edge-1.edge.internal.", "_srv.edge.internal."] {
+        assert_negative(&ask(name, RecordType::A), ResponseCode::NXDomain, "edge.internal.");
+    }
+}
+
+#[test]
+fn a_type_that_a_node_has_not_is_no_data() {
+    assert_negative(&ask("edge-1.edge.internal.", RecordType::TXT), ResponseCode::NoError, "edge.internal.");
+    assert_negative(&ask("edge-1.", RecordType::MX), ResponseCode::NoError, "edge-1.");
+}
+
+#[test]
+fn foreign_and_unknown_bare_names_are_refused() {
+    for name in ["edge-9.", "example.com.", "internal.", "edge-1.internal.", "."] {
+        assert_eq!(ask(name, RecordType::A), refused(), "{name}");
+    }
+}
+
+#[test]
+fn the_zone_has_an_soa_with_the_revision_as_its_serial() {
+    let soa = ask("edge.internal.", RecordType::SOA);
+    assert_eq!(data(&soa), ["ns.edge.internal. hostmaster.edge.internal. 7 3600 600 86400 5"]);
+    assert_negative(&ask("edge.internal.", RecordType::A), ResponseCode::NoError, "edge.internal.");
+}
+
+#[test]
+fn a_vip_has_its_nodes_name() {
+    assert_eq!(data(&ask("1.0.18.198.in-addr.arpa.", RecordType::PTR)), ["edge-1.edge.internal."]);
+    let v6 = "1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.e.d.c.b.a.9.8.7.6.5.4.3.2.1.d.f.ip6.arpa.";
+    assert_eq!(data(&ask(v6, RecordType::PTR)), ["edge-1.edge.internal."]);
+}
+
+#[test]
+fn a_vip_of_no_node_does_not_exist_and_other_addresses_are_refused() {
+    assert_negative(&ask("9.9.18.198.in-addr.arpa.", RecordType::PTR), ResponseCode::NXDomain, "18.198.in-addr.arpa.");
+    assert_negative(&ask("0.18.198.in-addr.arpa.", RecordType::PTR), ResponseCode::NoError, "18.198.in-addr.arpa.");
+    for name in ["7.3.0.10.in-addr.arpa.", "198.in-addr.arpa.", "in-addr.arpa."] {
+        assert_eq!(ask(name, RecordType::PTR), refused(), "{name}");
+    }
+}
+
+#[test]
+fn a_name_above_a_node_exists_without_records() {
+    let mut directory = examples::directory();
+    let edge = directory.nodes[&"edge-1".parse().unwrap()].clone();
+    directory.nodes.insert("press.hall-2".parse().unwrap(), edge);
+    let ask = |name: &str| {
+        let zone = "edge.internal".parse().unwrap();
+        answer(&directory, &zone, both_families(), &Name::from_ascii(name).unwrap(), RecordType::A)
+    };
+    assert_eq!(data(&ask("press.hall-2.edge.internal.")), ["198.18.0.1"]);
+    assert_negative(&ask("hall-2.edge.internal."), ResponseCode::NoError, "edge.internal.");
+    assert_negative(&ask("2.edge.internal."), ResponseCode::NXDomain, "edge.internal.");
+}

@@ -1,1 +1,97 @@
-//! (tests)
+//! The rendered table against a golden file, and the changes of its elements.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::config::NodeIps;
+use crate::directory::examples;
+use crate::plan::{Freshness, plan};
+
+/// Everything that is rendered for the example directory, a command a line.
+const GOLDEN: &str = include_str!("golden.jsonl");
+
+fn spec(node: NodeIps) -> TableSpec {
+    let plan = plan(&examples::directory(), Freshness::Live).unwrap();
+    let intercept = Intercept { node, ports: vec![7410, 7411, 7412, 7413], mark: 0x2000 };
+    TableSpec::new(intercept, vec!["10.244.0.0/16".parse().unwrap()], &plan)
+}
+
+fn v4_only() -> NodeIps {
+    NodeIps { v4: Some("10.9.0.1".parse().unwrap()), v6: None }
+}
+
+/// As JSON, with the order of flags, which means nothing, made stable.
+fn rendered(commands: &Nftables<'_>) -> Value {
+    let mut value = serde_json::to_value(commands).unwrap();
+    sort_flags(&mut value);
+    value
+}
+
+fn sort_flags(value: &mut Value) {
+    if let Value::Object(fields) = value {
+        if let Some(Value::Array(flags)) = fields.get_mut("flags") {
+            flags.sort_by_key(Value::to_string);
+        }
+        fields.values_mut().for_each(sort_flags);
+    } else if let Value::Array(items) = value {
+        items.iter_mut().for_each(sort_flags);
+    }
+}
+
+fn rules(commands: &Nftables<'_>, chain: &str) -> Vec<String> {
+    let value = rendered(commands);
+    let rules = value["nftables"].as_array().unwrap().iter().map(|command| &command["add"]["rule"]);
+    rules.filter(|rule| rule["chain"] == chain).map(|rule| rule["expr"].to_string()).collect()
+}
+
+#[test]
+fn the_whole_table_is_as_the_golden_file_has_it() {
+    let rendered = rendered(&render(&spec(v4_only())));
+    let lines: String = rendered["nftables"].as_array().unwrap().iter().map(|command| format!("{command}\n")).collect();
+    assert_eq!(lines, GOLDEN, "if the change is meant, this is the new file:\n{lines}");
+}
+
+#[test]
+fn the_table_is_replaced_whatever_it_was_before() {
+    let commands = rendered(&render(&spec(v4_only())));
+    let first: Vec<_> = commands["nftables"].as_array().unwrap().iter().take(3).cloned().collect();
+    let table = json!({ "table": { "family": "inet", "name": "culvert" } });
+    assert_eq!(first, [json!({ "add": table }), json!({ "delete": table }), json!({ "add": table })]);
+}
+
+#[test]
+fn marked_packets_leave_before_anything_is_translated() {
+    let commands = render(&spec(v4_only()));
+    for chain in ["prerouting", "output"] {
+        let first = &rules(&commands, chain)[0];
+        assert!(first.contains("mark") && first.contains("return"), "{first}");
+    }
+}
+
+#[test]
+fn a_family_without_an_intercept_address_is_refused_and_with_one_steered() {
+    let without = render(&spec(v4_only()));
+    assert_eq!(rules(&without, "refuse_output").len(), 2);
+    assert!(!rules(&without, "output").iter().any(|rule| rule.contains("ip6")));
+    let with = render(&spec(NodeIps { v6: Some("fd09::1".parse().unwrap()), ..v4_only() }));
+    assert_eq!(rules(&with, "refuse_output").len(), 0);
+    assert_eq!(rules(&with, "output").iter().filter(|rule| rule.contains("fd09::1")).count(), 2);
+}
+
+#[test]
+fn elements_change_alone_while_the_rules_are_the_same() {
+    let (gone, new) = ("10.0.3.7:9100".parse().unwrap(), "[fd00::9]:9100".parse().unwrap());
+    let commands = rendered(&element_changes(&[gone], &[new]));
+    let element = |set: &str, ip: &str| json!({ "element": { "family": "inet", "table": "culvert", "name": set, "elem": [{ "concat": [ip, 9100] }] } });
+    let expected = [json!({ "delete": element("dst4", "10.0.3.7") }), json!({ "add": element("dst6", "fd00::9") })];
+    assert_eq!(commands["nftables"], Value::from(expected.to_vec()));
+}
+
+#[test]
+fn a_listing_has_the_parts_that_were_rendered() {
+    let commands = render(&spec(v4_only()));
+    assert_eq!(Parts::of(&commands), Parts { sets: 4, chains: 5, rules: 13 });
+    let listing =
+        json!({ "nftables": [{ "metainfo": {} }, { "table": {} }, { "set": {} }, { "chain": {} }, { "rule": {} }] });
+    assert_eq!(Parts::of_listing(&listing), Parts { sets: 1, chains: 1, rules: 1 });
+}

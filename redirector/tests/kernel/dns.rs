@@ -1,0 +1,126 @@
+//! The DNS server over real sockets.
+
+use std::io::{Read, Write};
+use std::net::{TcpStream, UdpSocket};
+use std::time::Duration;
+
+use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
+use hickory_proto::rr::{Name, RData, RecordType};
+
+use crate::fake_directory::{FakeDirectory, node, usual_nodes};
+use crate::redirector::{Redirector, daemon, run_to_the_end};
+use crate::world::{World, eventually, in_a_world};
+
+const SERVER: &str = "10.9.0.1:53";
+
+fn question(name: &str, kind: RecordType) -> Vec<u8> {
+    let mut message = Message::new(4711, MessageType::Query, OpCode::Query);
+    message.add_query(Query::query(Name::from_ascii(name).unwrap(), kind));
+    message.to_vec().unwrap()
+}
+
+fn ask_udp(name: &str, kind: RecordType) -> Message {
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    socket.send_to(&question(name, kind), SERVER).unwrap();
+    let mut answer = [0; 1500];
+    let length = socket.recv(&mut answer).unwrap();
+    Message::from_vec(&answer[..length]).unwrap()
+}
+
+fn ask_tcp(name: &str, kind: RecordType) -> Message {
+    let mut stream = TcpStream::connect(SERVER).unwrap();
+    let question = question(name, kind);
+    stream.write_all(&u16::try_from(question.len()).unwrap().to_be_bytes()).unwrap();
+    stream.write_all(&question).unwrap();
+    let mut length = [0; 2];
+    stream.read_exact(&mut length).unwrap();
+    let mut answer = vec![0; u16::from_be_bytes(length).into()];
+    stream.read_exact(&mut answer).unwrap();
+    Message::from_vec(&answer).unwrap()
+}
+
+fn with_dns(world: &World) -> (FakeDirectory, Redirector) {
+    let directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+    (directory, Redirector::start(world, &["--mechanism", "none"]))
+}
+
+#[test]
+fn names_and_vips_are_answered_over_udp_and_tcp() {
+    in_a_world(|world| {
+        let _running = with_dns(world);
+        for ask in [ask_udp, ask_tcp] {
+            for name in ["edge-1.edge.internal.", "EDGE-1.Edge.Internal.", "edge-1."] {
+                let answer = ask(name, RecordType::A);
+                assert!(answer.metadata.authoritative, "{name}");
+                assert_eq!(answer.answers.len(), 1, "{name}");
+                assert_eq!(answer.answers[0].ttl, 5);
+                assert!(matches!(answer.answers[0].data, RData::A(a) if a.0.to_string() == "198.18.0.1"));
+            }
+            let v6 = ask("edge-1.edge.internal.", RecordType::AAAA);
+            assert!(matches!(v6.answers[0].data, RData::AAAA(a) if a.0.to_string() == "fd12:3456:789a:bcde::1"));
+            let reverse = ask("1.0.18.198.in-addr.arpa.", RecordType::PTR);
+            assert!(matches!(&reverse.answers[0].data, RData::PTR(ptr) if ptr.0.to_ascii() == "edge-1.edge.internal."));
+        }
+    });
+}
+
+#[test]
+fn what_is_not_there_is_denied_with_an_soa_and_what_is_not_ours_is_refused() {
+    in_a_world(|world| {
+        let _running = with_dns(world);
+        for ask in [ask_udp, ask_tcp] {
+            let soa =
+                |answer: &Message| answer.authorities.iter().any(|record| record.record_type() == RecordType::SOA);
+            let nxdomain = ask("edge-77.edge.internal.", RecordType::A);
+            assert_eq!((nxdomain.metadata.response_code, soa(&nxdomain)), (ResponseCode::NXDomain, true));
+            let nodata = ask("edge-1.edge.internal.", RecordType::MX);
+            assert_eq!((nodata.metadata.response_code, soa(&nodata)), (ResponseCode::NoError, true));
+            assert!(nodata.answers.is_empty());
+            for foreign in ["example.com.", "edge-77.", "8.8.8.8.in-addr.arpa."] {
+                assert_eq!(ask(foreign, RecordType::A).metadata.response_code, ResponseCode::Refused, "{foreign}");
+            }
+        }
+    });
+}
+
+#[test]
+fn answers_follow_the_directory() {
+    in_a_world(|world| {
+        let (directory, _redirector) = with_dns(world);
+        directory.change(vec![node("edge-5", 5, &["10.0.3.5"], true)], &["edge-1"]);
+        eventually("edge-5 has a name", || {
+            let found = !ask_udp("edge-5.edge.internal.", RecordType::A).answers.is_empty();
+            let gone = ask_udp("edge-1.", RecordType::A).metadata.response_code == ResponseCode::Refused;
+            (found && gone).then_some(())
+        });
+    });
+}
+
+#[test]
+fn packets_that_are_no_questions_do_not_hurt() {
+    in_a_world(|world| {
+        let _running = with_dns(world);
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        let mut pseudo_random = 1_u32;
+        for length in 0..512_usize {
+            let mut packet = vec![0; length];
+            for byte in &mut packet {
+                pseudo_random = pseudo_random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                *byte = (pseudo_random >> 24) as u8;
+            }
+            socket.send_to(&packet, SERVER).unwrap();
+        }
+        assert_eq!(ask_udp("edge-1.", RecordType::A).answers.len(), 1);
+    });
+}
+
+#[test]
+fn an_address_that_is_taken_is_an_error_that_names_the_fix() {
+    in_a_world(|world| {
+        let _taken = UdpSocket::bind(SERVER).unwrap();
+        let output = run_to_the_end(&mut daemon(world, &["--mechanism", "none"]));
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.contains("answer DNS on 10.9.0.1:53") && error.contains("--dns-listen"), "{error}");
+    });
+}

@@ -1,0 +1,195 @@
+//! Death, restart, reboot, and the end.
+
+use std::net::TcpStream;
+use std::process::Command;
+
+use crate::fake_directory::{FakeDirectory, usual_nodes};
+use crate::proxy::{Proxy, Sockets};
+use crate::redirector::{Redirector, daemon, get, link_ids, run, run_to_the_end};
+use crate::world::{Cgroup, in_a_world, sh};
+
+const EBPF: [&str; 4] = ["--mechanism", "ebpf", "--dns-listen", "none"];
+const BOTH: [&str; 4] = ["--mechanism", "both", "--dns-listen", "none"];
+
+#[test]
+fn a_killed_redirector_leaves_the_hooks_and_its_successor_takes_over_the_links() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let redirector = Redirector::start(world, &EBPF);
+        let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+        let before = link_ids();
+        redirector.kill();
+        let dial = || {
+            let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
+            assert_eq!(sockets.original_dst(&proxy.accept()), Some("10.0.3.7:9100".parse().unwrap()));
+        };
+        dial();
+        let _successor = Redirector::start(world, &EBPF);
+        assert_eq!(link_ids(), before);
+        dial();
+    });
+}
+
+#[test]
+fn the_saved_directory_is_installed_without_the_proxy() {
+    in_a_world(|world| {
+        let directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        Redirector::start(world, &BOTH).kill();
+        drop(directory);
+        // A reboot: nothing is installed, and the file is all there is.
+        let saved = std::fs::read(world.state_dir().join("directory.json")).unwrap();
+        run(world, &["uninstall"]);
+        std::fs::create_dir_all(world.state_dir()).unwrap();
+        std::fs::write(world.state_dir().join("directory.json"), saved).unwrap();
+        let _redirector = Redirector::start_unready(world, &BOTH);
+        let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+        // edge-2 was offline; nobody knows whether it still is.
+        for destination in ["10.0.3.7:9100", "10.0.3.8:9100", "198.18.0.2:80"] {
+            let _client = TcpStream::connect(destination).unwrap();
+            assert_eq!(sockets.original_dst(&proxy.accept()), Some(destination.parse().unwrap()));
+        }
+        assert!(get("/readyz").unwrap().contains("directory: "), "and /readyz says what is missing");
+    });
+}
+
+#[test]
+fn a_broken_saved_directory_is_ignored() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        std::fs::create_dir_all(world.state_dir()).unwrap();
+        std::fs::write(world.state_dir().join("directory.json"), "{").unwrap();
+        let _redirector = Redirector::start(world, &EBPF);
+        assert!(run(world, &["explain", "10.0.3.7:9100"]).contains("hooks      steered to 10.9.0.1:741"));
+    });
+}
+
+#[test]
+fn another_cgroup_gets_the_hooks_and_the_first_loses_them() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        Redirector::start(world, &EBPF).kill();
+        let other = Cgroup::enter("cvr-other");
+        let flags = [&EBPF[..], &["--cgroup", other.path().to_str().unwrap()]].concat();
+        let _redirector = Redirector::start(world, &flags);
+        let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+        let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
+        assert_eq!(sockets.original_dst(&proxy.accept()), Some("10.0.3.7:9100".parse().unwrap()));
+        let attached = sh(&format!("bpftool cgroup show {}", world.cgroup().display()));
+        assert!(!attached.contains("cv_"), "the first cgroup has none: {attached}");
+    });
+}
+
+#[test]
+fn links_of_a_cgroup_that_is_gone_are_replaced() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let gone = Cgroup::enter("cvr-gone");
+        let flags = [&EBPF[..], &["--cgroup", gone.path().to_str().unwrap()]].concat();
+        Redirector::start(world, &flags).kill();
+        drop(gone);
+        std::fs::write(world.cgroup().join("cgroup.procs"), std::process::id().to_string()).unwrap();
+        let _redirector = Redirector::start(world, &EBPF);
+        let proxy = Proxy::listen();
+        let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
+        proxy.accept();
+    });
+}
+
+#[test]
+fn a_pinned_map_of_another_layout_is_refused_by_name() {
+    in_a_world(|world| {
+        let maps = world.bpffs().join("culvert/v1/maps");
+        std::fs::create_dir_all(&maps).unwrap();
+        let pin = maps.join("cv_tuples");
+        sh(&format!("bpftool map create {} type hash key 4 value 4 entries 1 name cv_tuples", pin.display()));
+        let output = run_to_the_end(&mut daemon(world, &EBPF));
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success());
+        assert!(error.contains("cv_tuples is of another layout") && error.contains("uninstall"), "{error}");
+    });
+}
+
+#[test]
+fn a_range_of_vips_that_the_host_routes_is_refused_by_name() {
+    in_a_world(|world| {
+        sh("ip route add 198.18.3.0/24 dev up0");
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let output = run_to_the_end(&mut daemon(world, &BOTH));
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success());
+        assert!(error.contains("198.18.0.0/15 overlaps 198.18.3.0/24"), "{error}");
+    });
+}
+
+#[test]
+fn uninstall_leaves_nothing() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let redirector = Redirector::start(world, &BOTH);
+        let routes = || sh("ip route show table local proto 77; ip -6 route show table local proto 77");
+        assert_eq!(routes().lines().count(), 2);
+        redirector.kill();
+        let removed = run(world, &["uninstall"]);
+        assert!(removed.contains("cv_connect4") && removed.contains("table inet culvert"), "{removed}");
+        assert!(!world.bpffs().join("culvert").exists());
+        assert_eq!(sh("nft list ruleset"), "");
+        assert_eq!(routes(), "");
+        assert!(!sh(&format!("bpftool cgroup show {}", world.cgroup().display())).contains("cv_"));
+        assert_eq!(run(world, &["uninstall"]), "nothing was installed\n");
+    });
+}
+
+#[test]
+fn without_mechanisms_only_dns_is_left() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let _redirector = Redirector::start(world, &["--mechanism", "none"]);
+        assert!(!world.bpffs().join("culvert").exists());
+        assert_eq!(sh("nft list ruleset"), "");
+        assert!(sh("ss -Hlun 'sport = 53'").contains("10.9.0.1:53"));
+    });
+}
+
+#[test]
+fn status_and_explain_work_without_the_daemon() {
+    in_a_world(|world| {
+        let directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        Redirector::start(world, &BOTH).kill();
+        drop(directory);
+        let status = run(world, &["status"]);
+        for part in [
+            "cv_connect4   link",
+            "destinations  10, of which offline: 4",
+            "table inet culvert",
+            "local 198.18.0.0/15",
+            "2 nodes",
+        ] {
+            assert!(status.contains(part), "no {part:?} in {status}");
+        }
+        let explained = run(world, &["explain", "edge-1.edge.internal:80"]);
+        for part in ["198.18.0.1:80", "VIP of edge-1", "steered to 10.9.0.1:741", "steered by the set of VIPs"] {
+            assert!(explained.contains(part), "no {part:?} in {explained}");
+        }
+    });
+}
+
+#[test]
+fn three_capabilities_are_enough() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        // 39 is CAP_BPF, which util-linux of Debian 12 does not know by name.
+        let needed = "-all,+cap_39,+net_admin,+net_bind_service";
+        let command = daemon(world, &BOTH);
+        let program = command.get_program().to_owned();
+        let mut limited = Command::new("setpriv");
+        limited.args(["--bounding-set", needed, "--inh-caps", needed, "--"]).arg(program).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            limited.env(name, value.unwrap_or_default());
+        }
+        let redirector = Redirector::spawn(&mut limited);
+        redirector.until_ready();
+        let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+        let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
+        assert_eq!(sockets.original_dst(&proxy.accept()), Some("10.0.3.7:9100".parse().unwrap()));
+    });
+}

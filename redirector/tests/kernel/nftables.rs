@@ -1,0 +1,149 @@
+//! nftables alone, and both mechanisms together.
+
+use std::io::ErrorKind;
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use crate::clients::Client;
+use crate::fake_directory::{FakeDirectory, node, usual_nodes};
+use crate::proxy::{Proxy, Sockets, so_original_dst};
+use crate::redirector::{Redirector, counted, daemon, run, run_to_the_end};
+use crate::world::{NODE4, eventually, in_a_world, sh};
+
+const NFTABLES: [&str; 4] = ["--mechanism", "nftables", "--dns-listen", "none"];
+const BOTH: [&str; 4] = ["--mechanism", "both", "--dns-listen", "none"];
+
+#[test]
+fn nftables_alone_carries_host_and_pod() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let _redirector = Redirector::start(world, &NFTABLES);
+        let proxy = Proxy::listen();
+        for destination in ["10.0.3.7:9100", "[fd00::7]:9100", "198.18.0.1:1", "[fd12:3456:789a:bcde::1]:1"] {
+            let _host = TcpStream::connect(destination).unwrap();
+            assert_eq!(so_original_dst(&proxy.accept()), Some(destination.parse().unwrap()), "host");
+            let _pod = world.pods[0].run(|| TcpStream::connect(destination)).unwrap();
+            assert_eq!(so_original_dst(&proxy.accept()), Some(destination.parse().unwrap()), "pod");
+        }
+        let _mapped = TcpStream::connect("[::ffff:10.0.3.7]:10250").unwrap();
+        assert_eq!(so_original_dst(&proxy.accept()), Some("10.0.3.7:10250".parse().unwrap()));
+        assert!(!world.bpffs().join("culvert").exists(), "nothing is pinned");
+    });
+}
+
+#[test]
+fn nftables_leaves_marked_and_unmatched_connections_alone() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let _redirector = Redirector::start(world, &NFTABLES);
+        let proxy = Proxy::listen();
+        let edges = world.outside.run(|| [9100, 22].map(|port| TcpListener::bind(("10.0.3.7", port)).unwrap()));
+        let marked = Client::new_v4().marked(0x2000);
+        marked.dial("10.0.3.7:9100").unwrap();
+        edges[0].accept().unwrap();
+        let _unmatched = TcpStream::connect("10.0.3.7:22").unwrap();
+        edges[1].accept().unwrap();
+        assert!(proxy.try_accept().is_none());
+    });
+}
+
+#[test]
+fn nftables_follows_the_directory_without_touching_connections() {
+    in_a_world(|world| {
+        let directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let _redirector = Redirector::start(world, &NFTABLES);
+        let _proxy = Proxy::listen();
+        directory.change(vec![node("edge-9", 9, &["10.0.3.99"], true)], &["edge-1"]);
+        eventually("edge-9 is there and edge-1 is gone", || {
+            let sets = sh("nft list table inet culvert");
+            (sets.contains("10.0.3.99 . 9100") && !sets.contains("10.0.3.7 . 9100")).then_some(())
+        });
+        assert!(run(world, &["explain", "10.0.3.99:9100"]).contains("steered by the set of edge addresses"));
+    });
+}
+
+#[test]
+fn nftables_without_an_ipv6_intercept_address_refuses_ipv6() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let _redirector = Redirector::start(world, &[&["--node-ip", NODE4], &NFTABLES[..]].concat());
+        let dial = || TcpStream::connect_timeout(&"[fd00::7]:9100".parse().unwrap(), Duration::from_secs(5));
+        for error in [dial().unwrap_err(), world.pods[0].run(dial).unwrap_err()] {
+            assert_ne!(error.kind(), ErrorKind::TimedOut, "refused, not lost: {error}");
+        }
+    });
+}
+
+#[test]
+fn with_both_the_hooks_carry_what_they_see_and_nftables_the_rest() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let _redirector = Redirector::start(world, &BOTH);
+        let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+        let _seen = TcpStream::connect("10.0.3.7:9100").unwrap();
+        let accepted = proxy.accept();
+        assert_eq!(sockets.original_dst(&accepted), Some("10.0.3.7:9100".parse().unwrap()));
+        assert_eq!(so_original_dst(&accepted), None, "nftables had nothing to do");
+        let mut unseen = world.outside_the_cgroup("exec 3<>/dev/tcp/10.0.3.7/10250 && read -u 3").spawn().unwrap();
+        let accepted = proxy.accept();
+        assert_eq!(sockets.original_dst(&accepted), None);
+        assert_eq!(so_original_dst(&accepted), Some("10.0.3.7:10250".parse().unwrap()));
+        drop(accepted);
+        unseen.wait().unwrap();
+        assert_eq!((counted("accepted"), counted("unknown")), (1, 1));
+    });
+}
+
+#[test]
+fn another_host_cannot_reach_the_intercept_ports() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let _redirector = Redirector::start(world, &BOTH);
+        let proxy = Proxy::listen();
+        world.outside.run(|| sh("ip route add 198.18.0.0/15 via 10.9.0.1"));
+        // Straight, and by routing a VIP's packets through this host; from outside the cgroup, as another host is.
+        for destination in ["10.9.0.1/7410", "198.18.0.1/80"] {
+            let mut dial =
+                world.outside_the_cgroup(&format!("exec timeout 1 bash -c 'exec 3<>/dev/tcp/{destination}'"));
+            let status = world.outside.run(|| dial.status()).unwrap();
+            assert_eq!(status.code(), Some(124), "{destination} is lost on the way");
+        }
+        assert!(proxy.try_accept().is_none());
+    });
+}
+
+#[test]
+fn a_flushed_table_comes_back_and_a_foreign_one_survives_all() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let redirector = Redirector::start(world, &BOTH);
+        sh("nft flush ruleset && nft add table ip foreign && nft add chain ip foreign mine");
+        eventually("the table is back", || sh("nft list tables").contains("table inet culvert").then_some(()));
+        redirector.kill();
+        run(world, &["uninstall"]);
+        assert_eq!(sh("nft list tables").trim(), "table ip foreign");
+    });
+}
+
+#[test]
+fn without_the_nft_program_the_hooks_carry_all() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let redirector = Redirector::spawn(daemon(world, &BOTH).env("PATH", "/nonexistent"));
+        redirector.until_ready();
+        let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+        let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
+        assert_eq!(sockets.original_dst(&proxy.accept()), Some("10.0.3.7:9100".parse().unwrap()));
+    });
+}
+
+#[test]
+fn nftables_alone_without_the_nft_program_is_an_error_that_names_the_fix() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let output = run_to_the_end(daemon(world, &NFTABLES).env("PATH", "/nonexistent"));
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success());
+        assert!(error.contains("install the package nftables"), "{error}");
+    });
+}

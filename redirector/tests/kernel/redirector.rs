@@ -1,0 +1,113 @@
+//! The real binary.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Output, Stdio};
+
+use crate::world::{NODE4, NODE6, World, eventually};
+
+const ADMIN: &str = "127.0.0.1:7419";
+
+/// A running redirector; killed when dropped, which leaves what it installed.
+pub(crate) struct Redirector {
+    child: Child,
+}
+
+impl Redirector {
+    /// Starts it and waits until it is ready.
+    pub(crate) fn start(world: &World, flags: &[&str]) -> Self {
+        let redirector = Self::start_unready(world, flags);
+        redirector.until_ready();
+        redirector
+    }
+
+    /// Starts it without waiting for anything but its admin server.
+    pub(crate) fn start_unready(world: &World, flags: &[&str]) -> Self {
+        Self::spawn(&mut daemon(world, flags))
+    }
+
+    /// Starts a command line of [`daemon`]'s.
+    pub(crate) fn spawn(command: &mut Command) -> Self {
+        let child = command.spawn().unwrap();
+        let redirector = Self { child };
+        eventually("the redirector listens", || get("/livez"));
+        redirector
+    }
+
+    /// Waits until it is ready.
+    pub(crate) fn until_ready(&self) {
+        eventually("the redirector is ready", || get("/readyz").filter(|answer| answer.ends_with("\r\n\r\nok\n")));
+    }
+
+    /// kill -9.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Redirector {
+    fn drop(&mut self) {
+        // It may have been killed already.
+        let _gone = self.child.kill();
+        let _gone = self.child.wait();
+    }
+}
+
+/// The daemon's command line. What most tests want comes by the environment, so that `flags` win.
+pub(crate) fn daemon(world: &World, flags: &[&str]) -> Command {
+    let mut command = subcommand(world, flags);
+    command
+        .env("CULVERT_NODE_IP", format!("{NODE4},{NODE6}"))
+        .env("CULVERT_INTERCEPT_PORT", "7410,7411")
+        .env("CULVERT_CGROUP", world.cgroup())
+        .env("CULVERT_DIRECTORY_SOCKET", world.directory_socket())
+        .env("CULVERT_LOG", "warn");
+    command
+}
+
+/// The output of a daemon that is expected to end by itself.
+pub(crate) fn run_to_the_end(command: &mut Command) -> Output {
+    let mut child = command.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    eventually("the redirector ends", || child.try_wait().unwrap());
+    child.wait_with_output().unwrap()
+}
+
+fn subcommand(world: &World, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_culvert-redirector"));
+    command.args(arguments).arg("--bpffs").arg(world.bpffs()).arg("--state-dir").arg(world.state_dir());
+    command
+}
+
+/// Runs a subcommand, which must succeed; returns what it printed.
+#[track_caller]
+pub(crate) fn run(world: &World, arguments: &[&str]) -> String {
+    let output = subcommand(world, arguments).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The whole answer of the admin server.
+pub(crate) fn get(path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(ADMIN).ok()?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: admin\r\nConnection: close\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}
+
+/// What the kernel programs have counted for a reason.
+#[track_caller]
+pub(crate) fn counted(reason: &str) -> u64 {
+    let metrics = get("/metrics").unwrap();
+    let name = format!("culvert_redirector_kernel_connections_total{{reason=\"{reason}\"}} ");
+    metrics.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()
+}
+
+/// The ids of the pinned links, by `/debug/hooks`.
+pub(crate) fn link_ids() -> Vec<u64> {
+    let answer = get("/debug/hooks").unwrap();
+    let body = answer.split_once("\r\n\r\n").unwrap().1;
+    let view: serde_json::Value = serde_json::from_str(body).unwrap();
+    view["hooks"].as_array().unwrap().iter().map(|hook| hook["link"].as_u64().unwrap()).collect()
+}

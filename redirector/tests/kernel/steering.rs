@@ -1,0 +1,295 @@
+//! The connect hooks alone.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use nix::libc::EHOSTUNREACH;
+
+use crate::clients::{Client, reset, udp_peer};
+use crate::fake_directory::{FakeDirectory, node, usual_nodes};
+use crate::proxy::{Proxy, Sockets, canonical, so_original_dst};
+use crate::redirector::{Redirector, counted, run};
+use crate::world::{DEADLINE, NODE4, NODE6, World, eventually, in_a_world, sh};
+
+/// A world with hooks, and with everything that a test of them needs.
+struct Hooked<'a> {
+    world: &'a World,
+    redirector: Redirector,
+    directory: FakeDirectory,
+    proxy: Proxy,
+    sockets: Sockets,
+}
+
+impl<'a> Hooked<'a> {
+    fn new(world: &'a World) -> Self {
+        let directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let redirector = Redirector::start(world, &["--mechanism", "ebpf", "--dns-listen", "none"]);
+        Self { world, directory, redirector, proxy: Proxy::listen(), sockets: Sockets::open(world) }
+    }
+
+    /// The proxy's next connection was meant for `destination`.
+    #[track_caller]
+    fn accepts(&self, destination: &str) -> TcpStream {
+        let accepted = self.proxy.accept();
+        assert_eq!(self.sockets.original_dst(&accepted), Some(destination.parse().unwrap()));
+        accepted
+    }
+}
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+#[test]
+fn an_ipv4_client_keeps_its_destination() {
+    in_a_world(|world| {
+        let hooked = Hooked::new(world);
+        let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
+        hooked.accepts("10.0.3.7:9100");
+    });
+}
+
+#[test]
+fn an_ipv6_client_keeps_its_destination() {
+    in_a_world(|world| {
+        let hooked = Hooked::new(world);
+        let _client = TcpStream::connect("[fd00::7]:10250").unwrap();
+        hooked.accepts("[fd00::7]:10250");
+    });
+}
+
+#[test]
+fn an_ipv6_socket_that_dials_ipv4_keeps_its_destination() {
+    in_a_world(|world| {
+        let hooked = Hooked::new(world);
+        let _client = TcpStream::connect("[::ffff:10.0.3.7]:10250").unwrap();
+        hooked.accepts("10.0.3.7:10250");
+    });
+}
+
+#[test]
+fn any_port_of_a_vip_is_steered() {
+    in_a_world(|world| {
+        let hooked = Hooked::new(world);
+        for destination in ["198.18.0.1:1", "198.19.200.3:65535", "[fd12:3456:789a:bcde::1]:443"] {
+            let _client = TcpStream::connect(destination).unwrap();
+            hooked.accepts(destination);
+        }
+    });
+}
+
+#[test]
+fn a_client_in_a_pod_keeps_its_destination() {
+    in_a_world(|world| {
+        let hooked = Hooked::new(world);
+        for destination in ["10.0.3.7:9100", "[fd00::7]:9100", "198.18.0.1:80"] {
+            let _client = world.pods[0].run(|| TcpStream::connect(destination)).unwrap();
+            let accepted = hooked.accepts(destination);
+            let client = canonical(accepted.peer_addr().unwrap()).ip().to_string();
+            assert!(client == "10.244.1.2" || client == "fd44:1::2", "the proxy sees the pod, not {client}");
+        }
+    });
+}
+
+#[test]
+fn a_client_sees_what_it_dialled_and_the_proxy_sees_the_client() {
+    in_a_world(|world| {
+        let hooked = Hooked::new(world);
+        for destination in ["10.0.3.7:9100", "[fd00::7]:9100", "[::ffff:10.0.3.7]:9100"] {
+            let client = TcpStream::connect(destination).unwrap();
+            assert_eq!(client.peer_addr().unwrap(), address(destination));
+            let accepted = hooked.proxy.accept();
+            assert_eq!(canonical(accepted.peer_addr().unwrap()), canonical(client.local_addr().unwrap()));
+        }
+    });
+}
+
+#[test]
+fn ten_thousand_clients_that_write_and_close_at_once_keep_their_destinations() {
+    in_a_world(|world| {
+        let hooked = Hooked::new(world);
+        let dialled = |number: u32| SocketAddr::from(([198, 19, (number >> 8) as u8, number as u8], 9100));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 0..10_000_u32 {
+                    let mut client = TcpStream::connect(dialled(number)).unwrap();
+                    client.write_all(&number.to_be_bytes()).unwrap();
+                }
+            });
+            for _ in 0..10_000 {
+                let mut accepted = hooked.proxy.accept();
+                let original_dst = hooked.sockets.original_dst(&accepted);
+                let mut number = [0; 4];
+                accepted.read_exact(&mut number).unwrap();
+                assert_eq!(original_dst, Some(dialled(u32::from_be_bytes(number))));
+            }
+        });
+        assert_eq!((counted("steered"), counted("accepted"), counted("unknown")), (10_000, 10_000, 0));
+        let tuples = sh(&format!("bpftool -j map dump pinned {}/culvert/v1/maps/cv_tuples", world.bpffs().display()));
+        assert_eq!(tuples.trim(), "[]", "no handshake leaves anything behind");
+    });
+}
+
+#[test]
+fn a_source_port_used_again_does_not_inherit_a_destination() {
+    in_a_world(|world| {
+        let hooked = Hooked::new(world);
+        let dial = |source: &str, destination: &str| {
+            let client = Client::bound_to(source);
+            client.dial(destination).unwrap();
+            client.stream()
+        };
+        // The same port in two pods at once, on the way to one intercept port.
+        let first = world.pods[0].run(|| dial("10.244.1.2:40000", "198.18.0.1:80"));
+        hooked.accepts("198.18.0.1:80");
+        let second = world.pods[1].run(|| dial("10.244.2.2:40000", "198.18.0.4:80"));
+        hooked.accepts("198.18.0.4:80");
+        // And again in one pod, a moment later, on the way to another destination.
+        reset(first);
+        reset(second);
+        let _third = world.pods[0].run(|| dial("10.244.1.2:40000", "198.18.0.3:80"));
+        hooked.accepts("198.18.0.3:80");
+    });
+}
+
+#[test]
+fn udp_and_unmatched_connects_are_untouched() {
+    in_a_world(|world| {
+        let hooked = Hooked::new(world);
+        assert_eq!(udp_peer("10.0.3.7:9100"), address("10.0.3.7:9100"));
+        assert_eq!(udp_peer("198.18.0.1:53"), address("198.18.0.1:53"));
+        let server = TcpListener::bind((NODE4, 8000)).unwrap();
+        let client = TcpStream::connect((NODE4, 8000)).unwrap();
+        let (accepted, _client) = server.accept().unwrap();
+        assert_eq!(hooked.sockets.stored(&client), None);
+        assert_eq!(hooked.sockets.stored(&accepted), None);
+        assert!(hooked.proxy.try_accept().is_none());
+        assert_eq!(counted("steered"), 0);
+    });
+}
+
+#[test]
+fn a_marked_socket_reaches_the_edge_address_itself() {
+    in_a_world(|world| {
+        let hooked = Hooked::new(world);
+        let edge = world.outside.run(|| TcpListener::bind("10.0.3.7:9100")).unwrap();
+        let client = Client::new_v4().marked(0x2000);
+        client.dial("10.0.3.7:9100").unwrap();
+        let (_accepted, from) = edge.accept().unwrap();
+        assert_eq!(from, client.stream().local_addr().unwrap());
+        assert!(hooked.proxy.try_accept().is_none());
+    });
+}
+
+#[test]
+fn a_socket_used_again_forgets_its_first_destination() {
+    in_a_world(|world| {
+        let hooked = Hooked::new(world);
+        drop(hooked.proxy);
+        let client = Client::new_v4();
+        assert_eq!(client.dial("10.0.3.7:9100").unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        assert!(hooked.sockets.stored(&client.0).is_some());
+        let _server = TcpListener::bind((NODE4, 8000)).unwrap();
+        client.dial(&format!("{NODE4}:8000")).unwrap();
+        assert_eq!(hooked.sockets.stored(&client.0), None);
+        assert_eq!(client.stream().peer_addr().unwrap(), address("10.9.0.1:8000"));
+    });
+}
+
+#[test]
+fn a_proxy_that_is_away_is_refused_at_once() {
+    in_a_world(|world| {
+        let hooked = Hooked::new(world);
+        drop(hooked.proxy);
+        let error = TcpStream::connect_timeout(&address("10.0.3.7:9100"), Duration::from_secs(2)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    });
+}
+
+#[test]
+fn a_direct_connect_to_an_intercept_port_has_no_destination() {
+    in_a_world(|world| {
+        let hooked = Hooked::new(world);
+        for node in [NODE4, NODE6, "127.0.0.1"] {
+            let _client = TcpStream::connect((node, 7410)).unwrap();
+            let accepted = hooked.proxy.accept();
+            assert_eq!(hooked.sockets.stored(&accepted), None);
+            assert_eq!(so_original_dst(&accepted), None);
+        }
+        assert_eq!(counted("unknown"), 3);
+    });
+}
+
+#[test]
+fn an_offline_node_is_refused_at_connect_until_its_agent_comes() {
+    in_a_world(|world| {
+        let hooked = Hooked::new(world);
+        for destination in ["10.0.3.8:9100", "198.18.0.2:80", "[fd12:3456:789a:bcde::2]:80"] {
+            let error = TcpStream::connect(destination).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(EHOSTUNREACH), "{destination}");
+        }
+        assert!(run(world, &["explain", "edge-2:80"]).contains("refused with EHOSTUNREACH: its node is offline"));
+        hooked.directory.change(vec![node("edge-2", 2, &["10.0.3.8"], true)], &[]);
+        let _client = eventually("edge-2 is online", || TcpStream::connect("10.0.3.8:9100").ok());
+        hooked.accepts("10.0.3.8:9100");
+    });
+}
+
+#[test]
+fn with_the_redirector_dead_an_offline_node_is_left_to_the_proxy() {
+    in_a_world(|world| {
+        let hooked = Hooked::new(world);
+        assert!(TcpStream::connect("10.0.3.8:9100").is_err());
+        hooked.redirector.kill();
+        let _client = eventually("the lease ends", || TcpStream::connect("10.0.3.8:9100").ok());
+        let accepted = hooked.proxy.accept();
+        assert_eq!(hooked.sockets.original_dst(&accepted), Some(address("10.0.3.8:9100")));
+    });
+}
+
+#[test]
+fn a_node_that_is_removed_is_no_longer_steered() {
+    in_a_world(|world| {
+        let hooked = Hooked::new(world);
+        let edge = world.outside.run(|| TcpListener::bind("10.0.3.7:9100")).unwrap();
+        hooked.directory.change(Vec::new(), &["edge-1"]);
+        eventually("edge-1 is gone", || {
+            let _client = TcpStream::connect_timeout(&address("10.0.3.7:9100"), DEADLINE).unwrap();
+            hooked.proxy.try_accept().is_none().then_some(())
+        });
+        edge.accept().unwrap();
+    });
+}
+
+#[test]
+fn an_ipv6_destination_is_refused_on_a_host_without_ipv6() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let flags = ["--node-ip", NODE4, "--mechanism", "ebpf", "--dns-listen", "none"];
+        let _redirector = Redirector::start(world, &flags);
+        let error = TcpStream::connect("[fd00::7]:9100").unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(EHOSTUNREACH));
+    });
+}
+
+#[test]
+fn bpftool_shows_named_fields() {
+    in_a_world(|world| {
+        let hooked = Hooked::new(world);
+        let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
+        hooked.accepts("10.0.3.7:9100");
+        let dump =
+            |map| sh(&format!("bpftool -j map dump pinned {}/culvert/v1/maps/{map}", hooked.world.bpffs().display()));
+        for (map, fields) in [
+            ("cv_config", &["offline_lease_ns", "port_count", "intercept4", "vip6"][..]),
+            ("cv_destinations", &["addr", "bytes", "port", "flags"]),
+            ("cv_counters", &["key", "values"]),
+        ] {
+            let text = dump(map);
+            for field in fields {
+                assert!(text.contains(&format!("\"{field}\":")), "{map} has no {field}: {text}");
+            }
+        }
+    });
+}
