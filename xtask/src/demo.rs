@@ -128,7 +128,7 @@ fn hold(
     println!(
         "
 Everything stays up until Ctrl-C. Logs and state are in {folder}. What to try next:
-  Prometheus' page              http://127.0.0.1:{port}/targets
+  Prometheus' page              http://127.0.0.1:{port}/classic/targets
   be a process of the cloud     cargo xtask enter cloud bash
   through to an edge by name    cargo xtask enter cloud curl http://edge-2:9100/metrics
   the proxy's view              cargo xtask enter cloud curl http://127.0.0.1:7409/debug/nodes

@@ -31,8 +31,14 @@ impl<'lab> Monitoring<'lab> {
             targets.join(", ")
         );
         std::fs::write(&config, text).with_context(|| format!("write {}", config.display()))?;
-        let mut command = site.command(Unpacked::Prometheus.program());
+        // Debian's Prometheus reads the files of its page from /usr/share/prometheus. Where the kernel has no overlayfs there is
+        // no page, and all else works.
+        let script = r#"mount -t overlay -o lowerdir="$0/usr/share:/usr/share" overlay /usr/share; exec "$@""#;
+        let mut command = site.command("sh");
         command
+            .args(["-c", script])
+            .arg(Unpacked::Prometheus.folder())
+            .arg(Unpacked::Prometheus.program())
             .arg(format!("--config.file={}", config.display()))
             .arg(format!("--storage.tsdb.path={}", site.file("prometheus").display()))
             .arg(format!("--web.listen-address=127.0.0.1:{PORT}"));
