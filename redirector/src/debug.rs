@@ -9,8 +9,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::bpf::{Hook, Pins, Tables};
-use crate::directory::{Directory, Feed};
-use crate::plan::Destination;
+use crate::directory::Feed;
 
 #[derive(Clone)]
 struct Sources {
@@ -51,7 +50,7 @@ async fn destinations(State(sources): State<Sources>) -> Response {
         .map(|(destination, liveness)| DestinationView {
             destination: destination.to_string(),
             state: liveness.to_string(),
-            nodes: directory.as_deref().map(|directory| nodes_of(directory, destination)).unwrap_or_default(),
+            nodes: directory.as_deref().map(|directory| destination.nodes(directory)).unwrap_or_default(),
         })
         .collect();
     Json(views).into_response()
@@ -65,14 +64,6 @@ async fn hooks(State(sources): State<Sources>) -> Response {
     let counts = Tables::open(&sources.pins).and_then(|tables| tables.counts()).unwrap_or_default();
     let connections = counts.into_iter().map(|(counter, count)| (counter.name().to_owned(), count.into())).collect();
     Json(HooksView { root: sources.pins.root().display().to_string(), hooks, connections }).into_response()
-}
-
-/// The nodes that a destination belongs to.
-pub(crate) fn nodes_of(directory: &Directory, destination: Destination) -> Vec<String> {
-    match destination {
-        Destination::Vip(vip) => directory.node_of_vip(vip).map(ToString::to_string).into_iter().collect(),
-        Destination::Edge(edge) => directory.nodes_of_address(edge.ip()).map(|(name, _, _)| name.to_string()).collect(),
-    }
 }
 
 fn failed(error: anyhow::Error) -> Response {

@@ -2,11 +2,12 @@
 
 mod answer;
 mod handler;
+mod tcp;
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
-use std::time::Duration;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use culvert_daemon::Drain;
@@ -14,16 +15,12 @@ use hickory_proto::rr::Name;
 use hickory_server::Server;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use crate::config::{DnsConfig, NodeIps};
 use crate::directory::Feed;
 use crate::metrics::DnsMetrics;
-use handler::Handler;
-
-/// A TCP client that says nothing for so long is gone.
-const TCP_TIMEOUT: Duration = Duration::from_secs(10);
-/// Answers that may wait for a slow TCP client.
-const TCP_RESPONSES: usize = 8;
+use handler::{Handler, Shared};
 
 /// The zone of node names, such as `edge.internal.`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,9 +48,18 @@ impl fmt::Display for Zone {
     }
 }
 
+impl Zone {
+    /// Whether `name` is the zone's own or below it.
+    fn contains(&self, name: &Name) -> bool {
+        self.0.zone_of(name)
+    }
+}
+
 /// The server, bound but not yet answering.
 pub(crate) struct Dns {
-    server: Server<Handler>,
+    udp: Server<Shared>,
+    tcp: Vec<TcpListener>,
+    handler: Arc<Handler>,
     addresses: Vec<SocketAddr>,
 }
 
@@ -65,7 +71,8 @@ impl Dns {
         feed: watch::Receiver<Feed>,
         metrics: DnsMetrics,
     ) -> Result<Self> {
-        let mut server = Server::new(Handler::new(config.zone, config.clients, node, feed, metrics));
+        let handler = Arc::new(Handler::new(config.zone, config.clients, node, feed, metrics));
+        let (mut udp, mut tcp) = (Server::new(Shared(Arc::clone(&handler))), Vec::new());
         for address in &config.listen {
             let explained = || {
                 format!(
@@ -73,18 +80,22 @@ impl Dns {
                      or `--dns-listen none`"
                 )
             };
-            server.register_socket(UdpSocket::bind(address).await.with_context(explained)?);
-            let listener = TcpListener::bind(address).await.with_context(explained)?;
-            server.register_listener(listener, TCP_TIMEOUT, TCP_RESPONSES);
+            udp.register_socket(UdpSocket::bind(address).await.with_context(explained)?);
+            tcp.push(TcpListener::bind(address).await.with_context(explained)?);
         }
-        Ok(Self { server, addresses: config.listen })
+        Ok(Self { udp, tcp, handler, addresses: config.listen })
     }
 
     /// Answers until the drain begins.
     pub(crate) async fn run(mut self, drain: Drain) -> Result<()> {
         tracing::info!(addresses = ?self.addresses, "answering DNS");
+        let mut listeners = JoinSet::new();
+        for listener in self.tcp {
+            listeners.spawn(tcp::serve(listener, Arc::clone(&self.handler)));
+        }
         tokio::select! {
-            ended = self.server.block_until_done() => ended.context("answer DNS"),
+            ended = self.udp.block_until_done() => ended.context("answer DNS over UDP"),
+            Some(ended) = listeners.join_next() => ended.context("answer DNS over TCP")?,
             () = drain.begun() => Ok(()),
         }
     }

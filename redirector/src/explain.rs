@@ -11,7 +11,6 @@ use culvert_tunnel::NodeName;
 
 use crate::args::Places;
 use crate::bpf::{KernelConfig, Pins, Tables};
-use crate::debug::nodes_of;
 use crate::directory::{Directory, Routing, Saved};
 use crate::dns::Zone;
 use crate::kernel::now_ns;
@@ -112,7 +111,7 @@ fn by_directory(directory: &Directory, address: SocketAddr) -> String {
             None => "in the range of VIPs, but no node's: the proxy refuses it".to_owned(),
         };
     }
-    let owners = nodes_of(directory, Destination::Edge(address)).join(", ");
+    let owners = Destination::Edge(address).nodes(directory).join(", ");
     let Some((name, node, found)) = directory.nodes_of_address(ip).next() else {
         return "not an edge node's address".to_owned();
     };

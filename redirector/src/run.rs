@@ -60,6 +60,8 @@ fn load(saved: &Saved) -> Option<Directory> {
 async fn keep_saved(saved: Saved, mut feed: watch::Receiver<Feed>, drain: Drain) -> Result<()> {
     loop {
         tokio::select! {
+            // First: the directory's task may end first.
+            biased;
             () = drain.begun() => return Ok(()),
             changed = feed.changed() => changed.context("the directory's task has ended")?,
         }

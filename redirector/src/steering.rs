@@ -72,6 +72,8 @@ impl Steering {
         inspection.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
+                // First: the directory's task may end first.
+                biased;
                 () = drain.begun() => return Ok(()),
                 changed = self.feed.changed() => {
                     changed.context("the directory's task has ended")?;

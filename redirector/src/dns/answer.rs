@@ -1,7 +1,5 @@
 //! What a question is answered with. Pure.
 
-use std::net::IpAddr;
-
 use culvert_tunnel::NodeName;
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::rdata::{A, AAAA, PTR, SOA};
@@ -34,7 +32,7 @@ pub(super) fn answer(directory: &Directory, zone: &Zone, node: NodeIps, name: &N
     if let Ok(net) = name.parse_arpa_name() {
         return question.reverse(net);
     }
-    if zone.0.zone_of(name) {
+    if zone.contains(name) {
         return question.in_zone();
     }
     question.bare()
@@ -162,16 +160,6 @@ pub(super) fn unknown() -> Answer {
 
 fn absolute(node: &NodeName) -> Name {
     Name::from_ascii(node.as_str()).unwrap_or_else(|_never| Name::root())
-}
-
-/// Whether an answer for `name` depends on the directory: its zone, and what may be a reverse name of ours.
-pub(super) fn is_ours_in_any_case(zone: &Zone, name: &Name) -> bool {
-    zone.0.zone_of(name)
-}
-
-/// The address of a question's asker as the client ranges are written.
-pub(super) fn canonical(ip: IpAddr) -> IpAddr {
-    ip.to_canonical()
 }
 
 #[cfg(test)]

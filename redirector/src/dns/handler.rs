@@ -1,10 +1,12 @@
-//! Between hickory's server and the answers: who may ask, how many at once, and what is counted.
+//! Between the sockets and the answers: who may ask, how many at once, and what is counted.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use async_trait::async_trait;
-use hickory_proto::op::{Edns, Metadata, OpCode, ResponseCode};
+use hickory_proto::op::{Edns, Header, HeaderCounts, Metadata, OpCode, ResponseCode};
 use hickory_proto::rr::{DNSClass, Name, Record, RecordType};
+use hickory_proto::serialize::binary::BinEncoder;
 use hickory_server::net::runtime::Time;
 use hickory_server::server::{Request, RequestHandler, ResponseHandler, ResponseInfo};
 use hickory_server::zone_handler::MessageResponseBuilder;
@@ -12,7 +14,7 @@ use ipnet::IpNet;
 use tokio::sync::{Semaphore, watch};
 
 use super::Zone;
-use super::answer::{Answer, answer, canonical, is_ours_in_any_case, refused, unknown};
+use super::answer::{Answer, answer, refused, unknown};
 use crate::config::NodeIps;
 use crate::directory::Feed;
 use crate::metrics::DnsMetrics;
@@ -21,8 +23,10 @@ use crate::metrics::DnsMetrics;
 const CONCURRENT: usize = 512;
 /// What we send over UDP at most, by DNS Flag Day 2020: larger datagrams get fragmented and lost.
 const UDP_PAYLOAD: u16 = 1232;
+/// What every client takes without EDNS, RFC 1035.
+const LEAST_PAYLOAD: u16 = 512;
 
-/// Answers hickory's requests.
+/// Answers requests.
 pub(super) struct Handler {
     zone: Zone,
     clients: Vec<IpNet>,
@@ -30,6 +34,16 @@ pub(super) struct Handler {
     feed: watch::Receiver<Feed>,
     permits: Semaphore,
     metrics: DnsMetrics,
+}
+
+/// The handler as hickory's server takes it, shared with TCP.
+pub(super) struct Shared(pub(super) Arc<Handler>);
+
+/// All that an answer's message is made of besides the question.
+struct Reply {
+    metadata: Metadata,
+    answer: Answer,
+    edns: Option<Edns>,
 }
 
 impl Handler {
@@ -43,9 +57,34 @@ impl Handler {
         Self { zone, clients, node, feed, permits: Semaphore::new(CONCURRENT), metrics }
     }
 
-    fn is_allowed(&self, client: IpAddr) -> bool {
-        let client = canonical(client);
+    /// Whether a client is one of those that may ask.
+    pub(super) fn is_allowed(&self, client: IpAddr) -> bool {
+        let client = client.to_canonical();
         self.clients.iter().any(|range| range.contains(&client))
+    }
+
+    /// The answer's bytes, for TCP.
+    pub(super) fn respond(&self, request: &Request) -> Option<Vec<u8>> {
+        let reply = self.reply(request);
+        let mut bytes = Vec::new();
+        let builder = MessageResponseBuilder::new(&request.queries, reply.edns.as_ref());
+        let none: [&Record; 0] = [];
+        let response = builder.build(reply.metadata, &reply.answer.answers, none, reply.answer.soa.as_ref(), none);
+        response.destructive_emit(&mut BinEncoder::new(&mut bytes)).ok().map(|_info| bytes)
+    }
+
+    fn reply(&self, request: &Request) -> Reply {
+        let answer = self.answer(request);
+        self.metrics.answered(answer.code);
+        let mut metadata = Metadata::response_from_request(&request.metadata);
+        metadata.response_code = answer.code;
+        metadata.authoritative = matches!(answer.code, ResponseCode::NoError | ResponseCode::NXDomain);
+        let edns = request.edns.as_ref().map(|asked| {
+            let mut edns = Edns::new();
+            edns.set_max_payload(asked.max_payload().clamp(LEAST_PAYLOAD, UDP_PAYLOAD)).set_version(0);
+            edns
+        });
+        Reply { metadata, answer, edns }
     }
 
     fn answer(&self, request: &Request) -> Answer {
@@ -59,46 +98,42 @@ impl Handler {
         if !self.is_allowed(info.src.ip()) || info.query.query_class() != DNSClass::IN || transfer {
             return refused();
         }
-        let mut name: Name = Name::from(info.query.name());
+        let mut name = Name::from(info.query.name());
         name.set_fqdn(true);
         let directory = self.feed.borrow().directory.clone();
         match directory {
             Some(directory) => answer(&directory, &self.zone, self.node, &name, info.query.query_type()),
-            None if is_ours_in_any_case(&self.zone, &name) => unknown(),
+            None if self.zone.contains(&name) => unknown(),
             None => refused(),
         }
     }
 }
 
+/// UDP comes by way of hickory's server.
 #[async_trait]
-impl RequestHandler for Handler {
-    async fn handle_request<R: ResponseHandler, T: Time>(&self, request: &Request, mut respond: R) -> ResponseInfo {
-        let permit = self.permits.try_acquire();
-        let answer = if permit.is_ok() { self.answer(request) } else { refused() };
-        self.metrics.answered(answer.code);
-        let mut metadata = Metadata::response_from_request(&request.metadata);
-        metadata.response_code = answer.code;
-        metadata.authoritative = matches!(answer.code, ResponseCode::NoError | ResponseCode::NXDomain);
-        let edns = request.edns.as_ref().map(|asked| {
-            let mut edns = Edns::new();
-            edns.set_max_payload(asked.max_payload().clamp(512, UDP_PAYLOAD)).set_version(0);
-            edns
-        });
+impl RequestHandler for Shared {
+    async fn handle_request<R: ResponseHandler, T: Time>(&self, request: &Request, mut udp: R) -> ResponseInfo {
+        let Ok(_permit) = self.0.permits.try_acquire() else {
+            // An answer costs as much as what is being kept away; the client asks again.
+            return unsent(request);
+        };
+        let reply = self.0.reply(request);
+        let builder = MessageResponseBuilder::new(&request.queries, reply.edns.as_ref());
         let none: [&Record; 0] = [];
-        let builder = MessageResponseBuilder::new(&request.queries, edns.as_ref());
-        let response = builder.build(metadata, &answer.answers, none, answer.soa.as_ref(), none);
-        match respond.send_response(response).await {
+        let response = builder.build(reply.metadata, &reply.answer.answers, none, reply.answer.soa.as_ref(), none);
+        match udp.send_response(response).await {
             Ok(info) => info,
             Err(error) => {
                 tracing::debug!(client.addr = %request.src(), %error, "DNS answer not sent");
-                failed(metadata)
+                unsent(request)
             }
         }
     }
 }
 
-/// What hickory wants to know of an answer that could not be sent.
-fn failed(mut metadata: Metadata) -> ResponseInfo {
+/// What hickory wants to know of an answer that was not sent.
+fn unsent(request: &Request) -> ResponseInfo {
+    let mut metadata = Metadata::response_from_request(&request.metadata);
     metadata.response_code = ResponseCode::ServFail;
-    hickory_proto::op::Header { metadata, counts: hickory_proto::op::HeaderCounts::default() }.into()
+    Header { metadata, counts: HeaderCounts::default() }.into()
 }

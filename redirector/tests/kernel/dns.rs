@@ -1,6 +1,6 @@
 //! The DNS server over real sockets.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::time::Duration;
 
@@ -29,15 +29,19 @@ fn ask_udp(name: &str, kind: RecordType) -> Message {
 }
 
 fn ask_tcp(name: &str, kind: RecordType) -> Message {
-    let mut stream = TcpStream::connect(SERVER).unwrap();
+    try_tcp(name, kind).unwrap()
+}
+
+fn try_tcp(name: &str, kind: RecordType) -> io::Result<Message> {
+    let mut stream = TcpStream::connect(SERVER)?;
     let question = question(name, kind);
-    stream.write_all(&u16::try_from(question.len()).unwrap().to_be_bytes()).unwrap();
-    stream.write_all(&question).unwrap();
+    stream.write_all(&u16::try_from(question.len()).unwrap().to_be_bytes())?;
+    stream.write_all(&question)?;
     let mut length = [0; 2];
-    stream.read_exact(&mut length).unwrap();
+    stream.read_exact(&mut length)?;
     let mut answer = vec![0; u16::from_be_bytes(length).into()];
-    stream.read_exact(&mut answer).unwrap();
-    Message::from_vec(&answer).unwrap()
+    stream.read_exact(&mut answer)?;
+    Ok(Message::from_vec(&answer).unwrap())
 }
 
 fn with_dns(world: &World) -> (FakeDirectory, Redirector) {
@@ -112,6 +116,28 @@ fn packets_that_are_no_questions_do_not_hurt() {
             socket.send_to(&packet, SERVER).unwrap();
         }
         assert_eq!(ask_udp("edge-1.", RecordType::A).answers.len(), 1);
+    });
+}
+
+#[test]
+fn more_tcp_connections_than_anybody_needs_leave_the_server_answering() {
+    in_a_world(|world| {
+        let _running = with_dns(world);
+        let idle: Vec<_> = (0..300).map(|_| TcpStream::connect(SERVER).unwrap()).collect();
+        assert!(try_tcp("edge-1.", RecordType::A).is_err());
+        assert_eq!(ask_udp("edge-1.", RecordType::A).answers.len(), 1);
+        drop(idle);
+        eventually("TCP is free again", || try_tcp("edge-1.", RecordType::A).ok());
+    });
+}
+
+#[test]
+fn a_client_that_may_not_ask_is_refused() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let _redirector = Redirector::start(world, &["--mechanism", "none", "--dns-client", "192.0.2.0/24"]);
+        let answer = ask_udp("edge-1.", RecordType::A);
+        assert_eq!((answer.metadata.response_code, answer.answers.len()), (ResponseCode::Refused, 0));
     });
 }
 

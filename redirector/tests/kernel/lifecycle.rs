@@ -193,3 +193,14 @@ fn three_capabilities_are_enough() {
         assert_eq!(sockets.original_dst(&proxy.accept()), Some("10.0.3.7:9100".parse().unwrap()));
     });
 }
+
+#[test]
+fn a_redirector_that_is_told_to_end_ends_well_and_leaves_everything() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let redirector = Redirector::start(world, &BOTH);
+        assert!(redirector.terminate().success());
+        let status = run(world, &["status"]);
+        assert!(status.contains("cv_connect4   link") && status.contains("table inet culvert:"), "{status}");
+    });
+}

@@ -2,7 +2,10 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::world::{NODE4, NODE6, World, eventually};
 
@@ -37,6 +40,13 @@ impl Redirector {
     /// Waits until it is ready.
     pub(crate) fn until_ready(&self) {
         eventually("the redirector is ready", || get("/readyz").filter(|answer| answer.ends_with("\r\n\r\nok\n")));
+    }
+
+    /// SIGTERM; how it ended.
+    pub(crate) fn terminate(mut self) -> ExitStatus {
+        let pid = Pid::from_raw(self.child.id().try_into().unwrap());
+        kill(pid, Signal::SIGTERM).unwrap();
+        self.child.wait().unwrap()
     }
 
     /// kill -9.

@@ -293,3 +293,13 @@ fn bpftool_shows_named_fields() {
         }
     });
 }
+
+#[test]
+fn an_mptcp_client_keeps_its_destination() {
+    in_a_world(|world| {
+        let hooked = Hooked::new(world);
+        let client = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, Some(socket2::Protocol::MPTCP));
+        client.unwrap().connect(&address("10.0.3.7:9100").into()).unwrap();
+        hooked.accepts("10.0.3.7:9100");
+    });
+}
