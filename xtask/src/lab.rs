@@ -94,6 +94,15 @@ impl Lab {
         &self.sites[place as usize]
     }
 
+    /// Makes a pod: a network namespace behind the cloud host, as container networks make them. Returns the namespace's path;
+    /// it ends with the lab.
+    ///
+    /// # Errors
+    /// If there is one already.
+    pub fn add_pod(&self) -> Result<PathBuf> {
+        Ok(Path::new(network::NAMES).join(network::make_pod(self.name)?))
+    }
+
     /// The lab's name.
     pub fn name(&self) -> LabName {
         self.name

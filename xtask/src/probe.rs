@@ -27,7 +27,7 @@ pub struct Args {
 enum Probe {
     /// Serves ports; prints `ready`
     Serve {
-        /// `PORT=echo`, `PORT=sink`, `PORT=source:BYTES` or `PORT=greet`
+        /// `PORT=echo`, `PORT=sink`, `PORT=source:BYTES`, `PORT=greet`, `PORT=forward:ADDRESS` or `PORT=http-proxy`
         #[arg(required = true)]
         services: Vec<server::Service>,
     },

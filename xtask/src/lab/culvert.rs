@@ -38,6 +38,8 @@ pub struct Options {
     pub redirector: Vec<String>,
     /// Further arguments of every agent.
     pub agent: Vec<String>,
+    /// Environment variables of every agent, for joining too.
+    pub agent_env: Vec<(String, String)>,
 }
 
 /// Ports that every edge node of a lab may be reached on.
@@ -85,13 +87,21 @@ impl<'lab> Culvert<'lab> {
         self.wait_for_proxy()
     }
 
-    /// Starts the redirector again after it was ended.
+    /// Starts the redirector again after it was ended; see [`Self::wait_for_redirector`].
     ///
     /// # Errors
-    /// If it does not become ready.
+    /// If it cannot be started.
     pub fn restart_redirector(&mut self) -> Result<()> {
         self.redirector = start_redirector(self.lab, &self.options)?;
-        self.wait_for_redirector()
+        Ok(())
+    }
+
+    /// Waits until the redirector is ready.
+    ///
+    /// # Errors
+    /// If it is not in time.
+    pub fn wait_for_redirector(&mut self) -> Result<()> {
+        wait_ready("culvert-redirector", self.lab, Place::Cloud, REDIRECTOR_ADMIN, &mut self.redirector)
     }
 
     /// Starts the agent of an edge that has joined.
@@ -146,7 +156,9 @@ impl<'lab> Culvert<'lab> {
         let site = self.lab.site(place);
         let state = site.file("agent").display().to_string();
         let args = join.iter().cloned().chain(["--state-dir".into(), state]);
-        site.output(workspace::binary("culvert-agent"), args)?;
+        let mut command = site.command(workspace::binary("culvert-agent"));
+        command.args(args).envs(self.options.agent_env.iter().cloned());
+        workspace::output(&mut command)?;
         Ok(())
     }
 
@@ -211,10 +223,6 @@ impl<'lab> Culvert<'lab> {
     fn wait_for_proxy(&mut self) -> Result<()> {
         wait_ready("culvert-proxy", self.lab, Place::Cloud, PROXY_ADMIN, &mut self.proxy)
     }
-
-    fn wait_for_redirector(&mut self) -> Result<()> {
-        wait_ready("culvert-redirector", self.lab, Place::Cloud, REDIRECTOR_ADMIN, &mut self.redirector)
-    }
 }
 
 /// What the units in `deploy/systemd` leave to the programs, in the words of setpriv.
@@ -250,9 +258,9 @@ fn start_redirector(lab: &Lab, options: &Options) -> Result<Process> {
         .arg(cloud.file("directory.sock"))
         .arg("--state-dir")
         .arg(cloud.file("redirector"))
-        // The cloud's own address is a public one.
+        // The cloud's own address is a public one; the other is of its pods.
         .arg("--dns-client")
-        .arg(format!("{}/32", Place::Cloud.address()));
+        .arg(format!("{}/32,10.244.0.0/16", Place::Cloud.address()));
     cloud.start_process("culvert-redirector", command.args(&options.redirector))
 }
 
@@ -263,7 +271,8 @@ fn start_agent(lab: &Lab, place: Place, options: &Options) -> Result<Process> {
     for port in DEFAULT_PORTS.iter().chain(&options.ports) {
         command.args(["--port", &port.to_string()]);
     }
-    site.start_process("culvert-agent", command.args(&options.agent))
+    command.args(&options.agent).envs(options.agent_env.iter().cloned());
+    site.start_process("culvert-agent", &mut command)
 }
 
 fn wait_ready(name: &str, lab: &Lab, place: Place, admin: u16, process: &mut Process) -> Result<()> {

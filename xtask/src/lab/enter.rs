@@ -28,7 +28,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let pid = std::fs::read_to_string(name.folder().join(place.name()).join("pid"))
         .context("the demo is not up: start `cargo xtask demo --hold` in another terminal")?;
     let cgroup = name.cgroup()?.join(place.name());
-    let status =
-        site::enter_command(&cgroup, pid.trim().parse()?, &args.command[0]).args(&args.command[1..]).status()?;
+    let status = site::enter_command(&cgroup, pid.trim().parse()?, "--net", &args.command[0])
+        .args(&args.command[1..])
+        .status()?;
     Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
 }

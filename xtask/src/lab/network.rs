@@ -12,6 +12,9 @@ use crate::workspace;
 /// The router between the sites.
 pub(super) const INTERNET: &str = "internet";
 
+/// A pod of the cloud host, where there is one.
+const POD: &str = "pod";
+
 /// Where namespaces have their names.
 pub(super) const NAMES: &str = "/run/netns";
 
@@ -39,9 +42,21 @@ pub(super) fn make(name: LabName) -> Result<()> {
     Ok(())
 }
 
+/// Makes a pod's namespace behind the cloud host; returns its name.
+pub(super) fn make_pod(name: LabName) -> Result<String> {
+    let (cloud, pod) = (name.netns(Place::Cloud.name()), name.netns(POD));
+    ip_batch(&[], &format!("netns add {pod}\nlink add eth0 netns {pod} type veth peer name pod netns {cloud}\n"))?;
+    ip_batch(&["-n", &cloud], "addr add 10.244.0.1/24 dev pod\nlink set pod up\n")?;
+    let commands =
+        "link set lo up\naddr add 10.244.0.2/24 dev eth0\nlink set eth0 up\nroute add default via 10.244.0.1\n";
+    ip_batch(&["-n", &pod], commands)?;
+    inside(&cloud, "sysctl", &["-qw", "net.ipv4.ip_forward=1"])?;
+    Ok(pod)
+}
+
 /// Removes all namespaces of that name, and with them all the rest.
 pub(super) fn remove(name: LabName) -> Result<()> {
-    for place in Place::ALL.map(Place::name).into_iter().chain([INTERNET]) {
+    for place in Place::ALL.map(Place::name).into_iter().chain([INTERNET, POD]) {
         let netns = name.netns(place);
         if std::path::Path::new(NAMES).join(&netns).exists() {
             workspace::output(Command::new("ip").args(["netns", "delete", &netns]))?;

@@ -11,10 +11,11 @@ use super::process::Process;
 use super::{LabName, inside, network};
 use crate::{wait, workspace};
 
-/// Moves itself into the cgroup `$0`, then into the namespaces of process `$1`, and becomes the command that follows.
+/// Moves itself into the cgroup `$0`, then into the namespaces of process `$1` (`$2` says which network), and becomes the
+/// command that follows.
 /// Not `ip netns exec`, which would hide the cgroup mounts.
 const ENTER: &str =
-    r#"echo $$ > "$0/cgroup.procs" && pid=$1 && shift && exec nsenter -t "$pid" --net --mount --uts -- "$@""#;
+    r#"echo $$ > "$0/cgroup.procs" && pid=$1 net=$2 && shift 2 && exec nsenter -t "$pid" "$net" --mount --uts -- "$@""#;
 
 /// Becomes the process that holds the host's namespaces: `$1` network namespace, `$2` host name, `$3` resolv.conf or empty,
 /// `$4` file that says it is ready.
@@ -74,7 +75,12 @@ impl Site {
 
     /// A command that will run as a process of this host. Its pid is that of the program itself.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        enter_command(&self.cgroup, self.holder.pid(), program)
+        enter_command(&self.cgroup, self.holder.pid(), "--net", program)
+    }
+
+    /// The same in another network namespace, as the processes of this host's pods are.
+    pub fn command_in(&self, netns: &Path, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        enter_command(&self.cgroup, self.holder.pid(), &format!("--net={}", netns.display()), program)
     }
 
     /// Starts a program in the background.
@@ -112,9 +118,10 @@ impl Site {
 }
 
 /// A command that enters the host whose processes are in `cgroup` and whose namespaces process `holder` holds.
-pub(super) fn enter_command(cgroup: &Path, holder: u32, program: impl AsRef<std::ffi::OsStr>) -> Command {
+/// `net` is nsenter's option: `--net` for the host's own network.
+pub(super) fn enter_command(cgroup: &Path, holder: u32, net: &str, program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new("sh");
-    command.args(["-c", ENTER]).arg(cgroup).arg(holder.to_string()).arg(program);
+    command.args(["-c", ENTER]).arg(cgroup).arg(holder.to_string()).arg(net).arg(program);
     command
 }
 

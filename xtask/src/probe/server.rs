@@ -1,7 +1,7 @@
 //! Servers that stand in for what runs on an edge node.
 
-use std::io::{self, Write};
-use std::net::{Ipv6Addr, Shutdown, TcpListener, TcpStream};
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
@@ -25,6 +25,10 @@ enum Behaviour {
     Source(u64),
     /// Speaks first: names its host; then echoes.
     Greet,
+    /// Passes everything on to another address, as a load balancer does.
+    Forward(SocketAddr),
+    /// An HTTP forward proxy: CONNECT only, to IP addresses.
+    HttpProxy,
 }
 
 impl FromStr for Service {
@@ -36,6 +40,8 @@ impl FromStr for Service {
             None if behaviour == "echo" => Behaviour::Echo,
             None if behaviour == "sink" => Behaviour::Sink,
             None if behaviour == "greet" => Behaviour::Greet,
+            None if behaviour == "http-proxy" => Behaviour::HttpProxy,
+            Some(("forward", target)) => Behaviour::Forward(target.parse()?),
             Some(("source", bytes)) => Behaviour::Source(bytes.parse()?),
             _ => bail!("unknown behaviour {behaviour:?}"),
         };
@@ -81,8 +87,37 @@ impl Behaviour {
                 writeln!(client, "hello from {}", host.trim())?;
                 echo(client)
             }
+            Self::Forward(target) => relay(client, target),
+            Self::HttpProxy => http_proxy(client),
         }
     }
+}
+
+fn http_proxy(client: TcpStream) -> io::Result<()> {
+    let mut reader = BufReader::new(client.try_clone()?);
+    let (mut request, mut line) = (String::new(), String::new());
+    reader.read_line(&mut request)?;
+    while reader.read_line(&mut line)? > 2 {
+        line.clear();
+    }
+    let target = request.strip_prefix("CONNECT ").and_then(|rest| rest.split(' ').next()?.parse().ok());
+    let Some(target) = target else { return (&client).write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n") };
+    (&client).write_all(b"HTTP/1.1 200 OK\r\n\r\n")?;
+    relay(client, target)
+}
+
+fn relay(client: TcpStream, target: SocketAddr) -> io::Result<()> {
+    let server = TcpStream::connect(target)?;
+    std::thread::scope(|scope| {
+        let back = scope.spawn(|| pass(&server, &client));
+        pass(&client, &server)?;
+        back.join().unwrap_or(Ok(()))
+    })
+}
+
+fn pass(mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
+    io::copy(&mut from, &mut to)?;
+    to.shutdown(Shutdown::Write)
 }
 
 fn echo(client: TcpStream) -> io::Result<()> {

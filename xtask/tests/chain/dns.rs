@@ -22,6 +22,16 @@ pub(crate) enum Answer {
     Other(u8),
 }
 
+impl Answer {
+    /// The first address, as text.
+    pub(crate) fn first(self) -> Option<String> {
+        match self {
+            Self::Addresses(addresses) => addresses.first().map(IpAddr::to_string),
+            Self::NoData | Self::NoSuchName | Self::Refused | Self::Other(_) => None,
+        }
+    }
+}
+
 /// Asks the redirector.
 pub(crate) fn ask(lab: &Lab, name: &str, kind: u16) -> Result<Answer> {
     let question = question(name, kind);

@@ -35,6 +35,32 @@ fn nftables_alone_reaches_every_node() {
     world::with(&Place::EDGES, steered_by("nftables"), |world| every_node_answers(world));
 }
 
+#[test]
+fn pods_are_steered_by_connect_hooks_alone() {
+    a_pod_reaches_nodes("ebpf");
+}
+
+#[test]
+fn pods_are_steered_by_nftables_alone() {
+    a_pod_reaches_nodes("nftables");
+}
+
+fn a_pod_reaches_nodes(mechanism: &str) {
+    world::with(&[Place::Edge1, Place::Edge2], steered_by(mechanism), |world| {
+        let pod = world.lab.add_pod()?;
+        for (host, node) in [("10.0.3.7", "edge-1"), ("edge-1", "edge-1"), ("edge-2", "edge-2")] {
+            let mut client = world.lab.site(Place::Cloud).command_in(&pod, "timeout");
+            // The pod's network has no IPv6, so a name is asked for its IPv4 address alone.
+            let host =
+                dns::ask(world.lab, host, dns::A).ok().and_then(Answer::first).unwrap_or_else(|| host.to_owned());
+            client.args(["10", world::XTASK, "probe", "talk", &format!("{host}:{GREET}")]);
+            let greeting = xtask::workspace::output(&mut client)?;
+            ensure!(greeting.trim() == format!("hello from {node}"), "{host}: {greeting}");
+        }
+        Ok(())
+    });
+}
+
 /// By its own address, by each name, by each VIP of both families.
 fn every_node_answers(world: &World<'_>) -> Result<()> {
     let mut ways = vec![("10.0.3.7".to_owned(), "edge-1")];

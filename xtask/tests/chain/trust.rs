@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use xtask::lab::culvert::{Culvert, Options, PROXY_FOR_AGENTS};
+use xtask::lab::culvert::{Culvert, Options, PROXY_ADMIN, PROXY_FOR_AGENTS};
 use xtask::lab::place::Place;
 use xtask::lab::process::Process;
 use xtask::{wait, workspace};
@@ -126,6 +126,57 @@ fn connect(world: &World<'_>, target: &str) -> Result<String> {
             return Ok(answer);
         }
     }
+}
+
+#[test]
+fn an_agent_reaches_the_proxy_under_another_address_through_a_forwarder() {
+    world::in_lab(|lab| {
+        let cloud = lab.site(Place::Cloud);
+        let mut forwarder = cloud.command(world::XTASK);
+        forwarder.args(["probe", "serve", &format!("7444=forward:{PROXY_FOR_AGENTS}")]);
+        let _forwarder = cloud.start_process("forwarder", &mut forwarder)?;
+        let backends = world::serve(lab, Place::Edge1)?;
+        let options = world::with_ports(Options {
+            proxy: vec!["--advertise".into(), "203.0.113.1:7444".into()],
+            ..Options::default()
+        });
+        let mut world = World::of(lab, Culvert::start(lab, &[], options)?, vec![backends]);
+        let mut join = world.culvert.create_token(Place::Edge1, &[])?;
+        // The proxy names both ways to it; this agent is given the second alone.
+        let direct =
+            join.iter().position(|word| word == PROXY_FOR_AGENTS).context("no direct way in the join command")?;
+        join.drain(direct - 1..=direct);
+        ensure!(join.iter().any(|word| word == "203.0.113.1:7444"), "{join:?}");
+        world.culvert.join(Place::Edge1, &join)?;
+        world.culvert.start_agent(Place::Edge1)?;
+        world.culvert.wait_online(Place::Edge1)?;
+        came_from_the_cloud(&world)?;
+        world.wait_greeting("10.0.3.7", Duration::from_secs(5))
+    });
+}
+
+#[test]
+fn an_agent_behind_an_http_proxy_dials_out_through_it() {
+    world::in_lab(|lab| {
+        let cloud = lab.site(Place::Cloud);
+        let mut proxy = cloud.command(world::XTASK);
+        let _proxy = cloud.start_process("http-proxy", proxy.args(["probe", "serve", "3128=http-proxy"]))?;
+        let backends = world::serve(lab, Place::Edge1)?;
+        let agent_env = vec![("HTTPS_PROXY".to_owned(), "http://203.0.113.1:3128".to_owned())];
+        let options = world::with_ports(Options { agent_env, ..Options::default() });
+        let world = World::of(lab, Culvert::start(lab, EDGE, options)?, vec![backends]);
+        came_from_the_cloud(&world)?;
+        world.wait_greeting("10.0.3.7", Duration::from_secs(5))
+    });
+}
+
+/// The forwarder's own address is the tunnels' other end, not the edge's.
+fn came_from_the_cloud(world: &World<'_>) -> Result<()> {
+    let tunnels = world.culvert.debug(PROXY_ADMIN, "/debug/tunnels")?;
+    let agents: Vec<&str> =
+        tunnels.as_array().into_iter().flatten().filter_map(|tunnel| tunnel["agent"].as_str()).collect();
+    ensure!(!agents.is_empty() && agents.iter().all(|agent| agent.contains("203.0.113.1")), "tunnels from {agents:?}");
+    Ok(())
 }
 
 #[test]

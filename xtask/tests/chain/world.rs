@@ -24,7 +24,7 @@ pub(crate) const FORBIDDEN: u16 = 9666;
 
 pub(crate) const GIB: u64 = 1 << 30;
 
-const XTASK: &str = env!("CARGO_BIN_EXE_xtask");
+pub(crate) const XTASK: &str = env!("CARGO_BIN_EXE_xtask");
 
 /// Long enough for whatever a client does on two busy cores.
 const CLIENT_TIME: Duration = Duration::from_secs(120);
