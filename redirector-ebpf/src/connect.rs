@@ -31,10 +31,7 @@ pub fn cv_connect4(ctx: SockAddrContext) -> i32 {
     if kind != SOCK_STREAM {
         return ALLOW;
     }
-    let dst = Endpoint {
-        addr: Addr::from_v4_word(ip),
-        port: port as u16,
-    };
+    let dst = Endpoint { addr: Addr::from_v4_word(ip), port: port as u16 };
     steer(&ctx, dst, |to| {
         // SAFETY: as above; both fields are writable in this hook.
         unsafe {
@@ -64,10 +61,7 @@ pub fn cv_connect6(ctx: SockAddrContext) -> i32 {
         return ALLOW;
     }
     // IPv4 in IPv6 never meets the IPv4 hook: the kernel calls tcp_v4_connect() from tcp_v6_connect() directly.
-    let dst = Endpoint {
-        addr: Addr::from_words(words),
-        port: port as u16,
-    };
+    let dst = Endpoint { addr: Addr::from_words(words), port: port as u16 };
     steer(&ctx, dst, |to| {
         let words = to.addr.words();
         // SAFETY: as above; all of these are writable in this hook.

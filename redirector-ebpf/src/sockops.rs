@@ -38,12 +38,8 @@ fn before_syn(ctx: &SockOpsContext) {
         return;
     }
     let ends = Ends::read(ctx);
-    let tuple = Tuple {
-        src: ends.local.addr,
-        dst: ends.remote.addr,
-        src_port: ends.local.port,
-        dst_port: ends.remote.port,
-    };
+    let tuple =
+        Tuple { src: ends.local.addr, dst: ends.remote.addr, src_port: ends.local.port, dst_port: ends.remote.port };
     // The proxy of a connection whose tuple is lost finds no original destination and resets it.
     if TUPLES.insert(tuple, stored.accepted(), u64::from(BPF_ANY)).is_err() {
         count(Counter::TupleFull);
@@ -60,12 +56,8 @@ fn accepted(ctx: &SockOpsContext) {
         _ => return,
     }
     let ends = Ends::read(ctx);
-    let tuple = Tuple {
-        src: ends.remote.addr,
-        dst: ends.local.addr,
-        src_port: ends.remote.port,
-        dst_port: ends.local.port,
-    };
+    let tuple =
+        Tuple { src: ends.remote.addr, dst: ends.local.addr, src_port: ends.remote.port, dst_port: ends.local.port };
     // SAFETY: copied out at once; the slot may be reused afterwards.
     let Some(mut value) = unsafe { TUPLES.get(&tuple) }.copied() else {
         count(Counter::Unknown);
@@ -86,14 +78,8 @@ fn storage(ctx: &SockOpsContext, initial: *mut SocketDst, flags: u64) -> Option<
         return None;
     }
     // SAFETY: the map, the socket and `initial` are valid; the helper returns null or the socket's own slot.
-    let slot = unsafe {
-        bpf_sk_storage_get(
-            (&raw const SOCKETS).cast_mut().cast(),
-            socket.cast(),
-            initial.cast(),
-            flags,
-        )
-    };
+    let slot =
+        unsafe { bpf_sk_storage_get((&raw const SOCKETS).cast_mut().cast(), socket.cast(), initial.cast(), flags) };
     if slot.is_null() { None } else { Some(slot.cast()) }
 }
 
@@ -134,14 +120,8 @@ impl Ends {
                 (Addr::from_words(local6), Addr::from_words(remote6))
             };
             Self {
-                local: Endpoint {
-                    addr: local,
-                    port: local_port,
-                },
-                remote: Endpoint {
-                    addr: remote,
-                    port: remote_port,
-                },
+                local: Endpoint { addr: local, port: local_port },
+                remote: Endpoint { addr: remote, port: remote_port },
             }
         }
     }

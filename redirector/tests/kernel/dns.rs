@@ -19,12 +19,15 @@ fn question(name: &str, kind: RecordType) -> Vec<u8> {
     message.to_vec().unwrap()
 }
 
+/// Asks again when a datagram was lost, as every client does.
 fn ask_udp(name: &str, kind: RecordType) -> Message {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-    socket.send_to(&question(name, kind), SERVER).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
     let mut answer = [0; 1500];
-    let length = socket.recv(&mut answer).unwrap();
+    let length = eventually("DNS answers", || {
+        socket.send_to(&question(name, kind), SERVER).unwrap();
+        socket.recv(&mut answer).ok()
+    });
     Message::from_vec(&answer[..length]).unwrap()
 }
 
