@@ -44,7 +44,8 @@ impl Admin {
         logs: Logs,
         debug: Router,
     ) -> Result<Self> {
-        let listener = TcpListener::bind(address).await.with_context(|| format!("bind the admin listener to {address}"))?;
+        let listener =
+            TcpListener::bind(address).await.with_context(|| format!("bind the admin listener to {address}"))?;
         let address = listener.local_addr().context("read the admin listener's address")?;
         let router = Router::new()
             .route("/livez", get(async || "ok\n"))
