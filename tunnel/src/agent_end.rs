@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use h2::RecvStream;
 use h2::server::SendResponse;
 use http::Request;
@@ -15,13 +15,15 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::dial_failure::DialFailure;
 use crate::error::TunnelError;
-use crate::frame::{self, FrameError};
+use crate::first_message::first_message;
+use crate::frame;
 use crate::grpc;
 use crate::http2::{self, RoundTrip};
 use crate::io::LastRead;
 use crate::proto::tunnel::{DescribeRequest, DescribeResponse, DialCode, Frame, Open, Opened, frame::Kind};
-use crate::relay::{self, Early, Finish, Incoming, RelayError, Transferred};
+use crate::relay::{self, Early, Incoming, RelayError, Role, Transferred};
 
 /// A stream whose first message does not come is reset.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -30,22 +32,13 @@ const LAST_STREAMS: Duration = Duration::from_secs(1);
 /// A `Describe` request holds a version.
 const DESCRIBE_MAX: usize = 4096;
 
-/// A dial that came to nothing, as the proxy is told.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DialFailure {
-    /// Stable code, never `Ok`.
-    pub code: DialCode,
-    /// For people: what was tried and what came of it.
-    pub message: String,
-}
-
 /// What an agent does for the streams of its tunnels.
 pub trait Backends: Send + Sync + 'static {
     /// Connects to the backend that `open` asks for, if that is allowed. Bounded in time by the implementation; dropped when
     /// the client leaves.
     fn dial(&self, open: &Open) -> impl Future<Output = Result<TcpStream, DialFailure>> + Send;
 
-    /// A stream that `open` began has ended. Not called for a dial that the client left.
+    /// A stream that `open` began has ended, perhaps before there was a connection.
     fn stream_ended(&self, open: &Open, end: &StreamEnd);
 }
 
@@ -189,7 +182,7 @@ impl AgentTunnel {
             .max_concurrent_streams(self.max_streams.saturating_add(http2::SPARE_STREAMS))
             .max_pending_accept_reset_streams(http2::RESETS)
             .max_concurrent_reset_streams(http2::RESETS)
-            .max_local_error_reset_streams(Some(http2::RESETS))
+            .max_local_error_reset_streams(None)
             .reset_stream_duration(http2::RESET_MEMORY);
         builder
     }
@@ -225,7 +218,7 @@ impl<B: Backends> Call<B> {
         tracing::debug!(proxy.version = request.version, "described");
         let mut send = respond.send_response(grpc::response(), false).map_err(TunnelError::Http2)?;
         send.send_data(frame::encode(&self.tunnel.describe), false).map_err(TunnelError::Http2)?;
-        send.send_trailers(grpc::ok_trailers()).map_err(TunnelError::Http2)
+        send.send_trailers(grpc::trailers(grpc::OK)).map_err(TunnelError::Http2)
     }
 
     async fn open(&self, mut body: RecvStream, respond: &mut SendResponse<Bytes>) -> Result<(), TunnelError> {
@@ -269,7 +262,7 @@ impl<B: Backends> Call<B> {
         let mut send = respond.send_response(grpc::response(), false).map_err(lost)?;
         let opened = Opened { code: DialCode::Ok.into(), message: String::new() };
         send.send_data(frame::encode(&Frame { kind: Some(Kind::Opened(opened)) }), false).map_err(lost)?;
-        let relayed = relay::relay(socket.into(), early, send, incoming, Finish::Trailers, &slot.transferred);
+        let relayed = relay::relay(socket.into(), early, send, incoming, Role::Server, &slot.transferred);
         relayed.await.map_err(StreamError::Relay)
     }
 }
@@ -290,26 +283,11 @@ fn refuse(respond: &mut SendResponse<Bytes>, failure: &DialFailure) -> Result<()
     let opened = Opened { code: failure.code.into(), message: failure.message.clone() };
     let mut send = respond.send_response(grpc::response(), false).map_err(TunnelError::Http2)?;
     send.send_data(frame::encode(&Frame { kind: Some(Kind::Opened(opened)) }), false).map_err(TunnelError::Http2)?;
-    send.send_trailers(grpc::ok_trailers()).map_err(TunnelError::Http2)
+    send.send_trailers(grpc::trailers(grpc::OK)).map_err(TunnelError::Http2)
 }
 
 fn reject(respond: &mut SendResponse<Bytes>, status: u8, message: &'static str) -> Result<(), TunnelError> {
     respond.send_response(grpc::error_response(status, message), true).map(|_| ()).map_err(TunnelError::Http2)
-}
-
-/// The first message of a body, whole, and the bytes behind it. Their part of the window is given back.
-pub(crate) async fn first_message(body: &mut RecvStream) -> Result<(Bytes, Bytes), FrameError> {
-    let mut buffer = BytesMut::new();
-    loop {
-        if let Some(message) = frame::split_message(&mut buffer)? {
-            return Ok((message, buffer.freeze()));
-        }
-        let Some(Ok(chunk)) = body.data().await else {
-            return Err(FrameError::Truncated);
-        };
-        buffer.extend_from_slice(&chunk);
-        body.flow_control().release_capacity(chunk.len()).map_err(|_| FrameError::Truncated)?;
-    }
 }
 
 /// A stream's place among those of its tunnel; given back on drop.

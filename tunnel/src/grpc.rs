@@ -11,6 +11,8 @@ const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
 const STATUS: &str = "grpc-status";
 const MESSAGE: &str = "grpc-message";
 /// gRPC's status codes that are used here.
+pub(crate) const OK: u8 = 0;
+pub(crate) const ABORTED: u8 = 10;
 pub(crate) const UNIMPLEMENTED: u8 = 12;
 pub(crate) const INVALID_ARGUMENT: u8 = 3;
 
@@ -45,9 +47,14 @@ pub(crate) fn error_response(status: u8, message: &'static str) -> Response<()> 
     response
 }
 
-/// The trailers of a call that went well.
-pub(crate) fn ok_trailers() -> HeaderMap {
-    HeaderMap::from_iter([(header::HeaderName::from_static(STATUS), HeaderValue::from_static("0"))])
+/// The trailers of a call that ends with this status.
+pub(crate) fn trailers(status: u8) -> HeaderMap {
+    HeaderMap::from_iter([(header::HeaderName::from_static(STATUS), HeaderValue::from(u16::from(status)))])
+}
+
+/// Whether trailers say that the call went well.
+pub(crate) fn is_ok(trailers: &HeaderMap) -> bool {
+    trailers.get(STATUS).is_some_and(|status| status == "0")
 }
 
 /// The error that response headers carry, if any: status and message.

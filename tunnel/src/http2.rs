@@ -15,7 +15,7 @@ use crate::io::LastRead;
 /// The window of the whole connection never fills: only a stream's own window bounds it, so that no stalled reader can stop
 /// its neighbours.
 pub(crate) const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
-/// Default window of a stream in bytes: throughput of one stream times round trip, and what a stalled reader may hold.
+/// Default window of a stream in bytes: throughput of one stream times round trip, and the payload that a stalled reader may hold.
 pub const DEFAULT_STREAM_WINDOW: u32 = 4 << 20;
 /// The least and the most that a stream window may be, in bytes.
 pub const STREAM_WINDOW_RANGE: std::ops::RangeInclusive<u32> = 256 << 10..=16 << 20;
@@ -30,7 +30,8 @@ pub const DEFAULT_MAX_STREAMS: u32 = 1024;
 /// Streams beyond the relayed ones: `Describe`, and streams that one end counts as ended a moment before the other.
 pub(crate) const SPARE_STREAMS: u32 = 64;
 /// Resets that may wait to be handled, and reset streams that are remembered. When a link comes back after a cut, all
-/// clients that gave up meanwhile are reset at once; the defaults (20 and 50) would end the whole tunnel.
+/// clients that gave up meanwhile are reset at once; the defaults (20 and 50) would end the whole tunnel. h2's third limit, errors
+/// in a connection's whole life, is switched off: late frames of forgotten streams count there, and tunnels live for months.
 pub(crate) const RESETS: usize = 8192;
 /// How long late frames of a reset stream are taken for what they are.
 pub(crate) const RESET_MEMORY: Duration = Duration::from_secs(60);
@@ -39,6 +40,8 @@ pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A peer from which nothing came for this long is pinged.
 const PING_AFTER: Duration = Duration::from_secs(6);
+/// A tunnel from which nothing came for this long is the last that a new stream should try.
+pub(crate) const SILENT_AFTER: Duration = Duration::from_secs(9);
 /// A peer from which nothing came for this long is dead. Stalls of several seconds happen on edge links and are none.
 pub(crate) const DEAD_AFTER: Duration = Duration::from_secs(18);
 

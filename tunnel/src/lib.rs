@@ -4,7 +4,9 @@
 //! `culvert.tunnel.v1.Agent` and the proxy its client. One HTTP/2 stream carries one relayed connection.
 
 mod agent_end;
+mod dial_failure;
 mod error;
+mod first_message;
 mod frame;
 mod grpc;
 mod http2;
@@ -37,11 +39,12 @@ pub mod proto {
     }
 }
 
-pub use agent_end::{AgentTunnel, AgentTunnelState, Backends, DialFailure, LiveStream, StreamEnd, StreamError};
+pub use agent_end::{AgentTunnel, AgentTunnelState, Backends, LiveStream, StreamEnd, StreamError};
+pub use dial_failure::DialFailure;
 pub use error::TunnelError;
 pub use frame::FrameError;
 pub use http2::{DEFAULT_MAX_STREAMS, DEFAULT_STREAM_WINDOW, RoundTrip, STREAM_WINDOW_RANGE};
-pub use io::{LastRead, ReadAhead};
+pub use io::{LastRead, ReadAhead, tune};
 pub use node_name::{InvalidNodeName, NodeName};
 pub use proxy_end::{DIAL_TIMEOUT, Driver, OpenError, ProxyTunnel, Stream, Tunnel};
 pub use relay::{RelayError, Transferred};

@@ -11,20 +11,24 @@ use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
-use crate::agent_end::{DialFailure, first_message};
+use crate::dial_failure::DialFailure;
 use crate::error::TunnelError;
+use crate::first_message::{FirstMessageError, first_message};
 use crate::frame::{self, FrameError};
 use crate::grpc;
 use crate::http2::{self, RoundTrip};
 use crate::io::LastRead;
 use crate::proto::tunnel::{DescribeRequest, DescribeResponse, DialCode, Frame, Open, Opened, frame::Kind};
-use crate::relay::{self, Early, Finish, Incoming, RelayError, Transferred};
+use crate::relay::{self, Early, Incoming, RelayError, Role, Transferred};
 use crate::socket::Socket;
 
 /// How long an agent may take to dial a backend.
 pub const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the proxy waits for the agent's word: its dial, and twice a slow link's round trip.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(8);
+
+/// Characters of an agent's message that go into logs and answers.
+const MESSAGE_MAX: usize = 512;
 
 /// Settings of the proxy's end of a tunnel.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +44,7 @@ pub struct ProxyTunnel {
 pub struct Tunnel {
     requests: SendRequest<Bytes>,
     round_trip: RoundTrip,
+    last_read: LastRead,
     active: Arc<AtomicU32>,
     max_streams: u32,
 }
@@ -78,6 +83,15 @@ impl From<FrameError> for OpenError {
     }
 }
 
+impl From<FirstMessageError> for OpenError {
+    fn from(error: FirstMessageError) -> Self {
+        match error {
+            FirstMessageError::Http2(error) => Self::Tunnel(error),
+            FirstMessageError::Frame(error) => error.into(),
+        }
+    }
+}
+
 /// A stream whose backend has answered. Dropping it resets it.
 #[derive(Debug)]
 pub struct Stream {
@@ -100,8 +114,13 @@ impl ProxyTunnel {
             handshake.map_err(|_| TunnelError::HandshakeTimedOut)?.map_err(TunnelError::Http2)?;
         let pings = connection.ping_pong().expect("taken once");
         let round_trip = RoundTrip::default();
-        let tunnel =
-            Tunnel { requests, round_trip: round_trip.clone(), active: Arc::default(), max_streams: self.max_streams };
+        let tunnel = Tunnel {
+            requests,
+            round_trip: round_trip.clone(),
+            last_read: last_read.clone(),
+            active: Arc::default(),
+            max_streams: self.max_streams,
+        };
         Ok((tunnel, Driver { connection, pings, last_read, round_trip }))
     }
 
@@ -118,7 +137,7 @@ impl ProxyTunnel {
             .max_send_buffer_size(http2::SEND_BUFFER)
             .max_concurrent_reset_streams(http2::RESETS)
             .max_pending_accept_reset_streams(http2::RESETS)
-            .max_local_error_reset_streams(Some(http2::RESETS))
+            .max_local_error_reset_streams(None)
             .reset_stream_duration(http2::RESET_MEMORY);
         builder
     }
@@ -183,6 +202,7 @@ impl Tunnel {
         if code == DialCode::Ok {
             return Ok(Stream { send, incoming: Incoming::new(body, rest), _place: place });
         }
+        let message = message.chars().take(MESSAGE_MAX).collect();
         Err(OpenError::Refused(DialFailure { code, message }))
     }
 
@@ -202,6 +222,12 @@ impl Tunnel {
     #[must_use]
     pub fn streams(&self) -> u32 {
         self.active.load(Ordering::Relaxed)
+    }
+
+    /// Whether nothing has come from the agent for longer than a ping takes: the tunnel may be dead.
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        self.last_read.at().elapsed() > http2::SILENT_AFTER
     }
 
     /// Round trip to the agent, once measured.
@@ -224,7 +250,7 @@ impl Stream {
             Early { into_tunnel: early, ..Early::default() },
             send,
             incoming,
-            Finish::EndOfStream,
+            Role::Client,
             transferred,
         )
         .await

@@ -4,12 +4,17 @@
 
 use std::io;
 use std::net::Shutdown;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use bytes::BufMut;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::SockRef;
 use tokio::io::{Interest, Ready};
 use tokio::net::{TcpStream, UnixStream};
+
+/// How often a Unix socket is asked whether its peer has gone.
+const HANG_UP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A connected stream socket.
 #[derive(Debug)]
@@ -61,22 +66,29 @@ impl Socket {
         }
     }
 
+    /// Waits until bytes can be written.
+    pub(crate) async fn writable(&self) -> io::Result<()> {
+        self.ready(Interest::WRITABLE).await.map(drop)
+    }
+
+    /// Writes what the socket takes at once; `WouldBlock` if that is nothing.
+    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        let written = match self {
+            Self::Tcp(socket) => socket.try_write(bytes),
+            Self::Unix(socket) => socket.try_write(bytes),
+        };
+        written.and_then(|written| if written == 0 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(written) })
+    }
+
     /// Writes all of `bytes`.
     ///
     /// # Errors
     /// How the connection failed.
     pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            let written = match self {
-                Self::Tcp(socket) => socket.try_write(bytes),
-                Self::Unix(socket) => socket.try_write(bytes),
-            };
-            match written {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            match self.try_write(bytes) {
                 Ok(written) => bytes = &bytes[written..],
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.ready(Interest::WRITABLE).await?;
-                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable().await?,
                 Err(error) => return Err(error),
             }
         }
@@ -92,14 +104,15 @@ impl Socket {
         }
     }
 
-    /// Waits until the connection fails, as when its peer resets it, and returns how.
+    /// Waits until the connection fails, as when its peer resets it, and returns how. A Unix socket fails when its peer closes it.
     pub async fn failure(&self) -> io::Error {
-        match self.ready(Interest::ERROR).await {
-            Err(error) => error,
-            Ok(_) => match self.sock_ref().take_error() {
-                Ok(Some(error)) | Err(error) => error,
-                Ok(None) => io::ErrorKind::ConnectionReset.into(),
-            },
+        let ready = match self {
+            Self::Tcp(socket) => socket.ready(Interest::ERROR).await,
+            Self::Unix(socket) => return hung_up(socket).await,
+        };
+        match ready.and_then(|_| self.sock_ref().take_error()) {
+            Ok(Some(error)) | Err(error) => error,
+            Ok(None) => io::ErrorKind::ConnectionReset.into(),
         }
     }
 
@@ -123,6 +136,21 @@ impl Socket {
         match self {
             Self::Tcp(socket) => SockRef::from(socket),
             Self::Unix(socket) => SockRef::from(socket),
+        }
+    }
+}
+
+/// Waits until the peer has closed a Unix socket. Nothing wakes for just that while there are bytes to read, so it is asked for.
+async fn hung_up(socket: &UnixStream) -> io::Error {
+    loop {
+        let mut asked = [PollFd::new(socket.as_fd(), PollFlags::empty())];
+        let closed = poll(&mut asked, PollTimeout::ZERO).map_err(io::Error::from);
+        match closed {
+            Err(error) => return error,
+            Ok(_) if asked[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP)) => {
+                return io::ErrorKind::ConnectionReset.into();
+            }
+            Ok(_) => tokio::time::sleep(HANG_UP_INTERVAL).await,
         }
     }
 }

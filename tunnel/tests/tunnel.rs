@@ -12,7 +12,7 @@ use culvert_tunnel::{
     StreamEnd, Transferred, Tunnel, TunnelError,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -174,14 +174,7 @@ async fn stalled_readers_leave_their_neighbour_moving() {
     let mut stalled = Vec::new();
     for _ in 0..20 {
         let (client, backend) = relayed(&pair, &mut relays).await;
-        // Fill the stream until the backend's socket takes no more.
-        let fill = vec![1; 1 << 20];
-        while timeout(Duration::from_millis(300), backend.writable()).await.is_ok() {
-            match backend.try_write(&fill) {
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock => panic!("{error}"),
-                _ => {}
-            }
-        }
+        fill(&backend).await;
         stalled.push((client, backend));
     }
     let (mut client, mut backend) = relayed(&pair, &mut relays).await;
@@ -206,16 +199,113 @@ async fn a_client_that_dies_resets_a_backend_that_does_not_read() {
     let pair = pair(256 << 10, 8).await;
     let mut relays = JoinSet::new();
     let (client, mut backend) = relayed(&pair, &mut relays).await;
-    let fill = vec![1; 1 << 20];
-    while timeout(Duration::from_millis(300), client.writable()).await.is_ok() {
-        let _full_is_fine = client.try_write(&fill);
-    }
+    fill(&client).await;
     reset(client);
     let relayed = timeout(DEADLINE, relays.join_next()).await.expect("the relay notices").unwrap().unwrap();
     assert_eq!(relayed.unwrap_err().reason(), "reset");
     let mut sink = Vec::new();
     let read = timeout(DEADLINE, backend.read_to_end(&mut sink)).await.unwrap();
     assert_eq!(read.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+}
+
+/// An upload that its backend answers and closes without reading it all, as with HTTP 413.
+#[tokio::test]
+async fn an_early_answer_arrives_whole_though_its_backend_closed_on_unread_bytes() {
+    let pair = pair(256 << 10, 8).await;
+    for round in 0..20 {
+        let mut relays = JoinSet::new();
+        let (mut client, mut backend) = relayed(&pair, &mut relays).await;
+        let upload = vec![1; 3 << 20];
+        let answer = vec![2; 20_000];
+        let serve = async {
+            backend.read_exact(&mut [0; 1000]).await.unwrap();
+            backend.write_all(&answer).await.unwrap();
+            drop(backend);
+        };
+        let ask = async {
+            let mut received = Vec::new();
+            let (mut read, mut write) = client.split();
+            let upload = async {
+                // Cut short by the backend's close.
+                let _cut = write.write_all(&upload).await;
+                std::future::pending::<()>().await;
+            };
+            let download = async {
+                // Ends with a reset, behind the answer.
+                let _reset = read.read_to_end(&mut received).await;
+            };
+            tokio::select! { () = upload => {}, () = download => {} }
+            received
+        };
+        let (received, ()) = timeout(DEADLINE, async { tokio::join!(ask, serve) }).await.unwrap();
+        assert!(received == answer, "round {round}: {} of {} bytes", received.len(), answer.len());
+    }
+}
+
+#[tokio::test]
+async fn a_half_closed_stream_ends_with_its_other_half() {
+    let pair = pair(256 << 10, 8).await;
+    let mut relays = JoinSet::new();
+    let (mut client, mut backend) = relayed(&pair, &mut relays).await;
+    client.shutdown().await.unwrap();
+    assert_eq!(backend.read(&mut [0; 9]).await.unwrap(), 0, "the backend sees the end, and says nothing");
+    reset(client);
+    let relayed = timeout(DEADLINE, relays.join_next()).await.expect("the client's death is noticed").unwrap().unwrap();
+    assert_eq!(relayed.unwrap_err().reason(), "reset");
+    let told = async { while backend.write_all(b"x").await.is_ok() {} };
+    timeout(DEADLINE, told).await.expect("and told to the backend");
+}
+
+#[tokio::test]
+async fn a_half_closed_backend_that_dies_is_noticed() {
+    let pair = pair(256 << 10, 8).await;
+    let mut relays = JoinSet::new();
+    let (mut client, mut backend) = relayed(&pair, &mut relays).await;
+    backend.shutdown().await.unwrap();
+    assert_eq!(client.read(&mut [0; 9]).await.unwrap(), 0);
+    reset(backend);
+    timeout(DEADLINE, pair.backends.end.notified()).await.expect("the agent's relay ends");
+    let relayed = timeout(DEADLINE, relays.join_next()).await.expect("the proxy's too").unwrap().unwrap();
+    assert_eq!(relayed.unwrap_err().reason(), "peer_reset");
+}
+
+#[tokio::test]
+async fn a_lost_tunnel_ends_a_half_closed_client_that_does_not_read() {
+    let pair = pair(256 << 10, 8).await;
+    let mut relays = JoinSet::new();
+    let (mut client, backend) = relayed(&pair, &mut relays).await;
+    client.shutdown().await.unwrap();
+    fill(&backend).await;
+    pair.agent.abort();
+    timeout(DEADLINE, relays.join_next()).await.expect("the relay ends").unwrap().unwrap().unwrap_err();
+}
+
+#[tokio::test]
+async fn a_unix_client_that_leaves_a_stalled_backend_is_noticed() {
+    let pair = pair(256 << 10, 8).await;
+    let (listener, port) = backend().await;
+    let (stream, accepted) = tokio::join!(pair.tunnel.open(to_port(port)), listener.accept());
+    let _backend = accepted.unwrap();
+    let (client, proxy_side) = UnixStream::pair().unwrap();
+    let mut relays = JoinSet::new();
+    let stream = stream.unwrap();
+    relays.spawn(async move { stream.relay(proxy_side.into(), Bytes::new(), &Transferred::default()).await });
+    while timeout(Duration::from_millis(300), client.writable()).await.is_ok() {
+        let _full_is_fine = client.try_write(&[1; 1 << 16]);
+    }
+    drop(client);
+    timeout(DEADLINE, relays.join_next()).await.expect("the relay ends").unwrap().unwrap().unwrap_err();
+}
+
+/// Writes until the socket takes no more.
+async fn fill(socket: &TcpStream) {
+    let piece = vec![1; 1 << 20];
+    while timeout(Duration::from_millis(300), socket.writable()).await.is_ok() {
+        match socket.try_write(&piece) {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => panic!("{error}"),
+            _ => {}
+        }
+    }
 }
 
 #[tokio::test]
