@@ -50,7 +50,7 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
 
     let mut supervisor = Supervisor::new(config.grace)?;
     let drain = supervisor.drain();
-    supervisor.spawn("admin", admin.serve(drain.clone()));
+    supervisor.spawn_observer("admin", admin.serve());
     supervisor.spawn("certificate", renewal.run(drain.clone()));
     supervisor.spawn("tunnels", keep_tunnels(slots(&proxies, config.tunnels, &shared, &tunnels), drain));
     supervisor.run().await

@@ -1,6 +1,5 @@
 //! The admin server of each binary: liveness, readiness, metrics, the log filter, and the binary's own `/debug` pages.
 
-use std::future::IntoFuture;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use axum::routing::{get, put};
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 
-use crate::{Drain, Logs, Readiness};
+use crate::{Logs, Readiness};
 
 /// A log filter is a line; a longer body is a mistake.
 const LOG_FILTER_BYTES: usize = 4096;
@@ -63,15 +62,12 @@ impl Admin {
         self.address
     }
 
-    /// Serves until the drain begins. Admin requests are short: none is waited for.
+    /// Serves for ever: a draining process is still alive, and its metrics tell how the drain goes.
     ///
     /// # Errors
     /// The listener fails.
-    pub async fn serve(self, drain: Drain) -> Result<()> {
-        tokio::select! {
-            served = axum::serve(self.listener, self.router).into_future() => served.context("serve admin requests"),
-            () = drain.begun() => Ok(()),
-        }
+    pub async fn serve(self) -> Result<()> {
+        axum::serve(self.listener, self.router).await.context("serve admin requests")
     }
 }
 

@@ -32,6 +32,8 @@ impl Drain {
 /// Owner of a process' long-lived tasks.
 pub struct Supervisor {
     tasks: JoinSet<(&'static str, Result<()>)>,
+    /// Tasks that go on while the others drain.
+    observers: JoinSet<(&'static str, Result<()>)>,
     drain: Drain,
     grace: Duration,
     signals: Signals,
@@ -43,7 +45,13 @@ impl Supervisor {
     /// # Errors
     /// Signals cannot be listened for.
     pub fn new(grace: Duration) -> Result<Self> {
-        Ok(Self { tasks: JoinSet::new(), drain: Drain::default(), grace, signals: Signals::new()? })
+        Ok(Self {
+            tasks: JoinSet::new(),
+            observers: JoinSet::new(),
+            drain: Drain::default(),
+            grace,
+            signals: Signals::new()?,
+        })
     }
 
     /// What the tasks watch to know when to end.
@@ -55,6 +63,11 @@ impl Supervisor {
     /// Starts a task. It should end only after the drain began: any earlier end stops the process.
     pub fn spawn(&mut self, name: &'static str, task: impl Future<Output = Result<()>> + Send + 'static) {
         self.tasks.spawn(async move { (name, task.await) });
+    }
+
+    /// Starts a task that ends with the process: what watches a drain must outlast it.
+    pub fn spawn_observer(&mut self, name: &'static str, task: impl Future<Output = Result<()>> + Send + 'static) {
+        self.observers.spawn(async move { (name, task.await) });
     }
 
     /// Runs until a task ends or SIGTERM or SIGINT arrives, drains, and drops what outlives the grace period; a second signal
@@ -69,6 +82,7 @@ impl Supervisor {
                 Ok(())
             }
             ended = self.tasks.join_next() => outcome(ended, false),
+            Some(ended) = self.observers.join_next() => outcome(Some(ended), false),
         };
         self.drain.begin();
         let rest = tokio::select! {

@@ -15,7 +15,6 @@ use hyper_util::service::TowerToHyperService;
 use rustls::pki_types::CertificateDer;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -23,17 +22,17 @@ use tower::ServiceExt;
 
 use crate::enroll::{ClientAddr, Enroll, PeerChain};
 use crate::identity::{IdentityError, Purpose};
-use crate::listen;
 use crate::metrics::Metrics;
 use crate::original_dst::canonical;
 use crate::registry::Registry;
+use crate::strangers::{Place, Strangers};
 use crate::streams::{Streams, chain};
 use crate::trust::Trust;
 
 /// From the accepted connection to the end of the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Connections that may be in their handshake at once; a stranger costs no more than that.
-const HANDSHAKES: usize = 512;
+/// When the proxy drains: for an enrolment under way to end, and for a tunnel's last bytes to go out.
+const PARTING: Duration = Duration::from_secs(1);
 /// An enrolment is one short call.
 const ENROLL_TIMEOUT: Duration = Duration::from_secs(30);
 /// An enrolment's headers are gRPC's own.
@@ -47,7 +46,7 @@ type Tls = TlsStream<ReadAhead<TcpStream>>;
 #[derive(Clone)]
 pub(crate) struct Agents {
     parts: Arc<Parts>,
-    handshakes: Arc<Semaphore>,
+    strangers: Strangers,
 }
 
 /// What the agent port needs.
@@ -63,7 +62,7 @@ pub(crate) struct Parts {
 
 #[derive(Debug, thiserror::Error)]
 enum AgentError {
-    #[error("too many connections are in their TLS handshake")]
+    #[error("too many connections have not shown who they are yet")]
     Busy,
     #[error("TLS handshake timed out")]
     HandshakeTimedOut,
@@ -95,7 +94,7 @@ impl AgentError {
 
 impl Agents {
     pub(crate) fn new(parts: Parts) -> Self {
-        Self { parts: Arc::new(parts), handshakes: Arc::new(Semaphore::new(HANDSHAKES)) }
+        Self { parts: Arc::new(parts), strangers: Strangers::default() }
     }
 
     /// Serves one connection to its end.
@@ -116,20 +115,24 @@ impl Agents {
     }
 
     async fn serve_agent(&self, socket: TcpStream, client: SocketAddr) -> Result<&'static str, AgentError> {
-        let (tls, last_read) = self.handshake(socket).await?;
+        let place = self.strangers.place(client.ip()).ok_or(AgentError::Busy)?;
+        let handshake = tokio::select! {
+            handshake = self.handshake(socket) => handshake,
+            () = self.parts.drain.begun() => return Ok("drained"),
+        };
+        let (tls, last_read) = handshake?;
         let (_, session) = tls.get_ref();
-        let chain: Vec<_> =
-            session.peer_certificates().unwrap_or_default().iter().map(|der| der.clone().into_owned()).collect();
+        let certificates = session.peer_certificates().unwrap_or_default();
+        let chain: Vec<_> = certificates.iter().map(|der| der.clone().into_owned()).collect();
         match session.alpn_protocol() {
-            Some(ALPN_TUNNEL) => self.tunnel(tls, last_read, &chain, client).await.map(|()| "tunnel_ended"),
+            Some(ALPN_TUNNEL) => self.tunnel(tls, last_read, &chain, client, place).await.map(|()| "tunnel_ended"),
             Some(ALPN_ENROLL) => self.enroll(tls, chain, client).await.map(|()| "enrolled"),
             _ => Err(AgentError::NoProtocol),
         }
     }
 
     async fn handshake(&self, socket: TcpStream) -> Result<(Tls, LastRead), AgentError> {
-        let _place = self.handshakes.try_acquire().map_err(|_| AgentError::Busy)?;
-        listen::tune_tunnel(&socket).map_err(AgentError::Handshake)?;
+        culvert_tunnel::tune(&socket).map_err(AgentError::Handshake)?;
         let io = ReadAhead::new(socket);
         let last_read = io.last_read();
         let acceptor = TlsAcceptor::from(self.parts.trust.server_config());
@@ -146,6 +149,7 @@ impl Agents {
         last_read: LastRead,
         chain: &[CertificateDer<'static>],
         client: SocketAddr,
+        place: Place,
     ) -> Result<(), AgentError> {
         let node = match self.identify(chain) {
             Ok(node) => node,
@@ -158,6 +162,7 @@ impl Agents {
             described = tunnel.describe(&request) => described.map_err(AgentError::Tunnel)?,
             ended = &mut driven => return ended.map_err(AgentError::Tunnel),
         };
+        drop(place);
         let agent_version = described.version.clone();
         let registration = self.parts.registry.register(node.clone(), tunnel, described, client);
         // The node may have been removed since: its tunnels were closed before this one was among them.
@@ -167,9 +172,12 @@ impl Agents {
         let ended = tokio::select! {
             ended = &mut driven => ended.map_err(AgentError::Tunnel),
             () = registration.closed() => Ok(()),
-            () = self.drained() => Ok(()),
+            () = self.drained() => {
+                // Without anyone to use it the tunnel says good-bye, behind all that still waits to go out.
+                drop(registration);
+                timeout(PARTING, &mut driven).await.unwrap_or(Ok(())).map_err(AgentError::Tunnel)
+            }
         };
-        drop(registration);
         tracing::info!(%node, tunnel = generation, "tunnel down");
         ended
     }
@@ -198,7 +206,11 @@ impl Agents {
         let mut server = http2::Builder::new(TokioExecutor::new());
         server.timer(TokioTimer::new()).max_concurrent_streams(1).max_header_list_size(ENROLL_HEADER_LIST);
         let served = server.serve_connection(TokioIo::new(tls), TowerToHyperService::new(enroll));
-        timeout(ENROLL_TIMEOUT, served).await.map_err(|_| AgentError::EnrollTimedOut)?.map_err(AgentError::Enroll)
+        let ended = tokio::select! {
+            ended = timeout(ENROLL_TIMEOUT, served) => ended,
+            () = async { self.parts.drain.begun().await; tokio::time::sleep(PARTING).await } => return Ok(()),
+        };
+        ended.map_err(|_| AgentError::EnrollTimedOut)?.map_err(AgentError::Enroll)
     }
 }
 

@@ -6,20 +6,25 @@ mod request;
 mod response;
 
 use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
+use culvert_daemon::Drain;
 use culvert_tunnel::{Close, RelayError, Socket};
 use rustls::ServerConfig;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use crate::directory::Destination;
 use crate::listen;
 use crate::route::{RouteError, Router};
+use crate::strangers::Place;
 use crate::streams::{Frontend, Streams};
 use request::{BadRequest, HEAD_MAX};
 
@@ -27,6 +32,8 @@ use request::{BadRequest, HEAD_MAX};
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// A TLS handshake that takes longer is given up.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the last bytes may take to get out of TLS.
+const PARTING: Duration = Duration::from_secs(10);
 /// Bytes taken from a client before its backend has answered; more wait in its socket.
 const PIPELINED_MAX: usize = 64 << 10;
 
@@ -35,6 +42,7 @@ const PIPELINED_MAX: usize = 64 << 10;
 pub(crate) struct Connect {
     pub(crate) router: Router,
     pub(crate) streams: Streams,
+    pub(crate) drain: Drain,
 }
 
 impl Connect {
@@ -46,35 +54,63 @@ impl Connect {
         }
     }
 
-    /// Serves a client of the mutual TLS port.
-    pub(crate) async fn serve_tls(self, tls: Arc<ServerConfig>, client: TcpStream, name: String) {
+    /// Serves a client of the mutual TLS port, which takes `place` until it has shown its certificate.
+    pub(crate) async fn serve_tls(self, tls: Arc<ServerConfig>, client: TcpStream, address: SocketAddr, place: Place) {
         if let Err(error) = listen::tune(&client) {
             tracing::debug!(%error, "tune a socket");
         }
-        let mut tls = match timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls).accept(client)).await {
-            Ok(Ok(tls)) => tls,
-            Ok(Err(error)) => return tracing::warn!(client.addr = name, %error, "CONNECT: TLS handshake failed"),
-            Err(_) => return tracing::warn!(client.addr = name, "CONNECT: TLS handshake timed out"),
+        let watch = match watch(&client) {
+            Ok(watch) => watch,
+            Err(error) => return tracing::warn!(%error, "CONNECT: no descriptors left"),
         };
-        let Ok((near, mut far)) = UnixStream::pair() else {
-            return tracing::warn!("CONNECT: no descriptors left");
+        let accepted = tokio::select! {
+            accepted = timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls).accept(client)) => accepted,
+            () = self.drain.begun() => return,
         };
-        let copied = tokio::io::copy_bidirectional(&mut tls, &mut far);
-        let served = self.serve(near.into(), Frontend::ConnectTls, name);
-        // Boxed: few clients come this way, and all others would pay for the size.
-        let both = Box::pin(async { tokio::try_join!(served, async { copied.await.map_err(RelayError::Socket) }) });
-        if both.await.is_err() {
+        drop(place);
+        match accepted {
+            // Boxed: few clients come this way, and all others would pay for the size.
+            Ok(Ok(tls)) => Box::pin(self.bridge(tls, watch, address)).await,
+            Ok(Err(error)) => tracing::warn!(client.addr = %address, %error, "CONNECT: TLS handshake failed"),
+            Err(_) => tracing::warn!(client.addr = %address, "CONNECT: TLS handshake timed out"),
+        }
+    }
+
+    /// Serves the inside of a TLS connection through a pair of Unix sockets. `watch` is the socket below TLS.
+    async fn bridge(&self, mut tls: TlsStream<TcpStream>, watch: Socket, address: SocketAddr) {
+        let (near, mut far) = match UnixStream::pair() {
+            Ok(pair) => pair,
+            Err(error) => return tracing::warn!(%error, "CONNECT: no descriptors left"),
+        };
+        let served = async {
+            let copied =
+                async { tokio::io::copy_bidirectional(&mut tls, &mut far).await.map(drop).map_err(RelayError::Socket) };
+            let mut copied = std::pin::pin!(copied);
+            tokio::select! {
+                biased;
+                served = self.serve(near.into(), Frontend::ConnectTls, address.to_string()) => served?,
+                copied = &mut copied => return copied,
+                failed = watch.failure() => return Err(RelayError::Socket(failed)),
+            }
+            // What was said last still has to get out.
+            timeout(PARTING, copied).await.unwrap_or(Ok(()))
+        };
+        let served = served.await;
+        if served.is_err() {
             // What came through may not be all: no close_notify, and RST.
-            let (socket, _) = tls.into_inner();
-            Socket::from(socket).on_close(Close::Reset);
-        } else if let Err(error) = tls.shutdown().await {
+            watch.on_close(Close::Reset);
+        } else if let Ok(Err(error)) | Err(error) = timeout(PARTING, tls.shutdown()).await.map_err(io::Error::from) {
             tracing::debug!(%error, "close TLS");
         }
     }
 
     /// Serves a client whose name for the log is `name`. An error is a connection cut short; refusals are answered.
     async fn serve(&self, socket: Socket, frontend: Frontend, name: String) -> Result<(), RelayError> {
-        let (destination, mut early) = match self.request(&socket).await {
+        let request = tokio::select! {
+            request = self.request(&socket) => request,
+            () = self.drain.begun() => return Ok(()),
+        };
+        let (destination, mut early) = match request {
             Ok(request) => request,
             Err(RequestError::Client(error)) => return Err(RelayError::Socket(error)),
             Err(RequestError::Bad(bad)) => {
@@ -175,6 +211,12 @@ async fn client_left(socket: &Socket, early: &mut BytesMut) {
             Ok(_) | Err(_) => {}
         }
     }
+}
+
+/// A second handle of a socket that TLS owns, to notice its failure while TLS waits for something else.
+fn watch(client: &TcpStream) -> io::Result<Socket> {
+    let second = std::net::TcpStream::from(client.as_fd().try_clone_to_owned()?);
+    Ok(TcpStream::from_std(second)?.into())
 }
 
 /// Whose process is at the other end of a Unix socket.

@@ -17,8 +17,6 @@ use crate::local_socket::LocalSocket;
 const BACKLOG: i32 = 4096;
 /// After a failed accept, as when descriptors run out: long enough not to spin, short enough not to be noticed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Data that stays unacknowledged for this long means that the peer is gone.
-const USER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Takes a TCP port. An unspecified IPv6 address takes IPv4 too, and becomes 0.0.0.0 on a host without IPv6.
 ///
@@ -118,15 +116,10 @@ fn report_panic(listener: &'static str, ended: &Result<(), tokio::task::JoinErro
     }
 }
 
-/// Small writes go out at once, and a peer that vanished is noticed.
+/// Prepares a client's connection: small writes go out at once, and a client that vanished is noticed. One that takes no data may
+/// do so as long as it likes.
 pub(crate) fn tune(socket: &TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
     let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10));
     SockRef::from(socket).set_tcp_keepalive(&keepalive.with_retries(3))
-}
-
-/// Also notices a peer that takes no data any more. For tunnels, not for clients: theirs may stall as long as they like.
-pub(crate) fn tune_tunnel(socket: &TcpStream) -> io::Result<()> {
-    tune(socket)?;
-    SockRef::from(socket).set_tcp_user_timeout(Some(USER_TIMEOUT))
 }

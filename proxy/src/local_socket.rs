@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use culvert_daemon::Drain;
@@ -13,6 +14,7 @@ use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{UnixListener, UnixStream};
+use tokio::time::timeout;
 use tonic::body::Body;
 use tower::Service;
 
@@ -106,6 +108,9 @@ impl Drop for LocalSocket {
     }
 }
 
+/// How long calls may go on when the proxy drains.
+const PARTING: Duration = Duration::from_secs(1);
+
 /// Serves a gRPC service on the socket until the drain begins; then calls may end.
 pub(crate) async fn serve_grpc<S>(socket: LocalSocket, name: &'static str, service: S, drain: Drain) -> Result<()>
 where
@@ -129,7 +134,8 @@ where
         ended = &mut served => ended,
         () = drain.begun() => {
             served.as_mut().graceful_shutdown();
-            served.await
+            // One that has not said a word yet would never end.
+            timeout(PARTING, served).await.unwrap_or(Ok(()))
         }
     };
     if let Err(error) = ended {

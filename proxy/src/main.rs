@@ -23,6 +23,7 @@ mod registry;
 mod route;
 mod run;
 mod state;
+mod strangers;
 mod streams;
 mod tokens;
 mod trust;

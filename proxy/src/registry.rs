@@ -17,6 +17,9 @@ use crate::control::Tunnels;
 use crate::directory::Directory;
 use crate::metrics::Metrics;
 
+/// Tunnels that one node may have here; a new one closes the oldest.
+const TUNNELS_PER_NODE: usize = 32;
+
 /// All tunnels of this proxy. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Registry(Arc<Shared>);
@@ -87,7 +90,12 @@ impl Registry {
         state.generation += 1;
         let (generation, since, close) = (state.generation, Instant::now(), CancellationToken::new());
         let registered = Arc::new(Registered { generation, node, tunnel, described, agent, since, close });
-        state.nodes.entry(registered.node.clone()).or_default().push(registered.clone());
+        let tunnels = state.nodes.entry(registered.node.clone()).or_default();
+        if tunnels.len() >= TUNNELS_PER_NODE {
+            // The oldest: an agent needs a few, and replaces those that it lost.
+            tunnels[0].close.cancel();
+        }
+        tunnels.push(registered.clone());
         // Told under the lock, so that the directory hears of comings and goings in their order.
         self.0.directory.set_online(&registered.node, true);
         self.0.metrics.tunnels.inc();
@@ -100,7 +108,9 @@ impl Registry {
         let superseded =
             |tunnel: &Registered, all: &[Arc<Registered>]| all.iter().any(|other| other.supersedes(tunnel));
         let all = tunnels.clone();
-        tunnels.sort_by_cached_key(|tunnel| (superseded(tunnel, &all), tunnel.tunnel.streams()));
+        tunnels.sort_by_cached_key(|tunnel| {
+            (tunnel.tunnel.is_silent(), superseded(tunnel, &all), tunnel.tunnel.streams())
+        });
         tunnels
     }
 
@@ -199,6 +209,17 @@ mod tests {
         assert_eq!(order(&registry), [2, 3, 1], "the slot's earlier tunnel may be dead");
         let _restarted = register(&registry, "run-2", "0").await;
         assert_eq!(order(&registry)[0], 4, "all of the earlier run may be");
+    }
+
+    #[tokio::test]
+    async fn a_node_with_too_many_tunnels_loses_its_oldest() {
+        let (_state, registry) = registry();
+        let mut tunnels = Vec::new();
+        for slot in 0..=TUNNELS_PER_NODE {
+            tunnels.push(register(&registry, "run", &slot.to_string()).await);
+        }
+        tunnels[0].closed().await;
+        assert!(futures_util::poll!(std::pin::pin!(tunnels[1].closed())).is_pending());
     }
 
     #[tokio::test]

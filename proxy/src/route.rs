@@ -12,6 +12,9 @@ use crate::registry::{Registered, Registry};
 /// Streams that one agent relays at once, whatever the number of its tunnels: what its stream windows may hold must be bounded.
 pub(crate) const MAX_STREAMS_PER_AGENT: u32 = DEFAULT_MAX_STREAMS;
 
+/// Tunnels that are tried for one stream before its client is told that there is no way.
+const ATTEMPTS: usize = 3;
+
 /// Finds nodes and opens streams to them. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Router {
@@ -96,11 +99,11 @@ impl Router {
             return Err(RouteError::TooManyStreams { node: node.clone() });
         }
         let mut failed = None;
-        for registered in &tunnels {
+        for registered in tunnels.iter().take(ATTEMPTS) {
             match open_in(registered, target, destination, number).await {
                 Ok(stream) => return Ok(stream),
-                // The tunnel failed, not the backend: another one may do.
-                Err(error @ OpenError::Tunnel(_)) => failed = Some(error),
+                // The tunnel failed, not the backend, whose dial the agent bounds: another one may do.
+                Err(error @ (OpenError::Tunnel(_) | OpenError::TimedOut)) => failed = Some(error),
                 Err(error) => return Err(refused(node, error)),
             }
         }

@@ -23,6 +23,7 @@ use crate::original_dst::{OriginalDsts, canonical};
 use crate::registry::Registry;
 use crate::route::{MAX_STREAMS_PER_AGENT, Router};
 use crate::state::StateDir;
+use crate::strangers::Strangers;
 use crate::streams::Streams;
 use crate::tokens::Tokens;
 use crate::trust::{Trust, TrustConfig, TrustSource};
@@ -80,7 +81,7 @@ impl Proxy {
         self.metrics.register(&mut metrics);
         let debug = debug::routes(self.directory.clone(), self.registry.clone(), self.streams.clone());
         let admin = Admin::bind(self.args.listen.admin_listen, readiness.clone(), metrics, logs, debug).await?;
-        supervisor.spawn("admin server", admin.serve(supervisor.drain()));
+        supervisor.spawn_observer("admin server", admin.serve());
         Ok(())
     }
 
@@ -140,7 +141,7 @@ impl Proxy {
             let serve_one = move |client| intercept.clone().serve(client);
             supervisor.spawn("intercept port", listen::serve(listener, "intercept", drain.clone(), serve_one));
         }
-        let connect = Connect { router: self.router.clone(), streams: self.streams.clone() };
+        let connect = Connect { router: self.router.clone(), streams: self.streams.clone(), drain: drain.clone() };
         self.spawn_connect_tls(supervisor, &connect, &drain)?;
         let socket = LocalSocket::bind(&listen.connect_socket, Access::Group)?;
         let serve_one = move |client| connect.clone().serve_unix(client);
@@ -155,8 +156,19 @@ impl Proxy {
         };
         let tls = self.trust.caller_config(client_ca)?;
         let (listener, connect) = (listen::bind(*address)?, connect.clone());
-        let serve_one =
-            move |(client, address)| connect.clone().serve_tls(tls.clone(), client, canonical(address).to_string());
+        let strangers = Strangers::default();
+        let serve_one = move |(client, address)| {
+            let (connect, tls, address) = (connect.clone(), tls.clone(), canonical(address));
+            let place = strangers.place(address.ip());
+            async move {
+                match place {
+                    Some(place) => connect.serve_tls(tls, client, address, place).await,
+                    None => {
+                        tracing::warn!(client.addr = %address, "CONNECT: too many clients have not shown who they are yet")
+                    }
+                }
+            }
+        };
         supervisor.spawn("CONNECT port", listen::serve(listener, "connect_tls", drain.clone(), serve_one));
         Ok(())
     }

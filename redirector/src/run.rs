@@ -38,7 +38,7 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     let routes = debug::routes(pins.clone(), feed.clone());
     let admin = Admin::bind(config.admin_listen, readiness, metrics.registry(pins), logs, routes).await?;
 
-    supervisor.spawn("admin", admin.serve(drain.clone()));
+    supervisor.spawn_observer("admin", admin.serve());
     supervisor.spawn("steering", steering.run(drain.clone()));
     supervisor.spawn("directory", watch.run(drain.clone()));
     supervisor.spawn("saved directory", keep_saved(saved, feed, drain));
