@@ -13,7 +13,8 @@ use tonic::{Request, Response, Status};
 
 use crate::advertise::Advertised;
 use crate::directory::{Directory, DirectoryError, NodeView, Removal};
-use crate::local_socket::{LocalSocket, serve_grpc};
+use crate::local_grpc;
+use crate::local_socket::LocalSocket;
 use crate::tokens::{TokenView, Tokens, TokensError};
 use crate::trust::{Trust, TrustError};
 
@@ -40,7 +41,7 @@ pub(crate) struct Control {
 
 /// Serves operators until the drain begins.
 pub(crate) async fn serve(socket: LocalSocket, control: Control, drain: Drain) -> Result<()> {
-    serve_grpc(socket, "control_socket", ControlServer::new(control), drain).await
+    local_grpc::serve(socket, "control_socket", ControlServer::new(control), drain).await
 }
 
 #[tonic::async_trait]

@@ -10,12 +10,13 @@ use futures_util::Stream;
 use tonic::{Request, Response, Status};
 
 use crate::directory::{Directory, Event, NodeView, Routing, Watcher};
-use crate::local_socket::{LocalSocket, serve_grpc};
+use crate::local_grpc;
+use crate::local_socket::LocalSocket;
 
 /// Serves redirectors until the drain begins.
 pub(crate) async fn serve(socket: LocalSocket, directory: Directory, drain: Drain) -> Result<()> {
     let service = DirectoryServer::new(DirectoryService { directory, drain: drain.clone() });
-    serve_grpc(socket, "directory_socket", service, drain).await
+    local_grpc::serve(socket, "directory_socket", service, drain).await
 }
 
 struct DirectoryService {

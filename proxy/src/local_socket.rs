@@ -1,24 +1,11 @@
 //! The proxy's Unix sockets: never reachable before their mode is set, and gone with their owner.
 
-use std::convert::Infallible;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use culvert_daemon::Drain;
-use http::{Request, Response};
-use hyper::body::Incoming;
-use hyper::server::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::time::timeout;
-use tonic::body::Body;
-use tower::Service;
-
-use crate::listen;
 
 /// A bound socket that is removed with its owner.
 #[derive(Debug)]
@@ -105,41 +92,6 @@ impl Drop for LocalSocket {
     fn drop(&mut self) {
         // Best effort: a stale socket is replaced by the next bind.
         drop(std::fs::remove_file(&self.path));
-    }
-}
-
-/// How long calls may go on when the proxy drains.
-const PARTING: Duration = Duration::from_secs(1);
-
-/// Serves a gRPC service on the socket until the drain begins; then calls may end.
-pub(crate) async fn serve_grpc<S>(socket: LocalSocket, name: &'static str, service: S, drain: Drain) -> Result<()>
-where
-    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + Sync + 'static,
-    S::Future: Send,
-{
-    let draining = drain.clone();
-    let serve_one = move |stream| serve_calls(stream, service.clone(), draining.clone());
-    listen::serve(socket, name, drain, serve_one).await
-}
-
-async fn serve_calls<S>(stream: UnixStream, service: S, drain: Drain)
-where
-    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
-    S::Future: Send,
-{
-    let mut server = http2::Builder::new(TokioExecutor::new());
-    server.timer(TokioTimer::new());
-    let mut served = std::pin::pin!(server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service)));
-    let ended = tokio::select! {
-        ended = &mut served => ended,
-        () = drain.begun() => {
-            served.as_mut().graceful_shutdown();
-            // One that has not said a word yet would never end.
-            timeout(PARTING, served).await.unwrap_or(Ok(()))
-        }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "local connection ended");
     }
 }
 

@@ -16,6 +16,7 @@ mod enroll;
 mod identity;
 mod intercept;
 mod listen;
+mod local_grpc;
 mod local_socket;
 mod metrics;
 mod original_dst;

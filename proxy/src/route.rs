@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use culvert_tunnel::proto::tunnel::{DialCode, Open};
-use culvert_tunnel::{DEFAULT_MAX_STREAMS, DialFailure, NodeName, OpenError, Stream};
+use culvert_tunnel::proto::tunnel::Open;
+use culvert_tunnel::{DEFAULT_MAX_STREAMS, DialFailure, NodeName, OpenError, Stream, dial_reason};
 
 use crate::directory::{Destination, Directory, ResolveError, Target};
 use crate::registry::{Registered, Registry};
@@ -54,20 +54,6 @@ impl RouteError {
             Self::Tunnel { source: OpenError::TimedOut, .. } => "timed_out",
             Self::Tunnel { .. } => "tunnel_lost",
         }
-    }
-}
-
-/// Label of an agent's answer.
-fn dial_reason(code: DialCode) -> &'static str {
-    match code {
-        DialCode::Ok => "ok",
-        DialCode::Forbidden => "forbidden",
-        DialCode::Refused => "refused",
-        DialCode::TimedOut => "timed_out",
-        DialCode::Unreachable => "unreachable",
-        DialCode::TooManyStreams => "too_many_streams",
-        DialCode::Invalid => "invalid",
-        DialCode::Failed | DialCode::Unspecified => "failed",
     }
 }
 

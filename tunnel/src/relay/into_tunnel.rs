@@ -1,0 +1,135 @@
+//! From a socket into a stream of the tunnel.
+
+use std::future::poll_fn;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use h2::SendStream;
+
+use super::RelayError;
+use crate::frame::{self, HEADER_ROOM};
+use crate::http2::FRAME_SIZE;
+use crate::socket::Socket;
+
+/// A read starts this large, grows while reads fill it, and shrinks again: small messages must not hold large buffers.
+const READ_MIN: usize = 4 << 10;
+/// The largest read makes just one DATA frame.
+const READ_MAX: usize = FRAME_SIZE as usize - HEADER_ROOM;
+
+/// Copies until the socket's end.
+pub(super) async fn into_tunnel(
+    socket: &Socket,
+    early: Bytes,
+    send: &mut SendStream<Bytes>,
+    count: &AtomicU64,
+) -> Result<(), RelayError> {
+    send_early(&early, send, count)?;
+    drop(early);
+    let mut size = READ_MIN;
+    loop {
+        readable(socket, send).await?;
+        // Room first: what nobody can take stays in the socket, and a stalled stream holds no buffer.
+        let room = room(socket, send, size + HEADER_ROOM).await?;
+        let wanted = room.min(size + HEADER_ROOM) - HEADER_ROOM;
+        let mut buffer = BytesMut::with_capacity(wanted + HEADER_ROOM);
+        buffer.put_bytes(0, HEADER_ROOM);
+        match socket.try_read(&mut (&mut buffer).limit(wanted)) {
+            Ok(0) => return Ok(()),
+            Ok(read) => {
+                count.fetch_add(read as u64, Ordering::Relaxed);
+                size = next_size(size, read);
+                if send.send_data(frame::seal(fitted(buffer)), false).is_err() {
+                    return Err(reset(send).await);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => send.reserve_capacity(0),
+            Err(error) => return Err(RelayError::Socket(error)),
+        }
+    }
+}
+
+/// Early bytes are few: they are sent as they are, ahead of the window.
+fn send_early(early: &Bytes, send: &mut SendStream<Bytes>, count: &AtomicU64) -> Result<(), RelayError> {
+    for piece in early.chunks(READ_MAX) {
+        let mut buffer = BytesMut::zeroed(HEADER_ROOM);
+        buffer.extend_from_slice(piece);
+        send.send_data(frame::seal(buffer), false)?;
+    }
+    count.fetch_add(early.len() as u64, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Waits until the socket has bytes, or an end, to read.
+async fn readable(socket: &Socket, send: &mut SendStream<Bytes>) -> Result<(), RelayError> {
+    tokio::select! {
+        biased;
+        ready = socket.readable() => ready.map_err(RelayError::Socket),
+        failed = reset(send) => Err(failed),
+    }
+}
+
+/// Waits until the stream is reset, or its tunnel lost.
+pub(super) async fn reset(send: &mut SendStream<Bytes>) -> RelayError {
+    match poll_fn(|context| send.poll_reset(context)).await {
+        Ok(reason) => RelayError::Reset(reason),
+        Err(error) => error.into(),
+    }
+}
+
+/// Waits until the stream takes a frame with at least one byte, at most `wanted` in all. A socket that fails meanwhile ends the
+/// wait: its client has gone.
+async fn room(socket: &Socket, send: &mut SendStream<Bytes>, wanted: usize) -> Result<usize, RelayError> {
+    send.reserve_capacity(wanted);
+    while send.capacity() <= HEADER_ROOM {
+        tokio::select! {
+            biased;
+            capacity = poll_fn(|context| send.poll_capacity(context)) => match capacity {
+                Some(capacity) => capacity?,
+                None => return Err(reset(send).await),
+            },
+            failed = socket.failure() => return Err(RelayError::Socket(failed)),
+        };
+    }
+    Ok(send.capacity())
+}
+
+fn next_size(size: usize, read: usize) -> usize {
+    if read == size {
+        (size * 4).min(READ_MAX)
+    } else if read < size / 4 {
+        (size / 2).max(READ_MIN)
+    } else {
+        size
+    }
+}
+
+/// A buffer of about the length of what is in it: a queue of small frames must not hold large buffers.
+fn fitted(buffer: BytesMut) -> BytesMut {
+    if buffer.len() < buffer.capacity() / 4 { BytesMut::from(&buffer[..]) } else { buffer }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_grow_with_bulk_and_shrink_with_small_messages() {
+        let mut size = READ_MIN;
+        for _ in 0..4 {
+            size = next_size(size, size);
+        }
+        assert_eq!(size, READ_MAX);
+        for _ in 0..9 {
+            size = next_size(size, 100);
+        }
+        assert_eq!(size, READ_MIN);
+    }
+
+    #[test]
+    fn a_small_message_holds_a_small_buffer() {
+        let mut buffer = BytesMut::with_capacity(READ_MAX);
+        buffer.extend_from_slice(b"ping");
+        assert!(fitted(buffer).capacity() < 100);
+    }
+}

@@ -1,0 +1,175 @@
+//! From a stream of the tunnel out to a socket.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::{Buf, Bytes, BytesMut};
+use h2::RecvStream;
+
+use super::{RelayError, Role};
+use crate::frame::{Decoder, FrameError};
+use crate::grpc;
+use crate::socket::Socket;
+
+/// Pieces below this length are put together while their socket is blocked.
+const PIECE_MIN: usize = 4 << 10;
+
+/// Copies until the stream's end. While the socket takes nothing, what arrives is moved out of HTTP/2's hands: there each frame
+/// costs some 200 bytes whatever its length, and enough small ones would end the whole tunnel.
+pub(super) async fn out_of_tunnel(
+    socket: &Socket,
+    early: Bytes,
+    incoming: &mut Incoming,
+    role: Role,
+    count: &AtomicU64,
+) -> Result<(), RelayError> {
+    socket.write_all(&early).await.map_err(RelayError::Socket)?;
+    count.fetch_add(early.len() as u64, Ordering::Relaxed);
+    drop(early);
+    let mut backlog = Backlog::default();
+    let mut ended = false;
+    loop {
+        if backlog.is_empty() {
+            match incoming.data().await? {
+                Some(data) => backlog.push(data),
+                None => break,
+            }
+        }
+        match socket.try_write(backlog.front()) {
+            Ok(written) => {
+                count.fetch_add(written as u64, Ordering::Relaxed);
+                backlog.advance(written);
+                incoming.release(written)?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::select! {
+                biased;
+                ready = socket.writable() => ready.map_err(RelayError::Socket)?,
+                data = incoming.data(), if !ended => match data? {
+                    Some(data) => backlog.push(data),
+                    None => ended = true,
+                },
+            },
+            Err(error) => return Err(RelayError::Socket(error)),
+        }
+    }
+    incoming.end(role).await?;
+    socket.shutdown_write().map_err(RelayError::Socket)
+}
+
+/// Payload that a socket has not taken yet, bounded by the stream's window; small pieces are put together.
+#[derive(Debug, Default)]
+struct Backlog {
+    pieces: VecDeque<Bytes>,
+    /// Behind `pieces`, still growing.
+    tail: BytesMut,
+}
+
+impl Backlog {
+    fn is_empty(&self) -> bool {
+        self.pieces.is_empty() && self.tail.is_empty()
+    }
+
+    fn push(&mut self, data: Bytes) {
+        // The first piece is written at once: copying it would be a waste.
+        if data.len() < PIECE_MIN && !self.is_empty() {
+            self.tail.extend_from_slice(&data);
+            return;
+        }
+        if !self.tail.is_empty() {
+            self.pieces.push_back(self.tail.split().freeze());
+        }
+        self.pieces.push_back(data);
+    }
+
+    fn front(&self) -> &[u8] {
+        self.pieces.front().map_or(&self.tail, |piece| piece)
+    }
+
+    fn advance(&mut self, written: usize) {
+        match self.pieces.front_mut() {
+            Some(piece) if written == piece.len() => drop(self.pieces.pop_front()),
+            Some(piece) => piece.advance(written),
+            None => self.tail.advance(written),
+        }
+    }
+}
+
+/// Payload of a stream as it comes in, of which the window is given back as the payload is dealt with.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    stream: RecvStream,
+    decoder: Decoder,
+    chunk: Bytes,
+    /// Bytes of `chunk`'s frames that were framing: given back with the next payload.
+    framing: usize,
+}
+
+impl Incoming {
+    /// `read` are bytes that were taken from `stream` already, behind its first message.
+    pub(crate) fn new(stream: RecvStream, read: Bytes) -> Self {
+        Self { stream, decoder: Decoder::default(), chunk: read, framing: 0 }
+    }
+
+    /// The next payload bytes; `None` at the end. To be followed by [`Self::release`].
+    async fn data(&mut self) -> Result<Option<Bytes>, RelayError> {
+        loop {
+            let before = self.chunk.len();
+            let data = self.decoder.data(&mut self.chunk)?;
+            self.framing += before - self.chunk.len() - data.as_ref().map_or(0, Bytes::len);
+            if data.is_some() {
+                return Ok(data);
+            }
+            self.release(0)?;
+            match self.stream.data().await {
+                Some(chunk) => self.chunk = chunk?,
+                None if self.decoder.between_messages() => return Ok(None),
+                None => return Err(FrameError::Truncated.into()),
+            }
+        }
+    }
+
+    /// Whether the end of the payload was the end of what the other side had to say.
+    async fn end(&mut self, role: Role) -> Result<(), RelayError> {
+        if role == Role::Server {
+            return Ok(());
+        }
+        let trailers = self.stream.trailers().await?.ok_or(FrameError::Truncated)?;
+        if grpc::is_ok(&trailers) { Ok(()) } else { Err(RelayError::Aborted) }
+    }
+
+    /// Lets the other end send `payload` bytes more.
+    fn release(&mut self, payload: usize) -> Result<(), RelayError> {
+        let bytes = payload + std::mem::take(&mut self.framing);
+        // The first message's bytes were given back when it was read; what was read behind it counts as used already.
+        let bytes = bytes.min(self.stream.flow_control().used_capacity());
+        Ok(self.stream.flow_control().release_capacity(bytes)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backlog_keeps_order_and_puts_small_pieces_together() {
+        let mut backlog = Backlog::default();
+        let large = Bytes::from(vec![7; PIECE_MIN]);
+        let pieces = [
+            Bytes::from_static(b"a"),
+            Bytes::from_static(b"b"),
+            Bytes::from_static(b"c"),
+            large,
+            Bytes::from_static(b"d"),
+        ];
+        pieces.iter().for_each(|piece| backlog.push(piece.clone()));
+        assert_eq!(backlog.pieces.len(), 3, "b and c are one");
+        let mut read = Vec::new();
+        while !backlog.is_empty() {
+            let part = backlog.front().len().min(3000);
+            read.extend_from_slice(&backlog.front()[..part]);
+            backlog.advance(part);
+        }
+        assert!(read == pieces.concat());
+    }
+}
