@@ -8,12 +8,19 @@ use std::time::Duration;
 use culvert_tunnel::proto::tunnel::{DialCode, Open};
 use culvert_tunnel::{Backends, DIAL_TIMEOUT, DialFailure, NodeName, StreamEnd, StreamError};
 use nix::sys::socket::SockaddrStorage;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::allow::{AllowList, BackendAddr, Candidates, OwnAddresses};
 use crate::chain::Chain;
 use crate::metrics::{Active, Metrics, reason};
+
+/// A backend that is silent for this long is asked whether it is still there; one that has gone is noticed a minute after its last
+/// word.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_PROBES: u32 = 3;
 
 /// The backends of one tunnel.
 #[derive(Debug)]
@@ -115,8 +122,15 @@ async fn dial(candidates: Candidates) -> Result<(BackendAddr, TcpStream), DialFa
 }
 
 async fn connect(backend: BackendAddr) -> Result<(BackendAddr, TcpStream), DialFailure> {
-    let connected = TcpStream::connect(backend.0).await.and_then(|socket| socket.set_nodelay(true).map(|()| socket));
+    let connected = TcpStream::connect(backend.0).await.and_then(|socket| tune(&socket).map(|()| socket));
     connected.map(|socket| (backend, socket)).map_err(|error| failure(backend, &error))
+}
+
+/// Small writes go out at once, and a backend that vanished is noticed even if nobody has anything to say.
+fn tune(socket: &TcpStream) -> io::Result<()> {
+    socket.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_INTERVAL);
+    SockRef::from(socket).set_tcp_keepalive(&keepalive.with_retries(KEEPALIVE_PROBES))
 }
 
 fn timed_out(backend: BackendAddr, after: Duration) -> DialFailure {
@@ -156,6 +170,17 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let socket = backends(port).dial(&open("", port)).await.unwrap();
         assert_eq!(socket.peer_addr().unwrap(), listener.local_addr().unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_backend_that_vanishes_from_an_idle_stream_is_noticed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let socket = backends(port).dial(&open("127.0.0.1", port)).await.unwrap();
+        let socket = SockRef::from(&socket);
+        assert!(socket.keepalive().unwrap());
+        let probes = socket.tcp_keepalive_interval().unwrap() * socket.tcp_keepalive_retries().unwrap();
+        assert_eq!(socket.tcp_keepalive_time().unwrap() + probes, Duration::from_secs(60));
     }
 
     #[tokio::test]

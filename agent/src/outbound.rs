@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -10,18 +11,12 @@ use http::Uri;
 use hyper_util::client::legacy::connect::proxy::Tunnel;
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 use hyper_util::rt::TokioIo;
-use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout_at};
 use tower_service::Service;
 
 use crate::proxy_address::ProxyAddress;
 
-/// Unacknowledged bytes end a connection after this time: a dead peer is noticed even while the agent writes.
-const USER_TIMEOUT: Duration = Duration::from_secs(20);
-/// Keeps the state of NAT boxes and firewalls alive, below what they commonly forget after.
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// Of many addresses, each gets at least this long.
 const ADDRESS_LEAST: Duration = Duration::from_secs(1);
 /// More addresses than this are not tried in one attempt.
@@ -30,7 +25,10 @@ const MAX_ADDRESSES: usize = 16;
 /// How the agent reaches proxies. Holds the forward proxy's settings.
 #[derive(Debug)]
 pub(crate) struct Outbound {
-    forward: Matcher,
+    forward: Arc<Matcher>,
+    /// Which of a name's addresses is tried first: random for each run, so that a site's agents spread over the proxies behind
+    /// one name.
+    first: usize,
 }
 
 /// The environment's settings cannot be used.
@@ -64,7 +62,7 @@ impl Outbound {
         let first =
             |names: [&str; 2]| names.into_iter().find_map(|name| variable(name).filter(|value| !value.is_empty()));
         let Some(https) = first(["HTTPS_PROXY", "https_proxy"]) else {
-            return Ok(Self { forward: Matcher::builder().build() });
+            return Ok(Self::new(Matcher::builder().build()));
         };
         let usable =
             Matcher::builder().https(https.clone()).build().intercept(&Uri::from_static("https://any.invalid"));
@@ -72,7 +70,16 @@ impl Outbound {
             return Err(InvalidForwardProxy);
         }
         let no = first(["NO_PROXY", "no_proxy"]).unwrap_or_default();
-        Ok(Self { forward: Matcher::builder().https(https).no(no).build() })
+        Ok(Self::new(Matcher::builder().https(https).no(no).build()))
+    }
+
+    fn new(forward: Matcher) -> Self {
+        Self { forward: Arc::new(forward), first: rand::random_range(0..MAX_ADDRESSES) }
+    }
+
+    /// The same, beginning `number` addresses further on: so the tunnels to one name go to different proxies behind it.
+    pub(crate) fn for_tunnel(&self, number: u8) -> Self {
+        Self { forward: self.forward.clone(), first: self.first + usize::from(number) }
     }
 
     /// The forward proxy on the way to `proxy`, for messages. Without its password.
@@ -87,8 +94,8 @@ impl Outbound {
     /// A TCP connection that ends at `proxy`. Names are resolved anew, and all their addresses tried.
     pub(crate) async fn dial(&self, proxy: &ProxyAddress, deadline: Instant) -> Result<TcpStream, OutboundError> {
         match self.intercept(proxy) {
-            None => dial_direct(proxy.host(), proxy.port(), deadline).await,
-            Some(forward) => dial_through(&forward, proxy, deadline).await,
+            None => dial_direct(proxy.host(), proxy.port(), self.first, deadline).await,
+            Some(forward) => dial_through(&forward, proxy, self.first, deadline).await,
         }
     }
 }
@@ -100,9 +107,10 @@ fn name(forward: &Intercept) -> String {
 async fn dial_through(
     forward: &Intercept,
     proxy: &ProxyAddress,
+    first: usize,
     deadline: Instant,
 ) -> Result<TcpStream, OutboundError> {
-    let mut tunnel = Tunnel::new(forward.uri().clone(), Direct { deadline });
+    let mut tunnel = Tunnel::new(forward.uri().clone(), Direct { first, deadline });
     if let Some(credentials) = forward.basic_auth() {
         tunnel = tunnel.with_auth(credentials.clone());
     }
@@ -117,6 +125,7 @@ async fn dial_through(
 /// Dials the host of a URI: what `Tunnel` reaches the forward proxy by.
 #[derive(Clone)]
 struct Direct {
+    first: usize,
     deadline: Instant,
 }
 
@@ -130,26 +139,26 @@ impl Service<Uri> for Direct {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let deadline = self.deadline;
+        let Self { first, deadline } = *self;
         Box::pin(async move {
             let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
-            dial_direct(host, uri.port_u16().unwrap_or(80), deadline).await.map(TokioIo::new)
+            dial_direct(host, uri.port_u16().unwrap_or(80), first, deadline).await.map(TokioIo::new)
         })
     }
 }
 
-async fn dial_direct(host: &str, port: u16, deadline: Instant) -> Result<TcpStream, OutboundError> {
+async fn dial_direct(host: &str, port: u16, first: usize, deadline: Instant) -> Result<TcpStream, OutboundError> {
     let addresses = timeout_at(deadline, lookup_host((host, port)))
         .await
         .map_err(|_| OutboundError::TimedOut { step: format!("look up {host}") })?
         .map_err(|source| OutboundError::Resolve { host: host.to_owned(), source })?
-        .take(MAX_ADDRESSES)
         .collect::<Vec<_>>();
+    let addresses = in_turn(addresses, first);
     let mut last = OutboundError::NoAddress(host.to_owned());
     for (tried, address) in addresses.iter().enumerate() {
         let part = share(deadline - Instant::now(), addresses.len() - tried);
         match timeout_at(deadline.min(Instant::now() + part), TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => match prepare(&stream) {
+            Ok(Ok(stream)) => match culvert_tunnel::tune(&stream) {
                 Ok(()) => return Ok(stream),
                 Err(source) => last = OutboundError::Connect { address: *address, source },
             },
@@ -165,11 +174,21 @@ fn share(left: Duration, addresses: usize) -> Duration {
     (left / u32::try_from(addresses).unwrap_or(u32::MAX).max(1)).max(ADDRESS_LEAST)
 }
 
-fn prepare(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let socket = SockRef::from(stream);
-    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_INTERVAL))?;
-    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))
+/// The order to try addresses in: the resolver's preferred family before the other, and within each the one at `first` to begin
+/// with. Sorted, for resolvers shuffle, and two tunnels of one name would often meet at the same proxy.
+fn in_turn(mut addresses: Vec<SocketAddr>, first: usize) -> Vec<SocketAddr> {
+    let preferred = addresses.first().map(SocketAddr::is_ipv4);
+    addresses.sort_unstable();
+    addresses.dedup();
+    let (mut these, mut those): (Vec<_>, Vec<_>) =
+        addresses.into_iter().partition(|address| Some(address.is_ipv4()) == preferred);
+    for family in [&mut these, &mut those] {
+        let turn = first % family.len().max(1);
+        family.rotate_left(turn);
+    }
+    these.extend(those);
+    these.truncate(MAX_ADDRESSES);
+    these
 }
 
 #[cfg(test)]
@@ -214,6 +233,21 @@ mod tests {
     fn each_address_gets_its_share_of_the_time() {
         assert_eq!(share(Duration::from_secs(10), 4), Duration::from_millis(2500));
         assert_eq!(share(Duration::from_secs(2), 16), ADDRESS_LEAST);
+    }
+
+    #[test]
+    fn tunnels_to_one_name_begin_at_different_addresses_however_the_resolver_shuffles() {
+        let order = |texts: &[&str], first| {
+            let addresses = texts.iter().map(|text| format!("{text}:7400").parse().unwrap()).collect();
+            in_turn(addresses, first).iter().map(|address| address.ip().to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(order(&["10.0.0.2", "10.0.0.1", "10.0.0.3"], 0), ["10.0.0.1", "10.0.0.2", "10.0.0.3"]);
+        assert_eq!(order(&["10.0.0.3", "10.0.0.2", "10.0.0.1"], 1), ["10.0.0.2", "10.0.0.3", "10.0.0.1"]);
+        assert_eq!(order(&["10.0.0.1", "10.0.0.2"], 5), ["10.0.0.2", "10.0.0.1"]);
+        assert_eq!(order(&["[fd00::1]", "10.0.0.1", "[fd00::2]"], 1), ["fd00::2", "fd00::1", "10.0.0.1"]);
+        assert!(order(&[], 3).is_empty());
+        let outbound = outbound(&[]).unwrap();
+        assert_ne!(outbound.for_tunnel(0).first, outbound.for_tunnel(1).first);
     }
 
     #[tokio::test]

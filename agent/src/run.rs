@@ -48,6 +48,7 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
         instance: format!("{:016x}", rand::random::<u64>()),
     });
 
+    raise_open_file_limit();
     let mut supervisor = Supervisor::new(config.grace)?;
     let drain = supervisor.drain();
     supervisor.spawn_observer("admin", admin.serve());

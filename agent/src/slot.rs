@@ -19,7 +19,6 @@ use crate::connect::{CONNECT_TIMEOUT, ConnectError, Connection, connect};
 use crate::identity::Identity;
 use crate::metrics::Metrics;
 use crate::outbound::Outbound;
-use crate::proxy_address::ProxyAddress;
 use crate::tls::{self, TlsError};
 use crate::tunnels::{Place, SlotName};
 
@@ -134,12 +133,9 @@ impl Slot {
 
     async fn establish(&self, identity: &Identity) -> Result<BufReader<Connection>, SlotError> {
         let config = tls::mutual(identity, ALPN_TUNNEL)?;
-        let connection = connect(&self.shared.outbound, self.proxy(), config, &identity.server_name).await?;
+        let outbound = self.shared.outbound.for_tunnel(self.name.number);
+        let connection = connect(&outbound, &self.name.proxy, config, &identity.server_name).await?;
         taken(connection, &identity.server_name).await
-    }
-
-    fn proxy(&self) -> &ProxyAddress {
-        &self.name.proxy
     }
 
     fn tunnel(&self) -> AgentTunnel {
