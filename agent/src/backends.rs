@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use crate::allow::{AllowList, BackendAddr, Candidates, OwnAddresses};
 use crate::chain::Chain;
-use crate::metrics::{Active, Metrics, reason};
+use crate::metrics::{Active, Metrics};
 
 /// A backend that is silent for this long is asked whether it is still there; one that has gone is noticed a minute after its last
 /// word.
@@ -93,7 +93,7 @@ impl Backends for NodeBackends {
 fn outcome(end: &StreamEnd) -> &'static str {
     match &end.result {
         Ok(()) => "ok",
-        Err(StreamError::Dial(failure)) => reason(failure.code),
+        Err(StreamError::Dial(failure)) => culvert_tunnel::dial_reason(failure.code),
         Err(StreamError::Relay(error)) => error.reason(),
     }
 }

@@ -64,7 +64,7 @@ impl Metrics {
     }
 
     pub(crate) fn dialled(&self, code: DialCode) {
-        self.dials.get_or_create(&[("result", reason(code))]).inc();
+        self.dials.get_or_create(&[("result", culvert_tunnel::dial_reason(code))]).inc();
     }
 
     pub(crate) fn renewal(&self, result: &'static str) {
@@ -90,19 +90,5 @@ impl Active {
 impl Drop for Active {
     fn drop(&mut self) {
         self.0.dec();
-    }
-}
-
-/// The word for a dial's result in metrics and logs.
-pub(crate) fn reason(code: DialCode) -> &'static str {
-    match code {
-        DialCode::Ok => "ok",
-        DialCode::Forbidden => "forbidden",
-        DialCode::Refused => "refused",
-        DialCode::TimedOut => "timed_out",
-        DialCode::Unreachable => "unreachable",
-        DialCode::TooManyStreams => "too_many_streams",
-        DialCode::Invalid => "invalid",
-        DialCode::Failed | DialCode::Unspecified => "failed",
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use culvert_daemon::{Admin, Drain, Logs, Readiness, Supervisor, VERSION};
+use culvert_daemon::{Admin, Drain, Logs, Readiness, Supervisor, VERSION, raise_open_file_limit};
 use prometheus_client::registry::Registry;
 use tokio::task::JoinSet;
 

@@ -6,6 +6,7 @@
 mod admin;
 mod atomic_file;
 mod logs;
+mod open_files;
 mod readiness;
 mod supervisor;
 mod units;
@@ -13,6 +14,7 @@ mod units;
 pub use admin::Admin;
 pub use atomic_file::write_atomic;
 pub use logs::{LogFormat, Logs};
+pub use open_files::raise_open_file_limit;
 pub use readiness::{Gate, Readiness};
 pub use supervisor::{Drain, Supervisor};
 pub use units::{parse_duration, parse_size};

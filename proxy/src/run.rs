@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use culvert_daemon::{Admin, Drain, Logs, Readiness, Supervisor};
+use culvert_daemon::{Admin, Drain, Logs, Readiness, Supervisor, raise_open_file_limit};
 use culvert_tunnel::{ProxyTunnel, STREAM_WINDOW_RANGE};
 use prometheus_client::registry::Registry as MetricsRegistry;
 
@@ -36,6 +36,7 @@ pub(crate) async fn run(args: RunArgs, control_socket: &Path, logs: Logs) -> Res
         "--stream-window is {} bytes: choose 256KiB to 16MiB",
         args.stream_window
     );
+    raise_open_file_limit();
     let mut supervisor = Supervisor::new(args.grace)?;
     let readiness = Readiness::default();
     let listening = readiness.gate("listeners");
