@@ -3,8 +3,8 @@
 use core::ptr::{addr_of, null_mut, read_volatile};
 
 use aya_ebpf::bindings::{
-    BPF_ANY, BPF_SK_STORAGE_GET_F_CREATE, BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB, BPF_SOCK_OPS_TCP_CONNECT_CB,
-    bpf_sock_ops,
+    BPF_ANY, BPF_SK_STORAGE_GET_F_CREATE, BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB, BPF_SOCK_OPS_STATE_CB,
+    BPF_SOCK_OPS_STATE_CB_FLAG, BPF_SOCK_OPS_TCP_CONNECT_CB, BPF_TCP_CLOSE, bpf_sock_ops,
 };
 use aya_ebpf::helpers::generated::bpf_sk_storage_get;
 use aya_ebpf::macros::sock_ops;
@@ -21,6 +21,7 @@ pub fn cv_sockops(ctx: SockOpsContext) -> u32 {
     match unsafe { read_volatile(addr_of!((*ctx.ops).op)) } {
         BPF_SOCK_OPS_TCP_CONNECT_CB => before_syn(&ctx),
         BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB => accepted(&ctx),
+        BPF_SOCK_OPS_STATE_CB => client_changed(&ctx),
         _ => {}
     }
     1
@@ -37,12 +38,24 @@ fn before_syn(ctx: &SockOpsContext) {
     if stored.endpoint(Role::Client).is_none() {
         return;
     }
-    let ends = Ends::read(ctx);
-    let tuple =
-        Tuple { src: ends.local.addr, dst: ends.remote.addr, src_port: ends.local.port, dst_port: ends.remote.port };
+    // SAFETY: the kernel passes a valid context.
+    let flags = unsafe { read_volatile(addr_of!((*ctx.ops).bpf_sock_ops_cb_flags)) };
+    // Refused only where the kernel does not know the flag: then a failed connection's tuple stays until it is overwritten.
+    let _unknown = ctx.set_cb_flags((flags | BPF_SOCK_OPS_STATE_CB_FLAG) as i32);
     // The proxy of a connection whose tuple is lost finds no original destination and resets it.
-    if TUPLES.insert(tuple, stored.accepted(), u64::from(BPF_ANY)).is_err() {
+    if TUPLES.insert(Ends::read(ctx).tuple(), stored.accepted(), u64::from(BPF_ANY)).is_err() {
         count(Counter::TupleFull);
+    }
+}
+
+/// A client whose handshake failed takes its destination along: the next connection from its port may be another's.
+#[inline(always)]
+fn client_changed(ctx: &SockOpsContext) {
+    // SAFETY: the kernel passes a valid context; in this call `args` are the old and the new state.
+    let state = unsafe { read_volatile(addr_of!((*ctx.ops).__bindgen_anon_1.args[1])) };
+    if state == BPF_TCP_CLOSE {
+        // The usual case: the accepted socket has taken it.
+        let _absent = TUPLES.remove(Ends::read(ctx).tuple());
     }
 }
 
@@ -55,9 +68,7 @@ fn accepted(ctx: &SockOpsContext) {
         Some(config) if config.is_intercept_port(port.to_be()) => {}
         _ => return,
     }
-    let ends = Ends::read(ctx);
-    let tuple =
-        Tuple { src: ends.remote.addr, dst: ends.local.addr, src_port: ends.remote.port, dst_port: ends.local.port };
+    let tuple = Ends::read(ctx).swapped().tuple();
     // SAFETY: copied out at once; the slot may be reused afterwards.
     let Some(mut value) = unsafe { TUPLES.get(&tuple) }.copied() else {
         count(Counter::Unknown);
@@ -90,6 +101,19 @@ struct Ends {
 }
 
 impl Ends {
+    /// As the other end has them.
+    #[inline(always)]
+    fn swapped(self) -> Self {
+        Self { local: self.remote, remote: self.local }
+    }
+
+    /// Of a client's ends.
+    #[inline(always)]
+    fn tuple(self) -> Tuple {
+        let Self { local, remote } = self;
+        Tuple { src: local.addr, dst: remote.addr, src_port: local.port, dst_port: remote.port }
+    }
+
     /// Reads every field once and before any branch: the verifier refuses the merged reads that LLVM makes of others.
     #[inline(always)]
     fn read(ctx: &SockOpsContext) -> Self {

@@ -41,6 +41,12 @@ fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
+/// What handshakes have left for accepted sockets, by bpftool.
+fn tuples(world: &World) -> String {
+    let pin = world.bpffs().join("culvert/v1/maps/cv_tuples");
+    sh(&format!("bpftool -j map dump pinned {}", pin.display())).trim().to_owned()
+}
+
 #[test]
 fn an_ipv4_client_keeps_its_destination() {
     in_a_world(|world| {
@@ -126,8 +132,7 @@ fn ten_thousand_clients_that_write_and_close_at_once_keep_their_destinations() {
             }
         });
         assert_eq!((counted("steered"), counted("accepted"), counted("unknown")), (10_000, 10_000, 0));
-        let tuples = sh(&format!("bpftool -j map dump pinned {}/culvert/v1/maps/cv_tuples", world.bpffs().display()));
-        assert_eq!(tuples.trim(), "[]", "no handshake leaves anything behind");
+        assert_eq!(tuples(world), "[]", "no handshake leaves anything behind");
     });
 }
 
@@ -150,6 +155,25 @@ fn a_source_port_used_again_does_not_inherit_a_destination() {
         reset(second);
         let _third = world.pods[0].run(|| dial("10.244.1.2:40000", "198.18.0.3:80"));
         hooked.accepts("198.18.0.3:80");
+    });
+}
+
+#[test]
+fn a_refused_connect_leaves_nothing_for_the_next_one_from_its_port() {
+    in_a_world(|world| {
+        let Hooked { proxy, sockets, redirector: _redirector, .. } = Hooked::new(world);
+        drop(proxy);
+        let dial = |destination: &str| {
+            let client = Client::bound_to("10.9.0.1:40000");
+            client.dial(destination).map(|()| client.stream())
+        };
+        assert_eq!(dial("198.18.0.1:80").unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        assert_eq!(tuples(world), "[]");
+        let proxy = Proxy::listen();
+        for port in [7410, 7411] {
+            reset(dial(&format!("{NODE4}:{port}")).unwrap());
+            assert_eq!(sockets.original_dst(&proxy.accept()), None);
+        }
     });
 }
 
