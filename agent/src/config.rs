@@ -53,11 +53,9 @@ impl TryFrom<Args> for Config {
         if matches!(source, Source::Ready(_)) && run.proxy.is_empty() {
             return Err(ConfigError::NoProxy);
         }
-        let mut proxies = run.proxy;
-        dedup(&mut proxies);
         Ok(Self {
             source,
-            proxies,
+            proxies: run.proxy,
             tunnels: run.tunnels,
             allow,
             admin_listen: run.admin_listen,
@@ -104,12 +102,6 @@ fn allow_list(run: &RunArgs) -> AllowList {
     AllowList { ports, localhost_ports, explicit }
 }
 
-/// Two equal slots would supersede each other at the proxy for ever.
-fn dedup(proxies: &mut Vec<ProxyAddress>) {
-    let mut seen = std::collections::HashSet::new();
-    proxies.retain(|proxy| seen.insert(proxy.clone()));
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -149,8 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_window_out_of_range_and_a_proxy_named_twice_are_noticed() {
+    fn a_stream_window_out_of_range_is_noticed() {
         assert_eq!(config(&["--stream-window", "32MiB"]).unwrap_err(), ConfigError::StreamWindow(32 << 20));
-        assert_eq!(config(&["--proxy", "p:1", "--proxy", "p:1", "--proxy", "q:1"]).unwrap().proxies.len(), 2);
     }
 }

@@ -35,7 +35,7 @@ pub(crate) async fn run(state_dir: &Path, args: JoinArgs) -> Result<()> {
 async fn join(outbound: &Outbound, state: &StateDir, args: &JoinArgs) -> Result<NodeName> {
     state.prepare()?;
     let before = former_node(state)?;
-    let key = state.join_key()?;
+    let key = state.next_key()?;
     let enrolled = enroll_anywhere(outbound, args, &key).await?;
     let node = enrolled.identity.node;
     if let Some(before) = before.filter(|before| *before != node)

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// Longest DNS name, RFC 1035.
 const MAX_HOST: usize = 253;
 
-/// `host:port` of a proxy as agents reach it. Resolved anew for each connection.
+/// `host:port` of a proxy as agents reach it, written one way. Resolved anew for each connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct ProxyAddress {
@@ -54,12 +54,11 @@ fn parse(text: &str) -> Option<ProxyAddress> {
     let host = match host.strip_prefix('[') {
         Some(bracketed) => {
             let address = bracketed.strip_suffix(']')?;
-            address.parse::<std::net::Ipv6Addr>().ok()?;
-            address
+            address.parse::<std::net::Ipv6Addr>().ok()?.to_string()
         }
-        None => Some(host).filter(|host| is_name(host))?,
+        None => Some(host).filter(|host| is_name(host))?.to_ascii_lowercase(),
     };
-    Some(ProxyAddress { host: host.to_owned(), port })
+    Some(ProxyAddress { host, port })
 }
 
 fn is_name(host: &str) -> bool {
@@ -96,7 +95,7 @@ mod tests {
 
     #[test]
     fn names_and_addresses_of_both_families_name_a_proxy() {
-        for good in ["proxy.example:7400", "10.0.0.1:443", "[2001:db8::1]:7400", "lb:1"] {
+        for good in ["proxy.example:7400", "10.0.0.1:443", "[2001:db8::1]:7400", "lb:1", "a_b:1", "a..b.:1", "-:1"] {
             let address: ProxyAddress = good.parse().unwrap();
             assert_eq!(address.to_string(), good);
             assert_eq!(address.to_uri().authority().unwrap().as_str(), good);

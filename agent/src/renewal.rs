@@ -2,9 +2,9 @@
 //! ones use the new certificate.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use culvert_daemon::{Drain, Gate};
 use culvert_tunnel::ALPN_ENROLL;
 
@@ -33,11 +33,23 @@ pub(crate) struct Renewal {
     pub(crate) gate: Gate,
 }
 
-/// When the last failed renewal was, and how many failed in a row.
+/// How many renewals failed in a row, and when the next may be. Not by the clock, which may be the reason: set right, it could be
+/// years until then.
 #[derive(Debug, Default)]
 struct Failures {
     count: u32,
-    not_before: Option<SystemTime>,
+    not_before: Option<Instant>,
+}
+
+impl Failures {
+    fn add(&mut self, now: Instant, chance: f64) {
+        self.count += 1;
+        self.not_before = Some(now + retry_after(self.count, chance));
+    }
+
+    fn over(&self, now: Instant) -> bool {
+        self.not_before.is_none_or(|not_before| not_before <= now)
+    }
 }
 
 impl Renewal {
@@ -51,7 +63,7 @@ impl Renewal {
             self.report(identity.validity, SystemTime::now());
             if let Some(state) = self.certificates.renewable() {
                 let due = due(identity.validity, state.stored_at(), chance);
-                if failures.not_before.unwrap_or(due).max(due) <= SystemTime::now() {
+                if due <= SystemTime::now() && failures.over(Instant::now()) {
                     tokio::select! {
                         () = self.renew(&identity, state, &mut failures) => continue,
                         () = drain.begun() => return Ok(()),
@@ -89,15 +101,13 @@ impl Renewal {
                 }
             }
         }
-        failures.count += 1;
-        failures.not_before = Some(SystemTime::now() + retry_after(failures.count, rand::random()));
+        failures.add(Instant::now(), rand::random());
     }
 
     async fn renew_at(&self, proxy: &ProxyAddress, identity: &Identity, state: &StateDir) -> Result<()> {
+        let key = state.next_key()?;
         let config = tls::mutual(identity, ALPN_ENROLL)?;
         let connection = connect(&self.outbound, proxy, config, &identity.server_name).await?;
-        // A new key each time: the old pair stays whole on disk until the new one is.
-        let key = rcgen::KeyPair::generate().context("make a key")?;
         let enrolled = enroll::renew(connection, &key, &identity.server_name.to_str()).await?;
         anyhow::ensure!(
             enrolled.identity.node == identity.node,
@@ -163,28 +173,54 @@ mod tests {
         assert!(due(days(0, 30), None, 1.0) < at(30), "no one knows when it was stored");
     }
 
+    fn renewal(proxy: &TestProxy, state: &StateDir) -> Renewal {
+        let source = Source::Joined { state: state.clone(), server_name: None };
+        Renewal {
+            certificates: Arc::new(Certificates::load(source).unwrap()),
+            outbound: Arc::new(Outbound::from_environment(|_| None).unwrap()),
+            proxies: vec![proxy.address.clone()],
+            metrics: Arc::default(),
+            gate: culvert_daemon::Readiness::default().gate("certificate"),
+        }
+    }
+
     #[tokio::test]
     async fn a_renewal_replaces_key_and_certificate_for_the_next_connection() {
         let proxy = TestProxy::start().await;
         let root = tempfile::tempdir().unwrap();
         let state = StateDir::new(root.path());
         state.store_join(&proxy.identity("edge-1"), std::slice::from_ref(&proxy.address)).unwrap();
-        let source = Source::Joined { state: state.clone(), server_name: None };
-        let renewal = Renewal {
-            certificates: Arc::new(Certificates::load(source).unwrap()),
-            outbound: Arc::new(Outbound::from_environment(|_| None).unwrap()),
-            proxies: vec![proxy.address.clone()],
-            metrics: Arc::default(),
-            gate: culvert_daemon::Readiness::default().gate("certificate"),
-        };
+        let renewal = renewal(&proxy, &state);
         let before = renewal.certificates.current();
         let mut failures = Failures { count: 3, not_before: None };
         renewal.renew(&before, &state, &mut failures).await;
         let after = renewal.certificates.current();
-        assert_eq!(failures.count, 0);
+        assert_eq!((failures.count, proxy.renewals()), (0, 1));
         assert_ne!(after.chain, before.chain);
         assert_ne!(after.key, before.key);
         assert_eq!(state.identity().unwrap().parse().unwrap().chain, after.chain);
+    }
+
+    #[tokio::test]
+    async fn a_renewal_that_could_not_be_stored_is_not_asked_for() {
+        let proxy = TestProxy::start().await;
+        let root = tempfile::tempdir().unwrap();
+        let state = StateDir::new(root.path());
+        state.store_join(&proxy.identity("edge-1"), std::slice::from_ref(&proxy.address)).unwrap();
+        // As on a full disk: nothing can be written under this name.
+        std::fs::create_dir(root.path().join("next-key.pem")).unwrap();
+        let renewal = renewal(&proxy, &state);
+        let mut failures = Failures::default();
+        renewal.renew(&renewal.certificates.current(), &state, &mut failures).await;
+        assert_eq!((failures.count, proxy.renewals()), (1, 0));
+    }
+
+    #[test]
+    fn a_failed_renewal_is_repeated_soon_whatever_the_clock_says() {
+        let (mut failures, now) = (Failures::default(), Instant::now());
+        assert!(failures.over(now));
+        failures.add(now, 1.0);
+        assert!(!failures.over(now) && failures.over(now + RETRY_FIRST));
     }
 
     #[test]

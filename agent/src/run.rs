@@ -60,7 +60,7 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
 fn proxies(config: &Config) -> Result<Vec<ProxyAddress>> {
     match &config.source {
         Source::Joined { state, .. } if config.proxies.is_empty() => {
-            let proxies = state.joined()?.proxies;
+            let proxies = distinct(state.joined()?.proxies);
             ensure!(
                 !proxies.is_empty(),
                 "the join in {} names no proxy: give --proxy HOST:PORT",
@@ -68,8 +68,15 @@ fn proxies(config: &Config) -> Result<Vec<ProxyAddress>> {
             );
             Ok(proxies)
         }
-        Source::Joined { .. } | Source::Ready(_) => Ok(config.proxies.clone()),
+        Source::Joined { .. } | Source::Ready(_) => Ok(distinct(config.proxies.clone())),
     }
+}
+
+/// Two equal slots would supersede each other at the proxy for ever.
+fn distinct(mut proxies: Vec<ProxyAddress>) -> Vec<ProxyAddress> {
+    let mut seen = std::collections::HashSet::new();
+    proxies.retain(|proxy| seen.insert(proxy.clone()));
+    proxies
 }
 
 fn slots(proxies: &[ProxyAddress], tunnels: u8, shared: &Arc<Shared>, all: &Tunnels) -> Vec<Slot> {
@@ -86,4 +93,16 @@ async fn keep_tunnels(slots: Vec<Slot>, drain: Drain) -> Result<()> {
         ended.context("a tunnel's task panicked")?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proxy_named_twice_gets_its_tunnels_once() {
+        let named = ["p:1", "P:1", "[::1]:1", "q:1", "[0:0::1]:1"].map(|text| text.parse().unwrap());
+        let distinct: Vec<_> = distinct(named.into()).iter().map(ToString::to_string).collect();
+        assert_eq!(distinct, ["p:1", "[::1]:1", "q:1"]);
+    }
 }

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -16,8 +16,8 @@ use crate::proxy_address::ProxyAddress;
 const IDENTITY: &str = "identity.pem";
 const AUTHORITIES: &str = "ca.pem";
 const JOINED: &str = "joined.json";
-/// The key of a join whose answer has not come yet.
-const JOIN_KEY: &str = "join-key.pem";
+/// The key of a join or renewal that is not complete yet.
+const NEXT_KEY: &str = "next-key.pem";
 
 const SECRET: u32 = 0o600;
 const PUBLIC: u32 = 0o644;
@@ -48,8 +48,8 @@ pub(crate) enum StateError {
     Make { path: PathBuf, source: io::Error },
     #[error("read {}: it was changed by hand; join again", .path.display())]
     Parse { path: PathBuf, source: serde_json::Error },
-    #[error("{}: the join key cannot be used; remove the file and join again", .path.display())]
-    JoinKey { path: PathBuf, source: rcgen::Error },
+    #[error("{}: the key cannot be used; remove the file, and join again if a join was not complete", .path.display())]
+    NextKey { path: PathBuf, source: rcgen::Error },
     #[error("make a key")]
     MakeKey(#[source] rcgen::Error),
 }
@@ -63,21 +63,22 @@ impl StateDir {
         &self.0
     }
 
-    /// Makes the directory if it is missing, and readable by its owner only.
+    /// Makes the directory if it is missing, for its owner only. One that is there stays as it is: the secrets in it have modes of
+    /// their own, and it may be somebody else's too.
     pub(crate) fn prepare(&self) -> Result<(), StateError> {
-        let wrap = |source| StateError::Make { path: self.0.clone(), source };
-        fs::DirBuilder::new().recursive(true).mode(PRIVATE_DIRECTORY).create(&self.0).map_err(wrap)?;
-        fs::set_permissions(&self.0, fs::Permissions::from_mode(PRIVATE_DIRECTORY)).map_err(wrap)
+        let made = fs::DirBuilder::new().recursive(true).mode(PRIVATE_DIRECTORY).create(&self.0);
+        made.map_err(|source| StateError::Make { path: self.0.clone(), source })
     }
 
-    /// The key to join with. It is on disk before it is used: a join that is repeated after a lost answer uses the same.
-    pub(crate) fn join_key(&self) -> Result<rcgen::KeyPair, StateError> {
-        let path = self.0.join(JOIN_KEY);
+    /// The key to join or renew with. It is on disk before it is used: whoever repeats it after a lost answer or with a full disk
+    /// uses the same, and asks for no certificate that could not be stored.
+    pub(crate) fn next_key(&self) -> Result<rcgen::KeyPair, StateError> {
+        let path = self.0.join(NEXT_KEY);
         match fs::read_to_string(&path) {
-            Ok(text) => rcgen::KeyPair::from_pem(&text).map_err(|source| StateError::JoinKey { path, source }),
+            Ok(text) => rcgen::KeyPair::from_pem(&text).map_err(|source| StateError::NextKey { path, source }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let key = rcgen::KeyPair::generate().map_err(StateError::MakeKey)?;
-                self.write(JOIN_KEY, &key.serialize_pem(), SECRET)?;
+                self.write(NEXT_KEY, &key.serialize_pem(), SECRET)?;
                 Ok(key)
             }
             Err(source) => Err(StateError::Read { path, source }),
@@ -87,12 +88,7 @@ impl StateDir {
     /// Completes a join.
     pub(crate) fn store_join(&self, text: &IdentityText, proxies: &[ProxyAddress]) -> Result<(), StateError> {
         let joined = Joined { server_name: text.server_name.clone(), proxies: proxies.to_vec() };
-        self.store(text, &joined)?;
-        let path = self.0.join(JOIN_KEY);
-        match fs::remove_file(&path) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(StateError::Write { path, source }),
-            Ok(()) | Err(_) => Ok(()),
-        }
+        self.store(text, &joined)
     }
 
     /// Replaces the certificate after a renewal; the proxies stay.
@@ -105,7 +101,12 @@ impl StateDir {
         let joined = serde_json::to_string_pretty(joined).expect("names and numbers have a JSON form");
         self.write(AUTHORITIES, &text.ca, PUBLIC)?;
         self.write(JOINED, &(joined + "\n"), PUBLIC)?;
-        self.write(IDENTITY, &format!("{}\n{}", text.key.trim_end(), text.chain), SECRET)
+        self.write(IDENTITY, &format!("{}\n{}", text.key.trim_end(), text.chain), SECRET)?;
+        let path = self.0.join(NEXT_KEY);
+        match fs::remove_file(&path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(StateError::Write { path, source }),
+            Ok(()) | Err(_) => Ok(()),
+        }
     }
 
     /// What the last join or renewal stored.
@@ -151,6 +152,8 @@ fn split(text: &str) -> (String, String) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
     use crate::test_pki::Authority;
 
@@ -172,14 +175,22 @@ mod tests {
     }
 
     #[test]
+    fn a_directory_that_was_there_keeps_its_mode() {
+        let root = tempfile::tempdir().unwrap();
+        fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        StateDir::new(root.path()).prepare().unwrap();
+        assert_eq!(mode(root.path()), 0o755, "as if --state-dir were /etc");
+    }
+
+    #[test]
     fn a_repeated_join_uses_the_same_key_until_one_succeeds() {
         let root = tempfile::tempdir().unwrap();
         let state = StateDir::new(root.path());
-        let key = state.join_key().unwrap().serialize_pem();
-        assert_eq!(state.join_key().unwrap().serialize_pem(), key);
-        assert_eq!(mode(&root.path().join(JOIN_KEY)), 0o600);
+        let key = state.next_key().unwrap().serialize_pem();
+        assert_eq!(state.next_key().unwrap().serialize_pem(), key);
+        assert_eq!(mode(&root.path().join(NEXT_KEY)), 0o600);
         state.store_join(&IdentityText::for_tests(&Authority::new("culvert"), "edge-1"), &[]).unwrap();
-        assert_ne!(state.join_key().unwrap().serialize_pem(), key);
+        assert_ne!(state.next_key().unwrap().serialize_pem(), key);
     }
 
     #[test]
@@ -189,8 +200,10 @@ mod tests {
         let authority = Authority::new("culvert");
         state.store_join(&IdentityText::for_tests(&authority, "edge-1"), &["p:1".parse().unwrap()]).unwrap();
         let renewed = IdentityText::for_tests(&authority, "edge-1");
+        let key = state.next_key().unwrap().serialize_pem();
         state.store_renewal(&renewed).unwrap();
         assert_eq!(state.identity().unwrap().parse().unwrap().chain, renewed.parse().unwrap().chain);
         assert_eq!(state.joined().unwrap().proxies.len(), 1);
+        assert_ne!(state.next_key().unwrap().serialize_pem(), key, "each renewal has a key of its own");
     }
 }

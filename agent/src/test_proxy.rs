@@ -1,5 +1,6 @@
 //! A proxy's agent port for tests: real TLS, gRPC and tunnels; the trust behind them is a fake.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use culvert_tunnel::proto::enroll::enroll_server::{Enroll, EnrollServer};
@@ -35,9 +36,9 @@ pub(crate) struct TestProxy {
     _tasks: JoinSet<()>,
 }
 
-/// The certificate requests of joins.
+/// The certificate requests of joins, and how many renewals there were.
 #[derive(Default)]
-struct Seen(Mutex<Vec<Vec<u8>>>);
+struct Seen(Mutex<Vec<Vec<u8>>>, AtomicUsize);
 
 #[derive(Clone)]
 struct FakeEnroll {
@@ -70,6 +71,10 @@ impl TestProxy {
 
     pub(crate) fn joins(&self) -> usize {
         self.seen.0.lock().unwrap().len()
+    }
+
+    pub(crate) fn renewals(&self) -> usize {
+        self.seen.1.load(Ordering::Relaxed)
     }
 
     pub(crate) fn last_two_keys_are_equal(&self) -> bool {
@@ -141,6 +146,7 @@ impl Enroll for FakeEnroll {
     }
 
     async fn renew(&self, request: Request<RenewRequest>) -> Result<Response<Certificate>, Status> {
+        self.seen.1.fetch_add(1, Ordering::Relaxed);
         Ok(Response::new(self.certificate(request.into_inner().csr, "edge-1")))
     }
 }
