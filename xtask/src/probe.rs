@@ -27,7 +27,8 @@ pub struct Args {
 enum Probe {
     /// Serves ports; prints `ready`
     Serve {
-        /// `PORT=echo`, `PORT=sink`, `PORT=source:BYTES`, `PORT=greet`, `PORT=forward:ADDRESS` or `PORT=http-proxy`
+        /// `PORT=echo`, `PORT=sink`, `PORT=source:BYTES`, `PORT=hasty:BYTES`, `PORT=greet`, `PORT=forward:ADDRESS` or
+        /// `PORT=http-proxy`
         #[arg(required = true)]
         services: Vec<server::Service>,
     },
@@ -37,13 +38,18 @@ enum Probe {
         #[arg(long, default_value = "")]
         send: String,
     },
+    /// Only connects, waiting no longer than that; prints `connected`
+    Dial { target: String, milliseconds: u64 },
+    /// Sends bytes that the server may not want while reading what it says; prints how much it said and the digest
+    Overrun { target: String, bytes: u64 },
     /// Reads until the server closes; prints how many bytes and their digest
     Download { target: String },
     /// Sends bytes to a sink; prints how many and their digest, then what the sink received
     Upload { target: String, bytes: u64 },
     /// Sends a message when the answer to the one before has come; prints how many
     PingPong { target: String, rounds: u32 },
-    /// Opens connections to a source and never reads; prints `stalled` once data wait in all, ends with its input
+    /// Opens connections to a source without reading; prints `stalled` once data wait in all. After a line of input it reads all
+    /// of them to the end and prints how many bytes came
     Stall { target: String, count: usize },
     /// Opens connections to an echo; prints `held`, then `ok` or the failures for each line of input; ends with its input
     Hold { target: String, count: usize },
@@ -59,6 +65,8 @@ pub fn run(args: &Args) -> Result<()> {
     let outcome = match &args.probe {
         Probe::Serve { services } => return server::serve(services),
         Probe::Talk { target, send } => client::talk(target, send.as_bytes()),
+        Probe::Dial { target, milliseconds } => client::dial(target, Duration::from_millis(*milliseconds)),
+        Probe::Overrun { target, bytes } => client::overrun(target, *bytes),
         Probe::Download { target } => client::download(target),
         Probe::Upload { target, bytes } => client::upload(target, *bytes),
         Probe::PingPong { target, rounds } => client::ping_pong(target, *rounds),

@@ -1,8 +1,10 @@
 //! `cargo xtask test`: builds everything once and runs all tests, with the eBPF programs compiled first and the privileged
 //! suites last, one test at a time.
 
+use std::fmt;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -35,7 +37,7 @@ pub fn run(args: &Args) -> Result<()> {
     for suite in suites {
         let started = Instant::now();
         let verdict = if suite.is_privileged && !may_run_privileged { Verdict::Skipped } else { suite.run(args)? };
-        progress::say(&format!("==> {}: {}", suite.name, verdict.word()));
+        progress::say(&format!("==> {}: {verdict}", suite.name));
         outcomes.push((suite.name, verdict, started.elapsed().as_secs_f32()));
     }
     summarize(&outcomes)
@@ -52,17 +54,21 @@ struct Suite {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verdict {
-    Passed,
+    /// With how many tests that said that they were skipped, which libtest counts as passed.
+    Passed {
+        skipped: usize,
+    },
     Failed,
     Skipped,
 }
 
-impl Verdict {
-    fn word(self) -> &'static str {
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Passed => "passed",
-            Self::Failed => "FAILED",
-            Self::Skipped => "skipped, it needs root",
+            Self::Passed { skipped: 0 } => f.write_str("passed"),
+            Self::Passed { skipped } => write!(f, "passed, {skipped} SKIPPED"),
+            Self::Failed => f.write_str("FAILED"),
+            Self::Skipped => f.write_str("skipped, it needs root"),
         }
     }
 }
@@ -122,15 +128,22 @@ impl Suite {
         } else {
             command.arg("--quiet");
         }
-        let status = command.status().with_context(|| format!("start {}", self.executable.display()))?;
-        Ok(if status.success() { Verdict::Passed } else { Verdict::Failed })
+        let mut child =
+            command.stderr(Stdio::piped()).spawn().with_context(|| format!("start {}", self.executable.display()))?;
+        let mut skipped = 0;
+        for line in BufReader::new(child.stderr.take().context("stderr")?).split(b'\n') {
+            let line = String::from_utf8_lossy(&line?).into_owned();
+            skipped += usize::from(line.starts_with("skipped: "));
+            eprintln!("{line}");
+        }
+        Ok(if child.wait()?.success() { Verdict::Passed { skipped } } else { Verdict::Failed })
     }
 }
 
 fn summarize(outcomes: &[(String, Verdict, f32)]) -> Result<()> {
     progress::say("\nsummary");
     for (suite, verdict, seconds) in outcomes {
-        progress::say(&format!("  {suite:<40} {seconds:>6.1} s  {}", verdict.word()));
+        progress::say(&format!("  {suite:<40} {seconds:>6.1} s  {verdict}"));
     }
     let failed = outcomes.iter().filter(|(_, verdict, _)| *verdict == Verdict::Failed).count();
     if failed > 0 {

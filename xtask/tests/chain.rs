@@ -3,8 +3,16 @@
 //! Needs root; without it every test is *skipped*, or fails under `REQUIRE_PRIVILEGED=1`. `cargo xtask test` runs them one
 //! at a time: they share the lab's name.
 
+#[path = "chain/admin.rs"]
+mod admin;
 #[path = "chain/bytes.rs"]
 mod bytes;
+#[path = "chain/certificates.rs"]
+mod certificates;
+#[path = "chain/connect.rs"]
+mod connect;
+#[path = "chain/directory.rs"]
+mod directory;
 #[path = "chain/dns.rs"]
 mod dns;
 #[path = "chain/documents.rs"]
@@ -13,6 +21,10 @@ mod documents;
 mod grpc;
 #[path = "chain/life.rs"]
 mod life;
+#[path = "chain/pki.rs"]
+mod pki;
+#[path = "chain/reach.rs"]
+mod reach;
 #[path = "chain/steering.rs"]
 mod steering;
 #[path = "chain/trust.rs"]

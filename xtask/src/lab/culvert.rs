@@ -6,7 +6,6 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
 
 use super::Lab;
 use super::place::Place;
@@ -78,13 +77,21 @@ impl<'lab> Culvert<'lab> {
         Ok(culvert)
     }
 
-    /// Starts the proxy again after it was ended.
+    /// Starts the proxy again after it was ended; see [`Self::wait_for_proxy`].
     ///
     /// # Errors
-    /// If it does not become ready.
+    /// If it cannot be started.
     pub fn restart_proxy(&mut self) -> Result<()> {
         self.proxy = start_proxy(self.lab, &self.options)?;
-        self.wait_for_proxy()
+        Ok(())
+    }
+
+    /// Waits until the proxy is ready.
+    ///
+    /// # Errors
+    /// If it is not in time.
+    pub fn wait_for_proxy(&mut self) -> Result<()> {
+        wait_ready("culvert-proxy", self.lab, Place::Cloud, PROXY_ADMIN, &mut self.proxy)
     }
 
     /// Starts the redirector again after it was ended; see [`Self::wait_for_redirector`].
@@ -140,12 +147,21 @@ impl<'lab> Culvert<'lab> {
     /// If the proxy gives none.
     pub fn create_token(&self, place: Place, further: &[&str]) -> Result<Vec<String>> {
         let address = place.address().to_string();
-        let mut command = self.control(&["token", "create", place.name(), "--address", &address]);
+        let mut args = vec!["--address".to_owned(), address];
         for port in DEFAULT_PORTS.iter().chain(&self.options.ports) {
-            command.args(["--port", &port.to_string()]);
+            args.extend(["--port".to_owned(), port.to_string()]);
         }
-        let printed = workspace::output(command.args(further))?;
-        join_arguments(&printed)
+        args.extend(further.iter().copied().map(str::to_owned));
+        self.create_bare_token(place, &args)
+    }
+
+    /// A join command for a node with no other than the given settings, as the words after `culvert-agent`.
+    ///
+    /// # Errors
+    /// If the proxy gives none.
+    pub fn create_bare_token(&self, place: Place, settings: &[String]) -> Result<Vec<String>> {
+        let mut command = self.control(&["token", "create", place.name()]);
+        join_arguments(&workspace::output(command.args(settings))?)
     }
 
     /// Runs `culvert-agent join ...` on an edge.
@@ -193,35 +209,9 @@ impl<'lab> Culvert<'lab> {
     /// # Errors
     /// If the page does not answer.
     pub fn tunnels(&self, node: &str) -> Result<usize> {
-        let tunnels = self.debug(PROXY_ADMIN, "/debug/tunnels")?;
+        let tunnels = self.lab.site(Place::Cloud).json(PROXY_ADMIN, "/debug/tunnels")?;
         let list = tunnels.as_array().with_context(|| format!("no list of tunnels: {tunnels}"))?;
         Ok(list.iter().filter(|tunnel| tunnel["node"] == node).count())
-    }
-
-    /// A JSON page of one of the cloud's programs.
-    ///
-    /// # Errors
-    /// If the page does not answer with JSON.
-    pub fn debug(&self, port: u16, path: &str) -> Result<Value> {
-        let body = self.lab.site(Place::Cloud).http_get(port, path)?;
-        serde_json::from_str(&body).with_context(|| format!("{path} is not JSON: {body}"))
-    }
-
-    /// The value of one line of a cloud program's `/metrics`, its labels included in `name`.
-    ///
-    /// # Errors
-    /// If there is no such line.
-    pub fn metric(&self, port: u16, name: &str) -> Result<f64> {
-        let body = self.lab.site(Place::Cloud).http_get(port, "/metrics")?;
-        let line = body
-            .lines()
-            .find_map(|line| line.strip_prefix(name))
-            .with_context(|| format!("no metric {name} in\n{body}"))?;
-        line.trim().parse().with_context(|| format!("{name}: {line:?} is no number"))
-    }
-
-    fn wait_for_proxy(&mut self) -> Result<()> {
-        wait_ready("culvert-proxy", self.lab, Place::Cloud, PROXY_ADMIN, &mut self.proxy)
     }
 }
 

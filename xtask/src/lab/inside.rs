@@ -28,26 +28,30 @@ pub fn run<T: Send>(netns: &Path, work: impl FnOnce() -> Result<T> + Send) -> Re
     })
 }
 
-/// The body of a page on the namespace's loopback.
+/// The body of the answer to a request (`GET /readyz`) on the namespace's loopback.
 ///
 /// # Errors
-/// If there is no answer in time, or one with another status than 200; the error has the body.
-pub fn http_get(netns: &Path, port: u16, path: &str) -> Result<String> {
+/// If there is no answer in time, or one whose status is not a success; the error has status and body.
+pub fn http(netns: &Path, port: u16, request: &str, body: &str) -> Result<String> {
     let answer = run(netns, || {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let mut stream =
             TcpStream::connect_timeout(&address, HTTP_TIME).with_context(|| format!("connect to {address}"))?;
         stream.set_read_timeout(Some(HTTP_TIME))?;
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        let length = body.len();
+        write!(
+            stream,
+            "{request} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+        )?;
         let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).with_context(|| format!("read http://{address}{path}"))?;
+        stream.read_to_end(&mut answer).with_context(|| format!("read the answer to {request} from {address}"))?;
         Ok(String::from_utf8_lossy(&answer).into_owned())
     })?;
     let (head, body) = answer.split_once("\r\n\r\n").context("the answer is not HTTP")?;
     let status = head.lines().next().unwrap_or_default();
     let body =
         if head.to_ascii_lowercase().contains("transfer-encoding: chunked") { unchunk(body) } else { body.to_owned() };
-    ensure!(status.contains(" 200 "), "{path}: {status}: {}", body.trim());
+    ensure!(status.starts_with("HTTP/1.1 2"), "{request}: {status}: {}", body.trim());
     Ok(body)
 }
 

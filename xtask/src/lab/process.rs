@@ -11,6 +11,23 @@ use nix::unistd::Pid;
 
 use crate::{progress, wait};
 
+/// What a program holds of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Open files, sockets among them.
+    pub files: usize,
+    /// Threads.
+    pub threads: usize,
+}
+
+impl Held {
+    /// Whether this is no more than `before`.
+    #[must_use]
+    pub fn is_within(self, before: Self) -> bool {
+        self.files <= before.files && self.threads <= before.threads
+    }
+}
+
 /// A program in the background.
 pub struct Process {
     name: String,
@@ -91,13 +108,16 @@ impl Process {
             .with_context(|| format!("send {signal} to {}", self.name))
     }
 
-    /// How many files it has open.
+    /// What it holds of the kernel now.
     ///
     /// # Errors
     /// If it has ended.
-    pub fn open_files(&self) -> Result<usize> {
-        let folder = format!("/proc/{}/fd", self.pid());
-        Ok(std::fs::read_dir(&folder).with_context(|| format!("read {folder}"))?.count())
+    pub fn held(&self) -> Result<Held> {
+        let count = |what: &str| {
+            let folder = format!("/proc/{}/{what}", self.pid());
+            anyhow::Ok(std::fs::read_dir(&folder).with_context(|| format!("read {folder}"))?.count())
+        };
+        Ok(Held { files: count("fd")?, threads: count("task")? })
     }
 }
 

@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use serde_json::Value;
 
 use super::place::Place;
 use super::process::Process;
@@ -106,9 +107,36 @@ impl Site {
     /// The body of a page served on this host's loopback.
     ///
     /// # Errors
-    /// If the port does not answer in time, or answers with another status than 200; the error has the body.
+    /// If the port does not answer in time, or with a status that is no success; the error has status and body.
     pub fn http_get(&self, port: u16, path: &str) -> Result<String> {
-        inside::http_get(&self.netns, port, path)
+        inside::http(&self.netns, port, &format!("GET {path}"), "")
+    }
+
+    /// Puts a text to a page served on this host's loopback.
+    ///
+    /// # Errors
+    /// As of [`Self::http_get`].
+    pub fn http_put(&self, port: u16, path: &str, text: &str) -> Result<()> {
+        inside::http(&self.netns, port, &format!("PUT {path}"), text).map(drop)
+    }
+
+    /// A page of JSON served on this host's loopback.
+    ///
+    /// # Errors
+    /// As of [`Self::http_get`], and if it is no JSON.
+    pub fn json(&self, port: u16, path: &str) -> Result<Value> {
+        let body = self.http_get(port, path)?;
+        serde_json::from_str(&body).with_context(|| format!("{path} is not JSON: {body}"))
+    }
+
+    /// The value of one line of `/metrics`, whose name includes its labels. Zero as long as there is no such line.
+    ///
+    /// # Errors
+    /// As of [`Self::http_get`], and if the value is no number.
+    pub fn metric(&self, port: u16, name: &str) -> Result<f64> {
+        let body = self.http_get(port, "/metrics")?;
+        let value = body.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).unwrap_or("0");
+        value.trim().parse().with_context(|| format!("{name}: {value:?} is no number"))
     }
 
     /// Its network namespace.

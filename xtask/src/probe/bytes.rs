@@ -19,6 +19,11 @@ impl Passed {
         Self { count: 0, digest: Sha256::new() }
     }
 
+    /// How many bytes passed.
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
     fn add(&mut self, piece: &[u8]) {
         self.count += piece.len() as u64;
         self.digest.update(piece);
@@ -52,10 +57,22 @@ pub(super) fn generate(to: &mut impl Write, count: u64) -> io::Result<Passed> {
 /// Reads until the other end ends its direction.
 pub(super) fn consume(from: &mut impl Read) -> io::Result<Passed> {
     let mut passed = Passed::new();
+    consume_into(&mut passed, from)?;
+    Ok(passed)
+}
+
+/// Reads until the other end ends its direction or breaks the connection.
+pub(super) fn consume_to_any_end(from: &mut impl Read) -> Passed {
+    let mut passed = Passed::new();
+    consume_into(&mut passed, from).ok();
+    passed
+}
+
+fn consume_into(passed: &mut Passed, from: &mut impl Read) -> io::Result<()> {
     let mut piece = vec![0; PIECE];
     loop {
         match from.read(&mut piece)? {
-            0 => return Ok(passed),
+            0 => return Ok(()),
             count => passed.add(&piece[..count]),
         }
     }

@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::Duration;
 
 use super::{PATIENCE, bytes};
 
@@ -48,6 +49,31 @@ pub(super) fn talk(target: &str, text: &[u8]) -> Outcome {
         stream.read_to_string(&mut answer).map_err(Failure::of("read"))?;
     }
     Ok(answer.trim_end().to_owned())
+}
+
+/// Connects and leaves.
+pub(super) fn dial(target: &str, patience: Duration) -> Outcome {
+    let address = resolve(target)?;
+    TcpStream::connect_timeout(&address, patience).map_err(Failure::of("connect"))?;
+    Ok("connected".to_owned())
+}
+
+/// The first address of `host:port`.
+pub(super) fn resolve(target: &str) -> Result<SocketAddr, Failure> {
+    let found = target.to_socket_addrs().map_err(Failure::of("resolve"))?.next();
+    found.ok_or_else(|| Failure::of("resolve")(io::Error::other("the name has no address")))
+}
+
+/// Sends while it reads. The server may close with our bytes unread, so neither direction need end well.
+pub(super) fn overrun(target: &str, count: u64) -> Outcome {
+    let mut stream = connect(target)?;
+    let mut writer = stream.try_clone().map_err(Failure::of("clone"))?;
+    let sender = std::thread::spawn(move || bytes::generate(&mut writer, count).is_ok());
+    let said = bytes::consume_to_any_end(&mut stream);
+    // Lets the sender go if the server has left its bytes where they are.
+    stream.shutdown(Shutdown::Both).ok();
+    sender.join().ok();
+    Ok(said.to_string())
 }
 
 /// Reads all that the server sends.

@@ -1,20 +1,27 @@
 //! Clients of many connections, some of them steered line by line from outside.
 
 use std::io::{self, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::TcpStream;
 use std::time::Duration;
 
+use super::bytes;
 use super::client::{self, Failure, Outcome};
 
 /// Connections with data waiting that nobody reads.
 pub(super) fn stall(target: &str, count: usize) -> Outcome {
-    let streams = connect_all(target, count)?;
+    let mut streams = connect_all(target, count)?;
     for stream in &streams {
         stream.peek(&mut [0]).map_err(Failure::of("peek"))?;
     }
     announce("stalled")?;
-    wait_for_line()?;
-    Ok("left".to_owned())
+    if !wait_for_line()? {
+        return Ok("left".to_owned());
+    }
+    let mut total = 0;
+    for stream in &mut streams {
+        total += bytes::consume(stream).map_err(Failure::of("read"))?.count();
+    }
+    Ok(format!("{total} bytes"))
 }
 
 /// Connections that are established, idle, and tried whenever a line comes in.
@@ -41,8 +48,7 @@ pub(super) fn hold(target: &str, count: usize) -> Outcome {
 
 /// Connections that are dropped when no answer came for a while.
 pub(super) fn give_up(target: &str, count: usize, patience: Duration) -> Outcome {
-    let address = target.to_socket_addrs().map_err(Failure::of("resolve"))?.next();
-    let address = address.ok_or_else(|| Failure::of("resolve")(io::Error::other("the name has no address")))?;
+    let address = client::resolve(target)?;
     let tries: Vec<_> = (0..count)
         .map(|_| {
             std::thread::spawn(move || {

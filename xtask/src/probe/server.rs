@@ -1,6 +1,6 @@
 //! Servers that stand in for what runs on an edge node.
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::str::FromStr;
 
@@ -23,6 +23,8 @@ enum Behaviour {
     Sink,
     /// Sends that many bytes without being asked, and closes.
     Source(u64),
+    /// Reads a little, says that many bytes and closes, whatever else was sent.
+    Hasty(u64),
     /// Speaks first: names its host; then echoes.
     Greet,
     /// Passes everything on to another address, as a load balancer does.
@@ -42,6 +44,7 @@ impl FromStr for Service {
             None if behaviour == "greet" => Behaviour::Greet,
             None if behaviour == "http-proxy" => Behaviour::HttpProxy,
             Some(("forward", target)) => Behaviour::Forward(target.parse()?),
+            Some(("hasty", bytes)) => Behaviour::Hasty(bytes.parse()?),
             Some(("source", bytes)) => Behaviour::Source(bytes.parse()?),
             _ => bail!("unknown behaviour {behaviour:?}"),
         };
@@ -82,6 +85,10 @@ impl Behaviour {
                 writeln!(client, "{received}")
             }
             Self::Source(count) => bytes::generate(&mut client, count).map(drop),
+            Self::Hasty(count) => {
+                client.read_exact(&mut [0; 1000])?;
+                bytes::generate(&mut client, count).map(drop)
+            }
             Self::Greet => {
                 let host = std::fs::read_to_string("/proc/sys/kernel/hostname")?;
                 writeln!(client, "hello from {}", host.trim())?;

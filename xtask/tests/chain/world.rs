@@ -1,12 +1,13 @@
 //! The lab with Culvert and backends in it that every test starts from, and clients in the cloud.
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::IpAddr;
 use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use xtask::lab::culvert::{Culvert, Options};
+use anyhow::{Context, Result, bail, ensure};
+use xtask::lab::culvert::{Culvert, Options, PROXY_ADMIN};
 use xtask::lab::place::Place;
 use xtask::lab::process::Process;
 use xtask::lab::{Lab, LabName};
@@ -17,12 +18,17 @@ pub(crate) const SINK: u16 = 9002;
 /// 1 GiB.
 pub(crate) const SOURCE: u16 = 9003;
 pub(crate) const GREET: u16 = 9004;
-/// 64 MiB: what a stalled reader leaves unread.
+/// [`SMALL`] bytes: what a stalled reader leaves unread.
 pub(crate) const SMALL_SOURCE: u16 = 9005;
+/// Answers with [`HASTY_ANSWER`] bytes and closes, whatever else was sent.
+pub(crate) const HASTY: u16 = 9006;
+pub(crate) const HASTY_ANSWER: u64 = 16 << 10;
 /// Served on the edges, but in no allow-list.
 pub(crate) const FORBIDDEN: u16 = 9666;
 
 pub(crate) const GIB: u64 = 1 << 30;
+/// 64 MiB.
+pub(crate) const SMALL: u64 = 64 << 20;
 
 pub(crate) const XTASK: &str = env!("CARGO_BIN_EXE_xtask");
 
@@ -41,11 +47,26 @@ pub(crate) fn may_run() -> bool {
 
 /// Runs a test in a lab with Culvert on the given edges.
 pub(crate) fn with(edges: &[Place], options: Options, test: impl FnOnce(&mut World<'_>) -> Result<()>) {
+    prepared(edges, |_| Ok(options), test);
+}
+
+/// The same, with options that need files which the test makes in the lab.
+pub(crate) fn prepared(
+    edges: &[Place],
+    options: impl FnOnce(&Lab) -> Result<Options>,
+    test: impl FnOnce(&mut World<'_>) -> Result<()>,
+) {
     in_lab(|lab| {
+        let options = with_ports(options(lab)?);
         let backends = edges.iter().map(|place| serve(lab, *place)).collect::<Result<Vec<_>>>()?;
-        let culvert = Culvert::start(lab, edges, with_ports(options))?;
+        let culvert = Culvert::start(lab, edges, options)?;
         test(&mut World::of(lab, culvert, backends))
     });
+}
+
+/// Options for the proxy alone.
+pub(crate) fn proxy_options<S: Into<String>>(args: impl IntoIterator<Item = S>) -> Options {
+    Options { proxy: args.into_iter().map(Into::into).collect(), ..Options::default() }
 }
 
 /// Runs a test in a lab without Culvert.
@@ -62,7 +83,7 @@ pub(crate) fn in_lab(test: impl FnOnce(&Lab) -> Result<()>) {
 
 /// The ports of the usual backends beside the default ones.
 pub(crate) fn with_ports(mut options: Options) -> Options {
-    options.ports.extend([ECHO, SINK, SOURCE, GREET, SMALL_SOURCE]);
+    options.ports.extend([ECHO, SINK, SOURCE, GREET, SMALL_SOURCE, HASTY]);
     options
 }
 
@@ -71,7 +92,8 @@ pub(crate) fn serve(lab: &Lab, place: Place) -> Result<Process> {
     let site = lab.site(place);
     let mut command = site.command(XTASK);
     command.args(["probe", "serve", "9001=echo", "9002=sink", "9004=greet", "9666=echo", "9100=greet"]);
-    command.arg(format!("{SOURCE}=source:{GIB}")).arg(format!("{SMALL_SOURCE}=source:{}", 64 << 20));
+    command.arg(format!("{SOURCE}=source:{GIB}")).arg(format!("{SMALL_SOURCE}=source:{SMALL}"));
+    command.arg(format!("{HASTY}=hasty:{HASTY_ANSWER}"));
     let mut server = site.start_process("backends", &mut command)?;
     wait::until("the backends listen", Duration::from_secs(10), || {
         server.check()?;
@@ -114,6 +136,39 @@ impl<'lab> World<'lab> {
     /// The greeting of whichever node answers.
     pub(crate) fn greeting(&self, host: &str) -> Result<String> {
         self.client(&["talk", &format!("{host}:{GREET}")])
+    }
+
+    /// Fails if a node does not greet the client that dials it.
+    pub(crate) fn check_greeting(&self, host: &str, node: &str) -> Result<()> {
+        let greeting = self.greeting(host).with_context(|| host.to_owned())?;
+        ensure!(greeting == format!("hello from {node}"), "{host}: {greeting}");
+        Ok(())
+    }
+
+    /// A node's VIP, `vip4` or `vip6`, as the proxy tells it.
+    pub(crate) fn vip(&self, place: Place, family: &str) -> Result<IpAddr> {
+        let nodes = self.lab.site(Place::Cloud).json(PROXY_ADMIN, "/debug/nodes")?;
+        let node = nodes.as_array().and_then(|all| all.iter().find(|node| node["name"] == place.name()));
+        let vip = node.and_then(|node| node[family].as_str()).with_context(|| format!("no {family} in {nodes}"))?;
+        Ok(vip.parse()?)
+    }
+
+    /// Waits until the proxy has written a line with all of these words.
+    pub(crate) fn wait_proxy_log(&self, words: &[&str]) -> Result<()> {
+        wait::until(&format!("the proxy tells of {words:?}"), Duration::from_secs(10), || {
+            let log = self.culvert.proxy.log();
+            let told = log.lines().any(|line| words.iter().all(|word| line.contains(word)));
+            told.then_some(()).context("no such line in its log")
+        })
+    }
+
+    /// Waits until `/readyz` of a program says that it is not ready, with that among the reasons.
+    pub(crate) fn wait_missing(&self, place: Place, port: u16, reason: &str) -> Result<()> {
+        wait::until(&format!("/readyz on {port} tells of {reason:?}"), Duration::from_secs(10), || {
+            let error = self.lab.site(place).http_get(port, "/readyz").err().context("it is ready")?.to_string();
+            ensure!(error.contains(" 503 ") && error.contains(reason), "{error}");
+            Ok(())
+        })
     }
 
     /// Waits until a node answers by a name or address.
@@ -165,10 +220,15 @@ impl HeldClient {
         if line == expected { Ok(()) } else { bail!("the client said {line:?}, not {expected:?}") }
     }
 
+    /// Has it do its next step: try all its connections, or read on.
+    pub(crate) fn next(&mut self, expected: &str) -> Result<()> {
+        writeln!(self.input, "next")?;
+        self.expect(expected)
+    }
+
     /// Has it try all its connections.
     pub(crate) fn check(&mut self) -> Result<()> {
-        writeln!(self.input, "check")?;
-        self.expect("ok")
+        self.next("ok")
     }
 }
 

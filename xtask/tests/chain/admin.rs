@@ -1,0 +1,170 @@
+//! What the three programs tell an operator: readiness, metrics, the state inside, the log, and wrong settings.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use xtask::lab::culvert::{AGENT_ADMIN, Options, PROXY_ADMIN, REDIRECTOR_ADMIN};
+use xtask::lab::place::Place;
+use xtask::lab::process::Process;
+use xtask::{wait, workspace};
+
+use crate::world::{self, ECHO, GREET};
+
+const EDGE: &[Place] = &[Place::Edge1];
+
+/// Each program's admin listener, and how its metrics begin.
+const PROGRAMS: [(Place, u16, &str); 3] = [
+    (Place::Cloud, PROXY_ADMIN, "culvert_proxy_"),
+    (Place::Cloud, REDIRECTOR_ADMIN, "culvert_redirector_"),
+    (Place::Edge1, AGENT_ADMIN, "culvert_agent_"),
+];
+
+#[test]
+fn every_program_says_when_it_is_ready_and_what_it_measures() {
+    world::with(EDGE, Options::default(), |world| {
+        for (place, port, prefix) in PROGRAMS {
+            let site = world.lab.site(place);
+            site.http_get(port, "/livez").with_context(|| prefix.to_owned())?;
+            site.http_get(port, "/readyz").with_context(|| prefix.to_owned())?;
+            let metrics = site.http_get(port, "/metrics")?;
+            ensure!(metrics.contains(prefix), "{metrics}");
+            crate::documents::readme_lists_every_metric(&metrics)?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_program_that_is_not_ready_says_what_is_missing() {
+    world::with(EDGE, Options::default(), |world| {
+        world.culvert.proxy.kill()?;
+        world.wait_missing(Place::Edge1, AGENT_ADMIN, "tunnel: ")?;
+        // Without the directory of before, the redirector has nothing to install.
+        world.culvert.redirector.terminate(Duration::from_secs(10))?;
+        std::fs::remove_dir_all(world.lab.site(Place::Cloud).file("redirector"))?;
+        world.culvert.restart_redirector()?;
+        world.wait_missing(Place::Cloud, REDIRECTOR_ADMIN, "directory: ")?;
+        // What the proxy misses is in the tests of its directory file.
+        world.culvert.restart_proxy()?;
+        world.culvert.wait_for_redirector()?;
+        wait::until("the agent is ready", Duration::from_secs(30), || {
+            world.lab.site(Place::Edge1).http_get(AGENT_ADMIN, "/readyz").map(drop)
+        })
+    });
+}
+
+#[test]
+fn a_stream_under_way_is_seen_in_all_three() {
+    world::with(EDGE, Options::default(), |world| {
+        let target = format!("10.0.3.7:{ECHO}");
+        let held = world.held_client(&["hold", &target, "1"])?;
+        held.expect("held")?;
+        for (place, port, page, words) in [
+            (Place::Cloud, PROXY_ADMIN, "nodes", vec!["\"edge-1\"", "\"online\":true", "10.0.3.7"]),
+            (Place::Cloud, PROXY_ADMIN, "tunnels", vec!["\"edge-1\"", "198.51.100.1", "round_trip_seconds"]),
+            (Place::Cloud, PROXY_ADMIN, "streams", vec!["\"edge-1\"", &target, "\"bytes_to_backend\":5"]),
+            (Place::Edge1, AGENT_ADMIN, "tunnels", vec!["203.0.113.1:7400", "\"up\"", "\"streams\":1"]),
+            (Place::Edge1, AGENT_ADMIN, "streams", vec![&target, "\"bytes_into_tunnel\":5"]),
+            (Place::Cloud, REDIRECTOR_ADMIN, "destinations", vec![&target, "\"edge-1\""]),
+            (Place::Cloud, REDIRECTOR_ADMIN, "hooks", vec!["connect4", "connect6", "sockops"]),
+        ] {
+            let shown = world.lab.site(place).json(port, &format!("/debug/{page}"))?.to_string();
+            let absent: Vec<_> = words.into_iter().filter(|word| !shown.contains(word)).collect();
+            ensure!(absent.is_empty(), "/debug/{page} on {port} has no {absent:?}: {shown}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn what_is_logged_can_be_changed_while_a_program_runs() {
+    world::with(EDGE, Options::default(), |world| {
+        for (place, port, name) in PROGRAMS {
+            let site = world.lab.site(place);
+            site.http_put(port, "/debug/log", "warn").with_context(|| name.to_owned())?;
+            let wrong = site.http_put(port, "/debug/log", "info,=,").err().context("a wrong filter was taken")?;
+            ensure!(wrong.to_string().contains(" 400 "), "{name}: {wrong}");
+        }
+        let ended = |process: &Process| process.log().matches("stream ended").count();
+        let before = (ended(&world.culvert.proxy), ended(world.culvert.agent(0)));
+        world.check_greeting("edge-1", "edge-1")?;
+        for (place, port, _) in PROGRAMS {
+            world.lab.site(place).http_put(port, "/debug/log", "info")?;
+        }
+        world.greeting("edge-1")?;
+        wait::until("one stream of two is in both logs", Duration::from_secs(5), || {
+            let now = (ended(&world.culvert.proxy), ended(world.culvert.agent(0)));
+            ensure!(now == (before.0 + 1, before.1 + 1), "{now:?}, before {before:?}");
+            Ok(())
+        })
+    });
+}
+
+#[test]
+fn strangers_at_the_agent_port_do_no_harm() {
+    world::with(EDGE, Options::default(), |world| {
+        for sent in ["GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01\x7f\x7f\x01", "\0\0\0\0"] {
+            // Whatever comes back, or nothing: the connection ends.
+            world::client(world.lab, Place::Edge2, &["talk", "203.0.113.1:7400", "--send", sent]).ok();
+        }
+        world.culvert.proxy.check()?;
+        ensure!(world.culvert.tunnels("edge-1")? == 2, "tunnels");
+        world.greeting("edge-1").map(drop)
+    });
+}
+
+#[test]
+fn a_wrong_setting_is_named_with_what_would_do() -> Result<()> {
+    let state = std::env::temp_dir().join("culvert-wrong-settings");
+    for (program, args, words) in [
+        ("culvert-proxy", &["--stream-window", "1"][..], &["--stream-window", "256KiB"][..]),
+        ("culvert-proxy", &["--protect", "10.0.0.0/33"], &["--protect", "10.0.0.0/33"]),
+        ("culvert-proxy", &["--ca-cert", "/nowhere/ca.crt"], &["--ca-key"]),
+        ("culvert-proxy", &["--ca-cert", "/nowhere/ca.crt", "--ca-key", "/nowhere/ca.key"], &["/nowhere/ca.crt"]),
+        ("culvert-proxy", &["--vip4-range", "127.0.0.0/8"], &["127.0.0.0/8", "loopback"]),
+        ("culvert-proxy", &["--grace", "soon"], &["--grace", "soon", "30s"]),
+        ("culvert-agent", &["--proxy", "cloud.example.org"], &["--proxy", "cloud.example.org", "HOST:PORT"]),
+        ("culvert-agent", &[], &["culvert-agent join"]),
+        ("culvert-agent", &["--cert", "/nowhere/cert"], &["--key"]),
+        ("culvert-agent", &["join", "--proxy", "a:1", "--token", "x", "--ca-pin", "md5:1"], &["--ca-pin", "sha256:"]),
+        ("culvert-redirector", &["--mechanism", "magic"], &["--mechanism", "nftables"]),
+        ("culvert-redirector", &["--node-ip", "192.0.2.77"], &["--node-ip", "192.0.2.77"]),
+        ("culvert-redirector", &["--dns-listen", "none", "--dns-listen", "127.0.0.1:53"], &["--dns-listen", "none"]),
+        ("culvert-redirector", &["--log", "info,="], &["info,="]),
+    ] {
+        let done = Command::new("timeout")
+            .arg("10")
+            .arg(workspace::binary(program))
+            .args(args)
+            .env("CULVERT_STATE_DIR", &state)
+            .output()?;
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        let code = done.status.code();
+        ensure!(code.is_some_and(|code| code == 1 || code == 2), "{program} {args:?} ended with {code:?}: {said}");
+        let absent: Vec<_> = words.iter().filter(|word| !said.contains(**word)).collect();
+        ensure!(absent.is_empty(), "{program} {args:?} does not say {absent:?}: {said}");
+    }
+    std::fs::remove_dir_all(&state).ok();
+    Ok(())
+}
+
+#[test]
+fn a_refused_token_or_node_is_an_error_of_the_command_alone() {
+    world::with(EDGE, Options::default(), |world| {
+        for (args, word) in [
+            (&["token", "create", "Edge_1"][..], "Edge_1"),
+            (&["token", "create", "edge-2", "--address", "10.0.3"], "10.0.3"),
+            (&["token", "create", "edge-2", "--address", "127.0.0.1"], "127.0.0.1"),
+            (&["token", "revoke", "nothing"], "nothing"),
+            (&["node", "remove", "edge-9"], "edge-9"),
+        ] {
+            let answer = workspace::output(&mut world.culvert.control(args));
+            let error = answer.err().with_context(|| format!("{args:?} was taken"))?.to_string();
+            let said = error.split_once(": ").map_or("", |(_, said)| said);
+            ensure!(said.contains(word), "{args:?}: {error}");
+        }
+        ensure!(world.client(&["talk", &format!("edge-1:{GREET}")])? == "hello from edge-1", "afterwards");
+        Ok(())
+    });
+}

@@ -1,0 +1,93 @@
+//! Certificates over time, and certificates that somebody else made.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use xtask::lab::Lab;
+use xtask::lab::culvert::{AGENT_ADMIN, Options, PROXY_FOR_AGENTS};
+use xtask::lab::place::Place;
+use xtask::lab::process::Process;
+use xtask::{wait, workspace};
+
+use crate::pki::{Authority, Use, text};
+use crate::world::{self, ECHO, GIB, SOURCE, World};
+
+/// What the ready certificate of the proxy says.
+const SERVER_NAME: &str = "tunnel.example.org";
+
+#[test]
+fn certificates_are_renewed_while_streams_go_on_and_the_new_ones_count() {
+    world::with(&[Place::Edge1], world::proxy_options(["--certificate-lifetime", "20s"]), |world| {
+        let mut held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "10"])?;
+        held.expect("held")?;
+        let tunnels = world.culvert.tunnels("edge-1")?;
+        let edge = world.lab.site(Place::Edge1);
+        wait::until("the certificate was renewed twice, with downloads going on", Duration::from_secs(90), || {
+            let whole = world.client(&["download", &format!("edge-1:{SOURCE}")])?;
+            if !whole.starts_with(&format!("{GIB} ")) {
+                return Ok(Err(anyhow::anyhow!("a download was cut: {whole}")));
+            }
+            let renewed = edge.metric(AGENT_ADMIN, "culvert_agent_certificate_renewals_total{result=\"ok\"}")?;
+            ensure!(renewed >= 2.0, "{renewed} times");
+            Ok(Ok(()))
+        })??;
+        held.check()?;
+        ensure!(world.culvert.tunnels("edge-1")? == tunnels, "tunnels were lost");
+        drop(held);
+        // By now the certificate of the join has ended: only a renewed one makes new tunnels.
+        world.culvert.proxy.kill()?;
+        world.culvert.restart_proxy()?;
+        world.wait_greeting("edge-1", Duration::from_secs(30))
+    });
+}
+
+#[test]
+fn ready_certificates_with_a_name_of_their_own_take_the_place_of_joining() {
+    world::prepared(&[], with_ready_certificates, |world| {
+        let _backends = world::serve(world.lab, Place::Edge1)?;
+        world.culvert.start_agent(Place::Edge1)?;
+        world.culvert.wait_online(Place::Edge1)?;
+        world.check_greeting("edge-1", "edge-1")?;
+        world.check_greeting("10.0.3.7", "edge-1")?;
+        // There is nothing to join with, and the proxy says what to do.
+        match world.culvert.create_token(Place::Edge2, &[]) {
+            Ok(join) => bail!("a token was made: {join:?}"),
+            Err(error) => ensure!(error.to_string().contains("--cert, --key and --ca"), "{error}"),
+        }
+        let mut misled = agent_without_the_name(world)?;
+        wait::until("an agent that expects another name says so", Duration::from_secs(10), || {
+            misled.check()?;
+            let told = misled.log().lines().any(|line| line.contains("WARN") && line.contains("culvert-proxy"));
+            told.then_some(()).with_context(|| misled.log())
+        })
+    });
+}
+
+fn authority(lab: &Lab) -> Authority {
+    Authority::at(lab.site(Place::Cloud).file("elsewhere"))
+}
+
+fn with_ready_certificates(lab: &Lab) -> Result<Options> {
+    let authority = authority(lab).make()?;
+    let (server, agent) = (authority.issue(SERVER_NAME, Use::Server)?, authority.issue("edge-1", Use::Client)?);
+    let (ca, nodes) = (text(&authority.certificate()), lab.site(Place::Cloud).file("nodes.toml"));
+    std::fs::write(&nodes, "[nodes.edge-1]\naddresses = [\"10.0.3.7\"]\nports = [9004]\n")?;
+    let (server_cert, server_key) = (text(&server.certificate), text(&server.key));
+    let mut options = world::proxy_options(["--tls-cert", &server_cert, "--tls-key", &server_key, "--agent-ca", &ca]);
+    options.proxy.extend(["--server-name", SERVER_NAME, "--directory", &text(&nodes)].map(str::to_owned));
+    let (agent_cert, agent_key) = (text(&agent.certificate), text(&agent.key));
+    let agent = ["--cert", &agent_cert, "--key", &agent_key, "--ca", &ca, "--server-name", SERVER_NAME];
+    options.agent = [&agent[..], &["--proxy", PROXY_FOR_AGENTS]].concat().into_iter().map(str::to_owned).collect();
+    Ok(options)
+}
+
+/// On edge-2, with a good certificate and no `--server-name`.
+fn agent_without_the_name(world: &World<'_>) -> Result<Process> {
+    let authority = authority(world.lab);
+    let agent = authority.issue("edge-1", Use::Client)?;
+    let site = world.lab.site(Place::Edge2);
+    let mut command = site.command(workspace::binary("culvert-agent"));
+    command.args(["--proxy", PROXY_FOR_AGENTS, "--cert"]).arg(agent.certificate).arg("--key").arg(agent.key);
+    command.arg("--ca").arg(authority.certificate());
+    site.start_process("misled-agent", &mut command)
+}
