@@ -5,6 +5,7 @@
 
 #![deny(unsafe_code)]
 
+mod alone;
 mod args;
 mod bpf;
 mod config;

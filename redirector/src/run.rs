@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use culvert_daemon::{Admin, Drain, Logs, Readiness, Supervisor};
 use tokio::sync::watch;
 
+use crate::alone::Alone;
 use crate::bpf::Pins;
 use crate::config::Config;
 use crate::debug;
@@ -20,6 +21,7 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// Runs until a signal or a failure. What is installed on the host stays.
 pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
+    let _alone = Alone::take(&config.state_dir)?;
     let readiness = Readiness::default();
     let metrics = Metrics::default();
     let pins = Pins::new(&config.bpffs);
@@ -76,14 +78,13 @@ async fn keep_saved(saved: Saved, mut feed: watch::Receiver<Feed>, drain: Drain)
 
 /// Removes everything from the host: what steers first.
 pub(crate) async fn uninstall(bpffs: &Path, state_dir: &Path) -> Result<String> {
+    let _alone = if state_dir.exists() { Some(Alone::take(state_dir)?) } else { None };
     let mut lines = Vec::new();
     for pin in Pins::new(bpffs).remove()? {
         lines.push(format!("removed pin {}\n", pin.display()));
     }
-    match crate::nft::remove().await {
-        Ok(true) => lines.push("removed table inet culvert\n".to_owned()),
-        Ok(false) | Err(crate::nft::NftError::Missing) => {}
-        Err(error) => return Err(error.into()),
+    if crate::nft::remove().await? {
+        lines.push("removed table inet culvert\n".to_owned());
     }
     for route in crate::route::Routes::open()?.remove().await? {
         lines.push(format!("removed route local {}\n", route.net));
