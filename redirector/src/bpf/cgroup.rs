@@ -4,6 +4,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
+
 /// The kernel's root cgroup directory has this inode; a cgroup namespace's root has another.
 const ROOT_INODE: u64 = 1;
 
@@ -19,16 +21,21 @@ pub(crate) enum CgroupError {
          give the host's cgroup2 root by --cgroup"
     )]
     NotTheRoot(Vec<PathBuf>),
-    #[error("open the cgroup {path}; it must be a directory of a cgroup2 file system")]
+    #[error("--cgroup: {path} must be a directory of a cgroup2 file system")]
+    NotACgroup { path: PathBuf },
+    #[error("open the cgroup {path}")]
     Open { path: PathBuf, source: io::Error },
 }
 
 /// The given directory, or the real root.
 pub(super) fn find(given: Option<&Path>) -> Result<PathBuf, CgroupError> {
     if let Some(given) = given {
-        let procs = given.join("cgroup.procs");
-        std::fs::metadata(&procs).map_err(|source| CgroupError::Open { path: given.to_owned(), source })?;
-        return Ok(given.to_owned());
+        let is_cgroup2 = statfs(given).map(|stat| stat.filesystem_type() == CGROUP2_SUPER_MAGIC);
+        return match is_cgroup2 {
+            Ok(true) => Ok(given.to_owned()),
+            Ok(false) => Err(CgroupError::NotACgroup { path: given.to_owned() }),
+            Err(error) => Err(CgroupError::Open { path: given.to_owned(), source: error.into() }),
+        };
     }
     let text = std::fs::read_to_string("/proc/self/mountinfo").map_err(CgroupError::MountInfo)?;
     let mounts = cgroup2_mounts(&text);
@@ -76,6 +83,7 @@ mod tests {
     #[test]
     fn a_directory_that_is_no_cgroup_is_refused() {
         let directory = tempfile::tempdir().unwrap();
-        assert!(matches!(find(Some(directory.path())), Err(CgroupError::Open { .. })));
+        assert!(matches!(find(Some(directory.path())), Err(CgroupError::NotACgroup { .. })));
+        assert!(matches!(find(Some(&directory.path().join("none"))), Err(CgroupError::Open { .. })));
     }
 }

@@ -54,7 +54,7 @@ pub(crate) enum HookError {
     Cgroup(#[from] CgroupError),
     #[error("load the kernel programs; needs root, or CAP_BPF and CAP_NET_ADMIN")]
     Load(#[from] EbpfError),
-    #[error("load the kernel program {program}")]
+    #[error("load the kernel program {program}; connect hooks need Linux 5.18 or later (else: --mechanism nftables)")]
     LoadProgram { program: &'static str, source: ProgramError },
     #[error("read the pinned map {path}")]
     ReadMap { path: PathBuf, source: MapError },
@@ -116,12 +116,14 @@ impl Hooks {
             self.pin_new_link(program, &pin)?;
             return Ok(HookChange::Attached);
         }
+        let replacement = self.pins.replacement(program);
         if self.take_over(program, &pin, cgroup)? {
+            // Of one that died while it moved to another cgroup.
+            remove_if_there(&replacement).map_err(HookError::link("remove", &replacement))?;
             return Ok(HookChange::TakenOver);
         }
         // The new link is there before the old one goes. For that moment a connect may meet both programs: the second one
         // sees a connection to the proxy and leaves it alone.
-        let replacement = self.pins.replacement(program);
         remove_if_there(&replacement).map_err(HookError::link("remove", &replacement))?;
         self.pin_new_link(program, &replacement)?;
         std::fs::rename(&replacement, &pin).map_err(HookError::link("replace", &pin))?;
@@ -169,6 +171,12 @@ impl Hook {
     /// All hooks as the kernel has them, without loading anything.
     pub(crate) fn read_all(pins: &Pins) -> Result<Vec<Self>, HookError> {
         PROGRAMS.iter().map(|program| Self::read(pins, program)).collect()
+    }
+
+    /// Whether connects meet the program.
+    pub(crate) fn is_attached(&self) -> bool {
+        // The kernel answers 0 once the link is detached or its cgroup gone.
+        self.cgroup_id.is_some_and(|id| id != 0)
     }
 
     fn read(pins: &Pins, program: &'static str) -> Result<Self, HookError> {
