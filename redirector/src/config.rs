@@ -111,9 +111,8 @@ impl NodeIps {
             if let Some(first) = before {
                 return Err(ConfigError::TwoOfAFamily { first, second: *ip });
             }
-            // Only an address of the host itself can be bound.
-            TcpListener::bind((*ip, 0)).map_err(|_why| ConfigError::NotOurs(*ip))?;
         }
+        found.check()?;
         if given.is_empty() {
             found = Self::by_routing();
         }
@@ -133,6 +132,13 @@ impl NodeIps {
             v4: v4.and_then(|ip| if let IpAddr::V4(v4) = ip { Some(v4) } else { None }),
             v6: v6.and_then(|ip| if let IpAddr::V6(v6) = ip { Some(v6) } else { None }),
         }
+    }
+
+    /// Whether the host has them, still: what is steered to an address that it has lost leaves it.
+    pub(crate) fn check(self) -> Result<(), ConfigError> {
+        // Only an address of the host itself can be bound; the unspecified one is none.
+        let foreign = |ip: &IpAddr| ip.is_unspecified() || TcpListener::bind((*ip, 0)).is_err();
+        self.all().find(foreign).map_or(Ok(()), |ip| Err(ConfigError::NotOurs(ip)))
     }
 
     pub(crate) fn all(self) -> impl Iterator<Item = IpAddr> {
@@ -191,8 +197,10 @@ mod tests {
     #[test]
     fn one_node_ip_a_family_and_only_our_own() {
         assert!(matches!(config(&["--node-ip", "127.0.0.2"]), Err(ConfigError::TwoOfAFamily { .. })));
-        let foreign = Args::try_parse_from(["culvert-redirector", "--node-ip", "192.0.2.77"]).unwrap();
-        assert!(matches!(Config::try_from(foreign), Err(ConfigError::NotOurs(_))));
+        for foreign in ["192.0.2.77", "0.0.0.0", "::"] {
+            let foreign = Args::try_parse_from(["culvert-redirector", "--node-ip", foreign]).unwrap();
+            assert!(matches!(Config::try_from(foreign), Err(ConfigError::NotOurs(_))));
+        }
     }
 
     #[test]

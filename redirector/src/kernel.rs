@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-use crate::bpf::{HookChange, HookError, Hooks, KernelConfig, Pins, Tables, TablesError, kernel_config};
+use crate::bpf::{Hook, HookChange, HookError, Hooks, KernelConfig, Pins, Tables, TablesError, kernel_config};
 use crate::config::Intercept;
 use crate::plan::{Destination, Liveness, Plan};
 
@@ -91,9 +91,10 @@ impl Kernel {
         Ok(())
     }
 
-    /// Whether everything is still pinned where it was.
+    /// Whether everything is still pinned and attached.
     pub(crate) fn is_complete(&self) -> bool {
-        self.pins.are_complete()
+        let attached = Hook::read_all(&self.pins).is_ok_and(|hooks| hooks.iter().all(Hook::is_attached));
+        attached && self.pins.has_all_maps()
     }
 }
 

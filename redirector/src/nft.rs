@@ -110,12 +110,13 @@ pub(crate) async fn contains(edge: SocketAddr) -> Result<bool, NftError> {
     }
 }
 
-/// Removes the table; false if there was none.
+/// Removes the table; false if there was none, as on a host without the program `nft`.
 pub(crate) async fn remove() -> Result<bool, NftError> {
-    if read().await?.is_none() {
-        return Ok(false);
+    match read().await {
+        Ok(None) | Err(NftError::Missing) => Ok(false),
+        Ok(Some(_parts)) => run(&removal()).await.map(|()| true),
+        Err(error) => Err(error),
     }
-    run(&removal()).await.map(|()| true)
 }
 
 fn difference(before: &BTreeSet<SocketAddr>, after: &BTreeSet<SocketAddr>) -> (Vec<SocketAddr>, Vec<SocketAddr>) {

@@ -69,7 +69,7 @@ impl Routes {
     /// VIP is then `node`'s; without one the VIP itself would be taken.
     pub(crate) async fn apply(&self, ranges: Ranges, node: NodeIps) -> Result<(), RouteError> {
         let routes = self.list().await?;
-        let wanted: Vec<IpNet> = wanted(ranges).collect();
+        let wanted = wanted(ranges);
         for range in &wanted {
             if let Some(taken) = overlap(*range, &routes) {
                 return Err(RouteError::Overlap { range: *range, taken: taken.net, table: taken.table });
@@ -78,12 +78,29 @@ impl Routes {
         for stale in routes.iter().filter(|route| route.ours && !wanted.contains(&route.net)) {
             self.delete(stale.net).await?;
         }
-        for range in wanted {
-            let message = message(range, node);
-            let added = self.handle.route().add(message).replace().execute().await;
-            added.map_err(|source| RouteError::Make { net: range, source })?;
+        for net in wanted {
+            let made = self.handle.route().add(message(net, node)).replace().execute().await;
+            if let Err(source) = made
+                && !may_be_absent(net, node)
+            {
+                return Err(RouteError::Make { net, source });
+            }
         }
         Ok(())
+    }
+
+    /// Makes those of our routes that somebody has removed; says whether there were any.
+    pub(crate) async fn restore(&self, ranges: Ranges, node: NodeIps) -> Result<bool, RouteError> {
+        let mut restored = false;
+        for net in wanted(ranges) {
+            match self.handle.route().add(message(net, node)).execute().await {
+                Ok(()) => restored = true,
+                Err(rtnetlink::Error::NetlinkError(found)) if found.raw_code() == -nix::libc::EEXIST => {}
+                Err(_without_ipv6) if may_be_absent(net, node) => {}
+                Err(source) => return Err(RouteError::Make { net, source }),
+            }
+        }
+        Ok(restored)
     }
 
     /// The routes that we have made.
@@ -153,10 +170,15 @@ fn overlap(range: IpNet, routes: &[HostRoute]) -> Option<&HostRoute> {
     routes.iter().find(|route| !route.ours && route.net.prefix_len() >= SHORTEST_NETWORK && meets(&route.net))
 }
 
-fn wanted(ranges: Ranges) -> impl Iterator<Item = IpNet> {
+fn wanted(ranges: Ranges) -> Vec<IpNet> {
     let v4 = ranges.vip4.map(|range: Ipv4Net| IpNet::V4(range.trunc()));
     let v6 = ranges.vip6.map(|range: Ipv6Net| IpNet::V6(range.trunc()));
-    v4.into_iter().chain(v6)
+    v4.into_iter().chain(v6).collect()
+}
+
+/// A host without IPv6 cannot make the IPv6 route, and its connections to VIPs of IPv6 go nowhere in any case.
+fn may_be_absent(net: IpNet, node: NodeIps) -> bool {
+    matches!(net, IpNet::V6(_)) && node.v6.is_none()
 }
 
 /// `local NET dev lo table local proto 77 src NODE`.

@@ -8,14 +8,14 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::args::Mechanism;
-use crate::bpf::Pins;
+use crate::bpf::{HookError, Pins};
 use crate::config::Config;
-use crate::directory::Feed;
-use crate::kernel::Kernel;
+use crate::directory::{Feed, Ranges};
+use crate::kernel::{Kernel, KernelError};
 use crate::metrics::SteeringMetrics;
-use crate::nft::{Nft, NftError, TableSpec};
+use crate::nft::{self, Nft, NftError, TableSpec};
 use crate::plan::{Freshness, Plan, plan};
-use crate::route::Routes;
+use crate::route::{RouteError, Routes};
 
 /// How often the lease is renewed: a fifth of it.
 const RENEWAL: Duration = Duration::from_secs(2);
@@ -32,6 +32,18 @@ pub(crate) struct Steering {
     routes: Routes,
     gates: Gates,
     metrics: SteeringMetrics,
+    progress: Progress,
+}
+
+/// What is done of the last plan.
+#[derive(Default)]
+struct Progress {
+    /// The ranges whose routes were made: an overlap that comes later is reported, no longer fatal.
+    routed: Option<Ranges>,
+    /// Something was not done, and is tried again.
+    behind: bool,
+    /// Nothing is left of mechanisms that an earlier redirector had and that are switched off now.
+    tidy: bool,
 }
 
 struct Gates {
@@ -58,8 +70,13 @@ impl Steering {
         let pins = Pins::new(&config.bpffs);
         let nft = config.mechanism.has_nftables().then(Nft::default);
         let routes = Routes::open()?;
-        let mut steering = Self { config, pins, feed, kernel: None, nft, routes, gates, metrics };
+        let progress = Progress::default();
+        let mut steering = Self { config, pins, feed, kernel: None, nft, routes, gates, metrics, progress };
         let known = steering.plan();
+        if let Some(plan) = &known {
+            // Before the hooks, which would take connections to what the host itself has in the range.
+            steering.apply_routes(plan).await?;
+        }
         steering.install_hooks(known.as_ref())?;
         steering.apply().await?;
         Ok(steering)
@@ -87,13 +104,15 @@ impl Steering {
 
     fn plan(&mut self) -> Option<Plan> {
         let feed = self.feed.borrow_and_update().clone();
+        if let Some(cause) = &feed.stale {
+            self.gates.directory.close(cause.clone());
+        }
         let directory = feed.directory.as_ref()?;
         let freshness = if feed.is_live() { Freshness::Live } else { Freshness::Stale };
         match plan(directory, freshness) {
             Ok(plan) => {
-                match &feed.stale {
-                    None => self.gates.directory.open(),
-                    Some(cause) => self.gates.directory.close(cause.clone()),
+                if feed.is_live() {
+                    self.gates.directory.open();
                 }
                 Some(plan)
             }
@@ -111,50 +130,75 @@ impl Steering {
             self.gates.hooks.open();
             return Ok(());
         }
-        match Kernel::install(&self.pins, self.config.cgroup.as_ref(), &self.config.intercept, known) {
+        let cgroup = self.config.cgroup.as_ref();
+        let error = match Kernel::install(&self.pins, cgroup, &self.config.intercept, known) {
             Ok(kernel) => {
                 self.kernel = Some(kernel);
                 self.gates.hooks.open();
-                Ok(())
+                return Ok(());
             }
-            Err(error) if self.config.mechanism == Mechanism::Both && !self.pins.any_link() => {
-                let cause = format!("{:#}", anyhow::Error::from(error));
-                tracing::warn!(cause, "connect hooks not installed; nftables alone steers connections");
-                self.pins.remove().context("remove what was half installed")?;
-                self.gates.hooks.open();
-                Ok(())
-            }
-            Err(error) => Err(error).context("install the connect hooks (other mechanisms: --mechanism)"),
+            Err(error) => error,
+        };
+        let misled = cgroup.is_some() && matches!(error, KernelError::Hooks(HookError::Cgroup(_)));
+        if self.config.mechanism != Mechanism::Both || self.pins.any_link() || misled {
+            return Err(error).context("install the connect hooks (other mechanisms: --mechanism)");
         }
+        tracing::warn!(cause = cause(error), "connect hooks not installed; nftables alone steers connections");
+        self.pins.remove().context("remove what was half installed")?;
+        self.gates.hooks.open();
+        Ok(())
     }
 
     /// Makes everything equal to the directory. Only an overlap of the VIP range, or nftables missing when nothing else
     /// steers, ends the process; what else fails is reported and tried again.
     async fn apply(&mut self) -> Result<()> {
         let Some(plan) = self.plan() else { return Ok(()) };
+        self.progress.behind = false;
         self.metrics.planned(&plan);
         self.apply_routes(&plan).await?;
         self.apply_hooks(&plan);
         self.renew_lease();
-        self.apply_nftables(&plan).await
+        self.apply_nftables(&plan).await?;
+        if !self.progress.behind && !self.progress.tidy {
+            self.remove_switched_off().await?;
+            self.progress.tidy = true;
+        }
+        Ok(())
     }
 
     async fn apply_routes(&mut self, plan: &Plan) -> Result<()> {
-        if self.config.mechanism != Mechanism::None {
-            self.routes.apply(plan.ranges, self.config.intercept.node).await?;
+        if self.config.mechanism == Mechanism::None {
+            self.gates.route.open();
+            return Ok(());
         }
-        self.gates.route.open();
+        match self.routes.apply(plan.ranges, self.config.intercept.node).await {
+            Ok(()) => {
+                self.progress.routed = Some(plan.ranges);
+                self.gates.route.open();
+            }
+            Err(error @ RouteError::Overlap { .. }) if self.progress.routed != Some(plan.ranges) => {
+                return Err(error.into());
+            }
+            Err(error) => {
+                let cause = cause(error);
+                tracing::error!(cause, "routes not made");
+                self.gates.route.close(cause);
+                self.progress.behind = true;
+            }
+        }
         Ok(())
     }
 
     fn apply_hooks(&mut self, plan: &Plan) {
         let Some(kernel) = &mut self.kernel else { return };
         match kernel.apply(&self.config.intercept, plan) {
-            Ok(()) => self.gates.hooks.open(),
+            Ok(()) if kernel.is_complete() => self.gates.hooks.open(),
+            Ok(()) => {}
             Err(error) => {
-                let cause = format!("{:#}", anyhow::Error::from(error));
+                let cause = cause(error);
                 tracing::error!(cause, "kernel maps not updated");
                 self.gates.hooks.close(cause);
+                self.progress.behind = true;
             }
         }
     }
@@ -181,7 +225,23 @@ impl Steering {
             Err(error) => {
                 tracing::error!(%error, "nftables not updated");
                 self.gates.nftables.close(error.to_string());
+                self.progress.behind = true;
             }
+        }
+        Ok(())
+    }
+
+    /// Removes what an earlier redirector installed by a mechanism that is switched off: nobody would keep it up to date.
+    async fn remove_switched_off(&self) -> Result<()> {
+        let mechanism = self.config.mechanism;
+        if !mechanism.has_ebpf() && !self.pins.remove()?.is_empty() {
+            tracing::info!("connect hooks are switched off: removed those of an earlier redirector");
+        }
+        if !mechanism.has_nftables() && nft::remove().await? {
+            tracing::info!("nftables is switched off: removed the table of an earlier redirector");
+        }
+        if mechanism == Mechanism::None && !self.routes.remove().await?.is_empty() {
+            tracing::info!("nothing is steered: removed the routes of an earlier redirector");
         }
         Ok(())
     }
@@ -194,25 +254,60 @@ impl Steering {
         }
     }
 
-    /// Puts back what somebody else has removed.
+    /// Puts back what somebody else has removed, and tries again what failed. Fatal when the intercept address is gone: the
+    /// next redirector finds another.
     async fn restore(&mut self) -> Result<()> {
-        if self.kernel.as_ref().is_some_and(|kernel| !kernel.is_complete()) {
-            tracing::warn!("somebody removed pins of the connect hooks; installing them again");
-            self.metrics.hooks_restored.inc();
-            let known = self.plan();
-            self.install_hooks(known.as_ref())?;
+        self.config.intercept.node.check().context("connections are steered to it")?;
+        self.restore_hooks();
+        self.restore_nftables().await;
+        self.restore_routes().await;
+        if self.progress.behind { self.apply().await } else { Ok(()) }
+    }
+
+    fn restore_hooks(&mut self) {
+        if self.kernel.as_ref().is_none_or(Kernel::is_complete) {
+            return;
         }
-        if let Some(nft) = &mut self.nft {
-            match nft.restore().await {
-                Ok(true) => {
-                    tracing::warn!("somebody removed or changed the table inet culvert; installed again");
-                    self.metrics.nftables_restored.inc();
-                    self.gates.nftables.open();
-                }
-                Ok(false) => {}
-                Err(error) => self.gates.nftables.close(error.to_string()),
+        tracing::warn!("somebody removed connect hooks or their pins; installing them again");
+        self.metrics.hooks_restored.inc();
+        let known = self.plan();
+        if let Err(error) = self.install_hooks(known.as_ref()) {
+            let cause = format!("{error:#}");
+            tracing::error!(cause, "connect hooks not installed");
+            self.gates.hooks.close(cause);
+        }
+    }
+
+    async fn restore_nftables(&mut self) {
+        let Some(nft) = &mut self.nft else { return };
+        match nft.restore().await {
+            Ok(true) => {
+                tracing::warn!("somebody removed or changed the table inet culvert; installed again");
+                self.metrics.nftables_restored.inc();
+                self.gates.nftables.open();
+            }
+            Ok(false) => {}
+            Err(error) => {
+                self.gates.nftables.close(error.to_string());
+                self.progress.behind = true;
             }
         }
-        Ok(())
     }
+
+    async fn restore_routes(&mut self) {
+        let Some(ranges) = self.progress.routed else { return };
+        match self.routes.restore(ranges, self.config.intercept.node).await {
+            Ok(true) => tracing::warn!("somebody removed routes of VIPs; made again"),
+            Ok(false) => {}
+            Err(error) => {
+                self.gates.route.close(cause(error));
+                self.progress.behind = true;
+            }
+        }
+    }
+}
+
+/// An error with all its causes, in one line.
+fn cause(error: impl Into<anyhow::Error>) -> String {
+    format!("{:#}", error.into())
 }

@@ -57,9 +57,9 @@ impl Pins {
         MAPS.iter().any(|name| self.map(name).exists())
     }
 
-    /// Whether all of our links and maps are pinned.
-    pub(crate) fn are_complete(&self) -> bool {
-        PROGRAMS.iter().all(|name| self.link(name).exists()) && MAPS.iter().all(|name| self.map(name).exists())
+    /// Whether all of our maps are pinned.
+    pub(crate) fn has_all_maps(&self) -> bool {
+        MAPS.iter().all(|name| self.map(name).exists())
     }
 
     /// Makes the directories.

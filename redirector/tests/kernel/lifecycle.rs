@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::fake_directory::{FakeDirectory, usual_nodes};
 use crate::proxy::{Proxy, Sockets};
 use crate::redirector::{Redirector, daemon, get, link_ids, run, run_to_the_end};
-use crate::world::{Cgroup, in_a_world, sh};
+use crate::world::{Cgroup, NODE4, eventually, in_a_world, sh};
 
 const EBPF: [&str; 4] = ["--mechanism", "ebpf", "--dns-listen", "none"];
 const BOTH: [&str; 4] = ["--mechanism", "both", "--dns-listen", "none"];
@@ -118,6 +118,117 @@ fn a_range_of_vips_that_the_host_routes_is_refused_by_name() {
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success());
         assert!(error.contains("198.18.0.0/15 overlaps 198.18.3.0/24"), "{error}");
+    });
+}
+
+#[test]
+fn a_range_of_vips_that_the_host_routes_is_left_alone_by_a_saved_directory() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        Redirector::start(world, &BOTH).kill();
+        let saved = std::fs::read(world.state_dir().join("directory.json")).unwrap();
+        run(world, &["uninstall"]);
+        std::fs::write(world.state_dir().join("directory.json"), saved).unwrap();
+        sh("ip route add 198.18.3.0/24 dev up0");
+        let output = run_to_the_end(&mut daemon(world, &BOTH));
+        assert!(!output.status.success());
+        assert!(!sh(&format!("bpftool cgroup show {}", world.cgroup().display())).contains("cv_"));
+    });
+}
+
+#[test]
+fn a_host_without_ipv6_steers_ipv4() {
+    in_a_world(|world| {
+        sh("for conf in /proc/sys/net/ipv6/conf/*/disable_ipv6; do echo 1 > $conf; done");
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let _redirector = Redirector::start(world, &[&["--node-ip", NODE4], &BOTH[..]].concat());
+        let proxy = std::net::TcpListener::bind((NODE4, 7410)).unwrap();
+        let _other = std::net::TcpListener::bind((NODE4, 7411)).unwrap();
+        let _client = TcpStream::connect("198.18.0.1:80").unwrap();
+        drop(proxy);
+    });
+}
+
+#[test]
+fn routes_that_are_removed_come_back() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let _redirector = Redirector::start(world, &EBPF);
+        sh("ip route del local 198.18.0.0/15 dev lo table local");
+        eventually("the route is back", || sh("ip route show table local").contains("198.18.0.0/15").then_some(()));
+    });
+}
+
+#[test]
+fn a_link_that_somebody_detached_is_attached_again() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let _redirector = Redirector::start(world, &EBPF);
+        sh(&format!("bpftool link detach pinned {}/culvert/v1/links/cv_connect4", world.bpffs().display()));
+        let attached = || sh(&format!("bpftool cgroup show {}", world.cgroup().display()));
+        eventually("the link is back", || attached().contains("cv_connect4").then_some(()));
+    });
+}
+
+#[test]
+fn a_mechanism_that_is_switched_off_goes() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        Redirector::start(world, &BOTH).kill();
+        Redirector::start(world, &EBPF).kill();
+        assert_eq!(sh("nft list ruleset"), "");
+        Redirector::start(world, &["--mechanism", "nftables", "--dns-listen", "none"]).kill();
+        assert!(!world.bpffs().join("culvert").exists());
+        Redirector::start(world, &["--mechanism", "none"]).kill();
+        assert_eq!(sh("nft list ruleset"), "");
+        assert_eq!(sh("ip route show table local proto 77"), "");
+    });
+}
+
+#[test]
+fn while_one_redirector_runs_there_is_no_second_one_and_no_uninstall() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let _redirector = Redirector::start(world, &EBPF);
+        let second = run_to_the_end(&mut daemon(world, &EBPF));
+        assert!(!second.status.success());
+        let uninstall = run_to_the_end(&mut daemon(world, &["uninstall"]));
+        let error = String::from_utf8(uninstall.stderr).unwrap();
+        assert!(!uninstall.status.success() && error.contains("stop it first"), "{error}");
+        assert!(run(world, &["status"]).contains("cv_connect4   link"));
+    });
+}
+
+#[test]
+fn an_intercept_address_that_the_host_loses_ends_the_redirector() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let mut command = daemon(world, &EBPF);
+        let redirector = Redirector::spawn(command.stderr(std::process::Stdio::piped()));
+        redirector.until_ready();
+        sh("ip addr del 10.9.0.1/24 dev up0");
+        let error = redirector.until_the_end();
+        assert!(error.contains("10.9.0.1 is not an address of this host"), "{error}");
+    });
+}
+
+#[test]
+fn a_cgroup_of_the_first_version_is_refused_even_where_nftables_could_do() {
+    in_a_world(|world| {
+        let fake = world.state_dir();
+        std::fs::create_dir_all(&fake).unwrap();
+        std::fs::write(fake.join("cgroup.procs"), "").unwrap();
+        let output = run_to_the_end(&mut daemon(world, &[&BOTH[..], &["--cgroup", fake.to_str().unwrap()]].concat()));
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && error.contains("of a cgroup2 file system"), "{error}");
+    });
+}
+
+#[test]
+fn without_a_proxy_readyz_says_what_is_missing() {
+    in_a_world(|world| {
+        let _redirector = Redirector::start_unready(world, &EBPF);
+        eventually("the cause", || get("/readyz").filter(|answer| answer.contains("directory: connect to the proxy")));
     });
 }
 

@@ -49,6 +49,15 @@ impl Redirector {
         self.child.wait().unwrap()
     }
 
+    /// Waits until it ends by itself, as a failure; what it said, if its standard error is a pipe.
+    pub(crate) fn until_the_end(mut self) -> String {
+        let status = eventually("the redirector ends", || self.child.try_wait().unwrap());
+        assert!(!status.success());
+        let mut said = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        said
+    }
+
     /// kill -9.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
