@@ -160,19 +160,21 @@ impl Control {
         addresses.into_iter().map(|address| address.reason).filter(|reason| !reason.is_empty()).collect()
     }
 
-    /// Revokes first: whatever fails afterwards, the node is out.
+    /// Shuts the node out first, whatever can be written to disk of it.
     fn remove(&self, node: &NodeName) -> Result<(), Status> {
         let _admission = self.trust.admission();
         if !self.directory.contains(node) {
             return Err(refused(&DirectoryError::UnknownNode { node: node.clone() }.into()));
         }
-        self.trust.revoke(node).map_err(|error| refused(&error.into()))?;
-        self.tokens.revoke_of(node).map_err(|error| refused(&error.into()))?;
-        let removed = self.directory.remove(node).map_err(|error| refused(&error.into()));
+        let revoked = self.trust.revoke(node).map_err(ControlError::from);
         self.tunnels.close(node);
-        tracing::info!(%node, "node removed");
-        match removed? {
-            Removal::Gone => Ok(()),
+        let disarmed = self.tokens.revoke_of(node).map_err(ControlError::from);
+        let removed = self.directory.remove(node).map_err(ControlError::from);
+        match revoked.and(disarmed).and(removed).map_err(|error| half_removed(node, &error))? {
+            Removal::Gone => {
+                tracing::info!(%node, "node removed");
+                Ok(())
+            }
             Removal::StillInFile(file) => Err(Status::failed_precondition(format!(
                 "the certificates and tokens of {node} are revoked and its tunnels closed, but {} still describes it: remove it there too",
                 file.display()
@@ -202,6 +204,16 @@ enum ControlError {
     Trust(#[from] TrustError),
     #[error(transparent)]
     Tokens(#[from] TokensError),
+}
+
+fn half_removed(node: &NodeName, error: &ControlError) -> Status {
+    let status = refused(error);
+    let text = format!(
+        "{node} is shut out and its tunnels are closed, but only until this proxy restarts: mend this and remove the node again: {}",
+        status.message()
+    );
+    tracing::error!(%node, reason = text, "node not wholly removed");
+    Status::new(status.code(), text)
 }
 
 fn refused(error: &ControlError) -> Status {

@@ -127,7 +127,7 @@ impl Enroll {
             return Err(IdentityError::UnknownNode { node }.into());
         }
         let node = self.tokens.redeem(&token, key.digest())?;
-        self.certificate(node, &key)
+        self.certificate(node, &key, &[])
     }
 
     fn renew_now(&self, chain: &[CertificateDer<'static>], csr: &[u8]) -> Result<Certificate, EnrollError> {
@@ -136,11 +136,16 @@ impl Enroll {
         let key = ProvenKey::from_csr(csr)?;
         let _admission = self.trust.admission();
         let node = self.trust.identify(chain, Purpose::Renew)?;
-        self.certificate(node, &key)
+        self.certificate(node, &key, chain)
     }
 
-    fn certificate(&self, node: NodeName, key: &ProvenKey) -> Result<Certificate, EnrollError> {
-        let issued = self.trust.issue(&node, key)?;
+    fn certificate(
+        &self,
+        node: NodeName,
+        key: &ProvenKey,
+        shown: &[CertificateDer<'static>],
+    ) -> Result<Certificate, EnrollError> {
+        let issued = self.trust.issue(&node, key, shown)?;
         Ok(Certificate {
             chain_pem: issued.chain_pem,
             ca_pem: issued.ca_pem,

@@ -6,7 +6,7 @@ mod source;
 
 use std::ops::RangeInclusive;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -92,7 +92,9 @@ struct Shared {
     identity: ServerIdentity,
     agent_config: ArcSwap<ServerConfig>,
     material: Mutex<Material>,
-    ledger: Mutex<Ledger>,
+    ledger: RwLock<Ledger>,
+    /// Held while the ledger is changed and written; who only reads it does not wait for the disk.
+    ledger_change: Mutex<()>,
     admission: Mutex<()>,
 }
 
@@ -112,9 +114,16 @@ impl Trust {
         let tls = |source| TrustError::Tls { what: config.source.to_string(), source };
         let identity = ServerIdentity::new(certificate).map_err(tls)?;
         let agent_config = ArcSwap::from_pointee(agent_config(&config, &identity, &material)?);
-        let (material, ledger) = (Mutex::new(material), Mutex::new(ledger));
-        let admission = Mutex::default();
-        Ok(Self(Arc::new(Shared { config, directory, identity, agent_config, material, ledger, admission })))
+        Ok(Self(Arc::new(Shared {
+            config,
+            directory,
+            identity,
+            agent_config,
+            material: Mutex::new(material),
+            ledger: RwLock::new(ledger),
+            ledger_change: Mutex::default(),
+            admission: Mutex::default(),
+        })))
     }
 
     /// For the agent port: take it anew for each connection, for it changes with the files it is made of.
@@ -125,11 +134,12 @@ impl Trust {
     /// For the CONNECT listener: TLS with the proxy's certificate and a required client certificate of an authority in the file.
     pub(crate) fn caller_config(&self, client_ca: &Path) -> Result<Arc<ServerConfig>, TrustError> {
         let authorities = crate::authority::read_certificates(client_ca)?;
-        if share_a_key(&authorities, self.material().authorities()) {
+        let agents = public_keys(self.material().authorities());
+        if public_keys(&authorities).iter().any(|key| agents.contains(key)) {
             return Err(TrustError::SharedAuthority { file: client_ca.display().to_string() });
         }
         let failed = |source| TrustError::Verifier { what: client_ca.display().to_string(), source };
-        handshake::caller_config(&self.0.identity, &authorities).map(Arc::new).map_err(failed)
+        handshake::caller_config(&self.0.identity, &authorities, agents).map(Arc::new).map_err(failed)
     }
 
     /// The node that the owner of this verified chain is.
@@ -157,9 +167,15 @@ impl Trust {
         self.0.admission.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a certificate for the node. It is noted on disk before anybody has it.
-    pub(crate) fn issue(&self, node: &NodeName, key: &ProvenKey) -> Result<Issued, TrustError> {
+    /// Makes a certificate for the node, which showed `shown` for it. It is noted on disk before anybody has it.
+    pub(crate) fn issue(
+        &self,
+        node: &NodeName,
+        key: &ProvenKey,
+        shown: &[CertificateDer<'_>],
+    ) -> Result<Issued, TrustError> {
         let now = UnixTime::now();
+        let in_use = shown.first().and_then(|leaf| Leaf::read(leaf).ok()).map(|leaf| leaf.serial);
         let (made, ca_pem) = {
             let material = self.material();
             let authority = material.authority().ok_or(TrustError::NoAuthority)?;
@@ -168,15 +184,18 @@ impl Trust {
         };
         self.change_ledger(|ledger| {
             ledger.prune(now);
-            ledger.note(node, made.serial.clone(), made.expires);
+            ledger.note(node, made.serial.clone(), made.expires, in_use.as_ref());
         })?;
         Ok(Issued { chain_pem: made.pem, ca_pem })
     }
 
-    /// Revokes all certificates that the node has now.
+    /// Revokes all certificates that the node has now: at once, and if that cannot be written, until this process ends.
     pub(crate) fn revoke(&self, node: &NodeName) -> Result<(), TrustError> {
         let latest = UnixTime::now() + self.0.config.certificate_lifetime;
-        self.change_ledger(|ledger| ledger.revoke(node, latest))
+        let _change = self.ledger_change();
+        self.ledger_mut().revoke(node, latest);
+        let ledger = self.ledger().clone();
+        Ok(self.0.config.state.write(CERTIFICATES, &ledger)?)
     }
 
     /// What agents check when they join; an error if this proxy cannot enrol any.
@@ -228,20 +247,28 @@ impl Trust {
     }
 
     fn note(&self, node: &NodeName, leaf: &Leaf) -> Result<(), TrustError> {
-        self.change_ledger(|ledger| ledger.note(node, leaf.serial.clone(), leaf.not_after))
+        self.change_ledger(|ledger| ledger.note(node, leaf.serial.clone(), leaf.not_after, None))
     }
 
     fn change_ledger(&self, edit: impl FnOnce(&mut Ledger)) -> Result<(), TrustError> {
-        let mut ledger = self.ledger();
-        let mut next = ledger.clone();
+        let _change = self.ledger_change();
+        let mut next = self.ledger().clone();
         edit(&mut next);
         self.0.config.state.write(CERTIFICATES, &next)?;
-        *ledger = next;
+        *self.ledger_mut() = next;
         Ok(())
     }
 
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.0.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    fn ledger_change(&self) -> MutexGuard<'_, ()> {
+        self.0.ledger_change.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ledger(&self) -> RwLockReadGuard<'_, Ledger> {
+        self.0.ledger.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ledger_mut(&self) -> RwLockWriteGuard<'_, Ledger> {
+        self.0.ledger.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn material(&self) -> MutexGuard<'_, Material> {
@@ -249,11 +276,8 @@ impl Trust {
     }
 }
 
-/// Whether one of `these` authorities has the key of one of `those`.
-fn share_a_key(these: &[CertificateDer<'_>], those: &[CertificateDer<'_>]) -> bool {
-    let key = |der: &CertificateDer<'_>| Leaf::read(der).map(|authority| authority.public_key).ok();
-    let keys: Vec<_> = those.iter().filter_map(key).collect();
-    these.iter().filter_map(key).any(|this| keys.contains(&this))
+fn public_keys(certificates: &[CertificateDer<'_>]) -> Vec<Vec<u8>> {
+    certificates.iter().filter_map(|der| Leaf::read(der).ok()).map(|certificate| certificate.public_key).collect()
 }
 
 fn agent_config(

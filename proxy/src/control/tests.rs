@@ -122,6 +122,26 @@ async fn removing_a_node_closes_its_tunnels_and_revokes_certificates_and_tokens(
 }
 
 #[tokio::test]
+async fn a_node_is_shut_out_even_when_the_disk_is_full() {
+    let (path, control, closed) = control(None);
+    for blocked in ["certificates.json", "tokens.json"] {
+        let token = control.create_token(wish("edge-1", &[])).await.unwrap().into_inner().token;
+        let blocked = path.path().join("state").join(blocked);
+        // As on a full disk: nothing can be written under this name.
+        let kept = std::fs::read(&blocked).ok();
+        drop(std::fs::remove_file(&blocked));
+        std::fs::create_dir(&blocked).unwrap();
+        refused(control.remove_node(removal("edge-1")).await, Code::Internal, "until this proxy restarts");
+        assert_eq!(std::mem::take(&mut *closed.0.lock().unwrap()).len(), 1);
+        assert!(control.tokens.check(&token.parse().unwrap()).is_ok() == blocked.ends_with("tokens.json"));
+        std::fs::remove_dir(&blocked).unwrap();
+        if let Some(text) = kept {
+            std::fs::write(&blocked, text).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_node_of_the_file_is_revoked_at_once_and_the_operator_told_about_the_file() {
     let (_path, control, closed) = control(Some("[nodes.edge-1]\n"));
     refused(control.remove_node(removal("edge-1")).await, Code::FailedPrecondition, "nodes.toml still describes it");

@@ -62,17 +62,20 @@ pub(super) fn agent_config(
 ) -> Result<ServerConfig, VerifierBuilderError> {
     let verifier =
         WebPkiClientVerifier::builder_with_provider(roots(authorities), provider()).allow_unauthenticated().build()?;
-    let mut config = config(identity, Arc::new(LenientOnExpiry(verifier)), &[&rustls::version::TLS13]);
+    let verifier = ClientVerifier { webpki: verifier, rule: Rule::ExpiredMayRenew };
+    let mut config = config(identity, verifier, &[&rustls::version::TLS13]);
     config.alpn_protocols = vec![ALPN_TUNNEL.to_vec(), ALPN_ENROLL.to_vec()];
     Ok(config)
 }
 
-/// For callers of CONNECT: a client certificate of one of `authorities` is required.
+/// For callers of CONNECT: a client certificate of one of `authorities` is required, but none that an authority of the agents made.
 pub(super) fn caller_config(
     identity: &ServerIdentity,
     authorities: &[CertificateDer<'static>],
+    agents: Vec<Vec<u8>>,
 ) -> Result<ServerConfig, VerifierBuilderError> {
     let verifier = WebPkiClientVerifier::builder_with_provider(roots(authorities), provider()).build()?;
+    let verifier = ClientVerifier { webpki: verifier, rule: Rule::NotThrough(agents) };
     let mut config = config(identity, verifier, &[&rustls::version::TLS13, &rustls::version::TLS12]);
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
@@ -80,13 +83,13 @@ pub(super) fn caller_config(
 
 fn config(
     identity: &ServerIdentity,
-    verifier: Arc<dyn ClientCertVerifier>,
+    verifier: ClientVerifier,
     versions: &[&'static rustls::SupportedProtocolVersion],
 ) -> ServerConfig {
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(versions)
         .expect("aws-lc-rs has cipher suites for TLS 1.2 and 1.3")
-        .with_client_cert_verifier(verifier)
+        .with_client_cert_verifier(Arc::new(verifier))
         .with_cert_resolver(Arc::new(identity.clone()));
     // Tunnels are long-lived: resumption would save nothing and keep state for strangers.
     config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -100,21 +103,32 @@ fn roots(authorities: &[CertificateDer<'static>]) -> Arc<RootCertStore> {
     Arc::new(roots)
 }
 
-/// Accepts certificates that expired a while ago, for the identity check tells a tunnel from a renewal and the handshake cannot.
+/// Verifies client certificates as everybody does, but for one rule.
 #[derive(Debug)]
-struct LenientOnExpiry(Arc<dyn ClientCertVerifier>);
+struct ClientVerifier {
+    webpki: Arc<dyn ClientCertVerifier>,
+    rule: Rule,
+}
 
-impl ClientCertVerifier for LenientOnExpiry {
+#[derive(Debug)]
+enum Rule {
+    /// Certificates that expired a while ago pass, for the identity check tells a tunnel from a renewal and the handshake cannot.
+    ExpiredMayRenew,
+    /// No authority with one of these public keys may stand between the certificate and its root.
+    NotThrough(Vec<Vec<u8>>),
+}
+
+impl ClientCertVerifier for ClientVerifier {
     fn offer_client_auth(&self) -> bool {
-        true
+        self.webpki.offer_client_auth()
     }
 
     fn client_auth_mandatory(&self) -> bool {
-        false
+        self.webpki.client_auth_mandatory()
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.0.root_hint_subjects()
+        self.webpki.root_hint_subjects()
     }
 
     fn verify_client_cert(
@@ -123,14 +137,16 @@ impl ClientCertVerifier for LenientOnExpiry {
         intermediates: &[CertificateDer<'_>],
         now: TlsTime,
     ) -> Result<ClientCertVerified, Error> {
-        let verified = self.0.verify_client_cert(end_entity, intermediates, now);
-        let expired = matches!(
-            verified,
-            Err(Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }))
-        );
-        match last_valid(end_entity, now).filter(|_| expired) {
-            Some(then) => self.0.verify_client_cert(end_entity, intermediates, then),
-            None => verified,
+        let verified = self.webpki.verify_client_cert(end_entity, intermediates, now);
+        match &self.rule {
+            Rule::ExpiredMayRenew => match last_valid(end_entity, now).filter(|_| has_expired(&verified)) {
+                Some(then) => self.webpki.verify_client_cert(end_entity, intermediates, then),
+                None => verified,
+            },
+            Rule::NotThrough(keys) if intermediates.iter().any(|der| has_key(der, keys)) => {
+                Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
+            }
+            Rule::NotThrough(_) => verified,
         }
     }
 
@@ -140,7 +156,7 @@ impl ClientCertVerifier for LenientOnExpiry {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12_signature(message, cert, dss)
+        self.webpki.verify_tls12_signature(message, cert, dss)
     }
 
     fn verify_tls13_signature(
@@ -149,12 +165,21 @@ impl ClientCertVerifier for LenientOnExpiry {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls13_signature(message, cert, dss)
+        self.webpki.verify_tls13_signature(message, cert, dss)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
+        self.webpki.supported_verify_schemes()
     }
+}
+
+fn has_expired(verified: &Result<ClientCertVerified, Error>) -> bool {
+    use CertificateError::{Expired, ExpiredContext};
+    matches!(verified, Err(Error::InvalidCertificate(Expired | ExpiredContext { .. })))
+}
+
+fn has_key(certificate: &CertificateDer<'_>, keys: &[Vec<u8>]) -> bool {
+    Leaf::read(certificate).is_ok_and(|certificate| keys.contains(&certificate.public_key))
 }
 
 /// The end of a certificate's validity if that is past, but not by more than the grace for renewals.

@@ -48,14 +48,16 @@ impl Ledger {
         }
     }
 
-    /// Notes a certificate as the node's. The oldest of too many is revoked.
-    pub(super) fn note(&mut self, node: &NodeName, serial: Serial, expires: UnixTime) {
+    /// Notes a certificate as the node's. The oldest of too many is revoked, but never the one `in_use`, that was shown to get this
+    /// one: an agent whose answers get lost goes on with it.
+    pub(super) fn note(&mut self, node: &NodeName, serial: Serial, expires: UnixTime, in_use: Option<&Serial>) {
         let record = self.nodes.entry(node.clone()).or_default();
-        record.valid.insert(serial, expires);
+        record.valid.insert(serial.clone(), expires);
         while record.valid.len() > MAX_PER_NODE {
-            let oldest = record.valid.iter().min_by_key(|(_, expires)| **expires);
-            let Some((serial, expires)) = oldest.map(|(serial, expires)| (serial.clone(), *expires)) else { break };
-            record.valid.remove(&serial);
+            let spare = record.valid.iter().filter(|(other, _)| **other != serial && Some(*other) != in_use);
+            let oldest = spare.min_by_key(|(_, expires)| **expires);
+            let Some((oldest, expires)) = oldest.map(|(serial, expires)| (serial.clone(), *expires)) else { break };
+            record.valid.remove(&oldest);
             record.revoked_until = record.revoked_until.max(Some(expires));
         }
     }
@@ -95,12 +97,12 @@ mod tests {
     #[test]
     fn removing_a_node_revokes_what_it_had_seen_or_not_and_a_new_certificate_is_good() {
         let (mut ledger, old, unseen, new) = (Ledger::default(), Serial::random(), Serial::random(), Serial::random());
-        ledger.note(&node(), old.clone(), NOW + 40 * DAY);
+        ledger.note(&node(), old.clone(), NOW + 40 * DAY, None);
         ledger.revoke(&node(), NOW + 30 * DAY);
         assert_eq!(ledger.standing(&node(), &old, NOW + 40 * DAY), Standing::Revoked);
         assert_eq!(ledger.standing(&node(), &unseen, NOW + 20 * DAY), Standing::Revoked);
         // Made right after the node came back, with a shorter lifetime than before.
-        ledger.note(&node(), new.clone(), NOW + DAY);
+        ledger.note(&node(), new.clone(), NOW + DAY, None);
         assert_eq!(ledger.standing(&node(), &new, NOW + DAY), Standing::Known);
         assert_eq!(ledger.standing(&node(), &old, NOW + 40 * DAY), Standing::Revoked);
         assert_eq!(ledger.standing(&"edge-2".parse().unwrap(), &old, NOW), Standing::New);
@@ -109,18 +111,29 @@ mod tests {
     #[test]
     fn a_node_that_renews_without_end_loses_its_oldest_certificates() {
         let (mut ledger, first) = (Ledger::default(), Serial::random());
-        ledger.note(&node(), first.clone(), NOW);
+        ledger.note(&node(), first.clone(), NOW, None);
         for day in 1..=64 {
-            ledger.note(&node(), Serial::random(), NOW + day * DAY);
+            ledger.note(&node(), Serial::random(), NOW + day * DAY, None);
         }
         assert_eq!(ledger.standing(&node(), &first, NOW), Standing::Revoked);
         assert_eq!(ledger.nodes[&node()].valid.len(), MAX_PER_NODE);
     }
 
     #[test]
+    fn a_node_that_never_gets_its_answers_keeps_the_certificate_that_it_has() {
+        let (mut ledger, in_use) = (Ledger::default(), Serial::random());
+        ledger.note(&node(), in_use.clone(), NOW, None);
+        for day in 1..=200 {
+            ledger.note(&node(), Serial::random(), NOW + day * DAY, Some(&in_use));
+        }
+        assert_eq!(ledger.standing(&node(), &in_use, NOW), Standing::Known);
+        assert_eq!(ledger.nodes[&node()].valid.len(), MAX_PER_NODE);
+    }
+
+    #[test]
     fn a_revocation_is_kept_until_the_certificates_could_not_be_renewed() {
         let (mut ledger, old) = (Ledger::default(), Serial::random());
-        ledger.note(&node(), old.clone(), NOW);
+        ledger.note(&node(), old.clone(), NOW, None);
         ledger.revoke(&node(), NOW);
         ledger.prune(NOW + RENEWAL_GRACE);
         assert_eq!(ledger.standing(&node(), &old, NOW), Standing::Revoked);

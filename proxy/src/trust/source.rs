@@ -1,6 +1,7 @@
 //! Where certificates come from: the embedded authority, the operator's, or ready certificates.
 
 use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -58,8 +59,8 @@ pub(super) struct Material {
     kind: Kind,
     /// Contents of the given files when they were read.
     contents: Vec<Vec<u8>>,
-    /// When the proxy's own certificate has to be made anew.
-    due: Option<UnixTime>,
+    /// While the proxy's own certificate is good. Outside it has to be made anew, also when the clock was set back.
+    fresh: Option<Range<UnixTime>>,
 }
 
 #[derive(Debug)]
@@ -80,18 +81,18 @@ impl Material {
                 verify_name(&chain[0], cert, &config.server_name)?;
                 let certificate = ServerCertificate { chain, key: read_private_key(key)? };
                 let kind = Kind::Ready(read_certificates(agent_ca)?);
-                return Ok((Self { kind, contents, due: None }, certificate));
+                return Ok((Self { kind, contents, fresh: None }, certificate));
             }
         };
         let names: Vec<String> = std::iter::once(&config.server_name).chain(&config.hosts).cloned().collect();
         let certificate = authority.server_certificate(&names, now)?;
-        let due = Leaf::read(&certificate.chain[0]).ok().map(|leaf| renewal_time(&leaf));
-        Ok((Self { kind: Kind::Authority(Box::new(authority)), contents, due }, certificate))
+        let fresh = Leaf::read(&certificate.chain[0]).ok().map(|leaf| leaf.not_before..renewal_time(&leaf));
+        Ok((Self { kind: Kind::Authority(Box::new(authority)), contents, fresh }, certificate))
     }
 
     /// Whether the files have changed or the proxy's certificate nears its end.
     pub(super) fn is_due(&self, config: &TrustConfig, now: UnixTime) -> Result<bool, TrustError> {
-        Ok(self.due.is_some_and(|due| now >= due) || contents(&config.source)? != self.contents)
+        Ok(self.fresh.as_ref().is_some_and(|fresh| !fresh.contains(&now)) || contents(&config.source)? != self.contents)
     }
 
     pub(super) fn authority(&self) -> Option<&Authority> {

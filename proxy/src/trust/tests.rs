@@ -1,6 +1,6 @@
 //! Trust with real files and real handshakes.
 
-use rcgen::{CertificateParams, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -123,7 +123,7 @@ async fn shake(
 async fn a_certificate_makes_its_owner_the_node() {
     let site = Site::embedded();
     let agent = Agent::new();
-    let issued = site.trust.issue(&edge_1(), &agent.proven()).unwrap();
+    let issued = site.trust.issue(&edge_1(), &agent.proven(), &[]).unwrap();
     let client = Some((chain(&issued.chain_pem), agent.key()));
     // As an agent does: the authority comes from the answer, the name from nobody.
     let shaken = shake(site.trust.server_config(), &chain(&issued.ca_pem), "culvert-proxy", client).await.unwrap();
@@ -178,14 +178,14 @@ async fn long_expired_and_foreign_certificates_do_not_pass_the_handshake() {
 fn a_removed_node_is_out_and_coming_back_readmits_no_old_certificate() {
     let site = Site::embedded();
     let agent = Agent::new();
-    let old = chain(&site.trust.issue(&edge_1(), &agent.proven()).unwrap().chain_pem);
+    let old = chain(&site.trust.issue(&edge_1(), &agent.proven(), &[]).unwrap().chain_pem);
     let unseen = site.certificate(&agent, UnixTime::now().before(DAY));
     site.trust.revoke(&edge_1()).unwrap();
     site.directory.remove(&edge_1()).unwrap();
     assert_eq!(site.trust.identify(&old, Purpose::Tunnel), Err(IdentityError::Revoked { node: edge_1() }));
 
     site.directory.put(&edge_1(), Vec::new(), Vec::new()).unwrap();
-    let new = chain(&site.trust.issue(&edge_1(), &agent.proven()).unwrap().chain_pem);
+    let new = chain(&site.trust.issue(&edge_1(), &agent.proven(), &[]).unwrap().chain_pem);
     let Site { directory, trust, path } = site;
     drop(trust);
     let trust = Trust::open(config(path.path(), TrustSource::Embedded), directory).unwrap();
@@ -200,7 +200,7 @@ fn a_removed_node_is_out_and_coming_back_readmits_no_old_certificate() {
 fn a_node_that_the_directory_lacks_is_nobody() {
     let site = Site::embedded();
     let agent = Agent::new();
-    let chain = chain(&site.trust.issue(&"edge-2".parse().unwrap(), &agent.proven()).unwrap().chain_pem);
+    let chain = chain(&site.trust.issue(&"edge-2".parse().unwrap(), &agent.proven(), &[]).unwrap().chain_pem);
     assert!(matches!(site.trust.identify(&chain, Purpose::Renew), Err(IdentityError::UnknownNode { .. })));
 }
 
@@ -230,6 +230,26 @@ fn the_proxys_own_certificate_is_renewed_before_it_ends() {
     assert!(Leaf::read(&present()).unwrap().not_after > later + 29 * DAY);
 }
 
+#[test]
+fn a_clock_that_was_set_back_leaves_no_certificate_of_the_future_in_use() {
+    let site = Site::embedded();
+    let back = UnixTime::now().before(400 * DAY);
+    site.trust.refresh(back).unwrap();
+    let present = Leaf::read(&site.trust.0.identity.present().cert[0]).unwrap();
+    assert!(present.not_before <= back && back < present.not_after);
+}
+
+#[test]
+fn a_revocation_that_cannot_be_written_holds_all_the_same() {
+    let site = Site::embedded();
+    let leaf = chain(&site.trust.issue(&edge_1(), &Agent::new().proven(), &[]).unwrap().chain_pem);
+    let file = site.path.path().join("trust/certificates.json");
+    std::fs::remove_file(&file).unwrap();
+    std::fs::create_dir(&file).unwrap();
+    assert!(site.trust.revoke(&edge_1()).is_err());
+    assert_eq!(site.trust.identify(&leaf, Purpose::Tunnel), Err(IdentityError::Revoked { node: edge_1() }));
+}
+
 #[tokio::test]
 async fn an_operators_authority_signs_and_its_change_is_taken_up() {
     let site = Site::new(|path| {
@@ -248,7 +268,7 @@ async fn an_operators_authority_signs_and_its_change_is_taken_up() {
     site.trust.refresh(UnixTime::now()).unwrap();
     assert_ne!(site.trust.pin().unwrap(), before);
     let agent = Agent::new();
-    let client = Some((chain(&site.trust.issue(&edge_1(), &agent.proven()).unwrap().chain_pem), agent.key()));
+    let client = Some((chain(&site.trust.issue(&edge_1(), &agent.proven(), &[]).unwrap().chain_pem), agent.key()));
     shake(site.trust.server_config(), &chain(&std::fs::read_to_string(cert).unwrap()), "culvert-proxy", client)
         .await
         .unwrap();
@@ -260,7 +280,7 @@ async fn with_ready_certificates_nobody_enrols_and_agents_of_their_authority_are
     let site = Site::new(|path| ready(path, &operator.trust, "culvert-proxy"));
     assert!(site.trust.pin().unwrap_err().to_string().contains("--tls-cert"));
     let agent = Agent::new();
-    assert!(matches!(site.trust.issue(&edge_1(), &agent.proven()), Err(TrustError::NoAuthority)));
+    assert!(matches!(site.trust.issue(&edge_1(), &agent.proven(), &[]), Err(TrustError::NoAuthority)));
     let client = Some((operator.certificate(&agent, UnixTime::now()), agent.key()));
     let shaken = shake(site.trust.server_config(), &operator.authorities(), "culvert-proxy", client).await.unwrap();
     assert_eq!(site.trust.identify(&shaken.client_chain, Purpose::Tunnel), Ok(edge_1()));
@@ -320,4 +340,37 @@ fn an_authority_of_the_agents_vouches_for_no_connect_client() {
     assert!(matches!(error, TrustError::SharedAuthority { .. }), "{error}");
     std::fs::write(&file, Site::embedded().trust.material().authority().unwrap().pem()).unwrap();
     assert!(site.trust.caller_config(&file).is_ok());
+}
+
+#[tokio::test]
+async fn no_agent_becomes_a_connect_client_by_a_root_that_its_authority_is_below() {
+    let authority = |issuer: Option<&Issuer<'static, KeyPair>>| {
+        let (key, mut params) = (KeyPair::generate().unwrap(), CertificateParams::default());
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, if issuer.is_some() { "agents" } else { "root" });
+        let certificate = match issuer {
+            Some(issuer) => params.signed_by(&key, issuer),
+            None => params.self_signed(&key),
+        };
+        (certificate.unwrap(), key.serialize_pem(), Issuer::new(params, key))
+    };
+    let (root, _, root_issuer) = authority(None);
+    let (below, below_key, _) = authority(Some(&root_issuer));
+    let site = Site::new(|path| {
+        std::fs::write(path.join("ca.crt"), below.pem()).unwrap();
+        std::fs::write(path.join("ca.key"), below_key).unwrap();
+        std::fs::write(path.join("root.crt"), root.pem()).unwrap();
+        TrustSource::Authority { cert: path.join("ca.crt"), key: path.join("ca.key") }
+    });
+    let mut callers = (*site.trust.caller_config(&site.path.path().join("root.crt")).unwrap()).clone();
+    callers.alpn_protocols.clear();
+    let callers = Arc::new(callers);
+    let agent = Agent::new();
+    let mut as_agent = chain(&site.trust.issue(&edge_1(), &agent.proven(), &[]).unwrap().chain_pem);
+    as_agent.push(below.der().clone());
+    let shake = |client| shake(callers.clone(), std::slice::from_ref(below.der()), "culvert-proxy", Some(client));
+    let refused = shake((as_agent, agent.key())).await.unwrap_err();
+    assert!(refused.contains("ApplicationVerificationFailure"), "{refused}");
+    let caller = CertificateParams::new(vec!["kube-apiserver".into()]).unwrap().signed_by(&agent.0, &root_issuer);
+    shake((vec![caller.unwrap().der().clone()], agent.key())).await.unwrap();
 }
