@@ -17,6 +17,8 @@ pub(crate) enum FileError {
     Read { path: PathBuf, source: io::Error },
     #[error("{}, line {line}, column {column}: {problem}: write each node as [nodes.edge-1] with addresses = [\"10.0.3.7\"] and ports = [9100]", path.display())]
     Parse { path: PathBuf, line: usize, column: usize, problem: String },
+    #[error("{} is empty: to have no nodes on purpose, write [nodes] into it", path.display())]
+    Empty { path: PathBuf },
     #[error("{}, [nodes.{node}]", path.display())]
     Node { path: PathBuf, node: NodeName, source: InvalidNode },
 }
@@ -35,6 +37,10 @@ pub(crate) fn read(path: &Path) -> Result<String, FileError> {
 
 /// The nodes in the text of the file at `path`.
 pub(crate) fn parse(text: &str, path: &Path) -> Result<BTreeMap<NodeName, NodeSpec>, FileError> {
+    // Many programs empty a file before they write it anew; all tunnels would be closed in between.
+    if text.trim().is_empty() {
+        return Err(FileError::Empty { path: path.to_owned() });
+    }
     let layout: Layout = toml::from_str(text).map_err(|error| {
         let (line, column) = position(text, error.span().map_or(0, |span| span.start));
         FileError::Parse { path: path.to_owned(), line, column, problem: error.message().trim().replace('\n', ", ") }
@@ -77,7 +83,7 @@ mod tests {
         assert_eq!(node("edge-1").ports, [9100]);
         assert_eq!(node("press.hall-2").ports, super::super::node::DEFAULT_PORTS);
         assert!(node("edge-3").addresses.is_empty());
-        assert!(parse("", Path::new("nodes.toml")).unwrap().is_empty());
+        assert!(parse("[nodes]", Path::new("nodes.toml")).unwrap().is_empty());
     }
 
     #[test]
@@ -91,5 +97,6 @@ mod tests {
         let loopback = problem("[nodes.edge-1]\naddresses = [\"127.0.0.1\"]\n");
         assert!(loopback.contains("[nodes.edge-1]: 127.0.0.1 is a loopback address"), "{loopback}");
         assert!(problem("[nodes.a]\n[nodes.a]\n").contains("line 2"));
+        assert!(problem(" \n").contains("is empty"));
     }
 }
