@@ -9,7 +9,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::bpf::{Hook, Pins, Tables};
-use crate::directory::Feed;
+use crate::directory::{Directory, Feed};
 
 #[derive(Clone)]
 struct Sources {
@@ -45,12 +45,13 @@ async fn destinations(State(sources): State<Sources>) -> Response {
         Ok(in_kernel) => in_kernel,
         Err(error) => return failed(error.into()),
     };
+    let owners = directory.as_deref().map(Directory::owners).unwrap_or_default();
     let views: Vec<_> = in_kernel
         .into_iter()
         .map(|(destination, liveness)| DestinationView {
             destination: destination.to_string(),
             state: liveness.to_string(),
-            nodes: directory.as_deref().map(|directory| destination.nodes(directory)).unwrap_or_default(),
+            nodes: owners.get(&destination.ip()).into_iter().flatten().map(ToString::to_string).collect(),
         })
         .collect();
     Json(views).into_response()

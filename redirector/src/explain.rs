@@ -6,19 +6,20 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
+use culvert_redirector_common::names::{CONNECT4, CONNECT6, SOCKOPS};
 use culvert_redirector_common::{Connect, DestinationValue, Pass, Reject, Verdict, decide};
 use culvert_tunnel::NodeName;
 
 use crate::args::Places;
-use crate::bpf::{KernelConfig, Pins, Tables};
+use crate::bpf::{Hook, KernelConfig, Pins, Tables};
 use crate::directory::{Directory, Routing, Saved};
 use crate::dns::Zone;
 use crate::kernel::now_ns;
 use crate::nft;
 use crate::plan::Destination;
 
-/// A port to show what happens on a VIP, where all ports are alike.
-const ANY_PORT: u16 = 443;
+/// Stands for any port of a VIP, where all are alike; nobody can dial it.
+const ANY_PORT: u16 = 0;
 
 /// Explains `IP:PORT`, a node's name, or `NAME:PORT`.
 pub(crate) async fn explain(places: &Places, destination: &str) -> Result<String> {
@@ -26,15 +27,19 @@ pub(crate) async fn explain(places: &Places, destination: &str) -> Result<String
     let zone: Zone = places.dns_zone.parse()?;
     let pins = Pins::new(&places.bpffs);
     let tables = if pins.any_map() { Some(Tables::open(&pins)?) } else { None };
+    let hooks = Hook::read_all(&pins)?;
     let mut out = String::new();
     for address in resolve(&directory, &zone, destination)? {
         let kernel = match &tables {
             Some(tables) => Some(Kernel::read(tables, address)?),
             None => None,
         };
-        writeln!(out, "{address}")?;
+        match address.port() {
+            ANY_PORT => writeln!(out, "{}, any port", address.ip())?,
+            _ => writeln!(out, "{address}")?,
+        }
         writeln!(out, "  directory  {}", by_directory(&directory, address))?;
-        writeln!(out, "  hooks      {}", by_hooks(kernel.as_ref(), pins.any_link(), address))?;
+        writeln!(out, "  hooks      {}", by_hooks(kernel.as_ref(), attachment(&hooks, address), address))?;
         writeln!(out, "  nftables   {}", by_nftables(&directory, address).await)?;
     }
     Ok(out)
@@ -46,6 +51,7 @@ fn resolve(directory: &Directory, zone: &Zone, destination: &str) -> Result<Vec<
         return Ok(vec![SocketAddr::new(address.ip().to_canonical(), address.port())]);
     }
     let (name, port) = match destination.rsplit_once(':') {
+        _ if destination.parse::<IpAddr>().is_ok() => bail!("{destination} needs a port, such as :10250 behind it"),
         Some((name, port)) => (name, port.parse().with_context(|| format!("{port:?} is not a port"))?),
         None => (destination, ANY_PORT),
     };
@@ -81,8 +87,24 @@ impl Kernel {
     }
 }
 
-fn by_hooks(kernel: Option<&Kernel>, attached: bool, address: SocketAddr) -> String {
-    let Some(kernel) = kernel.filter(|_| attached) else { return "not attached".to_owned() };
+/// Whether connects meet our programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Attachment {
+    Attached,
+    Detached,
+}
+
+/// Of the hook of the address' own family. An IPv6 socket that dials IPv4 meets the other one.
+fn attachment(hooks: &[Hook], address: SocketAddr) -> Attachment {
+    let program = if address.is_ipv4() { CONNECT4 } else { CONNECT6 };
+    let detached = hooks.iter().any(|hook| [program, SOCKOPS].contains(&hook.program) && !hook.is_attached());
+    if detached { Attachment::Detached } else { Attachment::Attached }
+}
+
+fn by_hooks(kernel: Option<&Kernel>, attachment: Attachment, address: SocketAddr) -> String {
+    let Some(kernel) = kernel.filter(|_| attachment == Attachment::Attached) else {
+        return "not attached".to_owned();
+    };
     match kernel.verdict(address) {
         Verdict::Steer(steer) => {
             let offline = if kernel.value.is_some_and(|value| value.is_offline()) {
@@ -111,7 +133,8 @@ fn by_directory(directory: &Directory, address: SocketAddr) -> String {
             None => "in the range of VIPs, but no node's: the proxy refuses it".to_owned(),
         };
     }
-    let owners = Destination::Edge(address).nodes(directory).join(", ");
+    let owners: Vec<_> = directory.nodes_of_address(ip).map(|(name, _, _)| name.as_str()).collect();
+    let owners = owners.join(", ");
     let Some((name, node, found)) = directory.nodes_of_address(ip).next() else {
         return "not an edge node's address".to_owned();
     };
@@ -130,12 +153,21 @@ async fn by_nftables(directory: &Directory, address: SocketAddr) -> String {
     match nft::read().await {
         Err(error) => error.to_string(),
         Ok(None) => "no table inet culvert".to_owned(),
-        Ok(Some(_parts)) if directory.ranges.contains(address.ip()) => "steered by the set of VIPs".to_owned(),
-        Ok(Some(_parts)) => match nft::contains(address).await {
-            Ok(true) => "steered by the set of edge addresses".to_owned(),
-            Ok(false) => "passes: not in the set of edge addresses".to_owned(),
-            Err(error) => error.to_string(),
-        },
+        Ok(Some(parts)) => {
+            let verdict = if parts.refuses(address.ip()) {
+                "refused, for want of an intercept address of this family (--node-ip),"
+            } else {
+                "steered"
+            };
+            if directory.ranges.contains(address.ip()) {
+                return format!("{verdict} by the set of VIPs");
+            }
+            match nft::contains(address).await {
+                Ok(true) => format!("{verdict} by the set of edge addresses"),
+                Ok(false) => "passes: not in the set of edge addresses".to_owned(),
+                Err(error) => error.to_string(),
+            }
+        }
     }
 }
 

@@ -76,7 +76,8 @@ impl Nft {
     /// Installs the table again if somebody has removed or changed it, as `nft flush ruleset` does. True if so.
     pub(crate) async fn restore(&mut self) -> Result<bool, NftError> {
         let Some(wanted) = &self.applied else { return Ok(false) };
-        if read().await?.is_some_and(|found| found == Parts::of(&render(wanted))) {
+        let expected = Parts::of(wanted).map_err(NftError::Output)?;
+        if read().await?.is_some_and(|found| found == expected) {
             return Ok(false);
         }
         run(&render(wanted)).await?;
@@ -90,9 +91,7 @@ pub(crate) async fn read() -> Result<Option<Parts>, NftError> {
     let args = ["-t", "list", "table", "inet", render::TABLE];
     let listed = timed(helper::get_current_ruleset_raw_async(NFT, args)).await;
     match listed {
-        Ok(text) => {
-            serde_json::from_str(&text).map(|parsed| Some(Parts::of_listing(&parsed))).map_err(NftError::Output)
-        }
+        Ok(text) => serde_json::from_str(&text).map(|parsed| Some(Parts::of_json(&parsed))).map_err(NftError::Output),
         Err(NftError::Run(why)) if why.contains("No such file or directory") => Ok(None),
         Err(error) => Err(error),
     }

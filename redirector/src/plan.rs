@@ -79,11 +79,11 @@ pub(crate) fn plan(directory: &Directory, freshness: Freshness) -> Result<Plan, 
 }
 
 impl Destination {
-    /// The nodes that it belongs to.
-    pub(crate) fn nodes(self, directory: &Directory) -> Vec<String> {
+    /// Its address.
+    pub(crate) fn ip(self) -> IpAddr {
         match self {
-            Self::Vip(vip) => directory.node_of_vip(vip).map(ToString::to_string).into_iter().collect(),
-            Self::Edge(edge) => directory.nodes_of_address(edge.ip()).map(|(name, _, _)| name.to_string()).collect(),
+            Self::Vip(ip) => ip,
+            Self::Edge(address) => address.ip(),
         }
     }
 

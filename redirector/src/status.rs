@@ -17,7 +17,10 @@ pub(crate) async fn status(bpffs: &Path, state_dir: &Path) -> Result<String> {
     let pins = Pins::new(bpffs);
     let mut out = String::new();
     hooks(&mut out, &pins)?;
-    tables(&mut out, &pins)?;
+    if let Err(error) = tables(&mut out, &pins) {
+        // The rest still tells what is there.
+        line(&mut out, "maps", &format!("{error:#}"))?;
+    }
     line(&mut out, "nftables", &nftables().await)?;
     let routes = Routes::open()?.ours().await?;
     let routes: Vec<_> = routes.iter().map(|route| format!("local {}", route.net)).collect();
@@ -81,12 +84,7 @@ async fn nftables() -> String {
 fn saved(state_dir: &Path) -> String {
     match Saved::new(state_dir).load() {
         Ok(Some(directory)) => {
-            let online = directory.nodes.values().filter(|node| node.online).count();
-            format!(
-                "revision {}, {} nodes, {online} of them online when it was saved",
-                directory.revision,
-                directory.nodes.len()
-            )
+            format!("{} nodes, saved at revision {}", directory.nodes.len(), directory.revision)
         }
         Ok(None) => "none saved".to_owned(),
         Err(error) => format!("{:#}", anyhow::Error::from(error)),

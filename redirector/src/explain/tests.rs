@@ -23,7 +23,7 @@ fn kernel(address: &str, lease: u64) -> Kernel {
 }
 
 fn hooks(address: &str, lease: u64) -> String {
-    by_hooks(Some(&kernel(address, lease)), true, address.parse().unwrap())
+    by_hooks(Some(&kernel(address, lease)), Attachment::Attached, address.parse().unwrap())
 }
 
 fn directory(address: &str) -> String {
@@ -38,7 +38,7 @@ fn resolved(destination: &str) -> Result<Vec<String>> {
 
 #[test]
 fn a_name_is_explained_by_its_vips() {
-    let expected = ["198.18.0.1:443", "[fd12:3456:789a:bcde::1]:443"];
+    let expected = ["198.18.0.1:0", "[fd12:3456:789a:bcde::1]:0"];
     for name in ["edge-1", "edge-1.edge.internal", "Edge-1.Edge.Internal."] {
         assert_eq!(resolved(name).unwrap(), expected, "{name}");
     }
@@ -50,7 +50,9 @@ fn a_name_is_explained_by_its_vips() {
 fn what_is_neither_address_nor_node_is_named() {
     assert!(resolved("edge-9").unwrap_err().to_string().contains("no node edge-9"));
     assert!(resolved("edge-1:http").unwrap_err().to_string().contains("\"http\" is not a port"));
-    assert!(resolved("10.0.3.7").unwrap_err().to_string().contains("neither IP:PORT nor a node's name"));
+    assert!(resolved("10.0.3.7").unwrap_err().to_string().contains("10.0.3.7 needs a port"));
+    assert!(resolved("fd00::7").unwrap_err().to_string().contains("needs a port"));
+    assert!(resolved("a_b").unwrap_err().to_string().contains("neither IP:PORT nor a node's name"));
 }
 
 #[test]
@@ -59,7 +61,7 @@ fn the_hooks_verdict_is_the_programs_own() {
     assert_eq!(hooks("10.0.3.7:22", 0), "passes: neither a VIP nor a port of an edge address");
     assert_eq!(hooks("10.9.0.1:7410", 0), "passes: this is the proxy's intercept listener");
     assert!(hooks("[fd00::7]:9100", 0).contains("no intercept address of this family"));
-    assert_eq!(by_hooks(None, true, "10.0.3.7:9100".parse().unwrap()), "not attached");
+    assert_eq!(by_hooks(None, Attachment::Attached, "10.0.3.7:9100".parse().unwrap()), "not attached");
 }
 
 #[test]
@@ -77,4 +79,16 @@ fn the_directory_says_whose_address_it_is() {
     assert_eq!(directory("198.18.0.1:1"), "VIP of edge-1; every port");
     assert!(directory("198.18.9.9:1").contains("no node's"));
     assert_eq!(directory("8.8.8.8:53"), "not an edge node's address");
+}
+
+#[test]
+fn a_detached_hook_steers_only_the_other_family() {
+    let hook = |program, cgroup| Hook { program, link: Some(1), program_id: Some(2), cgroup_id: Some(cgroup) };
+    let hooks = [hook(SOCKOPS, 1), hook(CONNECT4, 0), hook(CONNECT6, 1)];
+    assert_eq!(attachment(&hooks, "10.0.3.7:9100".parse().unwrap()), Attachment::Detached);
+    assert_eq!(attachment(&hooks, "[fd00::7]:9100".parse().unwrap()), Attachment::Attached);
+    assert_eq!(
+        by_hooks(Some(&kernel("10.0.3.7:9100", 0)), Attachment::Detached, "10.0.3.7:9100".parse().unwrap()),
+        "not attached"
+    );
 }

@@ -6,9 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use nftables::batch::Batch;
-use nftables::schema::{
-    Chain, Element, NfCmd, NfListObject, NfObject, Nftables, Rule, Set, SetFlag, SetType, SetTypeValue, Table,
-};
+use nftables::schema::{Chain, Element, NfListObject, Nftables, Rule, Set, SetFlag, SetType, SetTypeValue, Table};
 use nftables::stmt::Statement;
 use nftables::types::{NfChainPolicy, NfChainType, NfFamily, NfHook};
 
@@ -25,6 +23,8 @@ pub(super) const TABLE: &str = "culvert";
 const FAMILY: NfFamily = NfFamily::INet;
 /// Before kube-proxy's and everybody's -100 (`dstnat`): the first chain that translates a connection wins.
 const NAT_PRIORITY: i32 = -110;
+/// The chain that refuses this host's own connections.
+const REFUSE_OUTPUT: &str = "refuse_output";
 /// `filter`.
 const FILTER_PRIORITY: i32 = 0;
 
@@ -83,7 +83,7 @@ pub(super) fn render(spec: &TableSpec) -> Nftables<'static> {
     }
     let refusals = refusal_rules(spec);
     if !refusals.is_empty() {
-        for (name, hook) in [("refuse_forward", NfHook::Forward), ("refuse_output", NfHook::Output)] {
+        for (name, hook) in [("refuse_forward", NfHook::Forward), (REFUSE_OUTPUT, NfHook::Output)] {
             batch.add(chain(name, NfChainType::Filter, hook, FILTER_PRIORITY));
             refusals.iter().for_each(|statements| batch.add(rule(name, statements.clone())));
         }
@@ -247,41 +247,46 @@ fn rule(chain: &'static str, statements: Vec<Stmt>) -> NfListObject<'static> {
     })
 }
 
-/// How many parts a table has: enough to see that somebody has flushed it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+/// What a table is made of: enough to see that somebody has flushed it, and whom it refuses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Parts {
     pub(crate) sets: usize,
     pub(crate) chains: usize,
     pub(crate) rules: usize,
+    refused_sets: BTreeSet<&'static str>,
 }
 
 impl Parts {
     /// The parts that a transaction of ours leaves.
-    pub(super) fn of(commands: &Nftables<'_>) -> Self {
+    pub(super) fn of(spec: &TableSpec) -> Result<Self, serde_json::Error> {
+        // Elements do not count, and there may be many.
+        let rules = TableSpec { edges: BTreeSet::new(), ..spec.clone() };
+        serde_json::to_value(render(&rules)).map(|commands| Self::of_json(&commands))
+    }
+
+    /// The parts of nft's own listing, or of our commands. Not parsed into the crate's types, which do not know all that nft
+    /// may print.
+    pub(super) fn of_json(json: &serde_json::Value) -> Self {
+        let objects = json["nftables"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let objects = objects.iter().map(|object| object.get("add").unwrap_or(object));
         let mut parts = Self::default();
-        for object in commands.objects.iter() {
-            if let NfObject::CmdObject(NfCmd::Add(added)) = object {
-                parts.count(added);
+        for object in objects {
+            parts.sets += usize::from(object.get("set").is_some());
+            parts.chains += usize::from(object.get("chain").is_some());
+            let Some(rule) = object.get("rule") else { continue };
+            parts.rules += 1;
+            if rule["chain"] == REFUSE_OUTPUT {
+                let text = rule["expr"].to_string();
+                let sets = Family::BOTH.map(edge_set_name);
+                parts.refused_sets.extend(sets.into_iter().filter(|set| text.contains(&format!("\"@{set}\""))));
             }
         }
         parts
     }
 
-    /// The parts of nft's own listing. Not parsed into the crate's types, which do not know all that nft may print.
-    pub(super) fn of_listing(listing: &serde_json::Value) -> Self {
-        let objects = listing["nftables"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let count = |kind: &str| objects.iter().filter(|object| object.get(kind).is_some()).count();
-        Self { sets: count("set"), chains: count("chain"), rules: count("rule") }
-    }
-
-    fn count(&mut self, object: &NfListObject<'_>) {
-        if matches!(object, NfListObject::Set(_)) {
-            self.sets += 1;
-        } else if matches!(object, NfListObject::Chain(_)) {
-            self.chains += 1;
-        } else if matches!(object, NfListObject::Rule(_)) {
-            self.rules += 1;
-        }
+    /// Whether what is in the sets of this address' family is refused, for want of an intercept address.
+    pub(crate) fn refuses(&self, ip: IpAddr) -> bool {
+        self.refused_sets.contains(edge_set_name(Family::of(ip)))
     }
 }
 

@@ -89,9 +89,14 @@ fn elements_change_alone_while_the_rules_are_the_same() {
 
 #[test]
 fn a_listing_has_the_parts_that_were_rendered() {
-    let commands = render(&spec(v4_only()));
-    assert_eq!(Parts::of(&commands), Parts { sets: 4, chains: 5, rules: 13 });
+    let rendered = Parts::of(&spec(v4_only())).unwrap();
+    assert_eq!((rendered.sets, rendered.chains, rendered.rules), (4, 5, 13));
+    let rule = json!({ "chain": "refuse_output", "expr": [{ "match": { "right": "@dst6" } }] });
     let listing =
-        json!({ "nftables": [{ "metainfo": {} }, { "table": {} }, { "set": {} }, { "chain": {} }, { "rule": {} }] });
-    assert_eq!(Parts::of_listing(&listing), Parts { sets: 1, chains: 1, rules: 1 });
+        json!({ "nftables": [{ "metainfo": {} }, { "table": {} }, { "set": {} }, { "chain": {} }, { "rule": rule }] });
+    let listed = Parts::of_json(&listing);
+    assert_eq!((listed.sets, listed.chains, listed.rules), (1, 1, 1));
+    for parts in [rendered, listed] {
+        assert!(parts.refuses("fd00::7".parse().unwrap()) && !parts.refuses("10.0.3.7".parse().unwrap()));
+    }
 }
