@@ -64,6 +64,25 @@ pub(crate) enum Routing {
 }
 
 impl Directory {
+    /// Whether both differ in nothing that outlives the proxy: who is online does not.
+    pub(crate) fn steers_like(&self, other: &Self) -> bool {
+        let lasting = |node: &Node| Node { online: false, ..node.clone() };
+        self.ranges == other.ranges
+            && self.nodes.len() == other.nodes.len()
+            && self.nodes.iter().zip(&other.nodes).all(|(a, b)| a.0 == b.0 && lasting(a.1) == lasting(b.1))
+    }
+
+    /// The nodes of each address and VIP.
+    pub(crate) fn owners(&self) -> BTreeMap<IpAddr, Vec<&NodeName>> {
+        let mut owners = BTreeMap::<_, Vec<_>>::new();
+        for (name, node) in &self.nodes {
+            let vips = node.vip4.map(IpAddr::V4).into_iter().chain(node.vip6.map(IpAddr::V6));
+            let addresses = node.addresses.iter().map(|address| address.ip);
+            vips.chain(addresses).for_each(|ip| owners.entry(ip).or_default().push(name));
+        }
+        owners
+    }
+
     /// The node that has this VIP.
     pub(crate) fn node_of_vip(&self, vip: IpAddr) -> Option<&NodeName> {
         let has = |node: &Node| match vip {

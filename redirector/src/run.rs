@@ -1,6 +1,7 @@
 //! Builds the daemon's parts and runs them.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -18,6 +19,8 @@ use crate::steering::Steering;
 
 /// No connection passes through this process; its tasks end at once.
 const GRACE: Duration = Duration::from_secs(5);
+/// After a directory could not be saved, as on a full disk.
+const SAVE_AGAIN: Duration = Duration::from_secs(5);
 
 /// Runs until a signal or a failure. What is installed on the host stays.
 pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
@@ -58,20 +61,30 @@ fn load(saved: &Saved) -> Option<Directory> {
     }
 }
 
-/// Writes each directory that the proxy sends to disk.
+/// Writes each directory that the proxy sends to disk, unless it only says who is online.
 async fn keep_saved(saved: Saved, mut feed: watch::Receiver<Feed>, drain: Drain) -> Result<()> {
+    let mut on_disk: Option<Arc<Directory>> = None;
     loop {
+        let live = Some(feed.borrow_and_update().clone()).filter(Feed::is_live);
+        let new = live.and_then(|feed| feed.directory);
+        let new = new.filter(|new| on_disk.as_ref().is_none_or(|old| !old.steers_like(new)));
+        let mut failed = false;
+        if let Some(new) = new {
+            // Waits for the disk.
+            match tokio::task::block_in_place(|| saved.save(&new)) {
+                Ok(()) => on_disk = Some(new),
+                Err(error) => {
+                    tracing::error!(cause = format!("{:#}", anyhow::Error::from(error)), "directory not saved");
+                    failed = true;
+                }
+            }
+        }
         tokio::select! {
             // First: the directory's task may end first.
             biased;
             () = drain.begun() => return Ok(()),
             changed = feed.changed() => changed.context("the directory's task has ended")?,
-        }
-        let live = Some(feed.borrow_and_update().clone()).filter(Feed::is_live);
-        if let Some(directory) = live.and_then(|feed| feed.directory)
-            && let Err(error) = saved.save(&directory)
-        {
-            tracing::error!(cause = format!("{:#}", anyhow::Error::from(error)), "directory not saved");
+            () = tokio::time::sleep(SAVE_AGAIN), if failed => {}
         }
     }
 }

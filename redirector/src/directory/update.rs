@@ -11,8 +11,6 @@ use super::{Address, Directory, Node, Ranges, Routing};
 /// An update that cannot be taken.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UpdateError {
-    #[error("the proxy sent a delta before any snapshot")]
-    DeltaFirst,
     #[error("the proxy sent {text:?} as {what}")]
     Range { what: &'static str, text: String },
 }
@@ -27,28 +25,27 @@ enum NodeError {
 }
 
 impl Directory {
-    /// The directory after `update`; `before` is missing until the first snapshot. A node that makes no sense is left out,
-    /// with a warning: the others must not suffer from it.
-    pub(crate) fn after(before: Option<&Self>, update: proto::Update) -> Result<Self, UpdateError> {
-        let mut after = match (&update.snapshot, before) {
-            (Some(ranges), _) => Self { ranges: Ranges::from_proto(ranges)?, ..Self::default() },
-            (None, Some(before)) => before.clone(),
-            (None, None) => return Err(UpdateError::DeltaFirst),
-        };
-        after.revision = update.revision;
-        for name in update.removed {
-            after.nodes.retain(|node, _| node.as_str() != name);
+    /// Takes an update in: a snapshot replaces everything, a delta changes some nodes. An update that cannot be taken changes
+    /// nothing. A node that makes no sense is left out, with a warning: the others must not suffer from it.
+    pub(crate) fn update(&mut self, update: proto::Update) -> Result<(), UpdateError> {
+        if let Some(ranges) = &update.snapshot {
+            *self = Self { ranges: Ranges::from_proto(ranges)?, ..Self::default() };
         }
+        self.revision = update.revision;
+        let gone = update.removed.iter().filter_map(|name| name.parse::<NodeName>().ok());
+        gone.for_each(|name| drop(self.nodes.remove(&name)));
         for node in update.nodes {
             let name = node.name.clone();
             match Node::from_proto(node) {
                 Ok((name, node)) => {
-                    after.nodes.insert(name, node);
+                    self.nodes.insert(name, node);
                 }
-                Err(error) => tracing::warn!(node = name, %error, "node of the proxy's directory left out"),
+                Err(error) => {
+                    tracing::warn!(node = name, %error, "node of the proxy's directory left out");
+                }
             }
         }
-        Ok(after)
+        Ok(())
     }
 }
 
@@ -130,46 +127,48 @@ mod tests {
         proto::Update { revision: 1, snapshot: Some(ranges), nodes, removed: Vec::new() }
     }
 
+    fn updated(nodes: Vec<proto::Node>) -> Directory {
+        let mut directory = Directory::default();
+        directory.update(snapshot(nodes)).unwrap();
+        directory
+    }
+
     fn names(directory: &Directory) -> Vec<&str> {
         directory.nodes.keys().map(NodeName::as_str).collect()
     }
 
     #[test]
     fn a_snapshot_replaces_and_a_delta_changes() {
-        let first =
-            Directory::after(None, snapshot(vec![node("a", "10.0.0.1", true), node("b", "10.0.0.2", true)])).unwrap();
+        let mut directory = updated(vec![node("a", "10.0.0.1", true), node("b", "10.0.0.2", true)]);
+        let ranges = directory.ranges;
         let delta = proto::Update {
             revision: 2,
             snapshot: None,
             nodes: vec![node("b", "10.0.0.2", false), node("c", "10.0.0.3", true)],
-            removed: vec!["a".to_owned()],
+            removed: vec!["a".to_owned(), "never there".to_owned()],
         };
-        let second = Directory::after(Some(&first), delta).unwrap();
-        assert_eq!(names(&second), ["b", "c"]);
-        assert!(!second.nodes[&"b".parse().unwrap()].online);
-        assert_eq!((second.revision, second.ranges), (2, first.ranges));
-        let third = Directory::after(Some(&second), snapshot(vec![node("d", "10.0.0.4", true)])).unwrap();
-        assert_eq!(names(&third), ["d"]);
-    }
-
-    #[test]
-    fn a_delta_needs_a_snapshot() {
-        let delta = proto::Update { revision: 2, snapshot: None, nodes: Vec::new(), removed: Vec::new() };
-        assert!(matches!(Directory::after(None, delta), Err(UpdateError::DeltaFirst)));
+        directory.update(delta).unwrap();
+        assert_eq!(names(&directory), ["b", "c"]);
+        assert!(!directory.nodes[&"b".parse().unwrap()].online);
+        assert_eq!((directory.revision, directory.ranges), (2, ranges));
+        directory.update(snapshot(vec![node("d", "10.0.0.4", true)])).unwrap();
+        assert_eq!(names(&directory), ["d"]);
     }
 
     #[test]
     fn a_node_that_makes_no_sense_leaves_the_others_alone() {
         let bad_port = proto::Node { ports: vec![70_000], ..node("p", "10.0.0.3", true) };
         let nodes = vec![node("Bad", "10.0.0.1", true), node("x", "ten", true), bad_port, node("ok", "10.0.0.2", true)];
-        assert_eq!(names(&Directory::after(None, snapshot(nodes)).unwrap()), ["ok"]);
+        assert_eq!(names(&updated(nodes)), ["ok"]);
     }
 
     #[test]
     fn a_range_that_makes_no_sense_is_named() {
         let mut update = snapshot(Vec::new());
         update.snapshot = Some(proto::Ranges { vip4: "198.18/15".to_owned(), vip6: String::new() });
-        let error = Directory::after(None, update).unwrap_err();
+        let mut directory = updated(vec![node("a", "10.0.0.1", true)]);
+        let error = directory.update(update).unwrap_err();
         assert_eq!(error.to_string(), "the proxy sent \"198.18/15\" as range of IPv4 VIPs");
+        assert_eq!(names(&directory), ["a"], "and what was there stays");
     }
 }

@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use culvert_daemon::Drain;
-use culvert_tunnel::proto::directory::WatchRequest;
 use culvert_tunnel::proto::directory::directory_client::DirectoryClient;
+use culvert_tunnel::proto::directory::{Update, WatchRequest};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tonic::transport::{Channel, Endpoint, Uri};
 
 use super::Directory;
+use super::update::UpdateError;
 
 /// A local socket answers at once or not at all.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -96,17 +97,28 @@ impl Watch {
         let mut client = DirectoryClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
         let request = WatchRequest { version: culvert_daemon::VERSION.to_owned() };
         let mut updates = client.watch(request).await.context("watch the proxy's directory")?.into_inner();
-        let mut current: Option<Directory> = None;
+        // What a proxy says first is a snapshot, or it makes no sense.
+        let first = updates.message().await.context("read the proxy's directory")?;
+        let snapshot = first.filter(|update| update.snapshot.is_some()).context("the proxy sent no snapshot")?;
+        self.take(snapshot)?;
+        tracing::info!(socket = %self.socket.display(), "directory is current");
         while let Some(update) = updates.message().await.context("read the proxy's directory")? {
-            let directory = Directory::after(current.as_ref(), update)?;
-            if current.is_none() {
-                tracing::info!(revision = directory.revision, nodes = directory.nodes.len(), "directory is current");
-            }
-            tracing::debug!(revision = directory.revision, nodes = directory.nodes.len(), "directory changed");
-            self.feed_tx.send_replace(Feed { directory: Some(Arc::new(directory.clone())), stale: None });
-            current = Some(directory);
+            self.take(update)?;
         }
         Ok(())
+    }
+
+    /// In place: a copy of thousands of nodes is made only while somebody else still reads the one before.
+    fn take(&self, update: Update) -> Result<(), UpdateError> {
+        let mut taken = Ok(());
+        self.feed_tx.send_if_modified(|feed| {
+            taken = Arc::make_mut(feed.directory.get_or_insert_default()).update(update);
+            if taken.is_ok() {
+                feed.stale = None;
+            }
+            taken.is_ok()
+        });
+        taken
     }
 
     async fn connect(&self) -> Result<Channel> {

@@ -1,9 +1,10 @@
 //! Death, restart, reboot, and the end.
 
 use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
-use crate::fake_directory::{FakeDirectory, usual_nodes};
+use crate::fake_directory::{FakeDirectory, node, usual_nodes};
 use crate::proxy::{Proxy, Sockets};
 use crate::redirector::{Redirector, daemon, get, link_ids, run, run_to_the_end};
 use crate::world::{Cgroup, NODE4, eventually, in_a_world, sh};
@@ -60,6 +61,23 @@ fn a_broken_saved_directory_is_ignored() {
         std::fs::write(world.state_dir().join("directory.json"), "{").unwrap();
         let _redirector = Redirector::start(world, &EBPF);
         assert!(run(world, &["explain", "10.0.3.7:9100"]).contains("hooks      steered to 10.9.0.1:741"));
+    });
+}
+
+#[test]
+fn a_directory_that_could_not_be_saved_is_saved_later_and_not_for_every_tunnel() {
+    in_a_world(|world| {
+        let file = world.state_dir().join("directory.json");
+        std::fs::create_dir_all(file.join("in the way")).unwrap();
+        let directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let _redirector = Redirector::start(world, &EBPF);
+        std::fs::remove_dir_all(&file).unwrap();
+        let saved = eventually("the directory is saved", || std::fs::metadata(&file).ok()).ino();
+        directory.change(vec![node("edge-2", 2, &["10.0.3.8"], true)], &[]);
+        eventually("edge-2 is online", || run(world, &["status"]).contains("offline: 0").then_some(()));
+        assert_eq!(std::fs::metadata(&file).unwrap().ino(), saved);
+        directory.change(vec![node("edge-2", 2, &["10.0.3.9"], true)], &[]);
+        eventually("edge-2 is saved", || (std::fs::metadata(&file).unwrap().ino() != saved).then_some(()));
     });
 }
 
@@ -277,6 +295,7 @@ fn status_and_explain_work_without_the_daemon() {
         ] {
             assert!(status.contains(part), "no {part:?} in {status}");
         }
+        assert!(run(world, &["explain", "edge-1"]).starts_with("198.18.0.1, any port\n"));
         let explained = run(world, &["explain", "edge-1.edge.internal:80"]);
         for part in ["198.18.0.1:80", "VIP of edge-1", "steered to 10.9.0.1:741", "steered by the set of VIPs"] {
             assert!(explained.contains(part), "no {part:?} in {explained}");
