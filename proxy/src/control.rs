@@ -217,13 +217,7 @@ fn half_removed(node: &NodeName, error: &ControlError) -> Status {
 }
 
 fn refused(error: &ControlError) -> Status {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
+    let text = crate::streams::chain(error);
     match error {
         ControlError::Directory(DirectoryError::UnknownNode { .. })
         | ControlError::Tokens(TokensError::Unknown { .. }) => Status::not_found(text),
