@@ -37,6 +37,8 @@ pub enum LabName {
     Demo,
     /// Of the whole-chain tests.
     Test,
+    /// Of `cargo xtask bench`.
+    Bench,
 }
 
 impl LabName {
@@ -45,6 +47,7 @@ impl LabName {
         match self {
             Self::Demo => "culvert-demo",
             Self::Test => "culvert-test",
+            Self::Bench => "culvert-bench",
         }
     }
 

@@ -2,6 +2,7 @@
 //! whole-chain tests run on.
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod build_ebpf;
 pub mod demo;
 pub mod interrupt;

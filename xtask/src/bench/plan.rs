@@ -1,0 +1,266 @@
+//! What is measured: rows, the paths each is measured on, and the jobs that find them.
+
+use std::time::Duration;
+
+/// A way from a client to the backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Path {
+    /// One TCP connection.
+    Direct,
+    /// Two processes that copy between TCP connections.
+    PlainRelay,
+    /// The same, with a TLS connection between them for each client.
+    TlsRelay,
+    /// Culvert, by HTTP CONNECT on the proxy's Unix socket.
+    Connect,
+    /// Culvert, steered by the connect hook.
+    InterceptEbpf,
+    /// Culvert, steered by nftables.
+    InterceptNft,
+    /// No way to a backend: the redirector itself answers.
+    Redirector,
+}
+
+impl Path {
+    /// Its name in the JSON and the table.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::PlainRelay => "plain_relay",
+            Self::TlsRelay => "tls_relay",
+            Self::Connect => "connect",
+            Self::InterceptEbpf => "intercept_ebpf",
+            Self::InterceptNft => "intercept_nft",
+            Self::Redirector => "redirector",
+        }
+    }
+}
+
+const ALL: &[Path] =
+    &[Path::Direct, Path::PlainRelay, Path::TlsRelay, Path::Connect, Path::InterceptEbpf, Path::InterceptNft];
+/// Over a long link; steering adds nothing there that it does not add nearby.
+const FAR: &[Path] = &[Path::Direct, Path::PlainRelay, Path::TlsRelay, Path::Connect];
+const RELAYED: &[Path] = &[Path::PlainRelay, Path::TlsRelay, Path::Connect];
+const STEERED: &[Path] = &[Path::InterceptEbpf, Path::InterceptNft];
+
+/// How far away the edge is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Distance {
+    /// On the same loopback.
+    Near,
+    /// Behind a link with a round trip of 20 ms.
+    Ms20,
+    /// Behind a link with a round trip of 80 ms.
+    Ms80,
+}
+
+impl Distance {
+    /// The long links.
+    pub(super) const LINKS: [Self; 2] = [Self::Ms20, Self::Ms80];
+
+    /// Milliseconds of a round trip.
+    pub(super) fn round_trip(self) -> u16 {
+        match self {
+            Self::Near => 0,
+            Self::Ms20 => 20,
+            Self::Ms80 => 80,
+        }
+    }
+
+    fn suffix(self) -> String {
+        if self == Self::Near { String::new() } else { format!("_rtt{}", self.round_trip()) }
+    }
+}
+
+/// Which way bulk goes, seen from the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    Up,
+    Down,
+}
+
+impl Direction {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Down => "down",
+        }
+    }
+}
+
+/// What a job does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    /// Streams that move all they can one way.
+    Bulk { direction: Direction, streams: usize },
+    /// Connections with 100 bytes there and back, beside bulk streams.
+    Ping { connections: usize, bulk: usize },
+    /// Connect, ping once, close; 32 at a time.
+    NewConnections,
+    /// One bulk stream down, beside readers that do not read.
+    Neighbour { stalled: usize },
+    /// Streams that do nothing.
+    IdleStreams,
+    /// Tunnels that carry nothing.
+    IdleTunnels,
+    /// Bare `connect()` calls to what is not steered, beside that many destinations that are.
+    ConnectCost { destinations: usize },
+    /// DNS queries for a node's name.
+    Dns,
+}
+
+/// How long a measurement takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    Quick,
+    Full,
+}
+
+impl Pace {
+    /// How long one measurement takes.
+    pub(super) fn time(self) -> Duration {
+        match self {
+            Self::Quick => Duration::from_millis(500),
+            Self::Full => Duration::from_secs(2),
+        }
+    }
+}
+
+/// A line of the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    pub(super) name: String,
+    pub(super) unit: &'static str,
+    /// What the load calls it.
+    pub(super) figure: &'static str,
+    /// The path that the others are compared with.
+    pub(super) beside: Path,
+}
+
+/// What is run once for each path in each round, and finds one or more rows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Job {
+    pub(super) work: Work,
+    pub(super) distance: Distance,
+}
+
+/// All jobs. Memory comes first: a program that has moved bulk keeps memory that would hide what an idle stream takes.
+pub(super) fn jobs() -> Vec<Job> {
+    let near = |work| Job { work, distance: Distance::Near };
+    let mut jobs = vec![near(Work::IdleStreams), near(Work::IdleTunnels)];
+    let bulk = [1, 8, 64]
+        .into_iter()
+        .flat_map(|streams| [Direction::Up, Direction::Down].map(|direction| Work::Bulk { direction, streams }));
+    let pings = [0, 4].into_iter().flat_map(|bulk| [1, 64].map(|connections| Work::Ping { connections, bulk }));
+    let moving: Vec<Work> = bulk.chain(pings).collect();
+    jobs.extend(moving.iter().copied().map(near));
+    jobs.push(near(Work::NewConnections));
+    jobs.extend([1, 20, 100].map(|stalled| near(Work::Neighbour { stalled })));
+    for distance in Distance::LINKS {
+        jobs.extend(moving.iter().map(|work| Job { work: *work, distance }));
+    }
+    jobs.extend([0, 1_000, 60_000].map(|destinations| near(Work::ConnectCost { destinations })));
+    jobs.push(near(Work::Dns));
+    jobs
+}
+
+impl Job {
+    /// Short, for the person watching.
+    pub(super) fn name(&self) -> String {
+        self.rows().swap_remove(0).name
+    }
+
+    /// Whether one of its rows is wanted; all are if none is named.
+    pub(super) fn is_among(&self, only: &[String]) -> bool {
+        only.is_empty() || self.rows().iter().any(|row| only.iter().any(|name| row.name.contains(name)))
+    }
+
+    /// Whether it needs a long link.
+    pub(super) fn is_far(&self) -> bool {
+        self.distance != Distance::Near
+    }
+
+    /// Whether a second round could not find the same: memory that was used is kept.
+    pub(super) fn is_once(&self) -> bool {
+        matches!(self.work, Work::IdleStreams | Work::IdleTunnels)
+    }
+
+    /// What it is run on.
+    pub(super) fn paths(&self) -> &'static [Path] {
+        match self.work {
+            Work::IdleStreams => RELAYED,
+            Work::IdleTunnels => &[Path::Connect],
+            Work::ConnectCost { .. } => STEERED,
+            Work::Dns => &[Path::Redirector],
+            Work::Bulk { .. } | Work::Ping { .. } if self.is_far() => FAR,
+            Work::Bulk { .. } | Work::Ping { .. } | Work::NewConnections | Work::Neighbour { .. } => ALL,
+        }
+    }
+
+    /// What it finds.
+    pub(super) fn rows(&self) -> Vec<Row> {
+        let suffix = self.distance.suffix();
+        let row = |name: String, unit, figure, beside| Row { name: name + &suffix, unit, figure, beside };
+        match self.work {
+            Work::Bulk { direction, streams } => {
+                let kind = format!("{}_{streams}", direction.word());
+                let beside = if self.is_far() { Path::Direct } else { Path::TlsRelay };
+                vec![
+                    row(format!("bulk_{kind}"), "GiB/s", "gib_per_second", beside),
+                    row(format!("cpu_{kind}"), "CPU-s/GiB", "cpu_per_gib", Path::TlsRelay),
+                ]
+            }
+            Work::Ping { connections, bulk } => {
+                let kind = if bulk == 0 { connections.to_string() } else { format!("{connections}_under_bulk_{bulk}") };
+                vec![
+                    row(format!("ping_p50_{kind}"), "us", "p50_us", Path::PlainRelay),
+                    row(format!("ping_p99_{kind}"), "us", "p99_us", Path::PlainRelay),
+                ]
+            }
+            Work::NewConnections => vec![row("new_connections".into(), "1/s", "per_second", Path::PlainRelay)],
+            Work::Neighbour { stalled } => vec![
+                row(format!("neighbour_{stalled}"), "GiB/s", "gib_per_second", Path::TlsRelay),
+                row(format!("neighbour_share_{stalled}"), "of alone", "share", Path::TlsRelay),
+                row(format!("memory_stalled_{stalled}"), "MiB", "mib", Path::TlsRelay),
+            ],
+            Work::IdleStreams => vec![row("memory_idle_stream".into(), "kB", "kb_per_stream", Path::TlsRelay)],
+            Work::IdleTunnels => vec![row("memory_idle_tunnel".into(), "kB", "kb_per_tunnel", Path::Connect)],
+            Work::ConnectCost { destinations } => {
+                vec![row(format!("connect_cost_{destinations}"), "us", "p50_us", Path::InterceptEbpf)]
+            }
+            Work::Dns => vec![
+                row("dns_answers".into(), "1/s", "per_second", Path::Redirector),
+                row("dns_p99".into(), "us", "p99_us", Path::Redirector),
+            ],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_row_has_a_name_of_its_own() {
+        let rows: Vec<String> = jobs().iter().flat_map(Job::rows).map(|row| row.name).collect();
+        assert_eq!(rows.iter().collect::<BTreeSet<_>>().len(), rows.len());
+        for name in ["bulk_up_8", "bulk_down_64", "ping_p50_1", "ping_p99_64_under_bulk_4", "bulk_up_1_rtt20"] {
+            assert!(rows.iter().any(|row| row == name), "{name} is not in {rows:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_chooses_the_jobs_that_find_it() {
+        let chosen = |only: &str| jobs().iter().filter(|job| job.is_among(&[only.to_owned()])).count();
+        assert_eq!(chosen("new_connections"), 1);
+        assert_eq!(chosen("cpu_up_8"), 3, "near and over both links");
+        assert_eq!(chosen("nothing"), 0);
+    }
+
+    #[test]
+    fn every_row_is_compared_with_a_path_it_is_measured_on() {
+        assert!(jobs().iter().all(|job| job.rows().iter().all(|row| job.paths().contains(&row.beside))));
+    }
+}

@@ -1,0 +1,115 @@
+//! What the clients reach: the first byte that a client sends says what it wants.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use anyhow::{Context, Result};
+
+/// Sends back what comes.
+pub(super) const ECHO: u8 = b'E';
+/// Takes all that comes.
+pub(super) const SINK: u8 = b'U';
+/// Sends without end.
+pub(super) const SOURCE: u8 = b'D';
+/// One read or write of bulk.
+pub(super) const PIECE: usize = 256 << 10;
+/// Threads that call nothing deep; there are thousands.
+const STACK: usize = 128 << 10;
+
+/// The backend of this process. Clones share it.
+#[derive(Clone)]
+pub(super) struct Backend(Arc<Shared>);
+
+struct Shared {
+    listener: TcpListener,
+    waiting: AtomicUsize,
+    connections: AtomicUsize,
+    received: AtomicU64,
+}
+
+impl Backend {
+    pub(super) fn start(address: SocketAddr) -> Result<Self> {
+        let listener = TcpListener::bind(address).with_context(|| format!("listen on {address}"))?;
+        let (waiting, connections, received) = Default::default();
+        let backend = Self(Arc::new(Shared { listener, waiting, connections, received }));
+        backend.add_thread()?;
+        Ok(backend)
+    }
+
+    /// Connections that are being served.
+    pub(super) fn connections(&self) -> usize {
+        self.0.connections.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that were sent to sinks so far.
+    pub(super) fn received(&self) -> u64 {
+        self.0.received.load(Ordering::Relaxed)
+    }
+
+    /// Threads take turns at accepting and stay for the next connection: to start one for each would be part of what new
+    /// connections cost.
+    fn add_thread(&self) -> io::Result<()> {
+        self.0.waiting.fetch_add(1, Ordering::Relaxed);
+        let backend = self.clone();
+        std::thread::Builder::new().stack_size(STACK).spawn(move || backend.serve_in_turn())?;
+        Ok(())
+    }
+
+    fn serve_in_turn(&self) {
+        loop {
+            let accepted = self.0.listener.accept();
+            self.0.connections.fetch_add(1, Ordering::Relaxed);
+            if self.0.waiting.fetch_sub(1, Ordering::Relaxed) == 1
+                && let Err(error) = self.add_thread()
+            {
+                eprintln!("backend: start a thread: {error}");
+            }
+            let served = accepted.and_then(|(client, _)| self.serve(client));
+            // Clients leave in the middle when a job is over.
+            served.ok();
+            self.0.connections.fetch_sub(1, Ordering::Relaxed);
+            self.0.waiting.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn serve(&self, mut client: TcpStream) -> io::Result<()> {
+        client.set_nodelay(true)?;
+        let mut wish = [0];
+        client.read_exact(&mut wish)?;
+        match wish[0] {
+            ECHO => echo(&mut client),
+            SINK => self.sink(&mut client),
+            SOURCE => source(&mut client),
+            other => Err(io::Error::other(format!("unknown wish {other}"))),
+        }
+    }
+
+    fn sink(&self, client: &mut TcpStream) -> io::Result<()> {
+        let mut buffer = vec![0; PIECE];
+        loop {
+            match client.read(&mut buffer)? {
+                0 => return Ok(()),
+                count => self.0.received.fetch_add(count as u64, Ordering::Relaxed),
+            };
+        }
+    }
+}
+
+fn echo(client: &mut TcpStream) -> io::Result<()> {
+    let mut buffer = [0; 1024];
+    loop {
+        match client.read(&mut buffer)? {
+            0 => return Ok(()),
+            count => client.write_all(&buffer[..count])?,
+        }
+    }
+}
+
+fn source(client: &mut TcpStream) -> io::Result<()> {
+    let buffer = vec![7; PIECE];
+    loop {
+        client.write_all(&buffer)?;
+    }
+}

@@ -1,0 +1,126 @@
+//! Streams that move all they can.
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use super::Figures;
+use super::backend::{Backend, PIECE, SINK, SOURCE};
+use super::job::Direction;
+use super::memory::resident;
+use super::observed::processor_time;
+use super::way::{Stream, Way};
+
+const GIB: f64 = (1 << 30) as f64;
+/// Until windows and buffers have grown.
+const WARM_UP: Duration = Duration::from_millis(500);
+
+/// Streams that go on until dropped.
+pub(super) struct Bulk {
+    handles: Vec<Stream>,
+    threads: Vec<JoinHandle<()>>,
+    down: Arc<AtomicU64>,
+}
+
+impl Bulk {
+    pub(super) fn start(way: &Way, directions: impl IntoIterator<Item = Direction>) -> Result<Self> {
+        let mut bulk = Self { handles: Vec::new(), threads: Vec::new(), down: Arc::default() };
+        for direction in directions {
+            let mut stream = way.connect()?;
+            bulk.handles.push(stream.try_clone()?);
+            let down = bulk.down.clone();
+            // They end by an error, when the handle ends them.
+            bulk.threads.push(std::thread::spawn(move || match direction {
+                Direction::Up => drop(send(&mut stream)),
+                Direction::Down => drop(receive(&mut stream, &down)),
+            }));
+        }
+        Ok(bulk)
+    }
+
+    /// Fails if a stream has ended before its time.
+    pub(super) fn check(&self) -> Result<()> {
+        let ended = self.threads.iter().filter(|thread| thread.is_finished()).count();
+        ensure!(ended == 0, "{ended} of {} bulk streams broke", self.threads.len());
+        Ok(())
+    }
+}
+
+impl Drop for Bulk {
+    fn drop(&mut self) {
+        self.handles.iter().for_each(Stream::end);
+        for thread in self.threads.drain(..) {
+            // A panic has been printed.
+            thread.join().ok();
+        }
+    }
+}
+
+fn send(stream: &mut Stream) -> std::io::Result<()> {
+    let buffer = vec![7; PIECE];
+    stream.write_all(&[SINK])?;
+    loop {
+        stream.write_all(&buffer)?;
+    }
+}
+
+fn receive(stream: &mut Stream, down: &AtomicU64) -> std::io::Result<()> {
+    let mut buffer = vec![0; PIECE];
+    stream.write_all(&[SOURCE])?;
+    loop {
+        match stream.read(&mut buffer)? {
+            0 => return Ok(()),
+            count => down.fetch_add(count as u64, Ordering::Relaxed),
+        };
+    }
+}
+
+pub(super) fn run(
+    way: &Way,
+    direction: Direction,
+    streams: usize,
+    seconds: f64,
+    pids: &[u32],
+    backend: &Backend,
+) -> Result<Figures> {
+    let bulk = Bulk::start(way, std::iter::repeat_n(direction, streams))?;
+    sleep(WARM_UP);
+    let bytes = || bulk.down.load(Ordering::Relaxed) + backend.received();
+    let (started, before, cpu_before) = (Instant::now(), bytes(), processor_time(pids)?);
+    sleep(Duration::from_secs_f64(seconds));
+    let (elapsed, moved) = (started.elapsed(), (bytes() - before) as f64);
+    let cpu = processor_time(pids)?.saturating_sub(cpu_before);
+    bulk.check()?;
+    ensure!(moved > 0.0, "nothing moved");
+    let mut figures = vec![("gib_per_second", moved / GIB / elapsed.as_secs_f64())];
+    if !pids.is_empty() {
+        figures.push(("cpu_per_gib", cpu.as_secs_f64() / (moved / GIB)));
+    }
+    Ok(figures)
+}
+
+/// One stream down beside connections whose data nobody reads, and the memory that these take on the way.
+pub(super) fn neighbour(way: &Way, stalled: usize, seconds: f64, pids: &[u32], backend: &Backend) -> Result<Figures> {
+    let before = resident(pids)?;
+    let alone = rate(run(way, Direction::Down, 1, seconds, &[], backend)?);
+    let mut readers = Vec::new();
+    for _ in 0..stalled {
+        let mut reader = way.connect()?;
+        reader.write_all(&[SOURCE])?;
+        readers.push(reader);
+    }
+    // All windows on the way fill up.
+    sleep(WARM_UP * 2);
+    let beside = rate(run(way, Direction::Down, 1, seconds, &[], backend)?);
+    let taken = resident(pids)?.saturating_sub(before) as f64;
+    readers.iter().for_each(Stream::end);
+    Ok(vec![("gib_per_second", beside), ("share", beside / alone), ("mib", taken / (1 << 20) as f64)])
+}
+
+fn rate(figures: Figures) -> f64 {
+    figures[0].1
+}

@@ -1,0 +1,82 @@
+//! What the load can be told to do, one line each.
+
+use std::net::SocketAddr;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand, ValueEnum};
+
+use super::backend::Backend;
+use super::way::Way;
+use super::{Figures, bulk, connects, dns, memory, ping};
+
+/// One line of input.
+#[derive(Parser)]
+#[command(no_binary_name = true)]
+struct Line {
+    #[command(subcommand)]
+    job: Job,
+}
+
+/// Which way bytes go, seen from the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Direction {
+    Up,
+    Down,
+}
+
+/// A job. `pid`s are the programs on the way, whose processor time or memory counts.
+#[derive(Subcommand)]
+pub(super) enum Job {
+    /// Streams that send all they can one way
+    Bulk {
+        way: Way,
+        direction: Direction,
+        streams: usize,
+        seconds: f64,
+        #[arg(long)]
+        pid: Vec<u32>,
+    },
+    /// Connections with 100 bytes there and back, beside as many bulk streams, every other one up
+    Ping { way: Way, connections: usize, bulk: usize, seconds: f64 },
+    /// Connects, pings once and closes, over and over
+    Connects { way: Way, at_once: usize, seconds: f64 },
+    /// One bulk stream down, alone and then beside connections with data that nobody reads
+    Neighbour {
+        way: Way,
+        stalled: usize,
+        seconds: f64,
+        #[arg(long)]
+        pid: Vec<u32>,
+    },
+    /// Streams that do nothing
+    Idle {
+        way: Way,
+        streams: usize,
+        #[arg(long)]
+        pid: Vec<u32>,
+    },
+    /// Bare `connect()` calls
+    ConnectCost { to: SocketAddr, count: usize },
+    /// Queries for one name
+    Dns { server: SocketAddr, name: String, at_once: usize, seconds: f64 },
+}
+
+impl Job {
+    pub(super) fn parse(line: &str) -> Result<Self> {
+        Ok(Line::try_parse_from(line.split_whitespace())?.job)
+    }
+
+    pub(super) fn run(self, backend: &Backend) -> Result<Figures> {
+        match self {
+            Self::Bulk { way, direction, streams, seconds, pid } => {
+                bulk::run(&way, direction, streams, seconds, &pid, backend)
+            }
+            Self::Ping { way, connections, bulk, seconds } => ping::run(&way, connections, bulk, seconds, backend),
+            Self::Connects { way, at_once, seconds } => connects::run(&way, at_once, seconds),
+            Self::Neighbour { way, stalled, seconds, pid } => bulk::neighbour(&way, stalled, seconds, &pid, backend),
+            Self::Idle { way, streams, pid } => memory::idle(&way, streams, &pid),
+            Self::ConnectCost { to, count } => connects::cost(to, count),
+            Self::Dns { server, name, at_once, seconds } => dns::run(server, &name, at_once, seconds),
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! What is read off: processor time from the kernel, percentiles from times.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+/// Processor time of all threads of processes so far.
+pub(super) fn processor_time(pids: &[u32]) -> Result<Duration> {
+    let mut nanoseconds = 0;
+    for pid in pids {
+        let folder = format!("/proc/{pid}/task");
+        for task in std::fs::read_dir(&folder).with_context(|| format!("read {folder}"))? {
+            // A thread may end meanwhile.
+            let Ok(text) = std::fs::read_to_string(task?.path().join("schedstat")) else { continue };
+            nanoseconds += text.split(' ').next().context("an empty schedstat")?.parse::<u64>()?;
+        }
+    }
+    Ok(Duration::from_nanos(nanoseconds))
+}
+
+/// In microseconds, of times in order.
+pub(super) fn percentile(times: &[Duration], part: f64) -> f64 {
+    let index = ((times.len() - 1) as f64 * part).round();
+    times[index as usize].as_secs_f64() * 1e6
+}

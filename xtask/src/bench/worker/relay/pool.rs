@@ -1,0 +1,57 @@
+//! TLS connections that are ready before their clients come.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rustls::ClientConfig;
+use tokio::sync::Mutex;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::task::JoinSet;
+
+use super::{connect, tls};
+
+/// Connections that wait for clients: more than any row of the bench opens at once, stalled readers and all.
+const READY: usize = 128;
+/// Handshakes at once.
+const MAKERS: usize = 8;
+/// Between two tries while the other half is not there.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The connections. Clones share them.
+#[derive(Clone)]
+pub(super) struct Pool {
+    ready_rx: Arc<Mutex<Receiver<tls::ClientStream>>>,
+    _makers: Arc<JoinSet<()>>,
+}
+
+impl Pool {
+    /// Starts to make connections.
+    pub(super) fn start(far: SocketAddr, config: &Arc<ClientConfig>) -> Self {
+        let (ready_tx, ready_rx) = channel(READY);
+        let mut makers = JoinSet::new();
+        for _ in 0..MAKERS {
+            makers.spawn(make(far, config.clone(), ready_tx.clone()));
+        }
+        Self { ready_rx: Arc::new(Mutex::new(ready_rx)), _makers: Arc::new(makers) }
+    }
+
+    /// A connection that no other client has.
+    pub(super) async fn take(&self) -> Result<tls::ClientStream> {
+        self.ready_rx.lock().await.recv().await.context("the pool is closed")
+    }
+}
+
+async fn make(far: SocketAddr, config: Arc<ClientConfig>, ready_tx: Sender<tls::ClientStream>) {
+    while let Ok(place) = ready_tx.reserve().await {
+        let made = async { tls::connect(&config, connect(far).await?).await };
+        match made.await {
+            Ok(stream) => place.send(stream),
+            Err(error) => {
+                eprintln!("pool: {error:#}");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! TLS 1.3 as Culvert's tunnels have it: rustls on aws-lc-rs, its read-ahead below and its write limit.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use culvert_tunnel::ReadAhead;
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+/// TLS records that may wait to be written, as in the proxy and the agent.
+const TLS_BUFFER: usize = 256 << 10;
+const NAME: &str = "relay.bench";
+
+pub(super) type ClientStream = tokio_rustls::client::TlsStream<ReadAhead<TcpStream>>;
+pub(super) type ServerStream = tokio_rustls::server::TlsStream<ReadAhead<TcpStream>>;
+
+/// Makes a certificate, leaves it at `path` for the other half, and accepts with it.
+pub(super) fn acceptor(path: &Path) -> Result<TlsAcceptor> {
+    let made = rcgen::generate_simple_self_signed([NAME.to_owned()])?;
+    let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+    let config = ServerConfig::builder_with_provider(default_provider().into())
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)?;
+    std::fs::write(path, made.cert.der()).with_context(|| format!("write {}", path.display()))?;
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// Trusts the one certificate at `path`.
+pub(super) fn client_config(path: &Path) -> Result<Arc<ClientConfig>> {
+    let der = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from(der))?;
+    let config = ClientConfig::builder_with_provider(default_provider().into())
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(Arc::new(config))
+}
+
+pub(super) async fn connect(config: &Arc<ClientConfig>, socket: TcpStream) -> Result<ClientStream> {
+    let name = ServerName::try_from(NAME)?;
+    let mut stream = TlsConnector::from(config.clone()).connect(name, ReadAhead::new(socket)).await?;
+    stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
+    Ok(stream)
+}
+
+pub(super) async fn accept(acceptor: &TlsAcceptor, socket: TcpStream) -> Result<ServerStream> {
+    let mut stream = acceptor.accept(ReadAhead::new(socket)).await?;
+    stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
+    Ok(stream)
+}

@@ -1,0 +1,188 @@
+//! Culvert: proxy, redirector and agents, with all their defaults.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use anyhow::{Context, Result, ensure};
+
+use super::{BACKENDS, Route, START_TIME, Starter, local};
+use crate::bench::report::Figures;
+use crate::lab::process::Process;
+use crate::wait;
+
+/// Where the proxy takes agents.
+pub(super) const PROXY: u16 = 7400;
+const PROXY_ADMIN: u16 = 7409;
+const REDIRECTOR_ADMIN: u16 = 7419;
+
+/// The tunnels whose memory is counted: agents times tunnels of each.
+const MEASURED_TUNNELS: [usize; 2] = [4, 16];
+/// A node's destinations in the directory file: addresses times ports.
+const NODE_DESTINATIONS: [usize; 2] = [10, 50];
+
+/// The programs, running.
+pub(super) struct Culvert<'lab> {
+    starter: Starter<'lab>,
+    proxy: Process,
+    redirector: Process,
+    agents: BTreeMap<String, Process>,
+    destinations: usize,
+}
+
+impl<'lab> Culvert<'lab> {
+    pub(super) fn start(starter: Starter<'lab>) -> Result<Self> {
+        let file = |name: &str| starter.cloud.file(name).display().to_string();
+        std::fs::write(starter.cloud.file("nodes.toml"), "").context("write the directory file")?;
+        let mut command = starter.command("culvert-proxy");
+        command.args(["--log", "warn", "--advertise", &local(PROXY), "--state-dir", &file("proxy")]);
+        for socket in ["connect", "directory", "control"] {
+            command.args([format!("--{socket}-socket"), file(&format!("{socket}.sock"))]);
+        }
+        let proxy = starter.cloud.start_process("proxy", command.args(["--directory", &file("nodes.toml")]))?;
+        let mut command = starter.command("culvert-redirector");
+        command.arg("--cgroup").arg(starter.cloud.cgroup()).args(["--directory-socket", &file("directory.sock")]);
+        command.args(["--state-dir", &file("redirector"), "--dns-client", "203.0.113.1/32"]);
+        let redirector = starter.cloud.start_process("redirector", &mut command)?;
+        let mut culvert = Self { starter, proxy, redirector, agents: BTreeMap::new(), destinations: 0 };
+        culvert.wait_ready(PROXY_ADMIN)?;
+        culvert.add_agent("near", PROXY, 2)?;
+        culvert.wait_ready(REDIRECTOR_ADMIN)?;
+        Ok(culvert)
+    }
+
+    fn wait_ready(&mut self, admin: u16) -> Result<()> {
+        wait::until(&format!("port {admin} says ready"), START_TIME, || {
+            self.check()?;
+            self.starter.cloud.http_get(admin, "/readyz").map(drop)
+        })
+    }
+
+    pub(super) fn starter(&self) -> &Starter<'lab> {
+        &self.starter
+    }
+
+    pub(super) fn check(&mut self) -> Result<()> {
+        [&mut self.proxy, &mut self.redirector].into_iter().chain(self.agents.values_mut()).try_for_each(Process::check)
+    }
+
+    /// Joins a node's agent through `port` and waits for its tunnels.
+    pub(super) fn add_agent(&mut self, node: &str, port: u16, tunnels: usize) -> Result<()> {
+        let file = |name: &str| self.starter.cloud.file(name).display().to_string();
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let create = format!("token create {node} --control-socket {}", file("control.sock"));
+        let printed = self.starter.output("culvert-proxy", &words(&create))?.replace("\\\n", " ");
+        let (_, join) = printed.split_once("culvert-agent ").context("no join command")?;
+        let mut join: Vec<String> = join.split_whitespace().map(str::to_owned).collect();
+        let state = file(&format!("agent-{node}"));
+        join.extend(["--state-dir".to_owned(), state.clone()]);
+        self.starter.output("culvert-agent", &join)?;
+        let run = format!(
+            "--log warn --state-dir {state} --proxy {} --tunnels {tunnels} --port {},{} --admin-listen 127.0.0.1:0",
+            local(port),
+            BACKENDS[0],
+            BACKENDS[1]
+        );
+        let mut command = self.starter.command("culvert-agent");
+        let agent = self.starter.cloud.start_process(&format!("agent-{node}"), command.args(words(&run)))?;
+        self.agents.insert(node.to_owned(), agent);
+        wait::until(&format!("{node} has its tunnels"), START_TIME, || {
+            self.agents.get_mut(node).context("no agent")?.check()?;
+            let list = self.starter.cloud.json(PROXY_ADMIN, "/debug/tunnels")?;
+            let up = list.as_array().context("no list")?.iter().filter(|tunnel| tunnel["node"] == node).count();
+            ensure!(up == tunnels, "it has {up} of {tunnels}");
+            Ok(())
+        })
+    }
+
+    fn pids(&self, node: &str) -> Vec<u32> {
+        [Some(&self.proxy), self.agents.get(node)].into_iter().flatten().map(Process::pid).collect()
+    }
+
+    /// By CONNECT to a node's name.
+    pub(super) fn by_connect(&self, node: &str) -> Route {
+        let socket = self.starter.cloud.file("connect.sock");
+        Route { way: format!("connect:{}:{node}:{}", socket.display(), BACKENDS[0]), pids: self.pids(node) }
+    }
+
+    /// By a node's VIP: the kernel steers it.
+    pub(super) fn by_address(&self, node: &str, port: u16) -> Result<Route> {
+        let nodes = self.starter.cloud.json(PROXY_ADMIN, "/debug/nodes")?;
+        let found = nodes.as_array().and_then(|nodes| nodes.iter().find(|view| view["name"] == node));
+        let vip = found.and_then(|view| view["vip4"].as_str()).with_context(|| format!("{node} has no VIP"))?;
+        Ok(Route { way: format!("tcp:{vip}:{port}"), pids: self.pids(node) })
+    }
+
+    /// What a tunnel takes on the proxy: its resident memory with and without many.
+    pub(super) fn idle_tunnels(&mut self) -> Result<Figures> {
+        let [agents, tunnels] = MEASURED_TUNNELS;
+        let nodes: Vec<String> = (0..agents).map(|number| format!("idle-{number}")).collect();
+        let before = resident(&self.proxy)?;
+        for node in &nodes {
+            self.add_agent(node, PROXY, tunnels)?;
+        }
+        let taken = resident(&self.proxy)?.saturating_sub(before);
+        self.agents.retain(|node, _| !nodes.contains(node));
+        Ok([("kb_per_tunnel".to_owned(), taken as f64 / 1000.0 / (agents * tunnels) as f64)].into())
+    }
+
+    /// Fills the directory file and waits until the redirector has it all in the kernel.
+    pub(super) fn set_destinations(&mut self, count: usize) -> Result<()> {
+        if count == self.destinations {
+            return Ok(());
+        }
+        let wanted = self.steered()? - self.destinations as f64 + count as f64;
+        crate::progress::say(&format!("    {count} destinations"));
+        let file = self.starter.cloud.file("nodes.toml");
+        std::fs::write(file.with_extension("new"), directory(count)).context("write the directory file")?;
+        std::fs::rename(file.with_extension("new"), &file).context("replace the directory file")?;
+        wait::until(&format!("{count} destinations are steered"), START_TIME * 3, || {
+            let steered = self.steered()?;
+            ensure!(steered >= wanted, "{steered} of {wanted}");
+            Ok(())
+        })?;
+        self.destinations = count;
+        Ok(())
+    }
+
+    fn steered(&self) -> Result<f64> {
+        let state = |state| {
+            self.starter
+                .cloud
+                .metric(REDIRECTOR_ADMIN, &format!("culvert_redirector_destinations{{state=\"{state}\"}}"))
+        };
+        Ok(state("online")? + state("offline")?)
+    }
+}
+
+fn resident(process: &Process) -> Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.pid()))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? << 10)
+}
+
+/// A directory file with that many destinations.
+fn directory(count: usize) -> String {
+    let [addresses, ports] = NODE_DESTINATIONS;
+    let mut text = String::new();
+    for node in 0..count / (addresses * ports) {
+        let list: Vec<String> =
+            (0..addresses).map(|last| format!("\"10.{}.{}.{last}\"", node / 256, node % 256)).collect();
+        let ports: Vec<String> = (0..ports).map(|port| (20_000 + port).to_string()).collect();
+        writeln!(text, "[nodes.many-{node}]\naddresses = [{}]\nports = [{}]", list.join(", "), ports.join(", "))
+            .expect("a String takes it");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_directory_file_has_as_many_destinations_as_asked_for() {
+        assert_eq!(directory(0), "");
+        let text = directory(1000);
+        assert_eq!(text.matches("[nodes.").count(), 2);
+        assert!(text.contains("\"10.0.1.9\"") && text.contains("20049]"), "{text}");
+    }
+}
