@@ -44,7 +44,7 @@ fn a_directory_file_is_followed_while_it_changes_and_kept_while_it_is_broken() {
                 ensure!(answer == "hello", "the last good directory, restarted {restarted}: {answer}");
             }
 
-            write(world, "")?;
+            write(world, "[nodes]\n")?;
             wait::until("the node is gone", TAKEN_UP, || {
                 ensure!(world.culvert.tunnels("edge-1")? == 0, "it has tunnels");
                 let answer = dns::ask(world.lab, "edge-1.edge.internal", dns::A)?;
@@ -59,7 +59,7 @@ fn a_directory_file_is_followed_while_it_changes_and_kept_while_it_is_broken() {
 fn a_proxy_that_never_had_a_good_directory_file_is_not_ready_and_says_where_it_is_broken() {
     world::prepared(
         &[],
-        |lab| with_file(lab, "", &[]),
+        |lab| with_file(lab, "[nodes]\n", &[]),
         |world| {
             world.culvert.proxy.kill()?;
             let cloud = world.lab.site(Place::Cloud);
