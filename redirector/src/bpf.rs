@@ -5,6 +5,7 @@ mod compatible;
 mod hooks;
 mod object;
 mod pins;
+mod proof;
 #[allow(unsafe_code, reason = "the only part that speaks to the kernel without aya")]
 mod sys;
 mod tables;
@@ -12,4 +13,5 @@ mod tables;
 pub(crate) use cgroup::CgroupError;
 pub(crate) use hooks::{Hook, HookChange, HookError, Hooks};
 pub(crate) use pins::{PinError, Pins};
+pub(crate) use proof::{Proof, ProofError, prove};
 pub(crate) use tables::{KernelConfig, Tables, TablesError, kernel_config};

@@ -1,13 +1,18 @@
 //! The eBPF mechanism as a whole: programs attached, maps equal to the plan, the offline lease alive.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-use crate::bpf::{Hook, HookChange, HookError, Hooks, KernelConfig, Pins, Tables, TablesError, kernel_config};
-use crate::config::Intercept;
+use crate::bpf::{
+    Hook, HookChange, HookError, Hooks, KernelConfig, Pins, Proof, ProofError, Tables, TablesError, kernel_config,
+    prove,
+};
+use crate::config::{Intercept, NodeIps};
+use crate::directory::Ranges;
 use crate::plan::{Destination, Liveness, Plan};
 
 /// How long the kernel believes that offline nodes are offline without hearing from us.
@@ -16,6 +21,8 @@ const LEASE: Duration = Duration::from_secs(10);
 /// The mechanism, installed.
 pub(crate) struct Kernel {
     pins: Pins,
+    cgroup: PathBuf,
+    proof: Option<Proof>,
     tables: Tables,
     config: KernelConfig,
     destinations: BTreeMap<Destination, Liveness>,
@@ -28,6 +35,8 @@ pub(crate) enum KernelError {
     Hooks(#[from] HookError),
     #[error(transparent)]
     Tables(#[from] TablesError),
+    #[error(transparent)]
+    Proof(#[from] ProofError),
     #[error("read the monotonic clock")]
     Clock(#[source] nix::Error),
 }
@@ -44,7 +53,8 @@ impl Kernel {
         let mut hooks = Hooks::load(pins.clone(), cgroup.map(PathBuf::as_path))?;
         let tables = Tables::open(pins)?;
         let (config, destinations) = (tables.config()?, tables.destinations()?);
-        let mut kernel = Self { pins: pins.clone(), tables, config, destinations };
+        let (pins, cgroup) = (pins.clone(), hooks.cgroup().to_owned());
+        let mut kernel = Self { pins, cgroup, proof: None, tables, config, destinations };
         if let Some(plan) = plan {
             kernel.apply(intercept, plan)?;
         }
@@ -78,6 +88,20 @@ impl Kernel {
         self.destinations.clone_from(&plan.destinations);
         if changed != Default::default() {
             tracing::debug!(written = changed.written, removed = changed.removed, "destinations changed");
+        }
+        Ok(())
+    }
+
+    /// Tries once, until it succeeds, that a connect to a VIP of `ranges` is steered.
+    pub(crate) fn prove(&mut self, node: NodeIps, ranges: Ranges) -> Result<(), KernelError> {
+        let vip4 = ranges.vip4.filter(|_| node.v4.is_some()).map(|range| IpAddr::V4(range.network()));
+        let vip6 = ranges.vip6.filter(|_| node.v6.is_some()).map(|range| IpAddr::V6(range.network()));
+        if let Some(vip) = vip4.or(vip6)
+            && self.proof.is_none()
+        {
+            let proof = prove(&self.pins, &self.cgroup, vip)?;
+            tracing::info!(?proof, %vip, "tried the connect hooks");
+            self.proof = Some(proof);
         }
         Ok(())
     }

@@ -191,12 +191,14 @@ impl Steering {
 
     fn apply_hooks(&mut self, plan: &Plan) {
         let Some(kernel) = &mut self.kernel else { return };
-        match kernel.apply(&self.config.intercept, plan) {
+        let intercept = &self.config.intercept;
+        let applied = kernel.apply(intercept, plan).and_then(|()| kernel.prove(intercept.node, plan.ranges));
+        match applied {
             Ok(()) if kernel.is_complete() => self.gates.hooks.open(),
             Ok(()) => {}
             Err(error) => {
                 let cause = cause(error);
-                tracing::error!(cause, "kernel maps not updated");
+                tracing::error!(cause, "connect hooks not up to date");
                 self.gates.hooks.close(cause);
                 self.progress.behind = true;
             }

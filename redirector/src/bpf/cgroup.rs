@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
+use super::pins::cgroup_id;
+
 /// The kernel's root cgroup directory has this inode; a cgroup namespace's root has another.
 const ROOT_INODE: u64 = 1;
 
@@ -43,6 +45,20 @@ pub(super) fn find(given: Option<&Path>) -> Result<PathBuf, CgroupError> {
         return Err(CgroupError::NotMounted);
     }
     mounts.iter().find(|mount| is_real_root(mount)).cloned().ok_or(CgroupError::NotTheRoot(mounts))
+}
+
+/// Whether this process is in `cgroup` or below it. False where that cannot be told, as in a cgroup namespace.
+pub(super) fn has_us(cgroup: &Path) -> bool {
+    let read = |file| std::fs::read_to_string(file).unwrap_or_default();
+    let own = read("/proc/self/cgroup");
+    let Some(own) = own.lines().find_map(|line| line.strip_prefix("0::/")) else { return false };
+    let wanted = cgroup_id(cgroup).ok();
+    let above_us = |mount: &PathBuf| {
+        let path = mount.join(own);
+        let mut levels = path.ancestors().take_while(|level| level.starts_with(mount));
+        levels.any(|level| wanted.is_some() && cgroup_id(level).ok() == wanted)
+    };
+    cgroup2_mounts(&read("/proc/self/mountinfo")).iter().any(above_us)
 }
 
 fn is_real_root(mount: &Path) -> bool {

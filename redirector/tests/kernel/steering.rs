@@ -9,8 +9,11 @@ use nix::libc::EHOSTUNREACH;
 use crate::clients::{Client, reset, udp_peer};
 use crate::fake_directory::{FakeDirectory, node, usual_nodes};
 use crate::proxy::{Proxy, Sockets, canonical, so_original_dst};
-use crate::redirector::{Redirector, counted, run};
+use crate::redirector::{Redirector, counted, get, link_ids, run};
 use crate::world::{DEADLINE, NODE4, NODE6, World, eventually, in_a_world, sh};
+
+/// The redirector's own connect that proves that the hooks steer.
+const PROOF: u64 = 1;
 
 /// A world with hooks, and with everything that a test of them needs.
 struct Hooked<'a> {
@@ -45,6 +48,37 @@ fn address(text: &str) -> SocketAddr {
 fn tuples(world: &World) -> String {
     let pin = world.bpffs().join("culvert/v1/maps/cv_tuples");
     sh(&format!("bpftool -j map dump pinned {}", pin.display())).trim().to_owned()
+}
+
+#[test]
+fn a_ready_redirector_has_proved_that_it_steers_without_a_packet() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let proxy = Proxy::listen();
+        let _redirector = Redirector::start(world, &["--mechanism", "ebpf", "--dns-listen", "none"]);
+        assert_eq!(counted("steered"), PROOF);
+        assert!(proxy.try_accept().is_none());
+        assert_eq!(tuples(world), "[]");
+    });
+}
+
+#[test]
+fn a_redirector_whose_connects_another_program_refuses_is_not_ready() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let flags = ["--mechanism", "ebpf", "--dns-listen", "none"];
+        // The other program is our own, of a redirector that knows nothing of IPv4; its pins are covered.
+        let other = Redirector::start(world, &[&flags[..], &["--node-ip", NODE6]].concat());
+        let others = link_ids();
+        other.kill();
+        sh(&format!("mount -t bpf bpf {}", world.bpffs().display()));
+        let redirector = Redirector::start_unready(world, &flags);
+        eventually("the cause", || get("/readyz").filter(|text| text.contains("hooks: try to connect to the VIP")));
+        for link in others {
+            sh(&format!("bpftool link detach id {link}"));
+        }
+        redirector.until_ready();
+    });
 }
 
 #[test]
@@ -131,7 +165,7 @@ fn ten_thousand_clients_that_write_and_close_at_once_keep_their_destinations() {
                 assert_eq!(original_dst, Some(dialled(u32::from_be_bytes(number))));
             }
         });
-        assert_eq!((counted("steered"), counted("accepted"), counted("unknown")), (10_000, 10_000, 0));
+        assert_eq!((counted("steered"), counted("accepted"), counted("unknown")), (PROOF + 10_000, 10_000, 0));
         assert_eq!(tuples(world), "[]", "no handshake leaves anything behind");
     });
 }
@@ -189,7 +223,7 @@ fn udp_and_unmatched_connects_are_untouched() {
         assert_eq!(hooked.sockets.stored(&client), None);
         assert_eq!(hooked.sockets.stored(&accepted), None);
         assert!(hooked.proxy.try_accept().is_none());
-        assert_eq!(counted("steered"), 0);
+        assert_eq!(counted("steered"), PROOF);
     });
 }
 

@@ -1,0 +1,70 @@
+//! Proves that connects are steered, by one that sends no packet.
+//!
+//! A socket in repair mode (`TCP_REPAIR`, made for moving connections between hosts) runs through `connect()`, the hooks
+//! included, and is connected without a word to the proxy. The destination that the hook leaves on it is the proof.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+
+use aya::maps::{Map, MapData, MapError, SkStorage};
+use culvert_redirector_common::names::SOCKETS_MAP;
+use culvert_redirector_common::{Endpoint, Role, SocketDst};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrIn6, connect, setsockopt, socket, sockopt,
+};
+
+use super::{Pins, cgroup};
+
+/// Any: all ports of a VIP are alike.
+const PORT: u16 = 9;
+
+/// What a proof came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Proof {
+    /// A connect of this process was steered.
+    Steered,
+    /// This process is not in the cgroup, or may not repair sockets: nothing is known.
+    NotPossible,
+}
+
+/// Hooks that are attached and do not steer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProofError {
+    #[error("open the map {SOCKETS_MAP}")]
+    OpenMap(#[source] MapError),
+    #[error("try to connect to the VIP {0}")]
+    Connect(SocketAddr, #[source] io::Error),
+    #[error(
+        "a connect to the VIP {0} was not steered; another program of the cgroup may have taken it: \
+         culvert-redirector status"
+    )]
+    NotSteered(SocketAddr),
+}
+
+/// Connects to `vip`, which is steered whether or not a node has it.
+pub(crate) fn prove(pins: &Pins, cgroup: &Path, vip: IpAddr) -> Result<Proof, ProofError> {
+    if !cgroup::has_us(cgroup) {
+        return Ok(Proof::NotPossible);
+    }
+    let vip = SocketAddr::new(vip, PORT);
+    let map = MapData::from_pin(pins.map(SOCKETS_MAP)).and_then(Map::from_map_data);
+    let sockets: SkStorage<MapData, SocketDst> = map.and_then(SkStorage::try_from).map_err(ProofError::OpenMap)?;
+    let failed = |error: nix::Error| ProofError::Connect(vip, error.into());
+    let family = if vip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let client = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).map_err(failed)?;
+    if setsockopt(&client, sockopt::TcpRepair, &1).is_err() {
+        return Ok(Proof::NotPossible);
+    }
+    dial(&client, vip).map_err(failed)?;
+    let stored = sockets.get(&client, 0).ok().and_then(|stored| stored.endpoint(Role::Client));
+    if stored == Some(Endpoint::from(vip)) { Ok(Proof::Steered) } else { Err(ProofError::NotSteered(vip)) }
+}
+
+fn dial(client: &OwnedFd, vip: SocketAddr) -> nix::Result<()> {
+    match vip {
+        SocketAddr::V4(v4) => connect(client.as_raw_fd(), &SockaddrIn::from(v4)),
+        SocketAddr::V6(v6) => connect(client.as_raw_fd(), &SockaddrIn6::from(v6)),
+    }
+}
