@@ -20,8 +20,10 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tower::ServiceExt;
 
+use crate::clock::UnixTime;
 use crate::enroll::{ClientAddr, Enroll, PeerChain};
 use crate::identity::{IdentityError, Purpose};
+use crate::log_budget::LogBudget;
 use crate::metrics::Metrics;
 use crate::original_dst::canonical;
 use crate::registry::Registry;
@@ -47,6 +49,7 @@ type Tls = TlsStream<ReadAhead<TcpStream>>;
 pub(crate) struct Agents {
     parts: Arc<Parts>,
     strangers: Strangers,
+    refusals: Arc<LogBudget>,
 }
 
 /// What the agent port needs.
@@ -94,7 +97,7 @@ impl AgentError {
 
 impl Agents {
     pub(crate) fn new(parts: Parts) -> Self {
-        Self { parts: Arc::new(parts), strangers: Strangers::default() }
+        Self { parts: Arc::new(parts), strangers: Strangers::default(), refusals: Arc::default() }
     }
 
     /// Serves one connection to its end.
@@ -108,7 +111,10 @@ impl Agents {
                 self.parts.metrics.agent_connection(error.reason());
             }
             Err(error) => {
-                tracing::warn!(client.addr = %client, reason = error.reason(), error = chain(&error), "agent connection");
+                if let Some(suppressed) = self.refusals.spend(UnixTime::now()) {
+                    let (reason, error) = (error.reason(), chain(&error));
+                    tracing::warn!(client.addr = %client, reason, error, suppressed, "agent connection");
+                }
                 self.parts.metrics.agent_connection(error.reason());
             }
         }

@@ -1,7 +1,7 @@
 //! `culvert.enroll.v1`: how an agent comes by its certificate, and by its next.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use culvert_tunnel::NodeName;
 use culvert_tunnel::proto::enroll::enroll_server::{Enroll as Service, EnrollServer};
@@ -14,6 +14,7 @@ use crate::authority::{CsrError, ProvenKey};
 use crate::clock::UnixTime;
 use crate::directory::Directory;
 use crate::identity::{IdentityError, Purpose};
+use crate::log_budget::LogBudget;
 use crate::tokens::{TokenError, TokenText, Tokens, TokensError};
 use crate::trust::{Trust, TrustError};
 
@@ -21,8 +22,6 @@ use crate::trust::{Trust, TrustError};
 const MAX_REQUEST_BYTES: usize = 16 << 10;
 /// Requests worked on at once: each costs a signature and a write to disk; more wait for their turn.
 const MAX_CONCURRENT: usize = 16;
-/// Refusals that are logged; the others are counted.
-const MAX_LINES_PER_SECOND: u32 = 10;
 
 /// The client's certificates as verified in the TLS handshake, the client's own first; empty if it showed none.
 #[derive(Clone, Debug, Default)]
@@ -152,33 +151,6 @@ impl Enroll {
             node: node.to_string(),
             server_name: self.trust.server_name().to_owned(),
         })
-    }
-}
-
-/// Lines that strangers may cause in the log: some for each second, then none.
-#[derive(Debug, Default)]
-struct LogBudget(Mutex<Spent>);
-
-#[derive(Debug, Default)]
-struct Spent {
-    second: UnixTime,
-    lines: u32,
-    suppressed: u64,
-}
-
-impl LogBudget {
-    /// Whether a line may be written now, and how many were not since the last one.
-    fn spend(&self, now: UnixTime) -> Option<u64> {
-        let mut spent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if spent.second != now {
-            (spent.second, spent.lines) = (now, 0);
-        }
-        if spent.lines == MAX_LINES_PER_SECOND {
-            spent.suppressed += 1;
-            return None;
-        }
-        spent.lines += 1;
-        Some(std::mem::take(&mut spent.suppressed))
     }
 }
 

@@ -18,6 +18,7 @@ mod intercept;
 mod listen;
 mod local_grpc;
 mod local_socket;
+mod log_budget;
 mod metrics;
 mod original_dst;
 mod registry;

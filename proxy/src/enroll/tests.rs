@@ -148,13 +148,6 @@ async fn a_token_of_a_node_that_is_gone_is_refused_and_not_used_up() {
     site.join(&token, csr(&pair)).await.unwrap();
 }
 
-#[test]
-fn strangers_cannot_flood_the_log() {
-    let (budget, now) = (LogBudget::default(), UnixTime::from_seconds(1));
-    assert_eq!((0..100).filter_map(|_| budget.spend(now)).count(), 10);
-    assert_eq!(budget.spend(UnixTime::from_seconds(2)), Some(90));
-}
-
 #[tokio::test]
 async fn a_certificate_is_renewed_for_a_new_key_until_the_node_is_removed() {
     let site = Site::new();
