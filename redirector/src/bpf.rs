@@ -11,7 +11,7 @@ mod sys;
 mod tables;
 
 pub(crate) use cgroup::CgroupError;
-pub(crate) use hooks::{Hook, HookChange, HookError, Hooks};
+pub(crate) use hooks::{Hook, HookChange, HookError, Hooks, Surroundings};
 pub(crate) use pins::{PinError, Pins};
 pub(crate) use proof::{Proof, ProofError, prove};
 pub(crate) use tables::{KernelConfig, Tables, TablesError, kernel_config};

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::bpf::{Hook, Pins, Tables};
+use crate::bpf::{Hook, Pins, Surroundings, Tables};
 use crate::directory::Saved;
 use crate::kernel::now_ns;
 use crate::nft::{self, NftError};
@@ -35,12 +35,28 @@ fn hooks(out: &mut String, pins: &Pins) -> Result<()> {
             (Some(link), Some(program), Some(0)) => {
                 format!("link {link}, program {program}: its cgroup is gone; restart the redirector")
             }
-            (Some(link), Some(program), Some(cgroup)) => format!("link {link}, program {program}, cgroup {cgroup}"),
+            (Some(link), Some(program), Some(cgroup)) => {
+                let around = hook.surroundings().map_or_else(|| cgroup.to_string(), |found| surroundings(&found));
+                format!("link {link}, program {program}, cgroup {around}")
+            }
             _ => "not attached".to_owned(),
         };
         line(out, hook.program, &text)?;
     }
     Ok(())
+}
+
+/// The cgroup, and the programs of others that may refuse or change what ours did.
+fn surroundings(found: &Surroundings) -> String {
+    let Surroundings { cgroup, before, after } = found;
+    let others = |when: &str, ids: &[u32]| match ids {
+        [] => String::new(),
+        ids => format!(
+            "; {when} it runs program {} (bpftool prog show id N)",
+            ids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+        ),
+    };
+    format!("{}{}{}", cgroup.display(), others("before", before), others("after", after))
 }
 
 fn tables(out: &mut String, pins: &Pins) -> Result<()> {

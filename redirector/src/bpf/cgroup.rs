@@ -61,6 +61,21 @@ pub(super) fn has_us(cgroup: &Path) -> bool {
     cgroup2_mounts(&read("/proc/self/mountinfo")).iter().any(above_us)
 }
 
+/// The directory of the cgroup with this id; none if it is gone, or not to be seen from here.
+pub(super) fn path_of(id: u64) -> Option<PathBuf> {
+    let mut left = cgroup2_mounts(&std::fs::read_to_string("/proc/self/mountinfo").ok()?);
+    while let Some(directory) = left.pop() {
+        if cgroup_id(&directory).ok() == Some(id) {
+            return Some(directory);
+        }
+        let entries = std::fs::read_dir(&directory).into_iter().flatten().flatten();
+        left.extend(
+            entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()),
+        );
+    }
+    None
+}
+
 fn is_real_root(mount: &Path) -> bool {
     // The root alone has no type.
     std::fs::metadata(mount).is_ok_and(|metadata| metadata.ino() == ROOT_INODE) && !mount.join("cgroup.type").exists()

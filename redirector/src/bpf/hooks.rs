@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::compatible::Shape;
 use super::pins::cgroup_id;
-use super::sys::{LinkInfo, link_info, open_link, update_link};
+use super::sys::{LinkInfo, attached_programs, link_info, open_link, update_link};
 use super::{CgroupError, PinError, Pins, cgroup, object};
 
 /// The programs, loaded and with all maps pinned, but not necessarily attached.
@@ -25,13 +25,25 @@ pub(crate) struct Hooks {
 }
 
 /// One attached program, as the kernel has it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Hook {
     pub(crate) program: &'static str,
     /// Missing: not attached.
     pub(crate) link: Option<u32>,
     pub(crate) program_id: Option<u32>,
     pub(crate) cgroup_id: Option<u64>,
+    /// The kernel's number of the place where programs of its kind are attached.
+    #[serde(skip)]
+    pub(crate) attach_type: u32,
+}
+
+/// What surrounds an attached program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Surroundings {
+    pub(crate) cgroup: PathBuf,
+    /// Other programs in the same place, by id, in the order in which they run: each may refuse or change what ours did.
+    pub(crate) before: Vec<u32>,
+    pub(crate) after: Vec<u32>,
 }
 
 /// How a program came to be attached.
@@ -179,17 +191,25 @@ impl Hook {
         self.cgroup_id.is_some_and(|id| id != 0)
     }
 
+    /// The cgroup and who else is there; none if it cannot be found from here.
+    pub(crate) fn surroundings(&self) -> Option<Surroundings> {
+        let cgroup = cgroup::path_of(self.cgroup_id.filter(|id| *id != 0)?)?;
+        let programs = attached_programs(&File::open(&cgroup).ok()?, self.attach_type).ok()?;
+        let ours = programs.iter().position(|id| Some(*id) == self.program_id)?;
+        Some(Surroundings { cgroup, before: programs[..ours].to_vec(), after: programs[ours + 1..].to_vec() })
+    }
+
     fn read(pins: &Pins, program: &'static str) -> Result<Self, HookError> {
         let path = pins.link(program);
-        let none = Self { program, link: None, program_id: None, cgroup_id: None };
+        let none = Self { program, ..Self::default() };
         let link = match open_link(&path) {
             Ok(link) => link,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(none),
             Err(source) => return Err(HookError::link("open the pinned link", &path)(source)),
         };
-        let LinkInfo { id, program: program_id, cgroup } =
+        let LinkInfo { id, program: program_id, cgroup: cgroup_id, attach_type } =
             link_info(&link).map_err(|source| HookError::Link { call: "read the pinned link", path, source })?;
-        Ok(Self { program, link: Some(id), program_id: Some(program_id), cgroup_id: Some(cgroup) })
+        Ok(Self { link: Some(id), program_id: Some(program_id), cgroup_id: Some(cgroup_id), attach_type, ..none })
     }
 }
 

@@ -1,6 +1,7 @@
 //! The few `bpf()` commands that aya 0.14 keeps to itself. All of the redirector's `unsafe` code.
 
 use std::ffi::CString;
+use std::fs::File;
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -12,6 +13,7 @@ use nix::libc;
 /// `enum bpf_cmd` of linux/bpf.h.
 const BPF_OBJ_GET: libc::c_long = 7;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
+const BPF_PROG_QUERY: libc::c_long = 16;
 const BPF_LINK_UPDATE: libc::c_long = 29;
 
 /// `struct { ... } /* BPF_OBJ_* */` of `union bpf_attr`.
@@ -39,6 +41,18 @@ struct LinkUpdate {
     old_prog_fd: u32,
 }
 
+/// `struct { ... } query`, as far as cgroups go.
+#[repr(C)]
+struct ProgQuery {
+    target_fd: u32,
+    attach_type: u32,
+    query_flags: u32,
+    attach_flags: u32,
+    prog_ids: u64,
+    prog_cnt: u32,
+    padding: u32,
+}
+
 /// The start of `struct bpf_link_info`, as far as cgroup links go.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -61,13 +75,15 @@ pub(super) struct LinkInfo {
     pub(super) program: u32,
     /// The cgroup that it is attached to; 0 when that is gone.
     pub(super) cgroup: u64,
+    /// `enum bpf_attach_type`: where in the kernel it is attached.
+    pub(super) attach_type: u32,
 }
 
 /// Opens a pinned link.
 pub(super) fn open_link(pin: &Path) -> io::Result<OwnedFd> {
     let path = CString::new(pin.as_os_str().as_bytes())?;
-    let attr = ObjGet { pathname: path.as_ptr() as u64, bpf_fd: 0, file_flags: 0 };
-    let fd = bpf(BPF_OBJ_GET, &attr)?;
+    let mut attr = ObjGet { pathname: path.as_ptr() as u64, bpf_fd: 0, file_flags: 0 };
+    let fd = bpf(BPF_OBJ_GET, &mut attr)?;
     let fd = RawFd::try_from(fd).map_err(io::Error::other)?;
     // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
@@ -75,35 +91,52 @@ pub(super) fn open_link(pin: &Path) -> io::Result<OwnedFd> {
 
 /// Makes a link run another program, without a moment in which it runs none.
 pub(super) fn update_link(link: &OwnedFd, program: &impl AsFd) -> io::Result<()> {
-    let attr = LinkUpdate {
+    let mut attr = LinkUpdate {
         link_fd: number(link.as_raw_fd())?,
         new_prog_fd: number(program.as_fd().as_raw_fd())?,
         flags: 0,
         old_prog_fd: 0,
     };
-    bpf(BPF_LINK_UPDATE, &attr).map(|_zero| ())
+    bpf(BPF_LINK_UPDATE, &mut attr).map(|_zero| ())
 }
 
 /// Asks what a link is.
 pub(super) fn link_info(link: &OwnedFd) -> io::Result<LinkInfo> {
     // SAFETY: integers only, for which zero is a value.
     let mut info: RawLinkInfo = unsafe { zeroed() };
-    let attr = InfoByFd {
+    let mut attr = InfoByFd {
         bpf_fd: number(link.as_raw_fd())?,
         info_len: u32::try_from(size_of::<RawLinkInfo>()).map_err(io::Error::other)?,
         info: (&raw mut info) as u64,
     };
-    bpf(BPF_OBJ_GET_INFO_BY_FD, &attr)?;
-    Ok(LinkInfo { id: info.id, program: info.prog_id, cgroup: info.cgroup_id })
+    bpf(BPF_OBJ_GET_INFO_BY_FD, &mut attr)?;
+    Ok(LinkInfo { id: info.id, program: info.prog_id, cgroup: info.cgroup_id, attach_type: info.attach_type })
+}
+
+/// The ids of the programs that are attached to a cgroup itself, in the order in which they run.
+pub(super) fn attached_programs(cgroup: &File, attach_type: u32) -> io::Result<Vec<u32>> {
+    // The kernel allows no more on one cgroup (BPF_CGROUP_MAX_PROGS).
+    let mut ids = [0_u32; 64];
+    let mut attr = ProgQuery {
+        target_fd: number(cgroup.as_raw_fd())?,
+        attach_type,
+        query_flags: 0,
+        attach_flags: 0,
+        prog_ids: ids.as_mut_ptr() as u64,
+        prog_cnt: 64,
+        padding: 0,
+    };
+    bpf(BPF_PROG_QUERY, &mut attr)?;
+    Ok(ids.into_iter().take(usize::try_from(attr.prog_cnt).unwrap_or(usize::MAX)).collect())
 }
 
 fn number(fd: RawFd) -> io::Result<u32> {
     u32::try_from(fd).map_err(io::Error::other)
 }
 
-fn bpf<T>(command: libc::c_long, attr: &T) -> io::Result<libc::c_long> {
+fn bpf<T>(command: libc::c_long, attr: &mut T) -> io::Result<libc::c_long> {
     // SAFETY: `attr` is one of the kernel's attribute structures, of the given size; the kernel takes what is missing of the
     // union as zero, and the pointers in it outlive the call.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attr), size_of::<T>()) };
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), size_of::<T>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

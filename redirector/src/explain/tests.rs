@@ -83,7 +83,7 @@ fn the_directory_says_whose_address_it_is() {
 
 #[test]
 fn a_detached_hook_steers_only_the_other_family() {
-    let hook = |program, cgroup| Hook { program, link: Some(1), program_id: Some(2), cgroup_id: Some(cgroup) };
+    let hook = |program, cgroup| Hook { program, link: Some(1), cgroup_id: Some(cgroup), ..Hook::default() };
     let hooks = [hook(SOCKOPS, 1), hook(CONNECT4, 0), hook(CONNECT6, 1)];
     assert_eq!(attachment(&hooks, "10.0.3.7:9100".parse().unwrap()), Attachment::Detached);
     assert_eq!(attachment(&hooks, "[fd00::7]:9100".parse().unwrap()), Attachment::Attached);

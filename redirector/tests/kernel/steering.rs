@@ -74,6 +74,9 @@ fn a_redirector_whose_connects_another_program_refuses_is_not_ready() {
         sh(&format!("mount -t bpf bpf {}", world.bpffs().display()));
         let redirector = Redirector::start_unready(world, &flags);
         eventually("the cause", || get("/readyz").filter(|text| text.contains("hooks: try to connect to the VIP")));
+        let status = run(world, &["status"]);
+        let cgroup = format!("cgroup {}; before it runs program ", world.cgroup().display());
+        assert!(status.lines().any(|line| line.starts_with("cv_connect4") && line.contains(&cgroup)), "{status}");
         for link in others {
             sh(&format!("bpftool link detach id {link}"));
         }
