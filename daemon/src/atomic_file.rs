@@ -1,26 +1,38 @@
 //! Files that survive a crash in the middle of writing them.
 
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 /// Replaces `path` by `contents` with the permission bits `mode` (such as `0o600`): after a crash the file is the old one
-/// or the new one, never a part. Missing parent directories are made, mode 0700.
+/// or the new one, never a part. Missing parent directories are made, mode 0700. One writer a file: what a crash leaves beside
+/// it, as `.NAME.new`, the next write replaces.
 ///
 /// # Errors
-/// Any of the file system, the temporary file in the same directory being removed.
+/// Any of the file system, the new file being removed.
 pub fn write_atomic(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !directory.exists() {
         std::fs::create_dir_all(directory)?;
-        std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o700))?;
+        std::fs::set_permissions(directory, Permissions::from_mode(0o700))?;
     }
-    let mut file = tempfile::Builder::new().prefix(".culvert-").tempfile_in(directory)?;
-    file.as_file().set_permissions(std::fs::Permissions::from_mode(mode))?;
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_string_lossy();
+    let new = directory.join(format!(".{name}.new"));
+    let written = write(&new, contents, mode).and_then(|()| std::fs::rename(&new, path));
+    if written.is_err() {
+        // The first error counts; what cannot be removed is replaced by the next write.
+        std::fs::remove_file(&new).ok();
+    }
+    written?;
+    File::open(directory)?.sync_all()
+}
+
+fn write(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(path)?;
+    file.set_permissions(Permissions::from_mode(mode))?;
     file.write_all(contents)?;
-    file.as_file().sync_all()?;
-    file.persist(path)?;
-    std::fs::File::open(directory)?.sync_all()
+    file.sync_all()
 }
 
 #[cfg(test)]
@@ -32,6 +44,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("made/secret");
         write_atomic(&path, b"old and longer", 0o600).unwrap();
+        std::fs::write(path.with_file_name(".secret.new"), "left by a crash").unwrap();
         write_atomic(&path, b"new", 0o600).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"new");
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
