@@ -22,7 +22,7 @@ use world::World;
 /// What to measure, and how long.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Measure only rows whose names contain this, such as bulk_up_8 or ping; repeat it for more
+    /// Measure only the row of this name, or all rows whose names contain it if none is called so; repeat it for more
     #[arg(long, value_name = "ROW")]
     only: Vec<String>,
     /// One short round, to see that everything works; its numbers say little
@@ -47,7 +47,7 @@ pub struct Args {
 /// # Errors
 /// If something cannot be built or started, and, once everything else has been measured, if a path failed.
 pub fn run(args: &Args) -> Result<()> {
-    let jobs: Vec<Job> = plan::jobs().into_iter().filter(|job| job.is_among(&args.only)).collect();
+    let jobs = plan::chosen(&args.only);
     if args.list {
         jobs.iter().flat_map(Job::rows).for_each(|row| println!("{:<32} {}", row.name, row.unit));
         return Ok(());
@@ -81,7 +81,7 @@ fn measure(lab: &Lab, programs: &Path, jobs: &[Job], args: &Args) -> Result<Repo
     let mut report = Report::new(jobs);
     for round in 1..=rounds {
         progress::say(&format!("==> round {round} of {rounds}"));
-        for job in jobs.iter().filter(|job| round == 1 || !job.is_once()) {
+        for job in jobs.iter().filter(|job| round == 1 || !job.is_of_memory()) {
             for path in job.paths() {
                 interrupt::check()?;
                 world.check()?;

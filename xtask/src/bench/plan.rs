@@ -99,6 +99,8 @@ pub(super) enum Work {
     NewConnections,
     /// One bulk stream down, beside readers that do not read.
     Neighbour { stalled: usize },
+    /// What the proxy holds for readers that do not read.
+    StalledReaders,
     /// Streams that do nothing.
     IdleStreams,
     /// Tunnels that carry nothing.
@@ -121,7 +123,7 @@ impl Pace {
     pub(super) fn time(self) -> Duration {
         match self {
             Self::Quick => Duration::from_millis(500),
-            Self::Full => Duration::from_secs(2),
+            Self::Full => Duration::from_secs(1),
         }
     }
 }
@@ -144,10 +146,13 @@ pub(super) struct Job {
     pub(super) distance: Distance,
 }
 
+/// Readers that do not read, where their memory is measured.
+pub(super) const STALLED: usize = 100;
+
 /// All jobs. Memory comes first: a program that has moved bulk keeps memory that would hide what an idle stream takes.
 pub(super) fn jobs() -> Vec<Job> {
     let near = |work| Job { work, distance: Distance::Near };
-    let mut jobs = vec![near(Work::IdleStreams), near(Work::IdleTunnels)];
+    let mut jobs = vec![near(Work::IdleStreams), near(Work::IdleTunnels), near(Work::StalledReaders)];
     let bulk = [1, 8, 64]
         .into_iter()
         .flat_map(|streams| [Direction::Up, Direction::Down].map(|direction| Work::Bulk { direction, streams }));
@@ -164,15 +169,20 @@ pub(super) fn jobs() -> Vec<Job> {
     jobs
 }
 
+/// The jobs that find the rows of these names, or, where a name is no row's, all rows whose names contain it; all jobs if no
+/// name is given.
+pub(super) fn chosen(only: &[String]) -> Vec<Job> {
+    let jobs = jobs();
+    let is_row = |name: &String| jobs.iter().flat_map(Job::rows).any(|row| row.name == *name);
+    let (exact, parts): (Vec<&String>, Vec<&String>) = only.iter().partition(|name| is_row(name));
+    let is_wanted = |row: Row| exact.contains(&&row.name) || parts.iter().any(|part| row.name.contains(part.as_str()));
+    jobs.iter().copied().filter(|job| only.is_empty() || job.rows().into_iter().any(is_wanted)).collect()
+}
+
 impl Job {
     /// Short, for the person watching.
     pub(super) fn name(&self) -> String {
         self.rows().swap_remove(0).name
-    }
-
-    /// Whether one of its rows is wanted; all are if none is named.
-    pub(super) fn is_among(&self, only: &[String]) -> bool {
-        only.is_empty() || self.rows().iter().any(|row| only.iter().any(|name| row.name.contains(name)))
     }
 
     /// Whether it needs a long link.
@@ -180,16 +190,16 @@ impl Job {
         self.distance != Distance::Near
     }
 
-    /// Whether a second round could not find the same: memory that was used is kept.
-    pub(super) fn is_once(&self) -> bool {
-        matches!(self.work, Work::IdleStreams | Work::IdleTunnels)
+    /// Whether it counts memory: once, with programs that have done nothing before, as memory that was used is kept.
+    pub(super) fn is_of_memory(&self) -> bool {
+        matches!(self.work, Work::IdleStreams | Work::IdleTunnels | Work::StalledReaders)
     }
 
     /// What it is run on.
     pub(super) fn paths(&self) -> &'static [Path] {
         match self.work {
             Work::IdleStreams => RELAYED,
-            Work::IdleTunnels => &[Path::Connect],
+            Work::IdleTunnels | Work::StalledReaders => &[Path::Connect],
             Work::ConnectCost { .. } => STEERED,
             Work::Dns => &[Path::Redirector],
             Work::Bulk { .. } | Work::Ping { .. } if self.is_far() => FAR,
@@ -221,10 +231,10 @@ impl Job {
             Work::Neighbour { stalled } => vec![
                 row(format!("neighbour_{stalled}"), "GiB/s", "gib_per_second", Path::TlsRelay),
                 row(format!("neighbour_share_{stalled}"), "of alone", "share", Path::TlsRelay),
-                row(format!("memory_stalled_{stalled}"), "MiB", "mib", Path::TlsRelay),
             ],
             Work::IdleStreams => vec![row("memory_idle_stream".into(), "kB", "kb_per_stream", Path::TlsRelay)],
             Work::IdleTunnels => vec![row("memory_idle_tunnel".into(), "kB", "kb_per_tunnel", Path::Connect)],
+            Work::StalledReaders => vec![row(format!("memory_stalled_{STALLED}"), "MiB", "mib", Path::Connect)],
             Work::ConnectCost { destinations } => {
                 vec![row(format!("connect_cost_{destinations}"), "us", "p50_us", Path::InterceptEbpf)]
             }
@@ -253,10 +263,11 @@ mod tests {
 
     #[test]
     fn a_name_chooses_the_jobs_that_find_it() {
-        let chosen = |only: &str| jobs().iter().filter(|job| job.is_among(&[only.to_owned()])).count();
-        assert_eq!(chosen("new_connections"), 1);
-        assert_eq!(chosen("cpu_up_8"), 3, "near and over both links");
-        assert_eq!(chosen("nothing"), 0);
+        let count = |only: &str| chosen(&[only.to_owned()]).len();
+        assert_eq!(count("cpu_up_8"), 1, "the row of that name, not those over long links");
+        assert_eq!(count("rtt20"), 10, "all whose names contain it");
+        assert_eq!(count("nothing"), 0);
+        assert_eq!(chosen(&[]).len(), jobs().len());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use anyhow::Result;
 
-use super::plan::{Job, Pace, Path, Work};
+use super::plan::{Job, Pace, Path, STALLED, Work};
 use super::report::Figures;
 use super::world::World;
 
@@ -20,6 +20,9 @@ const CONNECTS: usize = 5_000;
 /// What the job found on that path.
 pub(super) fn run(world: &mut World<'_>, job: &Job, path: Path, pace: Pace) -> Result<Figures> {
     let seconds = pace.time().as_secs_f64();
+    if job.is_of_memory() {
+        world.start_afresh()?;
+    }
     match job.work {
         Work::IdleTunnels => world.idle_tunnels(),
         Work::ConnectCost { destinations } => {
@@ -31,7 +34,12 @@ pub(super) fn run(world: &mut World<'_>, job: &Job, path: Path, pace: Pace) -> R
             let server = world.dns();
             world.load(path).run(&format!("dns {server} {} {QUERIES} {seconds}", World::DNS_NAME))
         }
-        Work::Bulk { .. } | Work::Ping { .. } | Work::NewConnections | Work::Neighbour { .. } | Work::IdleStreams => {
+        Work::Bulk { .. }
+        | Work::Ping { .. }
+        | Work::NewConnections
+        | Work::Neighbour { .. }
+        | Work::StalledReaders
+        | Work::IdleStreams => {
             let route = world.route(path, job.distance)?;
             let (way, pids) = (&route.way, pid_options(&route.pids));
             let line = match job.work {
@@ -40,7 +48,9 @@ pub(super) fn run(world: &mut World<'_>, job: &Job, path: Path, pace: Pace) -> R
                 }
                 Work::Ping { connections, bulk } => format!("ping {way} {connections} {bulk} {seconds}"),
                 Work::NewConnections => format!("connects {way} {AT_ONCE} {seconds}"),
-                Work::Neighbour { stalled } => format!("neighbour {way} {stalled} {seconds}{pids}"),
+                Work::Neighbour { stalled } => format!("neighbour {way} {stalled} {seconds}"),
+                // The first is the proxy.
+                Work::StalledReaders => format!("stalled {way} {STALLED}{}", pid_options(&route.pids[..1])),
                 Work::IdleStreams | Work::IdleTunnels | Work::ConnectCost { .. } | Work::Dns => {
                     format!("idle {way} {IDLE_STREAMS}{pids}")
                 }

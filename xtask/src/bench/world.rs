@@ -100,6 +100,11 @@ impl<'lab> World<'lab> {
         })
     }
 
+    /// Starts the proxy and the agent anew: they keep memory that they have used.
+    pub(super) fn start_afresh(&mut self) -> Result<()> {
+        self.culvert.start_afresh()
+    }
+
     /// What a tunnel takes on the proxy.
     pub(super) fn idle_tunnels(&mut self) -> Result<Figures> {
         self.culvert.idle_tunnels()

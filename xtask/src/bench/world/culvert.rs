@@ -32,13 +32,8 @@ pub(super) struct Culvert<'lab> {
 impl<'lab> Culvert<'lab> {
     pub(super) fn start(starter: Starter<'lab>) -> Result<Self> {
         let file = |name: &str| starter.cloud.file(name).display().to_string();
-        std::fs::write(starter.cloud.file("nodes.toml"), "").context("write the directory file")?;
-        let mut command = starter.command("culvert-proxy");
-        command.args(["--log", "warn", "--advertise", &local(PROXY), "--state-dir", &file("proxy")]);
-        for socket in ["connect", "directory", "control"] {
-            command.args([format!("--{socket}-socket"), file(&format!("{socket}.sock"))]);
-        }
-        let proxy = starter.cloud.start_process("proxy", command.args(["--directory", &file("nodes.toml")]))?;
+        std::fs::write(starter.cloud.file("nodes.toml"), directory(0)).context("write the directory file")?;
+        let proxy = start_proxy(&starter)?;
         let mut command = starter.command("culvert-redirector");
         command.arg("--cgroup").arg(starter.cloud.cgroup()).args(["--directory-socket", &file("directory.sock")]);
         command.args(["--state-dir", &file("redirector"), "--dns-client", "203.0.113.1/32"]);
@@ -48,6 +43,15 @@ impl<'lab> Culvert<'lab> {
         culvert.add_agent("near", PROXY, 2)?;
         culvert.wait_ready(REDIRECTOR_ADMIN)?;
         Ok(culvert)
+    }
+
+    /// Starts the proxy and the agent nearby anew.
+    pub(super) fn start_afresh(&mut self) -> Result<()> {
+        self.proxy.kill()?;
+        self.agents.remove("near");
+        self.proxy = start_proxy(&self.starter)?;
+        self.wait_ready(PROXY_ADMIN)?;
+        self.start_agent("near", PROXY, 2)
     }
 
     fn wait_ready(&mut self, admin: u16) -> Result<()> {
@@ -73,9 +77,13 @@ impl<'lab> Culvert<'lab> {
         let printed = self.starter.output("culvert-proxy", &words(&create))?.replace("\\\n", " ");
         let (_, join) = printed.split_once("culvert-agent ").context("no join command")?;
         let mut join: Vec<String> = join.split_whitespace().map(str::to_owned).collect();
-        let state = file(&format!("agent-{node}"));
-        join.extend(["--state-dir".to_owned(), state.clone()]);
+        join.extend(["--state-dir".to_owned(), file(&format!("agent-{node}"))]);
         self.starter.output("culvert-agent", &join)?;
+        self.start_agent(node, port, tunnels)
+    }
+
+    fn start_agent(&mut self, node: &str, port: u16, tunnels: usize) -> Result<()> {
+        let state = self.starter.cloud.file(&format!("agent-{node}")).display().to_string();
         let run = format!(
             "--log warn --state-dir {state} --proxy {} --tunnels {tunnels} --port {},{} --admin-listen 127.0.0.1:0",
             local(port),
@@ -83,7 +91,7 @@ impl<'lab> Culvert<'lab> {
             BACKENDS[1]
         );
         let mut command = self.starter.command("culvert-agent");
-        let agent = self.starter.cloud.start_process(&format!("agent-{node}"), command.args(words(&run)))?;
+        let agent = self.starter.cloud.start_process(&format!("agent-{node}"), command.args(run.split(' ')))?;
         self.agents.insert(node.to_owned(), agent);
         wait::until(&format!("{node} has its tunnels"), START_TIME, || {
             self.agents.get_mut(node).context("no agent")?.check()?;
@@ -154,6 +162,16 @@ impl<'lab> Culvert<'lab> {
     }
 }
 
+fn start_proxy(starter: &Starter<'_>) -> Result<Process> {
+    let file = |name: &str| starter.cloud.file(name).display().to_string();
+    let mut command = starter.command("culvert-proxy");
+    command.args(["--log", "warn", "--advertise", &local(PROXY), "--state-dir", &file("proxy")]);
+    for socket in ["connect", "directory", "control"] {
+        command.args([format!("--{socket}-socket"), file(&format!("{socket}.sock"))]);
+    }
+    starter.cloud.start_process("proxy", command.args(["--directory", &file("nodes.toml")]))
+}
+
 fn resident(process: &Process) -> Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", process.pid()))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
@@ -163,7 +181,7 @@ fn resident(process: &Process) -> Result<u64> {
 /// A directory file with that many destinations.
 fn directory(count: usize) -> String {
     let [addresses, ports] = NODE_DESTINATIONS;
-    let mut text = String::new();
+    let mut text = "[nodes]\n".to_owned();
     for node in 0..count / (addresses * ports) {
         let list: Vec<String> =
             (0..addresses).map(|last| format!("\"10.{}.{}.{last}\"", node / 256, node % 256)).collect();
@@ -180,7 +198,7 @@ mod tests {
 
     #[test]
     fn the_directory_file_has_as_many_destinations_as_asked_for() {
-        assert_eq!(directory(0), "");
+        assert_eq!(directory(0), "[nodes]\n");
         let text = directory(1000);
         assert_eq!(text.matches("[nodes.").count(), 2);
         assert!(text.contains("\"10.0.1.9\"") && text.contains("20049]"), "{text}");

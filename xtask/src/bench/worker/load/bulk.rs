@@ -103,22 +103,34 @@ pub(super) fn run(
     Ok(figures)
 }
 
-/// One stream down beside connections whose data nobody reads, and the memory that these take on the way.
-pub(super) fn neighbour(way: &Way, stalled: usize, seconds: f64, pids: &[u32], backend: &Backend) -> Result<Figures> {
-    let before = resident(pids)?;
+/// One stream down, alone and then beside connections whose data nobody reads.
+pub(super) fn neighbour(way: &Way, stalled: usize, seconds: f64, backend: &Backend) -> Result<Figures> {
     let alone = rate(run(way, Direction::Down, 1, seconds, &[], backend)?);
+    let readers = stall(way, stalled)?;
+    let beside = rate(run(way, Direction::Down, 1, seconds, &[], backend)?);
+    readers.iter().for_each(Stream::end);
+    Ok(vec![("gib_per_second", beside), ("share", beside / alone)])
+}
+
+/// What connections whose data nobody reads take in the memory of processes.
+pub(super) fn stalled(way: &Way, stalled: usize, pids: &[u32]) -> Result<Figures> {
+    let before = resident(pids)?;
+    let readers = stall(way, stalled)?;
+    let taken = resident(pids)?.saturating_sub(before) as f64;
+    readers.iter().for_each(Stream::end);
+    Ok(vec![("mib", taken / (1 << 20) as f64)])
+}
+
+/// Connections that do not read, once all windows on the way have filled up.
+fn stall(way: &Way, count: usize) -> Result<Vec<Stream>> {
     let mut readers = Vec::new();
-    for _ in 0..stalled {
+    for _ in 0..count {
         let mut reader = way.connect()?;
         reader.write_all(&[SOURCE])?;
         readers.push(reader);
     }
-    // All windows on the way fill up.
-    sleep(WARM_UP * 2);
-    let beside = rate(run(way, Direction::Down, 1, seconds, &[], backend)?);
-    let taken = resident(pids)?.saturating_sub(before) as f64;
-    readers.iter().for_each(Stream::end);
-    Ok(vec![("gib_per_second", beside), ("share", beside / alone), ("mib", taken / (1 << 20) as f64)])
+    sleep(WARM_UP * 4);
+    Ok(readers)
 }
 
 fn rate(figures: Figures) -> f64 {

@@ -41,10 +41,11 @@ pub(super) enum Job {
     /// Connects, pings once and closes, over and over
     Connects { way: Way, at_once: usize, seconds: f64 },
     /// One bulk stream down, alone and then beside connections with data that nobody reads
-    Neighbour {
+    Neighbour { way: Way, stalled: usize, seconds: f64 },
+    /// Connections with data that nobody reads
+    Stalled {
         way: Way,
-        stalled: usize,
-        seconds: f64,
+        count: usize,
         #[arg(long)]
         pid: Vec<u32>,
     },
@@ -71,9 +72,10 @@ impl Job {
             Self::Bulk { way, direction, streams, seconds, pid } => {
                 bulk::run(&way, direction, streams, seconds, &pid, backend)
             }
-            Self::Ping { way, connections, bulk, seconds } => ping::run(&way, connections, bulk, seconds, backend),
+            Self::Ping { way, connections, bulk, seconds } => ping::run(&way, connections, bulk, seconds),
             Self::Connects { way, at_once, seconds } => connects::run(&way, at_once, seconds),
-            Self::Neighbour { way, stalled, seconds, pid } => bulk::neighbour(&way, stalled, seconds, &pid, backend),
+            Self::Neighbour { way, stalled, seconds } => bulk::neighbour(&way, stalled, seconds, backend),
+            Self::Stalled { way, count, pid } => bulk::stalled(&way, count, &pid),
             Self::Idle { way, streams, pid } => memory::idle(&way, streams, &pid),
             Self::ConnectCost { to, count } => connects::cost(to, count),
             Self::Dns { server, name, at_once, seconds } => dns::run(server, &name, at_once, seconds),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use super::Figures;
-use super::backend::{Backend, ECHO};
+use super::backend::ECHO;
 use super::bulk::Bulk;
 use super::job::Direction;
 use super::observed::percentile;
@@ -17,7 +17,7 @@ use super::way::{Stream, Way};
 /// Until threads run and bulk has filled what it can.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-pub(super) fn run(way: &Way, connections: usize, bulk: usize, seconds: f64, _backend: &Backend) -> Result<Figures> {
+pub(super) fn run(way: &Way, connections: usize, bulk: usize, seconds: f64) -> Result<Figures> {
     let mut streams = (0..connections).map(|_| open(way)).collect::<Result<Vec<_>>>()?;
     let directions = [Direction::Up, Direction::Down].into_iter().cycle().take(bulk);
     let bulk = Bulk::start(way, directions)?;
