@@ -24,7 +24,7 @@ use job::Job;
 /// What a client waits for at most.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long the connections of one job may take to end.
-const AFTERMATH: Duration = Duration::from_secs(10);
+const AFTERMATH: Duration = Duration::from_secs(5);
 
 /// Where the backend listens.
 #[derive(clap::Args)]
@@ -55,10 +55,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 fn answer(line: &str, backend: &Backend) -> Result<Figures> {
     let figures = Job::parse(line)?.run(backend);
-    // The next job must not meet what this one left.
+    // The next job must not meet what this one left. Under load even direct TCP loses an end now and then, until a probe finds out.
     let started = Instant::now();
     while backend.connections() > 0 {
-        ensure!(started.elapsed() < AFTERMATH, "{} connections did not end after the job", backend.connections());
+        if started.elapsed() > AFTERMATH {
+            eprintln!("    {} connections did not end after `{line}`: ended by force", backend.connections());
+            backend.end_all();
+        }
+        ensure!(started.elapsed() < AFTERMATH * 2, "{} connections do not end", backend.connections());
         std::thread::sleep(Duration::from_millis(5));
     }
     figures

@@ -1,9 +1,11 @@
 //! What the clients reach: the first byte that a client sends says what it wants.
 
+use std::collections::HashMap;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::ThreadId;
 
 use anyhow::{Context, Result};
 
@@ -25,7 +27,7 @@ pub(super) struct Backend(Arc<Shared>);
 struct Shared {
     listener: TcpListener,
     waiting: AtomicUsize,
-    connections: AtomicUsize,
+    connections: Mutex<HashMap<ThreadId, TcpStream>>,
     received: AtomicU64,
 }
 
@@ -40,7 +42,17 @@ impl Backend {
 
     /// Connections that are being served.
     pub(super) fn connections(&self) -> usize {
-        self.0.connections.load(Ordering::Relaxed)
+        self.connected(|connections| connections.len())
+    }
+
+    /// Ends what is left of a job.
+    pub(super) fn end_all(&self) {
+        // What has ended by itself meanwhile needs no end.
+        self.connected(|connections| connections.values().for_each(|client| drop(client.shutdown(Shutdown::Both))));
+    }
+
+    fn connected<T>(&self, change: impl FnOnce(&mut HashMap<ThreadId, TcpStream>) -> T) -> T {
+        change(&mut self.0.connections.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Bytes that were sent to sinks so far.
@@ -60,7 +72,6 @@ impl Backend {
     fn serve_in_turn(&self) {
         loop {
             let accepted = self.0.listener.accept();
-            self.0.connections.fetch_add(1, Ordering::Relaxed);
             if self.0.waiting.fetch_sub(1, Ordering::Relaxed) == 1
                 && let Err(error) = self.add_thread()
             {
@@ -69,13 +80,15 @@ impl Backend {
             let served = accepted.and_then(|(client, _)| self.serve(client));
             // Clients leave in the middle when a job is over.
             served.ok();
-            self.0.connections.fetch_sub(1, Ordering::Relaxed);
+            self.connected(|connections| connections.remove(&std::thread::current().id()));
             self.0.waiting.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     fn serve(&self, mut client: TcpStream) -> io::Result<()> {
         client.set_nodelay(true)?;
+        let handle = client.try_clone()?;
+        self.connected(|connections| connections.insert(std::thread::current().id(), handle));
         let mut wish = [0];
         client.read_exact(&mut wish)?;
         match wish[0] {
