@@ -89,6 +89,7 @@ fn what_is_logged_can_be_changed_while_a_program_runs() {
         let ended = |process: &Process| process.log().matches("stream ended").count();
         let before = (ended(&world.culvert.proxy), ended(world.culvert.agent(0)));
         world.check_greeting("edge-1", "edge-1")?;
+        world.wait_for_no_streams()?;
         for (place, port, _) in PROGRAMS {
             world.lab.site(place).http_put(port, "/debug/log", "info")?;
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use nix::sys::signal::Signal;
-use xtask::lab::culvert::{AGENT_ADMIN, Options, PROXY_ADMIN};
+use xtask::lab::culvert::Options;
 use xtask::lab::cut::Cut;
 use xtask::lab::place::Place;
 use xtask::lab::process::{Held, Process};
@@ -42,7 +42,7 @@ fn a_killed_agent_comes_back_and_the_proxy_leaks_nothing() {
         let held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "20"])?;
         held.expect("held")?;
         drop(held);
-        wait_for_no_streams(world)?;
+        world.wait_for_no_streams()?;
         let proxy = world.culvert.proxy.held()?;
         let held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "20"])?;
         held.expect("held")?;
@@ -51,7 +51,7 @@ fn a_killed_agent_comes_back_and_the_proxy_leaks_nothing() {
         world.culvert.start_agent(Place::Edge1)?;
         world.culvert.wait_online(Place::Edge1)?;
         world.wait_greeting("edge-1", RECOVERY)?;
-        wait_for_no_streams(world)?;
+        world.wait_for_no_streams()?;
         wait_within("the proxy", &world.culvert.proxy, proxy)
     });
 }
@@ -61,17 +61,6 @@ fn wait_within(who: &str, process: &Process, before: Held) -> Result<()> {
     wait::until(&format!("{who} holds no more than before"), RECOVERY, || {
         let now = process.held()?;
         ensure!(now.is_within(before), "{now:?}, before {before:?}");
-        Ok(())
-    })
-}
-
-/// Waits until neither end of the tunnels knows of a stream.
-fn wait_for_no_streams(world: &World<'_>) -> Result<()> {
-    wait::until("no stream is left", RECOVERY, || {
-        for (place, port) in [(Place::Cloud, PROXY_ADMIN), (Place::Edge1, AGENT_ADMIN)] {
-            let streams = world.lab.site(place).json(port, "/debug/streams")?;
-            ensure!(streams.as_array().is_some_and(Vec::is_empty), "{port}: {streams}");
-        }
         Ok(())
     })
 }
@@ -126,10 +115,10 @@ fn ended_connections_leave_no_file_thread_or_stream_behind() {
     world::with(EDGE, Options::default(), |world| {
         // Once before measuring: pools and caches fill.
         every_kind_of_end(world)?;
-        wait_for_no_streams(world)?;
+        world.wait_for_no_streams()?;
         let (proxy, agent) = (world.culvert.proxy.held()?, world.culvert.agent(0).held()?);
         every_kind_of_end(world)?;
-        wait_for_no_streams(world)?;
+        world.wait_for_no_streams()?;
         wait_within("the proxy", &world.culvert.proxy, proxy)?;
         wait_within("the agent", world.culvert.agent(0), agent)
     });

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use xtask::lab::culvert::{Culvert, Options, PROXY_ADMIN};
+use xtask::lab::culvert::{AGENT_ADMIN, Culvert, Options, PROXY_ADMIN};
 use xtask::lab::place::Place;
 use xtask::lab::process::Process;
 use xtask::lab::{Lab, LabName};
@@ -151,6 +151,17 @@ impl<'lab> World<'lab> {
         let node = nodes.as_array().and_then(|all| all.iter().find(|node| node["name"] == place.name()));
         let vip = node.and_then(|node| node[family].as_str()).with_context(|| format!("no {family} in {nodes}"))?;
         Ok(vip.parse()?)
+    }
+
+    /// Waits until neither end of edge-1's tunnels knows of a stream: all have been logged.
+    pub(crate) fn wait_for_no_streams(&self) -> Result<()> {
+        wait::until("no stream is left", Duration::from_secs(30), || {
+            for (place, port) in [(Place::Cloud, PROXY_ADMIN), (Place::Edge1, AGENT_ADMIN)] {
+                let streams = self.lab.site(place).json(port, "/debug/streams")?;
+                ensure!(streams.as_array().is_some_and(Vec::is_empty), "{port}: {streams}");
+            }
+            Ok(())
+        })
     }
 
     /// Waits until the proxy has written a line with all of these words.
