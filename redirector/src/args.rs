@@ -56,7 +56,7 @@ pub(crate) struct Args {
     #[arg(long, env = "CULVERT_ADMIN_LISTEN", default_value = "127.0.0.1:7419", value_name = "IP:PORT")]
     pub(crate) admin_listen: SocketAddr,
     /// What is logged, such as `info` or `info,culvert_redirector=debug`.
-    #[arg(long, env = "CULVERT_LOG", default_value = "info", value_name = "FILTER")]
+    #[arg(long, env = "CULVERT_LOG", default_value = "info,hickory_server=warn", value_name = "FILTER")]
     pub(crate) log: String,
     /// How log lines look: `text` or `json`.
     #[arg(long, env = "CULVERT_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
