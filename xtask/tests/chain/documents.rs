@@ -1,10 +1,13 @@
 //! Documents that operators rely on: `--help`, the README, and the demo.
 
 use std::collections::BTreeSet;
-use std::process::Command;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use xtask::workspace;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use xtask::{wait, workspace};
 
 use crate::world;
 
@@ -42,15 +45,63 @@ fn the_demo_passes_and_leaves_nothing() {
     if !world::may_run() {
         return;
     }
-    let done = Command::new(env!("CARGO_BIN_EXE_xtask")).arg("demo").output().expect("start the demo");
-    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-    assert!(done.status.success(), "the demo failed\n{out}\n{err}");
-    let namespaces = workspace::output(Command::new("ip").args(["netns", "list"])).expect("list namespaces");
-    assert!(!namespaces.contains("culvert-demo"), "{namespaces}");
-    assert!(!std::path::Path::new("/run/culvert-demo").exists(), "/run/culvert-demo is still there");
-    let cgroups = workspace::output(Command::new("find").args(["/sys/fs/cgroup", "-name", "culvert-demo"]))
-        .expect("find cgroups");
-    assert!(cgroups.is_empty(), "{cgroups}");
+    let (status, said) = demo(&mut demo_command()).expect("run the demo");
+    assert!(status.success(), "the demo failed\n{said}");
+    nothing_is_left().expect("afterwards");
+}
+
+#[test]
+fn a_demo_that_fails_says_why_and_leaves_nothing() {
+    if !world::may_run() {
+        return;
+    }
+    // The proxy refuses this and ends.
+    let (status, said) = demo(demo_command().env("CULVERT_VIP4_RANGE", "127.0.0.0/8")).expect("run the demo");
+    assert!(!status.success() && said.contains("127.0.0.0/8"), "{status}: {said}");
+    nothing_is_left().expect("afterwards");
+}
+
+#[test]
+fn a_held_demo_shows_prometheus_until_it_is_interrupted_and_leaves_nothing() {
+    if !world::may_run() {
+        return;
+    }
+    let mut command = demo_command();
+    command.args(["--hold", "--port", "19090"]).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("start the demo");
+    let shown = wait::until("Prometheus answers on this machine's loopback", Duration::from_secs(60), || {
+        let up =
+            workspace::output(Command::new("curl").args(["-sf", "http://127.0.0.1:19090/api/v1/query?query=sum(up)"]))?;
+        up.contains("\"4\"").then_some(()).context(up)
+    });
+    let pid = i32::try_from(child.id()).expect("a pid");
+    kill(Pid::from_raw(pid), Signal::SIGINT).expect("interrupt the demo");
+    let status = child.wait().expect("wait for the demo");
+    shown.expect("the demo");
+    assert!(status.success(), "{status}");
+    nothing_is_left().expect("afterwards");
+}
+
+fn demo_command() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    command.arg("demo");
+    command
+}
+
+fn demo(command: &mut Command) -> Result<(ExitStatus, String)> {
+    let done = command.output().context("start the demo")?;
+    Ok((done.status, format!("{}\n{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr))))
+}
+
+/// No namespace, file, cgroup or pin has the demo's name, and no process is in one.
+fn nothing_is_left() -> Result<()> {
+    let namespaces = workspace::output(Command::new("ip").args(["netns", "list"]))?;
+    ensure!(!namespaces.contains("culvert-demo"), "{namespaces}");
+    ensure!(!std::path::Path::new("/run/culvert-demo").exists(), "/run/culvert-demo is still there");
+    // Processes and hooks live in the cgroups; pins in mounts that are gone with their processes.
+    let cgroups = workspace::output(Command::new("find").args(["/sys/fs/cgroup", "-name", "culvert-demo"]))?;
+    ensure!(cgroups.is_empty(), "{cgroups}");
+    Ok(())
 }
 
 /// Every family that a program's `/metrics` names is in the README.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use nix::sys::signal::Signal;
-use xtask::lab::culvert::Options;
+use xtask::lab::culvert::{AGENT_ADMIN, Options};
 use xtask::lab::cut::Cut;
 use xtask::lab::place::Place;
 use xtask::lab::process::{Held, Process};
@@ -13,6 +13,9 @@ use xtask::{wait, workspace};
 use crate::world::{self, ECHO, FORBIDDEN, HASTY, SMALL_SOURCE, World};
 
 const EDGE: &[Place] = &[Place::Edge1];
+
+/// A dead peer is noticed within 20 s; looking takes a little longer.
+const NOTICED: Duration = Duration::from_secs(22);
 
 /// Back-off between attempts reaches a few seconds while the other end is away.
 const RECOVERY: Duration = Duration::from_secs(30);
@@ -159,7 +162,9 @@ fn a_cut_of_five_seconds_is_survived_by_the_same_tunnels() {
 fn a_cut_of_thirty_seconds_is_noticed_and_recovered_from() {
     world::with(EDGE, Options::default(), |world| {
         let cut = Cut::of(world.lab, Place::Edge1)?;
-        world.culvert.wait_offline(Place::Edge1, Duration::from_secs(22))?;
+        world.culvert.wait_offline(Place::Edge1, NOTICED)?;
+        // The agent's packets were lost from the same moment on.
+        world.wait_missing(Place::Edge1, AGENT_ADMIN, "tunnel: ")?;
         wait::throughout("the cut lasts", Duration::from_secs(10), || Ok(()))?;
         drop(cut);
         world.wait_greeting("edge-1", RECOVERY)

@@ -86,7 +86,7 @@ fn a_token_works_once() {
     world::with(EDGE, Options::default(), |world| {
         let join = world.culvert.create_token(Place::Edge2, &[])?;
         world.culvert.join(Place::Edge2, &join)?;
-        expect_no_join(world, Place::Edge3, &join, "used")
+        expect_refused_join(world, Place::Edge3, &join, "used")
     });
 }
 
@@ -112,7 +112,7 @@ fn a_wrong_token_is_refused() {
         let at = join.iter().position(|word| word == "--token").context("no --token")? + 1;
         let last = join[at].pop().context("an empty token")?;
         join[at].push(if last == 'a' { 'b' } else { 'a' });
-        expect_no_join(world, Place::Edge2, &join, "token")
+        expect_refused_join(world, Place::Edge2, &join, "token")
     });
 }
 
@@ -124,7 +124,7 @@ fn an_expired_token_is_refused() {
             let listed = workspace::output(&mut world.culvert.control(&["token", "list"]))?;
             listed.contains("expired").then_some(()).context(listed)
         })?;
-        expect_no_join(world, Place::Edge2, &join, "expired")
+        expect_refused_join(world, Place::Edge2, &join, "expired")
     });
 }
 
@@ -136,7 +136,7 @@ fn a_revoked_token_is_refused() {
         let line = listed.lines().find(|line| line.contains("edge-2")).with_context(|| listed.clone())?;
         let id = line.split_whitespace().next().context("no id")?;
         workspace::output(&mut world.culvert.control(&["token", "revoke", id]))?;
-        expect_no_join(world, Place::Edge2, &join, "token")
+        expect_refused_join(world, Place::Edge2, &join, "token")
     });
 }
 
@@ -147,6 +147,7 @@ fn a_token_of_another_proxy_is_refused_before_it_is_shown() {
         let at = join.iter().position(|word| word == "--ca-pin").context("no --ca-pin")? + 1;
         join[at] = format!("sha256:{}", "0".repeat(64));
         expect_no_join(world, Place::Edge2, &join, "pin")?;
+        ensure!(!world.culvert.proxy.log().contains("certificate refused"), "the proxy was asked");
         // The proxy never saw the token, so it still works.
         let tokens = workspace::output(&mut world.culvert.control(&["token", "list"]))?;
         ensure!(
@@ -170,6 +171,12 @@ fn a_removed_node_loses_its_tunnels_at_once_and_for_good() {
         })?;
         world.culvert.agent(0).check()
     });
+}
+
+/// No join, and the proxy says why, too.
+fn expect_refused_join(world: &World<'_>, place: Place, join: &[String], reason: &str) -> Result<()> {
+    expect_no_join(world, place, join, reason)?;
+    world.wait_proxy_log(&["WARN", "certificate refused", reason])
 }
 
 fn expect_no_join(world: &World<'_>, place: Place, join: &[String], reason: &str) -> Result<()> {
