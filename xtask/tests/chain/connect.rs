@@ -19,7 +19,7 @@ const EDGE: &[Place] = &[Place::Edge1];
 /// In every allow-list, and nobody listens there.
 const CLOSED: u16 = 10255;
 /// The same, and behind a [`BlackHole`] where a test makes one.
-const SWALLOWED: u16 = 10250;
+pub(crate) const SWALLOWED: u16 = 10250;
 
 #[test]
 fn names_addresses_and_vips_lead_to_the_node() {
@@ -149,22 +149,22 @@ fn a_client_with_no_certificate_or_with_an_agent_s_is_refused_over_tls() {
     });
 }
 
-const GREETING: &str = "hello from edge-1\n";
+pub(crate) const GREETING: &str = "hello from edge-1\n";
 
 /// Longer than a dial may take.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The answer to a CONNECT.
 #[derive(Debug)]
-struct Answer {
+pub(crate) struct Answer {
     /// With the empty line.
-    head: String,
-    body: Vec<u8>,
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Answer {
     /// Sends a request and reads until `enough` bytes came behind a head of success, or to the end.
-    fn of(mut output: impl Read, mut input: impl Write, sent: &[u8], enough: usize) -> Result<Self> {
+    pub(crate) fn of(mut output: impl Read, mut input: impl Write, sent: &[u8], enough: usize) -> Result<Self> {
         input.write_all(sent)?;
         let (mut answer, mut piece) = (Vec::new(), [0; 65536]);
         loop {
@@ -188,12 +188,12 @@ impl Answer {
         self.head == "HTTP/1.1 200 Connection Established\r\n\r\n"
     }
 
-    fn is_greeting(&self) -> bool {
+    pub(crate) fn is_greeting(&self) -> bool {
         self.is_established() && self.body == GREETING.as_bytes()
     }
 }
 
-fn request(target: &str) -> Vec<u8> {
+pub(crate) fn request(target: &str) -> Vec<u8> {
     // Kube-apiserver's Host header says this, whatever it dials.
     format!("CONNECT {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").into_bytes()
 }
@@ -204,11 +204,11 @@ fn open(path: &Path) -> Result<UnixStream> {
     Ok(socket)
 }
 
-fn unix_socket(world: &World<'_>) -> Result<UnixStream> {
+pub(crate) fn unix_socket(world: &World<'_>) -> Result<UnixStream> {
     open(&world.culvert.socket("connect.sock"))
 }
 
-fn connect(world: &World<'_>, target: &str) -> Result<Answer> {
+pub(crate) fn connect(world: &World<'_>, target: &str) -> Result<Answer> {
     let socket = unix_socket(world)?;
     Answer::of(&socket, &socket, &request(target), GREETING.len())
 }
@@ -252,10 +252,10 @@ fn with_tls(lab: &Lab) -> Result<Options> {
 }
 
 /// While it lives, what edge-1 dials on that port of its own goes nowhere.
-struct BlackHole<'lab>(&'lab Lab);
+pub(crate) struct BlackHole<'lab>(&'lab Lab);
 
 impl<'lab> BlackHole<'lab> {
-    fn on(lab: &'lab Lab, port: u16) -> Result<Self> {
+    pub(crate) fn on(lab: &'lab Lab, port: u16) -> Result<Self> {
         let rules = format!(
             "table ip hole {{ chain in {{ type filter hook input priority filter; iifname lo tcp dport {port} drop; }}; }}"
         );
