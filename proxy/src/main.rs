@@ -1,42 +1,7 @@
-//! The proxy: takes tunnels from agents on edge nodes, and connects cloud clients through them.
+//! The program `culvert-proxy`; all of it is in the library.
 #![forbid(unsafe_code)]
 
-mod advertise;
-mod agents;
-mod args;
-mod authority;
-mod cli;
-mod clock;
-mod connect;
-mod control;
-mod debug;
-mod directory;
-mod directory_service;
-mod enroll;
-mod identity;
-mod intercept;
-mod listen;
-mod local_grpc;
-mod local_socket;
-mod log_budget;
-mod metrics;
-mod original_dst;
-mod registry;
-mod route;
-mod run;
-mod state;
-mod strangers;
-mod streams;
-mod tokens;
-mod trust;
-
 use std::process::ExitCode;
-
-use anyhow::Result;
-use clap::Parser;
-use culvert_daemon::Logs;
-
-use args::{Args, Command};
 
 /// Streams allocate and free 64 KiB buffers all the time, which the system's allocator does not do well.
 #[global_allocator]
@@ -44,19 +9,5 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match start(Args::parse()).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("culvert-proxy: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-async fn start(args: Args) -> Result<()> {
-    match args.command {
-        Some(Command::Node(command)) => command.run(&args.control_socket).await,
-        Some(Command::Token(command)) => command.run(&args.control_socket).await,
-        None => run::run(args.run, &args.control_socket, Logs::init(&args.log, args.log_format)?).await,
-    }
+    culvert_proxy::main().await
 }

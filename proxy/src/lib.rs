@@ -1,0 +1,61 @@
+//! The proxy: takes tunnels from agents on edge nodes, and connects cloud clients through them.
+//!
+//! A library so that the fuzz targets reach its parsers; the program is `main.rs`, which only calls [`main`].
+#![forbid(unsafe_code)]
+
+mod advertise;
+mod agents;
+mod args;
+mod authority;
+mod cli;
+mod clock;
+mod connect;
+mod control;
+mod debug;
+mod directory;
+mod directory_service;
+mod enroll;
+mod identity;
+mod intercept;
+mod listen;
+mod local_grpc;
+mod local_socket;
+mod log_budget;
+mod metrics;
+mod original_dst;
+mod registry;
+mod route;
+mod run;
+mod state;
+mod strangers;
+mod streams;
+mod tokens;
+mod trust;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+use culvert_daemon::Logs;
+
+use args::{Args, Command};
+
+/// Does what the command line says; prints why it could not.
+pub async fn main() -> ExitCode {
+    match start(Args::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("culvert-proxy: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn start(args: Args) -> Result<()> {
+    match args.command {
+        Some(Command::Node(command)) => command.run(&args.control_socket).await,
+        Some(Command::Token(command)) => command.run(&args.control_socket).await,
+        Some(Command::Explain(command)) => command.run(&args.control_socket).await,
+        None => run::run(args.run, &args.control_socket, Logs::init(&args.log, args.log_format)?).await,
+    }
+}

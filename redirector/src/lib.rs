@@ -1,0 +1,59 @@
+//! `culvert-redirector`: steers connections addressed to edge nodes into the proxy on this host.
+//!
+//! Control plane only. It tells the kernel what is steered (`bpf`, `nft`, `route`) from a copy of the proxy's `directory`, and
+//! answers the nodes' names (`dns`). Killed or upgraded, it leaves all of that working.
+//!
+//! A library so that the fuzz targets reach its parsers; the program is `main.rs`, which only calls [`main`].
+
+#![deny(unsafe_code)]
+
+mod alone;
+mod args;
+mod bpf;
+mod config;
+mod debug;
+mod directory;
+mod dns;
+mod explain;
+mod kernel;
+mod metrics;
+mod nft;
+mod plan;
+mod route;
+mod run;
+mod status;
+mod steering;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use culvert_daemon::Logs;
+
+use args::{Args, Command};
+use config::Config;
+
+/// Does what the command line says; prints why it could not.
+pub async fn main() -> ExitCode {
+    match start(Args::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("culvert-redirector: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn start(args: Args) -> anyhow::Result<()> {
+    let places = &args.places;
+    match &args.command {
+        None => {
+            // hickory reports every question; what matters of them is counted.
+            let logs = Logs::init(&format!("hickory_server=warn,{}", args.log), args.log_format)?;
+            return Box::pin(run::run(Config::try_from(args)?, logs)).await;
+        }
+        Some(Command::Status) => print!("{}", status::status(&places.bpffs, &places.state_dir).await?),
+        Some(Command::Explain { destination }) => print!("{}", explain::explain(places, destination).await?),
+        Some(Command::Uninstall) => print!("{}", run::uninstall(&places.bpffs, &places.state_dir).await?),
+    }
+    Ok(())
+}
