@@ -18,6 +18,7 @@ pub mod inside;
 mod network;
 pub mod place;
 pub mod process;
+pub mod random;
 pub mod site;
 
 use std::fs::File;

@@ -15,11 +15,17 @@ use crate::{build_ebpf, progress, setup, workspace};
 /// Suites that load kernel programs and make namespaces: folder of the package, and the test.
 const PRIVILEGED: [(&str, &str); 2] = [("redirector", "kernel"), ("xtask", "chain")];
 
+/// Environment variable that tells tests to take their long forms.
+pub const LONG: &str = "CULVERT_TEST_LONG";
+
 /// What to run.
 #[derive(clap::Args)]
 pub struct Args {
     /// Run only tests whose names contain this
     filter: Option<String>,
+    /// Churn a million connections and kill for a quarter of an hour, where the short forms take some minutes
+    #[arg(long)]
+    long: bool,
 }
 
 /// Runs all tests.
@@ -122,6 +128,9 @@ impl Suite {
         progress::say(&format!("==> {}", self.name));
         let mut command = Command::new(&self.executable);
         workspace::without_outer_cargo(&mut command).current_dir(&self.package).args(&args.filter);
+        if args.long {
+            command.env(LONG, "1");
+        }
         if self.is_privileged {
             // They share the machine's cgroups and namespaces, and each takes long enough to want to be seen.
             command.args(["--test-threads=1", "--nocapture"]);

@@ -29,6 +29,11 @@ pub fn binary(name: &str) -> PathBuf {
     target_dir().join("debug").join(name)
 }
 
+/// One of the examples, which are programs that tests run.
+pub fn example(name: &str) -> PathBuf {
+    target_dir().join("debug").join("examples").join(name)
+}
+
 /// `cargo` for the workspace, run from [`root`], free of what an outer cargo left in the environment.
 pub fn cargo() -> Command {
     let mut command = Command::new("cargo");

@@ -84,6 +84,12 @@ impl Site {
         enter_command(&self.cgroup, self.holder.pid(), &format!("--net={}", netns.display()), program)
     }
 
+    /// The same in no host's cgroup, as a process that no connect hook sees: only its packets are steered.
+    pub fn unhooked_command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let above = self.cgroup.parent().unwrap_or(&self.cgroup);
+        enter_command(above, self.holder.pid(), "--net", program)
+    }
+
     /// Starts a program in the background.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::IpAddr;
-use std::process::{Child, ChildStdin, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -153,6 +153,12 @@ impl<'lab> World<'lab> {
         Ok(vip.parse()?)
     }
 
+    /// The numbers of all tunnels that are up, which no other tunnel ever has.
+    pub(crate) fn tunnel_numbers(&self) -> Result<Vec<u64>> {
+        let tunnels = self.lab.site(Place::Cloud).json(PROXY_ADMIN, "/debug/tunnels")?;
+        Ok(tunnels.as_array().into_iter().flatten().filter_map(|tunnel| tunnel["tunnel"].as_u64()).collect())
+    }
+
     /// Waits until neither end of edge-1's tunnels knows of a stream: all have been logged.
     pub(crate) fn wait_for_no_streams(&self) -> Result<()> {
         wait::until("no stream is left", Duration::from_secs(30), || {
@@ -215,7 +221,12 @@ pub(crate) struct HeldClient {
 impl HeldClient {
     fn start(lab: &Lab, args: &[&str]) -> Result<Self> {
         let mut command = lab.site(Place::Cloud).command(XTASK);
-        let mut child = command.arg("probe").args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        Self::spawn(command.arg("probe").args(args))
+    }
+
+    /// Starts a client that is steered line by line.
+    pub(crate) fn spawn(command: &mut Command) -> Result<Self> {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (input, output) = (child.stdin.take().context("stdin")?, child.stdout.take().context("stdout")?);
         let (line_tx, lines) = channel();
         std::thread::spawn(move || {
@@ -224,17 +235,31 @@ impl HeldClient {
         Ok(Self { child, input, lines })
     }
 
+    /// Its next line.
+    pub(crate) fn line(&self) -> Result<String> {
+        self.line_within(CLIENT_TIME)
+    }
+
+    /// Its next line, if it comes in time.
+    pub(crate) fn line_within(&self, deadline: Duration) -> Result<String> {
+        self.lines.recv_timeout(deadline).context("the client said nothing in time")
+    }
+
     /// Waits for its next line.
     pub(crate) fn expect(&self, expected: &str) -> Result<()> {
-        let line =
-            self.lines.recv_timeout(CLIENT_TIME).with_context(|| format!("the client never said {expected:?}"))?;
+        let line = self.line().with_context(|| format!("expected {expected:?}"))?;
         if line == expected { Ok(()) } else { bail!("the client said {line:?}, not {expected:?}") }
     }
 
     /// Has it do its next step: try all its connections, or read on.
     pub(crate) fn next(&mut self, expected: &str) -> Result<()> {
-        writeln!(self.input, "next")?;
+        self.step()?;
         self.expect(expected)
+    }
+
+    /// Has it do its next step, whatever it says then.
+    pub(crate) fn step(&mut self) -> Result<()> {
+        writeln!(self.input, "next").context("the client is gone")
     }
 
     /// Has it try all its connections.
