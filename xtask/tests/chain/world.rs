@@ -236,29 +236,24 @@ impl HeldClient {
     }
 
     /// Its next line.
-    pub(crate) fn line(&self) -> Result<String> {
-        self.line_within(CLIENT_TIME)
-    }
-
-    /// Its next line, if it comes in time.
-    pub(crate) fn line_within(&self, deadline: Duration) -> Result<String> {
+    pub(crate) fn line(&self, deadline: Duration) -> Result<String> {
         self.lines.recv_timeout(deadline).context("the client said nothing in time")
     }
 
     /// Waits for its next line.
     pub(crate) fn expect(&self, expected: &str) -> Result<()> {
-        let line = self.line().with_context(|| format!("expected {expected:?}"))?;
+        let line = self.line(CLIENT_TIME).with_context(|| format!("expected {expected:?}"))?;
         if line == expected { Ok(()) } else { bail!("the client said {line:?}, not {expected:?}") }
     }
 
     /// Has it do its next step: try all its connections, or read on.
     pub(crate) fn next(&mut self, expected: &str) -> Result<()> {
-        self.step()?;
+        self.ask()?;
         self.expect(expected)
     }
 
     /// Has it do its next step, whatever it says then.
-    pub(crate) fn step(&mut self) -> Result<()> {
+    pub(crate) fn ask(&mut self) -> Result<()> {
         writeln!(self.input, "next").context("the client is gone")
     }
 
