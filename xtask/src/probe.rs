@@ -27,8 +27,8 @@ pub struct Args {
 enum Probe {
     /// Serves ports; prints `ready`
     Serve {
-        /// `PORT=echo`, `PORT=sink`, `PORT=source:BYTES`, `PORT=hasty:BYTES`, `PORT=greet`, `PORT=forward:ADDRESS` or
-        /// `PORT=http-proxy`
+        /// `PORT=echo`, `PORT=sink`, `PORT=source:BYTES`, `PORT=hasty:BYTES`, `PORT=greet`, `PORT=silent`,
+        /// `PORT=endless`, `PORT=farewell`, `PORT=forward:ADDRESS` or `PORT=http-proxy`
         #[arg(required = true)]
         services: Vec<server::Service>,
     },
@@ -53,6 +53,12 @@ enum Probe {
     Stall { target: String, count: usize },
     /// Opens connections to an echo; prints `held`, then `ok` or the failures for each line of input; ends with its input
     Hold { target: String, count: usize },
+    /// Opens connections to an echo; prints `held`; sends one byte in each and reads it back, again after each pause; prints `ok`
+    Drip { target: String, count: usize, milliseconds: u64, rounds: usize },
+    /// Sends a text, ends its direction and waits for that many lines; prints them one by one, then holds on until its input ends
+    HalfClose { target: String, lines: usize },
+    /// Reads to the server's end, then sends bytes and ends; prints what the server said, how much was sent and the digest
+    OutLive { target: String, bytes: u64 },
     /// Opens connections at once, waits a little for an answer and leaves; prints how many were answered
     GiveUp { target: String, count: usize, milliseconds: u64 },
 }
@@ -72,6 +78,11 @@ pub fn run(args: &Args) -> Result<()> {
         Probe::PingPong { target, rounds } => client::ping_pong(target, *rounds),
         Probe::Stall { target, count } => held::stall(target, *count),
         Probe::Hold { target, count } => held::hold(target, *count),
+        Probe::Drip { target, count, milliseconds, rounds } => {
+            held::drip(target, *count, Duration::from_millis(*milliseconds), *rounds)
+        }
+        Probe::HalfClose { target, lines } => held::half_close(target, *lines),
+        Probe::OutLive { target, bytes } => client::out_live(target, *bytes),
         Probe::GiveUp { target, count, milliseconds } => {
             held::give_up(target, *count, Duration::from_millis(*milliseconds))
         }

@@ -37,6 +37,8 @@ pub struct Options {
     pub redirector: Vec<String>,
     /// Further arguments of every agent.
     pub agent: Vec<String>,
+    /// Environment variables of the proxy and the redirector.
+    pub cloud_env: Vec<(String, String)>,
     /// Environment variables of every agent, for joining too.
     pub agent_env: Vec<(String, String)>,
 }
@@ -121,6 +123,18 @@ impl<'lab> Culvert<'lab> {
         Ok(())
     }
 
+    /// Starts the agent that was started `nth`, on `place`, again after it was ended.
+    ///
+    /// # Errors
+    /// If it cannot be started; not yet if it does not connect.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn restart_agent(&mut self, nth: usize, place: Place) -> Result<()> {
+        self.agents[nth] = start_agent(self.lab, place, &self.options)?;
+        Ok(())
+    }
+
     /// The agent that was started `nth`, counting from zero.
     ///
     /// # Panics
@@ -160,7 +174,15 @@ impl<'lab> Culvert<'lab> {
     /// # Errors
     /// If the proxy gives none.
     pub fn create_bare_token(&self, place: Place, settings: &[String]) -> Result<Vec<String>> {
-        let mut command = self.control(&["token", "create", place.name()]);
+        self.create_node_token(place.name(), settings)
+    }
+
+    /// The same for a node that is no place of the lab.
+    ///
+    /// # Errors
+    /// If the proxy gives none.
+    pub fn create_node_token(&self, node: &str, settings: &[String]) -> Result<Vec<String>> {
+        let mut command = self.control(&["token", "create", node]);
         join_arguments(&workspace::output(command.args(settings))?)
     }
 
@@ -235,7 +257,7 @@ fn start_proxy(lab: &Lab, options: &Options) -> Result<Process> {
     for socket in ["connect", "directory", "control"] {
         command.arg(format!("--{socket}-socket")).arg(cloud.file(&format!("{socket}.sock")));
     }
-    cloud.start_process("culvert-proxy", command.args(&options.proxy))
+    cloud.start_process("culvert-proxy", command.args(&options.proxy).envs(options.cloud_env.iter().cloned()))
 }
 
 fn start_redirector(lab: &Lab, options: &Options) -> Result<Process> {
@@ -251,7 +273,7 @@ fn start_redirector(lab: &Lab, options: &Options) -> Result<Process> {
         // The cloud's own address is a public one; the other is of its pods.
         .arg("--dns-client")
         .arg(format!("{}/32,10.244.0.0/16", Place::Cloud.address()));
-    cloud.start_process("culvert-redirector", command.args(&options.redirector))
+    cloud.start_process("culvert-redirector", command.args(&options.redirector).envs(options.cloud_env.iter().cloned()))
 }
 
 fn start_agent(lab: &Lab, place: Place, options: &Options) -> Result<Process> {

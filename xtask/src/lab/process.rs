@@ -11,6 +11,9 @@ use nix::unistd::Pid;
 
 use crate::{progress, wait};
 
+/// The kernel counts processor time for programs in hundredths of a second.
+const TICK_MS: u64 = 10;
+
 /// What a program holds of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
@@ -118,6 +121,32 @@ impl Process {
             anyhow::Ok(std::fs::read_dir(&folder).with_context(|| format!("read {folder}"))?.count())
         };
         Ok(Held { files: count("fd")?, threads: count("task")? })
+    }
+
+    /// Bytes of memory that it has resident now.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn resident(&self) -> Result<u64> {
+        let path = format!("/proc/{}/status", self.pid());
+        let status = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+        let kib: u64 = line.trim().trim_end_matches(" kB").parse().with_context(|| format!("VmRSS:{line}"))?;
+        Ok(kib << 10)
+    }
+
+    /// Processor time that it has used so far, in user and kernel mode.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn cpu_time(&self) -> Result<Duration> {
+        let path = format!("/proc/{}/stat", self.pid());
+        let stat = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+        // The second field is the program's name, which may hold blanks; utime and stime are the 14th and 15th.
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        let ticks = fields.get(11..13).context("too few fields")?.iter().map(|ticks| ticks.parse::<u64>());
+        let ticks: u64 = ticks.sum::<Result<_, _>>().with_context(|| stat.clone())?;
+        Ok(Duration::from_millis(ticks * TICK_MS))
     }
 }
 

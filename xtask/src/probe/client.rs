@@ -76,6 +76,16 @@ pub(super) fn overrun(target: &str, count: u64) -> Outcome {
     Ok(said.to_string())
 }
 
+/// Goes on sending after the server has ended its direction.
+pub(super) fn out_live(target: &str, count: u64) -> Outcome {
+    let mut stream = connect(target)?;
+    let mut said = String::new();
+    stream.read_to_string(&mut said).map_err(Failure::of("read"))?;
+    let sent = bytes::generate(&mut stream, count).map_err(Failure::of("write"))?;
+    stream.shutdown(Shutdown::Write).map_err(Failure::of("shutdown"))?;
+    Ok(format!("{} {sent}", said.trim_end()))
+}
+
 /// Reads all that the server sends.
 pub(super) fn download(target: &str) -> Outcome {
     let mut stream = connect(target)?;

@@ -1,7 +1,7 @@
 //! Clients of many connections, some of them steered line by line from outside.
 
-use std::io::{self, Write};
-use std::net::TcpStream;
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
 use super::bytes;
@@ -43,6 +43,41 @@ pub(super) fn hold(target: &str, count: usize) -> Outcome {
         };
         announce(&verdict)?;
     }
+    Ok("left".to_owned())
+}
+
+/// Connections in which hardly anything ever moves.
+pub(super) fn drip(target: &str, count: usize, pause: Duration, rounds: usize) -> Outcome {
+    let mut streams = connect_all(target, count)?;
+    for round in 0..=rounds {
+        for stream in &mut streams {
+            client::exchange(stream, b".")?;
+        }
+        if round == 0 {
+            announce("held")?;
+        }
+        if round < rounds {
+            std::thread::sleep(pause);
+        }
+    }
+    announce("ok")?;
+    wait_for_line()?;
+    Ok("left".to_owned())
+}
+
+/// A client that has said all it has to say.
+pub(super) fn half_close(target: &str, lines: usize) -> Outcome {
+    let mut stream = client::connect(target)?;
+    stream.write_all(b"all").map_err(Failure::of("write"))?;
+    stream.shutdown(Shutdown::Write).map_err(Failure::of("shutdown"))?;
+    announce("ended its direction")?;
+    let mut reader = BufReader::new(stream);
+    for _ in 0..lines {
+        let mut line = String::new();
+        reader.read_line(&mut line).map_err(Failure::of("read"))?;
+        announce(line.trim_end())?;
+    }
+    wait_for_line()?;
     Ok("left".to_owned())
 }
 

@@ -2,11 +2,17 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::str::FromStr;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::bytes;
+
+/// Between two words of a backend that never closes.
+const WORD_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A port and what is served on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +29,12 @@ enum Behaviour {
     Sink,
     /// Sends that many bytes without being asked, and closes.
     Source(u64),
+    /// Reads all, says nothing, and never closes.
+    Silent,
+    /// Reads all, then says a word now and then and never closes.
+    Endless,
+    /// Says good-bye and ends its direction at once; reads on, and prints what it read and the digest.
+    Farewell,
     /// Reads a little, says that many bytes and closes, whatever else was sent.
     Hasty(u64),
     /// Speaks first: names its host; then echoes.
@@ -42,6 +54,9 @@ impl FromStr for Service {
             None if behaviour == "echo" => Behaviour::Echo,
             None if behaviour == "sink" => Behaviour::Sink,
             None if behaviour == "greet" => Behaviour::Greet,
+            None if behaviour == "silent" => Behaviour::Silent,
+            None if behaviour == "endless" => Behaviour::Endless,
+            None if behaviour == "farewell" => Behaviour::Farewell,
             None if behaviour == "http-proxy" => Behaviour::HttpProxy,
             Some(("forward", target)) => Behaviour::Forward(target.parse()?),
             Some(("hasty", bytes)) => Behaviour::Hasty(bytes.parse()?),
@@ -84,6 +99,23 @@ impl Behaviour {
                 let received = bytes::consume(&mut client)?;
                 writeln!(client, "{received}")
             }
+            Self::Silent => {
+                bytes::consume(&mut client)?;
+                wait_for_reset(&client)
+            }
+            Self::Endless => {
+                bytes::consume(&mut client)?;
+                loop {
+                    client.write_all(b"still here\n")?;
+                    std::thread::sleep(WORD_INTERVAL);
+                }
+            }
+            Self::Farewell => {
+                client.write_all(b"good-bye\n")?;
+                client.shutdown(Shutdown::Write)?;
+                println!("read {}", bytes::consume(&mut client)?);
+                io::stdout().flush()
+            }
             Self::Source(count) => bytes::generate(&mut client, count).map(drop),
             Self::Hasty(count) => {
                 client.read_exact(&mut [0; 1000])?;
@@ -98,6 +130,13 @@ impl Behaviour {
             Self::HttpProxy => http_proxy(client),
         }
     }
+}
+
+/// Holds a connection whose peer has ended its direction until the peer breaks it.
+fn wait_for_reset(client: &TcpStream) -> io::Result<()> {
+    // Without any event asked for, only an error or the end of both directions wakes.
+    poll(&mut [PollFd::new(client.as_fd(), PollFlags::empty())], PollTimeout::NONE)?;
+    Ok(())
 }
 
 fn http_proxy(client: TcpStream) -> io::Result<()> {

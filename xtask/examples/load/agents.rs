@@ -1,0 +1,192 @@
+//! Many agents in one process: the real end of a tunnel, the agent's own back-off, real certificates of an operator's
+//! authority; only what an agent is besides (state, renewal, allow-list, admin page) is missing.
+//!
+//! Node `node-0007` answers every port with `hello from node-0007`, then echoes.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use culvert_tunnel::proto::tunnel::{DescribeResponse, DialCode, Open};
+use culvert_tunnel::{
+    ALPN_TUNNEL, AgentTunnel, AgentTunnelState, Backends, DEFAULT_MAX_STREAMS, DEFAULT_STREAM_WINDOW, DialFailure,
+    PROXY_SERVER_NAME, ReadAhead, StreamEnd, TunnelError, tune,
+};
+use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::echo::echo;
+use backoff::{Backoff, Ended};
+
+#[allow(dead_code, reason = "these agents are never refused, and the file's tests are the agent's")]
+#[path = "../../../agent/src/backoff.rs"]
+mod backoff;
+
+/// As long as a real agent waits.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The proxy's agent port
+    #[arg(long)]
+    proxy: SocketAddr,
+    /// The authority that the proxy uses, and its key: every agent's certificate is made with it
+    #[arg(long)]
+    ca_cert: PathBuf,
+    #[arg(long)]
+    ca_key: PathBuf,
+    /// How many agents
+    #[arg(long)]
+    count: usize,
+}
+
+pub(crate) async fn run(args: Args) -> Result<()> {
+    let greeter = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let authority = Authority::read(&args)?;
+    let mut tasks = JoinSet::new();
+    for number in 0..args.count {
+        let name = format!("node-{number:04}");
+        let tls = TlsConnector::from(Arc::new(authority.settings_of(&name)?));
+        let backends = Arc::new(Greeter { name, address: greeter.local_addr()? });
+        tasks.spawn(Agent { proxy: args.proxy, tls, backends }.run());
+    }
+    crate::ready()?;
+    greet(greeter).await
+}
+
+/// An operator's authority.
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    roots: Arc<RootCertStore>,
+}
+
+impl Authority {
+    fn read(args: &Args) -> Result<Self> {
+        let pem = std::fs::read_to_string(&args.ca_cert).with_context(|| args.ca_cert.display().to_string())?;
+        let key = std::fs::read_to_string(&args.ca_key).with_context(|| args.ca_key.display().to_string())?;
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(pem.as_bytes())?)?;
+        let issuer = Issuer::from_ca_cert_pem(&pem, KeyPair::from_pem(&key)?)?;
+        Ok(Self { issuer, roots: Arc::new(roots) })
+    }
+
+    fn settings_of(&self, node: &str) -> Result<ClientConfig> {
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::new(vec![node.to_owned()])?;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let certificate = params.signed_by(&key, &self.issuer)?;
+        let key = PrivateKeyDer::try_from(key.serialize_der()).map_err(anyhow::Error::msg)?;
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut settings = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_root_certificates(self.roots.clone())
+            .with_client_auth_cert(vec![certificate.der().clone()], key)?;
+        settings.alpn_protocols = vec![ALPN_TUNNEL.to_vec()];
+        Ok(settings)
+    }
+}
+
+type Connection = TlsStream<ReadAhead<TcpStream>>;
+
+/// One agent with one tunnel.
+struct Agent {
+    proxy: SocketAddr,
+    tls: TlsConnector,
+    backends: Arc<Greeter>,
+}
+
+impl Agent {
+    async fn run(self) {
+        let mut backoff = Backoff::default();
+        loop {
+            let (ended, error) = match self.connect().await {
+                Ok(connection) => {
+                    let started = Instant::now();
+                    let error = self.serve(connection).await.err().map(anyhow::Error::new);
+                    (Ended::After(started.elapsed()), error)
+                }
+                Err(error) => (Ended::After(Duration::ZERO), Some(error)),
+            };
+            let wait = backoff.wait(ended);
+            eprintln!(
+                "{}: {:#}; again in {wait:?}",
+                self.backends.name,
+                error.unwrap_or_else(|| anyhow::anyhow!("the tunnel is over"))
+            );
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    async fn connect(&self) -> Result<Connection> {
+        let name = ServerName::try_from(PROXY_SERVER_NAME)?;
+        let connecting = async {
+            let socket = TcpStream::connect(self.proxy).await?;
+            tune(&socket)?;
+            self.tls.connect(name, ReadAhead::new(socket)).await
+        };
+        Ok(timeout(CONNECT_TIMEOUT, connecting).await.context("no answer in time")??)
+    }
+
+    async fn serve(&self, connection: Connection) -> Result<(), TunnelError> {
+        let last_read = connection.get_ref().0.last_read();
+        let state = AgentTunnelState::default();
+        self.tunnel().serve(connection, last_read, state, self.backends.clone(), std::future::pending()).await
+    }
+
+    fn tunnel(&self) -> AgentTunnel {
+        AgentTunnel {
+            stream_window: DEFAULT_STREAM_WINDOW,
+            max_streams: DEFAULT_MAX_STREAMS,
+            describe: DescribeResponse {
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                instance: self.backends.name.clone(),
+                ..DescribeResponse::default()
+            },
+        }
+    }
+}
+
+/// The backend of every port of a node.
+struct Greeter {
+    name: String,
+    address: SocketAddr,
+}
+
+impl Backends for Greeter {
+    async fn dial(&self, _open: &Open) -> Result<TcpStream, DialFailure> {
+        let dialled = async {
+            let mut backend = TcpStream::connect(self.address).await?;
+            // Read by `greet`, not by the client.
+            backend.write_all(format!("{}\n", self.name).as_bytes()).await?;
+            std::io::Result::Ok(backend)
+        };
+        dialled.await.map_err(|error| DialFailure { code: DialCode::Failed, message: error.to_string() })
+    }
+
+    fn stream_ended(&self, _open: &Open, _end: &StreamEnd) {}
+}
+
+async fn greet(listener: TcpListener) -> Result<()> {
+    let mut connections = JoinSet::new();
+    loop {
+        let (backend, _) = listener.accept().await?;
+        connections.spawn(async move {
+            let (mut backend, mut name) = (BufReader::new(backend), String::new());
+            backend.read_line(&mut name).await?;
+            let mut backend = backend.into_inner();
+            backend.write_all(format!("hello from {name}").as_bytes()).await?;
+            echo(backend).await
+        });
+        while connections.try_join_next().is_some() {}
+    }
+}
