@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use culvert_tunnel::DialFailure;
-use culvert_tunnel::proto::tunnel::{DialCode, Open};
+use culvert_tunnel::proto::tunnel::{Allowed, DialCode, Open};
 
+/// A list longer than this is not told to the proxy: its answer would be too long a message.
+const TOLD_MAX: usize = 1024;
 /// An agent is at most one proxy away from the one that the client reached.
 const MAX_HOPS: u32 = 1;
 
@@ -53,6 +55,16 @@ impl AllowList {
             }
         };
         self.candidates(address, port, own).ok_or_else(|| self.forbidden(address, port, own))
+    }
+
+    /// The list as the proxy shows it to operators, unless it is very long.
+    pub(crate) fn told(&self) -> Option<Allowed> {
+        let rules = self.ports.len() + self.localhost_ports.len() + self.explicit.len();
+        (rules <= TOLD_MAX).then(|| Allowed {
+            ports: self.ports.iter().copied().map(u32::from).collect(),
+            localhost_ports: self.localhost_ports.iter().copied().map(u32::from).collect(),
+            further: self.explicit.iter().map(ToString::to_string).collect(),
+        })
     }
 
     fn candidates(&self, address: Option<IpAddr>, port: u16, own: &OwnAddresses) -> Option<Candidates> {

@@ -1,13 +1,20 @@
-//! The agent's metrics, `culvert_agent_*`.
+//! The agent's metrics, `culvert_agent_*`; docs/metrics.md lists them.
 
 use std::sync::atomic::AtomicU64;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use culvert_daemon::VERSION;
 use culvert_tunnel::proto::tunnel::DialCode;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
+
+use crate::tunnels::Tunnels;
 
 /// One label with one of a few fixed values.
 type Label = [(&'static str, &'static str); 1];
@@ -15,7 +22,7 @@ type Label = [(&'static str, &'static str); 1];
 /// All of the agent's metrics.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
-    streams_active: Gauge,
+    active_streams: Gauge,
     streams: Family<Label, Counter>,
     dials: Family<Label, Counter>,
     bytes: Family<Label, Counter>,
@@ -29,22 +36,54 @@ impl Metrics {
     /// Makes the metrics known to the admin server's registry.
     pub(crate) fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
+        metrics.begin_at_zero();
         let prefixed = registry.sub_registry_with_prefix("culvert_agent");
-        prefixed.register("streams_active", "Streams being relayed", metrics.streams_active.clone());
-        prefixed.register("streams", "Streams that ended, by outcome", metrics.streams.clone());
-        prefixed.register("dials", "Dials of backends, by result", metrics.dials.clone());
-        prefixed.register("bytes", "Payload bytes of ended streams, by direction", metrics.bytes.clone());
+        prefixed.register("build", "Version of the agent", Info::new([("version", VERSION)]));
+        prefixed.register("active_streams", "Streams being relayed", metrics.active_streams.clone());
+        prefixed.register("streams", "Streams that ended, by how", metrics.streams.clone());
+        prefixed.register("dials", "Dials of backends, by what came of them", metrics.dials.clone());
+        prefixed.register("bytes", "Payload bytes of streams that ended", metrics.bytes.clone());
         prefixed.register("tunnels", "Tunnels that are up", metrics.tunnels.clone());
-        prefixed.register("tunnel_attempts", "Attempts to set up a tunnel, by result", metrics.tunnel_attempts.clone());
-        prefixed.register("certificate_renewals", "Renewals of the certificate, by result", metrics.renewals.clone());
+        prefixed.register(
+            "tunnel_attempts",
+            "Attempts to set up a tunnel, by what came of them",
+            metrics.tunnel_attempts.clone(),
+        );
+        prefixed.register(
+            "certificate_renewals",
+            "Renewals of the certificate, by what came of them",
+            metrics.renewals.clone(),
+        );
         let end = metrics.certificate_end.clone();
         prefixed.register("certificate_expiry_timestamp_seconds", "When the agent's certificate ends", end);
         metrics
     }
 
+    /// What never happened is zero, not absent: a rate sees the first time too.
+    fn begin_at_zero(&self) {
+        for code in [
+            DialCode::Ok,
+            DialCode::Forbidden,
+            DialCode::Refused,
+            DialCode::TimedOut,
+            DialCode::Unreachable,
+            DialCode::Invalid,
+            DialCode::Failed,
+        ] {
+            drop(self.dials.get_or_create(&[("outcome", culvert_tunnel::dial_reason(code))]));
+        }
+        for outcome in ["ok", "failed"] {
+            drop(self.renewals.get_or_create(&[("outcome", outcome)]));
+        }
+        for direction in ["to_backend", "to_client"] {
+            drop(self.bytes.get_or_create(&[("direction", direction)]));
+        }
+        drop(self.tunnel_attempts.get_or_create(&[("outcome", "ok")]));
+    }
+
     /// A stream is relayed while the guard lives.
     pub(crate) fn stream(&self) -> Active {
-        Active::count(&self.streams_active)
+        Active::count(&self.active_streams)
     }
 
     /// A tunnel is up while the guard lives.
@@ -53,26 +92,52 @@ impl Metrics {
         Active::count(&self.tunnels)
     }
 
-    pub(crate) fn tunnel_attempt(&self, result: &'static str) {
-        self.tunnel_attempts.get_or_create(&[("result", result)]).inc();
+    pub(crate) fn tunnel_attempt(&self, outcome: &'static str) {
+        self.tunnel_attempts.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     pub(crate) fn stream_ended(&self, outcome: &'static str, into_tunnel: u64, out_of_tunnel: u64) {
         self.streams.get_or_create(&[("outcome", outcome)]).inc();
-        self.bytes.get_or_create(&[("direction", "into_tunnel")]).inc_by(into_tunnel);
-        self.bytes.get_or_create(&[("direction", "out_of_tunnel")]).inc_by(out_of_tunnel);
+        self.bytes.get_or_create(&[("direction", "to_client")]).inc_by(into_tunnel);
+        self.bytes.get_or_create(&[("direction", "to_backend")]).inc_by(out_of_tunnel);
     }
 
     pub(crate) fn dialled(&self, code: DialCode) {
-        self.dials.get_or_create(&[("result", culvert_tunnel::dial_reason(code))]).inc();
+        self.dials.get_or_create(&[("outcome", culvert_tunnel::dial_reason(code))]).inc();
     }
 
-    pub(crate) fn renewal(&self, result: &'static str) {
-        self.renewals.get_or_create(&[("result", result)]).inc();
+    pub(crate) fn renewal(&self, outcome: &'static str) {
+        self.renewals.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     pub(crate) fn certificate_ends(&self, at: SystemTime) {
         self.certificate_end.set(at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64());
+    }
+}
+
+/// How far away the proxies are, looked up when metrics are asked for. An agent has a handful of slots.
+#[derive(Debug)]
+pub(crate) struct RoundTrips(pub(crate) Tunnels);
+
+impl RoundTrips {
+    pub(crate) fn register(self, registry: &mut Registry) {
+        registry.sub_registry_with_prefix("culvert_agent").register_collector(Box::new(self));
+    }
+}
+
+impl Collector for RoundTrips {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+        let round_trips = self.0.round_trips();
+        if round_trips.is_empty() {
+            return Ok(());
+        }
+        let help = "Round trips of the tunnels that are up, as last measured";
+        let mut family = encoder.encode_descriptor("tunnel_round_trip_seconds", help, None, MetricType::Gauge)?;
+        for (name, round_trip) in round_trips {
+            let labels = [("tunnel", name.to_string())];
+            ConstGauge::new(round_trip.as_secs_f64()).encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use crate::admin;
 use crate::certificates::{Certificates, Source};
 use crate::config::Config;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, RoundTrips};
 use crate::outbound::Outbound;
 use crate::proxy_address::ProxyAddress;
 use crate::renewal::Renewal;
@@ -29,6 +29,7 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     let mut registry = Registry::default();
     let metrics = Arc::new(Metrics::register(&mut registry));
     let tunnels = Tunnels::new(readiness.gate("tunnel"));
+    RoundTrips(tunnels.clone()).register(&mut registry);
     let renewal = Renewal {
         certificates: certificates.clone(),
         outbound: outbound.clone(),
@@ -52,6 +53,7 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     let mut supervisor = Supervisor::new(config.grace)?;
     let drain = supervisor.drain();
     supervisor.spawn_observer("admin", admin.serve());
+    supervisor.spawn_observer("idle streams", tunnels.clone().watch_idle());
     supervisor.spawn("certificate", renewal.run(drain.clone()));
     supervisor.spawn("tunnels", keep_tunnels(slots(&proxies, config.tunnels, &shared, &tunnels), drain));
     supervisor.run().await

@@ -148,6 +148,7 @@ impl Slot {
                 instance: self.shared.instance.clone(),
                 slot: self.name.to_string(),
                 addresses: addresses.unwrap_or_default(),
+                allowed: self.shared.allow.told(),
             },
         }
     }

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use culvert_daemon::Gate;
-use culvert_tunnel::AgentTunnelState;
+use culvert_daemon::{Counts, Gate, Idle};
+use culvert_tunnel::{AgentTunnelState, LiveStream, Transferred};
 use serde::Serialize;
 
 use crate::proxy_address::ProxyAddress;
 
 /// Which of the agent's tunnels. The proxy sees it as `Describe`'s slot: a later tunnel supersedes an earlier one of the same slot.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SlotName {
     pub(crate) proxy: ProxyAddress,
     pub(crate) number: u8,
@@ -29,6 +29,7 @@ impl fmt::Display for SlotName {
 #[derive(Clone, Debug)]
 pub(crate) struct Tunnels {
     entries: Arc<Mutex<BTreeMap<SlotName, Entry>>>,
+    idle: Idle<StreamKey>,
     gate: Gate,
 }
 
@@ -58,13 +59,13 @@ enum Now {
 pub(crate) struct TunnelView {
     tunnel: String,
     state: &'static str,
-    since_seconds: f64,
-    round_trip_ms: Option<f64>,
+    age_seconds: f64,
+    round_trip_seconds: Option<f64>,
     streams: usize,
     last_error: Option<String>,
 }
 
-/// A stream in `/debug/streams`.
+/// A stream in `/debug/streams`, in the proxy's words. Nothing has moved for so long, to within a second.
 #[derive(Debug, Serialize)]
 pub(crate) struct StreamView {
     tunnel: String,
@@ -73,14 +74,19 @@ pub(crate) struct StreamView {
     address: String,
     port: u32,
     age_seconds: f64,
-    bytes_into_tunnel: u64,
-    bytes_out_of_tunnel: u64,
+    bytes_to_backend: u64,
+    bytes_to_client: u64,
+    idle_to_backend_seconds: f64,
+    idle_to_client_seconds: f64,
 }
+
+/// A stream of a slot. Its number is the proxy's: two proxies may give the same.
+type StreamKey = (SlotName, u64);
 
 impl Tunnels {
     /// `gate` is open while a tunnel is up.
     pub(crate) fn new(gate: Gate) -> Self {
-        Self { entries: Arc::default(), gate }
+        Self { entries: Arc::default(), idle: Idle::default(), gate }
     }
 
     /// Adds a slot.
@@ -95,7 +101,25 @@ impl Tunnels {
     }
 
     pub(crate) fn streams(&self) -> Vec<StreamView> {
-        self.lock().iter().flat_map(|(name, entry)| entry.streams(name)).collect()
+        let now = Instant::now();
+        self.idle.look(self.counts(), now);
+        self.lock().iter().flat_map(|(name, entry)| entry.streams(name, &self.idle, now)).collect()
+    }
+
+    /// Round trips of the tunnels that are up, by slot.
+    pub(crate) fn round_trips(&self) -> Vec<(SlotName, Duration)> {
+        let entries = self.lock();
+        entries.iter().filter_map(|(name, entry)| Some((name.clone(), entry.round_trip()?))).collect()
+    }
+
+    /// Keeps track of which streams stand still.
+    pub(crate) async fn watch_idle(self) -> anyhow::Result<()> {
+        let idle = self.idle.clone();
+        idle.keep_looking(move || self.counts()).await
+    }
+
+    fn counts(&self) -> Vec<(StreamKey, Counts)> {
+        self.lock().iter().flat_map(|(name, entry)| entry.counts(name)).collect()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<SlotName, Entry>> {
@@ -140,35 +164,64 @@ impl Place {
 
 impl Entry {
     fn view(&self, name: &SlotName) -> TunnelView {
-        let (state, live) = match &self.now {
-            Now::Connecting => ("connecting", None),
-            Now::Up(live) => ("up", Some(live)),
-            Now::Waiting => ("waiting", None),
+        let state = match &self.now {
+            Now::Connecting => "connecting",
+            Now::Up(_) => "up",
+            Now::Waiting => "waiting",
         };
         TunnelView {
             tunnel: name.to_string(),
             state,
-            since_seconds: self.since.elapsed().as_secs_f64(),
-            round_trip_ms: live.and_then(AgentTunnelState::round_trip).map(|round_trip| round_trip.as_secs_f64() * 1e3),
-            streams: live.map_or(0, |live| live.streams().len()),
+            age_seconds: self.since.elapsed().as_secs_f64(),
+            round_trip_seconds: self.round_trip().map(|round_trip| round_trip.as_secs_f64()),
+            streams: self.live().len(),
             last_error: self.last_error.clone(),
         }
     }
 
-    fn streams(&self, name: &SlotName) -> Vec<StreamView> {
-        let Now::Up(live) = &self.now else { return Vec::new() };
-        let view = |stream: culvert_tunnel::LiveStream| StreamView {
-            tunnel: name.to_string(),
-            stream: stream.open.stream,
-            age_seconds: stream.since.elapsed().as_secs_f64(),
-            bytes_into_tunnel: stream.transferred.into_tunnel.load(Ordering::Relaxed),
-            bytes_out_of_tunnel: stream.transferred.out_of_tunnel.load(Ordering::Relaxed),
-            original_dst: stream.open.original_dst,
-            address: stream.open.address,
-            port: stream.open.port,
+    fn streams(&self, name: &SlotName, idle: &Idle<StreamKey>, now: Instant) -> Vec<StreamView> {
+        let view = |stream: LiveStream| {
+            let [to_backend, to_client] = bytes(&stream);
+            let idle = idle.of(&(name.clone(), stream.open.stream), now).map(|idle| idle.as_secs_f64());
+            StreamView {
+                tunnel: name.to_string(),
+                stream: stream.open.stream,
+                age_seconds: stream.since.elapsed().as_secs_f64(),
+                bytes_to_backend: to_backend,
+                bytes_to_client: to_client,
+                idle_to_backend_seconds: idle[0],
+                idle_to_client_seconds: idle[1],
+                original_dst: stream.open.original_dst,
+                address: stream.open.address,
+                port: stream.open.port,
+            }
         };
-        live.streams().into_iter().map(view).collect()
+        self.live().into_iter().map(view).collect()
     }
+
+    fn counts(&self, name: &SlotName) -> Vec<(StreamKey, Counts)> {
+        self.live().iter().map(|stream| ((name.clone(), stream.open.stream), bytes(stream))).collect()
+    }
+
+    fn round_trip(&self) -> Option<Duration> {
+        match &self.now {
+            Now::Up(live) => live.round_trip(),
+            Now::Connecting | Now::Waiting => None,
+        }
+    }
+
+    fn live(&self) -> Vec<LiveStream> {
+        match &self.now {
+            Now::Up(live) => live.streams(),
+            Now::Connecting | Now::Waiting => Vec::new(),
+        }
+    }
+}
+
+/// To the backend and to the client.
+fn bytes(stream: &LiveStream) -> Counts {
+    let Transferred { into_tunnel, out_of_tunnel } = stream.transferred.as_ref();
+    [out_of_tunnel, into_tunnel].map(|counter| counter.load(Ordering::Relaxed))
 }
 
 #[cfg(test)]

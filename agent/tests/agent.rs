@@ -117,7 +117,7 @@ fn an_agent_without_a_tunnel_is_alive_and_says_what_it_waits_for() {
     assert!(agent.get("/debug/streams").ends_with("[]"));
     let metrics = agent.get("/metrics");
     assert!(metrics.contains("culvert_agent_certificate_expiry_timestamp_seconds "), "{metrics}");
-    assert!(metrics.contains("culvert_agent_tunnel_attempts_total{result=\"unreachable\"}"), "{metrics}");
+    assert!(metrics.contains("culvert_agent_tunnel_attempts_total{outcome=\"unreachable\"}"), "{metrics}");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 mod admin;
 mod atomic_file;
+mod idle;
 mod logs;
 mod open_files;
 mod readiness;
@@ -13,6 +14,7 @@ mod units;
 
 pub use admin::Admin;
 pub use atomic_file::write_atomic;
+pub use idle::{Counts, Idle};
 pub use logs::{LogFormat, Logs};
 pub use open_files::raise_open_file_limit;
 pub use readiness::{Gate, Readiness};

@@ -159,7 +159,10 @@ impl Agents {
     ) -> Result<(), AgentError> {
         let node = match self.identify(chain) {
             Ok(node) => node,
-            Err(refused) => return Err(tell(tls, refused).await),
+            Err(refused) => {
+                self.note_refusal(&refused);
+                return Err(tell(tls, refused).await);
+            }
         };
         let (tunnel, driver) = self.parts.tunnel.establish(tls, last_read).await.map_err(AgentError::Tunnel)?;
         let mut driven = std::pin::pin!(driver.run());
@@ -184,8 +187,19 @@ impl Agents {
                 timeout(PARTING, &mut driven).await.unwrap_or(Ok(())).map_err(AgentError::Tunnel)
             }
         };
-        tracing::info!(%node, tunnel = generation, "tunnel down");
+        let reason = why_down(&ended, &self.parts.drain);
+        tracing::info!(%node, tunnel = generation, reason, "tunnel down");
+        self.parts.registry.history().ended(&node, reason);
         ended
+    }
+
+    /// For whoever asks why the node is offline. Whoever made up a certificate did not get this far.
+    fn note_refusal(&self, refused: &AgentError) {
+        if let AgentError::Identity(error) = refused
+            && let Some(node) = error.node()
+        {
+            self.parts.registry.history().refused(node, error.to_string());
+        }
     }
 
     fn identify(&self, chain: &[CertificateDer<'static>]) -> Result<NodeName, AgentError> {
@@ -217,6 +231,16 @@ impl Agents {
             () = async { self.parts.drain.begun().await; tokio::time::sleep(PARTING).await } => return Ok(()),
         };
         ended.map_err(|_| AgentError::EnrollTimedOut)?.map_err(AgentError::Enroll)
+    }
+}
+
+/// For the log, and for who asks later.
+fn why_down(ended: &Result<(), AgentError>, drain: &Drain) -> String {
+    match ended {
+        Ok(()) if drain.has_begun() => "the proxy drained".to_owned(),
+        Ok(()) => "its agent left, or the proxy closed it: the node was removed or had too many tunnels".to_owned(),
+        Err(AgentError::Tunnel(error)) => chain(error),
+        Err(error) => chain(error),
     }
 }
 

@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 use culvert_daemon::{LogFormat, parse_duration, parse_size};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::cli::{NodeCommand, TokenCommand};
+use crate::cli::{ExplainCommand, NodeCommand, TokenCommand};
 
 /// Takes tunnels from agents on edge nodes, and connects cloud clients through them. Runs without any configuration: it makes
 /// its own certificate authority, and `culvert-proxy token create` adds nodes.
@@ -18,7 +18,7 @@ pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
 
-    /// Root-only socket on which the running proxy answers the `node` and `token` commands.
+    /// Root-only socket on which the running proxy answers the `node`, `token` and `explain` commands.
     #[arg(
         long,
         env = "CULVERT_CONTROL_SOCKET",
@@ -48,6 +48,8 @@ pub(crate) enum Command {
     /// Makes, lists and revokes the one-time tokens by which agents join.
     #[command(subcommand)]
     Token(TokenCommand),
+    /// Says what would happen to a connection, and why: to any address, VIP or name, with or without a port.
+    Explain(ExplainCommand),
 }
 
 /// What the running proxy needs.

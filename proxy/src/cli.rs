@@ -1,6 +1,8 @@
-//! `culvert-proxy node ...` and `culvert-proxy token ...`: what operators type, and what they get to see.
+//! `culvert-proxy node ...`, `culvert-proxy token ...` and `culvert-proxy explain`: what operators type, and what they get to
+//! see.
 
 mod client;
+mod explain;
 mod table;
 
 use std::net::IpAddr;
@@ -15,6 +17,7 @@ use culvert_tunnel::{NodeName, PROXY_SERVER_NAME};
 
 use crate::clock::UnixTime;
 pub(crate) use client::Client;
+pub(crate) use explain::ExplainCommand;
 use table::table;
 
 /// Makes, lists and revokes the one-time tokens by which agents join.

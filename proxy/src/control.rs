@@ -1,4 +1,4 @@
-//! `culvert.control.v1`: what `culvert-proxy node ...` and `culvert-proxy token ...` ask of the running proxy.
+//! `culvert.control.v1`: what `culvert-proxy node ...`, `token ...` and `explain` ask of the running proxy.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use tonic::{Request, Response, Status};
 
 use crate::advertise::Advertised;
 use crate::directory::{Directory, DirectoryError, NodeView, Removal};
+use crate::explain::{Dial, ExplainError, Explainer, Line};
 use crate::local_grpc;
 use crate::local_socket::LocalSocket;
 use crate::tokens::{TokenView, Tokens, TokensError};
@@ -37,6 +38,7 @@ pub(crate) struct Control {
     pub(crate) tokens: Tokens,
     pub(crate) tunnels: Arc<dyn Tunnels>,
     pub(crate) advertised: Advertised,
+    pub(crate) explainer: Explainer,
 }
 
 /// Serves operators until the drain begins.
@@ -86,6 +88,22 @@ impl Service for Control {
         let id = request.into_inner().id;
         self.blocking(move |control| control.tokens.revoke(&id).map_err(|error| refused(&error.into()))).await?;
         Ok(Response::new(proto::RevokeTokenResponse {}))
+    }
+
+    async fn explain(
+        &self,
+        request: Request<proto::ExplainRequest>,
+    ) -> Result<Response<proto::ExplainResponse>, Status> {
+        let proto::ExplainRequest { destination, dial } = request.into_inner();
+        let dial = if dial { Dial::Yes } else { Dial::No };
+        let explained = self.explainer.explain(&destination, dial).await;
+        let explained = explained.map_err(|error: ExplainError| Status::invalid_argument(error.to_string()))?;
+        let line = |line: Line| proto::ExplainLine { subject: line.subject.to_owned(), text: line.text };
+        Ok(Response::new(proto::ExplainResponse {
+            title: explained.title,
+            lines: explained.lines.into_iter().map(line).collect(),
+            reachable: explained.reachable,
+        }))
     }
 }
 

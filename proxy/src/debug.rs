@@ -1,13 +1,16 @@
 //! `/debug/{nodes,tunnels,streams}` of the admin server, as JSON.
 
+use std::time::Instant;
+
 use axum::routing::get;
 use axum::{Json, Router};
+use culvert_daemon::Idle;
 use culvert_tunnel::NodeName;
 use serde::Serialize;
 
 use crate::directory::Directory;
 use crate::registry::{Registered, Registry};
-use crate::streams::Streams;
+use crate::streams::{StreamView, Streams};
 
 /// A tunnel as `/debug/tunnels` shows it.
 #[derive(Debug, Serialize)]
@@ -20,6 +23,15 @@ struct TunnelView {
     age_seconds: f64,
     streams: u32,
     round_trip_seconds: Option<f64>,
+}
+
+/// A stream as `/debug/streams` shows it: with how long nothing has moved in each direction, to within a second.
+#[derive(Debug, Serialize)]
+struct StreamPage {
+    #[serde(flatten)]
+    stream: StreamView,
+    idle_to_backend_seconds: f64,
+    idle_to_client_seconds: f64,
 }
 
 impl From<&Registered> for TunnelView {
@@ -37,14 +49,24 @@ impl From<&Registered> for TunnelView {
     }
 }
 
-/// The proxy's own routes.
-pub(crate) fn routes(directory: Directory, registry: Registry, streams: Streams) -> Router {
+/// The proxy's own routes. Somebody has to keep `idle` looking at the streams.
+pub(crate) fn routes(directory: Directory, registry: Registry, streams: Streams, idle: Idle<u64>) -> Router {
     Router::new()
         .route("/debug/nodes", get(async move || Json(directory.nodes())))
         .route("/debug/tunnels", get(async move || Json(tunnels(&registry))))
-        .route("/debug/streams", get(async move || Json(streams.views())))
+        .route("/debug/streams", get(async move || Json(pages(&streams, &idle))))
 }
 
 fn tunnels(registry: &Registry) -> Vec<TunnelView> {
     registry.all().iter().map(|registered| TunnelView::from(registered.as_ref())).collect()
+}
+
+fn pages(streams: &Streams, idle: &Idle<u64>) -> Vec<StreamPage> {
+    let now = Instant::now();
+    idle.look(streams.counts(), now);
+    let page = |stream: StreamView| {
+        let [to_backend, to_client] = idle.of(&stream.stream, now).map(|idle| idle.as_secs_f64());
+        StreamPage { stream, idle_to_backend_seconds: to_backend, idle_to_client_seconds: to_client }
+    };
+    streams.views().into_iter().map(page).collect()
 }

@@ -29,7 +29,7 @@ pub(crate) use file::FileError;
 pub(crate) use node::{InvalidNode, never_a_nodes};
 pub(crate) use sources::Removal;
 use sources::{Refreshed, Sources};
-pub(crate) use view::{AddressView, NodeView, Routing, Zone};
+pub(crate) use view::{AddressView, Census, NodeView, Routing, Zone};
 use view::{Difference, View};
 pub(crate) use vips::{VipError, VipRanges};
 use watch::Change;
@@ -142,6 +142,16 @@ impl Directory {
     /// The node as it is now.
     pub(crate) fn node(&self, node: &NodeName) -> Option<NodeView> {
         self.published().view.node(node).cloned()
+    }
+
+    /// How many nodes there are.
+    pub(crate) fn census(&self) -> Census {
+        self.published().view.census()
+    }
+
+    /// `--dns-zone`.
+    pub(crate) fn zone(&self) -> Zone {
+        self.published().view.zone().clone()
     }
 
     /// All nodes in the order of their names.
@@ -286,6 +296,13 @@ pub(crate) fn host_addresses() -> Result<BTreeSet<IpAddr>, DirectoryError> {
 fn address_of(storage: &nix::sys::socket::SockaddrStorage) -> Option<IpAddr> {
     let v4 = storage.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
     v4.or_else(|| storage.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
+}
+
+/// The directory file's text read, checked, and written again.
+#[cfg(fuzzing)]
+pub(crate) fn rewritten(text: &str) -> Result<String, FileError> {
+    let nodes = file::parse(text, std::path::Path::new("nodes.toml"))?;
+    Ok(toml::to_string(&std::collections::BTreeMap::from([("nodes", nodes)])).expect("nodes have a text"))
 }
 
 #[cfg(test)]

@@ -49,6 +49,18 @@ pub(crate) enum IdentityError {
 }
 
 impl IdentityError {
+    /// The node that a certificate of our authority names.
+    pub(crate) fn node(&self) -> Option<&NodeName> {
+        match self {
+            Self::NoCertificate | Self::Unreadable(_) | Self::Names(_) => None,
+            Self::UnknownNode { node }
+            | Self::Revoked { node }
+            | Self::Expired { node, .. }
+            | Self::TooOld { node, .. }
+            | Self::NotYet { node, .. } => Some(node),
+        }
+    }
+
     /// Label for metrics and logs.
     pub(crate) fn reason(&self) -> &'static str {
         match self {

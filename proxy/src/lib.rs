@@ -15,6 +15,10 @@ mod debug;
 mod directory;
 mod directory_service;
 mod enroll;
+mod explain;
+#[cfg(fuzzing)]
+pub mod fuzzing;
+mod history;
 mod identity;
 mod intercept;
 mod listen;

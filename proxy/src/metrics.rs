@@ -1,19 +1,35 @@
-//! The proxy's metrics, all named `culvert_proxy_...`; the README lists them.
+//! The proxy's metrics, all named `culvert_proxy_...`; docs/metrics.md lists them.
 
+mod scraped;
+
+use std::time::Instant;
+
+use culvert_daemon::VERSION;
+use culvert_tunnel::dial_reason;
+use culvert_tunnel::proto::tunnel::DialCode;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
+pub(crate) use scraped::Scraped;
+
+/// From a backend in the same rack to the 8 s that the proxy waits for an agent's answer.
+const DIAL_BUCKETS: [f64; 10] = [0.001, 0.0025, 0.01, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
+
 /// Shared by all parts of the proxy.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Metrics {
     pub(crate) tunnels: Gauge,
     pub(crate) active_streams: Gauge,
     streams: Family<Stream, Counter>,
+    dials: Family<Outcome, Counter>,
+    dial_duration: Histogram,
     bytes: Family<Bytes, Counter>,
-    agents: Family<Agents, Counter>,
+    agents: Family<Outcome, Counter>,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -28,13 +44,38 @@ struct Bytes {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Agents {
+struct Outcome {
     outcome: &'static str,
 }
 
+/// A dial under way: counted when it is told how it ended, or dropped.
+#[derive(Debug)]
+pub(crate) struct Dialling<'a> {
+    metrics: &'a Metrics,
+    started: Instant,
+    outcome: &'static str,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            tunnels: Gauge::default(),
+            active_streams: Gauge::default(),
+            streams: Family::default(),
+            dials: Family::default(),
+            dial_duration: Histogram::new(DIAL_BUCKETS),
+            bytes: Family::default(),
+            agents: Family::default(),
+        }
+    }
+}
+
 impl Metrics {
-    pub(crate) fn register(&self, registry: &mut Registry) {
+    /// Makes all of them known, and what `scraped` looks at.
+    pub(crate) fn register(&self, registry: &mut Registry, scraped: Scraped) {
+        self.begin_at_zero();
         let registry = registry.sub_registry_with_prefix("culvert_proxy");
+        registry.register("build", "Version of the proxy", Info::new([("version", VERSION)]));
         registry.register("tunnels", "Tunnels of agents", self.tunnels.clone());
         registry.register(
             "active_streams",
@@ -42,12 +83,52 @@ impl Metrics {
             self.active_streams.clone(),
         );
         registry.register("streams", "Connections of clients that ended, by how", self.streams.clone());
+        registry.register("dials", "Dials for clients, by what came of them", self.dials.clone());
+        registry.register(
+            "dial_duration_seconds",
+            "From a client's wish to its backend's answer, or to none",
+            self.dial_duration.clone(),
+        );
         registry.register("bytes", "Payload bytes of streams that ended", self.bytes.clone());
         registry.register(
             "agent_connections",
             "Connections to the agent port, by what became of them",
             self.agents.clone(),
         );
+        registry.register_collector(Box::new(scraped));
+    }
+
+    /// What never happened is zero, not absent: a rate sees the first time too.
+    fn begin_at_zero(&self) {
+        for code in [
+            DialCode::Ok,
+            DialCode::Forbidden,
+            DialCode::Refused,
+            DialCode::TimedOut,
+            DialCode::Unreachable,
+            DialCode::TooManyStreams,
+            DialCode::Invalid,
+            DialCode::Failed,
+        ] {
+            drop(self.dials.get_or_create(&Outcome { outcome: dial_reason(code) }));
+        }
+        for outcome in ["offline", "tunnel_lost", "client_left"] {
+            drop(self.dials.get_or_create(&Outcome { outcome }));
+        }
+        for direction in ["to_backend", "to_client"] {
+            drop(self.bytes.get_or_create(&Bytes { direction }));
+        }
+        for outcome in [
+            "tunnel_ended",
+            "tunnel_failed",
+            "enrolled",
+            "enroll_failed",
+            "identity_refused",
+            "handshake_failed",
+            "busy",
+        ] {
+            drop(self.agents.get_or_create(&Outcome { outcome }));
+        }
     }
 
     /// A client's connection through `frontend` has ended.
@@ -57,8 +138,44 @@ impl Metrics {
         self.bytes.get_or_create(&Bytes { direction: "to_client" }).inc_by(to_client);
     }
 
+    /// A dial begins. Dropped before its end it counts as one whose client left.
+    pub(crate) fn dial(&self) -> Dialling<'_> {
+        Dialling { metrics: self, started: Instant::now(), outcome: "client_left" }
+    }
+
     /// A connection to the agent port came to something.
     pub(crate) fn agent_connection(&self, outcome: &'static str) {
-        self.agents.get_or_create(&Agents { outcome }).inc();
+        self.agents.get_or_create(&Outcome { outcome }).inc();
+    }
+}
+
+impl Dialling<'_> {
+    /// What came of it.
+    pub(crate) fn ended(mut self, outcome: &'static str) {
+        self.outcome = outcome;
+    }
+}
+
+impl Drop for Dialling<'_> {
+    fn drop(&mut self) {
+        self.metrics.dials.get_or_create(&Outcome { outcome: self.outcome }).inc();
+        self.metrics.dial_duration.observe(self.started.elapsed().as_secs_f64());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(metrics: &Metrics, outcome: &'static str) -> u64 {
+        metrics.dials.get_or_create(&Outcome { outcome }).get()
+    }
+
+    #[test]
+    fn every_dial_is_counted_once_however_it_ends() {
+        let metrics = Metrics::default();
+        metrics.dial().ended("refused");
+        drop(metrics.dial());
+        assert_eq!((count(&metrics, "refused"), count(&metrics, "client_left")), (1, 1));
     }
 }

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::control::Tunnels;
 use crate::directory::Directory;
+use crate::history::History;
 use crate::metrics::Metrics;
 
 /// Tunnels that one node may have here; a new one closes the oldest.
@@ -27,6 +28,7 @@ pub(crate) struct Registry(Arc<Shared>);
 struct Shared {
     state: Mutex<State>,
     directory: Directory,
+    history: History,
     metrics: Metrics,
 }
 
@@ -75,7 +77,13 @@ pub(crate) struct Registration {
 
 impl Registry {
     pub(crate) fn new(directory: Directory, metrics: Metrics) -> Self {
-        Self(Arc::new(Shared { state: Mutex::default(), directory, metrics }))
+        let history = History::new(directory.clone());
+        Self(Arc::new(Shared { state: Mutex::default(), directory, history, metrics }))
+    }
+
+    /// Why tunnels ended and agents were refused.
+    pub(crate) fn history(&self) -> &History {
+        &self.0.history
     }
 
     /// Adds a tunnel of `node`, whose agent is at `agent`; the node is online from here on.

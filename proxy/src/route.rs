@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use culvert_tunnel::proto::tunnel::Open;
+use culvert_tunnel::proto::tunnel::{DialCode, Open};
 use culvert_tunnel::{DEFAULT_MAX_STREAMS, DialFailure, NodeName, OpenError, Stream, dial_reason};
 
 use crate::directory::{Destination, Directory, ResolveError, Target};
+use crate::metrics::Metrics;
 use crate::registry::{Registered, Registry};
 
 /// Streams that one agent relays at once, whatever the number of its tunnels: what its stream windows may hold must be bounded.
@@ -20,6 +21,7 @@ const ATTEMPTS: usize = 3;
 pub(crate) struct Router {
     directory: Directory,
     registry: Registry,
+    metrics: Metrics,
     next_stream: Arc<AtomicU64>,
 }
 
@@ -58,8 +60,8 @@ impl RouteError {
 }
 
 impl Router {
-    pub(crate) fn new(directory: Directory, registry: Registry) -> Self {
-        Self { directory, registry, next_stream: Arc::default() }
+    pub(crate) fn new(directory: Directory, registry: Registry, metrics: Metrics) -> Self {
+        Self { directory, registry, metrics, next_stream: Arc::default() }
     }
 
     /// A number for a stream, unique in this run of the proxy, the same in its log and the agent's.
@@ -79,6 +81,13 @@ impl Router {
         destination: &Destination,
         number: u64,
     ) -> Result<Stream, RouteError> {
+        let dial = self.metrics.dial();
+        let opened = self.open_in_any(target, destination, number).await;
+        dial.ended(opened.as_ref().map_or_else(RouteError::reason, |_| dial_reason(DialCode::Ok)));
+        opened
+    }
+
+    async fn open_in_any(&self, target: &Target, destination: &Destination, number: u64) -> Result<Stream, RouteError> {
         let node = &target.node;
         let tunnels = self.registry.candidates(node);
         if tunnels.iter().map(|registered| registered.tunnel.streams()).sum::<u32>() >= MAX_STREAMS_PER_AGENT {

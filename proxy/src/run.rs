@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use culvert_daemon::{Admin, Drain, Logs, Readiness, Supervisor, raise_open_file_limit};
+use culvert_daemon::{Admin, Drain, Idle, Logs, Readiness, Supervisor, raise_open_file_limit};
 use culvert_tunnel::{ProxyTunnel, STREAM_WINDOW_RANGE};
 use prometheus_client::registry::Registry as MetricsRegistry;
 
@@ -15,10 +15,11 @@ use crate::connect::Connect;
 use crate::control::{self, Control, Tunnels};
 use crate::directory::{Directory, DirectoryConfig, Zone};
 use crate::directory_service;
+use crate::explain::Explainer;
 use crate::intercept::Intercept;
 use crate::listen;
 use crate::local_socket::{Access, LocalSocket};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Scraped};
 use crate::original_dst::{OriginalDsts, canonical};
 use crate::registry::Registry;
 use crate::route::{MAX_STREAMS_PER_AGENT, Router};
@@ -72,17 +73,21 @@ impl Proxy {
         let tokens = Tokens::open(state, args.trust.token_lifetime)?;
         let metrics = Metrics::default();
         let registry = Registry::new(directory.clone(), metrics.clone());
-        let router = Router::new(directory.clone(), registry.clone());
+        let router = Router::new(directory.clone(), registry.clone(), metrics.clone());
         let streams = Streams::new(metrics.clone());
         Ok(Self { args, advertised, trust, tokens, directory, registry, router, streams, metrics })
     }
 
     async fn spawn_admin(&self, supervisor: &mut Supervisor, readiness: &Readiness, logs: Logs) -> Result<()> {
         let mut metrics = MetricsRegistry::default();
-        self.metrics.register(&mut metrics);
-        let debug = debug::routes(self.directory.clone(), self.registry.clone(), self.streams.clone());
+        let scraped = Scraped { directory: self.directory.clone(), registry: self.registry.clone() };
+        self.metrics.register(&mut metrics, scraped);
+        let idle = Idle::default();
+        let debug = debug::routes(self.directory.clone(), self.registry.clone(), self.streams.clone(), idle.clone());
         let admin = Admin::bind(self.args.listen.admin_listen, readiness.clone(), metrics, logs, debug).await?;
         supervisor.spawn_observer("admin server", admin.serve());
+        let streams = self.streams.clone();
+        supervisor.spawn_observer("idle streams", idle.keep_looking(move || streams.counts()));
         Ok(())
     }
 
@@ -103,6 +108,7 @@ impl Proxy {
             tokens: self.tokens.clone(),
             tunnels: Arc::new(self.registry.clone()),
             advertised: self.advertised.clone(),
+            explainer: Explainer::new(self.directory.clone(), self.registry.clone(), self.router.clone()),
         };
         let socket = LocalSocket::bind(control_socket, Access::Owner)?;
         supervisor.spawn("control socket", control::serve(socket, control, supervisor.drain()));

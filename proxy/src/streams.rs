@@ -1,10 +1,11 @@
 //! The connections of clients: live ones for `/debug/streams`, and one log line for each at its end.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
+use culvert_daemon::Counts;
 use culvert_tunnel::{NodeName, RelayError, Transferred};
 use serde::Serialize;
 use tokio::sync::watch;
@@ -59,7 +60,7 @@ struct Live {
 /// A live connection as `/debug/streams` shows it.
 #[derive(Debug, Serialize)]
 pub(crate) struct StreamView {
-    stream: u64,
+    pub(crate) stream: u64,
     frontend: &'static str,
     client: String,
     original_dst: String,
@@ -102,6 +103,13 @@ impl Streams {
         let mut count_rx = self.count_tx.subscribe();
         // An error would mean that the sender is gone, which `self` holds.
         let _idle = count_rx.wait_for(|count| *count == 0).await;
+    }
+
+    /// The payload of every live connection so far, by its number: to the backend and to the client.
+    pub(crate) fn counts(&self) -> Vec<(u64, Counts)> {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counts = |live: &Live| [load(&live.transferred.into_tunnel), load(&live.transferred.out_of_tunnel)];
+        self.lock().iter().map(|(number, live)| (*number, counts(live))).collect()
     }
 
     /// Every live connection, oldest first.

@@ -42,6 +42,10 @@ impl Client {
         Ok(answer.map_err(|status| refusal(&status))?.into_inner().nodes)
     }
 
+    pub(crate) async fn explain(&mut self, request: proto::ExplainRequest) -> Result<proto::ExplainResponse> {
+        Ok(self.0.explain(request).await.map_err(|status| refusal(&status))?.into_inner())
+    }
+
     pub(crate) async fn remove_node(&mut self, node: &NodeName) -> Result<()> {
         let answer = self.0.remove_node(proto::RemoveNodeRequest { name: node.to_string() }).await;
         answer.map(drop).map_err(|status| refusal(&status))

@@ -9,6 +9,9 @@ use super::*;
 use crate::cli::Client;
 use crate::directory::DirectoryConfig;
 use crate::identity::Purpose;
+use crate::metrics::Metrics;
+use crate::registry::Registry;
+use crate::route::Router;
 use crate::state::StateDir;
 use crate::trust::{TrustConfig, TrustSource};
 
@@ -49,7 +52,10 @@ fn control(file: Option<&str>) -> (TempDir, Control, Arc<Closed>) {
     let advertised =
         Advertised { given: vec!["proxy.example:443".parse().unwrap()], agent_listen: "[::]:7400".parse().unwrap() };
     let tokens = Tokens::open(state, DAY).unwrap();
-    (path, Control { directory, trust, tokens, tunnels: closed.clone(), advertised }, closed)
+    let registry = Registry::new(directory.clone(), Metrics::default());
+    let router = Router::new(directory.clone(), registry.clone(), Metrics::default());
+    let explainer = Explainer::new(directory.clone(), registry, router);
+    (path, Control { directory, trust, tokens, tunnels: closed.clone(), advertised, explainer }, closed)
 }
 
 fn wish(node: &str, addresses: &[&str]) -> Request<proto::CreateTokenRequest> {

@@ -1,6 +1,7 @@
 //! The directory as everybody else sees it: computed whole from the nodes, and the answers it gives. Pure.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
@@ -20,6 +21,12 @@ pub(crate) struct Zone(String);
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} is no DNS zone: write one such as edge.internal")]
 pub(crate) struct InvalidZone(String);
+
+impl fmt::Display for Zone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
 
 impl FromStr for Zone {
     type Err = InvalidZone;
@@ -78,6 +85,20 @@ pub(crate) struct NodeView {
     pub(crate) source: Source,
 }
 
+/// How many nodes there are, by whether they have a tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Census {
+    pub(crate) online: usize,
+    pub(crate) offline: usize,
+}
+
+impl Census {
+    /// All of them.
+    pub(crate) fn total(self) -> usize {
+        self.online + self.offline
+    }
+}
+
 /// What differs between two views.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Difference {
@@ -133,6 +154,15 @@ impl View {
 
     pub(crate) fn ranges(&self) -> VipRanges {
         self.ranges
+    }
+
+    pub(crate) fn zone(&self) -> &Zone {
+        &self.zone
+    }
+
+    pub(crate) fn census(&self) -> Census {
+        let online = self.nodes.values().filter(|node| node.online).count();
+        Census { online, offline: self.nodes.len() - online }
     }
 
     pub(crate) fn node(&self, name: &NodeName) -> Option<&NodeView> {

@@ -65,7 +65,7 @@ fn a_stream_under_way_is_seen_in_all_three() {
             (Place::Cloud, PROXY_ADMIN, "tunnels", vec!["\"edge-1\"", "198.51.100.1", "round_trip_seconds"]),
             (Place::Cloud, PROXY_ADMIN, "streams", vec!["\"edge-1\"", &target, "\"bytes_to_backend\":5"]),
             (Place::Edge1, AGENT_ADMIN, "tunnels", vec!["203.0.113.1:7400", "\"up\"", "\"streams\":1"]),
-            (Place::Edge1, AGENT_ADMIN, "streams", vec![&target, "\"bytes_into_tunnel\":5"]),
+            (Place::Edge1, AGENT_ADMIN, "streams", vec![&target, "\"bytes_to_client\":5"]),
             (Place::Cloud, REDIRECTOR_ADMIN, "destinations", vec![&target, "\"edge-1\""]),
             (Place::Cloud, REDIRECTOR_ADMIN, "hooks", vec!["connect4", "connect6", "sockops"]),
         ] {

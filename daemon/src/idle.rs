@@ -1,0 +1,105 @@
+//! How long ago counters last moved, found out by looking at them every second: whoever counts pays nothing for it.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+/// How exact the answers are. Ten thousand streams are looked at in about a millisecond.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What something has counted so far, in its two directions.
+pub type Counts = [u64; 2];
+
+/// When the counters of some things, named by `K`, last moved. Clones share it.
+#[derive(Debug)]
+pub struct Idle<K>(Arc<Mutex<HashMap<K, [Seen; 2]>>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    count: u64,
+    moved: Instant,
+}
+
+impl<K> Clone for Idle<K> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<K> Default for Idle<K> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<K: Eq + Hash> Idle<K> {
+    /// Looks at all counters that there are now; those that are gone are forgotten.
+    pub fn look(&self, counters: Vec<(K, Counts)>, now: Instant) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if counters.is_empty() && known.is_empty() {
+            return;
+        }
+        let mut before = std::mem::take(&mut *known);
+        known.extend(counters.into_iter().map(|(key, counts)| {
+            let seen = before.remove(&key);
+            let seen = [0, 1].map(|way: usize| match seen.map(|seen| seen[way]) {
+                Some(seen) if seen.count == counts[way] => seen,
+                Some(_) | None => Seen { count: counts[way], moved: now },
+            });
+            (key, seen)
+        }));
+    }
+
+    /// How long the two counters of `key` have stood still; zero as long as nobody looked.
+    #[must_use]
+    pub fn of(&self, key: &K, now: Instant) -> [Duration; 2] {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(key).map_or([Duration::ZERO; 2], |seen| seen.map(|seen| now.saturating_duration_since(seen.moved)))
+    }
+
+    /// Goes on looking at what `counters` tells.
+    ///
+    /// # Errors
+    /// Never: for [`crate::Supervisor::spawn_observer`].
+    pub async fn keep_looking(self, counters: impl Fn() -> Vec<(K, Counts)> + Send) -> Result<()>
+    where
+        K: Send,
+    {
+        let mut ticks = tokio::time::interval(LOOK_EVERY);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.look(counters(), Instant::now());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_direction_is_idle_since_it_last_moved() {
+        let idle = Idle::default();
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        idle.look(vec![("a", [5, 0])], at(0));
+        idle.look(vec![("a", [5, 7]), ("b", [1, 1])], at(3));
+        idle.look(vec![("a", [5, 7]), ("b", [1, 1])], at(4));
+        assert_eq!(idle.of(&"a", at(10)), [Duration::from_secs(10), Duration::from_secs(7)]);
+        assert_eq!(idle.of(&"b", at(10)), [Duration::from_secs(7); 2]);
+        assert_eq!(idle.of(&"c", at(10)), [Duration::ZERO; 2], "nobody looked");
+    }
+
+    #[test]
+    fn what_is_gone_is_forgotten() {
+        let idle = Idle::default();
+        let now = Instant::now();
+        idle.look(vec![(1, [0, 0])], now);
+        idle.look(Vec::new(), now);
+        assert!(idle.0.lock().unwrap().is_empty());
+    }
+}

@@ -1,0 +1,96 @@
+//! Why a node's last tunnel ended, and why its agent was last refused: what an operator asks of a node that is offline.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use culvert_tunnel::NodeName;
+
+use crate::clock::UnixTime;
+use crate::directory::Directory;
+
+/// Something that happened to a node's agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Event {
+    pub(crate) at: UnixTime,
+    /// For people.
+    pub(crate) reason: String,
+}
+
+/// What is remembered of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Past {
+    /// The end of its last tunnel.
+    pub(crate) ended: Option<Event>,
+    /// The last time that its agent, by a certificate of our authority, was not taken.
+    pub(crate) refused: Option<Event>,
+}
+
+/// The past of every node of the directory, since this proxy started. Clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct History {
+    directory: Directory,
+    nodes: Arc<Mutex<BTreeMap<NodeName, Past>>>,
+}
+
+impl History {
+    pub(crate) fn new(directory: Directory) -> Self {
+        Self { directory, nodes: Arc::default() }
+    }
+
+    /// What is remembered of the node.
+    pub(crate) fn of(&self, node: &NodeName) -> Past {
+        self.lock().get(node).cloned().unwrap_or_default()
+    }
+
+    /// A tunnel of the node has ended.
+    pub(crate) fn ended(&self, node: &NodeName, reason: String) {
+        self.note(node, |past, at| past.ended = Some(Event { at, reason }));
+    }
+
+    /// An agent of the node was not taken.
+    pub(crate) fn refused(&self, node: &NodeName, reason: String) {
+        self.note(node, |past, at| past.refused = Some(Event { at, reason }));
+    }
+
+    fn note(&self, node: &NodeName, change: impl FnOnce(&mut Past, UnixTime)) {
+        if !self.directory.contains(node) {
+            return;
+        }
+        let known = self.directory.census().total();
+        let mut nodes = self.lock();
+        change(nodes.entry(node.clone()).or_default(), UnixTime::now());
+        if nodes.len() > known {
+            // Some were removed meanwhile: never more than the directory has.
+            nodes.retain(|node, _| self.directory.contains(node));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeName, Past>> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> NodeName {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn only_nodes_of_the_directory_have_a_past() {
+        let state = tempfile::tempdir().unwrap();
+        let directory = Directory::for_tests(state.path(), &[name("edge-1"), name("edge-2")]);
+        let history = History::new(directory.clone());
+        history.ended(&name("edge-1"), "silent".into());
+        history.refused(&name("stranger"), "unknown".into());
+        assert_eq!(history.of(&name("edge-1")).ended.unwrap().reason, "silent");
+        assert_eq!(history.of(&name("stranger")), Past::default());
+        history.ended(&name("edge-2"), "silent".into());
+        directory.remove(&name("edge-1")).unwrap();
+        history.refused(&name("edge-2"), "expired".into());
+        assert_eq!(history.of(&name("edge-1")), Past::default(), "forgotten with its node");
+        assert!(history.of(&name("edge-2")).ended.is_some(), "a refusal does not hide the end before it");
+    }
+}

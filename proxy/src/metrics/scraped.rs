@@ -1,0 +1,105 @@
+//! What is looked up when metrics are asked for: nodes by state, and how far away agents are.
+
+use std::fmt;
+use std::time::Duration;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use crate::directory::Directory;
+use crate::registry::Registry;
+
+/// The parts of all tunnels whose round trips are shown. A label for each node would be thousands of series; `/debug/tunnels` and
+/// `culvert-proxy explain` have each one.
+const QUANTILES: [(&str, f64); 4] = [("0", 0.0), ("0.5", 0.5), ("0.9", 0.9), ("1", 1.0)];
+
+/// Counted at each scrape.
+pub(crate) struct Scraped {
+    pub(crate) directory: Directory,
+    pub(crate) registry: Registry,
+}
+
+impl Collector for Scraped {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let census = self.directory.census();
+        let help = "Nodes of the directory, by whether they have a tunnel";
+        let mut nodes = encoder.encode_descriptor("nodes", help, None, MetricType::Gauge)?;
+        for (state, count) in [("online", census.online), ("offline", census.offline)] {
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            ConstGauge::new(count).encode(nodes.encode_family(&[("state", state)])?)?;
+        }
+        let mut round_trips: Vec<Duration> =
+            self.registry.all().iter().filter_map(|registered| registered.tunnel.round_trip()).collect();
+        if round_trips.is_empty() {
+            return Ok(());
+        }
+        round_trips.sort_unstable();
+        let help = "Round trips of the tunnels as last measured: of the nearest, the median, at 90 % and the farthest";
+        let mut family = encoder.encode_descriptor("tunnel_round_trip_seconds", help, None, MetricType::Gauge)?;
+        for (label, quantile) in QUANTILES {
+            let at = at_quantile(&round_trips, quantile);
+            ConstGauge::new(at.as_secs_f64()).encode(family.encode_family(&[("quantile", label)])?)?;
+        }
+        Ok(())
+    }
+}
+
+/// Nearest rank; `sorted` is not empty.
+fn at_quantile(sorted: &[Duration], quantile: f64) -> Duration {
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "a rank among some thousand tunnels"
+    )]
+    let rank = ((sorted.len() - 1) as f64 * quantile).round() as usize;
+    sorted[rank]
+}
+
+impl fmt::Debug for Scraped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scraped").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use culvert_tunnel::NodeName;
+
+    use super::*;
+    use crate::metrics::Metrics;
+
+    #[test]
+    fn the_quantiles_of_one_tunnel_are_all_that_one() {
+        let ms = Duration::from_millis;
+        assert!(QUANTILES.iter().all(|(_, quantile)| at_quantile(&[ms(7)], *quantile) == ms(7)));
+        let many: Vec<Duration> = (0..=100).map(ms).collect();
+        let shown: Vec<Duration> = QUANTILES.iter().map(|(_, quantile)| at_quantile(&many, *quantile)).collect();
+        assert_eq!(shown, [ms(0), ms(50), ms(90), ms(100)]);
+    }
+
+    #[test]
+    fn what_never_happened_is_zero_and_nodes_are_counted_by_state() {
+        let state = tempfile::tempdir().unwrap();
+        let node: NodeName = "edge-1".parse().unwrap();
+        let directory = Directory::for_tests(state.path(), &[node.clone(), "edge-2".parse().unwrap()]);
+        let metrics = Metrics::default();
+        let registry = Registry::new(directory.clone(), metrics.clone());
+        directory.set_online(&node, true);
+        let mut all = prometheus_client::registry::Registry::default();
+        metrics.register(&mut all, Scraped { directory, registry });
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &all).unwrap();
+        for line in [
+            "culvert_proxy_nodes{state=\"online\"} 1",
+            "culvert_proxy_nodes{state=\"offline\"} 1",
+            "culvert_proxy_dials_total{outcome=\"timed_out\"} 0",
+            "culvert_proxy_bytes_total{direction=\"to_client\"} 0",
+        ] {
+            assert!(text.lines().any(|shown| shown == line), "{line}: {text}");
+        }
+        assert!(text.lines().filter(|line| !line.starts_with('#')).all(|line| line.starts_with("culvert_proxy_")));
+    }
+}
