@@ -1,0 +1,172 @@
+//! Many short connections: half are used and ended well, half are aborted at a point that a seed chooses.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use serde_json::json;
+use xtask::lab::random::Random;
+
+use crate::way::{Client, Leave, Way};
+
+/// Longer than anything takes on busy cores.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Between two words on how far it is.
+const PROGRESS: Duration = Duration::from_secs(5);
+/// More would only repeat the first.
+const FAILURES_TOLD: usize = 5;
+
+/// What `churn` needs.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[arg(long)]
+    seed: u64,
+    #[arg(long)]
+    count: u64,
+    #[arg(long)]
+    threads: usize,
+    /// Ports that name their node and then echo
+    #[arg(long, value_delimiter = ',')]
+    greet: Vec<u16>,
+    /// Port that sends bytes without being asked
+    #[arg(long)]
+    source: u16,
+    /// How many bytes
+    #[arg(long)]
+    source_bytes: u64,
+    /// What these clients are called in their progress
+    #[arg(long)]
+    name: String,
+    /// `HOST=NODE`, or `SOCKET,HOST=NODE` by way of a CONNECT socket
+    #[arg(required = true)]
+    ways: Vec<Way>,
+}
+
+/// Where a connection is aborted.
+#[derive(Clone, Copy, Debug)]
+enum Point {
+    /// Before the node's backend has been reached.
+    Connecting,
+    /// The request is sent, nothing is read.
+    Requested,
+    /// A part of the answer is read.
+    Answered,
+}
+
+const POINTS: [Point; 3] = [Point::Connecting, Point::Requested, Point::Answered];
+const LEAVES: [Leave; 2] = [Leave::Fin, Leave::Rst];
+
+#[derive(Default)]
+struct Found {
+    whole: AtomicU64,
+    aborted: Mutex<BTreeMap<String, u64>>,
+    failures: Mutex<Vec<String>>,
+    started: AtomicU64,
+}
+
+/// Runs them all and prints what came of them.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let (found, started, mut random) = (Found::default(), Instant::now(), Random::new(args.seed));
+    std::thread::scope(|scope| {
+        for _ in 0..args.threads {
+            let random = random.split();
+            scope.spawn(|| work(args, random, &found));
+        }
+        let mut told = Instant::now();
+        while found.started.load(Ordering::Relaxed) < args.count {
+            std::thread::sleep(Duration::from_millis(100));
+            if told.elapsed() >= PROGRESS {
+                told = Instant::now();
+                tell(args, &found, started);
+            }
+        }
+    });
+    tell(args, &found, started);
+    let failures = found.failures.lock().expect("no thread panics with it");
+    println!(
+        "{}",
+        json!({"whole": found.whole, "aborted": *found.aborted.lock().expect("as above"), "failed": failures.len(),
+            "failures": failures.iter().take(FAILURES_TOLD).collect::<Vec<_>>()})
+    );
+    Ok(())
+}
+
+fn tell(args: &Args, found: &Found, since: Instant) {
+    let done = found.started.load(Ordering::Relaxed).min(args.count);
+    let rate = u128::from(done) * 1000 / since.elapsed().as_millis().max(1);
+    eprintln!("    {}: {done} of {} connections, {rate} a second", args.name, args.count);
+}
+
+fn work(args: &Args, mut random: Random, found: &Found) {
+    loop {
+        let number = found.started.fetch_add(1, Ordering::Relaxed);
+        if number >= args.count {
+            return;
+        }
+        let way = random.one_of(&args.ways).clone();
+        // In turns, so that exactly half are aborted.
+        if number % 2 == 0 {
+            match use_well(&way, *random.one_of(&args.greet), number) {
+                Ok(()) => {
+                    found.whole.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(error) => {
+                    let failure = format!("{}: {error}", way.text);
+                    found.failures.lock().expect("no thread panics with it").push(failure);
+                }
+            }
+        } else {
+            let (point, leave) = (*random.one_of(&POINTS), *random.one_of(&LEAVES));
+            // What an aborted connection meets is nobody's concern.
+            abort(args, &way, point, leave, &mut random).ok();
+            let mut aborted = found.aborted.lock().expect("no thread panics with it");
+            *aborted.entry(format!("{point:?} {leave:?}")).or_default() += 1;
+        }
+    }
+}
+
+/// Who answers must be the way's node, and it must send back what it is sent.
+fn use_well(way: &Way, port: u16, number: u64) -> io::Result<()> {
+    let mut client = way.connect(port, PATIENCE)?;
+    let greeting = client.line()?;
+    let expected = format!("hello from {}", way.node.as_deref().unwrap_or_default());
+    if greeting != expected {
+        return Err(io::Error::other(format!("{greeting:?} in place of {expected:?}")));
+    }
+    client.echo(format!("connection {number}").as_bytes())?;
+    client.end()
+}
+
+fn abort(args: &Args, way: &Way, point: Point, leave: Leave, random: &mut Random) -> io::Result<()> {
+    let client = match point {
+        // A CONNECT client leaves before the answer to its request; a steered one is connected to the proxy at once.
+        Point::Connecting => way.begin(args.source, PATIENCE)?,
+        Point::Requested => {
+            let mut client = way.connect(*random.one_of(&args.greet), PATIENCE)?;
+            let length = usize::try_from(random.below(4000)).unwrap_or_default();
+            client.write_all(&vec![b'r'; length])?;
+            client
+        }
+        Point::Answered => {
+            let mut client = way.connect(args.source, PATIENCE)?;
+            read_some(&mut client, random.below(args.source_bytes))?;
+            client
+        }
+    };
+    client.leave(leave)
+}
+
+fn read_some(client: &mut Client, mut bytes: u64) -> io::Result<()> {
+    let mut piece = [0; 8192];
+    while bytes > 0 {
+        let most = usize::try_from(bytes).unwrap_or(usize::MAX).min(piece.len());
+        match client.read(&mut piece[..most])? {
+            0 => return Ok(()),
+            count => bytes -= count as u64,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! Upgrades: a redirector is replaced under load and nobody notices; a proxy lets its streams end first.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::sys::signal::Signal;
+use xtask::lab::culvert::Options;
+use xtask::lab::place::Place;
+use xtask::{progress, wait, workspace};
+
+use crate::swarm::{self, Load, Steered};
+use crate::world::{self, ECHO, GREET, HeldClient, World};
+
+const EDGE: &[Place] = &[Place::Edge1];
+
+/// Agents look for the next proxy soon after the last one has gone.
+const RECOVERY: Duration = Duration::from_secs(3);
+
+/// Long enough for two busy cores.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Short, for the test's sake.
+const GRACE: Duration = Duration::from_secs(3);
+
+#[test]
+fn a_redirector_replaced_under_load_loses_no_connection_and_misses_none() {
+    world::with(&Place::EDGES, Options::default(), |world| {
+        let seed = swarm::chance()?.number();
+        let addresses = swarm::by_address(world, &Place::EDGES)?;
+        let mut held = [held_by(world, Steered::ByHooks)?, held_by(world, Steered::ByPackets)?];
+        let mut loads = [
+            Load::start(world, Steered::ByHooks, seed, addresses.clone())?,
+            Load::start(world, Steered::ByPackets, seed, addresses)?,
+        ];
+        for end in [Signal::SIGTERM, Signal::SIGKILL, Signal::SIGTERM] {
+            let programs = programs(world)?;
+            world.culvert.redirector.signal(end)?;
+            wait::until("the redirector has ended", DEADLINE, || match world.culvert.redirector.check() {
+                Ok(()) => bail!("it runs on"),
+                Err(_) => Ok(()),
+            })?;
+            wait::throughout("there is none", Duration::from_millis(500), || Ok(()))?;
+            world.culvert.restart_redirector()?;
+            world.culvert.wait_for_redirector()?;
+            ensure!(self::programs(world)? != programs, "the kernel runs the programs of the one before");
+            for load in &mut loads {
+                let report = load.report_all_answered().with_context(|| format!("{end} of the redirector"))?;
+                progress::say(&format!("    {end}: {} requests answered", report.answered()));
+            }
+            held.iter_mut().try_for_each(HeldClient::check)?;
+        }
+        Ok(())
+    });
+}
+
+/// The numbers of the kernel programs that are attached now.
+fn programs(world: &World<'_>) -> Result<String> {
+    let cloud = world.lab.site(Place::Cloud);
+    cloud.output("bpftool", ["cgroup", "show", &cloud.cgroup().display().to_string()])
+}
+
+fn held_by(world: &World<'_>, steered: Steered) -> Result<HeldClient> {
+    let cloud = world.lab.site(Place::Cloud);
+    let mut command = match steered {
+        Steered::ByHooks => cloud.command(world::XTASK),
+        Steered::ByPackets => cloud.unhooked_command(world::XTASK),
+    };
+    let held = HeldClient::spawn(command.args(["probe", "hold", &format!("edge-1:{ECHO}"), "20"]))?;
+    held.expect("held")?;
+    Ok(held)
+}
+
+#[test]
+fn a_proxy_told_to_end_lets_its_streams_end_first_and_says_no_at_once_to_others() {
+    world::with(EDGE, Options::default(), |world| {
+        let mut held = [held_by(world, Steered::ByHooks)?, held_by(world, Steered::ByPackets)?];
+        world.culvert.proxy.signal(Signal::SIGTERM)?;
+        wait::until("the proxy takes no more", DEADLINE, || refused(world))?;
+        wait::throughout("streams go on", Duration::from_secs(2), || {
+            refused(world)?;
+            held.iter_mut().try_for_each(HeldClient::check)
+        })?;
+        world.culvert.proxy.check().context("the proxy waits for its streams")?;
+        let second = second_proxy(world)?;
+        ensure!(second.contains("another culvert-proxy uses the state directory"), "a second proxy says: {second}");
+        held.iter_mut().try_for_each(HeldClient::check)?;
+        drop(held);
+        wait_ended(world)?;
+        let replaced = Instant::now();
+        world.culvert.restart_proxy()?;
+        world.wait_greeting("10.0.3.7", RECOVERY)?;
+        progress::say(&format!("    the next proxy served {:?} after its start", replaced.elapsed()));
+        world.check_greeting("10.0.3.7", "edge-1")
+    });
+}
+
+/// What clients of a draining proxy see: no answer that could be taken for one, and no wait.
+fn refused(world: &World<'_>) -> Result<()> {
+    let asked = Instant::now();
+    let by_address = world.failing_client(&["talk", &format!("10.0.3.7:{GREET}")])?;
+    ensure!(by_address.contains("error connect ConnectionRefused"), "by address: {by_address}");
+    let socket = world.culvert.socket("connect.sock");
+    ensure!(!socket.exists(), "the CONNECT socket is still there");
+    ensure!(asked.elapsed() < RECOVERY, "refused only after {:?}", asked.elapsed());
+    Ok(())
+}
+
+/// What a proxy says that is started while another one of the same state drains.
+fn second_proxy(world: &World<'_>) -> Result<String> {
+    let cloud = world.lab.site(Place::Cloud);
+    let mut command = cloud.command(workspace::binary("culvert-proxy"));
+    let done =
+        command.arg("--state-dir").arg(cloud.file("proxy")).args(["--admin-listen", "127.0.0.1:7408"]).output()?;
+    ensure!(!done.status.success(), "two proxies use one state directory");
+    Ok(String::from_utf8_lossy(&done.stderr).into_owned())
+}
+
+fn wait_ended(world: &mut World<'_>) -> Result<()> {
+    wait::until("the proxy has ended", DEADLINE, || match world.culvert.proxy.check() {
+        Ok(()) => bail!("it runs on"),
+        Err(ended) if ended.to_string().contains("exit status: 0") => Ok(()),
+        Err(ended) => Err(ended),
+    })
+}
+
+#[test]
+fn a_stream_that_outlasts_the_grace_period_is_reset_and_does_not_look_ended() {
+    let options = world::proxy_options(["--grace", &format!("{}s", GRACE.as_secs())]);
+    world::with(EDGE, options, |world| {
+        let mut held = held_by(world, Steered::ByHooks)?;
+        let told = Instant::now();
+        world.culvert.proxy.signal(Signal::SIGTERM)?;
+        wait_ended(world)?;
+        ensure!(told.elapsed() >= GRACE, "it ended after {:?}", told.elapsed());
+        held.ask()?;
+        let line = held.line(DEADLINE)?;
+        ensure!(line.contains("20 of 20 failed") && line.contains("ConnectionReset"), "{line}");
+        Ok(())
+    });
+}
