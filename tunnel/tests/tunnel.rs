@@ -1,6 +1,9 @@
 //! Both ends of a tunnel over real sockets in one process.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "tunnel/predecessors.rs"]
+mod predecessors;
+
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -297,15 +300,17 @@ async fn a_unix_client_that_leaves_a_stalled_backend_is_noticed() {
     timeout(DEADLINE, relays.join_next()).await.expect("the relay ends").unwrap().unwrap().unwrap_err();
 }
 
-/// Writes until the socket takes no more.
-async fn fill(socket: &TcpStream) {
-    let piece = vec![1; 1 << 20];
+/// Writes until the socket takes no more; returns how much it took.
+async fn fill(socket: &TcpStream) -> usize {
+    let (piece, mut taken) = (vec![1; 1 << 20], 0);
     while timeout(Duration::from_millis(300), socket.writable()).await.is_ok() {
         match socket.try_write(&piece) {
-            Err(error) if error.kind() != io::ErrorKind::WouldBlock => panic!("{error}"),
-            _ => {}
+            Ok(count) => taken += count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => panic!("{error}"),
         }
     }
+    taken
 }
 
 #[tokio::test]
