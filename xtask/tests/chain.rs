@@ -9,8 +9,12 @@ mod admin;
 mod bytes;
 #[path = "chain/certificates.rs"]
 mod certificates;
+#[path = "chain/compared.rs"]
+mod compared;
 #[path = "chain/connect.rs"]
 mod connect;
+#[path = "chain/dials.rs"]
+mod dials;
 #[path = "chain/directory.rs"]
 mod directory;
 #[path = "chain/dns.rs"]
@@ -21,10 +25,16 @@ mod documents;
 mod grpc;
 #[path = "chain/life.rs"]
 mod life;
+#[path = "chain/nodes.rs"]
+mod nodes;
 #[path = "chain/pki.rs"]
 mod pki;
 #[path = "chain/reach.rs"]
 mod reach;
+#[path = "chain/secrets.rs"]
+mod secrets;
+#[path = "chain/stalls.rs"]
+mod stalls;
 #[path = "chain/steering.rs"]
 mod steering;
 #[path = "chain/trust.rs"]

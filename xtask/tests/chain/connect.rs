@@ -193,19 +193,26 @@ impl Answer {
     }
 }
 
-pub(crate) fn request(target: &str) -> Vec<u8> {
+fn request(target: &str) -> Vec<u8> {
     // Kube-apiserver's Host header says this, whatever it dials.
     format!("CONNECT {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").into_bytes()
 }
 
-fn open(path: &Path) -> Result<UnixStream> {
+fn dial(path: &Path) -> Result<UnixStream> {
     let socket = UnixStream::connect(path).with_context(|| format!("connect to {}", path.display()))?;
     socket.set_read_timeout(Some(PATIENCE))?;
     Ok(socket)
 }
 
 pub(crate) fn unix_socket(world: &World<'_>) -> Result<UnixStream> {
-    open(&world.culvert.socket("connect.sock"))
+    dial(&world.culvert.socket("connect.sock"))
+}
+
+/// A client that has asked for `target` and not yet read the answer.
+pub(crate) fn open(world: &World<'_>, target: &str) -> Result<UnixStream> {
+    let mut socket = unix_socket(world)?;
+    socket.write_all(&request(target))?;
+    Ok(socket)
 }
 
 pub(crate) fn connect(world: &World<'_>, target: &str) -> Result<Answer> {
@@ -215,7 +222,7 @@ pub(crate) fn connect(world: &World<'_>, target: &str) -> Result<Answer> {
 
 /// Fails if edge-1 does not greet a client of that CONNECT socket.
 pub(crate) fn check_greeting(socket: &Path, target: &str) -> Result<()> {
-    let socket = open(socket)?;
+    let socket = dial(socket)?;
     let answer = Answer::of(&socket, &socket, &request(target), GREETING.len())?;
     ensure!(answer.is_greeting(), "{target}: {answer:?}");
     Ok(())

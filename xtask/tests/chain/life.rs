@@ -60,7 +60,7 @@ fn a_killed_agent_comes_back_and_the_proxy_leaks_nothing() {
 }
 
 /// Waits until a program holds no more than it did before.
-fn wait_within(who: &str, process: &Process, before: Held) -> Result<()> {
+pub(crate) fn wait_within(who: &str, process: &Process, before: Held) -> Result<()> {
     wait::until(&format!("{who} holds no more than before"), RECOVERY, || {
         let now = process.held()?;
         ensure!(now.is_within(before), "{now:?}, before {before:?}");

@@ -1,0 +1,144 @@
+//! Dials that hang, are given up, or lead nowhere: bounded, cancelled, and no burden to others.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use xtask::lab::culvert::{AGENT_ADMIN, Options};
+use xtask::lab::place::Place;
+use xtask::wait;
+
+use crate::connect::{self, Answer, BlackHole, GREETING, SWALLOWED};
+use crate::life;
+use crate::world::{self, ECHO, GREET, World};
+
+const EDGE: &[Place] = &[Place::Edge1];
+
+/// A client that waits for its answer to CONNECT into the black hole.
+fn waiting_client(world: &World<'_>) -> Result<UnixStream> {
+    connect::open(world, &format!("edge-1:{SWALLOWED}"))
+}
+
+/// How many dials of the agent wait for an answer.
+fn waiting_dials(world: &World<'_>) -> Result<usize> {
+    let sockets = world.lab.site(Place::Edge1).output("ss", ["-Htn", "state", "syn-sent"])?;
+    Ok(sockets.lines().count())
+}
+
+fn wait_for_dials(world: &World<'_>, count: usize) -> Result<()> {
+    wait::until(&format!("the agent dials {count} times"), Duration::from_secs(10), || {
+        let now = waiting_dials(world)?;
+        ensure!(now == count, "{now} dials");
+        Ok(())
+    })
+}
+
+/// Of dials that ended by the agent's own time-out.
+const TIMED_OUT: &str = "culvert_agent_dials_total{result=\"timed_out\"}";
+
+/// superedge #420; apiserver-network-proxy #180, #268 and #335.
+#[test]
+fn a_hundred_dials_into_a_black_hole_end_in_504_and_hold_up_nobody() {
+    let one_tunnel = Options { agent: vec!["--tunnels".into(), "1".into()], ..Options::default() };
+    world::with(EDGE, one_tunnel, |world| {
+        let mut held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "5"])?;
+        held.expect("held")?;
+        let _hole = BlackHole::on(world.lab, SWALLOWED)?;
+        let clients = (0..100).map(|_| waiting_client(world)).collect::<Result<Vec<_>>>()?;
+        wait_for_dials(world, 100)?;
+        held.check()?;
+        world.check_greeting("edge-1", "edge-1")?;
+        ensure!(waiting_dials(world)? > 0, "the others came through when the dials were over");
+        for client in &clients {
+            let answer = Answer::of(client, client, b"", 0)?;
+            ensure!(answer.head.starts_with("HTTP/1.1 504 "), "{answer:?}");
+        }
+        held.check()?;
+        drop(held);
+        world.wait_for_no_streams()
+    });
+}
+
+/// kubernetes #140512: the client's own time-out was over, its dial went on.
+#[test]
+fn a_client_that_leaves_takes_its_waiting_dial_along() {
+    world::with(EDGE, Options::default(), |world| {
+        let _hole = BlackHole::on(world.lab, SWALLOWED)?;
+        let clients = (0..20).map(|_| waiting_client(world)).collect::<Result<Vec<_>>>()?;
+        // They have sent what they want to say, as a TLS client has.
+        for mut client in &clients {
+            client.write_all(b"hello")?;
+        }
+        wait_for_dials(world, 20)?;
+        drop(clients);
+        wait_for_dials(world, 0)?;
+        // Steered clients, which leave without a word.
+        for _ in 0..5 {
+            world.client(&["dial", &format!("edge-1:{SWALLOWED}"), "1000"])?;
+        }
+        wait_for_dials(world, 0)?;
+        let timed_out = world.lab.site(Place::Edge1).metric(AGENT_ADMIN, TIMED_OUT)?;
+        ensure!(timed_out == 0.0, "{timed_out} dials went on to their end");
+        world.wait_for_no_streams()
+    });
+}
+
+/// apiserver-network-proxy #126.
+#[test]
+fn a_dial_that_waits_when_its_agent_dies_fails_with_it() {
+    world::with(EDGE, Options::default(), |world| {
+        let _hole = BlackHole::on(world.lab, SWALLOWED)?;
+        let client = waiting_client(world)?;
+        wait_for_dials(world, 1)?;
+        world.culvert.agent(0).kill()?;
+        let answer = Answer::of(&client, &client, b"", 0)?;
+        // 504 would be a time-out that somebody sat through.
+        ensure!(
+            answer.head.starts_with("HTTP/1.1 502 ") && answer.head.contains("connection_terminated"),
+            "{answer:?}"
+        );
+        Ok(())
+    });
+}
+
+/// A tunnel for SuperEdge's proxy dialled itself for a node that had none. Here nothing of the proxy's own can be asked for.
+#[test]
+fn connects_to_an_offline_node_or_to_the_proxy_itself_are_refused_and_leave_nothing() {
+    world::with(EDGE, Options::default(), |world| {
+        world.culvert.create_token(Place::Edge2, &[])?;
+        let offline = [("edge-2:9100".to_owned(), "503")];
+        let own = ["127.0.0.1:7409", "[::1]:7409", "0.0.0.0:7410", "[::ffff:127.0.0.1]:7410", "localhost:7410"];
+        let own = own.iter().chain(&["203.0.113.1:7400", "203.0.113.1:7410", "[fd00:203:0:113::1]:7410", "cloud:7410"]);
+        let own = own.map(|target| ((*target).to_owned(), "403"));
+        let targets: Vec<_> = offline.into_iter().chain(own).collect();
+        let refuse_all = || -> Result<()> {
+            for (target, status) in &targets {
+                let answer = connect::connect(world, target)?;
+                ensure!(answer.head.starts_with(&format!("HTTP/1.1 {status} ")), "{target}: {answer:?}");
+            }
+            Ok(())
+        };
+        refuse_all()?;
+        let before = world.culvert.proxy.held()?;
+        for _ in 0..20 {
+            refuse_all()?;
+        }
+        life::wait_within("the proxy", &world.culvert.proxy, before)
+    });
+}
+
+/// Half a `Proxy-Authorization` ended SuperEdge's whole proxy. Here a client's authority is its socket or its certificate.
+#[test]
+fn a_proxy_authorization_however_broken_changes_nothing() {
+    world::with(EDGE, Options::default(), |world| {
+        for value in ["", "Basic", "Basic ", "Basic !", "Basic Og==", "Basic Li4vLi4vZXRjL3Bhc3N3ZA==", "Bearer"] {
+            let target = format!("edge-1:{GREET}");
+            let sent = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\nProxy-Authorization: {value}\r\n\r\n");
+            let socket = connect::unix_socket(world)?;
+            let answer = Answer::of(&socket, &socket, sent.as_bytes(), GREETING.len()).context(value)?;
+            ensure!(answer.is_greeting(), "{value:?}: {answer:?}");
+        }
+        world.culvert.proxy.check()
+    });
+}

@@ -1,0 +1,88 @@
+//! One tunnel, and clients on it that do not read or leave in the middle: the others must not feel it.
+
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use xtask::lab::culvert::Options;
+use xtask::lab::place::Place;
+
+use crate::connect;
+use crate::world::{self, ECHO, GIB, SMALL, SMALL_SOURCE, SOURCE, World};
+
+const EDGE: &[Place] = &[Place::Edge1];
+
+/// Longer than a peer may be silent before its tunnel is given up.
+const STALLED: Duration = Duration::from_secs(20);
+
+/// Everything meets in one tunnel.
+fn one_tunnel() -> Options {
+    Options { agent: vec!["--tunnels".into(), "1".into()], ..Options::default() }
+}
+
+/// superedge #275 and #339; apiserver-network-proxy #180, #222 and #881.
+#[test]
+fn steered_and_connect_clients_that_stall_for_long_leave_bulk_messages_and_the_tunnel_alone() {
+    world::with(EDGE, one_tunnel(), |world| {
+        let mut held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "1"])?;
+        held.expect("held")?;
+        let before = world.tunnel_numbers()?;
+        let mut steered = world.held_client(&["stall", &format!("10.0.3.7:{SMALL_SOURCE}"), "5"])?;
+        steered.expect("stalled")?;
+        let mut connected = (0..5).map(|_| stalled_connect(world)).collect::<Result<Vec<_>>>()?;
+        let started = Instant::now();
+        let whole = world.client(&["download", &format!("edge-1:{SOURCE}")])?;
+        ensure!(whole.starts_with(&format!("{GIB} ")), "{whole}");
+        loop {
+            world.client(&["ping-pong", &format!("edge-1:{ECHO}"), "200"]).context("a neighbour's messages")?;
+            held.check()?;
+            if started.elapsed() > STALLED {
+                break;
+            }
+        }
+        ensure!(world.tunnel_numbers()? == before, "the tunnel was replaced");
+        // None of those that stalled lost anything by it.
+        steered.next(&format!("{} bytes", 5 * SMALL))?;
+        for client in &mut connected {
+            let count = std::io::copy(client, &mut std::io::sink())?;
+            ensure!(count == SMALL, "a CONNECT client got {count} bytes");
+        }
+        Ok(())
+    });
+}
+
+/// A client that has its answer to CONNECT and reads nothing behind it.
+fn stalled_connect(world: &World<'_>) -> Result<UnixStream> {
+    let mut socket = connect::open(world, &format!("edge-1:{SMALL_SOURCE}"))?;
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        socket.read_exact(&mut byte)?;
+        head.push(byte[0]);
+    }
+    ensure!(head.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&head));
+    Ok(socket)
+}
+
+/// apiserver-network-proxy #167: `kubectl logs -f`, interrupted a few times, stopped everything on that agent.
+#[test]
+fn followers_that_are_interrupted_again_and_again_wedge_nothing() {
+    world::with(EDGE, one_tunnel(), |world| {
+        let mut held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "1"])?;
+        held.expect("held")?;
+        let before = world.tunnel_numbers()?;
+        for _ in 0..5 {
+            // Each has bytes under way, and leaves with them unread.
+            let answered = world.client(&["give-up", &format!("edge-1:{SMALL_SOURCE}"), "40", "5000"])?;
+            ensure!(answered == "40 of 40 answered", "{answered}");
+            held.check()?;
+        }
+        let whole = world.client(&["download", &format!("edge-1:{SMALL_SOURCE}")])?;
+        ensure!(whole.starts_with(&format!("{SMALL} ")), "{whole}");
+        drop(held);
+        world.wait_for_no_streams()?;
+        ensure!(world.tunnel_numbers()? == before, "the tunnel was replaced");
+        Ok(())
+    });
+}
