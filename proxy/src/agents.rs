@@ -239,8 +239,22 @@ fn why_down(ended: &Result<(), AgentError>, drain: &Drain) -> String {
     match ended {
         Ok(()) if drain.has_begun() => "the proxy drained".to_owned(),
         Ok(()) => "its agent left, or the proxy closed it: the node was removed or had too many tunnels".to_owned(),
+        Err(AgentError::Tunnel(error)) if is_cut(error) => {
+            "its connection was cut without a word: the agent was killed, or something on the way gave up".to_owned()
+        }
         Err(AgentError::Tunnel(error)) => chain(error),
         Err(error) => chain(error),
+    }
+}
+
+fn is_cut(error: &TunnelError) -> bool {
+    match error {
+        TunnelError::Http2(error) => error.get_io().is_some_and(|error| {
+            matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset)
+        }),
+        TunnelError::HandshakeTimedOut | TunnelError::Closed | TunnelError::PeerSilent(_) | TunnelError::Call(_) => {
+            false
+        }
     }
 }
 

@@ -32,8 +32,28 @@ pub(crate) struct DnsMetrics {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SteeringMetrics {
     destinations: Family<DestinationLabels, Gauge>,
-    pub(crate) nftables_restored: Counter,
-    pub(crate) hooks_restored: Counter,
+    drift: Family<DriftLabels, Counter>,
+}
+
+/// What of ours somebody else had removed or changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Drifted {
+    Hooks,
+    Nftables,
+    Routes,
+}
+
+/// What came of putting it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repair {
+    Done,
+    Failed,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DriftLabels {
+    what: &'static str,
+    outcome: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -54,40 +74,65 @@ struct ReasonLabels {
 impl Metrics {
     /// A registry with all of them, and with what the kernel programs count.
     pub(crate) fn registry(&self, pins: Pins) -> Registry {
+        self.begin_at_zero();
         let mut registry = Registry::with_prefix("culvert_redirector");
         registry.register("build", "Version of the redirector", Info::new([("version", VERSION)]));
         registry.register("dns_answers", "DNS answers by response code", self.dns.answers.clone());
         let steering = &self.steering;
         registry.register("destinations", "Destinations that are steered, by state", steering.destinations.clone());
-        registry.register(
-            "nftables_restored",
-            "Times that the nftables table was missing or changed and was installed again",
-            steering.nftables_restored.clone(),
-        );
-        registry.register(
-            "hooks_restored",
-            "Times that pins of the connect hooks were missing and were installed again",
-            steering.hooks_restored.clone(),
-        );
+        let help = "Times that somebody had removed or changed what is installed, by what and by what came of its repair";
+        registry.register("drift", help, steering.drift.clone());
         registry.register_collector(Box::new(KernelCounts { pins }));
         registry
     }
+
+    /// What never happened is zero, not absent: a rate sees the first time too.
+    fn begin_at_zero(&self) {
+        for what in [Drifted::Hooks, Drifted::Nftables, Drifted::Routes] {
+            for repair in [Repair::Done, Repair::Failed] {
+                drop(self.steering.drift(what, repair));
+            }
+        }
+        for code in CODES.into_iter().map(|(_, name)| name).chain(["other"]) {
+            drop(self.dns.answers.get_or_create(&AnswerLabels { code }));
+        }
+    }
 }
+
+/// The answers that are told apart.
+const CODES: [(ResponseCode, &str); 4] = [
+    (ResponseCode::NoError, "noerror"),
+    (ResponseCode::NXDomain, "nxdomain"),
+    (ResponseCode::Refused, "refused"),
+    (ResponseCode::ServFail, "servfail"),
+];
 
 impl DnsMetrics {
     pub(crate) fn answered(&self, code: ResponseCode) {
-        let named = [
-            (ResponseCode::NoError, "noerror"),
-            (ResponseCode::NXDomain, "nxdomain"),
-            (ResponseCode::Refused, "refused"),
-            (ResponseCode::ServFail, "servfail"),
-        ];
-        let code = named.into_iter().find(|(named, _)| *named == code).map_or("other", |(_, name)| name);
+        let code = CODES.into_iter().find(|(named, _)| *named == code).map_or("other", |(_, name)| name);
         self.answers.get_or_create(&AnswerLabels { code }).inc();
     }
 }
 
 impl SteeringMetrics {
+    /// Something of ours had been removed or changed.
+    pub(crate) fn drifted(&self, what: Drifted, repair: Repair) {
+        self.drift(what, repair).inc();
+    }
+
+    fn drift(&self, what: Drifted, repair: Repair) -> Counter {
+        let what = match what {
+            Drifted::Hooks => "hooks",
+            Drifted::Nftables => "nftables",
+            Drifted::Routes => "routes",
+        };
+        let outcome = match repair {
+            Repair::Done => "repaired",
+            Repair::Failed => "failed",
+        };
+        self.drift.get_or_create(&DriftLabels { what, outcome }).clone()
+    }
+
     pub(crate) fn planned(&self, plan: &Plan) {
         let count = |wanted| plan.destinations.values().filter(|liveness| **liveness == wanted).count();
         for (liveness, state) in [(Liveness::Online, "online"), (Liveness::Offline, "offline")] {

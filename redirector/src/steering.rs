@@ -12,7 +12,7 @@ use crate::bpf::{HookError, Pins};
 use crate::config::Config;
 use crate::directory::{Feed, Ranges};
 use crate::kernel::{Kernel, KernelError};
-use crate::metrics::SteeringMetrics;
+use crate::metrics::{Drifted, Repair, SteeringMetrics};
 use crate::nft::{self, Nft, NftError, TableSpec};
 use crate::plan::{Freshness, Plan, plan};
 use crate::route::{RouteError, Routes};
@@ -271,12 +271,15 @@ impl Steering {
             return;
         }
         tracing::warn!("somebody removed connect hooks or their pins; installing them again");
-        self.metrics.hooks_restored.inc();
         let known = self.plan();
-        if let Err(error) = self.install_hooks(known.as_ref()) {
-            let cause = format!("{error:#}");
-            tracing::error!(cause, "connect hooks not installed");
-            self.gates.hooks.close(cause);
+        match self.install_hooks(known.as_ref()) {
+            Ok(()) => self.metrics.drifted(Drifted::Hooks, Repair::Done),
+            Err(error) => {
+                let cause = format!("{error:#}");
+                tracing::error!(cause, "connect hooks not installed");
+                self.gates.hooks.close(cause);
+                self.metrics.drifted(Drifted::Hooks, Repair::Failed);
+            }
         }
     }
 
@@ -285,11 +288,12 @@ impl Steering {
         match nft.restore().await {
             Ok(true) => {
                 tracing::warn!("somebody removed or changed the table inet culvert; installed again");
-                self.metrics.nftables_restored.inc();
+                self.metrics.drifted(Drifted::Nftables, Repair::Done);
                 self.gates.nftables.open();
             }
             Ok(false) => {}
             Err(error) => {
+                self.metrics.drifted(Drifted::Nftables, Repair::Failed);
                 self.gates.nftables.close(error.to_string());
                 self.progress.behind = true;
             }
@@ -299,9 +303,13 @@ impl Steering {
     async fn restore_routes(&mut self) {
         let Some(ranges) = self.progress.routed else { return };
         match self.routes.restore(ranges, self.config.intercept.node).await {
-            Ok(true) => tracing::warn!("somebody removed routes of VIPs; made again"),
+            Ok(true) => {
+                tracing::warn!("somebody removed routes of VIPs; made again");
+                self.metrics.drifted(Drifted::Routes, Repair::Done);
+            }
             Ok(false) => {}
             Err(error) => {
+                self.metrics.drifted(Drifted::Routes, Repair::Failed);
                 self.gates.route.close(cause(error));
                 self.progress.behind = true;
             }
