@@ -5,17 +5,21 @@ use std::time::Duration;
 
 /// The first wait is at most this long.
 const FIRST: Duration = Duration::from_millis(250);
+/// No wait is longer while the proxy may only be restarting: nodes are back within 3 s after it.
+const SHORT: Duration = Duration::from_secs(2);
+/// Waits after the last good tunnel for which that is likely.
+const RESTART: Duration = Duration::from_secs(60);
 /// No ordinary wait is longer: an edge node is back soon after its link.
 const LONGEST: Duration = Duration::from_secs(15);
 /// An agent whose certificate is refused needs a person; asking often would only fill logs.
 const REFUSED: Duration = Duration::from_secs(60);
 /// A tunnel that lived this long was a good one: its end says nothing about the next.
-pub(crate) const GOOD_LIFE: Duration = Duration::from_secs(30);
+const GOOD_LIFE: Duration = Duration::from_secs(1);
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// No tunnel, or one that ended after this time.
+    /// There was a tunnel for this time, or none at all.
     After(Duration),
     /// The proxy does not take the agent's certificate.
     Refused,
@@ -25,6 +29,8 @@ pub(crate) enum Ended {
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     failures: u32,
+    /// The bounds of all waits in a row.
+    waited: Duration,
 }
 
 impl Backoff {
@@ -32,14 +38,16 @@ impl Backoff {
     pub(crate) fn bound(&mut self, ended: Ended) -> Duration {
         match ended {
             Ended::Refused => {
-                self.failures = 0;
+                *self = Self::default();
                 return REFUSED;
             }
-            Ended::After(life) if life >= GOOD_LIFE => self.failures = 0,
+            Ended::After(life) if life >= GOOD_LIFE => *self = Self::default(),
             Ended::After(_) => {}
         }
-        let bound = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
+        let longest = if self.waited < RESTART { SHORT } else { LONGEST };
+        let bound = FIRST.saturating_mul(1 << self.failures.min(16)).min(longest);
         self.failures += 1;
+        self.waited += bound;
         bound
     }
 
@@ -58,22 +66,25 @@ fn jittered(bound: Duration, chance: f64) -> Duration {
 mod tests {
     use super::*;
 
-    const SHORT: Ended = Ended::After(Duration::from_millis(1));
-
-    #[test]
-    fn waits_double_up_to_a_bound_and_never_overflow() {
-        let mut backoff = Backoff::default();
-        let bounds: Vec<_> = (0..7).map(|_| backoff.bound(SHORT).as_millis()).collect();
-        assert_eq!(bounds, [250, 500, 1000, 2000, 4000, 8000, 15_000]);
-        assert!((0..1000).all(|_| backoff.bound(SHORT) == LONGEST));
+    fn bounds(backoff: &mut Backoff, count: usize) -> Vec<u128> {
+        (0..count).map(|_| backoff.bound(Ended::After(Duration::ZERO)).as_millis()).collect()
     }
 
     #[test]
-    fn a_good_tunnel_starts_over() {
+    fn a_proxy_that_restarts_is_tried_often_and_one_that_stays_away_is_not() {
         let mut backoff = Backoff::default();
-        for _ in 0..10 {
-            backoff.bound(SHORT);
+        assert_eq!(bounds(&mut backoff, 6), [250, 500, 1000, 2000, 2000, 2000]);
+        while backoff.waited < RESTART {
+            assert_eq!(bounds(&mut backoff, 1), [2000]);
         }
+        assert_eq!(bounds(&mut backoff, 1000), [15_000; 1000]);
+    }
+
+    #[test]
+    fn a_good_tunnel_starts_over_and_one_that_ends_at_once_does_not() {
+        let mut backoff = Backoff::default();
+        bounds(&mut backoff, 1000);
+        assert_eq!(backoff.bound(Ended::After(Duration::from_millis(1))), LONGEST);
         assert_eq!(backoff.bound(Ended::After(GOOD_LIFE)), FIRST);
     }
 

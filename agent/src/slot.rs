@@ -68,6 +68,17 @@ impl SlotError {
         }
     }
 
+    /// What the next attempt waits for, after an attempt of this length.
+    fn ended(&self, life: Duration) -> Ended {
+        match self {
+            _ if self.is_refusal() => Ended::Refused,
+            Self::Tunnel(_) => Ended::After(life),
+            Self::Connect(_) | Self::Tls(_) | Self::Refused(_) | Self::Dismissed | Self::Unused => {
+                Ended::After(Duration::ZERO)
+            }
+        }
+    }
+
     /// Label for metrics; none for a tunnel that was up.
     fn reason(&self) -> Option<&'static str> {
         match self {
@@ -102,8 +113,7 @@ impl Slot {
             if drain.has_begun() {
                 return;
             }
-            let ended = if error.is_refusal() { Ended::Refused } else { Ended::After(started.elapsed()) };
-            let wait = backoff.wait(ended);
+            let wait = backoff.wait(error.ended(started.elapsed()));
             self.report(&error, wait);
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
