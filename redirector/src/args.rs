@@ -30,7 +30,8 @@ pub(crate) struct Args {
     /// uses towards its default route.
     #[arg(long, env = "CULVERT_NODE_IP", value_delimiter = ',', value_name = "IP")]
     pub(crate) node_ip: Vec<IpAddr>,
-    /// Port on which the proxy takes steered connections; repeat for each.
+    /// Port on which the proxy takes steered connections; repeat for each. nftables steers to the highest, connect hooks to
+    /// all others; a single one is shared, and then some hooked connections may be reset while both are used.
     #[arg(
         long,
         env = "CULVERT_INTERCEPT_PORT",

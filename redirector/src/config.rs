@@ -41,10 +41,27 @@ pub(crate) struct Config {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Intercept {
     pub(crate) node: NodeIps,
-    /// One to [`MAX_INTERCEPT_PORTS`], each once.
+    /// One to [`MAX_INTERCEPT_PORTS`], each once, in order.
     pub(crate) ports: Vec<u16>,
     /// Zero: no socket is exempt.
     pub(crate) mark: u32,
+}
+
+/// A hooked connection and a translated one must not meet on a port: from one source port they would be the same to conntrack,
+/// which then gives one of them another source port. By that a hooked one's destination is not found, or found for the other.
+impl Intercept {
+    /// Where connect hooks steer to: all ports but the last.
+    pub(crate) fn hook_ports(&self) -> &[u16] {
+        match self.ports.split_last() {
+            Some((_, others)) if !others.is_empty() => others,
+            _ => &self.ports,
+        }
+    }
+
+    /// Where nftables steers to: the last port, which conntrack makes do for any number of clients.
+    pub(crate) fn packet_port(&self) -> u16 {
+        self.ports.last().copied().unwrap_or_default()
+    }
 }
 
 /// This host's intercept addresses.
@@ -201,6 +218,16 @@ mod tests {
             let foreign = Args::try_parse_from(["culvert-redirector", "--node-ip", foreign]).unwrap();
             assert!(matches!(Config::try_from(foreign), Err(ConfigError::NotOurs(_))));
         }
+    }
+
+    #[test]
+    fn hooks_and_nftables_share_a_port_only_if_there_is_one() {
+        let shares = |ports: &str| {
+            let intercept = config(&["--intercept-port", ports]).unwrap().intercept;
+            (intercept.hook_ports().to_vec(), intercept.packet_port())
+        };
+        assert_eq!(shares("7410,7411,7412"), (vec![7410, 7411], 7412));
+        assert_eq!(shares("7410"), (vec![7410], 7410));
     }
 
     #[test]

@@ -116,7 +116,8 @@ impl Tables {
 /// What the programs are told. No lease: only a live directory is vouched for.
 pub(crate) fn kernel_config(intercept: &Intercept, ranges: Ranges) -> KernelConfig {
     let mut ports = [0; MAX_INTERCEPT_PORTS];
-    for (slot, port) in ports.iter_mut().zip(&intercept.ports) {
+    let hook_ports = intercept.hook_ports();
+    for (slot, port) in ports.iter_mut().zip(hook_ports) {
         *slot = port.to_be();
     }
     let prefix4 = |range: ipnet::Ipv4Net| Prefix::new(range.network().into(), range.prefix_len());
@@ -125,7 +126,7 @@ pub(crate) fn kernel_config(intercept: &Intercept, ranges: Ranges) -> KernelConf
         offline_lease_ns: 0,
         mark: intercept.mark,
         mark_mask: intercept.mark,
-        port_count: u32::try_from(intercept.ports.len().min(MAX_INTERCEPT_PORTS)).unwrap_or_default(),
+        port_count: u32::try_from(hook_ports.len().min(MAX_INTERCEPT_PORTS)).unwrap_or_default(),
         ports,
         intercept4: intercept.node.v4.map_or(Addr::NONE, Addr::from),
         intercept6: intercept.node.v6.map_or(Addr::NONE, |v6| Addr::from(std::net::IpAddr::V6(v6))),
@@ -160,7 +161,7 @@ mod tests {
     #[test]
     fn the_programs_are_told_addresses_ports_mark_and_ranges() {
         let node = NodeIps { v4: Some("10.9.0.1".parse().unwrap()), v6: None };
-        let intercept = Intercept { node, ports: vec![7410, 7411], mark: 0x2000 };
+        let intercept = Intercept { node, ports: vec![7410, 7411, 7412], mark: 0x2000 };
         let config = kernel_config(&intercept, examples::directory().ranges);
         assert_eq!(config.version, Config::VERSION);
         assert_eq!((config.mark, config.mark_mask, config.port_count), (0x2000, 0x2000, 2));

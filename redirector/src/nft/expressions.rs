@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 use nftables::expr::{
     BinaryOperation, Expression, Fib, FibFlag, FibResult, Meta, MetaKey, NamedExpression, Payload, PayloadField,
-    Prefix, Range, SetItem,
+    Prefix, SetItem,
 };
 use nftables::stmt::{Counter, Match, NAT, NATFamily, Operator, Reject, RejectType, Statement};
 use nftables::types::RejectCode;
@@ -116,8 +116,8 @@ pub(super) fn is_address_of_its_interface() -> Stmt {
     equal(Expression::Named(NamedExpression::Fib(fib)), text("local"))
 }
 
-/// `dnat ip to addr:ports`; of several ports the kernel takes one for each connection.
-pub(super) fn dnat(to: IpAddr, ports: &[u16]) -> Stmt {
+/// `dnat ip to addr:port`.
+pub(super) fn dnat(to: IpAddr, port: u16) -> Stmt {
     let family = match to {
         IpAddr::V4(_) => NATFamily::IP,
         IpAddr::V6(_) => NATFamily::IP6,
@@ -125,20 +125,9 @@ pub(super) fn dnat(to: IpAddr, ports: &[u16]) -> Stmt {
     Statement::DNAT(Some(NAT {
         addr: Some(text(to.to_string())),
         family: Some(family),
-        port: Some(port_range(ports)),
+        port: Some(Expression::Number(port.into())),
         flags: None,
     }))
-}
-
-/// The first to the last, when there is none missing between them; else the first.
-fn port_range(ports: &[u16]) -> Expr {
-    let first = ports.first().copied().unwrap_or_default();
-    let last = ports.last().copied().unwrap_or_default();
-    let contiguous = usize::from(last - first) + 1 == ports.len();
-    if first == last || !contiguous {
-        return Expression::Number(first.into());
-    }
-    Expression::Range(Box::new(Range { range: [Expression::Number(first.into()), Expression::Number(last.into())] }))
 }
 
 /// `reject with icmpx host-unreachable`.

@@ -123,7 +123,7 @@ fn steering_rules(spec: &TableSpec) -> Vec<Vec<Stmt>> {
     for family in Family::BOTH {
         if let Some(to) = spec.intercept_ip(family) {
             for matching in matches(family) {
-                rules.push(followed_by(matching, [counter(), dnat(to, &spec.intercept.ports)]));
+                rules.push(followed_by(matching, [counter(), dnat(to, spec.intercept.packet_port())]));
             }
         }
     }
