@@ -61,14 +61,14 @@ pub enum Storage {
 }
 
 impl Pass {
-    /// What to do with the socket's storage. A connect to the proxy itself may have been steered by a copy of the program in
-    /// another cgroup, which stored the destination a moment ago.
+    /// What to do with the socket's storage. A connect to the proxy itself takes no destination along that an earlier connect
+    /// left: another program may have refused that one.
     #[inline(always)]
     #[must_use]
     pub const fn storage(self) -> Storage {
         match self {
-            Self::Intercept | Self::Unconfigured => Storage::Keep,
-            Self::Exempt | Self::Unmatched => Storage::Remove,
+            Self::Unconfigured => Storage::Keep,
+            Self::Intercept | Self::Exempt | Self::Unmatched => Storage::Remove,
         }
     }
 }

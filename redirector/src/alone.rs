@@ -1,39 +1,62 @@
-//! One redirector at a time: two would undo each other's work, and one would restore what `uninstall` removes.
+//! One redirector at a time: two would undo each other's work, and one would restore what `uninstall` removes. Both the state
+//! directory and the BPF file system are locked: neither of them need be the other redirector's.
 
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// A lock on the state directory, for as long as the process lives.
+/// Locks on directories, for as long as the process lives.
 #[derive(Debug)]
-pub(crate) struct Alone(#[expect(dead_code, reason = "open, it holds the lock")] File);
+pub(crate) struct Alone(#[expect(dead_code, reason = "open, they hold the locks")] Vec<File>);
 
-/// A state directory that cannot be had alone.
+/// A directory that cannot be had alone.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AloneError {
     #[error("open the state directory {path}; another one: --state-dir")]
     Open { path: PathBuf, source: io::Error },
-    #[error(
-        "a redirector is running with the state directory {path}: stop it first (systemctl stop culvert-redirector)"
-    )]
+    #[error("a redirector is running with {path}: stop it first (systemctl stop culvert-redirector)")]
     Running { path: PathBuf },
 }
 
 impl Alone {
-    /// Makes the directory if it is missing. Nothing is written: a full disk is no obstacle.
-    pub(crate) fn take(state_dir: &Path) -> Result<Self, AloneError> {
-        let path = state_dir.to_owned();
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(state_dir);
-        let directory = match made.and_then(|()| File::open(state_dir)) {
-            Ok(directory) => directory,
-            Err(source) => return Err(AloneError::Open { path, source }),
-        };
-        match directory.try_lock() {
-            Ok(()) => Ok(Self(directory)),
-            Err(TryLockError::WouldBlock) => Err(AloneError::Running { path }),
-            Err(TryLockError::Error(source)) => Err(AloneError::Open { path, source }),
+    /// For the daemon. Makes the state directory if it is missing; nothing is written: a full disk is no obstacle.
+    pub(crate) fn take(state_dir: &Path, bpffs: &Path) -> Result<Self, AloneError> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(state_dir)
+            .map_err(|source| AloneError::Open { path: state_dir.to_owned(), source })?;
+        Self::take_existing(state_dir, bpffs)
+    }
+
+    /// For a removal: what is not there need not be had alone. systemd mounts the BPF file system for root alone, so nobody
+    /// else can lock it.
+    pub(crate) fn take_existing(state_dir: &Path, bpffs: &Path) -> Result<Self, AloneError> {
+        let mut locks = Vec::new();
+        if state_dir.exists() {
+            locks.push(lock(state_dir)?);
         }
+        match lock(bpffs) {
+            Ok(locked) => locks.push(locked),
+            // Without one there are no hooks, of whichever redirector.
+            Err(AloneError::Open { .. }) => {}
+            Err(running @ AloneError::Running { .. }) => return Err(running),
+        }
+        Ok(Self(locks))
+    }
+}
+
+fn lock(directory: &Path) -> Result<File, AloneError> {
+    let path = directory.to_owned();
+    let file = match File::open(directory) {
+        Ok(file) => file,
+        Err(source) => return Err(AloneError::Open { path, source }),
+    };
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(AloneError::Running { path }),
+        Err(TryLockError::Error(source)) => Err(AloneError::Open { path, source }),
     }
 }
 
@@ -44,10 +67,18 @@ mod tests {
     #[test]
     fn a_directory_is_had_by_one_at_a_time() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("made");
-        let first = Alone::take(&path).unwrap();
-        assert!(matches!(Alone::take(&path), Err(AloneError::Running { .. })));
+        let (path, bpffs) = (directory.path().join("made"), directory.path().join("none"));
+        let first = Alone::take(&path, &bpffs).unwrap();
+        assert!(matches!(Alone::take(&path, &bpffs), Err(AloneError::Running { .. })));
         drop(first);
-        Alone::take(&path).unwrap();
+        Alone::take(&path, &bpffs).unwrap();
+    }
+
+    #[test]
+    fn another_state_directory_does_not_hide_a_redirector() {
+        let [first, second, bpffs] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+        let _running = Alone::take(first.path(), bpffs.path()).unwrap();
+        let error = Alone::take_existing(second.path(), bpffs.path()).unwrap_err();
+        assert!(matches!(&error, AloneError::Running { path } if path == bpffs.path()), "{error}");
     }
 }

@@ -95,7 +95,8 @@ pub(crate) enum Command {
         #[arg(value_name = "IP:PORT|NAME")]
         destination: String,
     },
-    /// Removes hooks, pins, the nftables table and the routes. Connections are no longer steered.
+    /// Removes hooks, pins, the nftables table and the routes. Connections are no longer steered. Those that hooks have
+    /// steered go on; the kernel ends those that nftables has, unless another table translates addresses too.
     Uninstall,
 }
 

@@ -1,6 +1,7 @@
 //! The kernel programs from user space: the only part of the redirector that knows aya and the `bpf()` system call.
 
 mod cgroup;
+mod cilium;
 mod compatible;
 mod hooks;
 mod object;
@@ -11,6 +12,7 @@ mod sys;
 mod tables;
 
 pub(crate) use cgroup::CgroupError;
+pub(crate) use cilium::{Cilium, Neighbourhood};
 pub(crate) use hooks::{Hook, HookChange, HookError, Hooks, Surroundings};
 pub(crate) use pins::{PinError, Pins};
 pub(crate) use proof::{Proof, ProofError, prove};

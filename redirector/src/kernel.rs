@@ -8,8 +8,8 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::bpf::{
-    Hook, HookChange, HookError, Hooks, KernelConfig, Pins, Proof, ProofError, Tables, TablesError, kernel_config,
-    prove,
+    Hook, HookChange, HookError, Hooks, KernelConfig, Neighbourhood, Pins, Proof, ProofError, Tables, TablesError,
+    kernel_config, prove,
 };
 use crate::config::{Intercept, NodeIps};
 use crate::directory::Ranges;
@@ -65,6 +65,11 @@ impl Kernel {
                 HookChange::Replaced => "moved from another cgroup",
             };
             tracing::info!(program, how, cgroup = %hooks.cgroup().display(), "connect hook installed");
+        }
+        match hooks.neighbourhood() {
+            Some(Neighbourhood::Good(cilium)) => tracing::info!(cilium, "Cilium is on this host"),
+            Some(Neighbourhood::Dangerous(cilium)) => tracing::warn!(cilium, "Cilium is on this host"),
+            None => {}
         }
         Ok(kernel)
     }

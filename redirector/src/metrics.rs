@@ -80,7 +80,8 @@ impl Metrics {
         registry.register("dns_answers", "DNS answers by response code", self.dns.answers.clone());
         let steering = &self.steering;
         registry.register("destinations", "Destinations that are steered, by state", steering.destinations.clone());
-        let help = "Times that somebody had removed or changed what is installed, by what and by what came of its repair";
+        let help =
+            "Times that somebody had removed or changed what is installed, by what and by what came of its repair";
         registry.register("drift", help, steering.drift.clone());
         registry.register_collector(Box::new(KernelCounts { pins }));
         registry
@@ -139,6 +140,8 @@ impl SteeringMetrics {
             let count = i64::try_from(count(liveness)).unwrap_or(i64::MAX);
             self.destinations.get_or_create(&DestinationLabels { state }).set(count);
         }
+        let beyond = i64::try_from(plan.beyond.len()).unwrap_or(i64::MAX);
+        self.destinations.get_or_create(&DestinationLabels { state: "nftables_only" }).set(beyond);
     }
 }
 
@@ -180,7 +183,7 @@ mod tests {
     fn every_metric_has_the_prefix_of_its_component() {
         let metrics = Metrics::default();
         metrics.dns.answered(ResponseCode::NXDomain);
-        metrics.steering.planned(&plan(&examples::directory(), Freshness::Live).unwrap());
+        metrics.steering.planned(&plan(&examples::directory(), Freshness::Live));
         let mut text = String::new();
         let registry = metrics.registry(Pins::new(std::path::Path::new("/nonexistent")));
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();

@@ -13,17 +13,24 @@ use nftables::helper::{self, NftablesError};
 use nftables::schema::Nftables;
 
 pub(crate) use render::TableSpec;
-use render::{Parts, element_changes, removal, render};
+use render::{Elements, Parts, element_changes, removal, render};
 
 /// The program; found in `PATH`.
 const NFT: Option<&str> = None;
+/// Without the elements, of which there may be many.
+const TERSE: [&str; 1] = ["-t"];
 /// 60,000 elements take a third of a second; a hanging `nft` must not hang us.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// So many elements are read back at each look: 60,000 take a third of a second, and at each eighth look no part of a CPU that
+/// anybody would miss.
+const READ_BACK: usize = 8_000;
 
 /// Keeps the kernel's table equal to the last [`TableSpec`].
 #[derive(Debug, Default)]
 pub(crate) struct Nft {
     applied: Option<TableSpec>,
+    /// Looks since the elements were read back.
+    looks: usize,
 }
 
 /// What an [`Nft::apply`] did.
@@ -74,10 +81,17 @@ impl Nft {
     }
 
     /// Installs the table again if somebody has removed or changed it, as `nft flush ruleset` does. True if so.
+    /// Elements are looked at every so many times.
     pub(crate) async fn restore(&mut self) -> Result<bool, NftError> {
         let Some(wanted) = &self.applied else { return Ok(false) };
-        let expected = Parts::of(wanted).map_err(NftError::Output)?;
-        if read().await?.is_some_and(|found| found == expected) {
+        let parts = Parts::of(wanted).map_err(NftError::Output)?;
+        self.looks += 1;
+        let with_elements = self.looks > wanted.edges.len() / READ_BACK;
+        let found = if with_elements { list(&[]).await? } else { list(&TERSE).await? };
+        let same_elements =
+            |found: &serde_json::Value| !with_elements || Elements::of_json(found) == Elements::of(wanted);
+        if found.is_some_and(|found| Parts::of_json(&found) == parts && same_elements(&found)) {
+            self.looks = if with_elements { 0 } else { self.looks };
             return Ok(false);
         }
         run(&render(wanted)).await?;
@@ -87,11 +101,15 @@ impl Nft {
 
 /// What there is of the table in the kernel; nothing if there is none.
 pub(crate) async fn read() -> Result<Option<Parts>, NftError> {
-    // `-t`: without the elements, of which there may be many.
-    let args = ["-t", "list", "table", "inet", render::TABLE];
+    Ok(list(&TERSE).await?.as_ref().map(Parts::of_json))
+}
+
+/// nft's listing of the table; nothing if there is none.
+async fn list(flags: &[&'static str]) -> Result<Option<serde_json::Value>, NftError> {
+    let args: Vec<&str> = [flags, &["list", "table", "inet", render::TABLE]].concat();
     let listed = timed(helper::get_current_ruleset_raw_async(NFT, args)).await;
     match listed {
-        Ok(text) => serde_json::from_str(&text).map(|parsed| Some(Parts::of_json(&parsed))).map_err(NftError::Output),
+        Ok(text) => serde_json::from_str(&text).map(Some).map_err(NftError::Output),
         Err(NftError::Run(why)) if why.contains("No such file or directory") => Ok(None),
         Err(error) => Err(error),
     }

@@ -1,6 +1,6 @@
 //! From the directory to what is steered. Pure: kernel maps, nftables and `explain` all follow this one plan.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
@@ -31,7 +31,10 @@ pub(crate) enum Liveness {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) ranges: Ranges,
+    /// What the hooks' table has room for.
     pub(crate) destinations: BTreeMap<Destination, Liveness>,
+    /// Ports of edge addresses for which it has none: nftables alone can steer them.
+    pub(crate) beyond: BTreeSet<SocketAddr>,
 }
 
 /// How far the directory's word on tunnels is believed.
@@ -43,15 +46,8 @@ pub(crate) enum Freshness {
     Stale,
 }
 
-/// A directory that is larger than the kernel's table.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "the directory has {0} destinations and the kernel's table has room for {DESTINATIONS_MAX}: give nodes fewer ports"
-)]
-pub(crate) struct TooManyDestinations(usize);
-
 /// What is steered for `directory`. An address of several nodes is steered too: the proxy refuses it and names them.
-pub(crate) fn plan(directory: &Directory, freshness: Freshness) -> Result<Plan, TooManyDestinations> {
+pub(crate) fn plan(directory: &Directory, freshness: Freshness) -> Plan {
     let mut destinations = BTreeMap::new();
     for node in directory.nodes.values() {
         let liveness = match freshness {
@@ -72,10 +68,19 @@ pub(crate) fn plan(directory: &Directory, freshness: Freshness) -> Result<Plan, 
             }
         }
     }
-    if destinations.len() > DESTINATIONS_MAX {
-        return Err(TooManyDestinations(destinations.len()));
-    }
-    Ok(Plan { ranges: directory.ranges, destinations })
+    let beyond = beyond(&mut destinations);
+    Plan { ranges: directory.ranges, destinations, beyond }
+}
+
+/// Takes out what is too much for the hooks' table. Edge addresses come first in it. A VIP without an entry is steered all
+/// the same, by its range, and only never called offline.
+fn beyond(destinations: &mut BTreeMap<Destination, Liveness>) -> BTreeSet<SocketAddr> {
+    let Some(first) = destinations.keys().nth(DESTINATIONS_MAX).copied() else { return BTreeSet::new() };
+    let edge = |destination| match destination {
+        Destination::Edge(address) => Some(address),
+        Destination::Vip(_) => None,
+    };
+    destinations.split_off(&first).into_keys().filter_map(edge).collect()
 }
 
 impl Destination {
@@ -143,7 +148,7 @@ mod tests {
     use crate::directory::examples;
 
     fn planned(freshness: Freshness) -> Plan {
-        plan(&examples::directory(), freshness).unwrap()
+        plan(&examples::directory(), freshness)
     }
 
     fn edge(text: &str) -> Destination {
@@ -193,11 +198,27 @@ mod tests {
     }
 
     #[test]
-    fn more_destinations_than_the_kernel_has_room_for_are_an_error() {
+    fn what_the_hooks_have_no_room_for_is_left_to_nftables() {
         let mut directory = examples::directory();
         for node in directory.nodes.values_mut() {
             node.ports = (1..=u16::MAX).collect();
         }
-        assert!(plan(&directory, Freshness::Live).unwrap_err().to_string().contains("fewer ports"));
+        let plan = plan(&directory, Freshness::Live);
+        assert_eq!(plan.destinations.len(), DESTINATIONS_MAX);
+        // 10.0.3.7, fd00::7 and 192.168.1.10; VIPs need no entry.
+        assert_eq!(plan.destinations.len() + plan.beyond.len(), 3 * usize::from(u16::MAX));
+        assert!(plan.beyond.iter().all(|beyond| !plan.destinations.contains_key(&Destination::Edge(*beyond))));
+    }
+
+    #[test]
+    fn a_full_table_has_every_edge_address_before_the_first_vip() {
+        let mut directory = examples::directory();
+        let room = u16::try_from(DESTINATIONS_MAX / 3).unwrap();
+        for node in directory.nodes.values_mut() {
+            node.ports = (1..=room).collect();
+        }
+        let plan = plan(&directory, Freshness::Live);
+        assert_eq!(plan.destinations.len(), DESTINATIONS_MAX);
+        assert!(plan.beyond.is_empty());
     }
 }

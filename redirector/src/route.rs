@@ -1,10 +1,12 @@
 //! A `local` route for each VIP range, so that a connection to a VIP never leaves the host: with all mechanisms gone it is
 //! refused at once.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use futures_util::TryStreamExt;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use nix::net::if_::if_indextoname;
 use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
@@ -31,11 +33,12 @@ pub(crate) struct Routes {
 }
 
 /// A route, as far as it matters here.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HostRoute {
     pub(crate) net: IpNet,
-    pub(crate) table: u32,
-    #[serde(skip)]
+    kind: RouteType,
+    table: u32,
+    interface: Option<String>,
     ours: bool,
 }
 
@@ -50,11 +53,8 @@ pub(crate) enum RouteError {
     Make { net: IpNet, source: rtnetlink::Error },
     #[error("remove the route to {net}")]
     Remove { net: IpNet, source: rtnetlink::Error },
-    #[error(
-        "the range of VIPs {range} overlaps {taken}, which this host routes in table {table}: \
-         give the proxy another range (--vip4-range, --vip6-range)"
-    )]
-    Overlap { range: IpNet, taken: IpNet, table: u32 },
+    #[error("the range of VIPs {range} overlaps {taken}: give the proxy another range ({})", flag(*range))]
+    Overlap { range: IpNet, taken: HostRoute },
 }
 
 impl Routes {
@@ -72,7 +72,7 @@ impl Routes {
         let wanted = wanted(ranges);
         for range in &wanted {
             if let Some(taken) = overlap(*range, &routes) {
-                return Err(RouteError::Overlap { range: *range, taken: taken.net, table: taken.table });
+                return Err(RouteError::Overlap { range: *range, taken: taken.clone() });
             }
         }
         for stale in routes.iter().filter(|route| route.ours && !wanted.contains(&route.net)) {
@@ -147,6 +147,7 @@ impl HostRoute {
         }
         let mut destination = None;
         let mut table = u32::from(header.table);
+        let mut interface = None;
         for attribute in &message.attributes {
             if let RouteAttribute::Destination(RouteAddress::Inet(v4)) = attribute {
                 destination = Some(IpAddr::V4(*v4));
@@ -154,20 +155,48 @@ impl HostRoute {
                 destination = Some(IpAddr::V6(*v6));
             } else if let RouteAttribute::Table(number) = attribute {
                 table = *number;
+            } else if let RouteAttribute::Oif(index) = attribute {
+                interface = name_of_interface(*index);
             }
         }
         Some(Self {
             net: IpNet::new(destination?, header.destination_prefix_length).ok()?,
+            kind: header.kind,
             table,
+            interface,
             ours: header.protocol == PROTOCOL && header.kind == RouteType::Local,
         })
     }
 }
 
-/// The host's own route that meets `range`, if any.
+impl fmt::Display for HostRoute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { net, kind, table, .. } = self;
+        let interface = self.interface.as_deref().unwrap_or("no single interface");
+        if *kind == RouteType::Local {
+            return write!(f, "{net}, this host's own on {interface}");
+        }
+        write!(f, "{net}, which this host routes by {interface} (ip route show table {table})")
+    }
+}
+
+fn name_of_interface(index: u32) -> Option<String> {
+    if_indextoname(index).ok()?.into_string().ok()
+}
+
+/// The host's own route that meets `range`, if any: rather that of an address, which has made the others.
 fn overlap(range: IpNet, routes: &[HostRoute]) -> Option<&HostRoute> {
     let meets = |net: &IpNet| net.contains(&range) || range.contains(net);
-    routes.iter().find(|route| !route.ours && route.net.prefix_len() >= SHORTEST_NETWORK && meets(&route.net))
+    let counts = |route: &&HostRoute| !route.ours && route.net.prefix_len() >= SHORTEST_NETWORK && meets(&route.net);
+    routes.iter().filter(counts).min_by_key(|route| route.kind != RouteType::Local)
+}
+
+/// What sets a range of this family, of the proxy.
+fn flag(range: IpNet) -> &'static str {
+    match range {
+        IpNet::V4(_) => "--vip4-range",
+        IpNet::V6(_) => "--vip6-range",
+    }
 }
 
 fn wanted(ranges: Ranges) -> Vec<IpNet> {
@@ -217,7 +246,8 @@ mod tests {
     use super::*;
 
     fn route(net: &str) -> HostRoute {
-        HostRoute { net: net.parse().unwrap(), table: 254, ours: false }
+        let interface = Some("eth0".to_owned());
+        HostRoute { net: net.parse().unwrap(), kind: RouteType::Unicast, table: 254, interface, ours: false }
     }
 
     fn overlapping(range: &str, routes: &[HostRoute]) -> Option<String> {
@@ -231,6 +261,26 @@ mod tests {
         assert_eq!(overlapping("10.0.128.0/17", &routes).as_deref(), Some("10.0.0.0/16"));
         assert_eq!(overlapping("fd12::/64", &routes).as_deref(), Some("fd00::/8"));
         assert_eq!(overlapping("172.31.0.0/16", &routes), None);
+    }
+
+    #[test]
+    fn a_clash_is_told_with_its_interface_and_the_flag_of_its_family() {
+        let address = HostRoute { kind: RouteType::Local, ..route("198.18.3.1/32") };
+        let routes = [route("198.18.3.0/24"), address];
+        let told = |range: &str, routes: &[HostRoute]| {
+            let range: IpNet = range.parse().unwrap();
+            RouteError::Overlap { range, taken: overlap(range, routes).unwrap().clone() }.to_string()
+        };
+        assert_eq!(
+            told("198.18.0.0/15", &routes),
+            "the range of VIPs 198.18.0.0/15 overlaps 198.18.3.1/32, this host's own on eth0: \
+             give the proxy another range (--vip4-range)"
+        );
+        assert_eq!(
+            told("fd12::/64", &[route("fd00::/8")]),
+            "the range of VIPs fd12::/64 overlaps fd00::/8, which this host routes by eth0 (ip route show table 254): \
+             give the proxy another range (--vip6-range)"
+        );
     }
 
     #[test]

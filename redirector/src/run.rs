@@ -24,7 +24,7 @@ const SAVE_AGAIN: Duration = Duration::from_secs(5);
 
 /// Runs until a signal or a failure. What is installed on the host stays.
 pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
-    let _alone = Alone::take(&config.state_dir)?;
+    let _alone = Alone::take(&config.state_dir, &config.bpffs)?;
     let readiness = Readiness::default();
     let metrics = Metrics::default();
     let pins = Pins::new(&config.bpffs);
@@ -91,7 +91,7 @@ async fn keep_saved(saved: Saved, mut feed: watch::Receiver<Feed>, drain: Drain)
 
 /// Removes everything from the host: what steers first.
 pub(crate) async fn uninstall(bpffs: &Path, state_dir: &Path) -> Result<String> {
-    let _alone = if state_dir.exists() { Some(Alone::take(state_dir)?) } else { None };
+    let _alone = Alone::take_existing(state_dir, bpffs)?;
     let mut lines = Vec::new();
     for pin in Pins::new(bpffs).remove()? {
         lines.push(format!("removed pin {}\n", pin.display()));

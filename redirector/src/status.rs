@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::bpf::{Hook, Pins, Surroundings, Tables};
+use crate::bpf::{Cilium, Hook, Neighbourhood, Pins, Surroundings, Tables};
 use crate::directory::Saved;
 use crate::kernel::now_ns;
 use crate::nft::{self, NftError};
@@ -17,6 +17,7 @@ pub(crate) async fn status(bpffs: &Path, state_dir: &Path) -> Result<String> {
     let pins = Pins::new(bpffs);
     let mut out = String::new();
     hooks(&mut out, &pins)?;
+    cilium(&mut out, &pins)?;
     if let Err(error) = tables(&mut out, &pins) {
         // The rest still tells what is there.
         line(&mut out, "maps", &format!("{error:#}"))?;
@@ -44,6 +45,14 @@ fn hooks(out: &mut String, pins: &Pins) -> Result<()> {
         line(out, hook.program, &text)?;
     }
     Ok(())
+}
+
+/// Only where it is: most hosts have none.
+fn cilium(out: &mut String, pins: &Pins) -> Result<()> {
+    let Some(cilium) = Cilium::find(pins.bpffs()) else { return Ok(()) };
+    let cgroup = Hook::read_all(pins)?.iter().find_map(|hook| hook.cgroup_id).unwrap_or_default();
+    let (Neighbourhood::Good(text) | Neighbourhood::Dangerous(text)) = cilium.beside(cgroup);
+    line(out, "cilium", &text)
 }
 
 /// The cgroup, and the programs of others that may refuse or change what ours did.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use culvert_daemon::{Drain, Gate, Readiness};
+use culvert_redirector_common::names::DESTINATIONS_MAX;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -42,6 +43,8 @@ struct Progress {
     routed: Option<Ranges>,
     /// Something was not done, and is tried again.
     behind: bool,
+    /// How many destinations have no room in the hooks' table.
+    beyond: usize,
     /// Nothing is left of mechanisms that an earlier redirector had and that are switched off now.
     tidy: bool,
 }
@@ -109,19 +112,10 @@ impl Steering {
         }
         let directory = feed.directory.as_ref()?;
         let freshness = if feed.is_live() { Freshness::Live } else { Freshness::Stale };
-        match plan(directory, freshness) {
-            Ok(plan) => {
-                if feed.is_live() {
-                    self.gates.directory.open();
-                }
-                Some(plan)
-            }
-            Err(error) => {
-                tracing::error!(%error, "directory not installed");
-                self.gates.directory.close(error.to_string());
-                None
-            }
+        if feed.is_live() {
+            self.gates.directory.open();
         }
+        Some(plan(directory, freshness))
     }
 
     /// Fatal, unless nftables can carry everything and no hook of an earlier redirector goes on with old tables.
@@ -131,6 +125,7 @@ impl Steering {
             return Ok(());
         }
         let cgroup = self.config.cgroup.as_ref();
+        let earlier = self.pins.any_link();
         let error = match Kernel::install(&self.pins, cgroup, &self.config.intercept, known) {
             Ok(kernel) => {
                 self.kernel = Some(kernel);
@@ -140,7 +135,10 @@ impl Steering {
             Err(error) => error,
         };
         let misled = cgroup.is_some() && matches!(error, KernelError::Hooks(HookError::Cgroup(_)));
-        if self.config.mechanism != Mechanism::Both || self.pins.any_link() || misled {
+        if !earlier {
+            self.pins.remove_links().context("remove what was half installed")?;
+        }
+        if self.config.mechanism != Mechanism::Both || earlier || misled {
             return Err(error).context("install the connect hooks (other mechanisms: --mechanism)");
         }
         tracing::warn!(cause = cause(error), "connect hooks not installed; nftables alone steers connections");
@@ -159,6 +157,7 @@ impl Steering {
         self.apply_hooks(&plan);
         self.renew_lease();
         self.apply_nftables(&plan).await?;
+        self.apply_beyond(&plan);
         if !self.progress.behind && !self.progress.tidy {
             self.remove_switched_off().await?;
             self.progress.tidy = true;
@@ -231,6 +230,27 @@ impl Steering {
             }
         }
         Ok(())
+    }
+
+    /// What the hooks' table has no room for is steered by nftables, which has no such limit, or by nobody.
+    fn apply_beyond(&mut self, plan: &Plan) {
+        let destinations = plan.beyond.len();
+        let is_news = std::mem::replace(&mut self.progress.beyond, destinations) != destinations;
+        if destinations == 0 || self.kernel.is_none() {
+            return;
+        }
+        if self.nft.is_none() {
+            let cause = format!(
+                "the hooks' table has room for {DESTINATIONS_MAX} destinations, and {destinations} more are not steered: \
+                 give nodes fewer ports, or run with --mechanism both"
+            );
+            if is_news {
+                tracing::error!(cause, "not all destinations are steered");
+            }
+            self.gates.hooks.close(cause);
+        } else if is_news {
+            tracing::warn!(destinations, "the hooks' table is full; nftables alone steers what has no room in it");
+        }
     }
 
     /// Removes what an earlier redirector installed by a mechanism that is switched off: nobody would keep it up to date.

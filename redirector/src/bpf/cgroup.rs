@@ -9,7 +9,7 @@ use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 use super::pins::cgroup_id;
 
 /// The kernel's root cgroup directory has this inode; a cgroup namespace's root has another.
-const ROOT_INODE: u64 = 1;
+pub(super) const ROOT_INODE: u64 = 1;
 
 /// No cgroup to attach to.
 #[derive(Debug, thiserror::Error)]
@@ -23,8 +23,8 @@ pub(crate) enum CgroupError {
          give the host's cgroup2 root by --cgroup"
     )]
     NotTheRoot(Vec<PathBuf>),
-    #[error("--cgroup: {path} must be a directory of a cgroup2 file system")]
-    NotACgroup { path: PathBuf },
+    #[error("--cgroup: {path} must be a directory of a cgroup2 file system{}", hint(root.as_deref()))]
+    NotACgroup { path: PathBuf, root: Option<PathBuf> },
     #[error("open the cgroup {path}")]
     Open { path: PathBuf, source: io::Error },
 }
@@ -35,7 +35,7 @@ pub(super) fn find(given: Option<&Path>) -> Result<PathBuf, CgroupError> {
         let is_cgroup2 = statfs(given).map(|stat| stat.filesystem_type() == CGROUP2_SUPER_MAGIC);
         return match is_cgroup2 {
             Ok(true) => Ok(given.to_owned()),
-            Ok(false) => Err(CgroupError::NotACgroup { path: given.to_owned() }),
+            Ok(false) => Err(CgroupError::NotACgroup { path: given.to_owned(), root: find(None).ok() }),
             Err(error) => Err(CgroupError::Open { path: given.to_owned(), source: error.into() }),
         };
     }
@@ -45,6 +45,11 @@ pub(super) fn find(given: Option<&Path>) -> Result<PathBuf, CgroupError> {
         return Err(CgroupError::NotMounted);
     }
     mounts.iter().find(|mount| is_real_root(mount)).cloned().ok_or(CgroupError::NotTheRoot(mounts))
+}
+
+/// Beside the hierarchies of the first version, on a hybrid host, the one of the second is easily missed.
+fn hint(root: Option<&Path>) -> String {
+    root.map(|root| format!("; this host's is {}, which is also the default", root.display())).unwrap_or_default()
 }
 
 /// Whether this process is in `cgroup` or below it. False where that cannot be told, as in a cgroup namespace.

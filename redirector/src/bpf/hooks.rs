@@ -9,13 +9,13 @@ use aya::programs::links::{FdLink, LinkError};
 use aya::programs::{CgroupAttachMode, Program, ProgramError};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use culvert_redirector_common::names::{MAPS, PROGRAMS};
-use nix::libc::ENOLINK;
+use nix::libc::{ENOLINK, EPERM};
 use serde::Serialize;
 
 use super::compatible::Shape;
 use super::pins::cgroup_id;
 use super::sys::{LinkInfo, attached_programs, link_info, open_link, update_link};
-use super::{CgroupError, PinError, Pins, cgroup, object};
+use super::{CgroupError, Cilium, Neighbourhood, PinError, Pins, cgroup, object};
 
 /// The programs, loaded and with all maps pinned, but not necessarily attached.
 pub(crate) struct Hooks {
@@ -77,6 +77,11 @@ pub(crate) enum HookError {
     Incompatible { path: PathBuf, found: Shape, wanted: Shape },
     #[error("the embedded object has no program {0} of the right type; build it anew: cargo xtask build-ebpf")]
     Missing(&'static str),
+    #[error(
+        "attach {program} to {cgroup}: a program of others is attached there, or above it, that tolerates none beside it; \
+         it is in `bpftool cgroup tree` without the flag multi. Without hooks: --mechanism nftables"
+    )]
+    Exclusive { program: &'static str, cgroup: PathBuf },
     #[error("attach {program} to {cgroup}")]
     Attach { program: &'static str, cgroup: PathBuf, source: ProgramError },
     #[error("{call} {path}")]
@@ -117,6 +122,11 @@ impl Hooks {
         PROGRAMS.iter().map(|program| Ok((*program, self.install(program, wanted)?))).collect()
     }
 
+    /// Whether Cilium is there too, and bears it.
+    pub(crate) fn neighbourhood(&self) -> Option<Neighbourhood> {
+        Some(Cilium::find(self.pins.bpffs())?.beside(cgroup_id(&self.cgroup).ok()?))
+    }
+
     /// The cgroup whose processes are steered.
     pub(crate) fn cgroup(&self) -> &Path {
         &self.cgroup
@@ -134,8 +144,8 @@ impl Hooks {
             remove_if_there(&replacement).map_err(HookError::link("remove", &replacement))?;
             return Ok(HookChange::TakenOver);
         }
-        // The new link is there before the old one goes. For that moment a connect may meet both programs: the second one
-        // sees a connection to the proxy and leaves it alone.
+        // The new link is there before the old one goes, so that no connect escapes. One that meets both programs in that moment
+        // is reset: the second one sees a connection to the proxy, which takes no destination along.
         remove_if_there(&replacement).map_err(HookError::link("remove", &replacement))?;
         self.pin_new_link(program, &replacement)?;
         std::fs::rename(&replacement, &pin).map_err(HookError::link("replace", &pin))?;
@@ -159,7 +169,8 @@ impl Hooks {
     fn pin_new_link(&mut self, program: &'static str, pin: &Path) -> Result<(), HookError> {
         let cgroup =
             File::open(&self.cgroup).map_err(|source| CgroupError::Open { path: self.cgroup.clone(), source })?;
-        let attach = |source| HookError::Attach { program, cgroup: self.cgroup.clone(), source };
+        let place = self.cgroup.clone();
+        let attach = |source| not_attached(program, place.clone(), source);
         let take = |source| HookError::TakeLink { program, source };
         // The kernel refuses flags on cgroup links, which always allow other programs beside them: aya calls that "single".
         let mode = CgroupAttachMode::Single;
@@ -234,6 +245,16 @@ fn load_program(ebpf: &mut Ebpf, program: &'static str) -> Result<(), HookError>
         _ => return Err(HookError::Missing(program)),
     };
     loaded.map_err(|source| HookError::LoadProgram { program, source })
+}
+
+fn not_attached(program: &'static str, cgroup: PathBuf, source: ProgramError) -> HookError {
+    // A process that may not attach could not have loaded the program either.
+    if let ProgramError::SyscallError(call) = &source
+        && call.io_error.raw_os_error() == Some(EPERM)
+    {
+        return HookError::Exclusive { program, cgroup };
+    }
+    HookError::Attach { program, cgroup, source }
 }
 
 fn remove_if_there(path: &Path) -> io::Result<()> {

@@ -42,6 +42,11 @@ impl Pins {
         self.root().join("links").join(name)
     }
 
+    /// The BPF file system, which others use too.
+    pub(crate) fn bpffs(&self) -> &Path {
+        &self.bpffs
+    }
+
     /// Where everything is.
     pub(crate) fn root(&self) -> PathBuf {
         self.bpffs.join(PIN_ROOT)
@@ -81,19 +86,15 @@ impl Pins {
     /// Removes all pins, the connect hooks' first so that nothing is steered into what is half gone, then the directories
     /// that are empty. Returns what there was.
     pub(crate) fn remove(&self) -> Result<Vec<PathBuf>, PinError> {
-        let links = PROGRAMS.iter().rev().map(|name| self.link(name));
-        let left = self.left_overs();
-        let maps = MAPS.iter().map(|name| self.map(name));
-        let mut removed = Vec::new();
-        for path in links.chain(left).chain(maps) {
-            match std::fs::remove_file(&path) {
-                Ok(()) => removed.push(path),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(source) => return Err(PinError::Remove { path, source }),
-            }
-        }
+        let mut removed = self.remove_links()?;
+        removed.extend(remove_all(MAPS.iter().map(|name| self.map(name)))?);
         self.remove_directories()?;
         Ok(removed)
+    }
+
+    /// Removes what steers, and leaves the maps. Returns what there was.
+    pub(crate) fn remove_links(&self) -> Result<Vec<PathBuf>, PinError> {
+        remove_all(PROGRAMS.iter().rev().map(|name| self.link(name)).chain(self.left_overs()))
     }
 
     /// Links that were being replaced when the redirector died.
@@ -118,6 +119,18 @@ impl Pins {
         }
         Ok(())
     }
+}
+
+fn remove_all(pins: impl Iterator<Item = PathBuf>) -> Result<Vec<PathBuf>, PinError> {
+    let mut removed = Vec::new();
+    for path in pins {
+        match std::fs::remove_file(&path) {
+            Ok(()) => removed.push(path),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => return Err(PinError::Remove { path, source }),
+        }
+    }
+    Ok(removed)
 }
 
 /// The id by which the kernel knows a cgroup: the inode of its directory.

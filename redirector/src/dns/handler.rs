@@ -22,9 +22,11 @@ use crate::metrics::DnsMetrics;
 /// Questions in progress; each takes microseconds, so more are a flood.
 const CONCURRENT: usize = 512;
 /// What we send over UDP at most, by DNS Flag Day 2020: larger datagrams get fragmented and lost.
-const UDP_PAYLOAD: u16 = 1232;
+pub(super) const UDP_PAYLOAD: u16 = 1232;
+/// The only one there is.
+const EDNS_VERSION: u8 = 0;
 /// What every client takes without EDNS, RFC 1035.
-const LEAST_PAYLOAD: u16 = 512;
+pub(super) const LEAST_PAYLOAD: u16 = 512;
 
 /// Answers requests.
 pub(super) struct Handler {
@@ -81,7 +83,8 @@ impl Handler {
         metadata.authoritative = matches!(answer.code, ResponseCode::NoError | ResponseCode::NXDomain);
         let edns = request.edns.as_ref().map(|asked| {
             let mut edns = Edns::new();
-            edns.set_max_payload(asked.max_payload().clamp(LEAST_PAYLOAD, UDP_PAYLOAD)).set_version(0);
+            edns.set_max_payload(asked.max_payload().clamp(LEAST_PAYLOAD, UDP_PAYLOAD));
+            edns.set_version(EDNS_VERSION).set_rcode_high(answer.code.high());
             edns
         });
         Reply { metadata, answer, edns }
@@ -91,6 +94,10 @@ impl Handler {
         let Ok(info) = request.request_info() else {
             return Answer { code: ResponseCode::FormErr, ..refused() };
         };
+        if request.edns.as_ref().is_some_and(|asked| asked.version() > EDNS_VERSION) {
+            // The client asks again in the version that the answer names (RFC 6891, 6.1.3).
+            return Answer { code: ResponseCode::BADVERS, ..refused() };
+        }
         if request.metadata.op_code != OpCode::Query {
             return Answer { code: ResponseCode::NotImp, ..refused() };
         }

@@ -1,8 +1,9 @@
-//! DNS over TCP. hickory's own server takes any number of connections; ours has a ceiling.
+//! DNS over TCP. hickory's own server takes any number of connections; ours has a ceiling, for all and for each client.
 
+use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -17,6 +18,8 @@ use super::handler::Handler;
 
 /// Connections at once; a client needs one, for a moment.
 const CONNECTIONS: usize = 256;
+/// Of one client, which may be a resolver for many: no client alone keeps the others out.
+const OF_ONE_CLIENT: usize = 32;
 /// For a whole question, for a whole answer, and between two questions (RFC 7766 wants a few seconds).
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// After an accept that failed, as it does without free file descriptors.
@@ -27,23 +30,62 @@ const LONGEST_QUESTION: u16 = 4096;
 /// Accepts for ever.
 pub(super) async fn serve(listener: TcpListener, handler: Arc<Handler>) -> Result<()> {
     let mut connections = JoinSet::new();
+    let slots = Slots::default();
     loop {
         let accepted = listener.accept().await;
         while connections.try_join_next().is_some() {}
         match accepted {
-            Ok((stream, client)) if connections.len() < CONNECTIONS && handler.is_allowed(client.ip()) => {
+            Ok((stream, client)) if handler.is_allowed(client.ip()) => {
+                let Some(slot) = slots.take(client.ip()) else { continue };
                 let handler = Arc::clone(&handler);
                 connections.spawn(async move {
+                    let _slot = slot;
                     if let Err(error) = converse(stream, client, &handler).await {
                         tracing::debug!(client.addr = %client, cause = format!("{error:#}"), "DNS over TCP ended");
                     }
                 });
             }
-            // One too many, or one that may not ask: closed.
+            // One that may not ask is closed, as is one too many above.
             Ok(_dropped) => {}
             Err(error) => {
                 tracing::warn!(%error, "DNS connection not accepted");
                 tokio::time::sleep(BACK_OFF).await;
+            }
+        }
+    }
+}
+
+/// How many connections each client has.
+#[derive(Clone, Debug, Default)]
+struct Slots(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+/// The right to one connection, until dropped.
+#[derive(Debug)]
+struct Slot {
+    slots: Slots,
+    client: IpAddr,
+}
+
+impl Slots {
+    /// None: one too many, of this client or of all.
+    fn take(&self, client: IpAddr) -> Option<Slot> {
+        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (all, of_client) = (taken.values().sum::<usize>(), taken.get(&client).copied().unwrap_or_default());
+        if all >= CONNECTIONS || of_client >= OF_ONE_CLIENT {
+            return None;
+        }
+        taken.insert(client, of_client + 1);
+        Some(Slot { slots: self.clone(), client })
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut taken = self.slots.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = taken.get_mut(&self.client) {
+            *count -= 1;
+            if *count == 0 {
+                taken.remove(&self.client);
             }
         }
     }
@@ -79,4 +121,27 @@ async fn write(stream: &mut TcpStream, answer: &[u8]) -> Result<()> {
     let mut message = length.to_be_bytes().to_vec();
     message.extend_from_slice(answer);
     stream.write_all(&message).await.context("write an answer")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(number: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, number])
+    }
+
+    #[test]
+    fn one_client_has_its_share_and_all_together_have_a_ceiling() {
+        let slots = Slots::default();
+        let take = |number: u8| (0..CONNECTIONS).map_while(|_| slots.take(client(number))).collect::<Vec<_>>();
+        let greedy = take(1);
+        assert_eq!(greedy.len(), OF_ONE_CLIENT);
+        let others: Vec<_> = (2..=100).map(take).collect();
+        assert_eq!(others.iter().map(Vec::len).sum::<usize>(), CONNECTIONS - OF_ONE_CLIENT);
+        drop(greedy);
+        assert!(slots.take(client(200)).is_some());
+        drop(others);
+        assert!(slots.0.lock().unwrap().is_empty());
+    }
 }

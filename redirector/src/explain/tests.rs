@@ -9,7 +9,7 @@ use crate::plan::{Freshness, plan};
 /// The kernel as the redirector would have filled it, with or without a lease.
 fn kernel(address: &str, lease: u64) -> Kernel {
     let directory = examples::directory();
-    let plan = plan(&directory, Freshness::Live).unwrap();
+    let plan = plan(&directory, Freshness::Live);
     let node = NodeIps { v4: Some("10.9.0.1".parse().unwrap()), v6: None };
     let config = kernel_config(&Intercept { node, ports: vec![7410], mark: 0 }, directory.ranges);
     let address: SocketAddr = address.parse().unwrap();

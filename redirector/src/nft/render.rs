@@ -43,7 +43,8 @@ impl TableSpec {
             Destination::Edge(address) => Some(*address),
             Destination::Vip(_) => None,
         };
-        Self { intercept, guard_allow, ranges: plan.ranges, edges: plan.destinations.keys().filter_map(edge).collect() }
+        let edges = plan.destinations.keys().filter_map(edge).chain(plan.beyond.iter().copied()).collect();
+        Self { intercept, guard_allow, ranges: plan.ranges, edges }
     }
 
     /// Whether only elements differ.
@@ -245,6 +246,54 @@ fn rule(chain: &'static str, statements: Vec<Stmt>) -> NfListObject<'static> {
         expr: statements.into(),
         ..Rule::default()
     })
+}
+
+/// The elements of a table's sets, as far as they are ours to read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Elements {
+    edges: BTreeSet<SocketAddr>,
+    vips: BTreeSet<IpNet>,
+    /// What is no address of ours, such as a range that somebody has added.
+    foreign: usize,
+}
+
+impl Elements {
+    /// Those that a transaction of ours leaves.
+    pub(super) fn of(spec: &TableSpec) -> Self {
+        let vips =
+            Family::BOTH.into_iter().filter_map(|family| spec.vip_range(family)).map(|net| net.trunc()).collect();
+        Self { edges: spec.edges.clone(), vips, foreign: 0 }
+    }
+
+    /// Those of nft's own listing.
+    pub(super) fn of_json(json: &serde_json::Value) -> Self {
+        let objects = json["nftables"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let sets = objects.iter().filter_map(|object| object.get("set"));
+        let mut found = Self::default();
+        for element in sets.filter_map(|set| set["elem"].as_array()).flatten() {
+            match (edge_of(element), vips_of(element)) {
+                (Some(edge), _) => _ = found.edges.insert(edge),
+                (None, Some(vips)) => _ = found.vips.insert(vips),
+                (None, None) => found.foreign += 1,
+            }
+        }
+        found
+    }
+}
+
+/// `{"concat": ["10.0.3.7", 9100]}`.
+fn edge_of(element: &serde_json::Value) -> Option<SocketAddr> {
+    let [ip, port] = element["concat"].as_array()?.as_slice() else { return None };
+    Some(SocketAddr::new(ip.as_str()?.parse().ok()?, port.as_u64()?.try_into().ok()?))
+}
+
+/// `{"prefix": {"addr": "198.18.0.0", "len": 15}}`; nft lists a range of one address as that address.
+fn vips_of(element: &serde_json::Value) -> Option<IpNet> {
+    if let Some(ip) = element.as_str() {
+        return ip.parse::<IpAddr>().ok().map(IpNet::from);
+    }
+    let prefix = element.get("prefix")?;
+    IpNet::new(prefix["addr"].as_str()?.parse().ok()?, prefix["len"].as_u64()?.try_into().ok()?).ok()
 }
 
 /// What a table is made of: enough to see that somebody has flushed it, and whom it refuses.

@@ -4,6 +4,7 @@ use std::io;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use nix::libc;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrIn6, bind, connect, setsockopt, socket, sockopt,
 };
@@ -25,6 +26,18 @@ impl Client {
         client
     }
 
+    /// Uses no interface but this one.
+    pub(crate) fn on_device(self, device: &str) -> Self {
+        setsockopt(&self.0, sockopt::BindToDevice, &device.into()).unwrap();
+        self
+    }
+
+    /// Sends its first bytes with the SYN (TCP Fast Open): `dial` sends nothing.
+    pub(crate) fn dialling_with_its_first_bytes(self) -> Self {
+        setsockopt(&self.0, sockopt::TcpFastOpenConnect, &true).unwrap();
+        self
+    }
+
     pub(crate) fn marked(self, mark: u32) -> Self {
         setsockopt(&self.0, sockopt::Mark, &mark).unwrap();
         self
@@ -38,6 +51,15 @@ impl Client {
         Ok(())
     }
 
+    /// `connect()` to no family at all: the socket is as if it had never dialled (connect(2)).
+    pub(crate) fn dissolve(&self) {
+        let nowhere = libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
+        let length = size_of::<libc::sockaddr>() as libc::socklen_t;
+        // SAFETY: the address is a valid one of the given length, and the descriptor is open.
+        let result = unsafe { libc::connect(self.0.as_raw_fd(), &raw const nowhere, length) };
+        assert_eq!(result, 0, "{}", io::Error::last_os_error());
+    }
+
     /// The connected socket.
     pub(crate) fn stream(self) -> TcpStream {
         self.0.into()
@@ -46,7 +68,7 @@ impl Client {
 
 /// Ends a connection by a reset, so that its ports are free at once.
 pub(crate) fn reset(stream: TcpStream) {
-    let linger = nix::libc::linger { l_onoff: 1, l_linger: 0 };
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
     setsockopt(&stream, sockopt::Linger, &linger).unwrap();
 }
 

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::time::Duration;
 
-use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
+use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{Name, RData, RecordType};
 
 use crate::fake_directory::{FakeDirectory, node, usual_nodes};
@@ -19,13 +19,17 @@ fn question(name: &str, kind: RecordType) -> Vec<u8> {
     message.to_vec().unwrap()
 }
 
-/// Asks again when a datagram was lost, as every client does.
 fn ask_udp(name: &str, kind: RecordType) -> Message {
+    ask_udp_with(&question(name, kind))
+}
+
+/// Asks again when a datagram was lost, as every client does.
+fn ask_udp_with(question: &[u8]) -> Message {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
     let mut answer = [0; 1500];
     let length = eventually("DNS answers", || {
-        socket.send_to(&question(name, kind), SERVER).unwrap();
+        socket.send_to(question, SERVER).unwrap();
         socket.recv(&mut answer).ok()
     });
     Message::from_vec(&answer[..length]).unwrap()
@@ -87,6 +91,8 @@ fn what_is_not_there_is_denied_with_an_soa_and_what_is_not_ours_is_refused() {
             for foreign in ["example.com.", "edge-77.", "8.8.8.8.in-addr.arpa."] {
                 assert_eq!(ask(foreign, RecordType::A).metadata.response_code, ResponseCode::Refused, "{foreign}");
             }
+            let transfer = ask("edge.internal.", RecordType::AXFR);
+            assert_eq!((transfer.metadata.response_code, transfer.answers.len()), (ResponseCode::Refused, 0));
         }
     });
 }
@@ -131,6 +137,37 @@ fn more_tcp_connections_than_anybody_needs_leave_the_server_answering() {
         assert_eq!(ask_udp("edge-1.", RecordType::A).answers.len(), 1);
         drop(idle);
         eventually("TCP is free again", || try_tcp("edge-1.", RecordType::A).ok());
+    });
+}
+
+#[test]
+fn a_client_that_holds_its_share_of_tcp_connections_leaves_room_for_others() {
+    in_a_world(|world| {
+        let _running = with_dns(world);
+        let _idle: Vec<_> = (0..300).map(|_| TcpStream::connect(SERVER).unwrap()).collect();
+        assert!(try_tcp("edge-1.", RecordType::A).is_err());
+        let answer = world.pods[0].run(|| ask_tcp("edge-1.", RecordType::A));
+        assert_eq!(answer.answers.len(), 1);
+    });
+}
+
+#[test]
+fn a_version_of_edns_that_there_is_not_is_answered_with_the_one_that_there_is() {
+    in_a_world(|world| {
+        let _running = with_dns(world);
+        let ask = |version| {
+            let mut question = Message::from_vec(&question("edge-1.", RecordType::A)).unwrap();
+            question.edns = Some(Edns::new());
+            question.edns.as_mut().unwrap().set_version(version);
+            ask_udp_with(&question.to_vec().unwrap())
+        };
+        let answer = ask(1);
+        // Of 12 bits, four are in the header and eight beside the version.
+        let edns = answer.edns.unwrap();
+        assert_eq!((edns.rcode_high(), edns.version()), (1, 0));
+        assert_eq!((u16::from(answer.metadata.response_code) & 0xf, answer.answers.len()), (0, 0));
+        let answer = ask(0);
+        assert_eq!((answer.edns.unwrap().rcode_high(), answer.answers.len()), (0, 1));
     });
 }
 

@@ -1,13 +1,15 @@
 //! Death, restart, reboot, and the end.
 
-use std::net::TcpStream;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::fake_directory::{FakeDirectory, node, usual_nodes};
 use crate::proxy::{Proxy, Sockets};
 use crate::redirector::{Redirector, daemon, get, link_ids, run, run_to_the_end};
-use crate::world::{Cgroup, NODE4, eventually, in_a_world, sh};
+use crate::world::{Cgroup, DEADLINE, NODE4, eventually, in_a_world, sh};
 
 const EBPF: [&str; 4] = ["--mechanism", "ebpf", "--dns-listen", "none"];
 const BOTH: [&str; 4] = ["--mechanism", "both", "--dns-listen", "none"];
@@ -28,6 +30,57 @@ fn a_killed_redirector_leaves_the_hooks_and_its_successor_takes_over_the_links()
         let _successor = Redirector::start(world, &EBPF);
         assert_eq!(link_ids(), before);
         dial();
+    });
+}
+
+#[test]
+fn no_connect_escapes_or_fails_while_redirectors_come_and_go() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        // Who gets past the hooks meets this.
+        let edge = world.outside.run(|| TcpListener::bind("10.0.3.7:9100")).unwrap();
+        edge.set_nonblocking(true).unwrap();
+        let mut redirector = Redirector::start(world, &EBPF);
+        let (proxy, sockets, done) = (Proxy::listen(), Sockets::open(world), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let client = scope.spawn(|| {
+                let mut connects = 0;
+                while !done.load(Ordering::Relaxed) {
+                    let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
+                    assert_eq!(sockets.original_dst(&proxy.accept()), Some("10.0.3.7:9100".parse().unwrap()));
+                    connects += 1;
+                }
+                connects
+            });
+            for _ in 0..3 {
+                redirector.kill();
+                redirector = Redirector::start(world, &EBPF);
+            }
+            done.store(true, Ordering::Relaxed);
+            assert!(client.join().unwrap() > 100, "there was something to lose");
+        });
+        assert_eq!(edge.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    });
+}
+
+#[test]
+fn a_vip_never_leaves_a_host_on_which_nothing_steers_any_more() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        // Who would take the packets if they left.
+        let _elsewhere = world.outside.run(|| {
+            sh("ip addr add 198.18.0.1/32 dev lo && ip addr add fd12:3456:789a:bcde::1/128 dev lo nodad");
+            ["198.18.0.1:80", "[fd12:3456:789a:bcde::1]:80"].map(|vip| TcpListener::bind(vip).unwrap())
+        });
+        Redirector::start(world, &BOTH).kill();
+        sh(&format!("rm -r {}/culvert && nft flush ruleset", world.bpffs().display()));
+        for vip in ["198.18.0.1:80", "[fd12:3456:789a:bcde::1]:80"] {
+            for place in [None, Some(&world.pods[0])] {
+                let dial = || TcpStream::connect_timeout(&vip.parse().unwrap(), DEADLINE).map(drop);
+                let refused = place.map_or_else(dial, |pod| pod.run(dial)).unwrap_err();
+                assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused, "{vip}");
+            }
+        }
     });
 }
 
@@ -135,7 +188,8 @@ fn a_range_of_vips_that_the_host_routes_is_refused_by_name() {
         let output = run_to_the_end(&mut daemon(world, &BOTH));
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success());
-        assert!(error.contains("198.18.0.0/15 overlaps 198.18.3.0/24"), "{error}");
+        let clash = "198.18.0.0/15 overlaps 198.18.3.0/24, which this host routes by up0 (ip route show table 254)";
+        assert!(error.contains(clash) && error.contains("(--vip4-range)"), "{error}");
     });
 }
 
@@ -213,6 +267,11 @@ fn while_one_redirector_runs_there_is_no_second_one_and_no_uninstall() {
         let uninstall = run_to_the_end(&mut daemon(world, &["uninstall"]));
         let error = String::from_utf8(uninstall.stderr).unwrap();
         assert!(!uninstall.status.success() && error.contains("stop it first"), "{error}");
+        // Nor with another state directory, which that redirector has not locked.
+        let mut elsewhere = Command::new(daemon(world, &[]).get_program());
+        elsewhere.arg("uninstall").arg("--bpffs").arg(world.bpffs()).args(["--state-dir", "/nonexistent"]);
+        let error = String::from_utf8(run_to_the_end(&mut elsewhere).stderr).unwrap();
+        assert!(error.contains(&format!("is running with {}", world.bpffs().display())), "{error}");
         assert!(run(world, &["status"]).contains("cv_connect4   link"));
     });
 }
@@ -265,6 +324,23 @@ fn uninstall_leaves_nothing() {
         assert_eq!(routes(), "");
         assert!(!sh(&format!("bpftool cgroup show {}", world.cgroup().display())).contains("cv_"));
         assert_eq!(run(world, &["uninstall"]), "nothing was installed\n");
+    });
+}
+
+#[test]
+fn connections_that_hooks_steered_go_on_after_an_uninstall() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let redirector = Redirector::start(world, &BOTH);
+        let proxy = Proxy::listen();
+        let mut client = TcpStream::connect("10.0.3.7:9100").unwrap();
+        let mut accepted = proxy.accept();
+        redirector.kill();
+        run(world, &["uninstall"]);
+        client.write_all(b"?").unwrap();
+        accepted.read_exact(&mut [0]).unwrap();
+        accepted.write_all(b"!").unwrap();
+        client.read_exact(&mut [0]).unwrap();
     });
 }
 

@@ -4,11 +4,14 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod clients;
+mod coexistence;
 mod dns;
 mod fake_directory;
+mod foreign;
 mod lifecycle;
 mod nftables;
 mod proxy;
 mod redirector;
+mod sockets;
 mod steering;
 mod world;

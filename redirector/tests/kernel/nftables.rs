@@ -1,14 +1,14 @@
 //! nftables alone, and both mechanisms together.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use crate::clients::Client;
 use crate::fake_directory::{FakeDirectory, node, usual_nodes};
 use crate::proxy::{Proxy, Sockets, so_original_dst};
-use crate::redirector::{Redirector, counted, daemon, run, run_to_the_end};
-use crate::world::{NODE4, eventually, in_a_world, sh};
+use crate::redirector::{Redirector, counted, daemon, get, run, run_to_the_end};
+use crate::world::{DEADLINE, NODE4, eventually, in_a_world, sh};
 
 const NFTABLES: [&str; 4] = ["--mechanism", "nftables", "--dns-listen", "none"];
 const BOTH: [&str; 4] = ["--mechanism", "both", "--dns-listen", "none"];
@@ -91,7 +91,7 @@ fn with_both_the_hooks_carry_what_they_see_and_nftables_the_rest() {
         assert_eq!(so_original_dst(&accepted), Some("10.0.3.7:10250".parse().unwrap()));
         drop(accepted);
         unseen.wait().unwrap();
-        assert_eq!((counted("accepted"), counted("unknown")), (1, 1));
+        assert_eq!((counted("accepted"), counted("unknown")), (1, 0), "nftables has a port of its own");
     });
 }
 
@@ -123,6 +123,92 @@ fn a_flushed_table_comes_back_and_a_foreign_one_survives_all() {
         redirector.kill();
         run(world, &["uninstall"]);
         assert_eq!(sh("nft list tables").trim(), "table ip foreign");
+    });
+}
+
+#[test]
+fn a_pod_behind_an_interface_without_addresses_is_steered() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let _redirector = Redirector::start(world, &NFTABLES);
+        let proxy = Proxy::listen();
+        // As Calico connects its pods.
+        sh("ip addr flush dev pod1 && ip route add 10.244.1.2 dev pod1");
+        let host = sh("ip -o link show pod1 | sed 's/.*ether \\([^ ]*\\).*/\\1/'");
+        let host = host.trim();
+        world.pods[0].run(|| {
+            sh(&format!("ip neigh add 169.254.1.1 dev eth0 lladdr {host} && ip route replace default via 169.254.1.1 dev eth0 onlink"));
+        });
+        let _client = world.pods[0].run(|| TcpStream::connect("10.0.3.7:9100")).unwrap();
+        assert_eq!(so_original_dst(&proxy.accept()), Some("10.0.3.7:9100".parse().unwrap()));
+    });
+}
+
+#[test]
+fn connections_go_on_while_the_table_is_replaced() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let flags = |mark: &'static str| [&NFTABLES[..], &["--mark", mark]].concat();
+        let redirector = Redirector::start(world, &flags("0x2000"));
+        let proxy = Proxy::listen();
+        let mut client = TcpStream::connect("10.0.3.7:9100").unwrap();
+        client.set_read_timeout(Some(DEADLINE)).unwrap();
+        let mut accepted = proxy.accept();
+        let mut exchange = || {
+            client.write_all(b"?").unwrap();
+            accepted.read_exact(&mut [0]).unwrap();
+            accepted.write_all(b"!").unwrap();
+            client.read_exact(&mut [0]).unwrap();
+        };
+        exchange();
+        redirector.kill();
+        // Another table, in place of the first.
+        Redirector::start(world, &flags("0x4000")).kill();
+        exchange();
+    });
+}
+
+#[test]
+fn single_elements_that_somebody_takes_or_adds_are_put_right() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let _redirector = Redirector::start(world, &NFTABLES);
+        sh(
+            "nft delete element inet culvert dst4 { 10.0.3.7 . 9100 } && nft add element inet culvert dst6 { fd00::99 . 80 }",
+        );
+        eventually("the elements are right", || {
+            let sets = sh("nft list table inet culvert");
+            (sets.contains("10.0.3.7 . 9100") && !sets.contains("fd00::99")).then_some(())
+        });
+    });
+}
+
+#[test]
+fn destinations_that_the_hooks_have_no_room_for_are_steered_by_nftables() {
+    in_a_world(|world| {
+        let ports = |number: u8, ports: u32| {
+            let node = node(&format!("edge-{number}"), number, &[&format!("10.0.3.{number}")], true);
+            culvert_tunnel::proto::directory::Node { ports: (1..=ports).collect(), ..node }
+        };
+        let directory = FakeDirectory::serve(&world.directory_socket(), vec![ports(7, 40_000), ports(8, 40_000)]);
+        let flags = ["--mechanism", "ebpf", "--dns-listen", "none"];
+        let alone = Redirector::start_unready(world, &flags);
+        let cause = "room for 65536 destinations, and 14464 more are not steered";
+        eventually("the cause", || get("/readyz").filter(|text| text.contains(cause)));
+        alone.kill();
+        let _redirector = Redirector::start(world, &BOTH);
+        let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+        let dial = |destination: &str| {
+            let _client = TcpStream::connect(destination).unwrap();
+            let accepted = proxy.accept();
+            (sockets.original_dst(&accepted), so_original_dst(&accepted))
+        };
+        let destination = |text: &str| Some(text.parse().unwrap());
+        assert_eq!(dial("10.0.3.7:39999"), (destination("10.0.3.7:39999"), None));
+        assert_eq!(dial("10.0.3.8:39999"), (None, destination("10.0.3.8:39999")));
+        assert_eq!(dial("198.18.0.8:39999"), (destination("198.18.0.8:39999"), None));
+        directory.change(vec![ports(7, 10)], &[]);
+        eventually("the hooks have room again", || (dial("10.0.3.8:39999").1.is_none()).then_some(()));
     });
 }
 

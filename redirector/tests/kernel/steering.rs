@@ -16,16 +16,16 @@ use crate::world::{DEADLINE, NODE4, NODE6, World, eventually, in_a_world, sh};
 const PROOF: u64 = 1;
 
 /// A world with hooks, and with everything that a test of them needs.
-struct Hooked<'a> {
+pub(crate) struct Hooked<'a> {
     world: &'a World,
     redirector: Redirector,
     directory: FakeDirectory,
-    proxy: Proxy,
-    sockets: Sockets,
+    pub(crate) proxy: Proxy,
+    pub(crate) sockets: Sockets,
 }
 
 impl<'a> Hooked<'a> {
-    fn new(world: &'a World) -> Self {
+    pub(crate) fn new(world: &'a World) -> Self {
         let directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let redirector = Redirector::start(world, &["--mechanism", "ebpf", "--dns-listen", "none"]);
         Self { world, directory, redirector, proxy: Proxy::listen(), sockets: Sockets::open(world) }
@@ -33,7 +33,7 @@ impl<'a> Hooked<'a> {
 
     /// The proxy's next connection was meant for `destination`.
     #[track_caller]
-    fn accepts(&self, destination: &str) -> TcpStream {
+    pub(crate) fn accepts(&self, destination: &str) -> TcpStream {
         let accepted = self.proxy.accept();
         assert_eq!(self.sockets.original_dst(&accepted), Some(destination.parse().unwrap()));
         accepted

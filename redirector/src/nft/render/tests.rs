@@ -11,7 +11,7 @@ use crate::plan::{Freshness, plan};
 const GOLDEN: &str = include_str!("golden.jsonl");
 
 fn spec(node: NodeIps) -> TableSpec {
-    let plan = plan(&examples::directory(), Freshness::Live).unwrap();
+    let plan = plan(&examples::directory(), Freshness::Live);
     let intercept = Intercept { node, ports: vec![7410, 7411, 7412, 7413], mark: 0x2000 };
     TableSpec::new(intercept, vec!["10.244.0.0/16".parse().unwrap()], &plan)
 }
@@ -85,6 +85,25 @@ fn elements_change_alone_while_the_rules_are_the_same() {
     let element = |set: &str, ip: &str| json!({ "element": { "family": "inet", "table": "culvert", "name": set, "elem": [{ "concat": [ip, 9100] }] } });
     let expected = [json!({ "delete": element("dst4", "10.0.3.7") }), json!({ "add": element("dst6", "fd00::9") })];
     assert_eq!(commands["nftables"], Value::from(expected.to_vec()));
+}
+
+#[test]
+fn a_listing_has_the_elements_that_were_rendered_and_a_changed_one_differs() {
+    let spec = spec(v4_only());
+    let commands = rendered(&render(&spec));
+    // A listing differs from our commands in that there is no "add" around each object.
+    let objects: Vec<_> =
+        commands["nftables"].as_array().unwrap().iter().map(|command| command["add"].clone()).collect();
+    let listing = json!({ "nftables": objects });
+    assert_eq!(Elements::of_json(&listing), Elements::of(&spec));
+    let text = listing.to_string();
+    for (from, to) in
+        [("\"10.0.3.7\",9100", "\"10.0.3.7\",9101"), ("\"len\":15", "\"len\":16"), ("[\"10.0.3.7\",9100]", "[]")]
+    {
+        let changed = text.replacen(from, to, 1);
+        assert_ne!(changed, text, "{from} is there");
+        assert_ne!(Elements::of_json(&changed.parse().unwrap()), Elements::of(&spec), "{from}");
+    }
 }
 
 #[test]

@@ -1,0 +1,104 @@
+//! Cilium, which has connect hooks of its own at the root cgroup. Some of its versions detach whatever else they find there, by
+//! kind of hook, as long as they have none of that kind; a link cannot be detached so, and they do not start (its issue 43877).
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use culvert_redirector_common::names::{CONNECT4, CONNECT6, PEER4, PEER6};
+
+use super::cgroup::ROOT_INODE;
+
+/// Where it pins what it has, below the BPF file system.
+const DIRECTORY: &str = "cilium";
+/// The links of its hooks, which are named after its programs.
+const LINKS: &str = "cilium/socketlb/links/cgroup";
+/// Of which of ours it has one of the same kind.
+const COUNTERPARTS: [(&str, &str); 4] = [
+    (CONNECT4, "cil_sock4_connect"),
+    (CONNECT6, "cil_sock6_connect"),
+    (PEER4, "cil_sock4_getpeername"),
+    (PEER6, "cil_sock6_getpeername"),
+];
+
+/// What it has on this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cilium {
+    hooks: BTreeSet<String>,
+}
+
+/// Whether it and we can be on one host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Neighbourhood {
+    /// Each does its work. With what there is to know.
+    Good(String),
+    /// With what may go wrong, and what to do.
+    Dangerous(String),
+}
+
+impl Cilium {
+    /// What it has pinned; none if it is not on this host.
+    pub(crate) fn find(bpffs: &Path) -> Option<Self> {
+        if !bpffs.join(DIRECTORY).is_dir() {
+            return None;
+        }
+        let pins = std::fs::read_dir(bpffs.join(LINKS)).into_iter().flatten().flatten();
+        Some(Self { hooks: pins.map(|pin| pin.file_name().to_string_lossy().into_owned()).collect() })
+    }
+
+    /// Beside hooks of ours at the cgroup with this id.
+    pub(crate) fn beside(&self, cgroup: u64) -> Neighbourhood {
+        let text = match self.hooks.len() {
+            0 => "on this host, without connect hooks".to_owned(),
+            _ => format!("has hooks of its own: {}", list(self.hooks.iter().map(String::as_str))),
+        };
+        let alone = COUNTERPARTS.iter().filter(|(_, theirs)| !self.hooks.contains(*theirs)).map(|(ours, _)| *ours);
+        let alone = list(alone);
+        if cgroup != ROOT_INODE || alone.is_empty() {
+            return Neighbourhood::Good(text);
+        }
+        Neighbourhood::Dangerous(format!(
+            "{text}; it has none like our {alone}, and a version without the fix of its issue 43877 then does not start: \
+             run with --mechanism nftables, or with a --cgroup below the root"
+        ))
+    }
+}
+
+fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    names.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHILD: u64 = 4711;
+
+    fn with(hooks: &[&str]) -> Cilium {
+        Cilium { hooks: hooks.iter().map(|hook| (*hook).to_owned()).collect() }
+    }
+
+    #[test]
+    fn a_cilium_without_hooks_like_ours_is_a_danger_at_the_root_alone() {
+        for hooks in [&[][..], &["cil_sock4_connect", "cil_sock6_connect"]] {
+            let Neighbourhood::Dangerous(text) = with(hooks).beside(ROOT_INODE) else { panic!("{hooks:?}") };
+            assert!(text.contains("cv_peer4") && text.contains("--mechanism nftables"), "{text}");
+            assert_eq!(text.contains("cv_connect4"), hooks.is_empty());
+            assert!(matches!(with(hooks).beside(CHILD), Neighbourhood::Good(_)));
+        }
+    }
+
+    #[test]
+    fn a_cilium_with_hooks_like_all_of_ours_is_a_good_neighbour() {
+        let hooks = COUNTERPARTS.map(|(_, theirs)| theirs);
+        let Neighbourhood::Good(text) = with(&hooks).beside(ROOT_INODE) else { panic!("a danger") };
+        assert!(text.contains("cil_sock4_connect"), "{text}");
+    }
+
+    #[test]
+    fn a_host_without_its_pins_has_no_cilium() {
+        let bpffs = tempfile::tempdir().unwrap();
+        assert_eq!(Cilium::find(bpffs.path()), None);
+        std::fs::create_dir(bpffs.path().join("cilium")).unwrap();
+        assert_eq!(Cilium::find(bpffs.path()), Some(with(&[])));
+    }
+}

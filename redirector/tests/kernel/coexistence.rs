@@ -1,0 +1,373 @@
+//! Beside other programs' connect hooks, other tables, other cgroup hierarchies, and other uses of the range of VIPs.
+
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+
+use nix::libc::EPERM;
+
+use crate::clients::Client;
+use crate::fake_directory::{FakeDirectory, usual_nodes};
+use crate::foreign::{Family, Foreign, Rule};
+use crate::proxy::{Proxy, Sockets, so_original_dst};
+use crate::redirector::{Redirector, daemon, run, run_to_the_end};
+use crate::world::{Cgroup, NODE4, NODE6, World, in_a_world, sh};
+
+const BOTH: [&str; 4] = ["--mechanism", "both", "--dns-listen", "none"];
+const EBPF: [&str; 4] = ["--mechanism", "ebpf", "--dns-listen", "none"];
+
+/// Where another program is, seen from ours. The kernel runs the socket's own cgroup first, then those above it; within one,
+/// in the order in which programs came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Below,
+    Before,
+    Behind,
+    Above,
+}
+
+const PLACES: [Place; 4] = [Place::Below, Place::Before, Place::Behind, Place::Above];
+
+/// Three cgroups one in the other; ours is the middle one, and this process is in the innermost.
+struct Nest<'a> {
+    world: &'a World,
+    inner: Cgroup,
+    ours: Cgroup,
+}
+
+impl<'a> Nest<'a> {
+    fn new(world: &'a World) -> Self {
+        let name = |cgroup: &Path| cgroup.file_name().unwrap().to_str().unwrap().to_owned();
+        let ours = Cgroup::enter(&format!("{}/ours", name(world.cgroup())));
+        let inner = Cgroup::enter(&format!("{}/{}/inner", name(world.cgroup()), name(ours.path())));
+        Self { world, inner, ours }
+    }
+
+    fn cgroup(&self, place: Place) -> &Path {
+        match place {
+            Place::Below => self.inner.path(),
+            Place::Before | Place::Behind => self.ours.path(),
+            Place::Above => self.world.cgroup(),
+        }
+    }
+
+    /// Attaches programs with each place's rules around ours, which `start` starts.
+    fn around<T>(&self, rules: impl Fn(Place) -> Vec<Rule>, start: impl FnOnce(&str) -> T) -> T {
+        let attach = |place: Place| {
+            for (family, suffix) in [(Family::V4, "4"), (Family::V6, "6")] {
+                let name = format!("other_{place:?}{suffix}").to_lowercase();
+                Foreign::load(self.world, &name, family, &rules(place)).attach(self.cgroup(place), "multi");
+            }
+        };
+        [Place::Below, Place::Before, Place::Above].into_iter().for_each(attach);
+        let started = start(self.ours.path().to_str().unwrap());
+        attach(Place::Behind);
+        started
+    }
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn socket(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+/// An address of each family that a place's program has for itself.
+fn own(place: Place, what: u8) -> [IpAddr; 2] {
+    let number = what + place as u8;
+    [ip(&format!("192.0.2.{number}")), ip(&format!("2001:db8::{number}"))]
+}
+
+const DENIED: u8 = 10;
+const REWRITTEN: u8 = 20;
+
+#[track_caller]
+fn assert_ours_steers(proxy: &Proxy, sockets: &Sockets) {
+    for destination in ["10.0.3.7:9100", "[fd00::7]:9100", "[::ffff:10.0.3.7]:10250", "198.18.0.1:1"] {
+        let client = TcpStream::connect(destination).unwrap();
+        let dialled = crate::proxy::canonical(socket(destination));
+        assert_eq!(sockets.original_dst(&proxy.accept()), Some(dialled));
+        assert_eq!(crate::proxy::canonical(client.peer_addr().unwrap()), dialled);
+    }
+}
+
+#[track_caller]
+fn assert_theirs_work(server: &TcpListener) {
+    for place in PLACES {
+        for denied in own(place, DENIED) {
+            let error = TcpStream::connect((denied, 80)).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(EPERM), "{place:?} refuses {denied}");
+        }
+        for rewritten in own(place, REWRITTEN) {
+            let client = TcpStream::connect((rewritten, 80)).unwrap();
+            let (_accepted, from) = server.accept().unwrap();
+            assert_eq!(crate::proxy::canonical(from), client.local_addr().unwrap(), "{place:?} rewrites {rewritten}");
+        }
+    }
+}
+
+#[test]
+fn connect_hooks_below_before_behind_and_above_ours_do_their_work_and_ours_does_its() {
+    in_a_world(|world| {
+        let nest = Nest::new(world);
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let rules = |place| {
+            let to = [SocketAddr::new(ip(NODE4), 8000), SocketAddr::new(ip(NODE6), 8000)];
+            let rewrites = own(place, REWRITTEN).into_iter().zip(to).map(|(from, to)| Rule::Rewrite(from, to));
+            own(place, DENIED).into_iter().map(Rule::Deny).chain(rewrites).collect()
+        };
+        let start = |ours: &str| Redirector::start(world, &[&EBPF[..], &["--cgroup", ours]].concat());
+        let redirector = nest.around(rules, start);
+        let server = TcpListener::bind("[::]:8000").unwrap();
+        let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+        assert_ours_steers(&proxy, &sockets);
+        assert_theirs_work(&server);
+        // Another redirector in its place, and none.
+        redirector.kill();
+        let redirector = start(nest.ours.path().to_str().unwrap());
+        assert_ours_steers(&proxy, &sockets);
+        assert_theirs_work(&server);
+        let status = run(world, &["status"]);
+        assert!(
+            status.contains("; before it runs program ") && status.contains("; after it runs program "),
+            "{status}"
+        );
+        redirector.kill();
+        run(world, &["uninstall"]);
+        assert_theirs_work(&server);
+    });
+}
+
+#[test]
+fn what_another_program_refuses_is_refused_and_leaves_nothing() {
+    in_a_world(|world| {
+        let nest = Nest::new(world);
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let rules = |place| if place == Place::Before { vec![Rule::Deny(ip("10.0.3.7"))] } else { Vec::new() };
+        let _redirector =
+            nest.around(rules, |ours| Redirector::start(world, &[&EBPF[..], &["--cgroup", ours]].concat()));
+        let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+        let client = Client::new_v4();
+        assert_eq!(client.dial("10.0.3.7:9100").unwrap_err().raw_os_error(), Some(EPERM));
+        client.dial(&format!("{NODE4}:7410")).unwrap();
+        assert_eq!(sockets.original_dst(&proxy.accept()), None, "the refused destination is not handed over");
+        assert!(proxy.try_accept().is_none());
+    });
+}
+
+#[test]
+fn an_address_that_another_program_makes_an_edge_address_is_steered() {
+    in_a_world(|world| {
+        let nest = Nest::new(world);
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        // As a service's address becomes that of one of its endpoints.
+        let rules = |place| vec![Rule::Rewrite(own(place, REWRITTEN)[0], socket("10.0.3.7:9100"))];
+        let _redirector =
+            nest.around(rules, |ours| Redirector::start(world, &[&BOTH[..], &["--cgroup", ours]].concat()));
+        let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+        for place in PLACES {
+            let _client = TcpStream::connect((own(place, REWRITTEN)[0], 80)).unwrap();
+            let accepted = proxy.accept();
+            // Whoever comes after our hook is followed by nftables.
+            let seen_by = if [Place::Below, Place::Before].contains(&place) {
+                sockets.original_dst(&accepted)
+            } else {
+                so_original_dst(&accepted)
+            };
+            assert_eq!(seen_by, Some(socket("10.0.3.7:9100")), "{place:?}");
+        }
+    });
+}
+
+#[test]
+fn a_program_that_tolerates_none_beside_it_leaves_the_work_to_nftables() {
+    in_a_world(|world| {
+        let nest = Nest::new(world);
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        for place in [Place::Before, Place::Above] {
+            let other = Foreign::load(world, &format!("exclusive_{}", place as u8), Family::V4, &[]);
+            other.attach(nest.cgroup(place), "");
+            let flags = ["--cgroup", nest.ours.path().to_str().unwrap()];
+            let output = run_to_the_end(&mut daemon(world, &[&EBPF[..], &flags].concat()));
+            let error = String::from_utf8(output.stderr).unwrap();
+            for part in ["attach cv_connect4", "tolerates none beside it", "--mechanism nftables"] {
+                assert!(error.contains(part), "{place:?}: no {part:?} in {error}");
+            }
+            let _redirector = Redirector::start(world, &[&BOTH[..], &flags].concat());
+            let proxy = Proxy::listen();
+            let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
+            assert_eq!(so_original_dst(&proxy.accept()), Some(socket("10.0.3.7:9100")), "{place:?}");
+            let attached = sh(&format!("bpftool cgroup tree {}", world.cgroup().display()));
+            assert!(!attached.contains("cv_"), "nothing half installed: {attached}");
+            drop(proxy);
+            sh(&format!(
+                "bpftool cgroup detach {} connect4 pinned {}/foreign/exclusive_{}",
+                nest.cgroup(place).display(),
+                world.bpffs().display(),
+                place as u8
+            ));
+        }
+    });
+}
+
+#[test]
+fn of_two_redirectors_one_above_the_other_the_inner_one_keeps_the_destination() {
+    in_a_world(|world| {
+        let nest = Nest::new(world);
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let start =
+            |cgroup: &Path| Redirector::start(world, &[&EBPF[..], &["--cgroup", cgroup.to_str().unwrap()]].concat());
+        start(nest.ours.path()).kill();
+        // The second one's pins cover the first one's, which stay.
+        sh(&format!("mount -t bpf bpf {}", world.bpffs().display()));
+        start(nest.inner.path()).kill();
+        let sockets = Sockets::open(world);
+        let proxy = Proxy::listen();
+        for destination in ["10.0.3.7:9100", "[fd00::7]:9100"] {
+            let client = TcpStream::connect(destination).unwrap();
+            assert_eq!(sockets.original_dst(&proxy.accept()), Some(socket(destination)));
+            assert_eq!(client.peer_addr().unwrap(), socket(destination));
+        }
+        sh(&format!("umount {}", world.bpffs().display()));
+    });
+}
+
+#[test]
+fn a_cilium_is_named_with_its_hooks() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        for (family, name) in [(Family::V4, "cil_sock4_connect"), (Family::V6, "cil_sock6_connect")] {
+            let pin = world.bpffs().join("cilium/socketlb/links/cgroup").join(name);
+            Foreign::load(world, &name[..15], family, &[]).link(world.cgroup(), &pin);
+        }
+        let redirector = Redirector::start(world, &EBPF);
+        let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+        assert_ours_steers(&proxy, &sockets);
+        let status = run(world, &["status"]);
+        let line = "cilium        has hooks of its own: cil_sock4_connect, cil_sock6_connect\n";
+        assert!(status.contains(line), "{status}");
+        redirector.kill();
+        run(world, &["uninstall"]);
+        let left = sh(&format!("find {} -type f", world.bpffs().join("cilium").display()));
+        assert_eq!(left.lines().count(), 2, "its pins stay: {left}");
+    });
+}
+
+/// Another program's table: services before and behind ours, and a firewall.
+const OTHER_TABLE: &str = "
+    table inet other {
+        chain early_out { type nat hook output priority -150; policy accept;
+            ip daddr 192.0.2.20 tcp dport 80 dnat ip to 10.9.0.1:8000; }
+        chain early_pre { type nat hook prerouting priority -150; policy accept;
+            ip daddr 192.0.2.20 tcp dport 80 dnat ip to 10.9.0.1:8000; }
+        chain late_out { type nat hook output priority -90; policy accept;
+            ip daddr { 192.0.2.21, 10.0.3.7, 198.18.0.1 } tcp dport { 80, 9100 } dnat ip to 10.9.0.1:8000; }
+        chain late_pre { type nat hook prerouting priority -90; policy accept;
+            ip daddr { 192.0.2.21, 10.0.3.7, 198.18.0.1 } tcp dport { 80, 9100 } dnat ip to 10.9.0.1:8000; }
+        chain early_in { type filter hook input priority -10; policy drop;
+            ct state established,related accept
+            tcp dport { 7410, 7411, 8000, 8001 } accept
+            iifname lo accept; }
+        chain late_in { type filter hook input priority 10; policy accept;
+            tcp dport 8001 reject with tcp reset; }
+    }";
+
+#[test]
+fn another_table_translates_and_refuses_before_and_behind_ours_and_stays_as_it_was() {
+    in_a_world(|world| {
+        let file = world.bpffs().with_file_name("other.nft");
+        std::fs::write(&file, OTHER_TABLE).unwrap();
+        sh(&format!("nft -f {}", file.display()));
+        let before = sh("nft list table inet other");
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let redirector = Redirector::start(world, &["--mechanism", "nftables", "--dns-listen", "none"]);
+        let proxy = Proxy::listen();
+        let servers = [8000, 8001].map(|port| TcpListener::bind((NODE4, port)).unwrap());
+        let check = || {
+            for theirs in ["192.0.2.20:80", "192.0.2.21:80"] {
+                let _client = TcpStream::connect(theirs).unwrap();
+                servers[0].accept().unwrap();
+            }
+            TcpStream::connect((NODE4, 8001)).unwrap_err();
+        };
+        for place in [None, Some(&world.pods[0])] {
+            let run = |action: &(dyn Fn() + Sync)| place.map_or_else(action, |pod| pod.run(action));
+            run(&check);
+            for ours in ["10.0.3.7:9100", "198.18.0.1:80"] {
+                run(&|| {
+                    let _client = TcpStream::connect(ours).unwrap();
+                    assert_eq!(so_original_dst(&proxy.accept()), Some(socket(ours)), "the first translation wins");
+                });
+            }
+        }
+        redirector.kill();
+        run(world, &["uninstall"]);
+        check();
+        world.pods[0].run(check);
+        assert_eq!(sh("nft list table inet other"), before);
+        assert_eq!(sh("nft list tables").trim(), "table inet other");
+    });
+}
+
+#[test]
+fn a_hierarchy_of_the_first_version_is_refused_with_the_one_of_the_second() {
+    in_a_world(|world| {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        // On a host without the first version, any other directory does.
+        let first = mounts.lines().find(|line| line.contains(" - cgroup ")).and_then(|line| line.split(' ').nth(4));
+        let output = run_to_the_end(&mut daemon(world, &[&BOTH[..], &["--cgroup", first.unwrap_or("/")]].concat()));
+        let error = String::from_utf8(output.stderr).unwrap();
+        let second = world.cgroup().parent().unwrap();
+        let named = format!("of a cgroup2 file system; this host's is {}, which", second.display());
+        assert!(!output.status.success() && error.contains(&named), "{error}");
+    });
+}
+
+#[test]
+fn a_container_s_own_cgroups_are_not_taken_for_the_hosts() {
+    in_a_world(|world| {
+        let daemon = daemon(world, &EBPF);
+        let mut contained = Command::new("unshare");
+        contained.args(["--cgroup", "--mount", "sh", "-c"]).arg(
+            "umount -lR /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup && unset CULVERT_CGROUP && exec \"$0\" \"$@\"",
+        );
+        contained.arg(daemon.get_program()).args(daemon.get_args());
+        for (name, value) in daemon.get_envs() {
+            contained.env(name, value.unwrap_or_default());
+        }
+        let output = run_to_the_end(&mut contained);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success());
+        assert!(error.contains("are roots of containers") && error.contains("by --cgroup"), "{error}");
+    });
+}
+
+#[test]
+fn an_interface_address_in_a_range_of_vips_is_refused_with_the_interface_and_the_flag() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        for (address, parts) in [
+            ("198.18.7.1/24", ["198.18.0.0/15 overlaps 198.18.7.1/32, this host's own on up0", "(--vip4-range)"]),
+            (
+                "fd12:3456:789a:bcde::99/128",
+                [
+                    "fd12:3456:789a:bcde::/64 overlaps fd12:3456:789a:bcde::99/128, this host's own on up0",
+                    "(--vip6-range)",
+                ],
+            ),
+        ] {
+            let nodad = if address.contains("::") { "nodad" } else { "" };
+            sh(&format!("ip addr add {address} dev up0 {nodad}"));
+            let output = run_to_the_end(&mut daemon(world, &BOTH));
+            let error = String::from_utf8(output.stderr).unwrap();
+            assert!(!output.status.success());
+            for part in parts {
+                assert!(error.contains(part), "no {part:?} in {error}");
+            }
+            sh(&format!("ip addr del {address} dev up0"));
+        }
+        let _redirector = Redirector::start(world, &BOTH);
+    });
+}
