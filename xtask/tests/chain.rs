@@ -37,6 +37,8 @@ mod secrets;
 mod stalls;
 #[path = "chain/steering.rs"]
 mod steering;
+#[path = "chain/troubleshooting.rs"]
+mod troubleshooting;
 #[path = "chain/trust.rs"]
 mod trust;
 #[path = "chain/world.rs"]
