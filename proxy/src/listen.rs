@@ -1,5 +1,6 @@
 //! What all of the proxy's listeners share: dual-stack sockets, accepting without ever spinning, and bounded connections.
 
+use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -10,8 +11,11 @@ use nix::errno::Errno;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
+use crate::clock::UnixTime;
 use crate::local_socket::LocalSocket;
+use crate::log_budget::LogBudget;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
@@ -56,6 +60,9 @@ pub(crate) trait Accept {
 
     /// The next connection.
     fn accept_one(&self) -> impl Future<Output = io::Result<Self::Connection>> + Send;
+
+    /// Ends a connection that cannot be served, so that its peer sees an error.
+    fn reset(connection: Self::Connection);
 }
 
 impl Accept for TcpListener {
@@ -63,6 +70,11 @@ impl Accept for TcpListener {
 
     async fn accept_one(&self) -> io::Result<Self::Connection> {
         self.accept().await
+    }
+
+    fn reset((connection, _): Self::Connection) {
+        // Without it the peer would see an orderly end.
+        drop(SockRef::from(&connection).set_linger(Some(Duration::ZERO)));
     }
 }
 
@@ -72,6 +84,45 @@ impl Accept for LocalSocket {
     async fn accept_one(&self) -> io::Result<UnixStream> {
         self.accept().await
     }
+
+    fn reset(connection: UnixStream) {
+        drop(connection);
+    }
+}
+
+/// A descriptor kept for when there is no other: with it a client is taken and reset at once, where it would else hang in the
+/// queue until some other connection ends.
+#[derive(Debug)]
+struct Spare(Option<File>);
+
+impl Spare {
+    fn new() -> Self {
+        Self(File::open("/dev/null").ok())
+    }
+
+    /// Refuses the next client, if there is one. Whether it did.
+    async fn refuse<L: Accept>(&mut self, listener: &L) -> bool {
+        let Some(spare) = self.0.take() else {
+            *self = Self::new();
+            return false;
+        };
+        drop(spare);
+        // Nobody may be waiting: an accept asks for a descriptor before it looks.
+        let refused = match timeout(Duration::ZERO, listener.accept_one()).await {
+            Ok(Ok(connection)) => {
+                L::reset(connection);
+                true
+            }
+            // Another task was faster to take the descriptor.
+            Ok(Err(_)) | Err(_) => false,
+        };
+        *self = Self::new();
+        refused
+    }
+}
+
+fn out_of_descriptors(error: &io::Error) -> bool {
+    [Errno::EMFILE, Errno::ENFILE].iter().any(|errno| error.raw_os_error() == Some(*errno as i32))
 }
 
 /// Serves a listener's connections, each in a task that ends with this one. When the drain begins, nothing more is accepted
@@ -90,6 +141,7 @@ where
     F: Future<Output = ()> + Send + 'static,
 {
     let mut connections = JoinSet::new();
+    let (mut spare, failures) = (Spare::new(), LogBudget::default());
     loop {
         tokio::select! {
             () = drain.begun() => break,
@@ -97,8 +149,13 @@ where
             accepted = listener.accept_one() => match accepted {
                 Ok(connection) => { connections.spawn(serve_one(connection)); }
                 Err(error) => {
-                    tracing::warn!(listener = name, %error, "accept");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    let refused = out_of_descriptors(&error) && spare.refuse(&listener).await;
+                    if let Some(suppressed) = failures.spend(UnixTime::now()) {
+                        tracing::warn!(listener = name, %error, refused, suppressed, "accept");
+                    }
+                    if !refused {
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
                 }
             },
         }

@@ -29,6 +29,8 @@ mod life;
 mod nodes;
 #[path = "chain/pki.rs"]
 mod pki;
+#[path = "chain/pressure.rs"]
+mod pressure;
 #[path = "chain/reach.rs"]
 mod reach;
 #[path = "chain/secrets.rs"]

@@ -45,9 +45,14 @@ impl Authority {
         self.0.join("ca.crt")
     }
 
+    /// Its key.
+    pub(crate) fn key(&self) -> PathBuf {
+        self.0.join("ca.key")
+    }
+
     /// The proxy's flags with which it uses this authority as its own.
     pub(crate) fn proxy_flags(&self) -> [String; 4] {
-        ["--ca-cert".into(), text(&self.certificate()), "--ca-key".into(), text(&self.0.join("ca.key"))]
+        ["--ca-cert".into(), text(&self.certificate()), "--ca-key".into(), text(&self.key())]
     }
 
     /// Signs a certificate for a DNS name.

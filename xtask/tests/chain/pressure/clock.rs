@@ -1,0 +1,125 @@
+//! Wall clocks that jump: only certificates and tokens may care. `examples/jumping_clock.rs` sets the clocks.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use xtask::lab::Lab;
+use xtask::lab::culvert::Options;
+use xtask::lab::cut::Cut;
+use xtask::lab::place::Place;
+use xtask::{progress, wait, workspace};
+
+use super::expect_idle;
+use crate::world::{self, ECHO, World};
+
+const HOUR: i64 = 3600;
+const DAY: i64 = 24 * HOUR;
+
+const NOTICED: Duration = Duration::from_secs(22);
+const RECOVERY: Duration = Duration::from_secs(30);
+
+/// Whose clock jumps.
+#[derive(Clone, Copy, Debug)]
+enum Clock {
+    /// The cloud's: of the proxy and the redirector.
+    Cloud,
+    Edge,
+}
+
+impl Clock {
+    const BOTH: [Self; 2] = [Self::Cloud, Self::Edge];
+
+    fn file(self, lab: &Lab) -> PathBuf {
+        let place = match self {
+            Self::Cloud => Place::Cloud,
+            Self::Edge => Place::Edge1,
+        };
+        lab.site(place).file("clock")
+    }
+
+    fn environment(self, lab: &Lab) -> Vec<(String, String)> {
+        let (library, file) = (workspace::example("libjumping_clock.so"), self.file(lab));
+        let text = |path: PathBuf| path.display().to_string();
+        vec![("LD_PRELOAD".into(), text(library)), ("JUMPING_CLOCK".into(), text(file))]
+    }
+
+    /// Lets the clock be off by that many seconds from now on.
+    fn set(self, lab: &Lab, seconds: i64) -> Result<()> {
+        // Replaced in one step: a clock must not be read half written.
+        let (file, next) = (self.file(lab), self.file(lab).with_extension("next"));
+        std::fs::write(&next, seconds.to_string())?;
+        Ok(std::fs::rename(next, file)?)
+    }
+}
+
+fn with_clocks(test: impl FnOnce(&mut World<'_>) -> Result<()>) {
+    let options = |lab: &Lab| {
+        let library = workspace::example("libjumping_clock.so");
+        ensure!(library.exists(), "{} is missing: `cargo build -p xtask --examples` makes it", library.display());
+        let (cloud_env, agent_env) = (Clock::Cloud.environment(lab), Clock::Edge.environment(lab));
+        Ok(Options { cloud_env, agent_env, ..Options::default() })
+    };
+    world::prepared(&[Place::Edge1], options, test);
+}
+
+#[test]
+fn no_jump_of_a_clock_ends_a_tunnel_or_a_stream_or_keeps_a_program_busy() {
+    with_clocks(|world| {
+        let mut held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "10"])?;
+        held.expect("held")?;
+        let tunnels = world.tunnel_numbers()?;
+        for clock in Clock::BOTH {
+            for days in [1, 31, -40, 0] {
+                clock.set(world.lab, days * DAY)?;
+                progress::say(&format!("    {clock:?}: {days} days off"));
+                expect_idle("the proxy", &world.culvert.proxy, Duration::from_secs(2), || Ok(()))?;
+                held.check()?;
+                for host in ["10.0.3.7", "edge-1"] {
+                    world.check_greeting(host, "edge-1")?;
+                }
+                let now = world.tunnel_numbers()?;
+                ensure!(now == tunnels, "{days} days: tunnels {now:?}, before {tunnels:?}");
+            }
+            seen_in_its_log(world, clock)?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn silence_and_retries_are_timed_by_no_wall_clock() {
+    with_clocks(|world| {
+        let jump = |hours: i64| Clock::BOTH.iter().try_for_each(|clock| clock.set(world.lab, hours * HOUR));
+        // Forward during a cut that is survived, back during one that is noticed: certificates are valid at both times.
+        let tunnels = world.tunnel_numbers()?;
+        let cut = Cut::of(world.lab, Place::Edge1)?;
+        jump(12)?;
+        wait::throughout("the cut lasts", Duration::from_secs(5), || Ok(()))?;
+        drop(cut);
+        world.check_greeting("edge-1", "edge-1")?;
+        ensure!(world.tunnel_numbers()? == tunnels, "a tunnel was replaced");
+        let cut = Cut::of(world.lab, Place::Edge1)?;
+        jump(-12)?;
+        world.culvert.wait_offline(Place::Edge1, NOTICED)?;
+        wait::until("the kernel says that the node is away", Duration::from_secs(5), || {
+            let refused = world.failing_client(&["dial", &format!("10.0.3.7:{ECHO}"), "500"])?;
+            refused.contains("HostUnreachable").then_some(()).context(refused)
+        })?;
+        jump(0)?;
+        drop(cut);
+        world.wait_greeting("edge-1", RECOVERY)
+    });
+}
+
+/// Fails if a program's own log does not show that its clock was off.
+fn seen_in_its_log(world: &mut World<'_>, clock: Clock) -> Result<()> {
+    let log = match clock {
+        Clock::Cloud => world.culvert.proxy.log(),
+        Clock::Edge => world.culvert.agent(0).log(),
+    };
+    let dates = log.lines().filter_map(|line| Some(line.split_once('T')?.0.to_owned()));
+    let dates: std::collections::BTreeSet<_> = dates.filter(|date| date.len() == 10).collect();
+    ensure!(dates.len() >= 4, "the clock never jumped: {dates:?}");
+    Ok(())
+}

@@ -1,0 +1,116 @@
+//! Ends that take their time: clients with hardly anything to say, backends that never close, servers that end first.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use xtask::lab::culvert::Options;
+use xtask::lab::place::Place;
+use xtask::lab::process::Process;
+use xtask::{progress, wait};
+
+use super::{OWN, start_ready, wait_gauge};
+use crate::world::{self, ECHO, World, XTASK};
+
+const EDGE: &[Place] = &[Place::Edge1];
+const STREAMS: &str = "culvert_proxy_active_streams";
+
+/// Longer than every time limit of a dial, a handshake or a silent peer.
+const SILENCE: Duration = Duration::from_secs(21);
+
+const SLOW_CLIENTS: usize = 500;
+/// What one slow client may cost each program: half of the buffer that one read of bulk takes.
+const MEMORY_PER_CLIENT: u64 = 32 << 10;
+
+#[test]
+fn clients_that_send_a_byte_now_and_then_are_kept_and_cost_no_buffers() {
+    world::with(EDGE, Options::default(), |world| {
+        // A round before measuring: pools fill.
+        drop(slow_clients(world, 100, Duration::from_millis(1))?);
+        world.wait_for_no_streams()?;
+        let before = (world.culvert.proxy.resident()?, world.culvert.agent(0).resident()?);
+        let slow = slow_clients(world, SLOW_CLIENTS, SILENCE)?;
+        progress::say(&format!("    {SLOW_CLIENTS} clients are silent for {SILENCE:?}"));
+        wait_gauge(world.lab, STREAMS, SLOW_CLIENTS, Duration::from_secs(5))?;
+        slow.expect("ok")?;
+        let now = (world.culvert.proxy.resident()?, world.culvert.agent(0).resident()?);
+        let grown = [now.0.saturating_sub(before.0), now.1.saturating_sub(before.1)];
+        progress::say(&format!("    proxy and agent grew by {grown:?} bytes"));
+        ensure!(grown.iter().all(|grown| *grown <= SLOW_CLIENTS as u64 * MEMORY_PER_CLIENT), "they grew by {grown:?}");
+        Ok(())
+    });
+}
+
+/// Clients that have had their first byte echoed.
+fn slow_clients(world: &World<'_>, count: usize, pause: Duration) -> Result<world::HeldClient> {
+    let (count, pause) = (count.to_string(), pause.as_millis().to_string());
+    let client = world.held_client(&["drip", &format!("edge-1:{ECHO}"), &count, &pause, "1"])?;
+    client.expect("held")?;
+    Ok(client)
+}
+
+#[test]
+fn a_backend_that_never_closes_may_answer_for_ever_and_holds_nothing_once_its_client_is_gone() {
+    world::with(EDGE, own_port(), |world| {
+        let _backend = backend(world, "endless")?;
+        let client = half_closed(world, "20")?;
+        for _ in 0..20 {
+            client.expect("still here")?;
+        }
+        wait_gauge(world.lab, STREAMS, 1, Duration::from_secs(1))?;
+        drop(client);
+        world.wait_for_no_streams()
+    });
+}
+
+#[test]
+fn a_backend_that_neither_answers_nor_closes_holds_nothing_for_long_once_its_client_is_gone() {
+    let shorten = |lab: &xtask::lab::Lab| {
+        // A client that has closed looks like one that has only ended its direction until its kernel forgets it.
+        lab.site(Place::Cloud).output("sysctl", ["-qw", "net.ipv4.tcp_fin_timeout=2"])?;
+        Ok(own_port())
+    };
+    world::prepared(EDGE, shorten, |world| {
+        let _backend = backend(world, "silent")?;
+        let client = half_closed(world, "1")?;
+        wait::throughout("its client waits", Duration::from_secs(2), || {
+            wait_gauge(world.lab, STREAMS, 1, Duration::ZERO)
+        })?;
+        drop(client);
+        progress::say("    the client has gone; keep-alive has to notice");
+        wait_gauge(world.lab, STREAMS, 0, Duration::from_secs(60))?;
+        world.wait_for_no_streams()
+    });
+}
+
+#[test]
+fn a_server_may_end_its_direction_first_and_the_client_goes_on_sending() {
+    world::with(EDGE, own_port(), |world| {
+        let backend = backend(world, "farewell")?;
+        for host in ["edge-1", "10.0.3.7"] {
+            let said = world.client(&["out-live", &format!("{host}:{OWN}"), "8388608"])?;
+            let digest = said.strip_prefix("good-bye ").with_context(|| said.clone())?;
+            wait::until("the backend has read all of it", Duration::from_secs(10), || {
+                let log = backend.log();
+                log.contains(&format!("read {digest}")).then_some(()).context(log)
+            })?;
+        }
+        Ok(())
+    });
+}
+
+fn own_port() -> Options {
+    Options { ports: vec![OWN], ..Options::default() }
+}
+
+fn backend(world: &World<'_>, behaviour: &str) -> Result<Process> {
+    let mut command = world.lab.site(Place::Edge1).command(XTASK);
+    command.args(["probe", "serve", &format!("{OWN}={behaviour}")]);
+    start_ready(world.lab, Place::Edge1, "own-backend", &mut command)
+}
+
+/// A client that has said all it has to say.
+fn half_closed(world: &World<'_>, lines: &str) -> Result<world::HeldClient> {
+    let client = world.held_client(&["half-close", &format!("edge-1:{OWN}"), lines])?;
+    client.expect("ended its direction")?;
+    Ok(client)
+}

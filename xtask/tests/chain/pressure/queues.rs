@@ -1,0 +1,108 @@
+//! Full accept queues: whoever comes then gets an error in its own time, and service as soon as there is room.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::Signal;
+use xtask::lab::Lab;
+use xtask::lab::culvert::{AGENT_ADMIN, Options, PROXY_FOR_AGENTS};
+use xtask::lab::place::Place;
+use xtask::wait;
+
+use super::{OWN, start_ready};
+use crate::world::{self, ECHO, XTASK};
+
+const RECOVERY: Duration = Duration::from_secs(30);
+
+#[test]
+fn a_backend_with_a_full_accept_queue_is_told_as_a_timeout_and_leaves_others_alone() {
+    let options = Options { ports: vec![OWN], ..Options::default() };
+    world::with(&[Place::Edge1], options, |world| {
+        shorten_queues(world.lab, Place::Edge1, 1)?;
+        let mut command = world.lab.site(Place::Edge1).command(XTASK);
+        command.args(["probe", "serve", &format!("{OWN}=echo")]);
+        let backend = start_ready(world.lab, Place::Edge1, "own-backend", &mut command)?;
+        backend.signal(Signal::SIGSTOP)?;
+        let own = format!("edge-1:{OWN}");
+        // They take the queue's places; nobody answers.
+        let waiting = world.held_client(&["stall", &own, "2"])?;
+        wait::until("the queue is full", Duration::from_secs(5), || {
+            let queue = world.lab.site(Place::Edge1).output("ss", ["-tlnH", &format!("sport = :{OWN}")])?;
+            (queue.split_whitespace().nth(1) == Some("2")).then_some(()).context(queue)
+        })?;
+        let refused = world.failing_client(&["talk", &own, "--send", "x"])?;
+        ensure!(refused.contains("ConnectionReset"), "{refused}");
+        world.wait_proxy_log(&["stream ended", "reason=\"timed_out\"", &OWN.to_string()])?;
+        world.check_greeting("edge-1", "edge-1")?;
+        backend.signal(Signal::SIGCONT)?;
+        drop(waiting);
+        let answer = world.client(&["talk", &own, "--send", "there you are"])?;
+        ensure!(answer == "there you are", "{answer}");
+        Ok(())
+    });
+}
+
+#[test]
+fn clients_that_find_the_proxys_queue_full_time_out_and_the_tunnels_are_those_of_before() {
+    let options = |lab: &Lab| {
+        shorten_queues(lab, Place::Cloud, 4)?;
+        Ok(Options::default())
+    };
+    world::prepared(&[Place::Edge1], options, |world| {
+        let mut held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "10"])?;
+        held.expect("held")?;
+        let tunnels = world.tunnel_numbers()?;
+        world.culvert.proxy.signal(Signal::SIGSTOP)?;
+        let answered = world.client(&["give-up", &format!("edge-1:{ECHO}"), "100", "1500"])?;
+        ensure!(answered == "0 of 100 answered", "{answered}");
+        ensure!(overflows(world.lab)? > 0, "no queue was full");
+        let refused = world.failing_client(&["dial", &format!("edge-1:{ECHO}"), "500"])?;
+        ensure!(refused.contains("connect TimedOut"), "{refused}");
+        world.culvert.proxy.signal(Signal::SIGCONT)?;
+        world.wait_greeting("edge-1", RECOVERY)?;
+        held.check()?;
+        let now = world.tunnel_numbers()?;
+        ensure!(now == tunnels, "tunnels: {now:?}, before {tunnels:?}");
+        drop(held);
+        world.wait_for_no_streams()
+    });
+}
+
+#[test]
+fn an_agent_that_finds_the_proxys_queue_full_says_so_and_gets_in_when_there_is_room() {
+    let options = |lab: &Lab| {
+        shorten_queues(lab, Place::Cloud, 4)?;
+        Ok(Options::default())
+    };
+    world::prepared(&[Place::Edge1], options, |world| {
+        let join = world.culvert.create_token(Place::Edge2, &[])?;
+        world.culvert.join(Place::Edge2, &join)?;
+        world.culvert.proxy.signal(Signal::SIGSTOP)?;
+        // Strangers from another site, who come first and stay silent.
+        world::client(world.lab, Place::Edge3, &["give-up", PROXY_FOR_AGENTS, "20", "1000"])?;
+        ensure!(overflows(world.lab)? > 0, "no queue was full");
+        world.culvert.start_agent(Place::Edge2)?;
+        let edge = world.lab.site(Place::Edge2);
+        wait::until("the agent says that it waits for the proxy", Duration::from_secs(20), || {
+            let why = edge.http_get(AGENT_ADMIN, "/readyz").err().context("it is ready")?.to_string();
+            ensure!(why.contains(PROXY_FOR_AGENTS) && why.contains("no answer in time"), "{why}");
+            Ok(())
+        })?;
+        world.culvert.proxy.signal(Signal::SIGCONT)?;
+        world.culvert.wait_online(Place::Edge2)
+    });
+}
+
+/// Listeners that are opened from now on have no longer queues.
+fn shorten_queues(lab: &Lab, place: Place, length: usize) -> Result<()> {
+    lab.site(place).output("sysctl", ["-qw", &format!("net.core.somaxconn={length}")]).map(drop)
+}
+
+/// How many connections found a full queue in the cloud.
+fn overflows(lab: &Lab) -> Result<u64> {
+    let counters = lab.site(Place::Cloud).output("cat", ["/proc/net/netstat"])?;
+    let mut lines = counters.lines().filter(|line| line.starts_with("TcpExt:")).map(str::split_whitespace);
+    let (names, mut values) = lines.next().zip(lines.next()).context("no TcpExt")?;
+    let at = names.into_iter().position(|name| name == "ListenOverflows").context("no ListenOverflows")?;
+    Ok(values.nth(at).context("no value")?.parse()?)
+}

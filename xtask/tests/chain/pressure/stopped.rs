@@ -1,0 +1,101 @@
+//! Agents that stop reading while their connections stay up: nothing tells the proxy so but silence.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::Signal;
+use xtask::lab::culvert::{Options, PROXY_ADMIN};
+use xtask::lab::place::Place;
+use xtask::{progress, wait};
+
+use crate::life::wait_within;
+use crate::world::{self, ECHO, GIB, HeldClient, SINK, World};
+
+/// A dead peer is noticed within 20 s; looking takes a little longer.
+const NOTICED: Duration = Duration::from_secs(22);
+/// A client's attempt ends after the dial limit of each tunnel that is tried, or when the tunnels are known to be dead.
+const ANSWERED: Duration = Duration::from_secs(25);
+/// For a client to print what it knows already.
+const CLIENT_LIMIT: Duration = Duration::from_secs(10);
+const RECOVERY: Duration = Duration::from_secs(30);
+
+const UPLOADS: usize = 8;
+/// What the proxy may take in for uploads whose agent takes nothing: for each what waits in its stream, and some for its reads.
+const TAKEN_IN: u64 = UPLOADS as u64 * (1 << 20);
+
+#[test]
+fn agents_that_stop_reading_fail_their_own_clients_in_time_and_nobody_elses() {
+    world::with(&Place::EDGES, Options::default(), |world| {
+        // The first connection opens what later ones share.
+        world.check_greeting("edge-3", "edge-3")?;
+        let before = world.culvert.proxy.held()?;
+        let mut idle = hold(world, "edge-1")?;
+        let mut neighbour = hold(world, "edge-3")?;
+        let uploads = uploads(world, "edge-2")?;
+        let resident = world.culvert.proxy.resident()?;
+        // edge-1 stands still with nothing under way, edge-2 with its window closed.
+        for stopped in [0, 1] {
+            world.culvert.agent(stopped).signal(Signal::SIGSTOP)?;
+        }
+        let started = Instant::now();
+        wait_for_closed_window(world)?;
+        neighbour.check()?;
+        let refused = world.failing_client(&["talk", &format!("edge-1:{ECHO}"), "--send", "x"])?;
+        progress::say(&format!("    a new client was told after {:?}: {refused}", started.elapsed()));
+        ensure!(refused.contains("ConnectionReset"), "{refused}");
+        ensure!(started.elapsed() < ANSWERED, "a new client waited for {:?}", started.elapsed());
+        world.check_greeting("edge-3", "edge-3")?;
+        let grown = world.culvert.proxy.resident()?.saturating_sub(resident);
+        ensure!(grown <= TAKEN_IN, "the proxy took in {grown} bytes");
+
+        for place in [Place::Edge1, Place::Edge2] {
+            world.culvert.wait_offline(place, NOTICED.saturating_sub(started.elapsed()))?;
+        }
+        idle.ask()?;
+        let failed = idle.line(CLIENT_LIMIT)?;
+        ensure!(failed.starts_with("20 of 20 failed"), "the clients of a stopped agent: {failed}");
+        for upload in &uploads {
+            let failed = upload.line(CLIENT_LIMIT)?;
+            ensure!(failed.starts_with("error write"), "an upload to a stopped agent: {failed}");
+        }
+        neighbour.check()?;
+
+        for stopped in [0, 1] {
+            world.culvert.agent(stopped).signal(Signal::SIGCONT)?;
+        }
+        for node in ["edge-1", "edge-2"] {
+            world.wait_greeting(node, RECOVERY)?;
+        }
+        drop((idle, neighbour, uploads));
+        wait_within("the proxy", &world.culvert.proxy, before)
+    });
+}
+
+fn hold(world: &World<'_>, node: &str) -> Result<HeldClient> {
+    let client = world.held_client(&["hold", &format!("{node}:{ECHO}"), "20"])?;
+    client.expect("held")?;
+    Ok(client)
+}
+
+/// Uploads whose bytes have begun to arrive.
+fn uploads(world: &World<'_>, node: &str) -> Result<Vec<HeldClient>> {
+    let target = format!("{node}:{SINK}");
+    let upload = || world.held_client(&["upload", &target, &(8 * GIB).to_string()]);
+    let uploads = (0..UPLOADS).map(|_| upload()).collect::<Result<Vec<_>>>()?;
+    wait::until("all uploads move", Duration::from_secs(10), || {
+        let streams = world.lab.site(Place::Cloud).json(PROXY_ADMIN, "/debug/streams")?;
+        let of_node = streams.as_array().into_iter().flatten().filter(|view| view["node"] == node);
+        let moving = of_node.filter(|view| view["bytes_to_backend"].as_u64() > Some(4 << 20)).count();
+        ensure!(moving == UPLOADS, "{moving} of {UPLOADS}");
+        Ok(())
+    })?;
+    Ok(uploads)
+}
+
+/// Waits until the kernel has nothing left to do for a tunnel but to ask for room.
+fn wait_for_closed_window(world: &World<'_>) -> Result<()> {
+    wait::until("a tunnel's window is closed", Duration::from_secs(10), || {
+        let sockets = world.lab.site(Place::Cloud).output("ss", ["-tnoH", "sport = :7400"])?;
+        sockets.contains("persist").then_some(()).with_context(|| sockets)
+    })
+}
