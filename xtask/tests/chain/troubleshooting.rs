@@ -96,7 +96,16 @@ fn an_offline_node_is_told_with_when_and_why_its_tunnel_ended() {
         world.culvert.agent(0).kill()?;
         world.culvert.wait_offline(Place::Edge1, SOON)?;
         let told = workspace::output(&mut world.culvert.control(&["explain", "edge-1:9004"]))?;
-        says(&told, &["EHOSTUNREACH", "tunnel     none: edge-1 is offline", "the last tunnel ended at 20", "was cut without a word", "readyz"])?;
+        says(
+            &told,
+            &[
+                "EHOSTUNREACH",
+                "tunnel     none: edge-1 is offline",
+                "the last tunnel ended at 20",
+                "was cut without a word",
+                "readyz",
+            ],
+        )?;
         says(&workspace::output(&mut world.culvert.control(&["node", "list"]))?, &["edge-1  0"])?;
         wait::until("the redirector tells the same", SOON, || {
             says(
