@@ -249,9 +249,9 @@ fn why_down(ended: &Result<(), AgentError>, drain: &Drain) -> String {
 
 fn is_cut(error: &TunnelError) -> bool {
     match error {
-        TunnelError::Http2(error) => error.get_io().is_some_and(|error| {
-            matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset)
-        }),
+        TunnelError::Http2(error) => error
+            .get_io()
+            .is_some_and(|error| matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset)),
         TunnelError::HandshakeTimedOut | TunnelError::Closed | TunnelError::PeerSilent(_) | TunnelError::Call(_) => {
             false
         }
