@@ -9,6 +9,10 @@ mod admin;
 mod bytes;
 #[path = "chain/certificates.rs"]
 mod certificates;
+#[path = "chain/chaos.rs"]
+mod chaos;
+#[path = "chain/churn.rs"]
+mod churn;
 #[path = "chain/compared.rs"]
 mod compared;
 #[path = "chain/connect.rs"]
@@ -39,9 +43,13 @@ mod secrets;
 mod stalls;
 #[path = "chain/steering.rs"]
 mod steering;
+#[path = "chain/swarm.rs"]
+mod swarm;
 #[path = "chain/troubleshooting.rs"]
 mod troubleshooting;
 #[path = "chain/trust.rs"]
 mod trust;
+#[path = "chain/upgrade.rs"]
+mod upgrade;
 #[path = "chain/world.rs"]
 mod world;

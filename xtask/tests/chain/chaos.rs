@@ -1,0 +1,168 @@
+//! Chaos: whatever is killed, no client reaches another node than it meant or waits for ever, and all is well at once
+//! afterwards.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use xtask::lab::culvert::Options;
+use xtask::lab::place::Place;
+use xtask::lab::random::Random;
+use xtask::{progress, wait, workspace};
+
+use crate::swarm::{self, Load, Steered};
+use crate::world::{self, World};
+
+/// From the last restart on; the promise of the README.
+const RECOVERY: Duration = Duration::from_secs(3);
+/// How long everything must be well then.
+const CALM: Duration = Duration::from_secs(2);
+/// A storm and the calm behind it take some seventeen seconds.
+const STORMS: u32 = 8;
+/// Of the long form: a quarter of an hour.
+const LONG_STORMS: u32 = 55;
+/// Kills in a storm.
+const KILLS: u32 = 6;
+/// Longest time that a killed program stays away, and longest time between a restart and the next kill.
+const AWAY_MS: u64 = 1500;
+const PAUSE_MS: u64 = 2500;
+
+/// Agents in the order in which they were started.
+const EDGES: [Place; 3] = Place::EDGES;
+
+/// Who is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Victim {
+    Proxy,
+    Redirector,
+    Agent(usize),
+}
+
+/// The proxy twice: everything passes through it.
+const VICTIMS: [Victim; 6] =
+    [Victim::Proxy, Victim::Proxy, Victim::Redirector, Victim::Agent(0), Victim::Agent(1), Victim::Agent(2)];
+
+#[test]
+fn whatever_is_killed_nobody_is_misled_or_hangs_and_all_is_well_within_three_seconds() {
+    world::with(&EDGES, Options::default(), |world| {
+        let mut random = swarm::chance()?;
+        let mut loads = loads(world, &mut random)?;
+        let storms = if swarm::is_long() { LONG_STORMS } else { STORMS };
+        for number in 1..=storms {
+            storm(world, &mut random)?;
+            calm(&mut loads, number, storms)?;
+        }
+        drop(loads);
+        uninstalled(world)
+    });
+}
+
+fn loads(world: &World<'_>, random: &mut Random) -> Result<[Load; 2]> {
+    let mut by_packets = swarm::by_address(world, &EDGES)?;
+    // Two nodes have it, so nobody may answer, however few of them are there.
+    by_packets.push(format!("{}=nobody", Place::Edge2.address()));
+    let mut by_hooks = by_packets.clone();
+    by_hooks.extend(EDGES.map(|place| format!("{0}={0}", place.name())));
+    by_hooks.extend(swarm::by_connect(&world.culvert.socket("connect.sock"), &EDGES));
+    Ok([
+        Load::start(world, Steered::ByHooks, random.number(), by_hooks)?,
+        Load::start(world, Steered::ByPackets, random.number(), by_packets)?,
+    ])
+}
+
+/// Kills one program or two, lets them be away for a while, starts them again; some times over.
+fn storm(world: &mut World<'_>, random: &mut Random) -> Result<()> {
+    for _ in 0..KILLS {
+        let mut victims = vec![*random.one_of(&VICTIMS)];
+        let second = *random.one_of(&VICTIMS);
+        if random.below(3) == 0 && !victims.contains(&second) {
+            victims.push(second);
+        }
+        for victim in &victims {
+            victim.kill(world).with_context(|| format!("{victim:?} did not live until it was killed"))?;
+        }
+        let away = Duration::from_millis(random.below(AWAY_MS));
+        progress::say(&format!("    kill -9 {victims:?}, away for {away:?}"));
+        wait::throughout("killed programs are away", away, || Ok(()))?;
+        for victim in victims {
+            victim.restart(world)?;
+        }
+        let pause = Duration::from_millis(random.below(PAUSE_MS));
+        wait::throughout("restarted programs run", pause, || Ok(()))?;
+    }
+    // The last restart is the one whose recovery is measured.
+    let last = *random.one_of(&VICTIMS);
+    last.kill(world)?;
+    last.restart(world)?;
+    progress::say(&format!("    last restart: {last:?}"));
+    Ok(())
+}
+
+impl Victim {
+    fn kill(self, world: &mut World<'_>) -> Result<()> {
+        let process = match self {
+            Self::Proxy => &mut world.culvert.proxy,
+            Self::Redirector => &mut world.culvert.redirector,
+            Self::Agent(nth) => world.culvert.agent(nth),
+        };
+        process.check()?;
+        process.kill()
+    }
+
+    fn restart(self, world: &mut World<'_>) -> Result<()> {
+        match self {
+            Self::Proxy => world.culvert.restart_proxy(),
+            Self::Redirector => world.culvert.restart_redirector(),
+            Self::Agent(nth) => world.culvert.restart_agent(nth, EDGES[nth]),
+        }
+    }
+}
+
+/// From the last restart on: what fails may fail for a short time, then every request is answered.
+fn calm(loads: &mut [Load; 2], number: u32, storms: u32) -> Result<()> {
+    let restarted = Instant::now();
+    for load in loads.iter_mut() {
+        let storm = load.report()?;
+        progress::say(&format!(
+            "    storm {number} of {storms}: {} answered, {} failed, the slowest in {} ms; {}",
+            storm.answered(),
+            storm.failed(),
+            storm.slowest_ms(),
+            storm.errors()
+        ));
+    }
+    wait::throughout("recovery", RECOVERY.saturating_sub(restarted.elapsed()), || Ok(()))?;
+    for load in loads.iter_mut() {
+        let recovery = load.report()?;
+        if let Some(last) = recovery.last_failure() {
+            progress::say(&format!("    last failure {last:?} after the last restart; {}", recovery.errors()));
+        }
+    }
+    wait::throughout("the calm lasts", CALM, || Ok(()))?;
+    for load in loads.iter_mut() {
+        load.report_all_answered().with_context(|| format!("{RECOVERY:?} after the last restart"))?;
+    }
+    Ok(())
+}
+
+/// Removes everything, and looks for what is left.
+fn uninstalled(world: &mut World<'_>) -> Result<()> {
+    world.culvert.redirector.kill()?;
+    let cloud = world.lab.site(Place::Cloud);
+    let state = cloud.file("redirector");
+    let uninstall = [workspace::binary("culvert-redirector"), "uninstall".into(), "--state-dir".into(), state];
+    cloud.output("env", uninstall)?;
+    let look = |program: &str, args: &[&str]| cloud.output(program, args);
+    let cgroup = cloud.cgroup().display().to_string();
+    for (what, left) in [
+        // The kernel itself puts two files of this name into every bpffs.
+        ("pins", look("find", &["/sys/fs/bpf", "-mindepth", "1", "-not", "-name", "*.debug"])?),
+        ("routes", look("ip", &["route", "show", "table", "all", "proto", "77"])?),
+        ("IPv6 routes", look("ip", &["-6", "route", "show", "table", "all", "proto", "77"])?),
+        ("tables", look("nft", &["list", "tables"])?),
+    ] {
+        ensure!(left.trim().is_empty(), "{what} that are left: {left}");
+    }
+    let programs = look("bpftool", &["cgroup", "show", &cgroup])?;
+    ensure!(!programs.contains("cv_"), "programs that are left: {programs}");
+    Ok(())
+}
