@@ -13,10 +13,12 @@ const PREFIX: usize = 5;
 /// Field 3, length-delimited: `Frame.data`.
 const DATA_TAG: u8 = 0x1a;
 const DATA_FIELD: u64 = 3;
+/// The highest number that protobuf gives a field.
+const LAST_FIELD: u64 = (1 << 29) - 1;
 /// Room for a data frame's header: prefix, tag, and the length of up to 2 MiB as a varint.
 pub(crate) const HEADER_ROOM: usize = PREFIX + 1 + 3;
 /// Longest message other than data: an `open` with its early bytes.
-const MESSAGE_MAX: usize = 128 * 1024;
+pub(crate) const MESSAGE_MAX: usize = 128 * 1024;
 
 /// Bytes from the peer that are no gRPC message of ours.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -90,6 +92,17 @@ enum State {
     Data(usize),
     Skip(usize),
     SkipVarint,
+}
+
+impl State {
+    /// Bytes of the message without which what has begun is cut: a stream must not end there as if it were whole.
+    fn least(&self) -> usize {
+        match self {
+            Self::Prefix | Self::Tag => 0,
+            Self::Length(_) | Self::SkipVarint => 1,
+            Self::Data(left) | Self::Skip(left) => *left,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -169,6 +182,9 @@ impl Decoder {
                 };
                 self.used(length)?;
                 self.state = field(tag)?;
+                if self.message < self.state.least() {
+                    return Err(FrameError::NotData);
+                }
             }
             State::Length(is_data) => {
                 let Some((value, length)) = self.partial.varint(input)? else {
@@ -215,6 +231,7 @@ fn field(tag: u64) -> Result<State, FrameError> {
     match (tag >> 3, tag & 7) {
         (DATA_FIELD, 2) => Ok(State::Length(true)),
         (0..=DATA_FIELD, _) => Err(FrameError::NotData),
+        (number, _) if number > LAST_FIELD => Err(FrameError::NotData),
         (_, 0) => Ok(State::SkipVarint),
         (_, 1) => Ok(State::Skip(8)),
         (_, 2) => Ok(State::Length(false)),
@@ -309,6 +326,23 @@ mod tests {
             decode(&[0, 0, 0, 0, 12, 0xff, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1], 99),
             Err(FrameError::NotData)
         );
+    }
+
+    #[test]
+    fn a_field_cut_by_the_end_of_its_message_is_rubbish() {
+        for (what, message) in [
+            ("a varint", &[0x20][..]),
+            ("a length", &[0x2a]),
+            ("data without a length", &[0x1a]),
+            ("a fixed32", &[0x35, 0, 0, 0]),
+            ("a fixed64", &[0x39]),
+            ("a field beyond protobuf's last", &[0x80, 0x80, 0x80, 0x80, 0x10, 0]),
+        ] {
+            let wire = [&[0, 0, 0, 0, u8::try_from(message.len()).unwrap()], message].concat();
+            for piece in [1, 99] {
+                assert_eq!(decode(&wire, piece), Err(FrameError::NotData), "{what}");
+            }
+        }
     }
 
     #[test]

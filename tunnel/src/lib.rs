@@ -8,6 +8,8 @@ mod dial_failure;
 mod error;
 mod first_message;
 mod frame;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod grpc;
 mod http2;
 mod io;
