@@ -2,7 +2,7 @@
 //!
 //! The destination is the request's target, never its Host header, which kube-apiserver sets to 127.0.0.1 whatever it dials.
 
-mod request;
+pub(crate) mod request;
 mod response;
 
 use std::io;

@@ -92,26 +92,13 @@ impl StateDir {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(StateError::Read { path, source }),
         };
-        let broken = |source: serde_json::Error| {
-            let (line, column) = (source.line(), source.column());
-            StateError::Broken { path: path.clone(), line, column, what: file.what, source }
-        };
-        let Format { version } = serde_json::from_str(&text).map_err(broken)?;
-        if version != FORMAT {
-            return Err(StateError::Newer { path, found: version });
-        }
-        serde_json::from_str::<Versioned<T>>(&text).map(|content| Some(content.state)).map_err(broken)
+        parse(&text, &path, file).map(Some)
     }
 
     /// Replaces the file whole; on disk when this returns.
     pub(crate) fn write<T: Serialize>(&self, file: StateFile, content: &T) -> Result<(), StateError> {
         let path = self.join(file.name);
-        let written = serde_json::to_vec_pretty(&Versioned { version: FORMAT, state: content })
-            .map_err(io::Error::from)
-            .and_then(|mut text| {
-                text.push(b'\n');
-                write_atomic(&path, &text, PRIVATE)
-            });
+        let written = text(content).and_then(|text| write_atomic(&path, &text, PRIVATE));
         written.map_err(|source| StateError::Write { path, source })
     }
 
@@ -119,6 +106,26 @@ impl StateDir {
     pub(crate) fn invalid(&self, file: StateFile, problem: impl Into<String>) -> StateError {
         StateError::Invalid { path: self.join(file.name), problem: problem.into(), what: file.what }
     }
+}
+
+/// The content in the text of the file at `path`.
+pub(crate) fn parse<T: DeserializeOwned>(text: &str, path: &Path, file: StateFile) -> Result<T, StateError> {
+    let broken = |source: serde_json::Error| {
+        let (path, line, column) = (path.to_owned(), source.line(), source.column());
+        StateError::Broken { path, line, column, what: file.what, source }
+    };
+    let Format { version } = serde_json::from_str(text).map_err(broken)?;
+    if version != FORMAT {
+        return Err(StateError::Newer { path: path.to_owned(), found: version });
+    }
+    serde_json::from_str::<Versioned<T>>(text).map(|content| content.state).map_err(broken)
+}
+
+/// The text of a file with this content.
+pub(crate) fn text<T: Serialize>(content: &T) -> io::Result<Vec<u8>> {
+    let mut text = serde_json::to_vec_pretty(&Versioned { version: FORMAT, state: content })?;
+    text.push(b'\n');
+    Ok(text)
 }
 
 /// The text of a file that someone else may have written.

@@ -106,3 +106,16 @@ impl Tokens {
         self.0.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// The file's text read, all of it looked at, and written again.
+#[cfg(fuzzing)]
+pub(crate) fn rewritten(text: &str) -> Result<String, StateError> {
+    let book: Book = crate::state::parse(text, std::path::Path::new(TOKENS.name), TOKENS)?;
+    for now in [UnixTime::from_seconds(0), UnixTime::now(), UnixTime::from_seconds(u64::MAX)] {
+        for token in book.list(now) {
+            drop(format!("{} {} {} {}", token.id, token.node, token.expires, token.state));
+        }
+    }
+    let text = crate::state::text(&book).expect("tokens have a text");
+    Ok(String::from_utf8(text).expect("JSON is text"))
+}

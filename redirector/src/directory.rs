@@ -110,9 +110,10 @@ impl Ranges {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
+#[allow(clippy::unwrap_used, reason = "clippy knows only the tests as a place for it")]
 pub(crate) mod examples {
-    //! A small directory for the tests of other modules.
+    //! A small directory for the tests of other modules, and for fuzzing.
 
     use super::*;
 

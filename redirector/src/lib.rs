@@ -31,6 +31,8 @@ use culvert_daemon::Logs;
 
 use args::{Args, Command};
 use config::Config;
+#[cfg(fuzzing)]
+pub use dns::fuzzing;
 
 /// Does what the command line says; prints why it could not.
 pub async fn main() -> ExitCode {

@@ -5,13 +5,13 @@ use httparse::{EMPTY_HEADER, Request, Status};
 use crate::directory::{Destination, ResolveError};
 
 /// The longest head that is read, in bytes.
-pub(super) const HEAD_MAX: usize = 16 << 10;
+pub(crate) const HEAD_MAX: usize = 16 << 10;
 /// The most headers that are read.
 const HEADERS_MAX: usize = 64;
 
 /// A request that cannot be served.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum BadRequest {
+pub(crate) enum BadRequest {
     #[error("not an HTTP/1.1 request: {0}")]
     NotHttp(httparse::Error),
     #[error("the request's head is longer than {HEAD_MAX} bytes")]
@@ -25,7 +25,7 @@ pub(super) enum BadRequest {
 }
 
 /// The destination and the length of the head at the start of `buffer`; `None`: more bytes are needed.
-pub(super) fn parse(buffer: &[u8]) -> Result<Option<(Destination, usize)>, BadRequest> {
+pub(crate) fn parse(buffer: &[u8]) -> Result<Option<(Destination, usize)>, BadRequest> {
     let mut headers = [EMPTY_HEADER; HEADERS_MAX];
     let mut request = Request::new(&mut headers);
     let length = match request.parse(buffer).map_err(BadRequest::NotHttp)? {

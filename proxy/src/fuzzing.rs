@@ -1,0 +1,51 @@
+//! What the fuzz targets (`fuzz/`) call: the parsers of what clients, strangers and operators write. What they make of it comes
+//! back as text, so that a target can have it read again.
+
+use crate::connect::request;
+use crate::directory::{self, Destination};
+use crate::streams::chain;
+use crate::tokens::{self, TokenText};
+
+/// The longest head of a CONNECT request that is read, in bytes.
+pub const HEAD_MAX: usize = request::HEAD_MAX;
+
+/// The destination in a CONNECT request's head and the head's length; `None`: more bytes are needed.
+///
+/// # Errors
+/// Why it cannot be served.
+pub fn connect_request(bytes: &[u8]) -> Result<Option<(String, usize)>, String> {
+    let parsed = request::parse(bytes).map_err(|bad| chain(&bad))?;
+    Ok(parsed.map(|(destination, length)| (destination.to_string(), length)))
+}
+
+/// A destination as it is shown.
+///
+/// # Errors
+/// Why it is none.
+pub fn destination(text: &str) -> Result<String, String> {
+    text.parse::<Destination>().map(|destination| destination.to_string()).map_err(|error| chain(&error))
+}
+
+/// A join token as the join command shows it.
+///
+/// # Errors
+/// Why it is none; nothing of its secret.
+pub fn join_token(text: &str) -> Result<String, String> {
+    text.parse::<TokenText>().map(|token| token.reveal()).map_err(|error| chain(&error))
+}
+
+/// The file of join tokens as it would be written again.
+///
+/// # Errors
+/// Why the proxy would not start with it.
+pub fn token_file(text: &str) -> Result<String, String> {
+    tokens::rewritten(text).map_err(|error| chain(&error))
+}
+
+/// The directory file with every node written one way.
+///
+/// # Errors
+/// Why it is not used.
+pub fn directory_file(text: &str) -> Result<String, String> {
+    directory::rewritten(text).map_err(|error| chain(&error))
+}

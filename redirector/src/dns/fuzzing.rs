@@ -1,0 +1,71 @@
+//! What the fuzz target of DNS (`fuzz/`) calls: a datagram in, a datagram out, as between two sockets.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use futures_util::{FutureExt, StreamExt};
+use hickory_proto::op::MessageType;
+use hickory_server::net::BufDnsStreamHandle;
+use hickory_server::net::runtime::TokioTime;
+use hickory_server::net::xfer::Protocol;
+use hickory_server::server::{Request, RequestHandler, ResponseHandle};
+use tokio::sync::watch;
+
+use super::handler::{Handler, LEAST_PAYLOAD, Shared, UDP_PAYLOAD};
+use crate::config::NodeIps;
+use crate::directory::{Feed, examples};
+use crate::metrics::DnsMetrics;
+
+/// A DNS server without sockets, for the nodes of a small directory.
+pub struct Dns {
+    handler: Arc<Handler>,
+    /// The handler follows it.
+    _feed: watch::Sender<Feed>,
+}
+
+/// What came of a query.
+#[derive(Debug)]
+pub struct Answered {
+    /// The answer over UDP.
+    pub udp: Vec<u8>,
+    /// The answer over TCP.
+    pub tcp: Vec<u8>,
+    /// How long a UDP answer its client takes.
+    pub room: usize,
+}
+
+impl Default for Dns {
+    fn default() -> Self {
+        let node = NodeIps { v4: "10.9.0.1".parse().ok(), v6: "fd09::1".parse().ok() };
+        let feed = Feed { directory: Some(Arc::new(examples::directory())), stale: None };
+        let (feed_tx, feed) = watch::channel(feed);
+        let clients = vec!["127.0.0.0/8".parse().expect("a range")];
+        let zone = "edge.internal".parse().expect("a zone");
+        let handler = Arc::new(Handler::new(zone, clients, node, feed, DnsMetrics::default()));
+        Self { handler, _feed: feed_tx }
+    }
+}
+
+impl Dns {
+    /// The answers to a query; none to what is no query, which hickory's server drops or answers by itself.
+    ///
+    /// # Panics
+    /// If a query is not answered at once.
+    #[must_use]
+    pub fn answer(&self, query: &[u8]) -> Option<Answered> {
+        let client = SocketAddr::from(([127, 0, 0, 1], 4053));
+        let request = Request::from_bytes(query.to_vec(), client, Protocol::Udp).ok()?;
+        if request.metadata.message_type == MessageType::Response {
+            return None;
+        }
+        let asked = request.edns.as_ref().map_or(LEAST_PAYLOAD, |edns| edns.max_payload());
+        let room = usize::from(asked.clamp(LEAST_PAYLOAD, UDP_PAYLOAD));
+        let (stream, mut sent) = BufDnsStreamHandle::new(client);
+        let handle = ResponseHandle::new(client, stream, Protocol::Udp);
+        let shared = Shared(Arc::clone(&self.handler));
+        shared.handle_request::<_, TokioTime>(&request, handle).now_or_never().expect("nothing to wait for");
+        let (udp, _) = sent.next().now_or_never().flatten().expect("every query is answered").into_parts();
+        let tcp = self.handler.respond(&request).expect("every query is answered");
+        Some(Answered { udp, tcp, room })
+    }
+}
