@@ -5,6 +5,7 @@
 pub mod bench;
 pub mod build_ebpf;
 pub mod demo;
+pub mod fuzz;
 pub mod interrupt;
 pub mod lab;
 pub mod probe;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use xtask::{bench, build_ebpf, demo, lab, probe, setup, test};
+use xtask::{bench, build_ebpf, demo, fuzz, lab, probe, setup, test};
 
 /// All automation of Culvert. The two commands a newcomer needs are `demo` and `test`.
 #[derive(Parser)]
@@ -27,6 +27,8 @@ enum Task {
     Demo(demo::Args),
     /// Measure Culvert beside direct TCP and relays without a tunnel, on this machine (root)
     Bench(bench::Args),
+    /// Make up inputs for the parsers of what others write, for a bounded time
+    Fuzz(fuzz::Args),
     /// Run a command as a process of one of the held demo's hosts: cloud, edge-1, edge-2 or edge-3 (root)
     Enter(lab::enter::Args),
     /// Clients and servers that the demo and the tests run inside the hosts
@@ -51,6 +53,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Test(args) => test::run(&args)?,
         Task::Demo(args) => demo::run(&args)?,
         Task::Bench(args) => bench::run(&args)?,
+        Task::Fuzz(args) => fuzz::run(&args)?,
         Task::Enter(args) => return lab::enter::run(&args),
         Task::Probe(args) => probe::run(&args)?,
     }

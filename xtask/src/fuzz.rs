@@ -1,0 +1,167 @@
+//! `cargo xtask fuzz`: libFuzzer makes up inputs for the parsers of what strangers, clients and operators write, for a bounded
+//! time. The targets are in `fuzz/`; each states what must hold of whatever it is given.
+//!
+//! Works with the project's own stable compiler: the code under test is safe Rust, so that coverage is enough and no sanitizer,
+//! which would need nightly, has anything to find.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::builder::PossibleValuesParser;
+
+use crate::{build_ebpf, interrupt, progress, setup, workspace};
+
+/// Every target: a file of `fuzz/fuzz_targets`, and a folder of `fuzz/seeds`.
+const TARGETS: [&str; 7] =
+    ["connect_request", "directory_file", "dns_query", "first_message", "frames", "join_token", "token_file"];
+
+/// The version of cargo-fuzz that the flags here are for.
+const CARGO_FUZZ: &str = "0.13.2";
+
+/// An input that takes longer is a fault: all of them are parsed in well under a millisecond.
+const TIMEOUT_S: u32 = 5;
+
+/// A target that needs more has an input that makes it grow. The proxy's and the redirector's code take some 100 MiB.
+const MEMORY_MIB: u32 = 1024;
+
+/// What to fuzz.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Fuzz only this target
+    #[arg(value_parser = PossibleValuesParser::new(TARGETS))]
+    target: Option<String>,
+    /// How long each target is fuzzed
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    seconds: u32,
+    /// Give the target this input, once: what a crash has left
+    #[arg(long, value_name = "FILE", requires = "target")]
+    replay: Option<PathBuf>,
+}
+
+/// Builds the targets and fuzzes them one after the other.
+///
+/// # Errors
+/// If they cannot be built, and, after all have run, if one has found a fault: with the input and how to replay it.
+pub fn run(args: &Args) -> Result<()> {
+    build(args.target.as_deref())?;
+    if let (Some(target), Some(input)) = (&args.target, &args.replay) {
+        return replay(target, input);
+    }
+    let targets = TARGETS.into_iter().filter(|target| args.target.as_ref().is_none_or(|chosen| chosen == target));
+    let mut faults = Vec::new();
+    for target in targets {
+        if let Err(fault) = fuzz(target, args.seconds) {
+            interrupt::check()?;
+            faults.push(format!("{fault:#}"));
+        }
+    }
+    ensure!(faults.is_empty(), "{}", faults.join("\n\n"));
+    progress::say("fuzz: nothing found");
+    Ok(())
+}
+
+fn build(target: Option<&str>) -> Result<()> {
+    let cargo_fuzz = cargo_fuzz()?;
+    // The redirector embeds the kernel programs, whichever: none of them runs here.
+    if !build_ebpf::object().is_file() {
+        setup::ensure()?;
+        build_ebpf::run()?;
+    }
+    // What is fuzzed is what the workspace is built with.
+    let lock = folder().join("Cargo.lock");
+    std::fs::copy(workspace::root().join("Cargo.lock"), &lock).with_context(|| format!("write {}", lock.display()))?;
+    let mut command = Command::new(cargo_fuzz);
+    workspace::without_outer_cargo(&mut command).current_dir(workspace::root());
+    command.env("CULVERT_BPF_OBJECT", build_ebpf::object());
+    command.args(["fuzz", "build", "--sanitizer", "none", "--target", &host()?, "--fuzz-dir"]).arg(folder());
+    command.arg("--target-dir").arg(target_dir()).args(target);
+    progress::run("build the fuzz targets (minutes, the first time)", &mut command).map(drop)
+}
+
+/// cargo-fuzz in `target/tools`, compiled if it is not there yet.
+fn cargo_fuzz() -> Result<PathBuf> {
+    let program = workspace::tools_dir().join("bin/cargo-fuzz");
+    if !program.is_file() {
+        let mut command = workspace::cargo();
+        command.args(["install", "cargo-fuzz", "--version", CARGO_FUZZ, "--locked", "--root"]);
+        progress::run(&format!("compile cargo-fuzz {CARGO_FUZZ}"), command.arg(workspace::tools_dir()))?;
+    }
+    Ok(program)
+}
+
+/// Fuzzes one target, from its seeds and from what earlier runs have found to reach new code.
+fn fuzz(target: &str, seconds: u32) -> Result<()> {
+    let corpus = folder().join("corpus").join(target);
+    let artifacts = folder().join("artifacts").join(target);
+    for made in [&corpus, &artifacts] {
+        std::fs::create_dir_all(made).with_context(|| format!("create {}", made.display()))?;
+    }
+    let mut command = program(target)?;
+    command.arg(format!("-max_total_time={seconds}")).arg(format!("-artifact_prefix={}/", artifacts.display()));
+    command.arg(corpus).arg(folder().join("seeds").join(target));
+    let Err(fault) = progress::run(&format!("fuzz {target} for {seconds} s"), &mut command) else { return Ok(()) };
+    let Some(input) = newest(&artifacts) else { return Err(fault) };
+    bail!(
+        "{fault:#}\n{target}: the input is kept in {0}; once more: `cargo xtask fuzz {target} --replay {0}`",
+        input.display()
+    );
+}
+
+fn replay(target: &str, input: &Path) -> Result<()> {
+    ensure!(input.is_file(), "{} is no file", input.display());
+    let status = program(target)?.arg(input).status().with_context(|| format!("start {target}"))?;
+    ensure!(status.success(), "{target} ended with {status}");
+    progress::say(&format!("{target}: nothing wrong with {}", input.display()));
+    Ok(())
+}
+
+/// A built target with its limits.
+fn program(target: &str) -> Result<Command> {
+    let mut command = Command::new(target_dir().join(host()?).join("release").join(target));
+    command.arg(format!("-timeout={TIMEOUT_S}")).arg(format!("-rss_limit_mb={MEMORY_MIB}"));
+    Ok(command)
+}
+
+fn newest(folder: &Path) -> Option<PathBuf> {
+    let files = std::fs::read_dir(folder).ok()?.filter_map(Result::ok);
+    files.max_by_key(|file| file.metadata().and_then(|data| data.modified()).ok()).map(|file| file.path())
+}
+
+/// The compiler's own target: cargo-fuzz names a folder after it.
+fn host() -> Result<String> {
+    let mut rustc = Command::new("rustc");
+    let said = workspace::output(workspace::without_outer_cargo(&mut rustc).arg("-vV").current_dir(workspace::root()))?;
+    let host = said.lines().find_map(|line| line.strip_prefix("host: ")).context("`rustc -vV` names no host")?;
+    Ok(host.to_owned())
+}
+
+fn folder() -> PathBuf {
+    workspace::root().join("fuzz")
+}
+
+fn target_dir() -> PathBuf {
+    workspace::target_dir().join("fuzz")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_target_is_listed_and_has_seeds() {
+        let names = |folder: PathBuf| {
+            let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+            let mut names: Vec<_> = files.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(folder().join("fuzz_targets")), TARGETS);
+        assert_eq!(names(folder().join("seeds")), TARGETS);
+        let manifest = std::fs::read_to_string(folder().join("Cargo.toml")).unwrap();
+        assert!(TARGETS.iter().all(|target| manifest.contains(&format!("fuzz_targets/{target}.rs"))));
+        for target in TARGETS {
+            assert!(std::fs::read_dir(folder().join("seeds").join(target)).unwrap().next().is_some(), "{target}");
+        }
+    }
+}
