@@ -108,7 +108,7 @@ fn work(args: &Args, mut random: Random, found: &Found) {
         }
         let way = random.one_of(&args.ways).clone();
         // In turns, so that exactly half are aborted.
-        if number % 2 == 0 {
+        if number.is_multiple_of(2) {
             match use_well(&way, *random.one_of(&args.greet), number) {
                 Ok(()) => {
                     found.whole.fetch_add(1, Ordering::Relaxed);
