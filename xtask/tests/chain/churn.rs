@@ -48,11 +48,18 @@ fn two_hundred_thousand_connections_half_of_them_aborted_leave_nothing_behind() 
         world.wait_for_no_streams()?;
         let before = Left::now(world)?;
         let count = if swarm::is_long() { LONG_COUNT } else { COUNT } - WARM_UP;
-        churn(world, &ways, &mut random, count)?;
+        churn(world, &ways, &mut random, count / 2)?;
+        world.wait_for_no_streams()?;
+        let middle = Left::now(world)?;
+        churn(world, &ways, &mut random, count / 2)?;
         world.wait_for_no_streams()?;
         check_front_ends(world, count)?;
+        // What leaks grows in each half; what an allocator keeps of a busy moment does not.
+        let allowed = ALLOWANCE + count / 2 * LEFT_PER_CONNECTION;
         wait::until("nothing more is left than before", RECOVERY, || {
-            before.check(&Left::now(world)?, ALLOWANCE + count * LEFT_PER_CONNECTION)
+            let now = Left::now(world)?;
+            before.check(&now, u64::MAX)?;
+            before.check(&now, allowed).or_else(|_| middle.check(&now, allowed))
         })?;
         progress::say(&format!("    before {before:?}\n    after  {:?}", Left::now(world)?));
         ensure!(world.culvert.tunnels("edge-1")? == 2, "the tunnels are others");
