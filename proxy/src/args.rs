@@ -9,6 +9,7 @@ use culvert_daemon::{LogFormat, parse_duration, parse_size};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::cli::{ExplainCommand, NodeCommand, TokenCommand};
+use crate::kubernetes::KubernetesArgs;
 
 /// Takes tunnels from agents on edge nodes, and connects cloud clients through them. Runs without any configuration: it makes
 /// its own certificate authority, and `culvert-proxy token create` adds nodes.
@@ -61,6 +62,8 @@ pub(crate) struct RunArgs {
     pub(crate) trust: TrustArgs,
     #[command(flatten)]
     pub(crate) directory: DirectoryArgs,
+    #[command(flatten)]
+    pub(crate) kubernetes: KubernetesArgs,
 
     /// Directory with the certificate authority, tokens, nodes and VIPs; made if missing, readable by its owner only.
     #[arg(long, env = "CULVERT_STATE_DIR", value_name = "DIR", default_value = "/var/lib/culvert/proxy")]

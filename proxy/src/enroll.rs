@@ -103,10 +103,10 @@ impl Enroll {
                 Ok(Response::new(certificate))
             }
             Ok(Err(error)) => {
-                let (reason, status) = (error.reason(), error.status());
+                let (outcome, status) = (error.reason(), error.status());
                 if let Some(suppressed) = self.refusals.spend(UnixTime::now()) {
-                    let error = format!("{:#}", anyhow::Error::new(error));
-                    tracing::warn!(request, client.addr = client, reason, error, suppressed, "certificate refused");
+                    let reason = format!("{:#}", anyhow::Error::new(error));
+                    tracing::warn!(request, client.addr = client, outcome, reason, suppressed, "certificate refused");
                 }
                 Err(status)
             }

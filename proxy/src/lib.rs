@@ -21,6 +21,7 @@ pub mod fuzzing;
 mod history;
 mod identity;
 mod intercept;
+mod kubernetes;
 mod listen;
 mod local_grpc;
 mod local_socket;

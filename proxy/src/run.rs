@@ -17,6 +17,7 @@ use crate::directory::{Directory, DirectoryConfig, Zone};
 use crate::directory_service;
 use crate::explain::Explainer;
 use crate::intercept::Intercept;
+use crate::kubernetes::Cluster;
 use crate::listen;
 use crate::local_socket::{Access, LocalSocket};
 use crate::metrics::{Metrics, Scraped};
@@ -41,7 +42,11 @@ pub(crate) async fn run(args: RunArgs, control_socket: &Path, logs: Logs) -> Res
     let mut supervisor = Supervisor::new(args.grace)?;
     let readiness = Readiness::default();
     let listening = readiness.gate("listeners");
-    let proxy = Proxy::open(args)?;
+    let cluster = match args.kubernetes.wanted() {
+        true => Some(Cluster::open(&args.kubernetes).await?),
+        false => None,
+    };
+    let proxy = Proxy::open(args, cluster)?;
     proxy.spawn_admin(&mut supervisor, &readiness, logs).await?;
     proxy.spawn_maintenance(&mut supervisor, &readiness);
     proxy.spawn_operators(&mut supervisor, control_socket)?;
@@ -62,10 +67,12 @@ struct Proxy {
     router: Router,
     streams: Streams,
     metrics: Metrics,
+    /// Where it is a part of one.
+    cluster: Option<Cluster>,
 }
 
 impl Proxy {
-    fn open(args: RunArgs) -> Result<Self> {
+    fn open(args: RunArgs, cluster: Option<Cluster>) -> Result<Self> {
         let state = StateDir::open(&args.state_dir)?;
         let advertised = advertised(&args)?;
         let directory = Directory::open(&directory_config(&args.directory, state.clone())?)?;
@@ -75,7 +82,7 @@ impl Proxy {
         let registry = Registry::new(directory.clone(), metrics.clone());
         let router = Router::new(directory.clone(), registry.clone(), metrics.clone());
         let streams = Streams::new(metrics.clone());
-        Ok(Self { args, advertised, trust, tokens, directory, registry, router, streams, metrics })
+        Ok(Self { args, advertised, trust, tokens, directory, registry, router, streams, metrics, cluster })
     }
 
     async fn spawn_admin(&self, supervisor: &mut Supervisor, readiness: &Readiness, logs: Logs) -> Result<()> {

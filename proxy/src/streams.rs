@@ -70,11 +70,17 @@ pub(crate) struct StreamView {
     bytes_to_client: u64,
 }
 
+/// How a connection ended: the label, and the text where something was wrong.
+struct End {
+    outcome: &'static str,
+    reason: Option<String>,
+}
+
 /// One client's connection: logged and counted when it is told its end, or dropped.
 pub(crate) struct StreamRecord {
     streams: Streams,
     live: Arc<Live>,
-    outcome: Option<(&'static str, String)>,
+    end: Option<End>,
 }
 
 impl Streams {
@@ -95,7 +101,7 @@ impl Streams {
         self.lock().insert(number, live.clone());
         self.metrics.active_streams.inc();
         self.count_tx.send_modify(|count| *count += 1);
-        StreamRecord { streams: self.clone(), live, outcome: None }
+        StreamRecord { streams: self.clone(), live, end: None }
     }
 
     /// Waits until there is no live connection.
@@ -151,14 +157,14 @@ impl StreamRecord {
 
     /// There was no connection.
     pub(crate) fn not_routed(mut self, error: &RouteError) {
-        self.outcome = Some((error.reason(), chain(error)));
+        self.end = Some(End { outcome: error.reason(), reason: Some(chain(error)) });
     }
 
     /// The connection is over.
     pub(crate) fn relayed(mut self, result: &Result<(), RelayError>) {
-        self.outcome = Some(match result {
-            Ok(()) => ("finished", String::new()),
-            Err(error) => (error.reason(), chain(error)),
+        self.end = Some(match result {
+            Ok(()) => End { outcome: "finished", reason: None },
+            Err(error) => End { outcome: error.reason(), reason: Some(chain(error)) },
         });
     }
 }
@@ -166,8 +172,8 @@ impl StreamRecord {
 impl Drop for StreamRecord {
     fn drop(&mut self) {
         let view = self.live.view();
-        // A record dropped without an outcome: the client left before its backend answered, or the proxy ends.
-        let (outcome, error) = self.outcome.take().unwrap_or(("client_left", String::new()));
+        // A record dropped without an end: the client left before its backend answered, or the proxy ends.
+        let End { outcome, reason } = self.end.take().unwrap_or(End { outcome: "client_left", reason: None });
         tracing::info!(
             stream = view.stream,
             frontend = view.frontend,
@@ -177,8 +183,8 @@ impl Drop for StreamRecord {
             bytes_to_backend = view.bytes_to_backend,
             bytes_to_client = view.bytes_to_client,
             duration_s = view.age_seconds,
-            reason = outcome,
-            error,
+            outcome,
+            reason,
             "stream ended"
         );
         self.streams.metrics.stream_ended(view.frontend, outcome, view.bytes_to_backend, view.bytes_to_client);

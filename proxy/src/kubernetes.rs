@@ -1,0 +1,73 @@
+//! The Kubernetes cluster as a source of nodes, ports, VIPs and trust. Nothing outside of this module names `kube`.
+
+mod args;
+
+use std::path::Path;
+use std::time::Duration;
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+pub(crate) use args::KubernetesArgs;
+
+/// Where a pod finds the namespace that it is in.
+const POD_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+/// As the manifests name it.
+const DEFAULT_NAMESPACE: &str = "culvert-system";
+/// How long the API server may take to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long it may be silent: longer than the pause between the bookmarks of an idle watch.
+const READ_TIMEOUT: Duration = Duration::from_secs(295);
+
+/// Why the cluster cannot be asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ClusterError {
+    #[error(
+        "--kubernetes: this is no pod with a service account: give --kubeconfig, or set automountServiceAccountToken"
+    )]
+    NotInCluster(#[source] kube::config::InClusterError),
+    #[error("--kubeconfig {}", path.display())]
+    Kubeconfig { path: std::path::PathBuf, source: kube::config::KubeconfigError },
+    #[error("make a client of the API server")]
+    Client(#[source] kube::Error),
+}
+
+/// The cluster. Clones share one client.
+#[derive(Clone)]
+pub(crate) struct Cluster {
+    client: Client,
+    namespace: String,
+    args: KubernetesArgs,
+}
+
+impl Cluster {
+    /// Prepares to ask the API server; asks nothing yet, so that a proxy starts without it.
+    pub(crate) async fn open(args: &KubernetesArgs) -> Result<Self, ClusterError> {
+        let mut config = match &args.kubeconfig {
+            Some(path) => from_kubeconfig(path).await?,
+            None => Config::incluster().map_err(ClusterError::NotInCluster)?,
+        };
+        config.connect_timeout = Some(CONNECT_TIMEOUT);
+        config.read_timeout = Some(READ_TIMEOUT);
+        let namespace = args.namespace.clone().or_else(pod_namespace).unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
+        let client = Client::try_from(config).map_err(ClusterError::Client)?;
+        Ok(Self { client, namespace, args: args.clone() })
+    }
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cluster").field("namespace", &self.namespace).finish_non_exhaustive()
+    }
+}
+
+async fn from_kubeconfig(path: &Path) -> Result<Config, ClusterError> {
+    let wrong = |source| ClusterError::Kubeconfig { path: path.to_owned(), source };
+    let kubeconfig = Kubeconfig::read_from(path).map_err(wrong)?;
+    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(wrong)
+}
+
+fn pod_namespace() -> Option<String> {
+    let text = std::fs::read_to_string(POD_NAMESPACE).ok()?;
+    Some(text.trim().to_owned()).filter(|namespace| !namespace.is_empty())
+}

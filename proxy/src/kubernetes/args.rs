@@ -1,0 +1,32 @@
+//! The flags that make the proxy a part of a Kubernetes cluster.
+
+use std::path::PathBuf;
+
+/// Where nodes, ports, VIPs and trust come from in a Kubernetes cluster.
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "Kubernetes")]
+pub(crate) struct KubernetesArgs {
+    /// Take nodes, ports, VIPs and trust from the Kubernetes cluster that this proxy is a pod of.
+    #[arg(long, env = "CULVERT_KUBERNETES")]
+    pub(crate) kubernetes: bool,
+
+    /// Reach the API server with this kubeconfig rather than with the pod's service account; implies --kubernetes.
+    #[arg(long, env = "CULVERT_KUBECONFIG", value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+
+    /// Namespace of Culvert's own ConfigMaps and Secret. Default: the pod's own, or culvert-system.
+    #[arg(long, env = "CULVERT_NAMESPACE", value_name = "NAMESPACE")]
+    pub(crate) namespace: Option<String>,
+
+    /// Label selector of edge nodes; all others are cloud nodes. OpenYurt: openyurt.io/is-edge-worker=true. SuperEdge:
+    /// superedge.io/edge-node=enable.
+    #[arg(long, env = "CULVERT_NODE_SELECTOR", value_name = "SELECTOR", default_value = "culvert.dev/edge")]
+    pub(crate) node_selector: String,
+}
+
+impl KubernetesArgs {
+    /// Whether there is a cluster.
+    pub(crate) fn wanted(&self) -> bool {
+        self.kubernetes || self.kubeconfig.is_some()
+    }
+}
