@@ -7,6 +7,7 @@ pub mod build_ebpf;
 pub mod demo;
 pub mod fuzz;
 pub mod interrupt;
+pub mod kube;
 pub mod lab;
 pub mod probe;
 pub mod progress;

@@ -1,0 +1,3 @@
+//! Kubernetes for tests: real programs, never a fake.
+
+pub mod apiserver;
