@@ -74,17 +74,17 @@ impl Backends for NodeBackends {
         let dialled = self.take_dialled(open.stream);
         let outcome = outcome(end);
         self.metrics.stream_ended(outcome, end.into_tunnel, end.out_of_tunnel);
-        let error = end.result.as_ref().err().map(|error| Chain(error).to_string());
+        let reason = end.result.as_ref().err().map(|error| Chain(error).to_string());
         tracing::info!(
             node = %self.node,
             stream = open.stream,
             original_dst = open.original_dst,
             backend.addr = dialled.map(|dialled| tracing::field::display(dialled.backend.0)),
-            bytes.into_tunnel = end.into_tunnel,
-            bytes.out_of_tunnel = end.out_of_tunnel,
-            duration_ms = u64::try_from(end.duration.as_millis()).unwrap_or(u64::MAX),
+            bytes_to_backend = end.out_of_tunnel,
+            bytes_to_client = end.into_tunnel,
+            duration_s = end.duration.as_secs_f64(),
             outcome,
-            reason = error,
+            reason,
             "stream ended"
         );
     }
@@ -92,7 +92,7 @@ impl Backends for NodeBackends {
 
 fn outcome(end: &StreamEnd) -> &'static str {
     match &end.result {
-        Ok(()) => "ok",
+        Ok(()) => "finished",
         Err(StreamError::Dial(failure)) => culvert_tunnel::dial_reason(failure.code),
         Err(StreamError::Relay(error)) => error.reason(),
     }

@@ -48,7 +48,7 @@ enum SlotError {
     Connect(#[from] ConnectError),
     #[error(transparent)]
     Tls(#[from] TlsError),
-    #[error("the proxy does not take this node: {0}; if it was removed, join again with a new token")]
+    #[error("the proxy does not take this node: {0}")]
     Refused(String),
     #[error("the proxy closed the tunnel before using it; its log says why")]
     Dismissed,
@@ -318,7 +318,7 @@ mod tests {
         let agent = Agent::start(&proxy, AllowList::default());
         let mut tunnel = proxy.tunnel_rx.recv().await.unwrap();
         tunnel.write_all(b"REFUSED node edge-1 was removed\n").await.unwrap();
-        agent.until_missing(|reason| reason.contains("node edge-1 was removed;")).await;
+        agent.until_missing(|reason| reason.ends_with("does not take this node: node edge-1 was removed")).await;
     }
 
     #[tokio::test]
