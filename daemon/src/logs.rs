@@ -1,6 +1,6 @@
 //! Logs on standard error, and their filter, which can be changed while the process runs.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
@@ -60,6 +60,20 @@ impl Logs {
 }
 
 fn parse(filter: &str) -> Result<EnvFilter> {
-    EnvFilter::try_new(filter)
-        .with_context(|| format!("log filter {filter:?}: write a level such as `info`, or `info,culvert_proxy=debug`"))
+    // The crate's own cause is in its message already.
+    EnvFilter::try_new(filter).map_err(|error| {
+        anyhow!("log filter {filter:?}: {error}: write a level such as `info`, or `info,culvert_proxy=debug`")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_filter_is_named_with_its_cause_once_and_with_the_fix() {
+        let text = format!("{:#}", parse("info,culvert_proxy=loud").unwrap_err());
+        assert_eq!(text.matches("level").count(), 2, "{text}");
+        assert!(text.contains("\"info,culvert_proxy=loud\"") && text.contains("write a level such as"), "{text}");
+    }
 }

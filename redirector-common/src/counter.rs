@@ -18,9 +18,10 @@ pub enum Counter {
     StorageFull = 5,
     /// A steered connection could not leave its destination for the accepted socket; the proxy resets it.
     TupleFull = 6,
-    /// A connection on an intercept port was given its original destination.
+    /// A connection on one of the hooks' intercept ports was given its original destination.
     Accepted = 7,
-    /// A connection on an intercept port came without one: steered by nftables, or dialled directly.
+    /// A connection on one of the hooks' intercept ports came without one: its tuple was lost, or it was dialled directly. Where
+    /// there is a single intercept port, those that nftables steers are counted here too.
     Unknown = 8,
 }
 
