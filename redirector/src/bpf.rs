@@ -16,4 +16,4 @@ pub(crate) use cilium::{Cilium, Neighbourhood};
 pub(crate) use hooks::{Hook, HookChange, HookError, Hooks, Surroundings};
 pub(crate) use pins::{PinError, Pins};
 pub(crate) use proof::{Proof, ProofError, prove};
-pub(crate) use tables::{KernelConfig, Tables, TablesError, kernel_config};
+pub(crate) use tables::{Changed, KernelConfig, Tables, TablesError, kernel_config};

@@ -8,8 +8,8 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::bpf::{
-    Hook, HookChange, HookError, Hooks, KernelConfig, Neighbourhood, Pins, Proof, ProofError, Tables, TablesError,
-    kernel_config, prove,
+    Changed, Hook, HookChange, HookError, Hooks, KernelConfig, Neighbourhood, Pins, Proof, ProofError, Tables,
+    TablesError, kernel_config, prove,
 };
 use crate::config::{Intercept, NodeIps};
 use crate::directory::Ranges;
@@ -17,6 +17,8 @@ use crate::plan::{Destination, Liveness, Plan};
 
 /// How long the kernel believes that offline nodes are offline without hearing from us.
 const LEASE: Duration = Duration::from_secs(10);
+/// So many destinations are read back at each look: each takes two calls of the kernel.
+const READ_BACK: usize = 8_000;
 
 /// The mechanism, installed.
 pub(crate) struct Kernel {
@@ -26,6 +28,8 @@ pub(crate) struct Kernel {
     tables: Tables,
     config: KernelConfig,
     destinations: BTreeMap<Destination, Liveness>,
+    /// Looks since the destinations were read back.
+    looks: usize,
 }
 
 /// A mechanism that cannot be installed or kept.
@@ -54,7 +58,7 @@ impl Kernel {
         let tables = Tables::open(pins)?;
         let (config, destinations) = (tables.config()?, tables.destinations()?);
         let (pins, cgroup) = (pins.clone(), hooks.cgroup().to_owned());
-        let mut kernel = Self { pins, cgroup, proof: None, tables, config, destinations };
+        let mut kernel = Self { pins, cgroup, proof: None, tables, config, destinations, looks: 0 };
         if let Some(plan) = plan {
             kernel.apply(intercept, plan)?;
         }
@@ -82,7 +86,7 @@ impl Kernel {
             self.tables.set_config(&wanted)?;
             self.config = wanted;
         }
-        let changed = match self.tables.set_destinations(&self.destinations, plan) {
+        let changed = match self.tables.set_destinations(&self.destinations, &plan.destinations) {
             Ok(changed) => changed,
             Err(error) => {
                 // Some are written and some are not: the next attempt starts from what is there.
@@ -91,10 +95,27 @@ impl Kernel {
             }
         };
         self.destinations.clone_from(&plan.destinations);
-        if changed != Default::default() {
+        if changed != Changed::default() {
             tracing::debug!(written = changed.written, removed = changed.removed, "destinations changed");
         }
         Ok(())
+    }
+
+    /// Puts right what somebody else has changed in the maps that say what is steered. True if so. All destinations are looked
+    /// at every so many times.
+    pub(crate) fn restore(&mut self) -> Result<bool, KernelError> {
+        let configured = self.tables.config()? == self.config;
+        if !configured {
+            self.tables.set_config(&self.config)?;
+        }
+        self.looks += 1;
+        if self.looks <= self.destinations.len() / READ_BACK {
+            return Ok(!configured);
+        }
+        self.looks = 0;
+        let found = self.tables.destinations()?;
+        let changed = self.tables.set_destinations(&found, &self.destinations)?;
+        Ok(!configured || changed != Changed::default())
     }
 
     /// Tries once, until it succeeds, that a connect to a VIP of `ranges` is steered.

@@ -39,6 +39,7 @@ pub(crate) struct SteeringMetrics {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Drifted {
     Hooks,
+    Destinations,
     Nftables,
     Routes,
 }
@@ -89,7 +90,7 @@ impl Metrics {
 
     /// What never happened is zero, not absent: a rate sees the first time too.
     fn begin_at_zero(&self) {
-        for what in [Drifted::Hooks, Drifted::Nftables, Drifted::Routes] {
+        for what in [Drifted::Hooks, Drifted::Destinations, Drifted::Nftables, Drifted::Routes] {
             for repair in [Repair::Done, Repair::Failed] {
                 drop(self.steering.drift(what, repair));
             }
@@ -124,6 +125,7 @@ impl SteeringMetrics {
     fn drift(&self, what: Drifted, repair: Repair) -> Counter {
         let what = match what {
             Drifted::Hooks => "hooks",
+            Drifted::Destinations => "destinations",
             Drifted::Nftables => "nftables",
             Drifted::Routes => "routes",
         };

@@ -106,7 +106,8 @@ impl Steering {
     }
 
     fn plan(&mut self) -> Option<Plan> {
-        let feed = self.feed.borrow_and_update().clone();
+        // Only `run` marks it as seen, which then brings everything up to date.
+        let feed = self.feed.borrow().clone();
         if let Some(cause) = &feed.stale {
             self.gates.directory.close(cause.clone());
         }
@@ -281,6 +282,7 @@ impl Steering {
     async fn restore(&mut self) -> Result<()> {
         self.config.intercept.node.check().context("connections are steered to it")?;
         self.restore_hooks();
+        self.restore_destinations();
         self.restore_nftables().await;
         self.restore_routes().await;
         if self.progress.behind { self.apply().await } else { Ok(()) }
@@ -299,6 +301,22 @@ impl Steering {
                 tracing::error!(cause, "connect hooks not installed");
                 self.gates.hooks.close(cause);
                 self.metrics.drifted(Drifted::Hooks, Repair::Failed);
+            }
+        }
+    }
+
+    fn restore_destinations(&mut self) {
+        let Some(kernel) = &mut self.kernel else { return };
+        match kernel.restore() {
+            Ok(true) => {
+                tracing::warn!("somebody changed what the connect hooks steer; put right");
+                self.metrics.drifted(Drifted::Destinations, Repair::Done);
+            }
+            Ok(false) => {}
+            Err(error) => {
+                self.metrics.drifted(Drifted::Destinations, Repair::Failed);
+                self.gates.hooks.close(cause(error));
+                self.progress.behind = true;
             }
         }
     }

@@ -11,7 +11,7 @@ use culvert_redirector_common::{Addr, Config, Counter, DestinationKey, Destinati
 use super::Pins;
 use crate::config::Intercept;
 use crate::directory::Ranges;
-use crate::plan::{Destination, Liveness, Plan};
+use crate::plan::{Destination, Liveness};
 
 /// The configuration map's entry.
 pub(crate) type KernelConfig = Config;
@@ -79,21 +79,21 @@ impl Tables {
             .map_err(|source| TablesError::Read { map: DESTINATIONS_MAP, source })
     }
 
-    /// Makes the destinations those of `plan`, touching only what differs from `before`.
+    /// Makes the destinations those of `after`, touching only what differs from `before`.
     pub(crate) fn set_destinations(
         &mut self,
         before: &BTreeMap<Destination, Liveness>,
-        plan: &Plan,
+        after: &BTreeMap<Destination, Liveness>,
     ) -> Result<Changed, TablesError> {
         let mut changed = Changed::default();
         let write = |source| TablesError::Write { map: DESTINATIONS_MAP, source };
-        for destination in before.keys().filter(|destination| !plan.destinations.contains_key(destination)) {
+        for destination in before.keys().filter(|destination| !after.contains_key(destination)) {
             match self.destinations.remove(&destination.key()) {
                 Ok(()) | Err(MapError::KeyNotFound) => changed.removed += 1,
                 Err(source) => return Err(write(source)),
             }
         }
-        for (destination, liveness) in &plan.destinations {
+        for (destination, liveness) in after {
             if before.get(destination) != Some(liveness) {
                 self.destinations.insert(destination.key(), liveness.value(), 0).map_err(write)?;
                 changed.written += 1;

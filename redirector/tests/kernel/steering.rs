@@ -356,6 +356,29 @@ fn bpftool_shows_named_fields() {
 }
 
 #[test]
+fn destinations_that_somebody_takes_from_the_hooks_or_adds_are_put_right() {
+    in_a_world(|world| {
+        let hooked = Hooked::new(world);
+        let map = format!("pinned {}/culvert/v1/maps/cv_destinations", world.bpffs().display());
+        let key = |last: &str, port: &str| {
+            format!("key hex 00 00 00 00 00 00 00 00 00 00 ff ff 0a 00 03 {last} {port} 00 00")
+        };
+        // Port 9100 of 10.0.3.7, and of 10.0.3.9, which is nobody's.
+        sh(&format!("bpftool map delete {map} {}", key("07", "23 8c")));
+        sh(&format!("bpftool map update {map} {} value hex 00 00 00 00", key("09", "23 8c")));
+        assert!(run(world, &["explain", "10.0.3.9:9100"]).contains("hooks      steered to"), "it was added");
+        eventually("both are put right", || {
+            let steered = |address| run(world, &["explain", address]).contains("hooks      steered to");
+            (steered("10.0.3.7:9100") && !steered("10.0.3.9:9100")).then_some(())
+        });
+        let metric = "culvert_redirector_drift_total{what=\"destinations\",outcome=\"repaired\"} 1";
+        eventually("it is counted", || get("/metrics").filter(|text| text.contains(metric)));
+        let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
+        hooked.accepts("10.0.3.7:9100");
+    });
+}
+
+#[test]
 fn an_mptcp_client_keeps_its_destination() {
     in_a_world(|world| {
         let hooked = Hooked::new(world);
