@@ -40,7 +40,7 @@ use args::{Args, Command};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-#[tokio::main]
+#[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     match start(Args::parse()).await {
         Ok(()) => ExitCode::SUCCESS,

@@ -11,6 +11,7 @@ mod open_files;
 mod readiness;
 mod supervisor;
 mod units;
+mod workers;
 
 pub use admin::Admin;
 pub use atomic_file::write_atomic;
@@ -20,6 +21,7 @@ pub use open_files::raise_open_file_limit;
 pub use readiness::{Gate, Readiness};
 pub use supervisor::{Drain, Supervisor};
 pub use units::{parse_duration, parse_size};
+pub use workers::{Worker, Workers};
 
 /// The version of all of Culvert's binaries, as in `Cargo.toml`.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use culvert_daemon::{Drain, VERSION};
+use culvert_daemon::{Drain, VERSION, Workers};
 use culvert_tunnel::proto::enroll::enroll_server::EnrollServer;
 use culvert_tunnel::proto::tunnel::DescribeRequest;
 use culvert_tunnel::{ALPN_ENROLL, ALPN_TUNNEL, LastRead, NodeName, ProxyTunnel, REFUSED, ReadAhead, TunnelError};
@@ -15,6 +15,7 @@ use hyper_util::service::TowerToHyperService;
 use rustls::pki_types::CertificateDer;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -61,6 +62,8 @@ pub(crate) struct Parts {
     pub(crate) tunnel: ProxyTunnel,
     pub(crate) metrics: Metrics,
     pub(crate) drain: Drain,
+    /// Each tunnel lives on one of them.
+    pub(crate) workers: Arc<Workers>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -100,9 +103,19 @@ impl Agents {
         Self { parts: Arc::new(parts), strangers: Strangers::default(), refusals: Arc::default() }
     }
 
+    /// Starts to serve one connection, on a thread that it stays on.
+    pub(crate) fn serve(&self, (socket, client): (TcpStream, SocketAddr), connections: &mut JoinSet<()>) {
+        match socket.into_std() {
+            Ok(socket) => {
+                let worker = self.parts.workers.next();
+                connections.spawn_on(self.clone().serve_detached(socket, canonical(client)), worker.handle());
+            }
+            Err(error) => tracing::warn!(client.addr = %client, %error, "the socket cannot be moved"),
+        }
+    }
+
     /// Serves one connection to its end.
-    pub(crate) async fn serve(self, (socket, client): (TcpStream, SocketAddr)) {
-        let client = canonical(client);
+    async fn serve_detached(self, socket: std::net::TcpStream, client: SocketAddr) {
         match self.serve_agent(socket, client).await {
             Ok(outcome) => self.parts.metrics.agent_connection(outcome),
             // The service has told what came of the enrolment; how its connection ended afterwards matters little.
@@ -120,7 +133,7 @@ impl Agents {
         }
     }
 
-    async fn serve_agent(&self, socket: TcpStream, client: SocketAddr) -> Result<&'static str, AgentError> {
+    async fn serve_agent(&self, socket: std::net::TcpStream, client: SocketAddr) -> Result<&'static str, AgentError> {
         let place = self.strangers.place(client.ip()).ok_or(AgentError::Busy)?;
         let handshake = tokio::select! {
             handshake = self.handshake(socket) => handshake,
@@ -137,7 +150,8 @@ impl Agents {
         }
     }
 
-    async fn handshake(&self, socket: TcpStream) -> Result<(Tls, LastRead), AgentError> {
+    async fn handshake(&self, socket: std::net::TcpStream) -> Result<(Tls, LastRead), AgentError> {
+        let socket = TcpStream::from_std(socket).map_err(AgentError::Handshake)?;
         culvert_tunnel::tune(&socket).map_err(AgentError::Handshake)?;
         let io = ReadAhead::new(socket);
         let last_read = io.last_read();

@@ -12,20 +12,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
-use culvert_daemon::Drain;
-use culvert_tunnel::{Close, RelayError, Socket};
+use culvert_daemon::{Drain, Worker};
+use culvert_tunnel::{Close, Detached, RelayError, Socket};
 use rustls::ServerConfig;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use tokio_util::task::AbortOnDropHandle;
 
-use crate::directory::Destination;
+use crate::directory::{Destination, Target};
 use crate::listen;
 use crate::route::{RouteError, Router};
 use crate::strangers::Place;
-use crate::streams::{Frontend, Streams};
+use crate::streams::{Frontend, StreamRecord, Streams};
 use request::{BadRequest, HEAD_MAX};
 
 /// A request whose head takes longer is given up.
@@ -110,7 +111,7 @@ impl Connect {
             request = self.request(&socket) => request,
             () = self.drain.begun() => return Ok(()),
         };
-        let (destination, mut early) = match request {
+        let (destination, early) = match request {
             Ok(request) => request,
             Err(RequestError::Client(error)) => return Err(RelayError::Socket(error)),
             Err(RequestError::Bad(bad)) => {
@@ -129,22 +130,12 @@ impl Connect {
             }
         };
         record.routed_to(&target.node);
-        let opened = tokio::select! {
-            opened = self.router.open(&target, &destination, number) => opened,
-            () = client_left(&socket, &mut early) => return Ok(()),
-        };
-        match opened {
-            Ok(stream) => {
-                answer(&socket, response::ESTABLISHED).await?;
-                let result = stream.relay(socket, early.freeze(), record.transferred()).await;
-                record.relayed(&result);
-                result
-            }
-            Err(error) => {
-                record.not_routed(&error);
-                answer(&socket, &response::refusal(&error)).await
-            }
-        }
+        let worker = self.router.worker(&target.node).unwrap_or_else(Worker::current);
+        let socket = socket.detach().map_err(RelayError::Socket)?;
+        let request = Request { router: self.router.clone(), destination, target, number, early };
+        let served = AbortOnDropHandle::new(worker.handle().spawn(request.serve(socket, record)));
+        // An error here means that the thread ends, with the process.
+        served.await.unwrap_or_else(|ended| Err(RelayError::Socket(io::Error::other(ended))))
     }
 
     /// Reads a request's head: where the client wants to go, and the bytes that it sent behind it.
@@ -164,6 +155,38 @@ impl Connect {
             }
         };
         timeout(HEAD_TIMEOUT, head).await.unwrap_or(Err(RequestError::Bad(BadRequest::TimedOut)))
+    }
+}
+
+/// A request that leads to a node. It is served on the thread of the tunnel that its stream will take.
+struct Request {
+    router: Router,
+    destination: Destination,
+    target: Target,
+    number: u64,
+    /// What the client sent behind it.
+    early: BytesMut,
+}
+
+impl Request {
+    async fn serve(mut self, socket: Detached, record: StreamRecord) -> Result<(), RelayError> {
+        let socket = socket.attach().map_err(RelayError::Socket)?;
+        let opened = tokio::select! {
+            opened = self.router.open(&self.target, &self.destination, self.number) => opened,
+            () = client_left(&socket, &mut self.early) => return Ok(()),
+        };
+        match opened {
+            Ok(stream) => {
+                answer(&socket, response::ESTABLISHED).await?;
+                let result = stream.relay(socket, self.early.freeze(), record.transferred()).await;
+                record.relayed(&result);
+                result
+            }
+            Err(error) => {
+                record.not_routed(&error);
+                answer(&socket, &response::refusal(&error)).await
+            }
+        }
     }
 }
 

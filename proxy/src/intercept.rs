@@ -4,14 +4,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use culvert_tunnel::{Close, Socket};
+use culvert_daemon::Workers;
+use culvert_tunnel::{Close, Detached, Socket};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
-use crate::directory::Destination;
+use crate::directory::{Destination, ResolveError, Target};
 use crate::listen;
 use crate::original_dst::{OriginalDsts, canonical};
 use crate::route::{RouteError, Router};
-use crate::streams::Streams;
+use crate::streams::{StreamRecord, Streams};
 
 /// Serves intercepted connections. Clones share it.
 #[derive(Clone)]
@@ -19,11 +21,13 @@ pub(crate) struct Intercept {
     pub(crate) original_dsts: Arc<OriginalDsts>,
     pub(crate) router: Router,
     pub(crate) streams: Streams,
+    pub(crate) workers: Arc<Workers>,
 }
 
 impl Intercept {
-    /// Serves one connection. Whatever goes wrong ends it with RST, never FIN: the client must not take it for an empty answer.
-    pub(crate) async fn serve(self, (accepted, client): (TcpStream, SocketAddr)) {
+    /// Starts to serve a connection on the thread that its stream will be on. Whatever goes wrong ends it with RST, never FIN: the
+    /// client must not take it for an empty answer.
+    pub(crate) fn serve(&self, (accepted, client): (TcpStream, SocketAddr), connections: &mut JoinSet<()>) {
         let client = canonical(client);
         let original_dst = self.original_dsts.of(&accepted);
         if let Err(error) = listen::tune(&accepted) {
@@ -38,13 +42,42 @@ impl Intercept {
         let destination = Destination::Address(original_dst);
         let number = self.router.number();
         let record = self.streams.begin(number, frontend, client.to_string(), destination.clone());
-        let target = match self.router.resolve(&destination) {
+        let target = self.router.resolve(&destination);
+        let worker = target.as_ref().ok().and_then(|target| self.router.worker(&target.node));
+        let worker = worker.unwrap_or_else(|| self.workers.next());
+        match socket.detach() {
+            Ok(socket) => {
+                let connection = Connection { router: self.router.clone(), socket, destination, number, record };
+                connections.spawn_on(connection.serve(target), worker.handle());
+            }
+            Err(error) => tracing::warn!(client.addr = %client, %error, "reset: the socket cannot be moved"),
+        }
+    }
+}
+
+/// A client that has been told nothing yet.
+struct Connection {
+    router: Router,
+    socket: Detached,
+    destination: Destination,
+    number: u64,
+    record: StreamRecord,
+}
+
+impl Connection {
+    async fn serve(self, target: Result<Target, ResolveError>) {
+        let Self { router, socket, destination, number, record } = self;
+        let target = match target {
             Ok(target) => target,
             Err(error) => return record.not_routed(&RouteError::from(error)),
         };
         record.routed_to(&target.node);
+        let socket = match socket.attach() {
+            Ok(socket) => socket,
+            Err(error) => return tracing::warn!(%error, "reset: no room for another socket"),
+        };
         let opened = tokio::select! {
-            opened = self.router.open(&target, &destination, number) => opened,
+            opened = router.open(&target, &destination, number) => opened,
             // The client reset its connection. A mere FIN may be a client that has sent all and waits.
             _ = socket.failure() => return,
         };

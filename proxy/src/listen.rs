@@ -125,21 +125,17 @@ fn out_of_descriptors(error: &io::Error) -> bool {
     [Errno::EMFILE, Errno::ENFILE].iter().any(|errno| error.raw_os_error() == Some(*errno as i32))
 }
 
-/// Serves a listener's connections, each in a task that ends with this one. When the drain begins, nothing more is accepted
-/// and what is open may end.
+/// Serves a listener's connections, each in a task of the set that `serve_one` is given, which ends with this one. When the drain
+/// begins, nothing more is accepted and what is open may end.
 ///
 /// # Errors
 /// None today; the type is that of a supervised task.
-pub(crate) async fn serve<L, F>(
+pub(crate) async fn serve<L: Accept + Send + Sync>(
     listener: L,
     name: &'static str,
     drain: Drain,
-    serve_one: impl Fn(L::Connection) -> F + Send,
-) -> Result<()>
-where
-    L: Accept + Send + Sync,
-    F: Future<Output = ()> + Send + 'static,
-{
+    serve_one: impl Fn(L::Connection, &mut JoinSet<()>) + Send,
+) -> Result<()> {
     let mut connections = JoinSet::new();
     let (mut spare, failures) = (Spare::new(), LogBudget::default());
     loop {
@@ -147,7 +143,7 @@ where
             () = drain.begun() => break,
             Some(ended) = connections.join_next() => report_panic(name, &ended),
             accepted = listener.accept_one() => match accepted {
-                Ok(connection) => { connections.spawn(serve_one(connection)); }
+                Ok(connection) => serve_one(connection, &mut connections),
                 Err(error) => {
                     let refused = out_of_descriptors(&error) && spare.refuse(&listener).await;
                     if let Some(suppressed) = failures.spend(UnixTime::now()) {

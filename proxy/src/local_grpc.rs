@@ -11,6 +11,7 @@ use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::UnixStream;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tonic::body::Body;
 use tower::Service;
@@ -28,7 +29,9 @@ where
     S::Future: Send,
 {
     let draining = drain.clone();
-    let serve_one = move |stream| serve_calls(stream, service.clone(), draining.clone());
+    let serve_one = move |stream, calls: &mut JoinSet<()>| {
+        calls.spawn(serve_calls(stream, service.clone(), draining.clone()));
+    };
     listen::serve(socket, name, drain, serve_one).await
 }
 

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use culvert_daemon::Worker;
 use culvert_tunnel::proto::tunnel::DescribeResponse;
 use culvert_tunnel::{NodeName, Tunnel};
 use tokio_util::sync::CancellationToken;
@@ -46,6 +47,8 @@ pub(crate) struct Registered {
     pub(crate) described: DescribeResponse,
     pub(crate) agent: SocketAddr,
     pub(crate) since: Instant,
+    /// Moves the tunnel's bytes, and those of its streams.
+    pub(crate) worker: Worker,
     close: CancellationToken,
 }
 
@@ -86,7 +89,7 @@ impl Registry {
         &self.0.history
     }
 
-    /// Adds a tunnel of `node`, whose agent is at `agent`; the node is online from here on.
+    /// Adds a tunnel of `node`, whose agent is at `agent` and which the calling thread moves; the node is online from here on.
     pub(crate) fn register(
         &self,
         node: NodeName,
@@ -97,7 +100,8 @@ impl Registry {
         let mut state = self.lock();
         state.generation += 1;
         let (generation, since, close) = (state.generation, Instant::now(), CancellationToken::new());
-        let registered = Arc::new(Registered { generation, node, tunnel, described, agent, since, close });
+        let worker = Worker::current();
+        let registered = Arc::new(Registered { generation, node, tunnel, described, agent, since, worker, close });
         let tunnels = state.nodes.entry(registered.node.clone()).or_default();
         if tunnels.len() >= TUNNELS_PER_NODE {
             // The oldest: an agent needs a few, and replaces those that it lost.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use culvert_daemon::Worker;
 use culvert_tunnel::proto::tunnel::{DialCode, Open};
 use culvert_tunnel::{DEFAULT_MAX_STREAMS, DialFailure, NodeName, OpenError, Stream, dial_reason};
 
@@ -72,6 +73,11 @@ impl Router {
     /// Where `destination` leads.
     pub(crate) fn resolve(&self, destination: &Destination) -> Result<Target, ResolveError> {
         self.directory.resolve(destination)
+    }
+
+    /// The thread on which a stream to `node` is best opened and relayed: that of the tunnel which it will take.
+    pub(crate) fn worker(&self, node: &NodeName) -> Option<Worker> {
+        self.registry.candidates(node).first().map(|registered| registered.worker.clone())
     }
 
     /// Opens stream `number` to `target`. Dropping the future cancels the dial at the agent.

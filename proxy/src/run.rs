@@ -4,9 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use culvert_daemon::{Admin, Drain, Idle, Logs, Readiness, Supervisor, raise_open_file_limit};
+use culvert_daemon::{Admin, Drain, Idle, Logs, Readiness, Supervisor, Workers, raise_open_file_limit};
 use culvert_tunnel::{ProxyTunnel, STREAM_WINDOW_RANGE};
 use prometheus_client::registry::Registry as MetricsRegistry;
+use tokio::task::JoinSet;
 
 use crate::advertise::{Advertise, Advertised};
 use crate::agents::{Agents, Parts};
@@ -49,6 +50,7 @@ pub(crate) async fn run(args: RunArgs, control_socket: &Path, logs: Logs) -> Res
     let proxy = Proxy::open(args, cluster)?;
     proxy.spawn_admin(&mut supervisor, &readiness, logs).await?;
     proxy.spawn_maintenance(&mut supervisor, &readiness);
+    proxy.spawn_cluster(&mut supervisor, &readiness);
     proxy.spawn_operators(&mut supervisor, control_socket)?;
     proxy.spawn_agents(&mut supervisor)?;
     proxy.spawn_frontends(&mut supervisor)?;
@@ -67,6 +69,7 @@ struct Proxy {
     router: Router,
     streams: Streams,
     metrics: Metrics,
+    workers: Arc<Workers>,
     /// Where it is a part of one.
     cluster: Option<Cluster>,
 }
@@ -82,7 +85,9 @@ impl Proxy {
         let registry = Registry::new(directory.clone(), metrics.clone());
         let router = Router::new(directory.clone(), registry.clone(), metrics.clone());
         let streams = Streams::new(metrics.clone());
-        Ok(Self { args, advertised, trust, tokens, directory, registry, router, streams, metrics, cluster })
+        let workers =
+            std::thread::available_parallelism().and_then(Workers::start).context("start the worker threads")?;
+        Ok(Self { args, advertised, trust, tokens, directory, registry, router, streams, metrics, workers, cluster })
     }
 
     async fn spawn_admin(&self, supervisor: &mut Supervisor, readiness: &Readiness, logs: Logs) -> Result<()> {
@@ -106,6 +111,16 @@ impl Proxy {
         supervisor.spawn("directory", kept_up);
         readiness.gate("certificates").open();
         supervisor.spawn("certificates", self.trust.clone().maintain(drain));
+    }
+
+    /// Follows what the cluster says.
+    fn spawn_cluster(&self, supervisor: &mut Supervisor, readiness: &Readiness) {
+        let Some(cluster) = self.cluster.clone() else { return };
+        let drain = supervisor.drain();
+        let registry = self.registry.clone();
+        let gone = move |node: &_| registry.close(node);
+        let nodes = cluster.follow_nodes(self.directory.clone(), readiness.gate("cluster"), gone, drain);
+        supervisor.spawn("cluster nodes", nodes);
     }
 
     fn spawn_operators(&self, supervisor: &mut Supervisor, control_socket: &Path) -> Result<()> {
@@ -136,9 +151,10 @@ impl Proxy {
             tunnel: ProxyTunnel { stream_window: self.args.stream_window, max_streams: MAX_STREAMS_PER_AGENT },
             metrics: self.metrics.clone(),
             drain: drain.clone(),
+            workers: self.workers.clone(),
         });
-        supervisor
-            .spawn("agent port", listen::serve(listener, "agents", drain, move |agent| agents.clone().serve(agent)));
+        let serve_one = move |agent, connections: &mut JoinSet<()>| agents.serve(agent, connections);
+        supervisor.spawn("agent port", listen::serve(listener, "agents", drain, serve_one));
         Ok(())
     }
 
@@ -149,16 +165,19 @@ impl Proxy {
             original_dsts: Arc::new(OriginalDsts::new(&self.args.bpffs)),
             router: self.router.clone(),
             streams: self.streams.clone(),
+            workers: self.workers.clone(),
         };
         for address in &listen.intercept_listen {
             let (listener, intercept) = (listen::bind(*address)?, intercept.clone());
-            let serve_one = move |client| intercept.clone().serve(client);
+            let serve_one = move |client, connections: &mut JoinSet<()>| intercept.serve(client, connections);
             supervisor.spawn("intercept port", listen::serve(listener, "intercept", drain.clone(), serve_one));
         }
         let connect = Connect { router: self.router.clone(), streams: self.streams.clone(), drain: drain.clone() };
         self.spawn_connect_tls(supervisor, &connect, &drain)?;
         let socket = LocalSocket::bind(&listen.connect_socket, Access::Group)?;
-        let serve_one = move |client| connect.clone().serve_unix(client);
+        let serve_one = move |client, connections: &mut JoinSet<()>| {
+            connections.spawn(connect.clone().serve_unix(client));
+        };
         supervisor.spawn("CONNECT socket", listen::serve(socket, "connect_socket", drain, serve_one));
         Ok(())
     }
@@ -171,15 +190,14 @@ impl Proxy {
         let tls = self.trust.caller_config(client_ca)?;
         let (listener, connect) = (listen::bind(*address)?, connect.clone());
         let strangers = Strangers::default();
-        let serve_one = move |(client, address)| {
-            let (connect, tls, address) = (connect.clone(), tls.clone(), canonical(address));
-            let place = strangers.place(address.ip());
-            async move {
-                match place {
-                    Some(place) => connect.serve_tls(tls, client, address, place).await,
-                    None => {
-                        tracing::warn!(client.addr = %address, "CONNECT: too many clients have not shown who they are yet")
-                    }
+        let serve_one = move |(client, address), connections: &mut JoinSet<()>| {
+            let address = canonical(address);
+            match strangers.place(address.ip()) {
+                Some(place) => {
+                    connections.spawn(connect.clone().serve_tls(tls.clone(), client, address, place));
+                }
+                None => {
+                    tracing::warn!(client.addr = %address, "CONNECT: too many clients have not shown who they are yet")
                 }
             }
         };

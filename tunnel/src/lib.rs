@@ -50,7 +50,7 @@ pub use io::{LastRead, ReadAhead, tune};
 pub use node_name::{InvalidNodeName, NodeName};
 pub use proxy_end::{DIAL_TIMEOUT, Driver, OpenError, ProxyTunnel, Stream, Tunnel};
 pub use relay::{RelayError, Transferred};
-pub use socket::{Close, Socket};
+pub use socket::{Close, Detached, Socket};
 
 /// ALPN of a tunnel: mutual TLS, then HTTP/2 with the roles turned round.
 pub const ALPN_TUNNEL: &[u8] = b"culvert-tunnel/1";

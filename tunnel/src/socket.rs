@@ -25,6 +25,28 @@ pub enum Socket {
     Unix(UnixStream),
 }
 
+/// A socket that no thread waits for, on its way to the one that will.
+#[derive(Debug)]
+pub enum Detached {
+    /// TCP.
+    Tcp(std::net::TcpStream),
+    /// A Unix stream.
+    Unix(std::os::unix::net::UnixStream),
+}
+
+impl Detached {
+    /// Has the calling task's thread wait for it from here on.
+    ///
+    /// # Errors
+    /// The thread cannot wait for more sockets.
+    pub fn attach(self) -> io::Result<Socket> {
+        Ok(match self {
+            Self::Tcp(socket) => Socket::Tcp(TcpStream::from_std(socket)?),
+            Self::Unix(socket) => Socket::Unix(UnixStream::from_std(socket)?),
+        })
+    }
+}
+
 /// What closing a socket tells its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Close {
@@ -47,6 +69,17 @@ impl From<UnixStream> for Socket {
 }
 
 impl Socket {
+    /// Takes it off the thread that waits for it.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn detach(self) -> io::Result<Detached> {
+        Ok(match self {
+            Self::Tcp(socket) => Detached::Tcp(socket.into_std()?),
+            Self::Unix(socket) => Detached::Unix(socket.into_std()?),
+        })
+    }
+
     /// Waits until there are bytes, or an end, to read.
     ///
     /// # Errors
