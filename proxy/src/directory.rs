@@ -5,6 +5,7 @@
 //! get what differs.
 
 mod addresses;
+mod cluster;
 mod destination;
 mod file;
 mod node;
@@ -24,6 +25,7 @@ use culvert_tunnel::NodeName;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use tokio::sync::broadcast;
 
+pub(crate) use cluster::ClusterPorts;
 pub(crate) use destination::{Destination, ResolveError, Target};
 pub(crate) use file::FileError;
 pub(crate) use node::{InvalidNode, never_a_nodes};
@@ -180,6 +182,11 @@ impl Directory {
     /// Removes what `token create` made of the node; the file may still describe it.
     pub(crate) fn remove(&self, node: &NodeName) -> Result<Removal, DirectoryError> {
         self.change(|sources| sources.remove(node))
+    }
+
+    /// Says which ports are steered on all edge nodes of the cluster. On disk when this returns.
+    pub(crate) fn set_ports(&self, ports: ClusterPorts) -> Result<(), DirectoryError> {
+        self.change(|sources| sources.set_ports(ports))
     }
 
     /// A snapshot, then what changes, from here on.

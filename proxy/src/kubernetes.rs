@@ -1,6 +1,7 @@
 //! The Kubernetes cluster as a source of nodes, ports, VIPs and trust. Nothing outside of this module names `kube`.
 
 mod args;
+mod nodes;
 
 use std::path::Path;
 use std::time::Duration;

@@ -123,6 +123,16 @@ impl Proxy {
         supervisor.spawn("cluster nodes", nodes);
     }
 
+    /// Follows what the cluster says.
+    fn spawn_cluster(&self, supervisor: &mut Supervisor, readiness: &Readiness) {
+        let Some(cluster) = self.cluster.clone() else { return };
+        let drain = supervisor.drain();
+        let registry = self.registry.clone();
+        let gone = move |node: &_| registry.close(node);
+        let nodes = cluster.follow_nodes(self.directory.clone(), readiness.gate("cluster"), gone, drain);
+        supervisor.spawn("cluster nodes", nodes);
+    }
+
     fn spawn_operators(&self, supervisor: &mut Supervisor, control_socket: &Path) -> Result<()> {
         let control = Control {
             directory: self.directory.clone(),

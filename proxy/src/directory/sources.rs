@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::addresses::Protected;
+use super::cluster::ClusterPorts;
 use super::file::{self, FileError};
 use super::node::NodeSpec;
 use super::view::{Given, View, Zone};
@@ -67,6 +68,7 @@ pub(super) struct Sources {
     protected: Protected,
     stored: Stored,
     file: Option<DirectoryFile>,
+    ports: ClusterPorts,
 }
 
 #[derive(Debug)]
@@ -101,7 +103,8 @@ impl Sources {
             problem: None,
         });
         let protected = Protected { ranges: config.protect.clone(), host: BTreeSet::new() };
-        let mut sources = Self { state: config.state.clone(), zone: config.zone.clone(), protected, stored, file };
+        let (state, zone) = (config.state.clone(), config.zone.clone());
+        let mut sources = Self { state, zone, protected, stored, file, ports: ClusterPorts::default() };
         sources.load_last_good();
         sources.refresh(host);
         sources.commit(sources.stored.nodes.clone(), sources.declared().clone())?;
@@ -163,6 +166,11 @@ impl Sources {
             None if made => Ok(Removal::Gone),
             None => Err(DirectoryError::UnknownNode { node: node.clone() }),
         }
+    }
+
+    pub(super) fn set_ports(&mut self, ports: ClusterPorts) -> Result<(), DirectoryError> {
+        self.ports = ports;
+        Ok(())
     }
 
     /// Takes up the file if its text has changed, and the host's addresses.
