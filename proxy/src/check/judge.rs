@@ -1,0 +1,316 @@
+//! The checks: each a judgement on the facts, in the order in which one thing rests on another. Pure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use culvert_tunnel::proto::control::{CertificateStatus, NodeStatus};
+
+use super::facts::{Asked, Daemon, Facts, Installed};
+use super::finding::{Finding, Judged, failure, ok, warning};
+use crate::clock::UnixTime;
+
+/// The first kernel with all that connect hooks need.
+const HOOKS_KERNEL: (u32, u32) = (5, 18);
+/// Certificates that end sooner were not renewed when they should have been.
+const SOON: Duration = Duration::from_secs(6 * 3600);
+/// An authority has to be replaced by people, who need time.
+const SOON_FOR_AN_AUTHORITY: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Certificates begin a few minutes before they are made.
+const SKEW_WARNING: Duration = Duration::from_secs(10);
+const SKEW_FAILURE: Duration = Duration::from_secs(120);
+/// Names in a sentence; the others are counted.
+const NAMED: usize = 5;
+
+/// The name of a check and its judgement; `None`: there is nothing to judge here.
+type Check = (&'static str, fn(&Facts) -> Option<Judged>);
+
+const CHECKS: [Check; 16] = [
+    ("kernel", kernel),
+    ("cgroup2", cgroup2),
+    ("bpffs", bpffs),
+    ("redirector", redirector),
+    ("hooks", hooks),
+    ("nftables", nftables),
+    ("route", route),
+    ("dns", dns),
+    ("proxy", proxy),
+    ("intercept", intercept),
+    ("tunnels", tunnels),
+    ("addresses", addresses),
+    ("ports", ports),
+    ("certificates", certificates),
+    ("clock", clock),
+    ("rbac", rbac),
+];
+
+/// What all checks find.
+pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
+    let finding = |(check, judge): &Check| {
+        let (verdict, found, fix) = judge(facts)?;
+        Some(Finding { check, verdict, found, fix })
+    };
+    CHECKS.iter().filter_map(finding).collect()
+}
+
+fn kernel(facts: &Facts) -> Option<Judged> {
+    let found = format!("Linux {}", facts.kernel);
+    let mut numbers = facts.kernel.split(|char: char| !char.is_ascii_digit()).map(|number| number.parse().ok());
+    let version = numbers.next().flatten().zip(numbers.next().flatten());
+    Some(match version {
+        Some(version) if version >= HOOKS_KERNEL => ok(found),
+        _ if facts.installed.as_ref().is_ok_and(|installed| !installed.has_hooks()) => ok(found),
+        Some(_) => failure(found, "connect hooks need Linux 5.18 or later: update, or --mechanism nftables on the redirector"),
+        None => warning(format!("{found}: no version that is understood"), "see that it is 5.18 or later: uname -r"),
+    })
+}
+
+fn cgroup2(facts: &Facts) -> Option<Judged> {
+    Some(match mount_point(facts, "cgroup2") {
+        Some(mounted) => ok(format!("mounted on {mounted}")),
+        None if facts.installed.as_ref().is_ok_and(|installed| !installed.has_hooks()) => return None,
+        None => failure(
+            "no cgroup2 file system is mounted",
+            "mount -t cgroup2 cgroup2 /sys/fs/cgroup, or boot with systemd.unified_cgroup_hierarchy=1",
+        ),
+    })
+}
+
+fn bpffs(facts: &Facts) -> Option<Judged> {
+    Some(match mount_point(facts, "bpf") {
+        Some(mounted) => ok(format!("mounted on {mounted}")),
+        None if facts.installed.as_ref().is_ok_and(|installed| !installed.has_hooks()) => return None,
+        None => failure(
+            "no BPF file system is mounted: the proxy cannot read what the hooks noted",
+            "mount -t bpf bpf /sys/fs/bpf; a pod needs it as a hostPath",
+        ),
+    })
+}
+
+/// Columns of proc_pid_mounts(5): device, mount point, type.
+fn mount_point<'a>(facts: &'a Facts, kind: &str) -> Option<&'a str> {
+    let columns = facts.mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    columns.filter(|columns| columns.get(2) == Some(&kind)).find_map(|columns| columns.get(1).copied())
+}
+
+fn redirector(facts: &Facts) -> Option<Judged> {
+    Some(daemon(&facts.redirector, "culvert-redirector"))
+}
+
+fn proxy(facts: &Facts) -> Option<Judged> {
+    match &facts.nodes {
+        Err(problem) => Some(failure(problem, "start culvert-proxy on this host, and run the check as root there")),
+        Ok(_) => Some(daemon(&facts.proxy, "culvert-proxy")),
+    }
+}
+
+fn daemon(daemon: &Asked<Daemon>, name: &str) -> Judged {
+    match daemon {
+        Err(problem) => failure(
+            format!("{name} does not answer: {problem}"),
+            format!("start {name} on this host; if it has another --admin-listen, give that to the check"),
+        ),
+        Ok(Daemon { missing }) if missing.is_empty() => ok(format!("{name} runs and is ready")),
+        Ok(Daemon { missing }) => {
+            failure(format!("{name} is not ready: {}", missing.join("; ")), format!("its log says more: {name}"))
+        }
+    }
+}
+
+fn hooks(facts: &Facts) -> Option<Judged> {
+    let installed = facts.installed.as_ref().ok().filter(|installed| installed.has_hooks())?;
+    let lost = installed.hooks.iter().filter(|hook| hook.link.is_none() || hook.cgroup_id == Some(0));
+    let lost: Vec<&str> = lost.map(|hook| hook.program.as_str()).collect();
+    Some(match lost.is_empty() && !installed.hooks.is_empty() {
+        true => ok(format!("{} kernel programs are attached", installed.hooks.len())),
+        false => failure(
+            format!("not attached: {}", if lost.is_empty() { "any program".to_owned() } else { lost.join(", ") }),
+            "the redirector attaches them again within 5 s; if not, its log says why, or somebody removes them: \
+             culvert-redirector status",
+        ),
+    })
+}
+
+fn nftables(facts: &Facts) -> Option<Judged> {
+    let installed = facts.installed.as_ref().ok().filter(|installed| installed.has_nftables())?;
+    Some(match (&installed.table_problem, installed.table) {
+        (Some(problem), _) => failure(problem, "install the package nftables, or --mechanism ebpf on the redirector"),
+        (None, true) => ok("table inet culvert is there"),
+        (None, false) => failure(
+            "there is no table inet culvert",
+            "the redirector makes it again within 5 s; if not, somebody flushes the rule set, as `nft flush ruleset` of a firewall",
+        ),
+    })
+}
+
+fn route(facts: &Facts) -> Option<Judged> {
+    let installed = facts.installed.as_ref().ok()?;
+    let lost = installed.ranges.iter().filter(|range| !installed.routes.contains(range));
+    let lost: Vec<String> = lost.map(ToString::to_string).collect();
+    Some(match lost.is_empty() {
+        true if installed.ranges.is_empty() => {
+            warning("no VIP range is known yet", "the redirector learns them of the proxy: is culvert-proxy ready?")
+        }
+        true => ok("every VIP range has its local route"),
+        false => failure(
+            format!("no local route to {}", lost.join(", ")),
+            "the redirector's log says why: this host may use the range itself (--vip4-range and --vip6-range of the proxy), \
+             or have no IPv6",
+        ),
+    })
+}
+
+fn dns(facts: &Facts) -> Option<Judged> {
+    let installed = facts.installed.as_ref().ok()?;
+    let problem = facts.dns.iter().find_map(|(server, asked)| Some((server, asked.as_ref().err()?)));
+    Some(match problem {
+        None if facts.dns.is_empty() => warning("the redirector answers no DNS", "leave out --dns-listen none, if names are wanted"),
+        None => ok(format!("{} is answered", installed.zone)),
+        Some((server, problem)) => failure(
+            format!("{server}: {problem}"),
+            "see --dns-listen and --dns-client of the redirector, and what else has port 53: ss -lup",
+        ),
+    })
+}
+
+/// Whether the proxy listens where the redirector steers to.
+fn intercept(facts: &Facts) -> Option<Judged> {
+    let installed = facts.installed.as_ref().ok().filter(|installed| installed.has_hooks() || installed.has_nftables())?;
+    let deaf = installed.intercept_ports.iter().filter(|port| !facts.listening.contains(port));
+    let deaf: Vec<String> = deaf.map(ToString::to_string).collect();
+    Some(match deaf.is_empty() {
+        true => ok("somebody listens on every intercept port"),
+        false => failure(
+            format!("connections are steered to port {}, where nobody listens", deaf.join(", ")),
+            "start the proxy, or make its --intercept-listen and the redirector's --intercept-port equal",
+        ),
+    })
+}
+
+fn tunnels(facts: &Facts) -> Option<Judged> {
+    let nodes = facts.nodes.as_ref().ok()?;
+    let offline: Vec<&str> = nodes.iter().filter(|node| node.tunnels == 0).map(|node| node.name.as_str()).collect();
+    let fix = |node: &str| format!("culvert-proxy explain {node}");
+    Some(match offline.first() {
+        None if nodes.is_empty() => warning(
+            "there are no nodes",
+            "culvert-proxy token create NODE; in a cluster: kubectl label node NODE culvert.dev/edge=",
+        ),
+        None => ok(format!("all {} nodes have tunnels", nodes.len())),
+        Some(node) if offline.len() == nodes.len() => failure(format!("no node has a tunnel: {}", named(&offline)), fix(node)),
+        Some(node) => {
+            warning(format!("{} of {} nodes are offline: {}", offline.len(), nodes.len(), named(&offline)), fix(node))
+        }
+    })
+}
+
+fn addresses(facts: &Facts) -> Option<Judged> {
+    let nodes = facts.nodes.as_ref().ok()?;
+    let mut reasons: Vec<&str> = nodes.iter().flat_map(|node| &node.reasons).map(String::as_str).collect();
+    reasons.retain(|reason| !reason.is_empty());
+    reasons.sort_unstable();
+    reasons.dedup();
+    Some(match reasons.is_empty() {
+        true => ok("every address of a node leads to it"),
+        // The reason says it.
+        false => warning(named(&reasons), "reach these nodes by name; kube-apiserver: --kubelet-preferred-address-types=Hostname"),
+    })
+}
+
+fn ports(facts: &Facts) -> Option<Judged> {
+    if let Some(Ok(cluster)) = &facts.cluster
+        && let Some(problem) = cluster.ports_problems.first()
+    {
+        return Some(failure(problem, "mend the ConfigMap: until then the last good ports are used"));
+    }
+    let nodes = facts.nodes.as_ref().ok()?;
+    let mut forbidden: BTreeMap<u32, Vec<&str>> = BTreeMap::new();
+    let of = |node: &'_ NodeStatus| node.forbidden_ports.clone();
+    for node in nodes {
+        for port in of(node) {
+            forbidden.entry(port).or_default().push(&node.name);
+        }
+    }
+    let in_words = |(port, nodes): (&u32, &Vec<&str>)| format!("{port} ({})", named(nodes));
+    let ports: Vec<String> = forbidden.keys().map(u32::to_string).collect();
+    Some(match ports.is_empty() {
+        true => ok("agents dial every port that is steered to them"),
+        false => warning(
+            format!("steered, but not dialled by agents: {}", forbidden.iter().map(in_words).collect::<Vec<_>>().join(", ")),
+            format!("--port {} on these agents, besides those that they have, or take the ports away", ports.join(",")),
+        ),
+    })
+}
+
+fn certificates(facts: &Facts) -> Option<Judged> {
+    let certificates = facts.certificates.as_ref().ok()?;
+    let ends = |certificate: &CertificateStatus| UnixTime::from_seconds(certificate.not_after);
+    let certificate = certificates.iter().min_by_key(|certificate| certificate.not_after)?;
+    let left = ends(certificate).since(facts.now);
+    let found = format!("that of {} ends at {}", certificate.owner, ends(certificate));
+    let own = certificates.first().map(|own| own.not_after) == Some(certificate.not_after);
+    let soon = if own { SOON } else { SOON_FOR_AN_AUTHORITY };
+    let fix = match own {
+        true => "the proxy renews what it made itself, its log says why it did not; your own: replace the files of --tls-cert",
+        false => "replace it in time, the new one trusted beside the old one: --ca-cert, or Secret culvert-ca",
+    };
+    Some(match left {
+        Duration::ZERO => failure(format!("{found}, which is over"), fix),
+        left if left < soon => warning(found, fix),
+        _ => ok(found),
+    })
+}
+
+fn clock(facts: &Facts) -> Option<Judged> {
+    let fix = "set the clock, and keep it right: timedatectl set-ntp true";
+    let begins = facts.certificates.iter().flatten().map(|certificate| UnixTime::from_seconds(certificate.not_before)).max();
+    if let Some(begins) = begins.filter(|begins| *begins > facts.now) {
+        let found = format!("it is {} here, and a certificate in use begins at {begins} only", facts.now);
+        return Some(failure(found, fix));
+    }
+    let Some(server) = facts.cluster.as_ref().and_then(|cluster| cluster.as_ref().ok()?.time) else {
+        return Some(ok(format!("it is {}; there is no other clock to compare with", facts.now)));
+    };
+    let skew = server.since(facts.now).max(facts.now.since(server));
+    let found = format!("{} s from the API server's clock", skew.as_secs());
+    Some(match skew {
+        skew if skew >= SKEW_FAILURE => failure(found, fix),
+        skew if skew >= SKEW_WARNING => warning(found, fix),
+        _ => ok(found),
+    })
+}
+
+fn rbac(facts: &Facts) -> Option<Judged> {
+    Some(match facts.cluster.as_ref()? {
+        Err(problem) => failure(
+            format!("the cluster cannot be asked: {problem}"),
+            "see that kube-apiserver is up and reached from here; --kubeconfig, or the pod's service account",
+        ),
+        Ok(cluster) if cluster.lacking.is_empty() => ok("the API server allows all that the proxy asks for"),
+        Ok(cluster) => failure(
+            format!("not allowed: {}", cluster.lacking.join("; ")),
+            "kubectl apply -k deploy/...: its roles give these rights to the service account culvert-proxy",
+        ),
+    })
+}
+
+/// The first few, and how many more.
+fn named(names: &[&str]) -> String {
+    let shown = names.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(NAMED) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+impl Installed {
+    fn has_hooks(&self) -> bool {
+        matches!(self.mechanism.as_str(), "both" | "ebpf")
+    }
+
+    fn has_nftables(&self) -> bool {
+        matches!(self.mechanism.as_str(), "both" | "nftables")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,189 @@
+use std::collections::BTreeSet;
+
+use super::super::facts::Hook;
+use super::super::finding::Verdict;
+use super::*;
+use crate::kubernetes::ClusterFacts;
+
+const NOW: u64 = 1_700_000_000;
+const DAY: u64 = 24 * 3600;
+
+/// A host on which all is well.
+fn good() -> Facts {
+    let hook = |program: &str| Hook { program: program.into(), link: Some(1), cgroup_id: Some(1) };
+    let certificate =
+        |owner: &str, days| CertificateStatus { owner: owner.into(), not_before: NOW - 60, not_after: NOW + days * DAY };
+    Facts {
+        kernel: "6.1.0-18-amd64".into(),
+        mounts: "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\nbpf /sys/fs/bpf bpf rw 0 0\n".into(),
+        listening: BTreeSet::from([7400, 7410, 7413]),
+        redirector: Ok(Daemon { missing: Vec::new() }),
+        installed: Ok(Installed {
+            mechanism: "both".into(),
+            hooks: vec![hook("cv_connect4"), hook("cv_sockops")],
+            table: true,
+            table_problem: None,
+            ranges: vec!["198.18.0.0/15".parse().unwrap()],
+            routes: vec!["198.18.0.0/15".parse().unwrap()],
+            intercept_ports: vec![7410, 7413],
+            dns: vec!["10.0.0.1:53".parse().unwrap()],
+            zone: "edge.internal".into(),
+        }),
+        dns: vec![("10.0.0.1:53".parse().unwrap(), Ok(()))],
+        proxy: Ok(Daemon { missing: Vec::new() }),
+        nodes: Ok(vec![node("edge-1", 2), node("edge-2", 2)]),
+        certificates: Ok(vec![certificate("this proxy", 20), certificate("an authority of agents", 3000)]),
+        now: UnixTime::from_seconds(NOW),
+        cluster: Some(Ok(ClusterFacts {
+            lacking: Vec::new(),
+            time: Some(UnixTime::from_seconds(NOW + 1)),
+            ports_problems: Vec::new(),
+        })),
+    }
+}
+
+fn node(name: &str, tunnels: u32) -> NodeStatus {
+    NodeStatus { name: name.into(), tunnels, ..NodeStatus::default() }
+}
+
+fn change<T>(part: &mut Asked<T>, edit: impl FnOnce(&mut T)) {
+    edit(part.as_mut().unwrap());
+}
+
+/// The one check that is not content with the facts.
+fn only(edit: impl FnOnce(&mut Facts)) -> Finding {
+    let mut facts = good();
+    edit(&mut facts);
+    let mut findings = findings(&facts);
+    findings.retain(|finding| finding.verdict != Verdict::Ok);
+    assert_eq!(findings.len(), 1, "{findings:#?}");
+    findings.remove(0)
+}
+
+#[test]
+fn a_good_host_has_no_findings_and_every_check_has_its_say() {
+    let findings = findings(&good());
+    assert_eq!(findings.len(), CHECKS.len());
+    for finding in findings {
+        assert_eq!((finding.verdict, finding.fix.as_str()), (Verdict::Ok, ""), "{finding:?}");
+    }
+}
+
+#[test]
+fn each_fault_is_found_by_its_own_check_with_what_and_the_fix() {
+    type Fault = (&'static str, Verdict, &'static str, &'static str, fn(&mut Facts));
+    let faults: [Fault; 21] = [
+        ("kernel", Verdict::Failure, "5.15", "5.18", |facts| facts.kernel = "5.15.0".into()),
+        ("kernel", Verdict::Warning, "no version", "uname", |facts| facts.kernel = "strange".into()),
+        ("cgroup2", Verdict::Failure, "no cgroup2", "mount -t cgroup2", |facts| {
+            facts.mounts = "bpf /sys/fs/bpf bpf rw 0 0".into();
+        }),
+        ("bpffs", Verdict::Failure, "no BPF file system", "mount -t bpf", |facts| {
+            facts.mounts = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0".into();
+        }),
+        ("redirector", Verdict::Failure, "directory: connect", "log", |facts| {
+            change(&mut facts.redirector, |daemon| daemon.missing.push("directory: connect".into()));
+        }),
+        ("hooks", Verdict::Failure, "cv_sockops", "status", |facts| {
+            change(&mut facts.installed, |installed| installed.hooks[1].link = None);
+        }),
+        ("hooks", Verdict::Failure, "cv_connect4", "status", |facts| {
+            change(&mut facts.installed, |installed| installed.hooks[0].cgroup_id = Some(0));
+        }),
+        ("nftables", Verdict::Failure, "no table inet culvert", "flush", |facts| {
+            change(&mut facts.installed, |installed| installed.table = false);
+        }),
+        ("route", Verdict::Failure, "198.18.0.0/15", "--vip4-range", |facts| {
+            change(&mut facts.installed, |installed| installed.routes.clear());
+        }),
+        ("dns", Verdict::Failure, "10.0.0.1:53: no answer", "--dns-listen", |facts| {
+            facts.dns[0].1 = Err("no answer".into());
+        }),
+        ("intercept", Verdict::Failure, "7413", "--intercept-listen", |facts| {
+            facts.listening.remove(&7413);
+        }),
+        ("tunnels", Verdict::Warning, "1 of 2 nodes are offline: edge-2", "explain edge-2", |facts| {
+            change(&mut facts.nodes, |nodes| nodes[1].tunnels = 0);
+        }),
+        ("tunnels", Verdict::Failure, "no node has a tunnel", "explain edge-1", |facts| {
+            change(&mut facts.nodes, |nodes| nodes.iter_mut().for_each(|node| node.tunnels = 0));
+        }),
+        ("tunnels", Verdict::Warning, "no nodes", "culvert.dev/edge", |facts| facts.nodes = Ok(Vec::new())),
+        ("addresses", Verdict::Warning, "edge-1 and edge-2", "by name", |facts| {
+            change(&mut facts.nodes, |nodes| nodes[0].reasons.push("shared by edge-1 and edge-2".into()));
+        }),
+        ("ports", Verdict::Warning, "8080 (edge-2)", "--port 8080", |facts| {
+            change(&mut facts.nodes, |nodes| nodes[1].forbidden_ports.push(8080));
+        }),
+        ("certificates", Verdict::Failure, "over", "--tls-cert", |facts| {
+            change(&mut facts.certificates, |certificates| certificates[0].not_after = NOW - 1);
+        }),
+        ("certificates", Verdict::Warning, "authority", "culvert-ca", |facts| {
+            change(&mut facts.certificates, |certificates| certificates[1].not_after = NOW + 10 * DAY);
+        }),
+        ("clock", Verdict::Failure, "begins at", "ntp", |facts| {
+            change(&mut facts.certificates, |certificates| certificates[0].not_before = NOW + 1);
+        }),
+        ("clock", Verdict::Failure, "600 s", "ntp", |facts| facts.now = UnixTime::from_seconds(NOW + 601)),
+        ("rbac", Verdict::Failure, "patch events", "kubectl apply", |facts| {
+            change(facts.cluster.as_mut().unwrap(), |cluster| cluster.lacking.push("patch events in default".into()));
+        }),
+    ];
+    for (check, verdict, found, fix, edit) in faults {
+        let finding = only(edit);
+        assert_eq!((finding.check, finding.verdict), (check, verdict), "{finding:?}");
+        assert!(finding.found.contains(found) && finding.fix.contains(fix), "{finding:?}");
+    }
+}
+
+#[test]
+fn what_a_stopped_program_would_have_said_is_not_guessed() {
+    let stopped = |edit: fn(&mut Facts)| {
+        let mut facts = good();
+        edit(&mut facts);
+        let bad = findings(&facts).into_iter().filter(|finding| finding.verdict != Verdict::Ok);
+        bad.map(|finding| finding.check).collect::<Vec<_>>()
+    };
+    let without_redirector = stopped(|facts| {
+        facts.redirector = Err("connection refused".into());
+        facts.installed = Err("connection refused".into());
+        facts.dns.clear();
+    });
+    assert_eq!(without_redirector, ["redirector"]);
+    let without_proxy = stopped(|facts| {
+        facts.proxy = Err("connection refused".into());
+        facts.nodes = Err("no answer on the control socket".into());
+        facts.certificates = Err("the proxy does not answer".into());
+        facts.listening.clear();
+    });
+    assert_eq!(without_proxy, ["proxy", "intercept"]);
+    assert_eq!(stopped(|facts| facts.cluster = Some(Err("connection refused".into()))), ["rbac"]);
+}
+
+#[test]
+fn nftables_alone_needs_neither_hooks_nor_their_file_systems() {
+    let mut facts = good();
+    facts.kernel = "4.19.0".into();
+    facts.mounts = String::new();
+    change(&mut facts.installed, |installed| {
+        installed.mechanism = "nftables".into();
+        installed.hooks.iter_mut().for_each(|hook| hook.link = None);
+    });
+    assert!(findings(&facts).iter().all(|finding| finding.verdict == Verdict::Ok), "{:#?}", findings(&facts));
+}
+
+#[test]
+fn a_broken_config_map_of_ports_is_named() {
+    let finding = only(|facts| {
+        change(facts.cluster.as_mut().unwrap(), |cluster| cluster.ports_problems.push("ports: \"x\" is no port".into()));
+    });
+    assert_eq!((finding.check, finding.verdict), ("ports", Verdict::Failure));
+    assert!(finding.found.contains("\"x\" is no port"));
+}
+
+#[test]
+fn long_lists_are_cut() {
+    let names: Vec<String> = (0..1000).map(|number| format!("edge-{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    assert_eq!(named(&names), "edge-0, edge-1, edge-2, edge-3, edge-4 and 995 more");
+}

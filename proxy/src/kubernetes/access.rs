@@ -1,0 +1,176 @@
+//! What `culvert-proxy check` asks of the cluster: the proxy's rights, the API server's clock, and the ConfigMaps of ports.
+
+use http::header::DATE;
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use k8s_openapi::jiff::fmt::rfc2822::DateTimeParser;
+use kube::api::PostParams;
+use kube::client::Body;
+use kube::{Api, Client};
+
+use super::Cluster;
+use super::request::{RequestError, ask};
+use crate::clock::UnixTime;
+
+/// What the cluster says to a check.
+#[derive(Clone, Debug)]
+pub(crate) struct ClusterFacts {
+    /// Rights that the proxy lacks, in words.
+    pub(crate) lacking: Vec<String>,
+    /// The time by the API server's clock.
+    pub(crate) time: Option<UnixTime>,
+    /// What is wrong with the ConfigMaps of ports.
+    pub(crate) ports_problems: Vec<String>,
+}
+
+/// Where a right holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum In {
+    Cluster,
+    Own,
+    Namespace(&'static str),
+}
+
+/// Verbs on a resource, of an API group, of one name or of all.
+struct Right {
+    namespace: In,
+    group: &'static str,
+    resource: &'static str,
+    name: &'static str,
+    verbs: &'static [&'static str],
+}
+
+const fn right(
+    namespace: In,
+    group: &'static str,
+    resource: &'static str,
+    name: &'static str,
+    verbs: &'static [&'static str],
+) -> Right {
+    Right { namespace, group, resource, name, verbs }
+}
+
+/// What every proxy of a cluster needs, as the manifests give it.
+const RIGHTS: [Right; 12] = [
+    right(In::Cluster, "", "nodes", "", &["list", "watch"]),
+    right(In::Cluster, "authentication.k8s.io", "tokenreviews", "", &["create"]),
+    right(In::Own, "", "pods", "", &["get"]),
+    right(In::Own, "", "configmaps", "culvert-ports", &["get", "list", "watch"]),
+    right(In::Own, "", "configmaps", "culvert-vips", &["get", "list", "watch", "update"]),
+    right(In::Own, "", "configmaps", "culvert-agent", &["get", "list", "watch", "update"]),
+    right(In::Own, "", "secrets", "culvert-ca", &["get", "list", "watch"]),
+    right(In::Own, "", "configmaps", "", &["create"]),
+    right(In::Own, "", "secrets", "", &["create"]),
+    right(In::Own, "events.k8s.io", "events", "", &["create", "patch"]),
+    right(In::Namespace("default"), "events.k8s.io", "events", "", &["create", "patch"]),
+    right(In::Namespace("kube-system"), "", "configmaps", "yurt-tunnel-server-cfg", &["get", "list", "watch"]),
+];
+
+impl Cluster {
+    /// Asks all of it.
+    pub(crate) async fn facts(&self) -> Result<ClusterFacts, RequestError> {
+        // First: it says best what is wrong with an API server that cannot be asked.
+        let time = ask(server_time(&self.client)).await?;
+        let mut lacking = Vec::new();
+        for attributes in self.needed() {
+            if !self.may(&attributes).await? {
+                lacking.push(in_words(&attributes));
+            }
+        }
+        let ports_problems = ask(self.ports_problems()).await.unwrap_or_default();
+        Ok(ClusterFacts { lacking, time, ports_problems })
+    }
+
+    fn needed(&self) -> Vec<ResourceAttributes> {
+        let attributes = |namespace: &str, group: &str, resource: &str, name: &str, verb: &str| {
+            let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+            ResourceAttributes {
+                namespace: given(namespace),
+                group: given(group),
+                resource: given(resource),
+                name: given(name),
+                verb: given(verb),
+                ..ResourceAttributes::default()
+            }
+        };
+        let mut needed = Vec::new();
+        for Right { namespace, group, resource, name, verbs } in RIGHTS {
+            let namespace = match namespace {
+                In::Cluster => "",
+                In::Own => self.namespace.as_str(),
+                In::Namespace(namespace) => namespace,
+            };
+            needed.extend(verbs.iter().map(|verb| attributes(namespace, group, resource, name, verb)));
+        }
+        if let Some(service) = &self.args.agent_service {
+            let verbs = ["get", "list", "watch"];
+            needed.extend(verbs.map(|verb| attributes(&self.namespace, "", "services", service, verb)));
+        }
+        if let Some(place) = &self.args.hosts_configmap {
+            let (namespace, name) = (&place.config_map.namespace, &place.config_map.name);
+            let verbs = ["get", "list", "watch", "update"];
+            needed.extend(verbs.map(|verb| attributes(namespace, "", "configmaps", name, verb)));
+        }
+        needed
+    }
+
+    async fn may(&self, attributes: &ResourceAttributes) -> Result<bool, RequestError> {
+        let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes.clone()), ..Default::default() };
+        let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
+        let reviews: Api<SelfSubjectAccessReview> = Api::all(self.client.clone());
+        let answer = ask(reviews.create(&PostParams::default(), &review)).await?;
+        Ok(answer.status.is_some_and(|status| status.allowed))
+    }
+}
+
+/// `update configmaps/culvert-vips in culvert-system`.
+fn in_words(attributes: &ResourceAttributes) -> String {
+    let text = |part: &Option<String>| part.clone().unwrap_or_default();
+    let mut words = format!("{} {}", text(&attributes.verb), text(&attributes.resource));
+    if let Some(group) = &attributes.group {
+        words.push_str(&format!(".{group}"));
+    }
+    if let Some(name) = &attributes.name {
+        words.push_str(&format!("/{name}"));
+    }
+    if let Some(namespace) = &attributes.namespace {
+        words.push_str(&format!(" in {namespace}"));
+    }
+    words
+}
+
+/// By the header of any answer.
+async fn server_time(client: &Client) -> Result<Option<UnixTime>, kube::Error> {
+    let request = http::Request::get("/version").body(Body::empty()).map_err(kube::Error::HttpError)?;
+    let answer = client.send(request).await?;
+    let date = answer.headers().get(DATE).and_then(|date| date.to_str().ok());
+    Ok(date.and_then(http_date))
+}
+
+/// RFC 9110, section 5.6.7: `Sun, 06 Nov 1994 08:49:37 GMT`.
+fn http_date(text: &str) -> Option<UnixTime> {
+    let date = DateTimeParser::new().parse_timestamp(text).ok()?;
+    date.as_second().try_into().ok().map(UnixTime::from_seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_api_servers_clock_is_read() {
+        assert_eq!(http_date("Sun, 06 Nov 1994 08:49:37 GMT"), Some(UnixTime::from_seconds(784_111_777)));
+        assert_eq!(http_date("yesterday"), None);
+    }
+
+    #[test]
+    fn a_right_reads_as_in_a_role() {
+        let attributes = ResourceAttributes {
+            namespace: Some("default".into()),
+            group: Some("events.k8s.io".into()),
+            resource: Some("events".into()),
+            verb: Some("patch".into()),
+            ..ResourceAttributes::default()
+        };
+        assert_eq!(in_words(&attributes), "patch events.events.k8s.io in default");
+    }
+}

@@ -1,0 +1,64 @@
+//! Follows one ConfigMap by its name.
+
+use futures_util::{Stream, StreamExt};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use kube::runtime::{WatchStreamExt, watcher};
+
+use super::Cluster;
+
+/// A ConfigMap by namespace and name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ConfigMapName {
+    pub(super) namespace: String,
+    pub(super) name: String,
+}
+
+impl std::fmt::Display for ConfigMapName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl Cluster {
+    pub(super) fn config_maps(&self, namespace: &str) -> Api<ConfigMap> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    /// The ConfigMap now and whenever it changes; `None`: there is none. Never ends: while the API server does not answer there is
+    /// nothing new, and one line in the log.
+    pub(super) fn follow(&self, which: ConfigMapName) -> impl Stream<Item = Option<ConfigMap>> + Send + use<> {
+        let mut trouble = Trouble::None;
+        let found = watcher::watch_object(self.config_maps(&which.namespace), &which.name).default_backoff();
+        found.filter_map(move |found| {
+            let news = match found {
+                Ok(found) => {
+                    trouble = Trouble::None;
+                    Some(found)
+                }
+                Err(error) => {
+                    trouble.log(&which, &error);
+                    None
+                }
+            };
+            std::future::ready(news)
+        })
+    }
+}
+
+/// Whether it is known already that the ConfigMap cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trouble {
+    None,
+    Logged,
+}
+
+impl Trouble {
+    fn log(&mut self, which: &ConfigMapName, error: &watcher::Error) {
+        if *self == Self::None {
+            let reason = crate::streams::chain(error);
+            tracing::warn!(config_map = %which, reason, "ConfigMap not readable, keeping what it last said");
+        }
+        *self = Self::Logged;
+    }
+}

@@ -1,0 +1,189 @@
+//! Events: what operators see with `kubectl describe node` of a node that is offline or shares its address, and with `kubectl
+//! describe configmap` of ports that are none.
+//!
+//! Every proxy reports. What they report of one occurrence has one name, so that it is one Event however many there are: the first
+//! makes it, others find it made. Nothing waits for an Event, and nothing fails for want of one.
+
+mod attention;
+mod occurrence;
+mod queue;
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use culvert_daemon::Drain;
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::jiff::Timestamp;
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio::time::MissedTickBehavior;
+
+use super::Cluster;
+use crate::directory::Directory;
+use attention::Attention;
+pub(crate) use occurrence::Occurrence;
+use occurrence::continued;
+use queue::Queue;
+
+/// How often it is looked what is due.
+const TICK: Duration = Duration::from_secs(1);
+/// Events that are written in a tick: a proxy that loses all its tunnels at once is no load for the API server.
+const PER_TICK: usize = 5;
+/// How long one may take.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+/// After the API server has not answered.
+const PAUSE: Duration = Duration::from_secs(30);
+/// Occurrences of other tasks that wait for this one.
+const BACKLOG: usize = 16;
+/// What the API server takes of a reporting instance.
+const MAX_INSTANCE_CHARS: usize = 128;
+
+/// Where other tasks tell what happened. Clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct Events(mpsc::Sender<Occurrence>);
+
+/// What they told.
+pub(crate) type Told = mpsc::Receiver<Occurrence>;
+
+/// What came of writing an Event.
+enum Written {
+    /// It is there, or never will be.
+    Done,
+    /// The API server did not answer.
+    Later,
+}
+
+impl Events {
+    /// The two ends.
+    pub(crate) fn channel() -> (Self, Told) {
+        let (told_tx, told) = mpsc::channel(BACKLOG);
+        (Self(told_tx), told)
+    }
+
+    /// Without waiting: what does not fit is in the log only.
+    pub(super) fn report(&self, occurrence: Occurrence) {
+        if let Err(error) = self.0.try_send(occurrence) {
+            tracing::debug!(%error, "Event dropped");
+        }
+    }
+}
+
+impl Cluster {
+    /// Writes Events of what the directory says and of what is told, until the drain begins.
+    pub(crate) async fn write_events(self, directory: Directory, mut told: Told, drain: Drain) -> Result<()> {
+        let mut writer = Writer { cluster: self, instance: instance(), silent: Silence::Broken };
+        let (mut watcher, mut attention, mut queue) = (directory.watch(), Attention::default(), Queue::default());
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut next_write = Instant::now();
+        loop {
+            tokio::select! {
+                event = watcher.next() => queue.extend(attention.see(&event, Instant::now())),
+                Some(occurrence) = told.recv() => queue.extend([occurrence]),
+                _ = ticks.tick() => {
+                    queue.extend(attention.due(Instant::now()));
+                    if Instant::now() >= next_write {
+                        next_write = writer.write_some(&mut queue, &drain).await;
+                    }
+                }
+                () = drain.begun() => return Ok(()),
+            }
+        }
+    }
+}
+
+/// Whether it was logged that Events cannot be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Silence {
+    Broken,
+    Logged,
+}
+
+struct Writer {
+    cluster: Cluster,
+    instance: String,
+    silent: Silence,
+}
+
+impl Writer {
+    /// Writes the next few; returns when to come again.
+    async fn write_some(&mut self, queue: &mut Queue, drain: &Drain) -> Instant {
+        for _ in 0..PER_TICK {
+            let Some(occurrence) = queue.pop() else { break };
+            let written = tokio::select! {
+                written = self.write(&occurrence) => written,
+                () = drain.begun() => break,
+            };
+            if matches!(written, Written::Later) {
+                queue.put_back(occurrence);
+                return Instant::now() + PAUSE;
+            }
+        }
+        Instant::now()
+    }
+
+    async fn write(&mut self, occurrence: &Occurrence) -> Written {
+        let written = tokio::time::timeout(WRITE_TIMEOUT, self.try_write(occurrence)).await;
+        let (reason, outcome) = match written {
+            Ok(Ok(())) => {
+                self.silent = Silence::Broken;
+                return Written::Done;
+            }
+            // Forbidden, or refused as it is: the next attempt would go the same way.
+            Ok(Err(error @ kube::Error::Api(_))) if !is_passing(&error) => {
+                (crate::streams::chain(&error), Written::Done)
+            }
+            Ok(Err(error)) => (crate::streams::chain(&error), Written::Later),
+            Err(_) => ("the API server did not answer in time".to_owned(), Written::Later),
+        };
+        if self.silent == Silence::Broken {
+            tracing::warn!(reason, "Events not written; nothing else suffers");
+            self.silent = Silence::Logged;
+        }
+        outcome
+    }
+
+    async fn try_write(&self, occurrence: &Occurrence) -> Result<(), kube::Error> {
+        let events: Api<Event> = Api::namespaced(self.cluster.client.clone(), occurrence.namespace());
+        let event = occurrence.event(&self.instance, Timestamp::now());
+        match events.create(&PostParams::default(), &event).await {
+            Ok(_) => return Ok(()),
+            Err(kube::Error::Api(status)) if status.is_already_exists() => {}
+            Err(error) => return Err(error),
+        }
+        let name = event.metadata.name.unwrap_or_default();
+        let patch = async |patch| events.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        // An empty patch changes nothing and answers with what is there: no further right is needed to read it.
+        let continued = match patch(json!({})).await {
+            Ok(there) => continued(&there, Timestamp::now()).map(|series| (there.metadata.resource_version, series)),
+            Err(error) => return unless_overtaken(error),
+        };
+        let Some((version, series)) = continued else { return Ok(()) };
+        let counted = patch(json!({"metadata": {"resourceVersion": version}, "series": series})).await;
+        counted.map(drop).or_else(unless_overtaken)
+    }
+}
+
+/// Another proxy was faster and told the same, or the Event has come to its end just now.
+fn unless_overtaken(error: kube::Error) -> Result<(), kube::Error> {
+    match error {
+        kube::Error::Api(status) if status.is_conflict() || status.is_not_found() => Ok(()),
+        error => Err(error),
+    }
+}
+
+/// Whether the API server may answer otherwise in a while.
+fn is_passing(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 429 || status.code >= 500)
+}
+
+/// The host, which is the node for a pod of the host's network.
+fn instance() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match name.trim() {
+        "" => "culvert-proxy".to_owned(),
+        name => name.chars().take(MAX_INSTANCE_CHARS).collect(),
+    }
+}

@@ -1,0 +1,179 @@
+//! What of the directory deserves an Event: what lasts for a while, so that an agent that reconnects or a node that moves makes
+//! none. Pure.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use culvert_tunnel::NodeName;
+
+use super::occurrence::Occurrence;
+use crate::directory::{Event, NodeView, Routing, Source};
+
+/// A dead tunnel is noticed within 18 s of silence, an agent tries again every 2 s for a minute: what is longer is no hiccup.
+pub(super) const GRACE: Duration = Duration::from_secs(30);
+
+/// What is wrong with which node, and since when.
+#[derive(Debug, Default)]
+pub(super) struct Attention {
+    nodes: BTreeMap<NodeName, BTreeMap<Condition, Standing>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Condition {
+    Offline,
+    Claimed(IpAddr),
+}
+
+#[derive(Debug)]
+struct Standing {
+    since: Instant,
+    /// Of whom the address is, in words; empty for a node that is offline.
+    owners: String,
+    told: Told,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    Not,
+    Once,
+}
+
+impl Attention {
+    /// Takes note of what the directory says now; returns what has to be told at once.
+    pub(super) fn see(&mut self, event: &Event, now: Instant) -> Vec<Occurrence> {
+        match event {
+            Event::Snapshot { nodes, .. } => {
+                let there: BTreeMap<&NodeName, &NodeView> = nodes.iter().map(|node| (&node.name, node)).collect();
+                self.nodes.retain(|name, _| there.contains_key(name));
+                nodes.iter().filter_map(|node| self.node(node, now)).collect()
+            }
+            Event::Change(change) => {
+                change.removed.iter().for_each(|name| drop(self.nodes.remove(name)));
+                change.changed.iter().filter_map(|node| self.node(node, now)).collect()
+            }
+        }
+    }
+
+    /// What has lasted for the grace period by now and was not told.
+    pub(super) fn due(&mut self, now: Instant) -> Vec<Occurrence> {
+        let mut due = Vec::new();
+        for (name, standings) in &mut self.nodes {
+            for (condition, standing) in standings {
+                if standing.told == Told::Once || now.duration_since(standing.since) < GRACE {
+                    continue;
+                }
+                standing.told = Told::Once;
+                due.push(match condition {
+                    Condition::Offline => Occurrence::offline(name),
+                    Condition::Claimed(_) => Occurrence::claimed_twice(name, &standing.owners),
+                });
+            }
+        }
+        due
+    }
+
+    /// A node that was said to be offline and is not is told at once. One that the cluster does not know has no Events.
+    fn node(&mut self, node: &NodeView, now: Instant) -> Option<Occurrence> {
+        if node.source != Source::Cluster {
+            return None;
+        }
+        let shared = node.addresses.iter().filter(|address| address.routing == Routing::Shared);
+        let mut wrong: BTreeMap<Condition, &str> =
+            shared.map(|address| (Condition::Claimed(address.ip), address.reason.as_str())).collect();
+        if !node.online {
+            wrong.insert(Condition::Offline, "");
+        }
+        let standings = self.nodes.entry(node.name.clone()).or_default();
+        let was_offline = standings.get(&Condition::Offline).is_some_and(|standing| standing.told == Told::Once);
+        standings.retain(|condition, _| wrong.contains_key(condition));
+        for (condition, owners) in wrong {
+            let new = || Standing { since: now, owners: String::new(), told: Told::Not };
+            owners.clone_into(&mut standings.entry(condition).or_insert_with(new).owners);
+        }
+        (was_offline && node.online).then(|| Occurrence::online(&node.name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::occurrence::Reason;
+    use super::*;
+    use crate::directory::{AddressView, Change};
+
+    fn node(name: &str, online: bool, shared_with: &str) -> NodeView {
+        let routing = if shared_with.is_empty() { Routing::Routed } else { Routing::Shared };
+        let reason = if shared_with.is_empty() { String::new() } else { format!("of {name} and {shared_with}") };
+        NodeView {
+            name: name.parse().unwrap(),
+            addresses: vec![AddressView { ip: "192.168.1.10".parse().unwrap(), routing, reason }],
+            vip4: "198.18.0.1".parse().unwrap(),
+            vip6: "fd00::1".parse().unwrap(),
+            ports: vec![9100],
+            online,
+            source: Source::Cluster,
+            zone: None,
+        }
+    }
+
+    fn changed(nodes: &[NodeView]) -> Event {
+        Event::Change(Arc::new(Change { revision: 1, changed: nodes.to_vec(), removed: Vec::new(), clouds: None }))
+    }
+
+    fn reasons(occurrences: &[Occurrence]) -> Vec<Reason> {
+        occurrences.iter().map(|occurrence| occurrence.reason).collect()
+    }
+
+    #[test]
+    fn a_node_that_stays_away_is_told_once_and_its_return_at_once() {
+        let (mut attention, start) = (Attention::default(), Instant::now());
+        assert_eq!(attention.see(&changed(&[node("edge-1", false, "")]), start), []);
+        assert_eq!(attention.due(start + GRACE - Duration::from_secs(1)), []);
+        assert_eq!(reasons(&attention.due(start + GRACE)), [Reason::EdgeOffline]);
+        assert_eq!(attention.due(start + GRACE * 2), []);
+        let back = attention.see(&changed(&[node("edge-1", true, "")]), start + GRACE * 3);
+        assert_eq!(reasons(&back), [Reason::EdgeOnline]);
+        assert_eq!(attention.see(&changed(&[node("edge-1", true, "")]), start + GRACE * 3), []);
+    }
+
+    #[test]
+    fn a_reconnect_is_not_told() {
+        let (mut attention, start) = (Attention::default(), Instant::now());
+        for cycle in 0..10 {
+            let now = start + GRACE / 2 * cycle;
+            assert_eq!(attention.see(&changed(&[node("edge-1", cycle % 2 == 0, "")]), now), []);
+            assert_eq!(attention.due(now), []);
+        }
+    }
+
+    #[test]
+    fn an_address_of_two_is_told_for_both_once_however_its_owners_change() {
+        let (mut attention, start) = (Attention::default(), Instant::now());
+        attention.see(&changed(&[node("edge-2", true, "edge-3"), node("edge-3", true, "edge-2")]), start);
+        let due = attention.due(start + GRACE);
+        assert_eq!(reasons(&due), [Reason::AddressClaimedTwice; 2]);
+        assert_eq!(due[0].note, "of edge-2 and edge-3");
+        attention.see(&changed(&[node("edge-2", true, "edge-3 and edge-4")]), start + GRACE);
+        assert_eq!(attention.due(start + GRACE * 3), []);
+        attention.see(&changed(&[node("edge-2", true, "")]), start + GRACE * 4);
+        attention.see(&changed(&[node("edge-2", true, "edge-5")]), start + GRACE * 5);
+        assert_eq!(attention.due(start + GRACE * 6).len(), 1, "it was well in between");
+    }
+
+    #[test]
+    fn what_is_gone_is_forgotten() {
+        let (mut attention, start) = (Attention::default(), Instant::now());
+        attention.see(&changed(&[node("edge-1", false, ""), node("edge-2", false, "")]), start);
+        let removed = Change { revision: 2, changed: Vec::new(), removed: vec!["edge-1".parse().unwrap()], clouds: None };
+        attention.see(&Event::Change(Arc::new(removed)), start);
+        let ranges = crate::directory::VipRanges::checked(
+            "198.18.0.0/15".parse().unwrap(),
+            "fd00::/64".parse().unwrap(),
+            &[],
+        );
+        attention.see(&Event::Snapshot { revision: 3, ranges: ranges.unwrap(), nodes: Vec::new(), clouds: Default::default() }, start);
+        assert_eq!(attention.due(start + GRACE), []);
+    }
+}

@@ -1,0 +1,212 @@
+//! Keeps a ConfigMap in the format of a hosts file for the CoreDNS of other tunnels' set-ups: edge nodes by VIP, cloud nodes by
+//! their own address.
+//!
+//! Every proxy does; they would all write the same. Each waits a moment of its own before it writes, and then finds most times
+//! that another one has written. A write names the version that it changes, so that nobody's is lost.
+
+mod lines;
+mod place;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use culvert_daemon::Drain;
+use culvert_tunnel::NodeName;
+use futures_util::StreamExt;
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::PostParams;
+
+use super::Cluster;
+use super::request::{RequestError, ask};
+use crate::directory::{Directory, Freshness, Source};
+use lines::{Merged, merged};
+pub(crate) use place::HostsPlace;
+
+/// What changes together is written together, by one proxy of many: each waits between one of these and two.
+const DEBOUNCE: Duration = Duration::from_secs(1);
+/// After a write that failed, and while the directory is not confirmed by the cluster.
+const PAUSE: Duration = Duration::from_secs(15);
+/// What the API server takes of all of a ConfigMap's values together.
+const MAX_BYTES: usize = 1 << 20;
+
+impl Cluster {
+    /// Keeps the ConfigMap up to date, if one is wanted, until the drain begins. What it then says stays.
+    pub(crate) async fn write_hosts(self, directory: Directory, drain: Drain) -> Result<()> {
+        let Some(place) = self.args.hosts_configmap.clone() else {
+            drain.begun().await;
+            return Ok(());
+        };
+        let mut found = std::pin::pin!(self.follow(place.config_map.clone()));
+        let mut watcher = directory.watch();
+        let mut hosts = Hosts { cluster: self.clone(), place, there: None, trouble: None, left_out: 0 };
+        let mut due: Option<Instant> = None;
+        loop {
+            tokio::select! {
+                found = found.next() => {
+                    let Some(found) = found else { bail!("the watch of the ConfigMap of hosts has ended") };
+                    hosts.there = Some(found);
+                    due.get_or_insert_with(in_a_moment);
+                }
+                _ = watcher.next() => drop(due.get_or_insert_with(in_a_moment)),
+                () = at(due) => due = hosts.bring_up_to_date(&directory).await,
+                () = drain.begun() => return Ok(()),
+            }
+        }
+    }
+}
+
+fn in_a_moment() -> Instant {
+    Instant::now() + DEBOUNCE + DEBOUNCE.mul_f64(rand::random::<f64>())
+}
+
+async fn at(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+struct Hosts {
+    cluster: Cluster,
+    place: HostsPlace,
+    /// As last seen; `None`: not seen yet.
+    there: Option<Option<ConfigMap>>,
+    /// As last logged.
+    trouble: Option<String>,
+    left_out: usize,
+}
+
+impl Hosts {
+    /// Writes what differs. Returns when to look again, if not only after a change.
+    async fn bring_up_to_date(&mut self, directory: &Directory) -> Option<Instant> {
+        // Until the cluster has said which nodes there are, those of whom nothing is known are not gone.
+        if directory.freshness() != Some(Freshness::Live) {
+            return Some(Instant::now() + PAUSE);
+        }
+        let there = self.there.as_ref()?;
+        let nodes = addresses(directory);
+        let (wanted, left_out) = wanted(there.as_ref(), &nodes, &self.place);
+        self.tell_left_out(left_out);
+        let written = match wanted {
+            None => return None,
+            Some(wanted) => self.write(&wanted).await,
+        };
+        match written {
+            Ok(written) => {
+                let config_map = &self.place.config_map;
+                tracing::info!(%config_map, nodes = nodes.len() - left_out, "ConfigMap of hosts written");
+                (self.there, self.trouble) = (Some(Some(written)), None);
+                None
+            }
+            // Another proxy was faster; the watch brings what it wrote.
+            Err(error) if error.is_conflict() => Some(in_a_moment()),
+            Err(error) => {
+                self.log(crate::streams::chain(&error));
+                Some(Instant::now() + PAUSE)
+            }
+        }
+    }
+
+    async fn write(&self, wanted: &ConfigMap) -> Result<ConfigMap, RequestError> {
+        let config_maps = self.cluster.config_maps(&self.place.config_map.namespace);
+        let parameters = PostParams::default();
+        match wanted.metadata.resource_version {
+            Some(_) => ask(config_maps.replace(&self.place.config_map.name, &parameters, wanted)).await,
+            None => ask(config_maps.create(&parameters, wanted)).await,
+        }
+    }
+
+    fn log(&mut self, reason: String) {
+        if self.trouble.as_ref() != Some(&reason) {
+            tracing::warn!(
+                config_map = %self.place.config_map, reason,
+                "ConfigMap of hosts not written: the proxy needs the rights to get, list, watch, create and update it"
+            );
+        }
+        self.trouble = Some(reason);
+    }
+
+    fn tell_left_out(&mut self, left_out: usize) {
+        if left_out > 0 && left_out != self.left_out {
+            tracing::error!(
+                config_map = %self.place.config_map, nodes = left_out, bytes = MAX_BYTES,
+                "ConfigMap of hosts is full, these last nodes have no name there: let CoreDNS forward to the redirector instead"
+            );
+        }
+        self.left_out = left_out;
+    }
+}
+
+fn addresses(directory: &Directory) -> BTreeMap<NodeName, IpAddr> {
+    let clouds = directory.clouds();
+    let clouds = clouds.iter().filter_map(|(name, node)| Some((name.clone(), *node.addresses.first()?)));
+    let edges = directory.nodes().into_iter().filter(|node| node.source == Source::Cluster);
+    clouds.chain(edges.map(|node| (node.name, IpAddr::V4(node.vip4)))).collect()
+}
+
+/// The ConfigMap as it should be, if it is not so already, and how many nodes had no room in it.
+fn wanted(
+    there: Option<&ConfigMap>,
+    nodes: &BTreeMap<NodeName, IpAddr>,
+    place: &HostsPlace,
+) -> (Option<ConfigMap>, usize) {
+    let mut config_map = there.cloned().unwrap_or_else(|| new(place));
+    let others = |(key, text): (&String, &String)| if *key == place.key { 0 } else { text.len() };
+    let taken: usize = config_map.data.iter().flatten().map(others).sum::<usize>()
+        + config_map.binary_data.iter().flatten().map(|(_, bytes)| bytes.0.len()).sum::<usize>();
+    let data = config_map.data.get_or_insert_default();
+    let before = data.get(&place.key).map_or("", String::as_str);
+    let Merged { text, left_out } = merged(before, nodes, MAX_BYTES.saturating_sub(taken));
+    if text == before {
+        return (None, left_out);
+    }
+    data.insert(place.key.clone(), text);
+    (Some(config_map), left_out)
+}
+
+fn new(place: &HostsPlace) -> ConfigMap {
+    let metadata = ObjectMeta {
+        namespace: Some(place.config_map.namespace.clone()),
+        name: Some(place.config_map.name.clone()),
+        ..ObjectMeta::default()
+    };
+    ConfigMap { metadata, ..ConfigMap::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place() -> HostsPlace {
+        "kube-system/yurt-tunnel-nodes".parse().unwrap()
+    }
+
+    fn nodes() -> BTreeMap<NodeName, IpAddr> {
+        [("edge-1".parse().unwrap(), "198.18.0.1".parse().unwrap())].into()
+    }
+
+    #[test]
+    fn a_missing_config_map_is_made_and_an_equal_one_left_alone() {
+        let (made, _) = wanted(None, &nodes(), &place());
+        let made = made.unwrap();
+        assert_eq!(made.data.as_ref().unwrap()["tunnel-nodes"], "198.18.0.1\tedge-1 # culvert\n");
+        assert_eq!(wanted(Some(&made), &nodes(), &place()), (None, 0));
+        assert_eq!(wanted(None, &BTreeMap::new(), &place()), (None, 0), "nobody needs an empty one");
+    }
+
+    #[test]
+    fn other_keys_and_the_version_stay_and_take_their_room() {
+        let mut there = new(&place());
+        there.metadata.resource_version = Some("7".into());
+        there.data = Some([("other".to_owned(), "x".repeat(MAX_BYTES - 10))].into());
+        assert_eq!(wanted(Some(&there), &nodes(), &place()), (None, 1), "no room for a line");
+        there.data.as_mut().unwrap().insert("other".into(), "x".repeat(MAX_BYTES - 100));
+        let (written, left_out) = wanted(Some(&there), &nodes(), &place());
+        let written = written.unwrap();
+        assert_eq!((written.metadata.resource_version.as_deref(), left_out), (Some("7"), 0));
+        assert!(written.data.unwrap().contains_key("other"));
+    }
+}

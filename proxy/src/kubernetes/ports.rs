@@ -1,0 +1,231 @@
+//! Keeps the ports that are steered on all edge nodes equal to two ConfigMaps: `culvert-ports`, and what YurtTunnel left.
+//!
+//! A ConfigMap with a mistake in it is reported, and what it last said without one stays, also after a restart.
+
+mod parse;
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use culvert_daemon::Drain;
+use futures_util::{StreamExt, stream};
+use k8s_openapi::api::core::v1::ConfigMap;
+use serde::{Deserialize, Serialize};
+
+use super::Cluster;
+use super::configmap::ConfigMapName;
+use super::events::{Events, Occurrence};
+use crate::directory::{ClusterPorts, Directory};
+use crate::state::{StateDir, StateFile};
+use parse::{Format, Given, combined, parse};
+
+/// In Culvert's own namespace.
+const CULVERT: &str = "culvert-ports";
+/// Where YurtTunnel has it, wherever Culvert is.
+const YURT_TUNNEL: (&str, &str) = ("kube-system", "yurt-tunnel-server-cfg");
+const LAST_GOOD: StateFile =
+    StateFile { name: "cluster-ports.json", what: "the ports that the cluster's ConfigMaps last named" };
+
+/// What is kept on disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LastGood {
+    culvert: Option<Given>,
+    yurt_tunnel: Option<Given>,
+}
+
+/// What both ConfigMaps said last.
+#[derive(Debug)]
+struct Ports {
+    last_good: LastGood,
+    /// Of each, what is wrong with it now, so that it is told once.
+    problems: BTreeMap<ConfigMapName, String>,
+}
+
+/// Whether the ports may be others now, and what is wrong that was not before.
+#[derive(Debug, PartialEq, Eq)]
+struct Taken {
+    problem: Option<String>,
+}
+
+impl Cluster {
+    /// Keeps the directory's ports up to date until the drain begins.
+    pub(crate) async fn follow_ports(
+        self,
+        directory: Directory,
+        state: StateDir,
+        events: Events,
+        drain: Drain,
+    ) -> Result<()> {
+        let mut ports = Ports::load(&state);
+        if ports.last_good != LastGood::default() {
+            keep(&directory, &state, &ports.last_good).await;
+        }
+        let of = |format, which: ConfigMapName| self.follow(which.clone()).map(move |found| (format, which.clone(), found));
+        let (namespace, name) = YURT_TUNNEL;
+        let yurt_tunnel = ConfigMapName { namespace: namespace.to_owned(), name: name.to_owned() };
+        let mut changes = std::pin::pin!(stream::select(
+            of(Format::Culvert, self.own(CULVERT)),
+            of(Format::YurtTunnel, yurt_tunnel)
+        ));
+        loop {
+            let changed = tokio::select! {
+                changed = changes.next() => changed,
+                () = drain.begun() => return Ok(()),
+            };
+            let Some((format, which, found)) = changed else { anyhow::bail!("the watches of ConfigMaps have ended") };
+            let before = ports.last_good.clone();
+            let Taken { problem } = ports.take(format, &which, found.as_ref());
+            if let Some(problem) = problem {
+                tracing::error!(config_map = %which, reason = problem, "ConfigMap not used, keeping the last good ports");
+                let uid = found.and_then(|found| found.metadata.uid).unwrap_or_default();
+                events.report(Occurrence::invalid_ports(which, uid, problem));
+            }
+            if ports.last_good != before {
+                keep(&directory, &state, &ports.last_good).await;
+            }
+        }
+    }
+
+    /// One of Culvert's own.
+    pub(super) fn own(&self, name: &str) -> ConfigMapName {
+        ConfigMapName { namespace: self.namespace.clone(), name: name.to_owned() }
+    }
+
+    /// What is wrong with the ConfigMaps of ports as they are now.
+    pub(crate) async fn ports_problems(&self) -> Result<Vec<String>, kube::Error> {
+        let (namespace, name) = YURT_TUNNEL;
+        let mut problems = Vec::new();
+        for (format, namespace, name) in
+            [(Format::Culvert, self.namespace.as_str(), CULVERT), (Format::YurtTunnel, namespace, name)]
+        {
+            let found = self.config_maps(namespace).get_opt(name).await?;
+            let problem = found.and_then(|found| parse(format, &found.data.unwrap_or_default()).1);
+            problems.extend(problem.map(|problem| format!("ConfigMap {namespace}/{name}: {problem}")));
+        }
+        Ok(problems)
+    }
+}
+
+impl Ports {
+    /// From disk. What cannot be read is only a memory: the cluster says it again.
+    fn load(state: &StateDir) -> Self {
+        let last_good = state.read(LAST_GOOD).unwrap_or_else(|error| {
+            tracing::warn!(reason = crate::streams::chain(&error), "last good ports not usable");
+            None
+        });
+        Self { last_good: last_good.unwrap_or_default(), problems: BTreeMap::new() }
+    }
+
+    /// Takes what a ConfigMap says. With a mistake in it, what it said before stays; if there is no such thing, what is right.
+    fn take(&mut self, format: Format, which: &ConfigMapName, found: Option<&ConfigMap>) -> Taken {
+        let last_good = match format {
+            Format::Culvert => &mut self.last_good.culvert,
+            Format::YurtTunnel => &mut self.last_good.yurt_tunnel,
+        };
+        let Some(found) = found else {
+            self.problems.remove(which);
+            *last_good = None;
+            return Taken { problem: None };
+        };
+        static NOTHING: BTreeMap<String, String> = BTreeMap::new();
+        let (given, problem) = parse(format, found.data.as_ref().unwrap_or(&NOTHING));
+        match problem.map(|problem| problem.to_string()) {
+            None => {
+                self.problems.remove(which);
+                *last_good = Some(given);
+                Taken { problem: None }
+            }
+            Some(problem) => {
+                last_good.get_or_insert(given);
+                let known = self.problems.insert(which.clone(), problem.clone());
+                Taken { problem: Some(problem).filter(|problem| known.as_ref() != Some(problem)) }
+            }
+        }
+    }
+}
+
+impl LastGood {
+    fn combined(&self) -> ClusterPorts {
+        let given = |given: &Option<Given>| given.clone().unwrap_or_default();
+        combined(&given(&self.culvert), &given(&self.yurt_tunnel))
+    }
+}
+
+/// On disk and in the directory. What cannot be written is in force until the proxy restarts.
+async fn keep(directory: &Directory, state: &StateDir, last_good: &LastGood) {
+    let (directory, state, last_good) = (directory.clone(), state.clone(), last_good.clone());
+    let kept = tokio::task::spawn_blocking(move || {
+        let ports = last_good.combined();
+        tracing::info!(ports = ?ports.ports, localhost_ports = ?ports.localhost_ports, "ports of the cluster");
+        directory.set_ports(ports)?;
+        state.write(LAST_GOOD, &last_good)?;
+        anyhow::Ok(())
+    });
+    match kept.await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::error!(reason = format!("{error:#}"), "ports of the cluster not kept"),
+        Err(error) => tracing::error!(%error, "ports of the cluster not kept"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config_map(ports: &str) -> ConfigMap {
+        let data = BTreeMap::from([("ports".to_owned(), ports.to_owned())]);
+        ConfigMap { data: Some(data), ..ConfigMap::default() }
+    }
+
+    fn which() -> ConfigMapName {
+        ConfigMapName { namespace: "culvert-system".into(), name: CULVERT.into() }
+    }
+
+    fn ports() -> Ports {
+        Ports { last_good: LastGood::default(), problems: BTreeMap::new() }
+    }
+
+    fn take(ports: &mut Ports, text: &str) -> (Vec<u16>, Option<String>) {
+        let taken = ports.take(Format::Culvert, &which(), Some(&config_map(text)));
+        (ports.last_good.combined().ports.into_iter().collect(), taken.problem)
+    }
+
+    #[test]
+    fn a_mistake_is_told_once_and_the_last_good_ports_stay() {
+        let mut ports = ports();
+        assert_eq!(take(&mut ports, "8080"), (vec![8080], None));
+        let (kept, problem) = take(&mut ports, "9090, x");
+        assert_eq!(kept, [8080]);
+        assert!(problem.unwrap().contains("\"x\" is no port"));
+        assert_eq!(take(&mut ports, "9090, x"), (vec![8080], None), "known already");
+        assert_eq!(take(&mut ports, "9090"), (vec![9090], None));
+        assert!(take(&mut ports, "9090, x").1.is_some(), "a new mistake, though of the same kind");
+    }
+
+    #[test]
+    fn before_the_first_good_one_what_is_right_of_it_is_used() {
+        let mut ports = ports();
+        assert_eq!(take(&mut ports, "9090, x").0, [9090]);
+        assert_eq!(take(&mut ports, "9091, x").0, [9090]);
+    }
+
+    #[test]
+    fn a_deleted_one_leaves_the_default_ports() {
+        let mut ports = ports();
+        take(&mut ports, "8080");
+        ports.take(Format::Culvert, &which(), None);
+        assert_eq!(ports.last_good.combined(), ClusterPorts::default());
+    }
+
+    #[test]
+    fn what_was_good_is_known_after_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::open(folder.path()).unwrap();
+        let mut before = ports();
+        take(&mut before, "8080");
+        state.write(LAST_GOOD, &before.last_good).unwrap();
+        let mut after = Ports::load(&state);
+        assert_eq!(take(&mut after, "9090, x").0, [8080]);
+    }
+}

@@ -1,0 +1,190 @@
+//! The ports in a ConfigMap, Culvert's own or YurtTunnel's. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::directory::ClusterPorts;
+
+/// With two ConfigMaps and the ports of a node's own, a node stays below what the directory takes.
+const MAX_PORTS: usize = 28;
+/// What is shown of a text that is no port.
+const SHOWN_CHARS: usize = 40;
+
+/// Whose ConfigMap it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    /// `culvert-ports`.
+    Culvert,
+    /// `yurt-tunnel-server-cfg`.
+    YurtTunnel,
+}
+
+/// What a key holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Ports,
+    LocalhostPorts,
+}
+
+/// What one ConfigMap says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Given {
+    /// `None`: nothing is said about them.
+    pub(super) ports: Option<BTreeSet<u16>>,
+    pub(super) localhost_ports: BTreeSet<u16>,
+}
+
+/// Why a ConfigMap is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Problem {
+    #[error("{key}: {entry:?} is no port: write 1 to 65535, with commas between them")]
+    NoPort { key: String, entry: String },
+    #[error("{key:?} is no key of it: the keys are ports and localhost-ports")]
+    UnknownKey { key: String },
+    #[error("{given} ports: at most {MAX_PORTS} are possible, and every port of a node is reached by its name without this")]
+    TooMany { given: usize },
+}
+
+impl Format {
+    fn keys(self) -> &'static [(&'static str, Kind)] {
+        match self {
+            Self::Culvert => &[("ports", Kind::Ports), ("localhost-ports", Kind::LocalhostPorts)],
+            Self::YurtTunnel => &[
+                ("dnat-ports-pair", Kind::Ports),
+                ("http-proxy-ports", Kind::Ports),
+                ("https-proxy-ports", Kind::Ports),
+                ("localhost-proxy-ports", Kind::LocalhostPorts),
+            ],
+        }
+    }
+
+    /// YurtTunnel wrote `9100=10264`: connections to 9100, for one of its own listeners, which Culvert has no use for.
+    fn port(self, entry: &str) -> Option<u16> {
+        let port = |text: &str| text.trim().parse::<u16>().ok().filter(|port| *port != 0);
+        match entry.split_once('=') {
+            Some((left, right)) if self == Self::YurtTunnel => port(right).and(port(left)),
+            _ => port(entry),
+        }
+    }
+}
+
+/// What can be read of the ConfigMap's data, and what is wrong with the rest.
+pub(super) fn parse(format: Format, data: &BTreeMap<String, String>) -> (Given, Option<Problem>) {
+    let mut given = Given::default();
+    let mut problem = None;
+    for (key, kind) in format.keys() {
+        let Some(text) = data.get(*key) else { continue };
+        let ports = match kind {
+            Kind::Ports => given.ports.get_or_insert_default(),
+            Kind::LocalhostPorts => &mut given.localhost_ports,
+        };
+        for entry in text.split([',', '\n']).map(str::trim).filter(|entry| !entry.is_empty()) {
+            match format.port(entry) {
+                Some(port) => drop(ports.insert(port)),
+                None => drop(problem.get_or_insert_with(|| no_port(key, entry))),
+            }
+        }
+    }
+    let known = |key: &&String| format.keys().iter().any(|(known, _)| known == *key);
+    if let (Format::Culvert, Some(key)) = (format, data.keys().find(|key| !known(key))) {
+        problem.get_or_insert_with(|| Problem::UnknownKey { key: shown(key) });
+    }
+    let count = given.localhost_ports.len() + given.ports.as_ref().map_or(0, BTreeSet::len);
+    if count > MAX_PORTS {
+        return (Given::default(), Some(Problem::TooMany { given: count }));
+    }
+    (given, problem)
+}
+
+fn no_port(key: &str, entry: &str) -> Problem {
+    Problem::NoPort { key: key.to_owned(), entry: shown(entry) }
+}
+
+fn shown(text: &str) -> String {
+    text.chars().take(SHOWN_CHARS).collect()
+}
+
+/// What both ConfigMaps say together. YurtTunnel's ports came to its own default ones; Culvert's take the place of them.
+pub(super) fn combined(culvert: &Given, yurt_tunnel: &Given) -> ClusterPorts {
+    let mut ports = culvert.ports.clone().unwrap_or(ClusterPorts::default().ports);
+    ports.extend(yurt_tunnel.ports.iter().flatten());
+    let localhost_ports: BTreeSet<u16> = culvert.localhost_ports.union(&yurt_tunnel.localhost_ports).copied().collect();
+    ports.retain(|port| !localhost_ports.contains(port));
+    ClusterPorts { ports, localhost_ports }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(format: Format, data: &[(&str, &str)]) -> (Given, Option<Problem>) {
+        parse(format, &data.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect())
+    }
+
+    fn given(ports: Option<&[u16]>, localhost_ports: &[u16]) -> Given {
+        let ports = ports.map(|ports| ports.iter().copied().collect());
+        Given { ports, localhost_ports: localhost_ports.iter().copied().collect() }
+    }
+
+    #[test]
+    fn ports_are_numbers_with_commas_between_them() {
+        let data = [("ports", "10250, 9100,\n8080,"), ("localhost-ports", "10255")];
+        assert_eq!(read(Format::Culvert, &data), (given(Some(&[8080, 9100, 10250]), &[10255]), None));
+        assert_eq!(read(Format::Culvert, &[]), (given(None, &[]), None));
+        assert_eq!(read(Format::Culvert, &[("ports", "")]), (given(Some(&[]), &[]), None));
+    }
+
+    #[test]
+    fn yurt_tunnels_keys_are_understood_with_its_pairs_and_without_its_listeners() {
+        let data = [
+            ("dnat-ports-pair", "9100=10264, 10250=10250, 9051"),
+            ("http-proxy-ports", "9445, 9051"),
+            ("https-proxy-ports", " 9100 "),
+            ("localhost-proxy-ports", "10266, 10267"),
+            ("of-a-later-version", "x"),
+        ];
+        let understood = given(Some(&[9051, 9100, 9445, 10250]), &[10266, 10267]);
+        assert_eq!(read(Format::YurtTunnel, &data), (understood, None));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_and_the_rest_is_read() {
+        for (data, told) in [
+            (("ports", "9100, 91o0"), "ports: \"91o0\" is no port"),
+            (("ports", "9100, 0"), "\"0\" is no port"),
+            (("ports", "9100, 65536"), "\"65536\" is no port"),
+            (("ports", "9100, 10250=10250"), "\"10250=10250\" is no port"),
+            (("ports", "9100 9200, 9100"), "\"9100 9200\" is no port"),
+        ] {
+            let (given, problem) = read(Format::Culvert, &[data]);
+            assert_eq!(given.ports, Some(BTreeSet::from([9100])));
+            assert!(problem.clone().unwrap().to_string().contains(told), "{problem:?}");
+        }
+        let (_, problem) = read(Format::Culvert, &[("port", "9100")]);
+        assert!(problem.unwrap().to_string().contains("\"port\" is no key"));
+        let (_, problem) = read(Format::YurtTunnel, &[("dnat-ports-pair", "9100=x")]);
+        assert!(problem.unwrap().to_string().contains("\"9100=x\" is no port"));
+    }
+
+    #[test]
+    fn texts_without_end_are_neither_taken_nor_repeated() {
+        let many: Vec<String> = (1..=29).map(|port: u16| port.to_string()).collect();
+        let (none, problem) = read(Format::Culvert, &[("ports", &many.join(","))]);
+        assert_eq!((none, problem), (Given::default(), Some(Problem::TooMany { given: 29 })));
+        let (_, problem) = read(Format::Culvert, &[("ports", &"x".repeat(100_000))]);
+        assert!(problem.unwrap().to_string().len() < 200);
+    }
+
+    #[test]
+    fn culverts_ports_replace_the_default_ones_and_yurt_tunnels_come_to_them() {
+        let default = ClusterPorts::default();
+        assert_eq!(combined(&Given::default(), &Given::default()), default);
+        let both = combined(&given(Some(&[10250, 9100]), &[8080]), &given(Some(&[9445, 8080]), &[9100]));
+        assert_eq!(both.ports, BTreeSet::from([9445, 10250]));
+        assert_eq!(both.localhost_ports, BTreeSet::from([8080, 9100]), "a port is dialled in one way only");
+        let yurt = combined(&Given::default(), &given(Some(&[9445]), &[]));
+        assert!(yurt.ports.is_superset(&default.ports) && yurt.ports.contains(&9445));
+    }
+}

@@ -1,0 +1,78 @@
+//! `/debug/installed`: what should be on this host and what the kernel has of it, for `culvert-proxy check`.
+
+use std::net::{IpAddr, SocketAddr};
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use clap::ValueEnum;
+use ipnet::IpNet;
+use serde::Serialize;
+use tokio::sync::watch;
+
+use crate::bpf::{Hook, Pins};
+use crate::config::Config;
+use crate::debug::failed;
+use crate::directory::Feed;
+use crate::nft;
+use crate::route::{HostRoute, Routes, wanted};
+
+#[derive(Clone)]
+struct Sources {
+    pins: Pins,
+    config: Config,
+    feed: watch::Receiver<Feed>,
+}
+
+/// The route for the admin server.
+pub(crate) fn route(config: Config, feed: watch::Receiver<Feed>) -> Router {
+    let sources = Sources { pins: Pins::new(&config.bpffs), config, feed };
+    Router::new().route("/debug/installed", get(installed)).with_state(sources)
+}
+
+#[derive(Serialize)]
+struct Installed {
+    /// As `--mechanism` is written.
+    mechanism: String,
+    hooks: Vec<Hook>,
+    table: bool,
+    /// Why it is not known whether there is one.
+    table_problem: Option<String>,
+    /// Those that a local route is wanted for.
+    ranges: Vec<IpNet>,
+    /// Those that have one.
+    routes: Vec<IpNet>,
+    intercept_ports: Vec<u16>,
+    dns: Vec<SocketAddr>,
+    zone: String,
+}
+
+async fn installed(State(sources): State<Sources>) -> Response {
+    match read(&sources).await {
+        Ok(installed) => Json(installed).into_response(),
+        Err(error) => failed(error),
+    }
+}
+
+async fn read(sources: &Sources) -> anyhow::Result<Installed> {
+    let Sources { pins, config, feed } = sources;
+    let directory = feed.borrow().directory.clone();
+    let mut ranges = directory.map(|directory| wanted(directory.ranges)).unwrap_or_default();
+    // A host without IPv6 has no use for the route.
+    ranges.retain(|range| matches!(range.addr(), IpAddr::V4(_)) || config.intercept.node.v6.is_some());
+    let table = if config.mechanism.has_nftables() { nft::read().await.map(|parts| parts.is_some()) } else { Ok(false) };
+    let routes = Routes::open()?.ours().await?;
+    let mechanism = config.mechanism.to_possible_value().map(|value| value.get_name().to_owned());
+    Ok(Installed {
+        mechanism: mechanism.unwrap_or_default(),
+        hooks: Hook::read_all(pins)?,
+        table: *table.as_ref().unwrap_or(&false),
+        table_problem: table.err().map(|error| error.to_string()),
+        ranges,
+        routes: routes.into_iter().map(|route: HostRoute| route.net).collect(),
+        intercept_ports: config.intercept.ports.clone(),
+        dns: config.dns.iter().flat_map(|dns| dns.listen.clone()).collect(),
+        zone: config.dns.as_ref().map(|dns| dns.zone.to_string()).unwrap_or_default(),
+    })
+}
