@@ -97,7 +97,11 @@ pub(crate) enum Command {
     },
     /// Removes hooks, pins, the nftables table and the routes. Connections are no longer steered. Those that hooks have
     /// steered go on; the kernel ends those that nftables has, unless another table translates addresses too.
-    Uninstall,
+    Uninstall {
+        /// Afterwards stay until a signal, as a pod of a DaemonSet has to.
+        #[arg(long)]
+        stay: bool,
+    },
 }
 
 /// What steers connections.

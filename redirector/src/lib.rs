@@ -25,9 +25,10 @@ mod status;
 mod steering;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
-use culvert_daemon::Logs;
+use culvert_daemon::{Logs, Supervisor};
 
 use args::{Args, Command};
 use config::Config;
@@ -55,7 +56,22 @@ async fn start(args: Args) -> anyhow::Result<()> {
         }
         Some(Command::Status) => print!("{}", status::status(&places.bpffs, &places.state_dir).await?),
         Some(Command::Explain { destination }) => print!("{}", explain::explain(places, destination).await?),
-        Some(Command::Uninstall) => print!("{}", run::uninstall(&places.bpffs, &places.state_dir).await?),
+        Some(Command::Uninstall { stay }) => {
+            print!("{}", run::uninstall(&places.bpffs, &places.state_dir).await?);
+            if *stay {
+                return until_signal().await;
+            }
+        }
     }
     Ok(())
+}
+
+async fn until_signal() -> anyhow::Result<()> {
+    let mut supervisor = Supervisor::new(Duration::ZERO)?;
+    let drain = supervisor.drain();
+    supervisor.spawn("stay", async move {
+        drain.begun().await;
+        Ok(())
+    });
+    supervisor.run().await
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use xtask::{bench, build_ebpf, demo, fuzz, lab, probe, setup, test};
+use xtask::{bench, build_ebpf, demo, fuzz, image, lab, manifests, probe, setup, test};
 
 /// All automation of Culvert. The two commands a newcomer needs are `demo` and `test`.
 #[derive(Parser)]
@@ -29,6 +29,10 @@ enum Task {
     Bench(bench::Args),
     /// Make up inputs for the parsers of what others write, for a bounded time
     Fuzz(fuzz::Args),
+    /// Make container images of the three programs, without a container engine
+    Image(image::Args),
+    /// Render the manifests of deploy/overlays into deploy/rendered
+    Manifests,
     /// Run a command as a process of one of the held demo's hosts: cloud, edge-1, edge-2 or edge-3 (root)
     Enter(lab::enter::Args),
     /// Clients and servers that the demo and the tests run inside the hosts
@@ -54,6 +58,8 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Demo(args) => demo::run(&args)?,
         Task::Bench(args) => bench::run(&args)?,
         Task::Fuzz(args) => fuzz::run(&args)?,
+        Task::Image(args) => image::run(&args)?,
+        Task::Manifests => manifests::run()?,
         Task::Enter(args) => return lab::enter::run(&args),
         Task::Probe(args) => probe::run(&args)?,
     }

@@ -2,6 +2,7 @@
 //! nothing and takes no time. Programs that must not run as daemons on a developer's machine are unpacked under `target/`.
 
 mod apt;
+mod kustomize;
 mod linker;
 mod python;
 mod unpacked;
@@ -10,6 +11,7 @@ use anyhow::{Result, bail};
 
 use crate::{build_ebpf, progress, workspace};
 
+pub use kustomize::program as kustomize;
 pub use python::interpreter as python_with_grpc;
 pub use unpacked::Unpacked;
 
@@ -48,6 +50,7 @@ pub fn is_complete() -> bool {
         && build_ebpf::linker().is_some()
         && Unpacked::ALL.iter().all(|program| program.is_there())
         && python::interpreter().is_some()
+        && kustomize().is_some()
 }
 
 /// Runs setup if something is missing.
@@ -70,6 +73,7 @@ pub fn run() -> Result<()> {
         missing.note(program.install());
     }
     missing.note(python::install());
+    missing.note(kustomize::install());
     missing.into_result()?;
     progress::say("setup: everything is there");
     Ok(())

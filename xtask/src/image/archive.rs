@@ -1,0 +1,92 @@
+//! An image as an archive in the OCI image layout (opencontainers/image-spec v1.1), which `ctr images import`, `podman load`,
+//! `docker load` and `skopeo` read.
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::tar::Tar;
+
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
+/// Not compressed: compressors differ from version to version, and with them the bytes.
+const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
+
+/// An image of one layer.
+pub(super) struct Image {
+    pub(super) name: &'static str,
+    pub(super) architecture: &'static str,
+    pub(super) entrypoint: String,
+    pub(super) layer: Vec<u8>,
+}
+
+impl Image {
+    /// The name that Kubernetes gives the image.
+    pub(super) fn reference(&self) -> String {
+        format!("{}:{}", self.name, env!("CARGO_PKG_VERSION"))
+    }
+
+    /// The archive.
+    pub(super) fn archive(&self) -> Vec<u8> {
+        let layer = Blob::new(LAYER, self.layer.clone());
+        let config = Blob::of_json(CONFIG, &self.config(&layer));
+        let manifest = Blob::of_json(
+            MANIFEST,
+            &json!({"schemaVersion": 2, "mediaType": MANIFEST, "config": config.descriptor(), "layers": [layer.descriptor()]}),
+        );
+        let mut entry = manifest.descriptor();
+        entry["platform"] = json!({"architecture": self.architecture, "os": "linux"});
+        entry["annotations"] = json!({
+            // containerd's name, and everybody's tag.
+            "io.containerd.image.name": format!("docker.io/library/{}", self.reference()),
+            "org.opencontainers.image.ref.name": env!("CARGO_PKG_VERSION"),
+        });
+        let index =
+            json!({"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": [entry]});
+        let mut tar = Tar::default();
+        tar.file("oci-layout", 0o644, json!({"imageLayoutVersion": "1.0.0"}).to_string().into());
+        tar.file("index.json", 0o644, index.to_string().into());
+        for blob in [layer, config, manifest] {
+            tar.file(&format!("blobs/sha256/{}", blob.digest), 0o644, blob.bytes);
+        }
+        tar.finish()
+    }
+
+    fn config(&self, layer: &Blob) -> Value {
+        json!({
+            "architecture": self.architecture,
+            "os": "linux",
+            "config": {
+                "Entrypoint": [self.entrypoint],
+                "Env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
+                "Labels": {
+                    "org.opencontainers.image.title": self.name,
+                    "org.opencontainers.image.version": env!("CARGO_PKG_VERSION"),
+                    "org.opencontainers.image.licenses": "Apache-2.0",
+                },
+            },
+            "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", layer.digest)]},
+        })
+    }
+}
+
+/// A part of the archive, named by its content.
+struct Blob {
+    media_type: &'static str,
+    digest: String,
+    bytes: Vec<u8>,
+}
+
+impl Blob {
+    fn new(media_type: &'static str, bytes: Vec<u8>) -> Self {
+        let digest = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        Self { media_type, digest, bytes }
+    }
+
+    fn of_json(media_type: &'static str, value: &Value) -> Self {
+        Self::new(media_type, value.to_string().into())
+    }
+
+    fn descriptor(&self) -> Value {
+        json!({"mediaType": self.media_type, "digest": format!("sha256:{}", self.digest), "size": self.bytes.len()})
+    }
+}

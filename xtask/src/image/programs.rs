@@ -1,0 +1,66 @@
+//! The three programs, compiled so that they load nothing.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use super::nft;
+use crate::{build_ebpf, progress, workspace};
+
+/// A compiled program.
+pub(super) struct Program {
+    pub(super) name: &'static str,
+    pub(super) path: PathBuf,
+    pub(super) needs_nft: bool,
+}
+
+/// Name of each, and whether it runs `nft`.
+const PROGRAMS: [(&str, bool); 3] = [("culvert-proxy", false), ("culvert-redirector", true), ("culvert-agent", false)];
+
+/// Compiles them in a target folder of their own, since flags differ from the workspace's.
+pub(super) fn build(profile: &str) -> Result<Vec<Program>> {
+    let target = target()?;
+    let folder = workspace::target_dir().join("image");
+    let mut command = workspace::cargo();
+    command
+        .args(["build", "--locked", "--bins", "--profile", profile, "--target", &target, "--target-dir"])
+        .arg(&folder);
+    for (name, _) in PROGRAMS {
+        command.args(["--package", name]);
+    }
+    command.env("RUSTFLAGS", flags()?);
+    command.env("CULVERT_BPF_OBJECT", build_ebpf::object());
+    command.env(format!("CARGO_PROFILE_{}_STRIP", profile.to_uppercase().replace('-', "_")), "symbols");
+    progress::run(&format!("compile static programs for {target} (minutes, the first time)"), &mut command)?;
+    let built = folder.join(&target).join(if profile == "dev" { "debug" } else { profile });
+    PROGRAMS.into_iter().map(|(name, needs_nft)| checked(&built, name, needs_nft)).collect()
+}
+
+fn checked(built: &Path, name: &'static str, needs_nft: bool) -> Result<Program> {
+    let path = built.join(name);
+    ensure!(nft::is_static(&path)?, "{} is not static", path.display());
+    Ok(Program { name, path, needs_nft })
+}
+
+/// musl where compiler and linker know it, else glibc, whose `getaddrinfo` has files and DNS built in since 2.34.
+fn target() -> Result<String> {
+    let machine = std::env::consts::ARCH;
+    let musl = format!("{machine}-unknown-linux-musl");
+    let library = workspace::output(Command::new("rustc").args(["--print", "target-libdir", "--target", &musl]))?;
+    let has_musl = Path::new(library.trim()).is_dir() && workspace::find_program("musl-gcc").is_some();
+    Ok(if has_musl { musl } else { format!("{machine}-unknown-linux-gnu") })
+}
+
+/// No path of this machine gets into the programs.
+fn flags() -> Result<String> {
+    let cargo_home = match std::env::var_os("CARGO_HOME") {
+        Some(home) => PathBuf::from(home),
+        None => PathBuf::from(std::env::var_os("HOME").context("neither CARGO_HOME nor HOME is set")?).join(".cargo"),
+    };
+    Ok(format!(
+        "-C target-feature=+crt-static --remap-path-prefix={}=/culvert --remap-path-prefix={}=/cargo",
+        workspace::root().display(),
+        cargo_home.display()
+    ))
+}
