@@ -1,0 +1,107 @@
+//! The egress selector in place of the redirector: kube-apiserver asks the proxy's CONNECT socket for every connection to the
+//! cluster, and no hook is needed.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+
+use super::command::Running;
+use super::names::{self, BY_NAME};
+use super::world::{EDGES, MASTER, SHOP, World};
+use super::{logs, uninstall};
+use crate::{wait, workspace};
+
+/// Refuses ConfigMaps that carry a label, in words of its own.
+const WEBHOOK: &str = include_str!("webhook.py");
+const WEBHOOK_PORT: u16 = 9443;
+/// The programs of an update must have started.
+const SOON: Duration = Duration::from_secs(60);
+
+/// The step.
+pub(super) fn run(world: &mut World) -> Result<()> {
+    world.claim("hooks and tables are uninstalled: the egress selector is the only way", |world| {
+        world.culvert(&["delete", "daemonset", "culvert-redirector", "--ignore-not-found", "--wait=true"])?;
+        uninstall::everywhere(world)?;
+        world.apply_overlay("e2e/egress-selector")?;
+        world.wait_for_rollout("culvert-proxy")
+    })?;
+    let config = workspace::root().join("deploy/components/egress-selector/egress-selector-configuration.yaml");
+    world.claim("kube-apiserver starts with the egress selector's file of deploy/", |world| {
+        let config = format!("--egress-selector-config-file={}", config.display());
+        // The webhook's Service is found by its endpoints, as where kube-proxy's tables are not the API server's.
+        world.restart_apiserver(&[config, BY_NAME.to_owned(), "--enable-aggregator-routing=true".to_owned()])
+    })?;
+    super::install::wait_for_tunnels(world)?;
+    EDGES.into_iter().try_for_each(|node| names::everything(world, node))?;
+    logs::prove(world, MASTER)?;
+    webhook(world)
+}
+
+/// A webhook on a cloud node goes on working.
+fn webhook(world: &mut World) -> Result<()> {
+    world.claim("a webhook on a cloud node is asked, through the proxy", |world| {
+        let script = world.file("webhook.py");
+        std::fs::write(&script, WEBHOOK).with_context(|| format!("write {}", script.display()))?;
+        let (certificate, key) = certificate(world)?;
+        let mut python = world.cluster.enter(MASTER, "python3");
+        python.arg(&script).args([&certificate, &key, &WEBHOOK_PORT.to_string()]);
+        let mut server = Running::start(world.folder(), "webhook", &mut python)?;
+        server.wait_for("listening", Duration::from_secs(20))?;
+        configure(world, &certificate)?;
+        wait::until("the webhook's refusal", SOON, || {
+            server.check()?;
+            let made = world.shop(&["create", "configmap", "forbidden", "--dry-run=server"]);
+            let error = made.err().context("nobody refused")?;
+            ensure!(format!("{error:#}").contains("the webhook was asked"), "{error:#}");
+            Ok(())
+        })
+    })
+}
+
+/// A certificate of its own authority for the Service's name.
+fn certificate(world: &World) -> Result<(String, String)> {
+    let path = |end: &str| world.file(&format!("webhook.{end}")).display().to_string();
+    let (certificate, key) = (path("crt"), path("key"));
+    let mut openssl = std::process::Command::new("openssl");
+    openssl.args([
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=webhook",
+    ]);
+    openssl.args(["-addext", "subjectAltName=DNS:webhook.shop.svc", "-keyout", &key, "-out", &certificate]);
+    workspace::output(&mut openssl)?;
+    Ok((certificate, key))
+}
+
+/// Service, endpoints on the master's own address, and the webhook for ConfigMaps of one namespace.
+fn configure(world: &World, certificate: &str) -> Result<()> {
+    let bundle = workspace::output(std::process::Command::new("base64").args(["--wrap", "0", certificate]))?;
+    let address = world.cluster.json(&["get", "node", MASTER])?["status"]["addresses"][0]["address"].clone();
+    world.cluster.ask(&["label", "namespace", SHOP, "--overwrite", "e2e=webhook"])?;
+    let port = json!([{"name": "https", "port": 443, "targetPort": WEBHOOK_PORT}]);
+    world.apply("webhook", &[
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "webhook", "namespace": SHOP}, "spec": {"ports": port}}),
+        json!({
+            "apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": "webhook", "namespace": SHOP},
+            "subsets": [{"addresses": [{"ip": address}], "ports": [{"name": "https", "port": WEBHOOK_PORT}]}]
+        }),
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration", "metadata": {"name": "e2e"},
+            "webhooks": [{
+                "name": "webhook.shop.svc.cluster.local", "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Ignore",
+                "timeoutSeconds": 5, "namespaceSelector": {"matchLabels": {"e2e": "webhook"}},
+                "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}],
+                "clientConfig": {"caBundle": bundle, "service": {"name": "webhook", "namespace": SHOP}}
+            }]
+        }),
+    ])
+}
