@@ -67,9 +67,24 @@ pub(crate) struct RunArgs {
     #[arg(long, env = "CULVERT_STREAM_WINDOW", value_name = "SIZE", default_value = "4MiB", value_parser = parse_size)]
     pub(crate) stream_window: u32,
 
+    /// Bytes that may wait in memory for backends that take nothing, all together. Over it, the connection whose backend has taken
+    /// nothing for longest is reset.
+    #[arg(long, env = "CULVERT_BUFFER_BUDGET", value_name = "SIZE", default_value = "128MiB", value_parser = parse_size)]
+    pub(crate) buffer_budget: u32,
+
     /// How long streams may go on after SIGTERM.
     #[arg(long, env = "CULVERT_GRACE", value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
     pub(crate) grace: Duration,
+
+    /// Folder with what the proxies of a Kubernetes cluster tell: the mounted ConfigMap culvert-agent. The agent then enrols by
+    /// itself, with the token of its pod, in place of a join.
+    #[arg(long, env = "CULVERT_CLUSTER_CONFIG", value_name = "DIR", requires = "service_account_token", conflicts_with_all = ["cert", "key", "ca"])]
+    pub(crate) cluster_config: Option<PathBuf>,
+
+    /// File of the pod's projected service-account token with audience culvert, to go with --cluster-config; read again for each
+    /// enrolment.
+    #[arg(long, env = "CULVERT_SERVICE_ACCOUNT_TOKEN", value_name = "FILE", requires = "cluster_config")]
+    pub(crate) service_account_token: Option<PathBuf>,
 
     /// A ready certificate (PEM, chain included) in place of a join; read again when it changes, never renewed.
     #[arg(long, env = "CULVERT_CERT", value_name = "FILE")]

@@ -7,7 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::watch;
 
+use crate::cluster::{ClusterDir, ClusterError, ClusterSettings};
 use crate::identity::{Identity, IdentityError, IdentityText};
+use crate::proxy_address::ProxyAddress;
+use crate::service_account::TokenFile;
 use crate::state::{StateDir, StateError};
 
 /// Where the certificate is from.
@@ -15,8 +18,23 @@ use crate::state::{StateDir, StateError};
 pub(crate) enum Source {
     /// A join; renewed by this agent. A `server_name` here overrides the one of the join.
     Joined { state: StateDir, server_name: Option<String> },
+    /// An enrolment in a Kubernetes cluster; renewed by this agent.
+    Cluster(ClusterSource),
     /// Somebody else's files; renewed by them.
     Ready(ReadyFiles),
+}
+
+/// Where an agent in a Kubernetes cluster has its certificate and settings from.
+#[derive(Clone, Debug)]
+pub(crate) struct ClusterSource {
+    pub(crate) state: StateDir,
+    /// What the proxies tell; it may change at any time.
+    pub(crate) folder: ClusterDir,
+    pub(crate) token: TokenFile,
+    /// `--server-name`, in place of what the proxies tell.
+    pub(crate) server_name: Option<String>,
+    /// `--proxy`, likewise; empty if not given.
+    pub(crate) proxies: Vec<ProxyAddress>,
 }
 
 /// Certificates that are not from a join.
@@ -67,6 +85,14 @@ impl Source {
                 let server_name = server_name.clone().unwrap_or(text.server_name);
                 Ok(IdentityText { server_name, ..text })
             }
+            Self::Cluster(cluster) => {
+                let text = cluster.state.identity()?;
+                // Without the folder what was stored goes on.
+                let told = cluster.settings().ok();
+                let (ca, server_name) =
+                    told.map_or((text.ca, text.server_name), |settings| (settings.ca, settings.server_name));
+                Ok(IdentityText { ca, server_name, ..text })
+            }
             Self::Ready(files) => Ok(IdentityText {
                 key: read(&files.key)?,
                 chain: read(&files.cert)?,
@@ -78,10 +104,22 @@ impl Source {
 
     fn parse(&self, text: &IdentityText) -> Result<Arc<Identity>, CertificatesError> {
         let origin = || match self {
-            Self::Joined { state, .. } => state.path().display().to_string(),
+            Self::Joined { state, .. } | Self::Cluster(ClusterSource { state, .. }) => {
+                state.path().display().to_string()
+            }
             Self::Ready(files) => files.cert.display().to_string(),
         };
         text.parse().map(Arc::new).map_err(|source| CertificatesError::Unusable { origin: origin(), source })
+    }
+}
+
+impl ClusterSource {
+    /// What the proxies tell, but for what flags say.
+    pub(crate) fn settings(&self) -> Result<ClusterSettings, ClusterError> {
+        let told = self.folder.read()?;
+        let server_name = self.server_name.clone().unwrap_or(told.server_name);
+        let proxies = if self.proxies.is_empty() { told.proxies } else { self.proxies.clone() };
+        Ok(ClusterSettings { server_name, proxies, ..told })
     }
 }
 
@@ -101,8 +139,16 @@ impl Certificates {
     /// The state directory, if the certificate is ours to renew.
     pub(crate) fn renewable(&self) -> Option<&StateDir> {
         match &self.source {
-            Source::Joined { state, .. } => Some(state),
+            Source::Joined { state, .. } | Source::Cluster(ClusterSource { state, .. }) => Some(state),
             Source::Ready(_) => None,
+        }
+    }
+
+    /// The cluster, if that is where the certificate is from.
+    pub(crate) fn cluster(&self) -> Option<&ClusterSource> {
+        match &self.source {
+            Source::Cluster(cluster) => Some(cluster),
+            Source::Joined { .. } | Source::Ready(_) => None,
         }
     }
 

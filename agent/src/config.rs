@@ -5,12 +5,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use culvert_tunnel::{PROXY_SERVER_NAME, STREAM_WINDOW_RANGE};
+use culvert_tunnel::{Budget, PROXY_SERVER_NAME, STREAM_WINDOW_RANGE};
 
 use crate::allow::AllowList;
 use crate::args::{Args, RunArgs};
-use crate::certificates::{ReadyFiles, Source};
+use crate::certificates::{ClusterSource, ReadyFiles, Source};
+use crate::cluster::ClusterDir;
 use crate::proxy_address::ProxyAddress;
+use crate::service_account::TokenFile;
 use crate::state::StateDir;
 
 /// Kubelet, its read-only port, node_exporter. The agent's own admin port joins them.
@@ -26,6 +28,7 @@ pub(crate) struct Config {
     pub(crate) allow: AllowList,
     pub(crate) admin_listen: SocketAddr,
     pub(crate) stream_window: u32,
+    pub(crate) budget: Budget,
     pub(crate) grace: Duration,
 }
 
@@ -49,7 +52,18 @@ impl TryFrom<Args> for Config {
             return Err(ConfigError::StreamWindow(run.stream_window));
         }
         let allow = allow_list(&run);
-        let source = source(StateDir::new(&args.state_dir), run.cert, run.key, run.ca, run.server_name)?;
+        let state = StateDir::new(&args.state_dir);
+        let source = match (run.cluster_config, run.service_account_token) {
+            (Some(folder), Some(token)) => Source::Cluster(ClusterSource {
+                state,
+                folder: ClusterDir::new(&folder),
+                token: TokenFile::new(&token),
+                server_name: run.server_name,
+                proxies: run.proxy.clone(),
+            }),
+            // clap lets neither come alone.
+            _ => source(state, run.cert, run.key, run.ca, run.server_name)?,
+        };
         if matches!(source, Source::Ready(_)) && run.proxy.is_empty() {
             return Err(ConfigError::NoProxy);
         }
@@ -60,6 +74,7 @@ impl TryFrom<Args> for Config {
             allow,
             admin_listen: run.admin_listen,
             stream_window: run.stream_window,
+            budget: Budget::new(run.buffer_budget as usize),
             grace: run.grace,
         })
     }

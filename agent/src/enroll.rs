@@ -43,14 +43,27 @@ pub(crate) struct Enrolled {
     pub(crate) identity: Identity,
 }
 
+/// What stands for a certificate before there is one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Credential<'a> {
+    /// Of `culvert-proxy token create`.
+    Join(&'a Token),
+    /// Of the agent's pod.
+    ServiceAccount(&'a Token),
+}
+
 /// Exchanges a token for a certificate of `key`.
 pub(crate) async fn join(
     connection: Connection,
-    token: &Token,
+    credential: Credential<'_>,
     key: &KeyPair,
     server_name: &str,
 ) -> Result<Enrolled, EnrollError> {
-    let request = JoinRequest { token: token.0.clone(), csr: csr(key)? };
+    let (token, service_account_token) = match credential {
+        Credential::Join(token) => (token.0.clone(), String::new()),
+        Credential::ServiceAccount(token) => (String::new(), token.0.clone()),
+    };
+    let request = JoinRequest { token, csr: csr(key)?, service_account_token };
     let answer = call(connection, async |mut client| client.join(request).await).await?;
     enrolled(answer, key, server_name)
 }

@@ -86,7 +86,8 @@ fn certificates(text: &str) -> Result<Vec<CertificateDer<'static>>, pem::Error> 
     CertificateDer::pem_slice_iter(text.as_bytes()).collect()
 }
 
-fn roots(text: &str) -> Result<RootCertStore, IdentityError> {
+/// The authorities in a PEM text.
+pub(crate) fn roots(text: &str) -> Result<RootCertStore, IdentityError> {
     let mut roots = RootCertStore::empty();
     for authority in certificates(text).map_err(IdentityError::Authorities)? {
         roots.add(authority).map_err(IdentityError::Authority)?;

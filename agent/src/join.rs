@@ -9,7 +9,7 @@ use rustls::pki_types::ServerName;
 
 use crate::args::JoinArgs;
 use crate::connect::connect;
-use crate::enroll::{self, Enrolled};
+use crate::enroll::{self, Credential, Enrolled};
 use crate::outbound::Outbound;
 use crate::proxy_address::ProxyAddress;
 use crate::state::{StateDir, StateError};
@@ -84,7 +84,8 @@ async fn enroll_at(outbound: &Outbound, proxy: &ProxyAddress, args: &JoinArgs, k
         .with_context(|| format!("--server-name {:?}", args.server_name))?;
     let config = tls::pinned(args.ca_pin, ALPN_ENROLL);
     let connection = connect(outbound, proxy, config, &server_name).await?;
-    enroll::join(connection, &args.token, key, &args.server_name).await.with_context(|| format!("proxy {proxy}"))
+    let joined = enroll::join(connection, Credential::Join(&args.token), key, &args.server_name);
+    joined.await.with_context(|| format!("proxy {proxy}"))
 }
 
 #[cfg(test)]

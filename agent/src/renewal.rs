@@ -4,13 +4,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use culvert_daemon::{Drain, Gate};
 use culvert_tunnel::ALPN_ENROLL;
+use tokio::sync::{Notify, watch};
 
-use crate::certificates::Certificates;
+use crate::certificates::{Certificates, ClusterSource};
 use crate::connect::connect;
-use crate::enroll;
+use crate::{enroll, enrolment};
 use crate::identity::{Identity, Validity};
 use crate::metrics::Metrics;
 use crate::outbound::Outbound;
@@ -24,13 +25,27 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const RETRY_FIRST: Duration = Duration::from_secs(10);
 const RETRY_LONGEST: Duration = Duration::from_secs(600);
 
+/// Enrolments while a certificate is there that should do: each costs the API server a question.
+const ANEW_EVERY: Duration = Duration::from_secs(60);
+
+/// What to do besides renewing in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Want {
+    WhenDue,
+    /// Enrol with the token, in a cluster.
+    Anew,
+}
+
 /// The task that keeps the certificate fresh.
 pub(crate) struct Renewal {
     pub(crate) certificates: Arc<Certificates>,
     pub(crate) outbound: Arc<Outbound>,
-    pub(crate) proxies: Vec<ProxyAddress>,
+    /// Where to renew, and to keep tunnels; followed here in a cluster.
+    pub(crate) proxies: watch::Sender<Vec<ProxyAddress>>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) gate: Gate,
+    /// Told when a proxy does not take the certificate.
+    pub(crate) refused: Arc<Notify>,
 }
 
 /// How many renewals failed in a row, and when the next may be. Not by the clock, which may be the reason: set right, it could be
@@ -54,27 +69,93 @@ impl Failures {
 
 impl Renewal {
     /// Runs until the drain begins.
+    ///
+    /// # Errors
+    /// In a cluster, when this agent turns out to be on another node than before: it has to start over.
     pub(crate) async fn run(self, drain: Drain) -> Result<()> {
         let mut failures = Failures::default();
+        let mut want = Want::WhenDue;
+        let mut last_anew: Option<Instant> = None;
+        let mut problem = String::new();
         // One throw for the process' life spreads the nodes that joined together.
         let chance = rand::random();
         loop {
             let identity = self.certificates.refresh();
             self.report(identity.validity, SystemTime::now());
+            self.follow_proxies(&mut problem);
+            if let Some(cluster) = self.certificates.cluster()
+                && (want == Want::Anew || is_of_another_pod(cluster))
+                && last_anew.is_none_or(|last| last.elapsed() >= ANEW_EVERY)
+            {
+                last_anew = Some(Instant::now());
+                want = Want::WhenDue;
+                tokio::select! {
+                    done = self.enrol_anew(&identity, cluster, &mut failures) => { done?; continue }
+                    () = drain.begun() => return Ok(()),
+                }
+            }
             if let Some(state) = self.certificates.renewable() {
                 let due = due(identity.validity, state.stored_at(), chance);
                 if due <= SystemTime::now() && failures.over(Instant::now()) {
                     tokio::select! {
-                        () = self.renew(&identity, state, &mut failures) => continue,
+                        done = self.renew(&identity, state, &mut failures) => { done?; continue }
                         () = drain.begun() => return Ok(()),
                     }
                 }
             }
             tokio::select! {
                 () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = self.refused.notified() => want = Want::Anew,
                 () = drain.begun() => return Ok(()),
             }
         }
+    }
+
+    /// Takes up where the cluster says that the proxies are. A folder that cannot be read leaves them as they were.
+    fn follow_proxies(&self, problem: &mut String) {
+        let Some(cluster) = self.certificates.cluster() else { return };
+        let now_wrong = match cluster.settings() {
+            Ok(settings) => {
+                self.proxies.send_if_modified(|proxies| {
+                    let before = std::mem::replace(proxies, settings.proxies);
+                    before != *proxies
+                });
+                String::new()
+            }
+            Err(error) => crate::chain::Chain(&error).to_string(),
+        };
+        if now_wrong != *problem && !now_wrong.is_empty() {
+            tracing::warn!(reason = now_wrong, "the cluster's settings cannot be read; the last ones stay in use");
+        }
+        if self.proxies.borrow().is_empty()
+            && let Ok(joined) = cluster.state.joined()
+        {
+            self.proxies.send_replace(joined.proxies);
+        }
+        *problem = now_wrong;
+    }
+
+    /// Enrols with the pod's token, because the proxies do not take the certificate or the pod is another one.
+    async fn enrol_anew(&self, identity: &Identity, cluster: &ClusterSource, failures: &mut Failures) -> Result<()> {
+        match enrolment::enrol(cluster, &self.outbound).await {
+            Ok(node) => {
+                *failures = Failures::default();
+                self.metrics.renewal("ok");
+                tracing::info!(%node, "enrolled anew with the service account's token");
+                self.certificates.refresh();
+                ensure!(
+                    node == identity.node,
+                    "this agent was {} and is {node} now: it has to start over, which whoever runs it does",
+                    identity.node
+                );
+            }
+            Err(error) => {
+                self.metrics.renewal("failed");
+                tracing::warn!(node = %identity.node, reason = format!("{error:#}"), "not enrolled anew; trying again");
+                failures.add(Instant::now(), rand::random());
+            }
+        }
+        Ok(())
     }
 
     fn report(&self, validity: Validity, now: SystemTime) {
@@ -86,14 +167,16 @@ impl Renewal {
         }
     }
 
-    async fn renew(&self, identity: &Identity, state: &StateDir, failures: &mut Failures) {
-        for proxy in &self.proxies {
+    /// Renews at the first proxy that does so; where none does, a cluster's agent enrols anew.
+    async fn renew(&self, identity: &Identity, state: &StateDir, failures: &mut Failures) -> Result<()> {
+        let proxies = self.proxies.borrow().clone();
+        for proxy in &proxies {
             match self.renew_at(proxy, identity, state).await {
                 Ok(()) => {
                     *failures = Failures::default();
                     self.metrics.renewal("ok");
                     tracing::info!(node = %identity.node, proxy = %proxy, "certificate renewed");
-                    return;
+                    return Ok(());
                 }
                 Err(error) => {
                     self.metrics.renewal("failed");
@@ -101,7 +184,13 @@ impl Renewal {
                 }
             }
         }
-        failures.add(Instant::now(), rand::random());
+        match self.certificates.cluster() {
+            Some(cluster) => self.enrol_anew(identity, cluster, failures).await,
+            None => {
+                failures.add(Instant::now(), rand::random());
+                Ok(())
+            }
+        }
     }
 
     async fn renew_at(&self, proxy: &ProxyAddress, identity: &Identity, state: &StateDir) -> Result<()> {
@@ -109,7 +198,7 @@ impl Renewal {
         let config = tls::mutual(identity, ALPN_ENROLL)?;
         let connection = connect(&self.outbound, proxy, config, &identity.server_name).await?;
         let enrolled = enroll::renew(connection, &key, &identity.server_name.to_str()).await?;
-        anyhow::ensure!(
+        ensure!(
             enrolled.identity.node == identity.node,
             "the proxy answered with a certificate of node {}",
             enrolled.identity.node
@@ -118,6 +207,13 @@ impl Renewal {
         self.certificates.refresh();
         Ok(())
     }
+}
+
+/// Whether the token is of another pod than the one that the certificate was given for. Its node may be another too: the state may
+/// have come here with a copied disk.
+fn is_of_another_pod(cluster: &ClusterSource) -> bool {
+    let (Ok(token), Ok(joined)) = (cluster.token.read(), cluster.state.joined()) else { return false };
+    token.pod != joined.pod
 }
 
 /// When to renew: a third of the time that was left when the certificate was stored is still left, less up to a tenth of that
@@ -178,7 +274,8 @@ mod tests {
         Renewal {
             certificates: Arc::new(Certificates::load(source).unwrap()),
             outbound: Arc::new(Outbound::from_environment(|_| None).unwrap()),
-            proxies: vec![proxy.address.clone()],
+            proxies: watch::Sender::new(vec![proxy.address.clone()]),
+            refused: Arc::default(),
             metrics: Arc::default(),
             gate: culvert_daemon::Readiness::default().gate("certificate"),
         }
@@ -193,7 +290,7 @@ mod tests {
         let renewal = renewal(&proxy, &state);
         let before = renewal.certificates.current();
         let mut failures = Failures { count: 3, not_before: None };
-        renewal.renew(&before, &state, &mut failures).await;
+        renewal.renew(&before, &state, &mut failures).await.unwrap();
         let after = renewal.certificates.current();
         assert_eq!((failures.count, proxy.renewals()), (0, 1));
         assert_ne!(after.chain, before.chain);
@@ -211,7 +308,7 @@ mod tests {
         std::fs::create_dir(root.path().join("next-key.pem")).unwrap();
         let renewal = renewal(&proxy, &state);
         let mut failures = Failures::default();
-        renewal.renew(&renewal.certificates.current(), &state, &mut failures).await;
+        renewal.renew(&renewal.certificates.current(), &state, &mut failures).await.unwrap();
         assert_eq!((failures.count, proxy.renewals()), (1, 0));
     }
 

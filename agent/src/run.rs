@@ -2,67 +2,125 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
-use culvert_daemon::{Admin, Drain, Logs, Readiness, Supervisor, VERSION, raise_open_file_limit};
+use anyhow::{Result, ensure};
+use culvert_daemon::{Admin, Drain, Gate, Logs, Readiness, Supervisor, VERSION, raise_open_file_limit};
+use culvert_tunnel::NodeName;
 use prometheus_client::registry::Registry;
-use tokio::task::JoinSet;
+use tokio::sync::{Notify, watch};
 
-use crate::admin;
-use crate::certificates::{Certificates, Source};
+use crate::certificates::{Certificates, ClusterSource, Source};
 use crate::config::Config;
 use crate::metrics::{Metrics, RoundTrips};
 use crate::outbound::Outbound;
+use crate::proxies::Tunnelling;
 use crate::proxy_address::ProxyAddress;
 use crate::renewal::Renewal;
-use crate::slot::{Shared, Slot};
-use crate::tunnels::{SlotName, Tunnels};
+use crate::slot::Shared;
+use crate::tunnels::Tunnels;
+use crate::{admin, enrolment};
 
 /// Runs the agent.
 ///
 /// # Errors
-/// No usable certificate, a taken admin port, or settings that cannot be used. An unreachable proxy is none.
+/// No usable certificate, a taken admin port, or settings that cannot be used. An unreachable proxy is none, nor is a cluster that
+/// has not said yet where the proxies are.
 pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     let outbound = Arc::new(Outbound::from_environment(|name| std::env::var(name).ok())?);
-    let proxies = proxies(&config)?;
-    let certificates = Arc::new(Certificates::load(config.source)?);
+    let proxies = watch::Sender::new(proxies(&config)?);
+    let first = match &config.source {
+        Source::Cluster(cluster) => First::Enrolled(cluster.clone()),
+        Source::Joined { .. } | Source::Ready(_) => First::Stored(Certificates::load(config.source.clone())?),
+    };
     let readiness = Readiness::default();
     let mut registry = Registry::default();
     let metrics = Arc::new(Metrics::register(&mut registry));
     let tunnels = Tunnels::new(readiness.gate("tunnel"));
     RoundTrips(tunnels.clone()).register(&mut registry);
-    let renewal = Renewal {
-        certificates: certificates.clone(),
-        outbound: outbound.clone(),
-        proxies: proxies.clone(),
-        metrics: metrics.clone(),
-        gate: readiness.gate("certificate"),
-    };
+    let gate = readiness.gate("certificate");
     let admin = Admin::bind(config.admin_listen, readiness, registry, logs, admin::routes(tunnels.clone())).await?;
-    let node = certificates.current().node.clone();
-    tracing::info!(%node, version = VERSION, admin.addr = %admin.local_addr(), proxies = proxies.len(), "agent started");
-    let shared = Arc::new(Shared {
-        certificates,
-        outbound,
-        allow: Arc::new(config.allow),
-        metrics,
-        stream_window: config.stream_window,
-        instance: format!("{:016x}", rand::random::<u64>()),
-    });
+    let node = first.node();
+    let node = node.as_ref().map(tracing::field::display);
+    tracing::info!(node, version = VERSION, admin.addr = %admin.local_addr(), "agent started");
 
     raise_open_file_limit();
     let mut supervisor = Supervisor::new(config.grace)?;
     let drain = supervisor.drain();
     supervisor.spawn_observer("admin", admin.serve());
     supervisor.spawn_observer("idle streams", tunnels.clone().watch_idle());
-    supervisor.spawn("certificate", renewal.run(drain.clone()));
-    supervisor.spawn("tunnels", keep_tunnels(slots(&proxies, config.tunnels, &shared, &tunnels), drain));
+    let agent = Agent { config, outbound, proxies, metrics, tunnels, gate };
+    supervisor.spawn("tunnels", agent.run(first, drain));
     supervisor.run().await
 }
 
+/// Where the first certificate comes from.
+enum First {
+    Stored(Certificates),
+    Enrolled(ClusterSource),
+}
+
+impl First {
+    /// The node, if it is known already.
+    fn node(&self) -> Option<NodeName> {
+        match self {
+            Self::Stored(certificates) => Some(certificates.current().node.clone()),
+            Self::Enrolled(_) => None,
+        }
+    }
+}
+
+/// What is left to do once the admin server answers.
+struct Agent {
+    config: Config,
+    outbound: Arc<Outbound>,
+    proxies: watch::Sender<Vec<ProxyAddress>>,
+    metrics: Arc<Metrics>,
+    tunnels: Tunnels,
+    gate: Gate,
+}
+
+impl Agent {
+    /// Keeps certificate and tunnels until the drain begins.
+    async fn run(self, first: First, drain: Drain) -> Result<()> {
+        let certificates = match first {
+            First::Stored(certificates) => certificates,
+            First::Enrolled(cluster) => {
+                match enrolment::certificates(cluster, &self.outbound, &self.gate, &drain).await? {
+                    Some(certificates) => certificates,
+                    None => return Ok(()),
+                }
+            }
+        };
+        let certificates = Arc::new(certificates);
+        let refused = Arc::<Notify>::default();
+        let shared = Arc::new(Shared {
+            certificates: certificates.clone(),
+            outbound: self.outbound.clone(),
+            allow: Arc::new(self.config.allow),
+            metrics: self.metrics.clone(),
+            stream_window: self.config.stream_window,
+            budget: self.config.budget,
+            instance: format!("{:016x}", rand::random::<u64>()),
+            refused: refused.clone(),
+        });
+        let tunnelling = Tunnelling { shared, all: self.tunnels, tunnels: self.config.tunnels };
+        let tunnelling = tunnelling.run(self.proxies.subscribe(), drain.clone());
+        let renewal = Renewal {
+            certificates,
+            outbound: self.outbound,
+            proxies: self.proxies,
+            metrics: self.metrics,
+            gate: self.gate,
+            refused,
+        };
+        tokio::try_join!(renewal.run(drain), tunnelling).map(|((), ())| ())
+    }
+}
+
+/// The proxies as far as they are known before the first certificate.
 fn proxies(config: &Config) -> Result<Vec<ProxyAddress>> {
     match &config.source {
         Source::Joined { state, .. } if config.proxies.is_empty() => {
-            let proxies = distinct(state.joined()?.proxies);
+            let proxies = state.joined()?.proxies;
             ensure!(
                 !proxies.is_empty(),
                 "the join in {} names no proxy: give --proxy HOST:PORT",
@@ -70,41 +128,6 @@ fn proxies(config: &Config) -> Result<Vec<ProxyAddress>> {
             );
             Ok(proxies)
         }
-        Source::Joined { .. } | Source::Ready(_) => Ok(distinct(config.proxies.clone())),
-    }
-}
-
-/// Two equal slots would supersede each other at the proxy for ever.
-fn distinct(mut proxies: Vec<ProxyAddress>) -> Vec<ProxyAddress> {
-    let mut seen = std::collections::HashSet::new();
-    proxies.retain(|proxy| seen.insert(proxy.clone()));
-    proxies
-}
-
-fn slots(proxies: &[ProxyAddress], tunnels: u8, shared: &Arc<Shared>, all: &Tunnels) -> Vec<Slot> {
-    let names = proxies.iter().flat_map(|proxy| (0..tunnels).map(|number| SlotName { proxy: proxy.clone(), number }));
-    names.map(|name| Slot { place: all.place(name.clone()), name, shared: shared.clone() }).collect()
-}
-
-async fn keep_tunnels(slots: Vec<Slot>, drain: Drain) -> Result<()> {
-    let mut tasks = JoinSet::new();
-    for slot in slots {
-        tasks.spawn(slot.run(drain.clone()));
-    }
-    while let Some(ended) = tasks.join_next().await {
-        ended.context("a tunnel's task panicked")?;
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_proxy_named_twice_gets_its_tunnels_once() {
-        let named = ["p:1", "P:1", "[::1]:1", "q:1", "[0:0::1]:1"].map(|text| text.parse().unwrap());
-        let distinct: Vec<_> = distinct(named.into()).iter().map(ToString::to_string).collect();
-        assert_eq!(distinct, ["p:1", "[::1]:1", "q:1"]);
+        Source::Joined { .. } | Source::Cluster(_) | Source::Ready(_) => Ok(config.proxies.clone()),
     }
 }

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use culvert_daemon::{Drain, VERSION};
 use culvert_tunnel::proto::tunnel::DescribeResponse;
-use culvert_tunnel::{ALPN_TUNNEL, AgentTunnel, AgentTunnelState, DEFAULT_MAX_STREAMS, TunnelError};
+use culvert_tunnel::{ALPN_TUNNEL, AgentTunnel, AgentTunnelState, Budget, DEFAULT_MAX_STREAMS, TunnelError};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use crate::allow::AllowList;
@@ -37,8 +38,11 @@ pub(crate) struct Shared {
     pub(crate) allow: Arc<AllowList>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) stream_window: u32,
+    pub(crate) budget: Budget,
     /// Random for each run of the agent.
     pub(crate) instance: String,
+    /// Told when a proxy does not take this agent's certificate.
+    pub(crate) refused: Arc<Notify>,
 }
 
 /// Why there is no tunnel (any more).
@@ -115,6 +119,9 @@ impl Slot {
             }
             let wait = backoff.wait(error.ended(started.elapsed()));
             self.report(&error, wait);
+            if error.is_refusal() {
+                self.shared.refused.notify_one();
+            }
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 // A new certificate is what was missing.
@@ -153,6 +160,7 @@ impl Slot {
         AgentTunnel {
             stream_window: self.shared.stream_window,
             max_streams: DEFAULT_MAX_STREAMS,
+            budget: self.shared.budget.clone(),
             describe: DescribeResponse {
                 version: VERSION.to_owned(),
                 instance: self.shared.instance.clone(),
@@ -205,6 +213,26 @@ async fn refusal(connection: BufReader<Connection>) -> SlotError {
 }
 
 #[cfg(test)]
+impl Shared {
+    /// What an agent of node `edge-1` shares that joined at `proxy`.
+    pub(crate) fn for_tests(proxy: &crate::test_proxy::TestProxy, state: &std::path::Path) -> Self {
+        let state = crate::state::StateDir::new(state);
+        state.store_join(&proxy.identity("edge-1"), std::slice::from_ref(&proxy.address)).unwrap();
+        let source = crate::certificates::Source::Joined { state, server_name: None };
+        Self {
+            certificates: Arc::new(Certificates::load(source).unwrap()),
+            outbound: Arc::new(Outbound::from_environment(|_| None).unwrap()),
+            allow: Arc::default(),
+            metrics: Arc::default(),
+            stream_window: culvert_tunnel::DEFAULT_STREAM_WINDOW,
+            budget: culvert_tunnel::Budget::new(1 << 20),
+            instance: "test".to_owned(),
+            refused: Arc::default(),
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use culvert_daemon::Readiness;
     use culvert_tunnel::proto::tunnel::{DescribeRequest, Open};
@@ -215,8 +243,6 @@ mod tests {
     use tokio::task::JoinSet;
 
     use super::*;
-    use crate::certificates::Source;
-    use crate::state::StateDir;
     use crate::test_pki::Authority;
     use crate::test_proxy::{ServerTunnel, TestProxy};
     use crate::tunnels::Tunnels;
@@ -232,16 +258,7 @@ mod tests {
     impl Agent {
         fn start(proxy: &TestProxy, allow: AllowList) -> Self {
             let root = tempfile::tempdir().unwrap();
-            let state = StateDir::new(root.path());
-            state.store_join(&proxy.identity("edge-1"), std::slice::from_ref(&proxy.address)).unwrap();
-            let shared = Shared {
-                certificates: Arc::new(Certificates::load(Source::Joined { state, server_name: None }).unwrap()),
-                outbound: Arc::new(Outbound::from_environment(|_| None).unwrap()),
-                allow: Arc::new(allow),
-                metrics: Arc::default(),
-                stream_window: culvert_tunnel::DEFAULT_STREAM_WINDOW,
-                instance: "test".to_owned(),
-            };
+            let shared = Shared { allow: Arc::new(allow), ..Shared::for_tests(proxy, root.path()) };
             let (readiness, drain) = (Readiness::default(), Drain::default());
             let name = SlotName { proxy: proxy.address.clone(), number: 0 };
             let place = Tunnels::new(readiness.gate("tunnel")).place(name.clone());
@@ -263,7 +280,7 @@ mod tests {
 
     async fn establish(tunnel: ServerTunnel) -> (Tunnel, JoinSet<Result<(), TunnelError>>) {
         let last_read = tunnel.get_ref().0.last_read();
-        let settings = ProxyTunnel { stream_window: 1 << 20, max_streams: 8 };
+        let settings = ProxyTunnel { stream_window: 1 << 20, max_streams: 8, budget: Budget::new(1 << 20) };
         let (tunnel, driver) = settings.establish(tunnel, last_read).await.unwrap();
         let mut task = JoinSet::new();
         task.spawn(driver.run());

@@ -33,6 +33,9 @@ pub(crate) struct Joined {
     /// The name in the proxies' certificates.
     pub(crate) server_name: String,
     pub(crate) proxies: Vec<ProxyAddress>,
+    /// UID of the pod whose service-account token was used, in a cluster.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) pod: String,
 }
 
 /// Why state cannot be read or written.
@@ -87,7 +90,18 @@ impl StateDir {
 
     /// Completes a join.
     pub(crate) fn store_join(&self, text: &IdentityText, proxies: &[ProxyAddress]) -> Result<(), StateError> {
-        let joined = Joined { server_name: text.server_name.clone(), proxies: proxies.to_vec() };
+        self.store_enrolment(text, proxies, "")
+    }
+
+    /// Completes an enrolment with a service-account token of `pod`.
+    pub(crate) fn store_enrolment(
+        &self,
+        text: &IdentityText,
+        proxies: &[ProxyAddress],
+        pod: &str,
+    ) -> Result<(), StateError> {
+        let joined =
+            Joined { server_name: text.server_name.clone(), proxies: proxies.to_vec(), pod: pod.to_owned() };
         self.store(text, &joined)
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustls::client::WantsClientCert;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::ServerName;
-use rustls::{AlertDescription, CertificateError, ClientConfig, ConfigBuilder, Error, WantsVerifier};
+use rustls::{AlertDescription, CertificateError, ClientConfig, ConfigBuilder, Error, RootCertStore, WantsVerifier};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -108,6 +108,11 @@ pub(crate) fn pinned(pin: Pin, protocol: &[u8]) -> ClientConfig {
     let builder: ConfigBuilder<ClientConfig, WantsClientCert> =
         tls13().dangerous().with_custom_certificate_verifier(verifier);
     speaking(protocol, builder.with_no_client_auth())
+}
+
+/// Settings of an enrolment in a cluster: no certificate yet, and the authorities are known.
+pub(crate) fn trusting(authorities: RootCertStore, protocol: &[u8]) -> ClientConfig {
+    speaking(protocol, tls13().with_root_certificates(authorities).with_no_client_auth())
 }
 
 /// Settings of a joined agent: mutual TLS under the authorities that it trusts.

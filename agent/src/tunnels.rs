@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -37,11 +37,14 @@ pub(crate) struct Tunnels {
 #[derive(Debug)]
 pub(crate) struct Place {
     name: SlotName,
+    /// A proxy that went and came back has a later place of the same name while the earlier one's streams end.
+    generation: u64,
     tunnels: Tunnels,
 }
 
 #[derive(Debug)]
 struct Entry {
+    generation: u64,
     now: Now,
     since: Instant,
     last_error: Option<String>,
@@ -91,7 +94,8 @@ impl Tunnels {
 
     /// Adds a slot.
     pub(crate) fn place(&self, name: SlotName) -> Place {
-        let place = Place { name, tunnels: self.clone() };
+        static GENERATIONS: AtomicU64 = AtomicU64::new(0);
+        let place = Place { name, generation: GENERATIONS.fetch_add(1, Ordering::Relaxed), tunnels: self.clone() };
         place.connecting();
         place
     }
@@ -148,17 +152,42 @@ impl Place {
 
     fn set(&self, now: Now, change: impl FnOnce(&mut Entry)) {
         let mut entries = self.tunnels.lock();
-        let fresh = || Entry { now: Now::Connecting, since: Instant::now(), last_error: None };
+        let fresh = || Entry {
+            generation: self.generation,
+            now: Now::Connecting,
+            since: Instant::now(),
+            last_error: None,
+        };
         let entry = entries.entry(self.name.clone()).or_insert_with(fresh);
+        match entry.generation.cmp(&self.generation) {
+            std::cmp::Ordering::Less => *entry = fresh(),
+            std::cmp::Ordering::Equal => {}
+            std::cmp::Ordering::Greater => return,
+        }
         entry.now = now;
         entry.since = Instant::now();
         change(entry);
         let error = entry.last_error.clone();
+        self.judge(&entries, error);
+    }
+
+    /// Whether the agent is ready: one tunnel is enough.
+    fn judge(&self, entries: &BTreeMap<SlotName, Entry>, error: Option<String>) {
         if entries.values().any(|entry| matches!(entry.now, Now::Up(_))) {
             self.tunnels.gate.open();
         } else {
             self.tunnels.gate.close(error.unwrap_or_else(|| format!("connecting to {}", self.name.proxy)));
         }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut entries = self.tunnels.lock();
+        if entries.get(&self.name).is_some_and(|entry| entry.generation == self.generation) {
+            entries.remove(&self.name);
+        }
+        self.judge(&entries, None);
     }
 }
 

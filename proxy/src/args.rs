@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 use culvert_daemon::{LogFormat, parse_duration, parse_size};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use crate::check::CheckCommand;
 use crate::cli::{ExplainCommand, NodeCommand, TokenCommand};
 use crate::kubernetes::KubernetesArgs;
 
@@ -51,6 +52,8 @@ pub(crate) enum Command {
     Token(TokenCommand),
     /// Says what would happen to a connection, and why: to any address, VIP or name, with or without a port.
     Explain(ExplainCommand),
+    /// Goes through all that connections rest on, on this host and in the cluster, and says what is wrong and the fix.
+    Check(CheckCommand),
 }
 
 /// What the running proxy needs.
@@ -77,6 +80,11 @@ pub(crate) struct RunArgs {
     /// stalled reader may hold in memory.
     #[arg(long, env = "CULVERT_STREAM_WINDOW", value_name = "SIZE", default_value = "4MiB", value_parser = parse_size)]
     pub(crate) stream_window: u32,
+
+    /// Bytes that may wait in memory for clients that take nothing, all together. Over it, the connection whose client has taken
+    /// nothing for longest is reset.
+    #[arg(long, env = "CULVERT_BUFFER_BUDGET", value_name = "SIZE", default_value = "512MiB", value_parser = parse_size)]
+    pub(crate) buffer_budget: u32,
 
     /// How long connections may go on after SIGTERM.
     #[arg(long, env = "CULVERT_GRACE", value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
@@ -155,9 +163,9 @@ pub(crate) struct TrustArgs {
     #[arg(long, env = "CULVERT_AGENT_CA", value_name = "FILE", requires = "tls_cert")]
     pub(crate) agent_ca: Option<PathBuf>,
 
-    /// How long an agent's certificate lasts; agents renew it after two thirds.
-    #[arg(long, env = "CULVERT_CERTIFICATE_LIFETIME", value_name = "DURATION", default_value = "30d", value_parser = parse_duration)]
-    pub(crate) certificate_lifetime: Duration,
+    /// How long an agent's certificate lasts; agents renew it after two thirds. Default: 30d, and 24h in a Kubernetes cluster.
+    #[arg(long, env = "CULVERT_CERTIFICATE_LIFETIME", value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) certificate_lifetime: Option<Duration>,
 
     /// How long a token may be used, unless `token create` says otherwise.
     #[arg(long, env = "CULVERT_TOKEN_LIFETIME", value_name = "DURATION", default_value = "24h", value_parser = parse_duration)]

@@ -75,6 +75,19 @@ pub(crate) struct ServerCertificate {
     pub(crate) key: PrivateKeyDer<'static>,
 }
 
+/// PEM text, and where it is from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pem<'a> {
+    pub(crate) origin: &'a Path,
+    pub(crate) text: &'a str,
+}
+
+/// A new authority's certificate and key, in PEM.
+pub(crate) struct NewAuthority {
+    pub(crate) certificate: String,
+    pub(crate) key: String,
+}
+
 /// Signs certificates.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
@@ -122,33 +135,38 @@ impl Authority {
 
     /// An authority's own certificate for the key in a file.
     fn certify(cert: &Path, key: &Path) -> Result<Self, AuthorityError> {
-        let pair = read_key(key)?;
-        let mut params = params("Culvert authority", UnixTime::now(), DAY, AUTHORITY_LIFETIME);
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        let made = params.self_signed(&pair).map_err(|source| sign_error("the authority", source))?;
-        write(cert, made.pem().as_bytes(), 0o644)?;
+        let pair = read_key(Pem { origin: key, text: &read(key)? })?;
+        write(cert, self_signed(&pair)?.as_bytes(), 0o644)?;
         tracing::info!(file = %cert.display(), "certificate authority made");
         Self::from_files(cert, key)
     }
 
+    /// A new authority that is in no file yet.
+    pub(crate) fn generate() -> Result<NewAuthority, AuthorityError> {
+        let pair = KeyPair::generate().map_err(|source| sign_error("the authority", source))?;
+        Ok(NewAuthority { certificate: self_signed(&pair)?, key: pair.serialize_pem() })
+    }
+
     /// An authority from PEM files: its certificate, perhaps with others that are to be trusted too, and its key.
     pub(crate) fn from_files(cert: &Path, key: &Path) -> Result<Self, AuthorityError> {
-        let pem = read(cert)?;
-        let certificates = read_certificates(cert)?;
+        Self::from_pem(Pem { origin: cert, text: &read(cert)? }, Pem { origin: key, text: &read(key)? })
+    }
+
+    /// The same from texts, which may be one and the same.
+    pub(crate) fn from_pem(cert: Pem<'_>, key: Pem<'_>) -> Result<Self, AuthorityError> {
+        let certificates = certificates_in(cert)?;
         let pair = read_key(key)?;
-        let unusable = |path: &Path, problem: String| AuthorityError::Unusable { path: path.to_owned(), problem };
         let own = Leaf::read(&certificates[0]).map_err(|error| unusable(cert, error.to_string()))?;
         if !own.may_sign {
             let problem = "its first certificate is no authority's: give the certificate that has CA:TRUE first";
             return Err(unusable(cert, problem.to_owned()));
         }
         if own.public_key != pair.public_key_raw() {
-            return Err(unusable(key, format!("is not the key of the first certificate in {}", cert.display())));
+            return Err(unusable(key, format!("is not the key of the first certificate in {}", cert.origin.display())));
         }
         let issuer =
             Issuer::from_ca_cert_der(&certificates[0], pair).map_err(|error| unusable(cert, error.to_string()))?;
-        Ok(Self { issuer, certificates, pem })
+        Ok(Self { issuer, certificates, pem: certificates_only(cert.text) })
     }
 
     /// What agents check when they join: `sha256:` and the digest of the authority's certificate.
@@ -214,23 +232,35 @@ impl std::fmt::Debug for Authority {
 
 /// The certificates in a PEM file: at least one.
 pub(crate) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, AuthorityError> {
-    let unusable = |problem: String| AuthorityError::Unusable { path: path.to_owned(), problem };
-    let pem = read(path)?;
-    let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem.as_bytes())
-        .collect::<Result<_, _>>()
-        .map_err(|error| unusable(format!("is not PEM: {error}")))?;
-    match certificates.is_empty() {
-        true => Err(unusable("has no certificate in PEM (-----BEGIN CERTIFICATE-----)".to_owned())),
-        false => Ok(certificates),
-    }
+    certificates_in(Pem { origin: path, text: &read(path)? })
 }
 
 /// The private key in a PEM file.
 pub(crate) fn read_private_key(path: &Path) -> Result<PrivateKeyDer<'static>, AuthorityError> {
-    PrivateKeyDer::from_pem_slice(read(path)?.as_bytes()).map_err(|error| AuthorityError::Unusable {
-        path: path.to_owned(),
-        problem: format!("has no private key in PEM: {error}"),
-    })
+    private_key_in(Pem { origin: path, text: &read(path)? })
+}
+
+fn certificates_in(pem: Pem<'_>) -> Result<Vec<CertificateDer<'static>>, AuthorityError> {
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem.text.as_bytes())
+        .collect::<Result<_, _>>()
+        .map_err(|error| unusable(pem, format!("is not PEM: {error}")))?;
+    match certificates.is_empty() {
+        true => Err(unusable(pem, "has no certificate in PEM (-----BEGIN CERTIFICATE-----)".to_owned())),
+        false => Ok(certificates),
+    }
+}
+
+fn private_key_in(pem: Pem<'_>) -> Result<PrivateKeyDer<'static>, AuthorityError> {
+    let key = PrivateKeyDer::from_pem_slice(pem.text.as_bytes());
+    key.map_err(|error| unusable(pem, format!("has no private key in PEM: {error}")))
+}
+
+/// The certificates of a PEM text and nothing else: it is given to everybody, and a key may stand in the same text.
+fn certificates_only(text: &str) -> String {
+    const END: &str = "-----END CERTIFICATE-----";
+    let parts = text.split("-----BEGIN CERTIFICATE-----").skip(1);
+    let bodies = parts.filter_map(|part| part.find(END).map(|end| part[..end].trim()));
+    bodies.map(|body| format!("-----BEGIN CERTIFICATE-----\n{body}\n{END}\n")).collect()
 }
 
 /// Lower-case hexadecimal digits.
@@ -238,12 +268,22 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn read_key(path: &Path) -> Result<KeyPair, AuthorityError> {
-    let key = read_private_key(path)?;
-    KeyPair::try_from(&key).map_err(|error| AuthorityError::Unusable {
-        path: path.to_owned(),
-        problem: format!("its key cannot sign certificates: {error}"),
-    })
+fn read_key(pem: Pem<'_>) -> Result<KeyPair, AuthorityError> {
+    let key = private_key_in(pem)?;
+    KeyPair::try_from(&key).map_err(|error| unusable(pem, format!("its key cannot sign certificates: {error}")))
+}
+
+fn unusable(pem: Pem<'_>, problem: String) -> AuthorityError {
+    AuthorityError::Unusable { path: pem.origin.to_owned(), problem }
+}
+
+/// The certificate of an authority with this key.
+fn self_signed(pair: &KeyPair) -> Result<String, AuthorityError> {
+    let mut params = params("Culvert authority", UnixTime::now(), DAY, AUTHORITY_LIFETIME);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    let made = params.self_signed(pair).map_err(|source| sign_error("the authority", source))?;
+    Ok(made.pem())
 }
 
 fn params(common_name: &str, now: UnixTime, backdate: Duration, lifetime: Duration) -> CertificateParams {
@@ -291,6 +331,18 @@ mod tests {
         std::fs::remove_file(state.join(KEY_FILE)).unwrap();
         let error = Authority::embedded(&state).unwrap_err().to_string();
         assert!(error.contains("ca.key") && error.contains("join again"), "{error}");
+    }
+
+    #[test]
+    fn what_agents_get_of_a_text_with_the_key_in_it_is_certificates_only() {
+        let (new, old) = (Authority::generate().unwrap(), Authority::generate().unwrap());
+        let text = format!("{}{}# the one before\n{}", new.key, new.certificate, old.certificate);
+        let pem = Pem { origin: Path::new("both"), text: &text };
+        let authority = Authority::from_pem(pem, pem).unwrap();
+        assert_eq!(authority.certificates().len(), 2);
+        assert!(!authority.pem().contains("PRIVATE"));
+        let told = Pem { origin: Path::new("told"), text: authority.pem() };
+        assert_eq!(certificates_in(told).unwrap(), authority.certificates());
     }
 
     #[test]

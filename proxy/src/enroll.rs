@@ -1,6 +1,6 @@
 //! `culvert.enroll.v1`: how an agent comes by its certificate, and by its next.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use culvert_tunnel::NodeName;
@@ -14,12 +14,14 @@ use crate::authority::{CsrError, ProvenKey};
 use crate::clock::UnixTime;
 use crate::directory::Directory;
 use crate::identity::{IdentityError, Purpose};
+use crate::kubernetes::{AccountError, ServiceAccounts};
 use crate::log_budget::LogBudget;
+use crate::metrics::Metrics;
 use crate::tokens::{TokenError, TokenText, Tokens, TokensError};
 use crate::trust::{Trust, TrustError};
 
-/// A token and a signing request take less than 10 KiB.
-const MAX_REQUEST_BYTES: usize = 16 << 10;
+/// A token and a signing request take less than 16 KiB.
+const MAX_REQUEST_BYTES: usize = 24 << 10;
 /// Requests worked on at once: each costs a signature and a write to disk; more wait for their turn.
 const MAX_CONCURRENT: usize = 16;
 
@@ -39,6 +41,12 @@ pub(crate) enum EnrollError {
     #[error(transparent)]
     Tokens(TokensError),
     #[error(transparent)]
+    Account(#[from] AccountError),
+    #[error("the request has two tokens: one of `culvert-proxy token create` or one of a service account")]
+    TwoTokens,
+    #[error("the proxy gave up on the request: see its log")]
+    GivenUp,
+    #[error(transparent)]
     Csr(#[from] CsrError),
     #[error(transparent)]
     Identity(#[from] IdentityError),
@@ -51,67 +59,118 @@ pub(crate) enum EnrollError {
 pub(crate) struct Enroll {
     trust: Trust,
     tokens: Tokens,
+    /// Where the proxy is part of a cluster.
+    accounts: Option<Arc<ServiceAccounts>>,
     directory: Directory,
+    metrics: Metrics,
     turns: Arc<Semaphore>,
     refusals: Arc<LogBudget>,
 }
 
 /// The service with its limits. Each request needs the extensions [`PeerChain`] and [`ClientAddr`].
-pub(crate) fn service(trust: Trust, tokens: Tokens) -> EnrollServer<Enroll> {
-    EnrollServer::new(Enroll::new(trust, tokens)).max_decoding_message_size(MAX_REQUEST_BYTES)
+pub(crate) fn service(
+    trust: Trust,
+    tokens: Tokens,
+    accounts: Option<Arc<ServiceAccounts>>,
+    metrics: Metrics,
+) -> EnrollServer<Enroll> {
+    EnrollServer::new(Enroll::new(trust, tokens, accounts, metrics)).max_decoding_message_size(MAX_REQUEST_BYTES)
 }
 
 #[tonic::async_trait]
 impl Service for Enroll {
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<Certificate>, Status> {
         let client = client(&request);
-        let JoinRequest { token, csr } = request.into_inner();
-        self.answer("join", client, move |enroll| enroll.join_now(&token, &csr)).await
+        let JoinRequest { token, csr, service_account_token } = request.into_inner();
+        if service_account_token.is_empty() {
+            let joined = self.work(move |enroll| enroll.join_now(&token, &csr)).await;
+            self.answer("join", client, joined)
+        } else {
+            let joined = match token.is_empty() {
+                true => self.join_account(&service_account_token, csr, client).await,
+                false => Err(EnrollError::TwoTokens),
+            };
+            self.answer("join_account", client, joined)
+        }
     }
 
     async fn renew(&self, request: Request<RenewRequest>) -> Result<Response<Certificate>, Status> {
         let client = client(&request);
         let PeerChain(chain) = request.extensions().get().cloned().unwrap_or_default();
         let RenewRequest { csr } = request.into_inner();
-        self.answer("renew", client, move |enroll| enroll.renew_now(&chain, &csr)).await
+        let renewed = self.work(move |enroll| enroll.renew_now(&chain, &csr)).await;
+        self.answer("renew", client, renewed)
     }
 }
 
 impl Enroll {
-    fn new(trust: Trust, tokens: Tokens) -> Self {
+    fn new(trust: Trust, tokens: Tokens, accounts: Option<Arc<ServiceAccounts>>, metrics: Metrics) -> Self {
         let (turns, refusals) = (Arc::new(Semaphore::new(MAX_CONCURRENT)), Arc::default());
-        Self { directory: trust.directory().clone(), trust, tokens, turns, refusals }
+        Self { directory: trust.directory().clone(), trust, tokens, accounts, metrics, turns, refusals }
     }
 
-    /// Works away from the async threads, for it signs and writes to disk, and logs what came of it.
-    async fn answer(
+    /// Works away from the async threads, for it signs and writes to disk.
+    async fn work<T: Send + 'static>(
         &self,
-        request: &'static str,
-        client: Option<SocketAddr>,
-        work: impl FnOnce(&Self) -> Result<Certificate, EnrollError> + Send + 'static,
-    ) -> Result<Response<Certificate>, Status> {
+        work: impl FnOnce(&Self) -> Result<T, EnrollError> + Send + 'static,
+    ) -> Result<T, EnrollError> {
         let turn = self.turns.clone().acquire_owned().await;
         let enroll = self.clone();
         let done = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             work(&enroll)
         });
+        done.await.unwrap_or(Err(EnrollError::GivenUp))
+    }
+
+    /// Counts and logs what came of a request.
+    fn answer(
+        &self,
+        request: &'static str,
+        client: Option<SocketAddr>,
+        done: Result<Certificate, EnrollError>,
+    ) -> Result<Response<Certificate>, Status> {
+        let outcome = done.as_ref().map_or_else(EnrollError::reason, |_| "ok");
+        self.metrics.enrolment(request, outcome);
         let client = client.map(tracing::field::display);
-        match done.await {
-            Ok(Ok(certificate)) => {
+        match done {
+            Ok(certificate) => {
                 tracing::info!(request, node = certificate.node, client.addr = client, "certificate given");
                 Ok(Response::new(certificate))
             }
-            Ok(Err(error)) => {
-                let (outcome, status) = (error.reason(), error.status());
+            Err(error) => {
+                let status = error.status();
                 if let Some(suppressed) = self.refusals.spend(UnixTime::now()) {
                     let reason = format!("{:#}", anyhow::Error::new(error));
                     tracing::warn!(request, client.addr = client, outcome, reason, suppressed, "certificate refused");
                 }
                 Err(status)
             }
-            Err(_) => Err(Status::internal("the proxy gave up on the request: see its log")),
         }
+    }
+
+    /// Whose pod the token is decides who the node is. The cheap checks come first, so that strangers cannot make the proxy ask the
+    /// API server or verify signatures.
+    async fn join_account(
+        &self,
+        token: &str,
+        csr: Vec<u8>,
+        client: Option<SocketAddr>,
+    ) -> Result<Certificate, EnrollError> {
+        let accounts = self.accounts.clone().ok_or(AccountError::NoCluster)?;
+        self.trust.pin()?;
+        let token = accounts.read(token)?;
+        let key = self.work(move |_| Ok(ProvenKey::from_csr(&csr)?)).await?;
+        let client = client.map_or(IpAddr::from([0, 0, 0, 0]), |client| client.ip());
+        let node = accounts.node(&token, client).await?;
+        self.work(move |enroll| {
+            let _admission = enroll.trust.admission();
+            if !enroll.directory.contains(&node) {
+                return Err(accounts.not_an_edge(node).into());
+            }
+            enroll.certificate(node, &key, &[])
+        })
+        .await
     }
 
     fn join_now(&self, token: &str, csr: &[u8]) -> Result<Certificate, EnrollError> {
@@ -174,7 +233,9 @@ impl EnrollError {
             Self::Identity(error) => error.reason(),
             Self::Csr(_) => "bad_csr",
             Self::Trust(TrustError::NoAuthority) => "no_authority",
-            Self::Tokens(_) | Self::Trust(_) => "internal",
+            Self::Account(error) => error.reason(),
+            Self::TwoTokens => "malformed_token",
+            Self::Tokens(_) | Self::Trust(_) | Self::GivenUp => "internal",
         }
     }
 
@@ -182,7 +243,15 @@ impl EnrollError {
     fn status(&self) -> Status {
         let text = self.to_string();
         match self {
-            Self::Token(TokenError::Malformed) | Self::Csr(_) => Status::invalid_argument(text),
+            Self::Token(TokenError::Malformed) | Self::Csr(_) | Self::TwoTokens => Status::invalid_argument(text),
+            Self::Account(AccountError::NoCluster) => Status::failed_precondition(text),
+            Self::Account(AccountError::Malformed) => Status::invalid_argument(text),
+            Self::Account(AccountError::Unanswered(_)) => {
+                Status::unavailable("the proxy cannot ask the cluster about the token: see its log")
+            }
+            Self::Account(AccountError::Busy | AccountError::TooManyRefusals) => Status::resource_exhausted(text),
+            Self::Account(_) => Status::permission_denied(text),
+            Self::GivenUp => Status::internal(text),
             Self::Token(TokenError::Foreign(_) | TokenError::WrongSecret(_)) => Status::unauthenticated(text),
             Self::Token(TokenError::Used(_) | TokenError::Expired(..) | TokenError::Revoked(_)) => {
                 Status::permission_denied(text)

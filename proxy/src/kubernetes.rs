@@ -1,7 +1,18 @@
 //! The Kubernetes cluster as a source of nodes, ports, VIPs and trust. Nothing outside of this module names `kube`.
 
+mod access;
 mod args;
+mod authority;
+mod backoff;
+mod bootstrap;
+mod configmap;
+mod events;
+mod hosts;
+mod identity;
 mod nodes;
+mod ports;
+mod request;
+mod vips;
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,7 +20,12 @@ use std::time::Duration;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
+pub(crate) use access::ClusterFacts;
 pub(crate) use args::KubernetesArgs;
+pub(crate) use authority::SharedAuthority;
+pub(crate) use events::Events;
+pub(crate) use identity::{AccountError, ServiceAccounts};
+use nodes::{InvalidSelector, NodeSelector};
 
 /// Where a pod finds the namespace that it is in.
 const POD_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
@@ -31,6 +47,8 @@ pub(crate) enum ClusterError {
     Kubeconfig { path: std::path::PathBuf, source: kube::config::KubeconfigError },
     #[error("make a client of the API server")]
     Client(#[source] kube::Error),
+    #[error(transparent)]
+    Selector(#[from] InvalidSelector),
 }
 
 /// The cluster. Clones share one client.
@@ -38,12 +56,15 @@ pub(crate) enum ClusterError {
 pub(crate) struct Cluster {
     client: Client,
     namespace: String,
+    /// Of edge nodes.
+    selector: NodeSelector,
     args: KubernetesArgs,
 }
 
 impl Cluster {
     /// Prepares to ask the API server; asks nothing yet, so that a proxy starts without it.
     pub(crate) async fn open(args: &KubernetesArgs) -> Result<Self, ClusterError> {
+        let selector = args.node_selector.parse()?;
         let mut config = match &args.kubeconfig {
             Some(path) => from_kubeconfig(path).await?,
             None => Config::incluster().map_err(ClusterError::NotInCluster)?,
@@ -52,7 +73,7 @@ impl Cluster {
         config.read_timeout = Some(READ_TIMEOUT);
         let namespace = args.namespace.clone().or_else(pod_namespace).unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
         let client = Client::try_from(config).map_err(ClusterError::Client)?;
-        Ok(Self { client, namespace, args: args.clone() })
+        Ok(Self { client, namespace, selector, args: args.clone() })
     }
 }
 

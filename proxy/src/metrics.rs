@@ -30,6 +30,14 @@ pub(crate) struct Metrics {
     dial_duration: Histogram,
     bytes: Family<Bytes, Counter>,
     agents: Family<Outcome, Counter>,
+    node_events: Family<Outcome, Counter>,
+    enrolments: Family<Enrolment, Counter>,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Enrolment {
+    request: &'static str,
+    outcome: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -66,6 +74,8 @@ impl Default for Metrics {
             dial_duration: Histogram::new(DIAL_BUCKETS),
             bytes: Family::default(),
             agents: Family::default(),
+            node_events: Family::default(),
+            enrolments: Family::default(),
         }
     }
 }
@@ -95,6 +105,10 @@ impl Metrics {
             "Connections to the agent port, by what became of them",
             self.agents.clone(),
         );
+        let enrolments = self.enrolments.clone();
+        registry.register("enrolments", "Requests for certificates, by what became of them", enrolments);
+        let node_events = self.node_events.clone();
+        registry.register("node_events", "Changes of the cluster's Nodes, by whether they matter here", node_events);
         registry.register_collector(Box::new(scraped));
     }
 
@@ -115,6 +129,9 @@ impl Metrics {
         for outcome in ["offline", "tunnel_lost", "client_left"] {
             drop(self.dials.get_or_create(&Outcome { outcome }));
         }
+        for outcome in ["changed", "unchanged"] {
+            drop(self.node_events.get_or_create(&Outcome { outcome }));
+        }
         for direction in ["to_backend", "to_client"] {
             drop(self.bytes.get_or_create(&Bytes { direction }));
         }
@@ -129,6 +146,14 @@ impl Metrics {
         ] {
             drop(self.agents.get_or_create(&Outcome { outcome }));
         }
+        for request in ["join", "join_account", "renew"] {
+            drop(self.enrolments.get_or_create(&Enrolment { request, outcome: "ok" }));
+        }
+    }
+
+    /// The cluster's API server told of a Node.
+    pub(crate) fn node_event(&self, outcome: &'static str) {
+        self.node_events.get_or_create(&Outcome { outcome }).inc();
     }
 
     /// A client's connection through `frontend` has ended.
@@ -141,6 +166,11 @@ impl Metrics {
     /// A dial begins. Dropped before its end it counts as one whose client left.
     pub(crate) fn dial(&self) -> Dialling<'_> {
         Dialling { metrics: self, started: Instant::now(), outcome: "client_left" }
+    }
+
+    /// A request for a certificate was answered.
+    pub(crate) fn enrolment(&self, request: &'static str, outcome: &'static str) {
+        self.enrolments.get_or_create(&Enrolment { request, outcome }).inc();
     }
 
     /// A connection to the agent port came to something.

@@ -2,23 +2,25 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_daemon::{Admin, Drain, Idle, Logs, Readiness, Supervisor, Workers, raise_open_file_limit};
-use culvert_tunnel::{ProxyTunnel, STREAM_WINDOW_RANGE};
+use culvert_tunnel::proto::enroll::enroll_server::EnrollServer;
+use culvert_tunnel::{Budget, ProxyTunnel, STREAM_WINDOW_RANGE};
 use prometheus_client::registry::Registry as MetricsRegistry;
 use tokio::task::JoinSet;
 
 use crate::advertise::{Advertise, Advertised};
 use crate::agents::{Agents, Parts};
-use crate::args::{DirectoryArgs, ListenArgs, RunArgs, TrustArgs};
+use crate::args::{ListenArgs, RunArgs, TrustArgs};
 use crate::connect::Connect;
 use crate::control::{self, Control, Tunnels};
-use crate::directory::{Directory, DirectoryConfig, Zone};
+use crate::directory::{Directory, DirectoryConfig, Membership, Zone};
 use crate::directory_service;
 use crate::explain::Explainer;
 use crate::intercept::Intercept;
-use crate::kubernetes::Cluster;
+use crate::kubernetes::{Cluster, Events, ServiceAccounts, SharedAuthority};
 use crate::listen;
 use crate::local_socket::{Access, LocalSocket};
 use crate::metrics::{Metrics, Scraped};
@@ -30,7 +32,13 @@ use crate::strangers::Strangers;
 use crate::streams::Streams;
 use crate::tokens::Tokens;
 use crate::trust::{Trust, TrustConfig, TrustSource};
+use crate::enroll::Enroll;
 use crate::{debug, enroll};
+
+/// Agents' certificates by default: an edge site may be off for weeks.
+const LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
+/// In a cluster an agent that was off for long enrols anew by itself.
+const CLUSTER_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
 /// Runs the proxy until a signal or a failure.
 pub(crate) async fn run(args: RunArgs, control_socket: &Path, logs: Logs) -> Result<()> {
@@ -47,7 +55,7 @@ pub(crate) async fn run(args: RunArgs, control_socket: &Path, logs: Logs) -> Res
         true => Some(Cluster::open(&args.kubernetes).await?),
         false => None,
     };
-    let proxy = Proxy::open(args, cluster)?;
+    let proxy = Proxy::open(args, cluster).await?;
     proxy.spawn_admin(&mut supervisor, &readiness, logs).await?;
     proxy.spawn_maintenance(&mut supervisor, &readiness);
     proxy.spawn_cluster(&mut supervisor, &readiness);
@@ -61,6 +69,7 @@ pub(crate) async fn run(args: RunArgs, control_socket: &Path, logs: Logs) -> Res
 /// The parts of the running proxy.
 struct Proxy {
     args: RunArgs,
+    state: StateDir,
     advertised: Advertised,
     trust: Trust,
     tokens: Tokens,
@@ -70,29 +79,57 @@ struct Proxy {
     streams: Streams,
     metrics: Metrics,
     workers: Arc<Workers>,
+    budget: Budget,
     /// Where it is a part of one.
     cluster: Option<Cluster>,
+    /// The one that the cluster's proxies share, unless the operator's own files are used.
+    authority: Option<SharedAuthority>,
 }
 
 impl Proxy {
-    fn open(args: RunArgs, cluster: Option<Cluster>) -> Result<Self> {
+    async fn open(args: RunArgs, cluster: Option<Cluster>) -> Result<Self> {
         let state = StateDir::open(&args.state_dir)?;
         let advertised = advertised(&args)?;
-        let directory = Directory::open(&directory_config(&args.directory, state.clone())?)?;
-        let trust = Trust::open(trust_config(&args.trust, &advertised, state.clone()), directory.clone())?;
-        let tokens = Tokens::open(state, args.trust.token_lifetime)?;
+        let directory = Directory::open(&directory_config(&args, state.clone())?)?;
+        let mut config = trust_config(&args.trust, &advertised, state.clone(), cluster.as_ref());
+        let authority = match &cluster {
+            Some(cluster) if config.source == TrustSource::Embedded => {
+                let shared = SharedAuthority::open(cluster.clone(), &state).await?;
+                config.source = TrustSource::Authority { cert: shared.file().to_owned(), key: shared.file().to_owned() };
+                Some(shared)
+            }
+            Some(_) | None => None,
+        };
+        let trust = Trust::open(config, directory.clone())?;
+        let tokens = Tokens::open(state.clone(), args.trust.token_lifetime)?;
         let metrics = Metrics::default();
         let registry = Registry::new(directory.clone(), metrics.clone());
         let router = Router::new(directory.clone(), registry.clone(), metrics.clone());
         let streams = Streams::new(metrics.clone());
         let workers =
             std::thread::available_parallelism().and_then(Workers::start).context("start the worker threads")?;
-        Ok(Self { args, advertised, trust, tokens, directory, registry, router, streams, metrics, workers, cluster })
+        let budget = Budget::new(args.buffer_budget as usize);
+        Ok(Self {
+            args,
+            state,
+            advertised,
+            trust,
+            tokens,
+            directory,
+            registry,
+            router,
+            streams,
+            metrics,
+            workers,
+            budget,
+            cluster,
+            authority,
+        })
     }
 
     async fn spawn_admin(&self, supervisor: &mut Supervisor, readiness: &Readiness, logs: Logs) -> Result<()> {
         let mut metrics = MetricsRegistry::default();
-        let scraped = Scraped { directory: self.directory.clone(), registry: self.registry.clone() };
+        let scraped = Scraped { directory: self.directory.clone(), registry: self.registry.clone(), budget: self.budget.clone() };
         self.metrics.register(&mut metrics, scraped);
         let idle = Idle::default();
         let debug = debug::routes(self.directory.clone(), self.registry.clone(), self.streams.clone(), idle.clone());
@@ -119,18 +156,19 @@ impl Proxy {
         let drain = supervisor.drain();
         let registry = self.registry.clone();
         let gone = move |node: &_| registry.close(node);
-        let nodes = cluster.follow_nodes(self.directory.clone(), readiness.gate("cluster"), gone, drain);
+        let nodes = cluster.clone().follow_nodes(self.directory.clone(), self.metrics.clone(), readiness.gate("cluster"), gone, drain);
         supervisor.spawn("cluster nodes", nodes);
-    }
-
-    /// Follows what the cluster says.
-    fn spawn_cluster(&self, supervisor: &mut Supervisor, readiness: &Readiness) {
-        let Some(cluster) = self.cluster.clone() else { return };
-        let drain = supervisor.drain();
-        let registry = self.registry.clone();
-        let gone = move |node: &_| registry.close(node);
-        let nodes = cluster.follow_nodes(self.directory.clone(), readiness.gate("cluster"), gone, drain);
-        supervisor.spawn("cluster nodes", nodes);
+        let (events, told) = Events::channel();
+        let ports =
+            cluster.clone().follow_ports(self.directory.clone(), self.state.clone(), events, supervisor.drain());
+        supervisor.spawn("cluster ports", ports);
+        supervisor.spawn("cluster hosts", cluster.clone().write_hosts(self.directory.clone(), supervisor.drain()));
+        supervisor.spawn("Events", cluster.clone().write_events(self.directory.clone(), told, supervisor.drain()));
+        if let Some(authority) = self.authority.clone() {
+            supervisor.spawn("cluster authority", authority.follow(supervisor.drain()));
+        }
+        let told = cluster.tell_agents(self.trust.clone(), self.advertised.clone(), supervisor.drain());
+        supervisor.spawn("agents' ConfigMap", told);
     }
 
     fn spawn_operators(&self, supervisor: &mut Supervisor, control_socket: &Path) -> Result<()> {
@@ -157,8 +195,12 @@ impl Proxy {
             trust: self.trust.clone(),
             registry: self.registry.clone(),
             streams: self.streams.clone(),
-            enroll: enroll::service(self.trust.clone(), self.tokens.clone()),
-            tunnel: ProxyTunnel { stream_window: self.args.stream_window, max_streams: MAX_STREAMS_PER_AGENT },
+            enroll: self.enroll_service(),
+            tunnel: ProxyTunnel {
+                stream_window: self.args.stream_window,
+                max_streams: MAX_STREAMS_PER_AGENT,
+                budget: self.budget.clone(),
+            },
             metrics: self.metrics.clone(),
             drain: drain.clone(),
             workers: self.workers.clone(),
@@ -166,6 +208,11 @@ impl Proxy {
         let serve_one = move |agent, connections: &mut JoinSet<()>| agents.serve(agent, connections);
         supervisor.spawn("agent port", listen::serve(listener, "agents", drain, serve_one));
         Ok(())
+    }
+
+    fn enroll_service(&self) -> EnrollServer<Enroll> {
+        let accounts = self.cluster.clone().map(ServiceAccounts::new);
+        enroll::service(self.trust.clone(), self.tokens.clone(), accounts, self.metrics.clone())
     }
 
     fn spawn_frontends(&self, supervisor: &mut Supervisor) -> Result<()> {
@@ -222,7 +269,13 @@ fn advertised(args: &RunArgs) -> Result<Advertised> {
     Ok(Advertised { given, agent_listen: args.listen.agent_listen })
 }
 
-fn trust_config(args: &TrustArgs, advertised: &Advertised, state: StateDir) -> TrustConfig {
+fn trust_config(
+    args: &TrustArgs,
+    advertised: &Advertised,
+    state: StateDir,
+    cluster: Option<&Cluster>,
+) -> TrustConfig {
+    let lifetime = if cluster.is_some() { CLUSTER_LIFETIME } else { LIFETIME };
     let source = match args {
         TrustArgs { tls_cert: Some(cert), tls_key: Some(key), agent_ca: Some(agent_ca), .. } => {
             TrustSource::Ready { cert: cert.clone(), key: key.clone(), agent_ca: agent_ca.clone() }
@@ -237,13 +290,20 @@ fn trust_config(args: &TrustArgs, advertised: &Advertised, state: StateDir) -> T
         source,
         server_name: args.server_name.clone(),
         hosts: advertised.given.iter().map(|advertise| advertise.host().to_owned()).collect(),
-        certificate_lifetime: args.certificate_lifetime,
+        certificate_lifetime: args.certificate_lifetime.unwrap_or(lifetime),
     }
 }
 
-fn directory_config(args: &DirectoryArgs, state: StateDir) -> Result<DirectoryConfig> {
+fn directory_config(args: &RunArgs, state: StateDir) -> Result<DirectoryConfig> {
+    let RunArgs { directory: args, kubernetes, .. } = args;
+    let membership = if kubernetes.wanted() { Membership::Cluster } else { Membership::Alone };
+    ensure!(
+        args.directory_file.is_none() || membership == Membership::Alone,
+        "--directory: in a cluster its Nodes are the only ones, for all proxies must agree: leave out --directory or --kubernetes"
+    );
     Ok(DirectoryConfig {
         state,
+        membership,
         file: args.directory_file.clone(),
         protect: args.protect.clone(),
         vip4_range: args.vip4_range,

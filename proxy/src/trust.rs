@@ -6,8 +6,9 @@ mod source;
 
 use std::ops::RangeInclusive;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use culvert_daemon::Drain;
@@ -95,7 +96,17 @@ struct Shared {
     ledger: RwLock<Ledger>,
     /// Held while the ledger is changed and written; who only reads it does not wait for the disk.
     ledger_change: Mutex<()>,
+    /// Certificates were seen that the ledger on disk does not have yet.
+    unwritten: AtomicBool,
+    steady: SteadyClock,
     admission: Mutex<()>,
+}
+
+/// How long proxies have run on this state, which no jump of a wall clock changes.
+#[derive(Debug)]
+struct SteadyClock {
+    started: Instant,
+    before: Duration,
 }
 
 impl Trust {
@@ -110,6 +121,7 @@ impl Trust {
         let now = UnixTime::now();
         let mut ledger: Ledger = config.state.read(CERTIFICATES)?.unwrap_or_default();
         ledger.prune(now);
+        let steady = SteadyClock { started: Instant::now(), before: ledger.served() };
         let (material, certificate) = Material::load(&config, now)?;
         let tls = |source| TrustError::Tls { what: config.source.to_string(), source };
         let identity = ServerIdentity::new(certificate).map_err(tls)?;
@@ -122,6 +134,8 @@ impl Trust {
             material: Mutex::new(material),
             ledger: RwLock::new(ledger),
             ledger_change: Mutex::default(),
+            unwritten: AtomicBool::default(),
+            steady,
             admission: Mutex::default(),
         })))
     }
@@ -153,13 +167,12 @@ impl Trust {
         if !self.0.directory.contains(&node) {
             return Err(IdentityError::UnknownNode { node });
         }
-        leaf.timely(&node, purpose, UnixTime::now())?;
-        if standing == Standing::New
-            && let Err(error) = self.note(&node, &leaf)
-        {
-            tracing::warn!(%node, error = %anyhow::Error::new(error), "certificate not noted");
+        let now = UnixTime::now();
+        leaf.timely(&node, purpose, now)?;
+        match standing {
+            Standing::New => self.note(node, leaf, now),
+            Standing::Known | Standing::Revoked => Ok(node),
         }
-        Ok(node)
     }
 
     /// Held while somebody is admitted or a node removed, so that no certificate is made of what was true a moment ago.
@@ -184,23 +197,41 @@ impl Trust {
         };
         self.change_ledger(|ledger| {
             ledger.prune(now);
-            ledger.note(node, made.serial.clone(), made.expires, in_use.as_ref());
+            ledger.note(node, (made.serial.clone(), made.expires), in_use.as_ref(), now);
         })?;
         Ok(Issued { chain_pem: made.pem, ca_pem })
     }
 
     /// Revokes all certificates that the node has now: at once, and if that cannot be written, until this process ends.
     pub(crate) fn revoke(&self, node: &NodeName) -> Result<(), TrustError> {
-        let latest = UnixTime::now() + self.0.config.certificate_lifetime;
+        let now = UnixTime::now();
         let _change = self.ledger_change();
-        self.ledger_mut().revoke(node, latest);
-        let ledger = self.ledger().clone();
+        let ledger = {
+            let mut ledger = self.ledger_mut();
+            ledger.set_served(self.served());
+            ledger.revoke(node, now + self.0.config.certificate_lifetime, now);
+            ledger.clone()
+        };
         Ok(self.0.config.state.write(CERTIFICATES, &ledger)?)
     }
 
     /// What agents check when they join; an error if this proxy cannot enrol any.
     pub(crate) fn pin(&self) -> Result<String, TrustError> {
         self.material().authority().map(crate::authority::Authority::pin).ok_or(TrustError::NoAuthority)
+    }
+
+    /// The authorities that agents trust for proxies, in PEM, if this proxy enrols any.
+    pub(crate) fn authorities_pem(&self) -> Option<String> {
+        self.material().authority().map(|authority| authority.pem().to_owned())
+    }
+
+    /// The certificates in use and whose they are: the proxy's own first, then the authorities of agents.
+    pub(crate) fn certificates(&self) -> Vec<(&'static str, Leaf)> {
+        let own = self.0.identity.present();
+        let own = own.cert.first().map(|certificate| ("this proxy", certificate.clone()));
+        let authorities = self.material().authorities().to_vec();
+        let authorities = authorities.into_iter().map(|certificate| ("an authority of agents", certificate));
+        own.into_iter().chain(authorities).filter_map(|(owner, der)| Some((owner, Leaf::read(&der).ok()?))).collect()
     }
 
     /// The directory that says which nodes there are.
@@ -213,22 +244,31 @@ impl Trust {
         &self.0.config.server_name
     }
 
-    /// Renews the proxy's own certificate in time and takes up given files when they change, until the drain begins.
+    /// Renews the proxy's own certificate in time, takes up given files when they change and writes down what was noted, until the
+    /// drain begins.
     pub(crate) async fn maintain(self, drain: Drain) -> anyhow::Result<()> {
         let mut problem = None;
         loop {
-            tokio::select! {
-                () = tokio::time::sleep(POLL_INTERVAL) => {}
-                () = drain.begun() => return Ok(()),
-            }
+            let last = tokio::select! {
+                () = tokio::time::sleep(POLL_INTERVAL) => false,
+                () = drain.begun() => true,
+            };
             let trust = self.clone();
-            let now_wrong = tokio::task::spawn_blocking(move || trust.refresh(UnixTime::now())).await?.err();
+            let now_wrong = tokio::task::spawn_blocking(move || trust.tend(UnixTime::now())).await?.err();
             let now_wrong = now_wrong.map(|error| format!("{:#}", anyhow::Error::new(error)));
             if let Some(reason) = now_wrong.as_ref().filter(|reason| problem.as_ref() != Some(*reason)) {
-                tracing::error!(reason, "certificates not refreshed, keeping those in use");
+                tracing::error!(reason, "certificates not refreshed or not noted, keeping those in use");
+            }
+            if last {
+                return Ok(());
             }
             problem = now_wrong;
         }
+    }
+
+    fn tend(&self, now: UnixTime) -> Result<(), TrustError> {
+        let written = self.write_noted();
+        self.refresh(now).and(written)
     }
 
     fn refresh(&self, now: UnixTime) -> Result<(), TrustError> {
@@ -246,17 +286,46 @@ impl Trust {
         Ok(())
     }
 
-    fn note(&self, node: &NodeName, leaf: &Leaf) -> Result<(), TrustError> {
-        self.change_ledger(|ledger| ledger.note(node, leaf.serial.clone(), leaf.not_after, None))
+    /// Notes a certificate that somebody else made, at once for who removes its node, and a moment later on disk, together with
+    /// others: thousands may come at the same time, and are seen again should this process end before.
+    fn note(&self, node: NodeName, leaf: Leaf, now: UnixTime) -> Result<NodeName, IdentityError> {
+        let mut ledger = self.ledger_mut();
+        // The node may have been removed since somebody looked.
+        if ledger.standing(&node, &leaf.serial, leaf.not_after) == Standing::Revoked {
+            return Err(IdentityError::Revoked { node });
+        }
+        ledger.note(&node, (leaf.serial, leaf.not_after), None, now);
+        self.0.unwritten.store(true, Ordering::Release);
+        Ok(node)
     }
 
-    fn change_ledger(&self, edit: impl FnOnce(&mut Ledger)) -> Result<(), TrustError> {
+    fn write_noted(&self) -> Result<(), TrustError> {
+        if !self.0.unwritten.swap(false, Ordering::Acquire) {
+            return Ok(());
+        }
+        let written = self.change_ledger(|_as_it_is| {});
+        if written.is_err() {
+            self.0.unwritten.store(true, Ordering::Release);
+        }
+        written
+    }
+
+    /// Changes the ledger once that is on disk. What was noted meanwhile stays.
+    fn change_ledger(&self, edit: impl Fn(&mut Ledger)) -> Result<(), TrustError> {
         let _change = self.ledger_change();
+        let edit = |ledger: &mut Ledger| {
+            ledger.set_served(self.served());
+            edit(ledger);
+        };
         let mut next = self.ledger().clone();
         edit(&mut next);
         self.0.config.state.write(CERTIFICATES, &next)?;
-        *self.ledger_mut() = next;
+        edit(&mut self.ledger_mut());
         Ok(())
+    }
+
+    fn served(&self) -> Duration {
+        self.0.steady.before.saturating_add(self.0.steady.started.elapsed())
     }
 
     fn ledger_change(&self) -> MutexGuard<'_, ()> {

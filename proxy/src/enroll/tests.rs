@@ -36,7 +36,7 @@ impl Site {
         };
         let trust = Trust::open(config, directory.clone()).unwrap();
         let tokens = Tokens::open(state, DAY).unwrap();
-        let enroll = Enroll::new(trust.clone(), tokens.clone());
+        let enroll = Enroll::new(trust.clone(), tokens.clone(), None, Metrics::default());
         Self { enroll, directory, tokens, trust, _path: path }
     }
 
@@ -46,7 +46,7 @@ impl Site {
     }
 
     async fn join(&self, token: &str, csr: Vec<u8>) -> Result<Certificate, Status> {
-        let mut request = Request::new(JoinRequest { token: token.to_owned(), csr });
+        let mut request = Request::new(JoinRequest { token: token.to_owned(), csr, service_account_token: String::new() });
         request.extensions_mut().insert(ClientAddr("10.0.3.7:40000".parse().unwrap()));
         self.enroll.join(request).await.map(Response::into_inner)
     }

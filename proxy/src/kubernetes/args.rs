@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use super::hosts::HostsPlace;
+
 /// Where nodes, ports, VIPs and trust come from in a Kubernetes cluster.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Kubernetes")]
@@ -22,6 +24,16 @@ pub(crate) struct KubernetesArgs {
     /// superedge.io/edge-node=enable.
     #[arg(long, env = "CULVERT_NODE_SELECTOR", value_name = "SELECTOR", default_value = "culvert.dev/edge")]
     pub(crate) node_selector: String,
+
+    /// Keep this ConfigMap in the format of a hosts file, for a CoreDNS that reads it: edge nodes by VIP, cloud nodes by their own
+    /// address. Its key is `tunnel-nodes` in YurtTunnel's yurt-tunnel-nodes, otherwise `hosts`, or given as NS/NAME/KEY.
+    #[arg(long, env = "CULVERT_HOSTS_CONFIGMAP", value_name = "NS/NAME")]
+    pub(crate) hosts_configmap: Option<HostsPlace>,
+
+    /// Service, in Culvert's namespace, by which agents reach the proxies: its load balancer's addresses, or else its node port on the
+    /// nodes of ready proxies, are written into ConfigMap culvert-agent. --advertise goes before it.
+    #[arg(long, env = "CULVERT_AGENT_SERVICE", value_name = "NAME")]
+    pub(crate) agent_service: Option<String>,
 }
 
 impl KubernetesArgs {

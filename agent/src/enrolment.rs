@@ -1,0 +1,119 @@
+//! Enrolment with the pod's service-account token: at the first start, and when a certificate can be renewed no more.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use culvert_daemon::{Drain, Gate};
+use culvert_tunnel::{ALPN_ENROLL, NodeName};
+use rcgen::KeyPair;
+use rustls::pki_types::ServerName;
+
+use crate::certificates::{Certificates, ClusterSource, Source};
+use crate::cluster::ClusterSettings;
+use crate::connect::connect;
+use crate::enroll::{self, Credential, Enrolled};
+use crate::identity;
+use crate::outbound::Outbound;
+use crate::proxy_address::ProxyAddress;
+use crate::service_account::AccountToken;
+use crate::tls;
+
+/// First and longest wait before the next attempt to get the first certificate: a proxy may be starting too.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_LONGEST: Duration = Duration::from_secs(60);
+
+/// Waits until there is a certificate: the stored one if it may still be used, or one from a proxy. None if the drain begins first.
+///
+/// # Errors
+/// A state directory that cannot be used.
+pub(crate) async fn certificates(
+    source: ClusterSource,
+    outbound: &Outbound,
+    gate: &Gate,
+    drain: &Drain,
+) -> Result<Option<Certificates>> {
+    source.state.prepare()?;
+    let mut wait = RETRY_FIRST;
+    let mut told = String::new();
+    loop {
+        if is_ours(&source) {
+            match Certificates::load(Source::Cluster(source.clone())) {
+                Ok(certificates) => {
+                    tracing::info!(node = %certificates.current().node, "the stored certificate is still good");
+                    return Ok(Some(certificates));
+                }
+                Err(error) => tracing::debug!(reason = %crate::chain::Chain(&error), "no usable certificate stored"),
+            }
+        }
+        let enrolled = tokio::select! {
+            enrolled = enrol(&source, outbound) => enrolled,
+            () = drain.begun() => return Ok(None),
+        };
+        let reason = match enrolled {
+            Ok(node) => {
+                tracing::info!(%node, "enrolled with the service account's token");
+                return Certificates::load(Source::Cluster(source)).map(Some).map_err(Into::into);
+            }
+            Err(error) => format!("{error:#}"),
+        };
+        if reason != told {
+            tracing::warn!(reason, "not enrolled yet; trying again");
+            gate.close(reason.clone());
+            told = reason;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(wait.mul_f64(0.5 + 0.5 * rand::random::<f64>())) => {}
+            () = drain.begun() => return Ok(None),
+        }
+        wait = (wait * 2).min(RETRY_LONGEST);
+    }
+}
+
+/// Whether the stored certificate may be used: there is one, it has not ended, and the token does not name another node.
+fn is_ours(source: &ClusterSource) -> bool {
+    let Ok(text) = source.state.identity() else { return false };
+    let Ok(identity) = text.parse() else { return false };
+    let node = source.token.read().ok().and_then(|token| token.node);
+    let elsewhere = node.filter(|node| node != identity.node.as_str());
+    if let Some(node) = &elsewhere {
+        tracing::info!(node, was = %identity.node, "the stored certificate is of another node: enrolling anew");
+    }
+    elsewhere.is_none() && std::time::SystemTime::now() < identity.validity.not_after
+}
+
+/// Enrols at the first proxy that gives a certificate, and stores it.
+///
+/// # Errors
+/// Every proxy's reason, if none gave one.
+pub(crate) async fn enrol(source: &ClusterSource, outbound: &Outbound) -> Result<NodeName> {
+    let settings = source.settings()?;
+    let token = source.token.read()?;
+    let key = source.state.next_key()?;
+    let mut reasons = Vec::new();
+    for proxy in &settings.proxies {
+        match enrol_at(proxy, &settings, &token, outbound, &key).await {
+            Ok(enrolled) => {
+                source.state.store_enrolment(&enrolled.text, &settings.proxies, &token.pod)?;
+                return Ok(enrolled.identity.node);
+            }
+            Err(error) => reasons.push(format!("{error:#}")),
+        }
+    }
+    Err(anyhow!("{}", reasons.join("\n  also: ")))
+}
+
+async fn enrol_at(
+    proxy: &ProxyAddress,
+    settings: &ClusterSettings,
+    token: &AccountToken,
+    outbound: &Outbound,
+    key: &KeyPair,
+) -> Result<Enrolled> {
+    let server_name = ServerName::try_from(settings.server_name.clone())
+        .with_context(|| format!("server name {:?}", settings.server_name))?;
+    let config = tls::trusting(identity::roots(&settings.ca)?, ALPN_ENROLL);
+    let connection = connect(outbound, proxy, config, &server_name).await?;
+    let credential = Credential::ServiceAccount(&token.token);
+    let joined = enroll::join(connection, credential, key, &settings.server_name);
+    joined.await.with_context(|| format!("proxy {proxy}"))
+}

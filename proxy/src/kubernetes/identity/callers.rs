@@ -1,0 +1,87 @@
+//! How many refused tokens an address may make the proxy ask the API server about. Pure but for its lock.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Refusals of one address within [`WINDOW`]; a site's agents may all come from one, and theirs are not refused.
+const MAX_REFUSALS: u32 = 10;
+const WINDOW: Duration = Duration::from_secs(60);
+/// Addresses that are remembered. Beyond, all are forgotten: how many questions there are at once is bounded besides.
+const MAX_ADDRESSES: usize = 4096;
+
+/// Who had tokens refused lately.
+#[derive(Debug, Default)]
+pub(super) struct Callers(Mutex<HashMap<IpAddr, Refusals>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Refusals {
+    since: Instant,
+    count: u32,
+}
+
+impl Callers {
+    /// Whether the API server is asked about a token from this address.
+    pub(super) fn may_ask(&self, address: IpAddr, now: Instant) -> bool {
+        let callers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let refusals = callers.get(&network(address)).filter(|refusals| now < refusals.since + WINDOW);
+        refusals.is_none_or(|refusals| refusals.count < MAX_REFUSALS)
+    }
+
+    /// The API server refused one.
+    pub(super) fn refused(&self, address: IpAddr, now: Instant) {
+        let mut callers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if callers.len() >= MAX_ADDRESSES {
+            callers.retain(|_, refusals| now < refusals.since + WINDOW);
+        }
+        if callers.len() >= MAX_ADDRESSES {
+            callers.clear();
+        }
+        let fresh = Refusals { since: now, count: 0 };
+        let refusals = callers.entry(network(address)).or_insert(fresh);
+        if refusals.since + WINDOW <= now {
+            *refusals = fresh;
+        }
+        refusals.count += 1;
+    }
+}
+
+/// Whoever has one IPv6 address has all of its /64.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX))),
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn an_address_with_many_refused_tokens_waits_and_its_neighbours_do_not() {
+        let (callers, start) = (Callers::default(), Instant::now());
+        for host in 0..MAX_REFUSALS {
+            let one = address(&format!("2001:db8::{host:x}"));
+            assert!(callers.may_ask(one, start));
+            callers.refused(one, start);
+        }
+        assert!(!callers.may_ask(address("2001:db8::ffff"), start), "the same /64");
+        assert!(callers.may_ask(address("2001:db8:0:1::1"), start));
+        assert!(callers.may_ask(address("2001:db8::1"), start + WINDOW));
+    }
+
+    #[test]
+    fn the_memory_is_bounded() {
+        let (callers, now) = (Callers::default(), Instant::now());
+        for number in 0..(3 * MAX_ADDRESSES as u32) {
+            callers.refused(IpAddr::from(number.to_be_bytes()), now);
+        }
+        assert!(callers.0.lock().unwrap().len() <= MAX_ADDRESSES);
+    }
+}
