@@ -218,6 +218,7 @@ mod tests {
             vip6: "fd00::1".into(),
             ports: vec![9100, 10250],
             tunnels: 2,
+            forbidden_ports: Vec::new(),
         };
         assert_eq!(
             node_table(&[node("edge-2", "198.18.0.2"), node("edge-3", "198.18.0.13")]),

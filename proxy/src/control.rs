@@ -14,6 +14,7 @@ use tonic::{Request, Response, Status};
 use crate::advertise::Advertised;
 use crate::directory::{Directory, DirectoryError, NodeView, Removal};
 use crate::explain::{Dial, ExplainError, Explainer, Line};
+use crate::identity::Leaf;
 use crate::local_grpc;
 use crate::local_socket::LocalSocket;
 use crate::tokens::{TokenView, Tokens, TokensError};
@@ -28,6 +29,8 @@ pub(crate) trait Tunnels: Send + Sync + 'static {
     fn count(&self, node: &NodeName) -> usize;
     /// Closes all that the node has.
     fn close(&self, node: &NodeName);
+    /// The ports of the node that its agent says it would not dial.
+    fn forbidden(&self, node: &NodeView) -> Vec<u16>;
 }
 
 /// What operators see and change.
@@ -104,6 +107,19 @@ impl Service for Control {
             lines: explained.lines.into_iter().map(line).collect(),
             reachable: explained.reachable,
         }))
+    }
+
+    async fn list_certificates(
+        &self,
+        _: Request<proto::ListCertificatesRequest>,
+    ) -> Result<Response<proto::ListCertificatesResponse>, Status> {
+        let status = |(owner, certificate): (&str, Leaf)| proto::CertificateStatus {
+            owner: owner.to_owned(),
+            not_before: certificate.not_before.seconds(),
+            not_after: certificate.not_after.seconds(),
+        };
+        let certificates = self.trust.certificates().into_iter().map(status).collect();
+        Ok(Response::new(proto::ListCertificatesResponse { certificates }))
     }
 }
 
@@ -193,6 +209,9 @@ impl Control {
                 tracing::info!(%node, "node removed");
                 Ok(())
             }
+            Removal::StillInCluster => Err(Status::failed_precondition(format!(
+                "the certificates and tokens of {node} are revoked and its tunnels closed, but the cluster still has it: delete its Node too"
+            ))),
             Removal::StillInFile(file) => Err(Status::failed_precondition(format!(
                 "the certificates and tokens of {node} are revoked and its tunnels closed, but {} still describes it: remove it there too",
                 file.display()
@@ -203,6 +222,7 @@ impl Control {
     fn status(&self, node: NodeView) -> proto::NodeStatus {
         proto::NodeStatus {
             tunnels: u32::try_from(self.tunnels.count(&node.name)).unwrap_or(u32::MAX),
+            forbidden_ports: self.tunnels.forbidden(&node).into_iter().map(u32::from).collect(),
             name: node.name.to_string(),
             addresses: node.addresses.iter().map(|address| address.ip.to_string()).collect(),
             reasons: node.addresses.into_iter().map(|address| address.reason).collect(),
@@ -244,7 +264,11 @@ fn refused(error: &ControlError) -> Status {
         ControlError::Directory(DirectoryError::Node(_) | DirectoryError::AddressInVipRange { .. }) => {
             Status::invalid_argument(text)
         }
-        ControlError::Directory(DirectoryError::DescribedInFile { .. })
+        ControlError::Directory(
+            DirectoryError::DescribedInFile { .. }
+            | DirectoryError::DescribedInCluster { .. }
+            | DirectoryError::NotInCluster { .. },
+        )
         | ControlError::Trust(TrustError::NoAuthority) => Status::failed_precondition(text),
         ControlError::Directory(_) | ControlError::Trust(_) | ControlError::Tokens(_) => Status::internal(text),
     }

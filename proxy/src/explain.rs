@@ -17,6 +17,7 @@ use crate::directory::{Directory, NodeView, ResolveError, Target, Zone};
 use crate::history::Past;
 use crate::registry::{Registered, Registry};
 use crate::route::{RouteError, Router};
+pub(crate) use allowed::forbids;
 pub(crate) use query::Query;
 pub(crate) use words::{Explanation, Line};
 

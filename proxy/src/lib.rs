@@ -7,6 +7,7 @@ mod advertise;
 mod agents;
 mod args;
 mod authority;
+mod check;
 mod cli;
 mod clock;
 mod connect;
@@ -61,6 +62,7 @@ async fn start(args: Args) -> Result<()> {
         Some(Command::Node(command)) => command.run(&args.control_socket).await,
         Some(Command::Token(command)) => command.run(&args.control_socket).await,
         Some(Command::Explain(command)) => command.run(&args.control_socket).await,
+        Some(Command::Check(command)) => command.run(&args.control_socket, args.run.listen.admin_listen).await,
         None => run::run(args.run, &args.control_socket, Logs::init(&args.log, args.log_format)?).await,
     }
 }

@@ -15,7 +15,8 @@ use culvert_tunnel::{NodeName, Tunnel};
 use tokio_util::sync::CancellationToken;
 
 use crate::control::Tunnels;
-use crate::directory::Directory;
+use crate::directory::{Destination, Directory, NodeView};
+use crate::explain::forbids;
 use crate::history::History;
 use crate::metrics::Metrics;
 
@@ -69,6 +70,16 @@ impl Tunnels for Registry {
         for tunnel in self.lock().nodes.get(node).into_iter().flatten() {
             tunnel.close.cancel();
         }
+    }
+
+    fn forbidden(&self, node: &NodeView) -> Vec<u16> {
+        let tunnels = self.candidates(&node.name);
+        let Some(newest) = tunnels.iter().max_by_key(|tunnel| tunnel.generation) else { return Vec::new() };
+        let forbidden = |port: &u16| {
+            let target = self.0.directory.resolve(&Destination::Name(node.name.to_string(), *port));
+            target.is_ok_and(|target| forbids(&newest.described, target.address, *port))
+        };
+        node.ports.iter().copied().filter(forbidden).collect()
     }
 }
 
@@ -166,7 +177,7 @@ impl Drop for Registration {
 
 #[cfg(test)]
 mod tests {
-    use culvert_tunnel::{ProxyTunnel, ReadAhead};
+    use culvert_tunnel::{Budget, ProxyTunnel, ReadAhead};
 
     use super::*;
 
@@ -174,7 +185,7 @@ mod tests {
         let (near, _far) = tokio::io::duplex(1 << 10);
         let io = ReadAhead::new(near);
         let last_read = io.last_read();
-        ProxyTunnel { stream_window: 1 << 20, max_streams: 8 }.establish(io, last_read).await.unwrap().0
+        ProxyTunnel { stream_window: 1 << 20, max_streams: 8, budget: Budget::new(1 << 20) }.establish(io, last_read).await.unwrap().0
     }
 
     async fn register(registry: &Registry, instance: &str, slot: &str) -> Registration {

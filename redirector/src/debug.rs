@@ -67,6 +67,7 @@ async fn hooks(State(sources): State<Sources>) -> Response {
     Json(HooksView { root: sources.pins.root().display().to_string(), hooks, connections }).into_response()
 }
 
-fn failed(error: anyhow::Error) -> Response {
+/// For people.
+pub(crate) fn failed(error: anyhow::Error) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, format!("{error:#}\n")).into_response()
 }

@@ -199,7 +199,8 @@ fn flag(range: IpNet) -> &'static str {
     }
 }
 
-fn wanted(ranges: Ranges) -> Vec<IpNet> {
+/// The networks that get a route.
+pub(crate) fn wanted(ranges: Ranges) -> Vec<IpNet> {
     let v4 = ranges.vip4.map(|range: Ipv4Net| IpNet::V4(range.trunc()));
     let v6 = ranges.vip6.map(|range: Ipv6Net| IpNet::V6(range.trunc()));
     v4.into_iter().chain(v6).collect()

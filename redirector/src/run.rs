@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::debug;
 use crate::directory::{Directory, Feed, Saved, Watch};
 use crate::dns::Dns;
+use crate::installed;
 use crate::metrics::Metrics;
 use crate::steering::Steering;
 
@@ -40,7 +41,7 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
         supervisor.spawn("dns", dns.run(drain.clone()));
     }
     dns_gate.open();
-    let routes = debug::routes(pins.clone(), feed.clone());
+    let routes = debug::routes(pins.clone(), feed.clone()).merge(installed::route(config.clone(), feed.clone()));
     let admin = Admin::bind(config.admin_listen, readiness, metrics.registry(pins), logs, routes).await?;
 
     supervisor.spawn_observer("admin", admin.serve());

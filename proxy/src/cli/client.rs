@@ -42,6 +42,11 @@ impl Client {
         Ok(answer.map_err(|status| refusal(&status))?.into_inner().nodes)
     }
 
+    pub(crate) async fn list_certificates(&mut self) -> Result<Vec<proto::CertificateStatus>> {
+        let answer = self.0.list_certificates(proto::ListCertificatesRequest {}).await;
+        Ok(answer.map_err(|status| refusal(&status))?.into_inner().certificates)
+    }
+
     pub(crate) async fn explain(&mut self, request: proto::ExplainRequest) -> Result<proto::ExplainResponse> {
         Ok(self.0.explain(request).await.map_err(|status| refusal(&status))?.into_inner())
     }

@@ -29,6 +29,10 @@ impl Tunnels for Closed {
     fn close(&self, node: &NodeName) {
         self.0.lock().unwrap().push(node.clone());
     }
+
+    fn forbidden(&self, node: &NodeView) -> Vec<u16> {
+        node.ports.iter().copied().take(1).collect()
+    }
 }
 
 fn control(file: Option<&str>) -> (TempDir, Control, Arc<Closed>) {

@@ -35,6 +35,11 @@ pub(super) fn verdict(agent: &DescribeResponse, address: Option<IpAddr>, port: u
     }
 }
 
+/// Whether the agent says that it would not dial this.
+pub(crate) fn forbids(agent: &DescribeResponse, address: Option<IpAddr>, port: u16) -> bool {
+    matches!(verdict(agent, address, port), Verdict::Forbids { .. })
+}
+
 /// The list in words.
 pub(super) struct InWords<'a>(pub(super) &'a DescribeResponse);
 

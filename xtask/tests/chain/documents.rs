@@ -13,7 +13,7 @@ use crate::world;
 
 /// Each program with its subcommands.
 const PROGRAMS: [(&str, &[&str]); 3] = [
-    ("culvert-proxy", &["token create", "token list", "token revoke", "node list", "node remove", "explain"]),
+    ("culvert-proxy", &["token create", "token list", "token revoke", "node list", "node remove", "explain", "check"]),
     ("culvert-redirector", &["status", "explain", "uninstall"]),
     ("culvert-agent", &["join"]),
 ];
