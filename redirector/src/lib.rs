@@ -15,6 +15,7 @@ mod debug;
 mod directory;
 mod dns;
 mod explain;
+mod installed;
 mod kernel;
 mod metrics;
 mod nft;
