@@ -185,7 +185,11 @@ mod tests {
         let (near, _far) = tokio::io::duplex(1 << 10);
         let io = ReadAhead::new(near);
         let last_read = io.last_read();
-        ProxyTunnel { stream_window: 1 << 20, max_streams: 8, budget: Budget::new(1 << 20) }.establish(io, last_read).await.unwrap().0
+        ProxyTunnel { stream_window: 1 << 20, max_streams: 8, budget: Budget::new(1 << 20) }
+            .establish(io, last_read)
+            .await
+            .unwrap()
+            .0
     }
 
     async fn register(registry: &Registry, instance: &str, slot: &str) -> Registration {

@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::budget::Budget;
 use crate::dial_failure::DialFailure;
 use crate::error::TunnelError;
 use crate::first_message::first_message;
@@ -73,6 +74,8 @@ pub struct AgentTunnel {
     pub stream_window: u32,
     /// Streams relayed at once in this tunnel; more are answered with `TOO_MANY_STREAMS`.
     pub max_streams: u32,
+    /// For what waits for backends, in all tunnels together.
+    pub budget: Budget,
     /// What `Describe` answers.
     pub describe: DescribeResponse,
 }
@@ -232,7 +235,9 @@ impl<B: Backends> Call<B> {
             return refuse(respond, &too_many_streams(self.tunnel.max_streams));
         };
         let early = Early { out_of_tunnel: std::mem::take(&mut open.early_data), ..Early::default() };
-        let result = self.dial_and_relay(&open, early, Incoming::new(body, rest), respond, &slot).await;
+        let result = self
+            .dial_and_relay(&open, early, Incoming::new(body, rest, self.tunnel.budget.share()), respond, &slot)
+            .await;
         self.backends.stream_ended(&open, &slot.end(result));
         Ok(())
     }

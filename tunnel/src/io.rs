@@ -1,21 +1,25 @@
 //! The byte stream below a tunnel's HTTP/2: reads ahead into one large buffer, and remembers when bytes last came.
 
+use std::cell::Cell;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::BytesMut;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
-use tokio_util::io::poll_read_buf;
 
 /// TLS asks for 4 KiB a time; one read of this many bytes from the socket serves many of those.
 const BUFFER: usize = 128 << 10;
+
+thread_local! {
+    /// A buffer that no socket of this thread holds at the moment.
+    static SPARE: Cell<Option<Box<[u8]>>> = const { Cell::new(None) };
+}
 
 /// Bytes of a tunnel that may wait unsent in its socket: more would delay small streams behind bulk.
 const UNSENT: u32 = 256 << 10;
@@ -57,18 +61,26 @@ impl LastRead {
     }
 }
 
-/// A socket with a read buffer that exists only while it holds bytes: an idle tunnel costs none.
+/// A socket with a read buffer that it holds only while there are bytes in it: an idle tunnel costs none.
 #[derive(Debug)]
 pub struct ReadAhead<T> {
     inner: T,
-    buffer: BytesMut,
+    ahead: Option<Ahead>,
     last_read: LastRead,
+}
+
+/// Bytes that were read ahead: those of `buffer` from `start` to `end`.
+#[derive(Debug)]
+struct Ahead {
+    buffer: Box<[u8]>,
+    start: usize,
+    end: usize,
 }
 
 impl<T> ReadAhead<T> {
     /// Wraps a socket, below TLS.
     pub fn new(inner: T) -> Self {
-        Self { inner, buffer: BytesMut::new(), last_read: LastRead::new() }
+        Self { inner, ahead: None, last_read: LastRead::new() }
     }
 
     /// When bytes last came, kept up to date by this wrapper.
@@ -77,22 +89,36 @@ impl<T> ReadAhead<T> {
     }
 }
 
+impl Ahead {
+    /// Moves bytes on to `out`; what is left.
+    fn hand_over(mut self, out: &mut ReadBuf<'_>) -> Option<Self> {
+        let length = out.remaining().min(self.end - self.start);
+        out.put_slice(&self.buffer[self.start..self.start + length]);
+        self.start += length;
+        if self.start < self.end {
+            return Some(self);
+        }
+        SPARE.set(Some(self.buffer));
+        None
+    }
+}
+
 impl<T: AsyncRead + Unpin> AsyncRead for ReadAhead<T> {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { inner, buffer, last_read } = self.get_mut();
-        if buffer.is_empty() {
-            buffer.reserve(BUFFER);
-            let polled = poll_read_buf(Pin::new(inner), context, buffer);
-            if polled.is_pending() {
-                *buffer = BytesMut::new();
-            }
-            if ready!(polled)? > 0 {
-                last_read.touch();
-            }
+        let Self { inner, ahead, last_read } = self.get_mut();
+        if let Some(read) = ahead.take() {
+            *ahead = read.hand_over(out);
+            return Poll::Ready(Ok(()));
         }
-        let length = out.remaining().min(buffer.len());
-        out.put_slice(&buffer.split_to(length));
-        Poll::Ready(Ok(()))
+        let mut buffer = SPARE.take().unwrap_or_else(|| vec![0; BUFFER].into_boxed_slice());
+        let mut read = ReadBuf::new(&mut buffer);
+        let polled = Pin::new(inner).poll_read(context, &mut read);
+        let end = read.filled().len();
+        if end > 0 {
+            last_read.touch();
+        }
+        *ahead = Ahead { buffer, start: 0, end }.hand_over(out);
+        polled
     }
 }
 
@@ -141,7 +167,7 @@ mod tests {
         assert_eq!(received, sent);
         let idle = futures_util::poll!(std::pin::pin!(near.read_u8()));
         assert!(idle.is_pending());
-        assert_eq!(near.buffer.capacity(), 0);
+        assert!(near.ahead.is_none());
         drop(far);
         assert_eq!(near.read(&mut [0; 9]).await.unwrap(), 0, "the end is passed on");
     }

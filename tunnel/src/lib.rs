@@ -4,6 +4,7 @@
 //! `culvert.tunnel.v1.Agent` and the proxy its client. One HTTP/2 stream carries one relayed connection.
 
 mod agent_end;
+mod budget;
 mod dial_failure;
 mod error;
 mod first_message;
@@ -42,6 +43,7 @@ pub mod proto {
 }
 
 pub use agent_end::{AgentTunnel, AgentTunnelState, Backends, LiveStream, StreamEnd, StreamError};
+pub use budget::Budget;
 pub use dial_failure::{DialFailure, dial_reason};
 pub use error::TunnelError;
 pub use frame::FrameError;

@@ -11,6 +11,7 @@ use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
+use crate::budget::Budget;
 use crate::dial_failure::DialFailure;
 use crate::error::TunnelError;
 use crate::first_message::{FirstMessageError, first_message};
@@ -31,12 +32,14 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(8);
 const MESSAGE_MAX: usize = 512;
 
 /// Settings of the proxy's end of a tunnel.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ProxyTunnel {
     /// Bytes that an agent may send ahead in one stream.
     pub stream_window: u32,
     /// Streams relayed at once in this tunnel.
     pub max_streams: u32,
+    /// For what waits for clients, in all tunnels together.
+    pub budget: Budget,
 }
 
 /// An established tunnel, ready to open streams. Clones share it.
@@ -47,6 +50,7 @@ pub struct Tunnel {
     last_read: LastRead,
     active: Arc<AtomicU32>,
     max_streams: u32,
+    budget: Budget,
 }
 
 /// Moves a tunnel's bytes. The tunnel lives while this runs.
@@ -120,6 +124,7 @@ impl ProxyTunnel {
             last_read: last_read.clone(),
             active: Arc::default(),
             max_streams: self.max_streams,
+            budget: self.budget.clone(),
         };
         Ok((tunnel, Driver { connection, pings, last_read, round_trip }))
     }
@@ -200,7 +205,7 @@ impl Tunnel {
         };
         let code = DialCode::try_from(code).unwrap_or(DialCode::Failed);
         if code == DialCode::Ok {
-            return Ok(Stream { send, incoming: Incoming::new(body, rest), _place: place });
+            return Ok(Stream { send, incoming: Incoming::new(body, rest, self.budget.share()), _place: place });
         }
         let message = message.chars().take(MESSAGE_MAX).collect();
         Err(OpenError::Refused(DialFailure { code, message }))

@@ -93,9 +93,29 @@ impl Socket {
     /// # Errors
     /// `WouldBlock` if nothing is there yet; else how the connection failed.
     pub fn try_read(&self, buffer: &mut impl BufMut) -> io::Result<usize> {
+        let room = buffer.remaining_mut();
+        let mut read = None;
+        let outcome = self.try_io(Interest::READABLE, || {
+            let count = self.try_read_buf(buffer)?;
+            read = Some(count);
+            // Less than there was room for: nothing is left, which another read would only be told by the kernel.
+            if (1..room).contains(&count) { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(count) }
+        });
+        read.map_or(outcome, Ok)
+    }
+
+    fn try_read_buf(&self, buffer: &mut impl BufMut) -> io::Result<usize> {
         match self {
             Self::Tcp(socket) => socket.try_read_buf(buffer),
             Self::Unix(socket) => socket.try_read_buf(buffer),
+        }
+    }
+
+    /// Does what `operation` does; the socket is ready no more if that would block.
+    fn try_io<T>(&self, interest: Interest, operation: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        match self {
+            Self::Tcp(socket) => socket.try_io(interest, operation),
+            Self::Unix(socket) => socket.try_io(interest, operation),
         }
     }
 

@@ -11,8 +11,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use culvert_tunnel::proto::tunnel::{DescribeRequest, DescribeResponse, DialCode, Open};
 use culvert_tunnel::{
-    AgentTunnel, AgentTunnelState, Backends, Close, DialFailure, OpenError, ProxyTunnel, ReadAhead, Socket, Stream,
-    StreamEnd, Transferred, Tunnel, TunnelError,
+    AgentTunnel, AgentTunnelState, Backends, Budget, Close, DialFailure, OpenError, ProxyTunnel, ReadAhead, Socket,
+    Stream, StreamEnd, Transferred, Tunnel, TunnelError,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
@@ -71,6 +71,11 @@ struct Pair {
 }
 
 async fn pair(stream_window: u32, max_streams: u32) -> Pair {
+    pair_with_budget(stream_window, max_streams, Budget::new(64 << 20)).await
+}
+
+/// The budget is the proxy's.
+async fn pair_with_budget(stream_window: u32, max_streams: u32, budget: Budget) -> Pair {
     let (agent_socket, proxy_socket) = socket_pair().await;
     let backends = Arc::new(Loopback::default());
     let agent_state = AgentTunnelState::default();
@@ -87,13 +92,13 @@ async fn pair(stream_window: u32, max_streams: u32) -> Pair {
                     std::future::pending().await
                 }
             };
-            let end = AgentTunnel { stream_window, max_streams, describe };
+            let end = AgentTunnel { stream_window, max_streams, budget: Budget::new(64 << 20), describe };
             end.serve(io, last_read, state, backends, drain).await
         }
     });
     let io = ReadAhead::new(proxy_socket);
     let last_read = io.last_read();
-    let (tunnel, driver) = ProxyTunnel { stream_window, max_streams }.establish(io, last_read).await.unwrap();
+    let (tunnel, driver) = ProxyTunnel { stream_window, max_streams, budget }.establish(io, last_read).await.unwrap();
     ends.spawn(driver.run());
     Pair { tunnel, backends, agent_state, drain: Some(drain_tx), agent, ends }
 }
@@ -186,6 +191,29 @@ async fn stalled_readers_leave_their_neighbour_moving() {
     let neighbour = async { tokio::try_join!(backend.write_all(&sent), client.read_exact(&mut received)) };
     timeout(DEADLINE, neighbour).await.expect("the neighbour moves").unwrap();
     assert!(received == sent);
+}
+
+#[tokio::test]
+async fn over_the_budget_the_client_that_takes_nothing_for_longest_is_reset_and_no_other() {
+    let budget = Budget::new(1 << 20);
+    let pair = pair_with_budget(256 << 10, 64, budget.clone()).await;
+    let mut relays = JoinSet::new();
+    let mut stalled = Vec::new();
+    for number in 0..5 {
+        let (client, backend) = relayed(&pair, &mut relays).await;
+        assert!(relays.try_join_next().is_none(), "{number} clients hold less than the budget");
+        fill(&backend).await;
+        stalled.push((client, backend));
+    }
+    let ended = timeout(DEADLINE, relays.join_next()).await.expect("one has to go").unwrap().unwrap();
+    assert_eq!(ended.unwrap_err().reason(), "buffer_budget");
+    let mut sink = Vec::new();
+    let longest = timeout(DEADLINE, stalled[0].0.read_to_end(&mut sink)).await.unwrap();
+    assert_eq!(longest.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+    assert_eq!(relays.len(), 4);
+    assert!(budget.held() <= 1 << 20);
+    relays.shutdown().await;
+    assert_eq!(budget.held(), 0, "nothing is left of those that ended");
 }
 
 #[tokio::test]
@@ -405,8 +433,10 @@ async fn rubbish_instead_of_http2_is_an_error() {
     let (mut stranger, proxy_socket) = socket_pair().await;
     let io = ReadAhead::new(proxy_socket);
     let last_read = io.last_read();
-    let (tunnel, driver) =
-        ProxyTunnel { stream_window: 1 << 20, max_streams: 8 }.establish(io, last_read).await.unwrap();
+    let (tunnel, driver) = ProxyTunnel { stream_window: 1 << 20, max_streams: 8, budget: Budget::new(1 << 20) }
+        .establish(io, last_read)
+        .await
+        .unwrap();
     stranger.write_all(&[0xff; 100]).await.unwrap();
     let request = DescribeRequest::default();
     let (described, driven) = tokio::join!(tunnel.describe(&request), driver.run());

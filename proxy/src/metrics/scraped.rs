@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use culvert_tunnel::Budget;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -19,6 +20,7 @@ const QUANTILES: [(&str, f64); 4] = [("0", 0.0), ("0.5", 0.5), ("0.9", 0.9), ("1
 pub(crate) struct Scraped {
     pub(crate) directory: Directory,
     pub(crate) registry: Registry,
+    pub(crate) budget: Budget,
 }
 
 impl Collector for Scraped {
@@ -30,6 +32,14 @@ impl Collector for Scraped {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             ConstGauge::new(count).encode(nodes.encode_family(&[("state", state)])?)?;
         }
+        if let Some(freshness) = self.directory.freshness() {
+            let help = "Seconds since the cluster's API server confirmed the directory; +Inf if it never did";
+            let family = encoder.encode_descriptor("directory_age_seconds", help, None, MetricType::Gauge)?;
+            ConstGauge::new(freshness.age_seconds()).encode(family)?;
+        }
+        let help = "Payload bytes in memory for clients that take nothing at the moment";
+        let waiting = encoder.encode_descriptor("waiting_bytes", help, None, MetricType::Gauge)?;
+        ConstGauge::new(i64::try_from(self.budget.held()).unwrap_or(i64::MAX)).encode(waiting)?;
         let mut round_trips: Vec<Duration> =
             self.registry.all().iter().filter_map(|registered| registered.tunnel.round_trip()).collect();
         if round_trips.is_empty() {
@@ -89,7 +99,7 @@ mod tests {
         let registry = Registry::new(directory.clone(), metrics.clone());
         directory.set_online(&node, true);
         let mut all = prometheus_client::registry::Registry::default();
-        metrics.register(&mut all, Scraped { directory, registry });
+        metrics.register(&mut all, Scraped { directory, registry, budget: Budget::new(1) });
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &all).unwrap();
         for line in [

@@ -21,6 +21,9 @@ pub enum RelayError {
     /// The tunnel ended.
     #[error("the tunnel was lost")]
     Tunnel(#[source] h2::Error),
+    /// This end's socket took nothing for longer than any other, and too much waits for such sockets.
+    #[error("this side took nothing while too many bytes wait in memory for connections like it: see --buffer-budget")]
+    Budget,
     /// The other end sent what is no data frame.
     #[error("the other end of the tunnel broke the protocol")]
     Frame(#[from] FrameError),
@@ -34,6 +37,7 @@ impl RelayError {
             Self::Socket(_) => "reset",
             Self::Reset(_) | Self::Aborted => "peer_reset",
             Self::Tunnel(_) => "tunnel_lost",
+            Self::Budget => "buffer_budget",
             Self::Frame(_) => "protocol_error",
         }
     }

@@ -8,6 +8,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use h2::RecvStream;
 
 use super::{RelayError, Role};
+use crate::budget::Share;
 use crate::frame::{Decoder, FrameError};
 use crate::grpc;
 use crate::socket::Socket;
@@ -40,21 +41,38 @@ pub(super) async fn out_of_tunnel(
             Ok(written) => {
                 count.fetch_add(written as u64, Ordering::Relaxed);
                 backlog.advance(written);
+                incoming.share.moves();
                 incoming.release(written)?;
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::select! {
-                biased;
-                ready = socket.writable() => ready.map_err(RelayError::Socket)?,
-                data = incoming.data(), if !ended => match data? {
-                    Some(data) => backlog.push(data),
-                    None => ended = true,
-                },
-            },
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                incoming.share.stalls(backlog.bytes);
+                ended |= stalled(socket, incoming, &mut backlog, ended).await?;
+            }
             Err(error) => return Err(RelayError::Socket(error)),
         }
     }
     incoming.end(role).await?;
     socket.shutdown_write().map_err(RelayError::Socket)
+}
+
+/// Waits until a socket takes bytes again, or until more come for it. Whether those have come to their end.
+async fn stalled(
+    socket: &Socket,
+    incoming: &mut Incoming,
+    backlog: &mut Backlog,
+    ended: bool,
+) -> Result<bool, RelayError> {
+    let given_up = incoming.share.given_up();
+    tokio::select! {
+        biased;
+        ready = socket.writable() => ready.map_err(RelayError::Socket)?,
+        () = given_up => return Err(RelayError::Budget),
+        data = incoming.data(), if !ended => match data? {
+            Some(data) => backlog.push(data),
+            None => return Ok(true),
+        },
+    }
+    Ok(false)
 }
 
 /// Payload that a socket has not taken yet, bounded by the stream's window; small pieces are put together.
@@ -63,16 +81,20 @@ struct Backlog {
     pieces: VecDeque<Bytes>,
     /// Behind `pieces`, still growing.
     tail: BytesMut,
+    /// In all of them.
+    bytes: usize,
 }
 
 impl Backlog {
     fn is_empty(&self) -> bool {
-        self.pieces.is_empty() && self.tail.is_empty()
+        self.bytes == 0
     }
 
     fn push(&mut self, data: Bytes) {
+        let is_first = self.is_empty();
+        self.bytes += data.len();
         // The first piece is written at once: copying it would be a waste.
-        if data.len() < PIECE_MIN && !self.is_empty() {
+        if data.len() < PIECE_MIN && !is_first {
             self.tail.extend_from_slice(&data);
             return;
         }
@@ -87,6 +109,7 @@ impl Backlog {
     }
 
     fn advance(&mut self, written: usize) {
+        self.bytes -= written;
         match self.pieces.front_mut() {
             Some(piece) if written == piece.len() => drop(self.pieces.pop_front()),
             Some(piece) => piece.advance(written),
@@ -103,12 +126,14 @@ pub(crate) struct Incoming {
     chunk: Bytes,
     /// Bytes of `chunk`'s frames that were framing: given back with the next payload.
     framing: usize,
+    /// Of the memory for payload that waits.
+    share: Share,
 }
 
 impl Incoming {
     /// `read` are bytes that were taken from `stream` already, behind its first message.
-    pub(crate) fn new(stream: RecvStream, read: Bytes) -> Self {
-        Self { stream, decoder: Decoder::default(), chunk: read, framing: 0 }
+    pub(crate) fn new(stream: RecvStream, read: Bytes, share: Share) -> Self {
+        Self { stream, decoder: Decoder::default(), chunk: read, framing: 0, share }
     }
 
     /// The next payload bytes; `None` at the end. To be followed by [`Self::release`].

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use culvert_tunnel::proto::tunnel::{DescribeResponse, DialCode, Open};
 use culvert_tunnel::{
-    ALPN_TUNNEL, AgentTunnel, AgentTunnelState, Backends, DEFAULT_MAX_STREAMS, DEFAULT_STREAM_WINDOW, DialFailure,
+    ALPN_TUNNEL, AgentTunnel, AgentTunnelState, Backends, Budget, DEFAULT_MAX_STREAMS, DEFAULT_STREAM_WINDOW, DialFailure,
     PROXY_SERVER_NAME, ReadAhead, StreamEnd, TunnelError, tune,
 };
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair};
@@ -147,6 +147,7 @@ impl Agent {
         AgentTunnel {
             stream_window: DEFAULT_STREAM_WINDOW,
             max_streams: DEFAULT_MAX_STREAMS,
+            budget: Budget::new(128 << 20),
             describe: DescribeResponse {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 instance: self.backends.name.clone(),

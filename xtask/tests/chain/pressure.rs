@@ -2,6 +2,8 @@
 
 #[path = "pressure/agents.rs"]
 mod agents;
+#[path = "pressure/budget.rs"]
+mod budget;
 #[path = "pressure/clock.rs"]
 mod clock;
 #[path = "pressure/descriptors.rs"]
