@@ -91,8 +91,8 @@ pub(crate) enum Command {
     Status,
     /// Says what the kernel would do with a connection, and why.
     Explain {
-        /// `IP:PORT`, a node's name, or `NAME:PORT`.
-        #[arg(value_name = "IP:PORT|NAME")]
+        /// An address or a node's name, with or without a port: `IP`, `IP:PORT`, `NAME`, `NAME:PORT`.
+        #[arg(value_name = "DESTINATION")]
         destination: String,
     },
     /// Removes hooks, pins, the nftables table and the routes. Connections are no longer steered. Those that hooks have

@@ -12,8 +12,8 @@ use std::time::Duration;
 use nftables::helper::{self, NftablesError};
 use nftables::schema::Nftables;
 
-pub(crate) use render::TableSpec;
-use render::{Elements, Parts, element_changes, removal, render};
+pub(crate) use render::{Elements, TableSpec};
+use render::{Parts, element_changes, removal, render};
 
 /// The program; found in `PATH`.
 const NFT: Option<&str> = None;
@@ -104,6 +104,19 @@ pub(crate) async fn read() -> Result<Option<Parts>, NftError> {
     Ok(list(&TERSE).await?.as_ref().map(Parts::of_json))
 }
 
+/// All of the table in the kernel.
+#[derive(Debug)]
+pub(crate) struct Listing {
+    pub(crate) parts: Parts,
+    pub(crate) elements: Elements,
+}
+
+/// The table in the kernel with its elements; nothing if there is none.
+pub(crate) async fn read_all() -> Result<Option<Listing>, NftError> {
+    let of = |json: serde_json::Value| Listing { parts: Parts::of_json(&json), elements: Elements::of_json(&json) };
+    Ok(list(&[]).await?.map(of))
+}
+
 /// nft's listing of the table; nothing if there is none.
 async fn list(flags: &[&'static str]) -> Result<Option<serde_json::Value>, NftError> {
     let args: Vec<&str> = [flags, &["list", "table", "inet", render::TABLE]].concat();
@@ -111,18 +124,6 @@ async fn list(flags: &[&'static str]) -> Result<Option<serde_json::Value>, NftEr
     match listed {
         Ok(text) => serde_json::from_str(&text).map(Some).map_err(NftError::Output),
         Err(NftError::Run(why)) if why.contains("No such file or directory") => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// Whether the kernel's sets have this port of this edge address.
-pub(crate) async fn contains(edge: SocketAddr) -> Result<bool, NftError> {
-    let set = if edge.is_ipv4() { "dst4" } else { "dst6" };
-    let element = format!("{{ {} . {} }}", edge.ip(), edge.port());
-    let args = ["get", "element", "inet", render::TABLE, set, element.as_str()];
-    match timed(helper::get_current_ruleset_raw_async(NFT, args)).await {
-        Ok(_found) => Ok(true),
-        Err(NftError::Run(why)) if why.contains("No such file or directory") => Ok(false),
         Err(error) => Err(error),
     }
 }

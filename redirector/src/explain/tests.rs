@@ -22,37 +22,38 @@ fn kernel(address: &str, lease: u64) -> Kernel {
     Kernel { config: KernelConfig { offline_lease_ns: lease, ..config }, value, now_ns: 100 }
 }
 
+fn hooked(address: &str, lease: u64) -> Hooked {
+    kernel(address, lease).decides(address.parse().unwrap())
+}
+
 fn hooks(address: &str, lease: u64) -> String {
-    by_hooks(Some(&kernel(address, lease)), Attachment::Attached, address.parse().unwrap())
+    hooked(address, lease).to_string()
 }
 
-fn directory(address: &str) -> String {
-    by_directory(&examples::directory(), address.parse().unwrap())
+/// Of `IP` or `IP:PORT`.
+fn asked(text: &str) -> (IpAddr, Option<u16>) {
+    let address = text.parse::<SocketAddr>().map(|address| (address.ip(), Some(address.port())));
+    address.unwrap_or_else(|_| (text.parse().unwrap(), None))
 }
 
-fn resolved(destination: &str) -> Result<Vec<String>> {
-    let zone = "edge.internal".parse().unwrap();
-    let addresses = resolve(&examples::directory(), &zone, destination)?;
-    Ok(addresses.iter().map(ToString::to_string).collect())
+fn directory(text: &str) -> String {
+    let (ip, port) = asked(text);
+    Known::of(Some(&examples::directory()), ip, port).to_string()
+}
+
+fn fixed(text: &str, hooked: Hooked, packets: &Packets) -> Option<String> {
+    let (directory, zone) = (examples::directory(), "edge.internal".parse().unwrap());
+    let (ip, port) = asked(text);
+    fix(&Known::of(Some(&directory), ip, port), hooked, packets, (ip, port), &zone)
 }
 
 #[test]
 fn a_name_is_explained_by_its_vips() {
-    let expected = ["198.18.0.1:0", "[fd12:3456:789a:bcde::1]:0"];
-    for name in ["edge-1", "edge-1.edge.internal", "Edge-1.Edge.Internal."] {
-        assert_eq!(resolved(name).unwrap(), expected, "{name}");
-    }
-    assert_eq!(resolved("edge-1:80").unwrap()[0], "198.18.0.1:80");
-    assert_eq!(resolved("[::ffff:10.0.3.7]:9100").unwrap(), ["10.0.3.7:9100"]);
-}
-
-#[test]
-fn what_is_neither_address_nor_node_is_named() {
-    assert!(resolved("edge-9").unwrap_err().to_string().contains("no node edge-9"));
-    assert!(resolved("edge-1:http").unwrap_err().to_string().contains("\"http\" is not a port"));
-    assert!(resolved("10.0.3.7").unwrap_err().to_string().contains("10.0.3.7 needs a port"));
-    assert!(resolved("fd00::7").unwrap_err().to_string().contains("needs a port"));
-    assert!(resolved("a_b").unwrap_err().to_string().contains("neither IP:PORT nor a node's name"));
+    let directory = examples::directory();
+    let of = |name: &str| addresses(Some(&directory), &Host::Node(name.parse().unwrap()));
+    let expected: [IpAddr; 2] = ["198.18.0.1".parse().unwrap(), "fd12:3456:789a:bcde::1".parse().unwrap()];
+    assert_eq!(of("edge-1").unwrap(), expected);
+    assert!(of("edge-9").unwrap_err().to_string().contains("no node edge-9"));
 }
 
 #[test]
@@ -61,7 +62,6 @@ fn the_hooks_verdict_is_the_programs_own() {
     assert_eq!(hooks("10.0.3.7:22", 0), "passes: neither a VIP nor a port of an edge address");
     assert_eq!(hooks("10.9.0.1:7410", 0), "passes: this is the proxy's intercept listener");
     assert!(hooks("[fd00::7]:9100", 0).contains("no intercept address of this family"));
-    assert_eq!(by_hooks(None, Attachment::Attached, "10.0.3.7:9100".parse().unwrap()), "not attached");
 }
 
 #[test]
@@ -73,12 +73,56 @@ fn an_offline_node_is_refused_while_somebody_vouches_for_it() {
 #[test]
 fn the_directory_says_whose_address_it_is() {
     assert_eq!(directory("10.0.3.7:9100"), "address of edge-1");
+    assert_eq!(directory("10.0.3.7"), "address of edge-1");
     assert_eq!(directory("10.0.3.7:22"), "address of edge-1, steered on ports 9100, 10250 only");
     assert!(directory("192.168.1.10:9100").contains("several nodes (edge-2, edge-3)"));
     assert!(directory("10.0.0.1:9100").starts_with("address of edge-4, but never steered"));
     assert_eq!(directory("198.18.0.1:1"), "VIP of edge-1; every port");
     assert!(directory("198.18.9.9:1").contains("no node's"));
-    assert_eq!(directory("8.8.8.8:53"), "not an edge node's address");
+    assert_eq!(directory("8.8.8.8"), "not an edge node's address");
+}
+
+#[test]
+fn ports_of_which_the_same_is_said_share_a_line() {
+    let lines = |told: &[(u16, &str)]| {
+        grouped(told.iter().map(|(port, text)| (*port, (*text).to_owned())).collect()).collect::<Vec<_>>()
+    };
+    assert_eq!(lines(&[(80, "steered")]), ["steered"]);
+    assert_eq!(lines(&[(80, "steered"), (81, "passes"), (82, "steered")]), ["steered (80, 82)", "passes (81)"]);
+}
+
+#[test]
+fn what_comes_through_needs_no_fix() {
+    for packets in [Packets::Steers(Set::Edges), Packets::NoTable] {
+        assert_eq!(fixed("10.0.3.7:9100", hooked("10.0.3.7:9100", 0), &packets), None, "{packets}");
+    }
+    assert_eq!(fixed("10.0.3.7:9100", Hooked::Absent, &Packets::Steers(Set::Edges)), None, "nftables alone");
+}
+
+#[test]
+fn what_does_not_come_through_is_told_with_its_fix() {
+    let steers = Packets::Steers(Set::Edges);
+    for (address, packets, expected) in [
+        ("8.8.8.8", &Packets::Passes, "culvert-proxy token create NODE --address 8.8.8.8`"),
+        ("198.18.9.9:1", &Packets::Steers(Set::Vips), "look the node's name up again"),
+        ("192.168.1.10:9100", &steers, "dial edge-2.edge.internal:9100 or edge-3.edge.internal:9100"),
+        ("10.0.0.1", &Packets::Passes, "dial edge-4.edge.internal"),
+        ("10.0.3.7:22", &Packets::Passes, "`culvert-proxy token create edge-1 --port 22,9100,10250`"),
+        ("198.18.0.3:80", &Packets::Steers(Set::Vips), "`culvert-proxy explain edge-3` says why it is offline"),
+        ("[fd00::7]:9100", &Packets::Refuses(Set::Edges), "--node-ip"),
+    ] {
+        let port = if asked(address).1.is_some() { "" } else { ":1" };
+        let told = fixed(address, hooked(&format!("{address}{port}"), 200), packets).unwrap();
+        assert!(told.contains(expected), "{address}: {told}");
+    }
+    for (hooked, packets) in
+        [(Hooked::Detached, &steers), (Hooked::Absent, &Packets::NoTable), (hooked("198.18.0.3:80", 50), &steers)]
+    {
+        let told = fixed("10.0.3.7:9100", hooked, packets).unwrap();
+        assert!(told.starts_with("start culvert-redirector"), "{hooked} {packets}: {told}");
+    }
+    let nothing = fix(&Known::Nothing, Hooked::Absent, &Packets::NoTable, asked("10.0.3.7"), &"x".parse().unwrap());
+    assert!(nothing.unwrap().starts_with("start culvert-redirector"));
 }
 
 #[test]
@@ -87,8 +131,4 @@ fn a_detached_hook_steers_only_the_other_family() {
     let hooks = [hook(SOCKOPS, 1), hook(CONNECT4, 0), hook(CONNECT6, 1)];
     assert_eq!(attachment(&hooks, "10.0.3.7:9100".parse().unwrap()), Attachment::Detached);
     assert_eq!(attachment(&hooks, "[fd00::7]:9100".parse().unwrap()), Attachment::Attached);
-    assert_eq!(
-        by_hooks(Some(&kernel("10.0.3.7:9100", 0)), Attachment::Detached, "10.0.3.7:9100".parse().unwrap()),
-        "not attached"
-    );
 }

@@ -250,7 +250,7 @@ fn rule(chain: &'static str, statements: Vec<Stmt>) -> NfListObject<'static> {
 
 /// The elements of a table's sets, as far as they are ours to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Elements {
+pub(crate) struct Elements {
     edges: BTreeSet<SocketAddr>,
     vips: BTreeSet<IpNet>,
     /// What is no address of ours, such as a range that somebody has added.
@@ -263,6 +263,16 @@ impl Elements {
         let vips =
             Family::BOTH.into_iter().filter_map(|family| spec.vip_range(family)).map(|net| net.trunc()).collect();
         Self { edges: spec.edges.clone(), vips, foreign: 0 }
+    }
+
+    /// Whether this port of an edge address is in a set.
+    pub(crate) fn has_edge(&self, edge: SocketAddr) -> bool {
+        self.edges.contains(&edge)
+    }
+
+    /// Whether the address is in a range of VIPs.
+    pub(crate) fn has_vip(&self, ip: IpAddr) -> bool {
+        self.vips.iter().any(|range| range.contains(&ip))
     }
 
     /// Those of nft's own listing.

@@ -372,6 +372,12 @@ fn status_and_explain_work_without_the_daemon() {
             assert!(status.contains(part), "no {part:?} in {status}");
         }
         assert!(run(world, &["explain", "edge-1"]).starts_with("198.18.0.1, any port\n"));
+        let bare = run(world, &["explain", "10.0.3.7"]);
+        for part in ["10.0.3.7, any port", "address of edge-1", "(9100, 10250)"] {
+            assert!(bare.contains(part), "no {part:?} in {bare}");
+        }
+        assert!(!bare.contains("fix"), "{bare}");
+        assert!(run(world, &["explain", "10.0.3.7:22"]).contains("fix        dial edge-1.edge.internal:22"));
         let explained = run(world, &["explain", "edge-1.edge.internal:80"]);
         for part in ["198.18.0.1:80", "VIP of edge-1", "steered to 10.9.0.1:741", "steered by the set of VIPs"] {
             assert!(explained.contains(part), "no {part:?} in {explained}");

@@ -141,7 +141,7 @@ fn a_missing_hook_is_named_by_status_explain_and_bpftool() {
         })?;
         says(&redirector(world.lab, &["status"])?, &["not attached"])?;
         let told = redirector(world.lab, &["explain", "10.0.3.7:9004"])?;
-        says(&told, &["hooks      not attached", "nftables   steered"])?;
+        says(&told, &["hooks      not attached", "nftables   steered", "fix        start culvert-redirector"])?;
         world.check_greeting("10.0.3.7", "edge-1").context("by nftables")?;
         world.culvert.restart_redirector()?;
         world.culvert.wait_for_redirector()?;

@@ -1,0 +1,216 @@
+//! The words of an explanation: what each part of the redirector does with one destination, and what to do where a connection
+//! does not come through. Pure.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use culvert_redirector_common::{Pass, Reject, Verdict};
+use culvert_tunnel::NodeName;
+
+use crate::directory::{Directory, Routing};
+use crate::dns::Zone;
+
+/// Starts what is not running, or says why it is not whole.
+const START: &str = "start culvert-redirector; if it runs, `curl http://127.0.0.1:7419/readyz` says what it lacks";
+
+/// What the directory says of an address and a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Known<'a> {
+    /// None has been saved yet.
+    Nothing,
+    Vip(&'a NodeName),
+    UnassignedVip,
+    Foreign,
+    Edge(&'a NodeName),
+    /// An edge address, but another port.
+    OtherPort {
+        owners: Vec<&'a NodeName>,
+        ports: BTreeSet<u16>,
+    },
+    Shared(Vec<&'a NodeName>),
+    Protected {
+        node: &'a NodeName,
+        reason: &'a str,
+    },
+}
+
+/// What the connect hooks do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hooked {
+    /// There are none, and nobody has installed any: another mechanism steers.
+    Absent,
+    /// Somebody took them away.
+    Detached,
+    Decides(Verdict),
+    /// Steered although its node was offline: the lease on that word has run out.
+    Lapsed(SocketAddr),
+}
+
+/// What nftables does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Packets {
+    NoTable,
+    Passes,
+    Steers(Set),
+    /// For want of an intercept address.
+    Refuses(Set),
+    Unknown(String),
+}
+
+/// The set in which a destination is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Set {
+    Vips,
+    Edges,
+}
+
+impl<'a> Known<'a> {
+    /// `port` is `None` for all ports that are steered.
+    pub(super) fn of(directory: Option<&'a Directory>, ip: IpAddr, port: Option<u16>) -> Self {
+        let Some(directory) = directory else { return Self::Nothing };
+        if directory.ranges.contains(ip) {
+            return directory.node_of_vip(ip).map_or(Self::UnassignedVip, Self::Vip);
+        }
+        let owners: Vec<&NodeName> = directory.nodes_of_address(ip).map(|(name, _, _)| name).collect();
+        let Some((node, _, address)) = directory.nodes_of_address(ip).next() else { return Self::Foreign };
+        if address.routing == Routing::Protected {
+            return Self::Protected { node, reason: &address.reason };
+        }
+        let ports = ports(directory, ip);
+        match (address.routing, port) {
+            (_, Some(port)) if !ports.contains(&port) => Self::OtherPort { owners, ports },
+            (Routing::Shared, _) => Self::Shared(owners),
+            (Routing::Routed | Routing::Protected, _) => Self::Edge(node),
+        }
+    }
+}
+
+/// The ports that are steered on an edge address.
+pub(super) fn ports(directory: &Directory, ip: IpAddr) -> BTreeSet<u16> {
+    directory.nodes_of_address(ip).flat_map(|(_, node, _)| node.ports.iter().copied()).collect()
+}
+
+impl fmt::Display for Known<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing => f.write_str("none has been saved yet"),
+            Self::Vip(node) => write!(f, "VIP of {node}; every port"),
+            Self::UnassignedVip => f.write_str("in the range of VIPs, but no node's: the proxy refuses it"),
+            Self::Foreign => f.write_str("not an edge node's address"),
+            Self::Edge(node) => write!(f, "address of {node}"),
+            Self::OtherPort { owners, ports } => {
+                write!(f, "address of {}, steered on ports {} only", listed(owners, ", "), listed(ports, ", "))
+            }
+            Self::Shared(owners) => {
+                let owners = listed(owners, ", ");
+                write!(f, "address of several nodes ({owners}): the proxy refuses it; dial them by name")
+            }
+            Self::Protected { node, reason } => write!(f, "address of {node}, but never steered: {reason}"),
+        }
+    }
+}
+
+impl fmt::Display for Hooked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Self::Absent | Self::Detached => "not attached",
+            Self::Lapsed(to) => {
+                return write!(
+                    f,
+                    "steered to {to} (its node was offline, but no redirector vouches for that any more)"
+                );
+            }
+            Self::Decides(Verdict::Steer(steer)) => return write!(f, "steered to {}", steer.to.socket_addr()),
+            Self::Decides(Verdict::Pass(pass)) => match pass {
+                Pass::Unconfigured => "passes: no directory has been installed yet",
+                Pass::Exempt => "passes: sockets without a mark are exempt",
+                Pass::Intercept => "passes: this is the proxy's intercept listener",
+                Pass::Unmatched => "passes: neither a VIP nor a port of an edge address",
+            },
+            Self::Decides(Verdict::Reject(Reject::Offline)) => "refused with EHOSTUNREACH: its node is offline",
+            Self::Decides(Verdict::Reject(Reject::NoIntercept)) => {
+                "refused with EHOSTUNREACH: this host has no intercept address of this family (--node-ip)"
+            }
+        };
+        f.write_str(text)
+    }
+}
+
+impl fmt::Display for Packets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = |set: &Set| match set {
+            Set::Vips => "VIPs",
+            Set::Edges => "edge addresses",
+        };
+        match self {
+            Self::NoTable => f.write_str("no table inet culvert"),
+            Self::Passes => f.write_str("passes: not in the set of edge addresses"),
+            Self::Steers(set) => write!(f, "steered by the set of {}", name(set)),
+            Self::Refuses(set) => write!(
+                f,
+                "refused, for want of an intercept address of this family (--node-ip), by the set of {}",
+                name(set)
+            ),
+            Self::Unknown(why) => f.write_str(why),
+        }
+    }
+}
+
+/// What to do, if a connection does not come through or something is missing.
+pub(super) fn fix(
+    known: &Known<'_>,
+    hooked: Hooked,
+    packets: &Packets,
+    (ip, port): (IpAddr, Option<u16>),
+    zone: &Zone,
+) -> Option<String> {
+    let by_name = |owners: &[&NodeName]| {
+        let names: Vec<String> = owners.iter().map(|owner| format!("{owner}.{zone}{}", behind(port))).collect();
+        format!("dial {}", names.join(" or "))
+    };
+    match known {
+        Known::Nothing => Some(START.to_owned()),
+        Known::Foreign => {
+            Some(format!("if a node has it, where the proxy runs: `culvert-proxy token create NODE --address {ip}`"))
+        }
+        Known::UnassignedVip => {
+            Some("look the node's name up again: VIPs of removed nodes are not given to others for a day".to_owned())
+        }
+        Known::Shared(owners) => Some(by_name(owners)),
+        Known::Protected { node, .. } => Some(by_name(&[node])),
+        Known::OtherPort { owners, ports } => {
+            let ports = ports.iter().copied().chain(port).collect::<BTreeSet<_>>();
+            let [owner] = owners.as_slice() else { return Some(by_name(owners)) };
+            let more = format!("`culvert-proxy token create {owner} --port {}`", listed(&ports, ","));
+            Some(format!("{}, or have the port steered, where the proxy runs: {more}", by_name(owners)))
+        }
+        Known::Vip(node) | Known::Edge(node) => unsteered(node, hooked, packets),
+    }
+}
+
+/// What to do with what should be steered.
+fn unsteered(node: &NodeName, hooked: Hooked, packets: &Packets) -> Option<String> {
+    match (hooked, packets) {
+        (Hooked::Decides(Verdict::Reject(Reject::Offline)), _) => {
+            Some(format!("where the proxy runs: `culvert-proxy explain {node}` says why it is offline"))
+        }
+        (Hooked::Decides(Verdict::Reject(Reject::NoIntercept)), _) | (_, Packets::Refuses(_)) => Some(
+            "give culvert-redirector a --node-ip of this family too, or dial the node's address of the other"
+                .to_owned(),
+        ),
+        (Hooked::Detached | Hooked::Lapsed(_) | Hooked::Decides(Verdict::Pass(Pass::Unconfigured)), _) => {
+            Some(START.to_owned())
+        }
+        (Hooked::Decides(Verdict::Steer(_)), _) | (_, Packets::Steers(_)) => None,
+        (Hooked::Absent | Hooked::Decides(Verdict::Pass(_)), _) => Some(START.to_owned()),
+    }
+}
+
+fn behind(port: Option<u16>) -> String {
+    port.map_or_else(String::new, |port| format!(":{port}"))
+}
+
+fn listed<T: ToString>(items: impl IntoIterator<Item = T>, separator: &str) -> String {
+    items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(separator)
+}
