@@ -125,8 +125,8 @@ impl Agents {
             }
             Err(error) => {
                 if let Some(suppressed) = self.refusals.spend(UnixTime::now()) {
-                    let (reason, error) = (error.reason(), chain(&error));
-                    tracing::warn!(client.addr = %client, reason, error, suppressed, "agent connection");
+                    let (outcome, reason) = (error.reason(), chain(&error));
+                    tracing::warn!(client.addr = %client, outcome, reason, suppressed, "agent connection");
                 }
                 self.parts.metrics.agent_connection(error.reason());
             }
@@ -263,9 +263,10 @@ fn why_down(ended: &Result<(), AgentError>, drain: &Drain) -> String {
 
 fn is_cut(error: &TunnelError) -> bool {
     match error {
-        TunnelError::Http2(error) => error
-            .get_io()
-            .is_some_and(|error| matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset)),
+        TunnelError::Http2(error) => error.get_io().map(io::Error::kind).is_some_and(|kind| {
+            // Which one depends on whether the agent's end was read from or written to last.
+            matches!(kind, io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
+        }),
         TunnelError::HandshakeTimedOut | TunnelError::Closed | TunnelError::PeerSilent(_) | TunnelError::Call(_) => {
             false
         }
