@@ -1,6 +1,7 @@
 //! Which certificates nodes were given, so that removing a node revokes them. Pure.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use culvert_tunnel::NodeName;
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,9 @@ const MAX_PER_NODE: usize = 64;
 #[serde(deny_unknown_fields)]
 pub(super) struct Ledger {
     nodes: BTreeMap<NodeName, Record>,
+    /// Seconds for which proxies have run on this state: time that has passed for certain, whatever a wall clock says.
+    #[serde(default)]
+    served: u64,
 }
 
 /// A node's certificates. Those that end by `revoked_until` are revoked unless they are in `valid`: so a removed node needs no
@@ -25,6 +29,9 @@ pub(super) struct Ledger {
 struct Record {
     valid: BTreeMap<Serial, UnixTime>,
     revoked_until: Option<UnixTime>,
+    /// The revocation is not forgotten before proxies have run for so long. A clock that jumps ahead readmits nobody.
+    #[serde(default)]
+    kept_until_served: u64,
 }
 
 /// What the ledger says of a certificate.
@@ -50,7 +57,14 @@ impl Ledger {
 
     /// Notes a certificate as the node's. The oldest of too many is revoked, but never the one `in_use`, that was shown to get this
     /// one: an agent whose answers get lost goes on with it.
-    pub(super) fn note(&mut self, node: &NodeName, serial: Serial, expires: UnixTime, in_use: Option<&Serial>) {
+    pub(super) fn note(
+        &mut self,
+        node: &NodeName,
+        (serial, expires): (Serial, UnixTime),
+        in_use: Option<&Serial>,
+        now: UnixTime,
+    ) {
+        let served = self.served;
         let record = self.nodes.entry(node.clone()).or_default();
         record.valid.insert(serial.clone(), expires);
         while record.valid.len() > MAX_PER_NODE {
@@ -58,33 +72,56 @@ impl Ledger {
             let oldest = spare.min_by_key(|(_, expires)| **expires);
             let Some((oldest, expires)) = oldest.map(|(serial, expires)| (serial.clone(), *expires)) else { break };
             record.valid.remove(&oldest);
-            record.revoked_until = record.revoked_until.max(Some(expires));
+            record.revoke_until(expires, now, served);
         }
     }
 
     /// Revokes all certificates of the node that end by `latest` or were noted.
-    pub(super) fn revoke(&mut self, node: &NodeName, latest: UnixTime) {
+    pub(super) fn revoke(&mut self, node: &NodeName, latest: UnixTime, now: UnixTime) {
+        let served = self.served;
         let record = self.nodes.entry(node.clone()).or_default();
         let noted = record.valid.values().copied().max();
-        record.revoked_until = record.revoked_until.max(noted).max(Some(latest));
+        record.revoke_until(noted.max(Some(latest)).unwrap_or(latest), now, served);
         record.valid.clear();
     }
 
-    /// Forgets what could not even be renewed any more.
+    /// How long proxies have run on this state.
+    pub(super) fn served(&self) -> Duration {
+        Duration::from_secs(self.served)
+    }
+
+    /// Proxies have run on this state for so long.
+    pub(super) fn set_served(&mut self, served: Duration) {
+        self.served = served.as_secs();
+    }
+
+    /// Forgets what could not even be renewed any more. Beside a revocation nothing is forgotten: a certificate that is not known
+    /// any more would be revoked by it.
     pub(super) fn prune(&mut self, now: UnixTime) {
         let over = |expires: UnixTime| now.since(expires) > RENEWAL_GRACE;
         for record in self.nodes.values_mut() {
-            record.valid.retain(|_, expires| !over(*expires));
-            record.revoked_until = record.revoked_until.filter(|until| !over(*until));
+            let served = self.served > record.kept_until_served;
+            if record.revoked_until.is_some_and(|until| served && over(until)) {
+                (record.revoked_until, record.kept_until_served) = (None, 0);
+            }
+            if record.revoked_until.is_none() {
+                record.valid.retain(|_, expires| !over(*expires));
+            }
         }
         self.nodes.retain(|_, record| *record != Record::default());
     }
 }
 
+impl Record {
+    fn revoke_until(&mut self, until: UnixTime, now: UnixTime, served: u64) {
+        let kept = served.saturating_add(until.since(now).saturating_add(RENEWAL_GRACE).as_secs());
+        self.kept_until_served = self.kept_until_served.max(kept);
+        self.revoked_until = self.revoked_until.max(Some(until));
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const NOW: UnixTime = UnixTime::from_seconds(1_700_000_000);
@@ -97,12 +134,12 @@ mod tests {
     #[test]
     fn removing_a_node_revokes_what_it_had_seen_or_not_and_a_new_certificate_is_good() {
         let (mut ledger, old, unseen, new) = (Ledger::default(), Serial::random(), Serial::random(), Serial::random());
-        ledger.note(&node(), old.clone(), NOW + 40 * DAY, None);
-        ledger.revoke(&node(), NOW + 30 * DAY);
+        ledger.note(&node(), (old.clone(), NOW + 40 * DAY), None, NOW);
+        ledger.revoke(&node(), NOW + 30 * DAY, NOW);
         assert_eq!(ledger.standing(&node(), &old, NOW + 40 * DAY), Standing::Revoked);
         assert_eq!(ledger.standing(&node(), &unseen, NOW + 20 * DAY), Standing::Revoked);
         // Made right after the node came back, with a shorter lifetime than before.
-        ledger.note(&node(), new.clone(), NOW + DAY, None);
+        ledger.note(&node(), (new.clone(), NOW + DAY), None, NOW);
         assert_eq!(ledger.standing(&node(), &new, NOW + DAY), Standing::Known);
         assert_eq!(ledger.standing(&node(), &old, NOW + 40 * DAY), Standing::Revoked);
         assert_eq!(ledger.standing(&"edge-2".parse().unwrap(), &old, NOW), Standing::New);
@@ -111,9 +148,9 @@ mod tests {
     #[test]
     fn a_node_that_renews_without_end_loses_its_oldest_certificates() {
         let (mut ledger, first) = (Ledger::default(), Serial::random());
-        ledger.note(&node(), first.clone(), NOW, None);
+        ledger.note(&node(), (first.clone(), NOW), None, NOW);
         for day in 1..=64 {
-            ledger.note(&node(), Serial::random(), NOW + day * DAY, None);
+            ledger.note(&node(), (Serial::random(), NOW + day * DAY), None, NOW);
         }
         assert_eq!(ledger.standing(&node(), &first, NOW), Standing::Revoked);
         assert_eq!(ledger.nodes[&node()].valid.len(), MAX_PER_NODE);
@@ -122,9 +159,9 @@ mod tests {
     #[test]
     fn a_node_that_never_gets_its_answers_keeps_the_certificate_that_it_has() {
         let (mut ledger, in_use) = (Ledger::default(), Serial::random());
-        ledger.note(&node(), in_use.clone(), NOW, None);
+        ledger.note(&node(), (in_use.clone(), NOW), None, NOW);
         for day in 1..=200 {
-            ledger.note(&node(), Serial::random(), NOW + day * DAY, Some(&in_use));
+            ledger.note(&node(), (Serial::random(), NOW + day * DAY), Some(&in_use), NOW);
         }
         assert_eq!(ledger.standing(&node(), &in_use, NOW), Standing::Known);
         assert_eq!(ledger.nodes[&node()].valid.len(), MAX_PER_NODE);
@@ -133,11 +170,29 @@ mod tests {
     #[test]
     fn a_revocation_is_kept_until_the_certificates_could_not_be_renewed() {
         let (mut ledger, old) = (Ledger::default(), Serial::random());
-        ledger.note(&node(), old.clone(), NOW, None);
-        ledger.revoke(&node(), NOW);
+        ledger.note(&node(), (old.clone(), NOW), None, NOW);
+        ledger.revoke(&node(), NOW, NOW);
+        ledger.set_served(RENEWAL_GRACE);
         ledger.prune(NOW + RENEWAL_GRACE);
         assert_eq!(ledger.standing(&node(), &old, NOW), Standing::Revoked);
-        ledger.prune(NOW + RENEWAL_GRACE + DAY);
-        assert_eq!(ledger, Ledger::default());
+        let over = RENEWAL_GRACE + DAY;
+        ledger.set_served(over);
+        ledger.prune(NOW + over);
+        assert_eq!(ledger, Ledger { served: over.as_secs(), ..Ledger::default() });
+    }
+
+    #[test]
+    fn a_clock_that_jumps_ahead_and_returns_readmits_nobody_and_locks_nobody_out() {
+        let (mut ledger, old, new) = (Ledger::default(), Serial::random(), Serial::random());
+        ledger.note(&node(), (old.clone(), NOW + 30 * DAY), None, NOW);
+        ledger.revoke(&node(), NOW + 30 * DAY, NOW);
+        // The node is back, with a certificate that ends before those that were revoked.
+        ledger.note(&node(), (new.clone(), NOW + 20 * DAY), None, NOW);
+        ledger.set_served(DAY);
+        for days in [120, 4000, 1] {
+            ledger.prune(NOW + days * DAY);
+            assert_eq!(ledger.standing(&node(), &old, NOW + 30 * DAY), Standing::Revoked, "after {days} days");
+            assert_eq!(ledger.standing(&node(), &new, NOW + 20 * DAY), Standing::Known, "after {days} days");
+        }
     }
 }

@@ -240,6 +240,21 @@ fn a_clock_that_was_set_back_leaves_no_certificate_of_the_future_in_use() {
 }
 
 #[test]
+fn a_certificate_that_was_seen_is_written_down_a_moment_later() {
+    let site = Site::embedded();
+    let seen = site.certificate(&Agent::new(), UnixTime::now());
+    let serial = String::from(Leaf::read(&seen[0]).unwrap().serial);
+    let is_written = || {
+        let file = site.path.path().join("trust/certificates.json");
+        std::fs::read_to_string(file).is_ok_and(|text| text.contains(&serial))
+    };
+    assert_eq!(site.trust.identify(&seen, Purpose::Tunnel), Ok(edge_1()));
+    assert!(!is_written(), "nobody waited for the disk");
+    site.trust.tend(UnixTime::now()).unwrap();
+    assert!(is_written());
+}
+
+#[test]
 fn a_revocation_that_cannot_be_written_holds_all_the_same() {
     let site = Site::embedded();
     let leaf = chain(&site.trust.issue(&edge_1(), &Agent::new().proven(), &[]).unwrap().chain_pem);
