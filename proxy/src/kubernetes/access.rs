@@ -55,9 +55,9 @@ const RIGHTS: [Right; 12] = [
     right(In::Cluster, "authentication.k8s.io", "tokenreviews", "", &["create"]),
     right(In::Own, "", "pods", "", &["get"]),
     right(In::Own, "", "configmaps", "culvert-ports", &["get", "list", "watch"]),
-    right(In::Own, "", "configmaps", "culvert-vips", &["get", "list", "watch", "update"]),
-    right(In::Own, "", "configmaps", "culvert-agent", &["get", "list", "watch", "update"]),
-    right(In::Own, "", "secrets", "culvert-ca", &["get", "list", "watch"]),
+    right(In::Own, "", "configmaps", "culvert-vips", &["get", "update"]),
+    right(In::Own, "", "configmaps", "culvert-agent", &["get", "update"]),
+    right(In::Own, "", "secrets", "culvert-ca", &["get"]),
     right(In::Own, "", "configmaps", "", &["create"]),
     right(In::Own, "", "secrets", "", &["create"]),
     right(In::Own, "events.k8s.io", "events", "", &["create", "patch"]),
@@ -102,12 +102,13 @@ impl Cluster {
             needed.extend(verbs.iter().map(|verb| attributes(namespace, group, resource, name, verb)));
         }
         if let Some(service) = &self.args.agent_service {
-            let verbs = ["get", "list", "watch"];
-            needed.extend(verbs.map(|verb| attributes(&self.namespace, "", "services", service, verb)));
+            needed.push(attributes(&self.namespace, "", "services", service, "get"));
+            needed.push(attributes(&self.namespace, "", "pods", "", "list"));
+            needed.push(attributes("", "", "nodes", "", "get"));
         }
         if let Some(place) = &self.args.hosts_configmap {
             let (namespace, name) = (&place.config_map.namespace, &place.config_map.name);
-            let verbs = ["get", "list", "watch", "update"];
+            let verbs = ["list", "watch", "update"];
             needed.extend(verbs.map(|verb| attributes(namespace, "", "configmaps", name, verb)));
         }
         needed
