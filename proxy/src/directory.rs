@@ -1,8 +1,8 @@
 //! Which node owns which name, address and VIP, and whether it is online: the one source of truth on this proxy.
 //!
 //! Two sources are merged: nodes made by `culvert-proxy token create`, kept in the state directory, and the file given with
-//! `--directory`, which wins for the nodes it names. Whatever changes, the whole view is computed anew, and watchers
-//! get what differs.
+//! `--directory`, which wins for the nodes it names. In a Kubernetes cluster its Nodes are the only source, for all proxies
+//! must agree on the VIPs. Whatever changes, the whole view is computed anew, and watchers get what differs.
 
 mod addresses;
 mod cluster;
@@ -15,7 +15,7 @@ mod vips;
 mod watch;
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
@@ -25,24 +25,34 @@ use culvert_tunnel::NodeName;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use tokio::sync::broadcast;
 
-pub(crate) use cluster::ClusterPorts;
+pub(crate) use cluster::{Allocation, CloudNode, ClusterNodes, ClusterPorts, EdgeNode, Freshness, Proposal};
 pub(crate) use destination::{Destination, ResolveError, Target};
 pub(crate) use file::FileError;
-pub(crate) use node::{InvalidNode, never_a_nodes};
+pub(crate) use node::{InvalidNode, MAX_ADDRESSES, MAX_PORTS, never_a_nodes};
 pub(crate) use sources::Removal;
 use sources::{Refreshed, Sources};
-pub(crate) use view::{AddressView, Census, NodeView, Routing, Zone};
+pub(crate) use view::{AddressView, Census, Clouds, NodeView, Routing, Source, Zone};
 use view::{Difference, View};
 pub(crate) use vips::{VipError, VipRanges};
-use watch::Change;
-pub(crate) use watch::{Event, Watcher};
+use watch::Step;
+pub(crate) use watch::{Change, Event, Watcher};
 
+use crate::clock::UnixTime;
 use crate::state::{StateDir, StateError};
 
 /// How often the file and the host's interfaces are looked at.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Changes that a watcher may be behind before it gets a snapshot instead.
 const WATCH_BACKLOG: usize = 256;
+
+/// Whether a cluster says which nodes there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Membership {
+    /// There is none.
+    Alone,
+    /// It alone does.
+    Cluster,
+}
 
 /// What the directory is made of.
 #[derive(Clone, Debug)]
@@ -59,6 +69,8 @@ pub(crate) struct DirectoryConfig {
     pub(crate) vip6_range: Option<Ipv6Net>,
     /// `--dns-zone`.
     pub(crate) zone: Zone,
+    /// `--kubernetes`.
+    pub(crate) membership: Membership,
 }
 
 #[cfg(test)]
@@ -71,6 +83,7 @@ impl DirectoryConfig {
             vip4_range: "198.18.0.0/15".parse().unwrap(),
             vip6_range: Some("fd00:c::/64".parse().unwrap()),
             zone: "edge.internal".parse().unwrap(),
+            membership: Membership::Alone,
         }
     }
 }
@@ -92,6 +105,14 @@ pub(crate) enum DirectoryError {
     AddressInVipRange { node: NodeName, address: IpAddr, range: IpNet },
     #[error("{node} is described in {}: change its addresses and ports there", file.display())]
     DescribedInFile { node: NodeName, file: PathBuf },
+    #[error(
+        "{node} is described by its Node in the cluster: change its addresses there, its ports by the annotation culvert.dev/ports"
+    )]
+    DescribedInCluster { node: NodeName },
+    #[error(
+        "the cluster has no edge node {node}: label its Node as --node-selector says, or see `culvert-proxy node list`"
+    )]
+    NotInCluster { node: NodeName },
     #[error("there is no node {node}: see `culvert-proxy node list`")]
     UnknownNode { node: NodeName },
     #[error("the directory is full with {0} nodes: remove some with `culvert-proxy node remove`")]
@@ -109,7 +130,7 @@ struct Shared {
     /// Held while a change is worked out and written; readers do not wait for it.
     sources: Mutex<Sources>,
     published: RwLock<Published>,
-    change_tx: broadcast::Sender<Arc<Change>>,
+    step_tx: broadcast::Sender<Step>,
 }
 
 #[derive(Debug)]
@@ -117,17 +138,41 @@ struct Published {
     revision: u64,
     view: View,
     online: BTreeSet<NodeName>,
+    /// Of the cluster, if there is one.
+    freshness: Option<Freshness>,
+    known: Known,
+}
+
+/// Whether there is anything to show: a cluster that was never seen is not an empty one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    Yes,
+    NotYet,
+}
+
+impl Published {
+    fn is_known(&self) -> bool {
+        self.known == Known::Yes
+    }
 }
 
 impl Directory {
     /// Reads the state and the file. A broken file is reported by [`Self::file_problem`]; its last good version is used.
     pub(crate) fn open(config: &DirectoryConfig) -> Result<Self, DirectoryError> {
         let sources = Sources::open(config, host_addresses()?)?;
-        let published = Published { revision: 1, view: sources.view(), online: BTreeSet::new() };
+        let since = sources.kept().map(|kept| kept.as_of);
+        let cause = "the API server has not answered since this proxy started".to_owned();
+        let published = Published {
+            revision: 1,
+            view: sources.view(),
+            online: BTreeSet::new(),
+            freshness: sources.is_cluster().then_some(Freshness::Stale { since, cause }),
+            known: if sources.is_known() { Known::Yes } else { Known::NotYet },
+        };
         Ok(Self(Arc::new(Shared {
             sources: Mutex::new(sources),
             published: RwLock::new(published),
-            change_tx: broadcast::Sender::new(WATCH_BACKLOG),
+            step_tx: broadcast::Sender::new(WATCH_BACKLOG),
         })))
     }
 
@@ -170,7 +215,7 @@ impl Directory {
             published.online.remove(node);
         }
         if let Some(node) = published.view.set_online(node, online) {
-            self.announce(&mut published, Difference { changed: vec![node], removed: Vec::new() });
+            self.announce(&mut published, Difference { changed: vec![node], ..Difference::default() });
         }
     }
 
@@ -187,6 +232,65 @@ impl Directory {
     /// Says which ports are steered on all edge nodes of the cluster. On disk when this returns.
     pub(crate) fn set_ports(&self, ports: ClusterPorts) -> Result<(), DirectoryError> {
         self.change(|sources| sources.set_ports(ports))
+    }
+
+    /// Takes the cluster's nodes and VIPs. On disk when this returns the nodes that are gone.
+    pub(crate) fn set_cluster(
+        &self,
+        nodes: ClusterNodes,
+        allocation: Allocation,
+    ) -> Result<Vec<NodeName>, DirectoryError> {
+        let mut sources = self.sources();
+        sources.set_cluster(nodes, allocation)?;
+        Ok(self.publish(&sources))
+    }
+
+    /// What this proxy has to say about the VIPs of its cluster.
+    pub(crate) fn proposal(&self) -> Proposal {
+        self.sources().proposal()
+    }
+
+    /// Whether there is anything to show: a cluster that was never seen is not an empty one.
+    pub(crate) fn is_known(&self) -> bool {
+        self.published().is_known()
+    }
+
+    /// How current the cluster's state is; `None` without a cluster.
+    pub(crate) fn freshness(&self) -> Option<Freshness> {
+        self.published().freshness.clone()
+    }
+
+    /// The API server confirms the cluster's state. Returns what was before.
+    pub(crate) fn set_live(&self) -> Option<Freshness> {
+        self.published_mut().freshness.replace(Freshness::Live)
+    }
+
+    /// The API server no longer confirms the cluster's state. Returns what was before.
+    pub(crate) fn set_stale(&self, cause: String) -> Option<Freshness> {
+        let mut published = self.published_mut();
+        let since = match &published.freshness {
+            Some(Freshness::Stale { since, .. }) => *since,
+            Some(Freshness::Live) | None => Some(UnixTime::now()),
+        };
+        published.freshness.replace(Freshness::Stale { since, cause })
+    }
+
+    /// Writes down that the cluster's state is still true, if it is.
+    pub(crate) fn confirm(&self) -> Result<(), DirectoryError> {
+        match self.freshness() {
+            Some(Freshness::Live) => self.sources().confirm_cluster(),
+            Some(Freshness::Stale { .. }) | None => Ok(()),
+        }
+    }
+
+    /// The cluster's cloud nodes.
+    pub(crate) fn clouds(&self) -> Clouds {
+        self.published().view.clouds().clone()
+    }
+
+    /// The cloud node that a destination leads to, and what to dial: clients reach it without a tunnel.
+    pub(crate) fn cloud(&self, destination: &Destination) -> Option<(NodeName, SocketAddr)> {
+        self.published().view.cloud(destination)
     }
 
     /// A snapshot, then what changes, from here on.
@@ -265,9 +369,18 @@ impl Directory {
             view.set_online(node, true);
         }
         let difference = view.since(&published.view);
+        let anew = !published.is_known() || view.ranges() != published.view.ranges();
         published.view = view;
+        published.known = if sources.is_known() { Known::Yes } else { Known::NotYet };
         let gone = difference.removed.clone();
-        self.announce(&mut published, difference);
+        match anew {
+            true => {
+                published.revision += 1;
+                // Without watchers there is nobody to tell.
+                drop(self.0.step_tx.send(Step::Anew));
+            }
+            false => self.announce(&mut published, difference),
+        }
         gone
     }
 
@@ -276,9 +389,10 @@ impl Directory {
             return;
         }
         published.revision += 1;
-        let change = Change { revision: published.revision, changed: difference.changed, removed: difference.removed };
+        let Difference { changed, removed, clouds } = difference;
+        let change = Change { revision: published.revision, changed, removed, clouds };
         // Without watchers there is nobody to tell.
-        drop(self.0.change_tx.send(Arc::new(change)));
+        drop(self.0.step_tx.send(Step::Change(Arc::new(change))));
     }
 
     fn sources(&self) -> MutexGuard<'_, Sources> {

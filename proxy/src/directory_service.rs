@@ -4,12 +4,13 @@ use std::pin::Pin;
 
 use anyhow::Result;
 use culvert_daemon::Drain;
+use culvert_tunnel::NodeName;
 use culvert_tunnel::proto::directory as proto;
 use culvert_tunnel::proto::directory::directory_server::{Directory as Service, DirectoryServer};
 use futures_util::Stream;
 use tonic::{Request, Response, Status};
 
-use crate::directory::{Directory, Event, NodeView, Routing, Watcher};
+use crate::directory::{CloudNode, Clouds, Directory, Event, NodeView, Routing, Watcher};
 use crate::local_grpc;
 use crate::local_socket::LocalSocket;
 
@@ -54,19 +55,29 @@ fn version(request: &proto::WatchRequest) -> String {
 /// An event as it goes over the wire. Pure.
 fn update(event: Event) -> proto::Update {
     match event {
-        Event::Snapshot { revision, ranges, nodes } => proto::Update {
+        Event::Snapshot { revision, ranges, nodes, clouds: all } => proto::Update {
             revision,
             snapshot: Some(proto::Ranges { vip4: ranges.vip4.to_string(), vip6: ranges.vip6.to_string() }),
             nodes: nodes.iter().map(node).collect(),
             removed: Vec::new(),
+            clouds: Some(clouds(&all)),
         },
         Event::Change(change) => proto::Update {
             revision: change.revision,
             snapshot: None,
             nodes: change.changed.iter().map(node).collect(),
             removed: change.removed.iter().map(ToString::to_string).collect(),
+            clouds: change.clouds.as_ref().map(clouds),
         },
     }
+}
+
+fn clouds(clouds: &Clouds) -> proto::Clouds {
+    let node = |(name, node): (&NodeName, &CloudNode)| proto::CloudNode {
+        name: name.to_string(),
+        addresses: node.addresses.iter().map(ToString::to_string).collect(),
+    };
+    proto::Clouds { nodes: clouds.iter().map(node).collect() }
 }
 
 fn node(view: &NodeView) -> proto::Node {
@@ -82,6 +93,7 @@ fn node(view: &NodeView) -> proto::Node {
         vip6: view.vip6.to_string(),
         ports: view.ports.iter().copied().map(u32::from).collect(),
         online: view.online,
+        zone: view.zone.as_ref().map(ToString::to_string).unwrap_or_default(),
     }
 }
 

@@ -11,6 +11,7 @@ use culvert_tunnel::NodeName;
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
+use crate::dns::Zone;
 pub(crate) use saved::Saved;
 pub(crate) use watch::{Feed, Watch};
 
@@ -21,6 +22,9 @@ pub(crate) struct Directory {
     pub(crate) revision: u64,
     pub(crate) ranges: Ranges,
     pub(crate) nodes: BTreeMap<NodeName, Node>,
+    /// Nodes that clients reach by themselves, with their own addresses.
+    #[serde(default)]
+    pub(crate) clouds: BTreeMap<NodeName, Vec<IpAddr>>,
 }
 
 /// The ranges that VIPs are taken from.
@@ -39,6 +43,9 @@ pub(crate) struct Node {
     /// Ports that are steered on the node's addresses.
     pub(crate) ports: BTreeSet<u16>,
     pub(crate) online: bool,
+    /// The name followed by this zone is the node, besides the zone of all nodes; absolute, in lower case.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) zone: Option<Zone>,
 }
 
 /// One of a node's addresses.
@@ -68,6 +75,7 @@ impl Directory {
     pub(crate) fn steers_like(&self, other: &Self) -> bool {
         let lasting = |node: &Node| Node { online: false, ..node.clone() };
         self.ranges == other.ranges
+            && self.clouds == other.clouds
             && self.nodes.len() == other.nodes.len()
             && self.nodes.iter().zip(&other.nodes).all(|(a, b)| a.0 == b.0 && lasting(a.1) == lasting(b.1))
     }
@@ -133,6 +141,10 @@ pub(crate) mod examples {
                 ("edge-3".parse().unwrap(), node(3, &[("192.168.1.10", Routing::Shared)], false)),
                 ("edge-4".parse().unwrap(), node(4, &[("10.0.0.1", Routing::Protected)], true)),
             ]),
+            clouds: BTreeMap::from([(
+                "master-1".parse().unwrap(),
+                vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
+            )]),
         }
     }
 
@@ -146,6 +158,7 @@ pub(crate) mod examples {
             vip6: Some(format!("fd12:3456:789a:bcde::{number}").parse().unwrap()),
             ports: BTreeSet::from([9100, 10250]),
             online,
+            zone: (number == 1).then(|| "plant.example".parse().unwrap()),
         }
     }
 }

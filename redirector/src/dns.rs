@@ -15,6 +15,7 @@ use anyhow::{Context, Result};
 use culvert_daemon::Drain;
 use hickory_proto::rr::Name;
 use hickory_server::Server;
+use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -25,7 +26,8 @@ use crate::metrics::DnsMetrics;
 use handler::{Handler, Shared};
 
 /// The zone of node names, such as `edge.internal.`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub(crate) struct Zone(Name);
 
 /// A text that is no zone.
@@ -47,6 +49,20 @@ impl FromStr for Zone {
 impl fmt::Display for Zone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0.to_ascii().trim_end_matches('.'))
+    }
+}
+
+impl TryFrom<String> for Zone {
+    type Error = InvalidZone;
+
+    fn try_from(text: String) -> Result<Self, InvalidZone> {
+        text.parse()
+    }
+}
+
+impl From<Zone> for String {
+    fn from(zone: Zone) -> Self {
+        zone.to_string()
     }
 }
 

@@ -44,6 +44,8 @@ pub(crate) enum Protection {
     ProxyHost,
     /// The operator protects the range.
     Range(IpNet),
+    /// A cloud node has it.
+    CloudNode(NodeName),
     /// It is a kind of address that every host uses for itself.
     Everyones(&'static str),
 }
@@ -53,6 +55,7 @@ impl fmt::Display for Protection {
         match self {
             Self::ProxyHost => f.write_str("an address of this proxy's host"),
             Self::Range(range) => write!(f, "in the protected range {range}"),
+            Self::CloudNode(node) => write!(f, "the address of the cloud node {node}"),
             Self::Everyones(what) => f.write_str(what),
         }
     }
@@ -65,12 +68,17 @@ pub(crate) struct Protected {
     pub(crate) ranges: Vec<IpNet>,
     /// Addresses of the interfaces of the proxy's host.
     pub(crate) host: BTreeSet<IpAddr>,
+    /// Addresses of the cluster's cloud nodes.
+    pub(crate) clouds: BTreeMap<IpAddr, NodeName>,
 }
 
 impl Protected {
     fn by(&self, address: IpAddr) -> Option<Protection> {
         if let Some(what) = never_a_nodes(address) {
             return Some(Protection::Everyones(what));
+        }
+        if let Some(node) = self.clouds.get(&address) {
+            return Some(Protection::CloudNode(node.clone()));
         }
         if self.host.contains(&address) {
             return Some(Protection::ProxyHost);
@@ -108,7 +116,7 @@ mod tests {
     fn states(nodes: &[(&str, &[&str])], protected: &Protected) -> BTreeMap<IpAddr, AddressState> {
         let node = |(name, addresses): &(&str, &[&str])| {
             let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
-            (name.parse().unwrap(), NodeSpec { addresses, ports: vec![9100] })
+            (name.parse().unwrap(), NodeSpec { addresses, ports: vec![9100], zone: None })
         };
         address_states(&nodes.iter().map(node).collect(), protected)
     }
@@ -134,9 +142,16 @@ mod tests {
 
     #[test]
     fn an_address_of_the_cloud_never_routes_and_names_both_owners() {
-        let protected =
-            Protected { ranges: vec!["10.96.0.0/12".parse().unwrap()], host: ["10.0.0.1".parse().unwrap()].into() };
-        let states = states(&[("edge-1", &["10.96.0.1", "10.0.0.1", "10.0.3.7"])], &protected);
+        let protected = Protected {
+            ranges: vec!["10.96.0.0/12".parse().unwrap()],
+            host: ["10.0.0.1".parse().unwrap()].into(),
+            clouds: [("10.0.0.2".parse().unwrap(), "master-1".parse().unwrap())].into(),
+        };
+        let states = states(&[("edge-1", &["10.96.0.1", "10.0.0.1", "10.0.0.2", "10.0.3.7"])], &protected);
+        assert_eq!(
+            reason(&states, "10.0.0.2"),
+            "10.0.0.2 of edge-1 is also the address of the cloud node master-1: use the node's name"
+        );
         assert_eq!(
             reason(&states, "10.96.0.1"),
             "10.96.0.1 of edge-1 is also in the protected range 10.96.0.0/12: use the node's name"
@@ -150,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_protected_address_stays_protected_when_it_is_shared_too() {
-        let protected = Protected { ranges: vec!["192.168.1.0/24".parse().unwrap()], host: BTreeSet::new() };
+        let protected = Protected { ranges: vec!["192.168.1.0/24".parse().unwrap()], ..Protected::default() };
         let states = states(&[("a", &["192.168.1.10"]), ("b", &["192.168.1.10"])], &protected);
         assert!(reason(&states, "192.168.1.10").contains("of a and b is also in the protected range"));
     }

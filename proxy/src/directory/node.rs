@@ -4,12 +4,14 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::view::Zone;
+
 /// The agent's own admin port, node_exporter, kubelet and kubelet's read-only port.
 pub(crate) const DEFAULT_PORTS: [u16; 4] = [7429, 9100, 10250, 10255];
 /// A host with more addresses than this is described by a mistake.
-const MAX_ADDRESSES: usize = 16;
+pub(crate) const MAX_ADDRESSES: usize = 16;
 /// Each port of each address is an entry in the kernel's tables.
-const MAX_PORTS: usize = 64;
+pub(crate) const MAX_PORTS: usize = 64;
 
 /// A node as the operator describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +23,9 @@ pub(crate) struct NodeSpec {
     /// Ports on these addresses that the redirector steers into the proxy.
     #[serde(default = "default_ports")]
     pub(crate) ports: Vec<u16>,
+    /// `<node>.<zone>` is the node, besides `--dns-zone`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) zone: Option<Zone>,
 }
 
 fn default_ports() -> Vec<u16> {
@@ -43,7 +48,7 @@ pub(crate) enum InvalidNode {
 impl NodeSpec {
     /// A node without addresses, and the ports that everybody wants.
     pub(crate) fn with_default_ports() -> Self {
-        Self { addresses: Vec::new(), ports: default_ports() }
+        Self { addresses: Vec::new(), ports: default_ports(), zone: None }
     }
 
     /// The same node written one way: v4-mapped addresses as IPv4, nothing twice, ports in order.
@@ -69,7 +74,7 @@ impl NodeSpec {
         if ports.len() > MAX_PORTS {
             return Err(InvalidNode::TooMany { given: ports.len(), what: "ports", most: MAX_PORTS });
         }
-        Ok(Self { addresses, ports })
+        Ok(Self { addresses, ports, zone: self.zone })
     }
 }
 
@@ -95,7 +100,7 @@ mod tests {
 
     fn spec(addresses: &[&str], ports: &[u16]) -> NodeSpec {
         let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
-        NodeSpec { addresses, ports: ports.to_vec() }
+        NodeSpec { addresses, ports: ports.to_vec(), zone: None }
     }
 
     #[test]

@@ -1,21 +1,22 @@
-//! Where nodes come from: those that `token create` made, kept on disk with the VIPs, and the operator's file.
+//! Where nodes come from: those that `token create` made, kept on disk with the VIPs, and the operator's file; or a cluster alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use culvert_daemon::write_atomic;
 use culvert_tunnel::NodeName;
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
 use super::addresses::Protected;
-use super::cluster::ClusterPorts;
+use super::cluster::{Allocation, ClusterNodes, ClusterPorts, ClusterSource, Kept, Proposal};
 use super::file::{self, FileError};
 use super::node::NodeSpec;
-use super::view::{Given, View, Zone};
+use super::view::{Clouds, Given, Source, View, Zone};
 use super::vips::{VipRanges, Vips, random_vip6_range};
-use super::{DirectoryConfig, DirectoryError};
+use super::{DirectoryConfig, DirectoryError, Membership};
 use crate::clock::UnixTime;
 use crate::state::{StateDir, StateError, StateFile};
 
@@ -43,6 +44,8 @@ pub(crate) enum Removal {
     Gone,
     /// The node itself, for this file still describes it.
     StillInFile(PathBuf),
+    /// The node itself, for the cluster still has it.
+    StillInCluster,
 }
 
 /// Whether there may be something new.
@@ -68,7 +71,10 @@ pub(super) struct Sources {
     protected: Protected,
     stored: Stored,
     file: Option<DirectoryFile>,
-    ports: ClusterPorts,
+    /// `--vip4-range` and `--vip6-range`.
+    wanted: (Ipv4Net, Option<Ipv6Net>),
+    /// If set, it is the only source.
+    cluster: Option<ClusterSource>,
 }
 
 #[derive(Debug)]
@@ -102,9 +108,15 @@ impl Sources {
             loaded: Loaded::Never,
             problem: None,
         });
-        let protected = Protected { ranges: config.protect.clone(), host: BTreeSet::new() };
+        let protected = Protected { ranges: config.protect.clone(), ..Protected::default() };
+        let cluster = match config.membership {
+            Membership::Alone => None,
+            Membership::Cluster => Some(ClusterSource::open(&config.state)?),
+        };
+        let wanted = (config.vip4_range.trunc(), config.vip6_range.map(|range| range.trunc()));
         let (state, zone) = (config.state.clone(), config.zone.clone());
-        let mut sources = Self { state, zone, protected, stored, file, ports: ClusterPorts::default() };
+        let mut sources = Self { state, zone, protected, stored, file, wanted, cluster };
+        sources.protect_cluster();
         sources.load_last_good();
         sources.refresh(host);
         sources.commit(sources.stored.nodes.clone(), sources.declared().clone())?;
@@ -112,14 +124,90 @@ impl Sources {
     }
 
     pub(super) fn view(&self) -> View {
+        match &self.cluster {
+            Some(cluster) => self.cluster_view(cluster),
+            None => self.own_view(),
+        }
+    }
+
+    fn own_view(&self) -> View {
+        let of_file = |node: &NodeName| self.declared().contains_key(node);
         View::new(&Given {
             nodes: &merged(&self.stored.nodes, self.declared()),
-            declared: self.declared(),
+            source: &|node| if of_file(node) { Source::File } else { Source::TokenCreate },
             protected: &self.protected,
             vips: &self.stored.vips,
             ranges: self.stored.ranges,
             zone: &self.zone,
+            localhost_ports: BTreeSet::new(),
+            clouds: Clouds::default(),
         })
+    }
+
+    fn cluster_view(&self, cluster: &ClusterSource) -> View {
+        let nobodys = Vips::default();
+        let kept = cluster.kept();
+        View::new(&Given {
+            nodes: &cluster.specs(),
+            source: &|_| Source::Cluster,
+            protected: &self.protected,
+            vips: kept.map_or(&nobodys, |kept| &kept.allocation.vips),
+            ranges: kept.map_or(self.stored.ranges, |kept| kept.allocation.ranges),
+            zone: &self.zone,
+            localhost_ports: cluster.ports().localhost_ports.clone(),
+            clouds: Arc::new(kept.map(|kept| kept.nodes.clouds.clone()).unwrap_or_default()),
+        })
+    }
+
+    /// Whether there is anything to show: a cluster without a state yet is not an empty one.
+    pub(super) fn is_known(&self) -> bool {
+        self.cluster.as_ref().is_none_or(|cluster| cluster.kept().is_some())
+    }
+
+    /// The last state of the cluster.
+    pub(super) fn kept(&self) -> Option<&Kept> {
+        self.cluster.as_ref()?.kept()
+    }
+
+    pub(super) fn is_cluster(&self) -> bool {
+        self.cluster.is_some()
+    }
+
+    pub(super) fn proposal(&self) -> Proposal {
+        let (vip4, vip6) = self.wanted;
+        let last = self.kept().map(|kept| kept.allocation.clone());
+        let last = last.unwrap_or_else(|| Allocation { ranges: self.stored.ranges, vips: Vips::default() });
+        let ranges = VipRanges { vip4, vip6: vip6.unwrap_or(last.ranges.vip6) };
+        let vips = if last.ranges == ranges { last.vips } else { last.vips.moved(&ranges).0 };
+        Proposal { vip4, vip6, last: Allocation { ranges, vips } }
+    }
+
+    pub(super) fn set_cluster(&mut self, nodes: ClusterNodes, allocation: Allocation) -> Result<(), DirectoryError> {
+        if nodes.edges.len() > MAX_NODES {
+            return Err(DirectoryError::Full(MAX_NODES));
+        }
+        let clouds = nodes.clouds.iter().flat_map(|(name, node)| node.addresses.iter().map(move |ip| (name, *ip)));
+        let clouds = clouds.map(|(name, ip)| (IpNet::from(ip), format!("{ip} of the cloud node {name}")));
+        let foreign: Vec<_> = foreign(&self.protected.ranges, &self.protected.host).into_iter().chain(clouds).collect();
+        VipRanges::checked(allocation.ranges.vip4, allocation.ranges.vip6, &foreign)?;
+        let Some(cluster) = &mut self.cluster else { return Ok(()) };
+        cluster.set(nodes, allocation)?;
+        self.protect_cluster();
+        Ok(())
+    }
+
+    pub(super) fn confirm_cluster(&mut self) -> Result<(), DirectoryError> {
+        match &mut self.cluster {
+            Some(cluster) => Ok(cluster.confirm()?),
+            None => Ok(()),
+        }
+    }
+
+    fn protect_cluster(&mut self) {
+        let kept = self.cluster.as_ref().and_then(ClusterSource::kept);
+        let clouds = kept.iter().flat_map(|kept| &kept.nodes.clouds);
+        let addresses = clouds.flat_map(|(name, node)| node.addresses.iter().map(|ip| (*ip, name.clone())));
+        self.protected.clouds = addresses.collect();
     }
 
     pub(super) fn file_problem(&self) -> Option<String> {
@@ -137,7 +225,10 @@ impl Sources {
         addresses: Vec<IpAddr>,
         ports: Vec<u16>,
     ) -> Result<(), DirectoryError> {
-        let given = NodeSpec { addresses, ports }.checked()?;
+        let given = NodeSpec { addresses, ports, zone: None }.checked()?;
+        if self.cluster.is_some() {
+            return self.accept(node, &given);
+        }
         if let Some(file) = self.file.as_ref().filter(|file| file.nodes.contains_key(node)) {
             return match given.addresses.is_empty() && given.ports.is_empty() {
                 true => Ok(()),
@@ -155,7 +246,24 @@ impl Sources {
         self.commit(nodes, self.declared().clone())
     }
 
+    /// The cluster alone says which nodes there are; a token may be made for any of them.
+    fn accept(&self, node: &NodeName, given: &NodeSpec) -> Result<(), DirectoryError> {
+        match self.has_edge(node) {
+            true if given.addresses.is_empty() && given.ports.is_empty() => Ok(()),
+            true => Err(DirectoryError::DescribedInCluster { node: node.clone() }),
+            false => Err(DirectoryError::NotInCluster { node: node.clone() }),
+        }
+    }
+
+    fn has_edge(&self, node: &NodeName) -> bool {
+        self.kept().is_some_and(|kept| kept.nodes.edges.contains_key(node))
+    }
+
     pub(super) fn remove(&mut self, node: &NodeName) -> Result<Removal, DirectoryError> {
+        if self.cluster.is_some() {
+            let there = self.has_edge(node).then_some(Removal::StillInCluster);
+            return there.ok_or_else(|| DirectoryError::UnknownNode { node: node.clone() });
+        }
         let mut nodes = self.stored.nodes.clone();
         let made = nodes.remove(node).is_some();
         if made {
@@ -169,8 +277,10 @@ impl Sources {
     }
 
     pub(super) fn set_ports(&mut self, ports: ClusterPorts) -> Result<(), DirectoryError> {
-        self.ports = ports;
-        Ok(())
+        match &mut self.cluster {
+            Some(cluster) => cluster.set_ports(ports),
+            None => Ok(()),
+        }
     }
 
     /// Takes up the file if its text has changed, and the host's addresses.
@@ -304,11 +414,16 @@ fn ranges(
     host: &BTreeSet<IpAddr>,
 ) -> Result<VipRanges, DirectoryError> {
     let kept = || before.map_or_else(random_vip6_range, |stored| stored.ranges.vip6);
-    let everyones = EVERYONES.iter().filter_map(|(range, what)| Some((range.parse().ok()?, (*what).to_owned())));
-    let protected = config.protect.iter().map(|range| (*range, format!("the protected range {range}")));
-    let host = host.iter().map(|address| (IpNet::from(*address), format!("this host's address {address}")));
-    let foreign: Vec<_> = everyones.chain(protected).chain(host).collect();
+    let foreign = foreign(&config.protect, host);
     Ok(VipRanges::checked(config.vip4_range, config.vip6_range.unwrap_or_else(kept), &foreign)?)
+}
+
+/// What a range of VIPs must not overlap, in words.
+fn foreign(protect: &[IpNet], host: &BTreeSet<IpAddr>) -> Vec<(IpNet, String)> {
+    let everyones = EVERYONES.iter().filter_map(|(range, what)| Some((range.parse().ok()?, (*what).to_owned())));
+    let protected = protect.iter().map(|range| (*range, format!("the protected range {range}")));
+    let host = host.iter().map(|address| (IpNet::from(*address), format!("this host's address {address}")));
+    everyones.chain(protected).chain(host).collect()
 }
 
 fn checked(state: &StateDir, stored: Stored) -> Result<Stored, DirectoryError> {

@@ -1,20 +1,23 @@
 //! The directory as everybody else sees it: computed whole from the nodes, and the answers it gives. Pure.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use culvert_tunnel::NodeName;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::addresses::{AddressState, Protected, address_states};
+use super::cluster::CloudNode;
 use super::destination::{Destination, NodeCount, ResolveError, Target};
 use super::node::NodeSpec;
 use super::vips::{VipRanges, Vips};
 
 /// The DNS zone that node names may be followed by.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub(crate) struct Zone(String);
 
 /// A text that is no zone.
@@ -41,6 +44,20 @@ impl FromStr for Zone {
     }
 }
 
+impl TryFrom<String> for Zone {
+    type Error = InvalidZone;
+
+    fn try_from(text: String) -> Result<Self, InvalidZone> {
+        text.parse()
+    }
+}
+
+impl From<Zone> for String {
+    fn from(zone: Zone) -> Self {
+        zone.0
+    }
+}
+
 /// Who says that a node exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -49,6 +66,8 @@ pub(crate) enum Source {
     TokenCreate,
     /// The file given with `--directory`.
     File,
+    /// The Kubernetes cluster.
+    Cluster,
 }
 
 /// What becomes of connections to an address.
@@ -83,6 +102,9 @@ pub(crate) struct NodeView {
     /// Whether an agent of the node has a tunnel to a proxy.
     pub(crate) online: bool,
     pub(crate) source: Source,
+    /// `<node>.<zone>` is the node, besides `--dns-zone`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) zone: Option<Zone>,
 }
 
 /// How many nodes there are, by whether they have a tunnel.
@@ -106,7 +128,12 @@ pub(crate) struct Difference {
     pub(crate) changed: Vec<NodeView>,
     /// Nodes that are gone.
     pub(crate) removed: Vec<NodeName>,
+    /// All cloud nodes, if any of them is new, changed or gone.
+    pub(crate) clouds: Option<Clouds>,
 }
+
+/// The cluster's cloud nodes by name. Clones share them.
+pub(crate) type Clouds = Arc<BTreeMap<NodeName, CloudNode>>;
 
 /// All nodes, and what leads to them.
 #[derive(Clone, Debug)]
@@ -116,16 +143,21 @@ pub(crate) struct View {
     nodes: BTreeMap<NodeName, NodeView>,
     addresses: BTreeMap<IpAddr, AddressState>,
     vips: HashMap<IpAddr, NodeName>,
+    /// Dialled at the node's 127.0.0.1.
+    localhost_ports: BTreeSet<u16>,
+    clouds: Clouds,
 }
 
 /// What a view is computed from.
 pub(crate) struct Given<'a> {
     pub(crate) nodes: &'a BTreeMap<NodeName, NodeSpec>,
-    pub(crate) declared: &'a BTreeMap<NodeName, NodeSpec>,
+    pub(crate) source: &'a dyn Fn(&NodeName) -> Source,
     pub(crate) protected: &'a Protected,
     pub(crate) vips: &'a Vips,
     pub(crate) ranges: VipRanges,
     pub(crate) zone: &'a Zone,
+    pub(crate) localhost_ports: BTreeSet<u16>,
+    pub(crate) clouds: Clouds,
 }
 
 impl View {
@@ -145,15 +177,21 @@ impl View {
                 vip6: vip.v6,
                 ports: spec.ports.clone(),
                 online: false,
-                source: if given.declared.contains_key(name) { Source::File } else { Source::TokenCreate },
+                source: (given.source)(name),
+                zone: spec.zone.clone(),
             };
             nodes.insert(name.clone(), view);
         }
-        Self { ranges: given.ranges, zone: given.zone.clone(), nodes, addresses, vips }
+        let (localhost_ports, clouds) = (given.localhost_ports.clone(), given.clouds.clone());
+        Self { ranges: given.ranges, zone: given.zone.clone(), nodes, addresses, vips, localhost_ports, clouds }
     }
 
     pub(crate) fn ranges(&self) -> VipRanges {
         self.ranges
+    }
+
+    pub(crate) fn clouds(&self) -> &Clouds {
+        &self.clouds
     }
 
     pub(crate) fn zone(&self) -> &Zone {
@@ -182,9 +220,35 @@ impl View {
 
     /// The node that a destination leads to.
     pub(crate) fn resolve(&self, destination: &Destination) -> Result<Target, ResolveError> {
-        match destination {
+        let mut target = match destination {
             Destination::Address(dialled) => self.by_address(*dialled),
             Destination::Name(name, port) => self.by_name(name, *port),
+        }?;
+        if self.localhost_ports.contains(&target.port) {
+            target.address = None;
+        }
+        Ok(target)
+    }
+
+    /// The cloud node that a destination leads to, and the address to dial.
+    pub(crate) fn cloud(&self, destination: &Destination) -> Option<(NodeName, SocketAddr)> {
+        match destination {
+            Destination::Address(dialled) => {
+                let address = dialled.ip().to_canonical();
+                let (node, _) = self.clouds.iter().find(|(_, node)| node.addresses.contains(&address))?;
+                Some((node.clone(), SocketAddr::new(address, dialled.port())))
+            }
+            Destination::Name(text, port) => {
+                let any_zone = |zone: &str| {
+                    zone == self.zone.0
+                        || self.nodes.values().any(|node| node.zone.as_ref().is_some_and(|z| z.0 == zone))
+                };
+                let is_named =
+                    |name: &NodeName, zone: Option<&str>| self.clouds.contains_key(name) && zone.is_none_or(any_zone);
+                let node = named(text, is_named)?;
+                let address = *self.clouds.get(&node)?.addresses.first()?;
+                Some((node, SocketAddr::new(address, *port)))
+            }
         }
     }
 
@@ -207,10 +271,11 @@ impl View {
     }
 
     fn by_name(&self, text: &str, port: u16) -> Result<Target, ResolveError> {
-        let lower = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
-        let in_zone = lower.strip_suffix(&self.zone.0).and_then(|rest| rest.strip_suffix('.'));
-        let known = |name: &str| NodeName::from_str(name).ok().filter(|name| self.nodes.contains_key(name));
-        let Some(node) = known(&lower).or_else(|| in_zone.and_then(known)) else {
+        let is_named = |name: &NodeName, zone: Option<&str>| {
+            let own = |node: &NodeView| node.zone.as_ref().is_some_and(|own| zone == Some(own.0.as_str()));
+            self.nodes.get(name).is_some_and(|node| zone.is_none_or(|zone| zone == self.zone.0) || own(node))
+        };
+        let Some(node) = named(text, is_named) else {
             return Err(ResolveError::UnknownName { name: text.to_owned(), nodes: NodeCount(self.nodes.len()) });
         };
         Ok(Target { address: self.preferred(&node, None), node, port })
@@ -227,8 +292,20 @@ impl View {
     pub(crate) fn since(&self, older: &Self) -> Difference {
         let changed = self.nodes.iter().filter(|(name, node)| older.nodes.get(*name) != Some(*node));
         let removed = older.nodes.keys().filter(|name| !self.nodes.contains_key(*name));
-        Difference { changed: changed.map(|(_, node)| node.clone()).collect(), removed: removed.cloned().collect() }
+        Difference {
+            changed: changed.map(|(_, node)| node.clone()).collect(),
+            removed: removed.cloned().collect(),
+            clouds: (self.clouds != older.clouds).then(|| self.clouds.clone()),
+        }
     }
+}
+
+/// The node that `text` names, bare or followed by a zone, in any case and with or without a last dot.
+fn named(text: &str, is_named: impl Fn(&NodeName, Option<&str>) -> bool) -> Option<NodeName> {
+    let lower = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
+    let splits = lower.match_indices('.').map(|(dot, _)| (&lower[..dot], Some(&lower[dot + 1..])));
+    let mut readings = std::iter::once((lower.as_str(), None)).chain(splits);
+    readings.find_map(|(node, zone)| node.parse().ok().filter(|node| is_named(node, zone)))
 }
 
 fn address_view(ip: IpAddr, state: &AddressState) -> AddressView {
@@ -242,27 +319,31 @@ fn address_view(ip: IpAddr, state: &AddressState) -> AddressView {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
     use crate::clock::UnixTime;
 
     fn view(nodes: &[(&str, &[&str])]) -> View {
         let node = |(name, addresses): &(&str, &[&str])| {
             let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
-            (name.parse().unwrap(), NodeSpec { addresses, ports: vec![9100] })
+            (
+                name.parse().unwrap(),
+                NodeSpec { addresses, ports: vec![9100], zone: Some("plant.example".parse().unwrap()) },
+            )
         };
         let nodes: BTreeMap<NodeName, NodeSpec> = nodes.iter().map(node).collect();
         let protect = "10.96.0.0/12".parse().unwrap();
         let ranges = VipRanges::checked("198.18.0.0/15".parse().unwrap(), "fd00:1::/64".parse().unwrap(), &[]).unwrap();
         let vips = Vips::default().reconciled(nodes.keys(), &ranges, UnixTime::now()).unwrap();
+        let cloud = CloudNode { addresses: vec!["10.0.0.1".parse().unwrap()] };
         View::new(&Given {
             nodes: &nodes,
-            declared: &BTreeMap::new(),
-            protected: &Protected { ranges: vec![protect], host: BTreeSet::new() },
+            source: &|_| Source::File,
+            protected: &Protected { ranges: vec![protect], ..Protected::default() },
             vips: &vips,
             ranges,
             zone: &"Edge.Internal.".parse().unwrap(),
+            localhost_ports: [10266].into(),
+            clouds: Arc::new([("master-1".parse().unwrap(), cloud)].into()),
         })
     }
 
@@ -303,6 +384,31 @@ mod tests {
         assert_eq!(target(&view, "press.hall-2.edge.internal:1").0, "press.hall-2");
         for name in ["edge-2", "edge-1.example", "edge-1..", "edge.internal", "edge-1edge.internal", "edge_1"] {
             assert!(refusal(&view, &format!("{name}:1")).contains("the directory has 2 nodes"), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_node_answers_to_its_own_zone_too_and_a_cloud_node_to_all() {
+        let view = view(&[("edge-1", &["10.0.3.7"])]);
+        assert_eq!(target(&view, "edge-1.plant.example:80").0, "edge-1");
+        refusal(&view, "edge-1.other.example:80");
+        let cloud = |text: &str| view.cloud(&text.parse().unwrap()).map(|(node, address)| format!("{node} {address}"));
+        let found = Some("master-1 10.0.0.1:443".to_owned());
+        for text in ["master-1:443", "Master-1.edge.internal.:443", "master-1.plant.example:443", "10.0.0.1:443"] {
+            assert_eq!(cloud(text), found, "{text}");
+        }
+        for text in ["edge-1:443", "master-1.other.example:443", "10.0.3.7:443"] {
+            assert_eq!(cloud(text), None, "{text}");
+        }
+        refusal(&view, "master-1:443");
+    }
+
+    #[test]
+    fn localhost_ports_are_dialled_at_the_nodes_loopback_whatever_was_dialled() {
+        let view = view(&[("edge-1", &["10.0.3.7"])]);
+        for dialled in ["10.0.3.7", "198.18.0.1", "edge-1"] {
+            assert_eq!(target(&view, &format!("{dialled}:10266")).1, None, "{dialled}");
+            assert_eq!(target(&view, &format!("{dialled}:9100")).1, Some("10.0.3.7".into()), "{dialled}");
         }
     }
 

@@ -41,6 +41,10 @@ pub(crate) enum VipError {
     Exhausted { range: Ipv4Net, usable: usize },
     #[error("the VIP range {range} overlaps {with}: choose another with {flag}")]
     Overlap { range: IpNet, with: String, flag: &'static str },
+    #[error(
+        "the cluster's VIPs are of {kept}, this proxy's are to be of {own}: give {flag} {kept}, or stop all proxies and remove the VIPs that the cluster keeps to have others"
+    )]
+    Disagreed { kept: IpNet, own: IpNet, flag: &'static str },
     #[error("{range} is too small for VIPs: {flag} needs {needs}")]
     TooSmall { range: IpNet, flag: &'static str, needs: &'static str },
 }

@@ -6,6 +6,7 @@ use culvert_tunnel::NodeName;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
+use super::view::Clouds;
 use super::{Directory, NodeView, VipRanges};
 
 /// One step of the directory's life.
@@ -17,6 +18,16 @@ pub(crate) struct Change {
     pub(crate) changed: Vec<NodeView>,
     /// Nodes that are gone.
     pub(crate) removed: Vec<NodeName>,
+    /// All cloud nodes, if any of them is new, changed or gone.
+    pub(crate) clouds: Option<Clouds>,
+}
+
+/// What watchers are told of.
+#[derive(Clone, Debug)]
+pub(super) enum Step {
+    Change(Arc<Change>),
+    /// Nothing that came before holds: they take a snapshot.
+    Anew,
 }
 
 /// What a watcher sees.
@@ -30,6 +41,8 @@ pub(crate) enum Event {
         ranges: VipRanges,
         /// All nodes.
         nodes: Vec<NodeView>,
+        /// The cluster's cloud nodes.
+        clouds: Clouds,
     },
     /// What differs from the state so far.
     Change(Arc<Change>),
@@ -40,35 +53,43 @@ pub(crate) enum Event {
 pub(crate) struct Watcher {
     directory: Directory,
     /// `None` until the (next) snapshot.
-    change_rx: Option<broadcast::Receiver<Arc<Change>>>,
+    step_rx: Option<broadcast::Receiver<Step>>,
 }
 
 impl Watcher {
     pub(super) fn new(directory: Directory) -> Self {
-        Self { directory, change_rx: None }
+        Self { directory, step_rx: None }
     }
 
-    /// Waits for the next event; the first is a snapshot.
+    /// Waits for the next event; the first is a snapshot, as soon as there is anything to show.
     pub(crate) async fn next(&mut self) -> Event {
-        if let Some(change_rx) = &mut self.change_rx {
-            match change_rx.recv().await {
-                Ok(change) => return Event::Change(change),
+        if let Some(step_rx) = &mut self.step_rx {
+            match step_rx.recv().await {
+                Ok(Step::Change(change)) => return Event::Change(change),
                 // Cannot be closed: this watcher keeps the directory, and with it the sender, alive.
-                Err(RecvError::Lagged(_) | RecvError::Closed) => {}
+                Ok(Step::Anew) | Err(RecvError::Lagged(_) | RecvError::Closed) => {}
             }
         }
-        self.snapshot()
+        loop {
+            let (event, mut step_rx) = self.snapshot();
+            if let Some(event) = event {
+                self.step_rx = Some(step_rx);
+                return event;
+            }
+            // Whatever it is, there may be something to show now.
+            drop(step_rx.recv().await);
+        }
     }
 
-    fn snapshot(&mut self) -> Event {
+    fn snapshot(&self) -> (Option<Event>, broadcast::Receiver<Step>) {
         // Under one lock, so that no change falls between the snapshot and the subscription.
         let published = self.directory.published();
         let event = Event::Snapshot {
             revision: published.revision,
             ranges: published.view.ranges(),
             nodes: published.view.nodes().cloned().collect(),
+            clouds: published.view.clouds().clone(),
         };
-        self.change_rx = Some(self.directory.0.change_tx.subscribe());
-        event
+        (published.is_known().then_some(event), self.directory.0.step_tx.subscribe())
     }
 }

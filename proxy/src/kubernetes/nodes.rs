@@ -1,22 +1,156 @@
-//! Follows the cluster's Nodes and tells the directory.
+//! Follows the cluster's Nodes and tells the directory: each change of what Culvert needs of a Node, once its VIP is agreed on.
+
+mod record;
+mod selector;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use anyhow::Result;
 use culvert_daemon::{Drain, Gate};
 use culvert_tunnel::NodeName;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use tokio::time::Instant;
 
 use super::Cluster;
-use crate::directory::Directory;
+use super::backoff::Backoff;
+use super::vips::{self, AgreeError};
+use crate::directory::{ClusterNodes, Directory, DirectoryError, Freshness, VipError};
+use crate::kubernetes::nodes::record::Record;
+use crate::metrics::Metrics;
+use crate::streams::chain;
+pub(crate) use selector::{InvalidSelector, NodeSelector};
+use watch::{Seen, Standing};
+
+/// Nodes often change together: what comes within this time is one change.
+const SETTLE: Duration = Duration::from_millis(100);
+/// At most so often a change is worked out, written and told to all: thousands of nodes may come one by one.
+const BETWEEN_CHANGES: Duration = Duration::from_millis(500);
+/// How soon it is noticed that somebody removed or changed the VIPs.
+const RECHECK: Duration = Duration::from_secs(60);
+
+/// Why the cluster's nodes are not those of the directory.
+#[derive(Debug, thiserror::Error)]
+enum ApplyError {
+    #[error(transparent)]
+    Vips(#[from] AgreeError),
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+}
 
 impl Cluster {
     /// Keeps the directory equal to the cluster's Nodes until the drain begins. `gone` is called for every node that is no more.
     pub(crate) async fn follow_nodes(
         self,
-        _directory: Directory,
-        _gate: Gate,
-        _gone: impl Fn(&NodeName) + Send + 'static,
+        directory: Directory,
+        metrics: Metrics,
+        gate: Gate,
+        gone: impl Fn(&NodeName) + Send + 'static,
         drain: Drain,
     ) -> Result<()> {
-        drain.begun().await;
+        if directory.is_known() {
+            gate.open();
+        }
+        let (seen_tx, seen_rx) = tokio::sync::watch::channel(Seen::default());
+        let watched = watch::watch(self.client.clone(), self.selector.clone(), metrics, seen_tx);
+        let vips = Api::namespaced(self.client, &self.namespace);
+        let applier = Applier { vips, directory: directory.clone(), gate, backoff: Backoff::default() };
+        tokio::select! {
+            never = watched => match never {},
+            () = applier.run(seen_rx, gone) => {}
+            () = drain.begun() => {}
+        }
+        tokio::task::spawn_blocking(move || directory.confirm()).await??;
         Ok(())
     }
+}
+
+/// Turns what was seen into the directory's state.
+struct Applier {
+    vips: Api<ConfigMap>,
+    directory: Directory,
+    gate: Gate,
+    backoff: Backoff,
+}
+
+impl Applier {
+    async fn run(mut self, mut seen_rx: tokio::sync::watch::Receiver<Seen>, gone: impl Fn(&NodeName)) {
+        let mut again = Instant::now() + RECHECK;
+        loop {
+            tokio::select! {
+                changed = seen_rx.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep_until(again) => {}
+            }
+            tokio::time::sleep(SETTLE).await;
+            let seen = seen_rx.borrow_and_update().clone();
+            again = Instant::now() + RECHECK;
+            match (seen.standing, seen.nodes) {
+                (Standing::Following, Some(records)) => match self.apply(&records).await {
+                    Ok(removed) => {
+                        removed.iter().for_each(&gone);
+                        self.live();
+                    }
+                    Err(error) => again = Instant::now() + self.failed(&error),
+                },
+                (Standing::Lost(cause), _) => self.stale(cause),
+                (Standing::Starting | Standing::Following, _) => {}
+            }
+            tokio::time::sleep(BETWEEN_CHANGES).await;
+        }
+    }
+
+    /// The nodes that are gone.
+    async fn apply(&self, records: &BTreeMap<NodeName, Record>) -> Result<Vec<NodeName>, ApplyError> {
+        let nodes = split(records);
+        let proposal = self.directory.proposal();
+        let allocation = vips::agree(&self.vips, &proposal, &nodes).await?;
+        let directory = self.directory.clone();
+        let set = tokio::task::spawn_blocking(move || directory.set_cluster(nodes, allocation)).await;
+        Ok(set.expect("setting the nodes does not panic")?)
+    }
+
+    fn live(&mut self) {
+        self.backoff.reset();
+        self.gate.open();
+        if let Some(Freshness::Stale { .. }) = self.directory.set_live() {
+            let nodes = self.directory.census().total();
+            tracing::info!(nodes, clouds = self.directory.clouds().len(), "directory is as the API server says");
+        }
+    }
+
+    fn stale(&self, cause: String) {
+        let before = self.directory.set_stale(cause.clone());
+        let known = matches!(&before, Some(Freshness::Stale { cause: old, .. }) if *old == cause);
+        if !self.directory.is_known() {
+            self.gate.close(format!("no node of the cluster is known yet: {cause}"));
+        }
+        if !known {
+            tracing::warn!(reason = cause, "directory is the last state of the cluster");
+        }
+    }
+
+    /// How long to wait before the next attempt.
+    fn failed(&mut self, error: &ApplyError) -> Duration {
+        let cause = chain(error);
+        self.stale(cause.clone());
+        if let ApplyError::Vips(AgreeError::Vips { source: VipError::Disagreed { .. }, .. }) = error {
+            // This proxy is not set up like the others: nobody shall be sent to it.
+            self.gate.close(cause);
+        }
+        self.backoff.wait()
+    }
+}
+
+/// Edge nodes and cloud nodes.
+fn split(records: &BTreeMap<NodeName, Record>) -> ClusterNodes {
+    let mut nodes = ClusterNodes::default();
+    for (name, record) in records {
+        match record {
+            Record::Edge(edge) => drop(nodes.edges.insert(name.clone(), edge.clone())),
+            Record::Cloud(cloud) => drop(nodes.clouds.insert(name.clone(), cloud.clone())),
+        }
+    }
+    nodes
 }

@@ -34,6 +34,9 @@ impl Directory {
         self.revision = update.revision;
         let gone = update.removed.iter().filter_map(|name| name.parse::<NodeName>().ok());
         gone.for_each(|name| drop(self.nodes.remove(&name)));
+        if let Some(clouds) = update.clouds {
+            self.clouds = clouds.nodes.into_iter().filter_map(cloud).collect();
+        }
         for node in update.nodes {
             let name = node.name.clone();
             match Node::from_proto(node) {
@@ -46,6 +49,18 @@ impl Directory {
             }
         }
         Ok(())
+    }
+}
+
+/// A cloud node that makes no sense is left out, with a warning.
+fn cloud(node: proto::CloudNode) -> Option<(NodeName, Vec<IpAddr>)> {
+    let addresses = node.addresses.iter().map(|text| field("an address", text)).collect::<Result<_, _>>();
+    match node.name.parse::<NodeName>().map_err(NodeError::from).and_then(|name| Ok((name, addresses?))) {
+        Ok(node) => Some(node),
+        Err(error) => {
+            tracing::warn!(node = node.name, %error, "cloud node of the proxy's directory left out");
+            None
+        }
     }
 }
 
@@ -77,6 +92,7 @@ impl Node {
             vip6: optional("an IPv6 VIP", &node.vip6)?,
             ports: ports.collect::<Result<_, _>>()?,
             online: node.online,
+            zone: optional("a zone", &node.zone)?,
         };
         Ok((name, node))
     }
@@ -119,12 +135,13 @@ mod tests {
             vip6: String::new(),
             ports: vec![9100],
             online,
+            zone: String::new(),
         }
     }
 
     fn snapshot(nodes: Vec<proto::Node>) -> proto::Update {
         let ranges = proto::Ranges { vip4: "198.18.0.0/15".to_owned(), vip6: String::new() };
-        proto::Update { revision: 1, snapshot: Some(ranges), nodes, removed: Vec::new() }
+        proto::Update { revision: 1, snapshot: Some(ranges), nodes, removed: Vec::new(), clouds: None }
     }
 
     fn updated(nodes: Vec<proto::Node>) -> Directory {
@@ -146,6 +163,7 @@ mod tests {
             snapshot: None,
             nodes: vec![node("b", "10.0.0.2", false), node("c", "10.0.0.3", true)],
             removed: vec!["a".to_owned(), "never there".to_owned()],
+            clouds: None,
         };
         directory.update(delta).unwrap();
         assert_eq!(names(&directory), ["b", "c"]);
@@ -160,6 +178,24 @@ mod tests {
         let bad_port = proto::Node { ports: vec![70_000], ..node("p", "10.0.0.3", true) };
         let nodes = vec![node("Bad", "10.0.0.1", true), node("x", "ten", true), bad_port, node("ok", "10.0.0.2", true)];
         assert_eq!(names(&updated(nodes)), ["ok"]);
+    }
+
+    #[test]
+    fn cloud_nodes_are_replaced_whole_and_an_older_proxy_has_none() {
+        let cloud = |name: &str, address: &str| proto::CloudNode { name: name.into(), addresses: vec![address.into()] };
+        let update = |nodes: Option<Vec<proto::CloudNode>>| proto::Update {
+            clouds: nodes.map(|nodes| proto::Clouds { nodes }),
+            snapshot: None,
+            ..snapshot(Vec::new())
+        };
+        let mut directory = updated(vec![node("a", "10.0.0.1", true)]);
+        directory.update(update(Some(vec![cloud("m", "10.1.0.1"), cloud("x", "ten"), cloud("n", "fd00::1")]))).unwrap();
+        directory.update(update(None)).unwrap();
+        assert_eq!(directory.clouds.keys().map(NodeName::as_str).collect::<Vec<_>>(), ["m", "n"]);
+        directory.update(update(Some(vec![cloud("o", "10.1.0.1")]))).unwrap();
+        assert_eq!(directory.clouds.keys().map(NodeName::as_str).collect::<Vec<_>>(), ["o"]);
+        directory.update(snapshot(Vec::new())).unwrap();
+        assert!(directory.clouds.is_empty());
     }
 
     #[test]

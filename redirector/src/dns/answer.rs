@@ -1,5 +1,7 @@
 //! What a question is answered with. Pure.
 
+use std::net::IpAddr;
+
 use culvert_tunnel::NodeName;
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::rdata::{A, AAAA, PTR, SOA};
@@ -38,6 +40,14 @@ pub(super) fn answer(directory: &Directory, zone: &Zone, node: NodeIps, name: &N
     question.bare()
 }
 
+/// Whom a name is of.
+#[derive(Clone, Copy)]
+enum Found<'a> {
+    Edge(&'a Node),
+    /// With its own addresses.
+    Cloud(&'a [IpAddr]),
+}
+
 struct Question<'a> {
     directory: &'a Directory,
     zone: &'a Zone,
@@ -62,14 +72,26 @@ impl Question<'_> {
         }
     }
 
-    /// A node's name without the zone: each is a zone of its own. Other names are not ours.
+    /// A node's name without the zone, or with a zone of the node's own: each is a zone of its own. Other names are not ours.
     fn bare(&self) -> Answer {
         let text = self.name.to_ascii();
-        match self.find(text.trim_end_matches('.')) {
+        match self.find(text.trim_end_matches('.')).or_else(|| self.in_own_zone(text.trim_end_matches('.'))) {
             Some(_) if self.kind == RecordType::SOA => self.apex(self.name),
-            Some(node) => self.addresses(node, self.name),
+            Some(found) => self.addresses(found, self.name),
             None => refused(),
         }
+    }
+
+    /// `<edge node>.<its own zone>`, or `<cloud node>.<zone of any edge node>`.
+    fn in_own_zone(&self, text: &str) -> Option<Found<'_>> {
+        let zone_is = |node: &Node, zone: &str| node.zone.as_ref().is_some_and(|own| own.to_string() == zone);
+        let mut splits = text.match_indices('.').map(|(dot, _)| (&text[..dot], &text[dot + 1..]));
+        splits.find_map(|(name, zone)| {
+            self.find(name).filter(|found| match found {
+                Found::Edge(node) => zone_is(node, zone),
+                Found::Cloud(_) => self.directory.nodes.values().any(|node| zone_is(node, zone)),
+            })
+        })
     }
 
     /// The name of a VIP.
@@ -101,24 +123,33 @@ impl Question<'_> {
         }
     }
 
-    fn find(&self, name: &str) -> Option<&Node> {
-        name.parse::<NodeName>().ok().and_then(|name| self.directory.nodes.get(&name))
+    fn find(&self, name: &str) -> Option<Found<'_>> {
+        let name = name.parse::<NodeName>().ok()?;
+        let edge = self.directory.nodes.get(&name).map(Found::Edge);
+        edge.or_else(|| self.directory.clouds.get(&name).map(|addresses| Found::Cloud(addresses)))
     }
 
     /// Whether a node's name ends in `.name`: then `name` exists, though it has no records (RFC 8020).
     fn is_above_a_node(&self, name: &str) -> bool {
         let below = |node: &NodeName| node.as_str().strip_suffix(name).is_some_and(|rest| rest.ends_with('.'));
-        self.directory.nodes.keys().any(below)
+        self.directory.nodes.keys().chain(self.directory.clouds.keys()).any(below)
     }
 
-    /// The VIPs of the families that connections can be steered in.
-    fn addresses(&self, node: &Node, apex: &Name) -> Answer {
-        let v4 = node.vip4.filter(|_| self.node.v4.is_some()).map(|vip| RData::A(A(vip)));
-        let v6 = node.vip6.filter(|_| self.node.v6.is_some()).map(|vip| RData::AAAA(AAAA(vip)));
+    /// Of an edge node the VIPs, of the families that connections can be steered in; of a cloud node its own addresses.
+    fn addresses(&self, found: Found<'_>, apex: &Name) -> Answer {
+        let addresses: Vec<IpAddr> = match found {
+            Found::Cloud(addresses) => addresses.to_vec(),
+            Found::Edge(node) => {
+                let v4 = node.vip4.filter(|_| self.node.v4.is_some()).map(IpAddr::V4);
+                v4.into_iter().chain(node.vip6.filter(|_| self.node.v6.is_some()).map(IpAddr::V6)).collect()
+            }
+        };
         let asked = |kind| self.kind == kind || self.kind == RecordType::ANY;
-        let v4 = v4.filter(|_| asked(RecordType::A));
-        let v6 = v6.filter(|_| asked(RecordType::AAAA));
-        let records: Vec<RData> = v4.into_iter().chain(v6).collect();
+        let record = |address: IpAddr| match address {
+            IpAddr::V4(v4) => asked(RecordType::A).then(|| RData::A(A(v4))),
+            IpAddr::V6(v6) => asked(RecordType::AAAA).then(|| RData::AAAA(AAAA(v6))),
+        };
+        let records: Vec<RData> = addresses.into_iter().filter_map(record).collect();
         if records.is_empty() { self.negative(ResponseCode::NoError, apex) } else { self.positive(records) }
     }
 

@@ -71,7 +71,7 @@ impl FakeDirectory {
         let mut state = self.state.lock().unwrap();
         state.revision += 1;
         let removed = removed.iter().map(|name| (*name).to_owned()).collect();
-        let update = Update { revision: state.revision, snapshot: None, nodes, removed };
+        let update = Update { revision: state.revision, nodes, removed, ..Update::default() };
         state.watchers.retain(|watcher| watcher.blocking_send(Ok(update.clone())).is_ok());
     }
 }
@@ -97,7 +97,7 @@ impl Directory for Service {
             revision: state.revision,
             snapshot: Some(ranges),
             nodes: state.nodes.clone(),
-            removed: Vec::new(),
+            ..Update::default()
         };
         update_tx.try_send(Ok(snapshot)).unwrap();
         state.watchers.push(update_tx);

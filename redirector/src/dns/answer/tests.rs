@@ -92,6 +92,26 @@ fn a_vip_of_no_node_does_not_exist_and_other_addresses_are_refused() {
 }
 
 #[test]
+fn a_nodes_own_zone_has_that_node_and_no_other() {
+    assert_eq!(data(&ask("edge-1.plant.example.", RecordType::A)), ["198.18.0.1"]);
+    assert_negative(&ask("edge-1.plant.example.", RecordType::MX), ResponseCode::NoError, "edge-1.plant.example.");
+    for name in ["edge-2.plant.example.", "edge-1.other.example.", "plant.example.", "x.edge-1.plant.example."] {
+        assert_eq!(ask(name, RecordType::A), refused(), "{name}");
+    }
+}
+
+#[test]
+fn a_cloud_node_has_its_own_addresses_in_all_zones_whatever_can_be_steered() {
+    let nothing_steered = NodeIps { v4: None, v6: None };
+    for name in ["master-1.", "master-1.edge.internal.", "master-1.plant.example."] {
+        assert_eq!(data(&ask_as(nothing_steered, name, RecordType::A)), ["10.0.0.1"], "{name}");
+        assert_eq!(data(&ask(name, RecordType::AAAA)), ["fd00::1"], "{name}");
+    }
+    assert_eq!(ask("master-1.other.example.", RecordType::A), refused());
+    assert_eq!(ask("1.0.0.10.in-addr.arpa.", RecordType::PTR), refused());
+}
+
+#[test]
 fn a_name_above_a_node_exists_without_records() {
     let mut directory = examples::directory();
     let edge = directory.nodes[&"edge-1".parse().unwrap()].clone();

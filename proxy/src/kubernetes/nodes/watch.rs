@@ -1,0 +1,213 @@
+//! Lists and watches the Nodes, for ever: what is known of them, and whether it is current. kube-runtime's watcher does not say
+//! when a watch that broke is up again, and this has to be known.
+
+use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use culvert_tunnel::NodeName;
+use futures_util::{StreamExt, TryStreamExt};
+use kube::api::{ListParams, WatchEvent, WatchParams};
+use kube::{Api, Client, Resource};
+use tokio::sync::watch::Sender;
+use tokio::time::Instant;
+
+use super::record::{Record, Reduced, WatchedNode};
+use super::selector::NodeSelector;
+use crate::kubernetes::backoff::Backoff;
+use crate::metrics::Metrics;
+use crate::streams::chain;
+
+/// Nodes in one answer: of those with hundreds of images, some 10 MB.
+const PAGE: u32 = 250;
+/// A page comes at once or not at all.
+const LIST_TIMEOUT: Duration = Duration::from_secs(60);
+/// The API server ends a watch after this time; it is asked again, so that both notice a dead connection.
+const WATCH_SECONDS: u32 = 285;
+/// A watch that ends sooner than this is as good as none.
+const SHORT: Duration = Duration::from_secs(5);
+/// "Gone": too much has happened since.
+const GONE: u16 = 410;
+
+/// What is known of the Nodes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seen {
+    pub(super) standing: Standing,
+    /// `None` before the first list.
+    pub(super) nodes: Option<Arc<BTreeMap<NodeName, Record>>>,
+}
+
+/// Whether it is current.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Standing {
+    #[default]
+    Starting,
+    Following,
+    /// With the cause.
+    Lost(String),
+}
+
+/// Why following ended.
+#[derive(Debug, thiserror::Error)]
+enum WatchError {
+    #[error("list the cluster's nodes")]
+    List(#[source] kube::Error),
+    #[error("list the cluster's nodes: no answer within {LIST_TIMEOUT:?}")]
+    ListTimeout,
+    #[error("watch the cluster's nodes")]
+    Watch(#[source] kube::Error),
+    #[error("watch the cluster's nodes: the API server ends it at once")]
+    Short,
+}
+
+impl WatchError {
+    /// Whether everything has to be listed anew.
+    fn is_gone(&self) -> bool {
+        match self {
+            Self::List(kube::Error::Api(status)) | Self::Watch(kube::Error::Api(status)) => status.code == GONE,
+            Self::List(_) | Self::Watch(_) | Self::ListTimeout | Self::Short => false,
+        }
+    }
+}
+
+/// Keeps `seen_tx` equal to the Nodes until it is dropped.
+pub(super) async fn watch(client: Client, edges: NodeSelector, metrics: Metrics, seen_tx: Sender<Seen>) -> Infallible {
+    let mut watcher =
+        Watcher { api: Api::all(client), edges, metrics, seen_tx, reduced: HashMap::new(), version: None };
+    let mut backoff = Backoff::default();
+    loop {
+        let Err(error) = watcher.follow(&mut backoff).await;
+        if error.is_gone() {
+            watcher.version = None;
+            tracing::info!("the API server has forgotten where this proxy was: all nodes are listed anew");
+        }
+        watcher.lost(chain(&error));
+        tokio::time::sleep(backoff.wait()).await;
+    }
+}
+
+struct Watcher {
+    api: Api<WatchedNode>,
+    edges: NodeSelector,
+    metrics: Metrics,
+    seen_tx: Sender<Seen>,
+    /// What came of each Node, by the name that the API server has.
+    reduced: HashMap<String, Reduced>,
+    /// How far the Nodes were followed.
+    version: Option<String>,
+}
+
+impl Watcher {
+    async fn follow(&mut self, backoff: &mut Backoff) -> Result<Infallible, WatchError> {
+        loop {
+            let version = match self.version.take() {
+                Some(version) => version,
+                None => self.list().await?,
+            };
+            self.version = Some(version.clone());
+            let params = WatchParams::default().timeout(WATCH_SECONDS);
+            let events = self.api.watch(&params, &version).await.map_err(WatchError::Watch)?;
+            let started = Instant::now();
+            self.following();
+            backoff.reset();
+            let mut events = events.boxed();
+            // An end without an error is the time-out that was asked for.
+            while let Some(event) = events.try_next().await.map_err(WatchError::Watch)? {
+                self.take(event)?;
+            }
+            if started.elapsed() < SHORT {
+                return Err(WatchError::Short);
+            }
+        }
+    }
+
+    /// All Nodes, page by page; the version to watch from.
+    async fn list(&mut self) -> Result<String, WatchError> {
+        let mut all = HashMap::new();
+        let mut params = ListParams::default().limit(PAGE);
+        loop {
+            let page = tokio::time::timeout(LIST_TIMEOUT, self.api.list(&params)).await;
+            let page = page.map_err(|_elapsed| WatchError::ListTimeout)?.map_err(WatchError::List)?;
+            all.extend(page.items.iter().map(|node| (node.name().to_owned(), node.reduced(&self.edges))));
+            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+            if params.continue_token.is_none() {
+                self.take_all(all);
+                return Ok(page.metadata.resource_version.unwrap_or_default());
+            }
+        }
+    }
+
+    fn take_all(&mut self, all: HashMap<String, Reduced>) {
+        for (name, reduced) in &all {
+            if self.reduced.get(name) != Some(reduced) {
+                report(name, reduced);
+            }
+        }
+        self.reduced = all;
+        let nodes = self.reduced.values().filter_map(|reduced| reduced.node.clone()).collect();
+        self.seen_tx.send_modify(|seen| seen.nodes = Some(Arc::new(nodes)));
+    }
+
+    fn take(&mut self, event: WatchEvent<WatchedNode>) -> Result<(), WatchError> {
+        match event {
+            WatchEvent::Added(node) | WatchEvent::Modified(node) => {
+                self.version = node.meta().resource_version.clone();
+                let reduced = node.reduced(&self.edges);
+                self.put(node.name(), reduced);
+            }
+            WatchEvent::Deleted(node) => {
+                self.version = node.meta().resource_version.clone();
+                self.metrics.node_event("changed");
+                if let Some(Reduced { node: Some((name, _)), .. }) = self.reduced.remove(node.name()) {
+                    self.edit(|nodes| drop(nodes.remove(&name)));
+                }
+            }
+            WatchEvent::Bookmark(bookmark) => self.version = Some(bookmark.metadata.resource_version),
+            WatchEvent::Error(status) => return Err(WatchError::Watch(kube::Error::Api(status))),
+        }
+        Ok(())
+    }
+
+    /// Heartbeats end here.
+    fn put(&mut self, name: &str, reduced: Reduced) {
+        if self.reduced.get(name) == Some(&reduced) {
+            return self.metrics.node_event("unchanged");
+        }
+        self.metrics.node_event("changed");
+        report(name, &reduced);
+        if let Some((name, record)) = reduced.node.clone() {
+            self.edit(|nodes| drop(nodes.insert(name, record)));
+        }
+        self.reduced.insert(name.to_owned(), reduced);
+    }
+
+    /// In place: a copy of thousands of nodes is made only while somebody still reads the one before.
+    fn edit(&self, edit: impl FnOnce(&mut BTreeMap<NodeName, Record>)) {
+        self.seen_tx.send_modify(|seen| edit(Arc::make_mut(seen.nodes.get_or_insert_default())));
+    }
+
+    fn following(&self) {
+        self.stand(Standing::Following);
+    }
+
+    fn lost(&self, cause: String) {
+        self.stand(Standing::Lost(cause));
+    }
+
+    fn stand(&self, standing: Standing) {
+        self.seen_tx.send_if_modified(|seen| {
+            let news = seen.standing != standing;
+            seen.standing = standing;
+            news
+        });
+    }
+}
+
+fn report(name: &str, reduced: &Reduced) {
+    if !reduced.problems.is_empty() {
+        let name: String = name.chars().take(253).collect();
+        let what = if reduced.node.is_some() { "node" } else { "whole node" };
+        tracing::warn!(node = name, reason = reduced.problems.join("; "), "{what} of the cluster left out in part");
+    }
+}
