@@ -46,7 +46,8 @@ impl CheckCommand {
             Output::Text => print!("{}", page(&findings)),
             Output::Json => println!("{:#}", json!({ "checks": findings })),
         }
-        let failed: Vec<&str> = findings.iter().filter(|finding| finding.is_failure()).map(|failed| failed.check).collect();
+        let failed: Vec<&str> =
+            findings.iter().filter(|finding| finding.is_failure()).map(|failed| failed.check).collect();
         ensure!(failed.is_empty(), "{} of {} checks failed: {}", failed.len(), findings.len(), failed.join(", "));
         Ok(())
     }

@@ -61,7 +61,8 @@ async fn read(sources: &Sources) -> anyhow::Result<Installed> {
     let mut ranges = directory.map(|directory| wanted(directory.ranges)).unwrap_or_default();
     // A host without IPv6 has no use for the route.
     ranges.retain(|range| matches!(range.addr(), IpAddr::V4(_)) || config.intercept.node.v6.is_some());
-    let table = if config.mechanism.has_nftables() { nft::read().await.map(|parts| parts.is_some()) } else { Ok(false) };
+    let table =
+        if config.mechanism.has_nftables() { nft::read().await.map(|parts| parts.is_some()) } else { Ok(false) };
     let routes = Routes::open()?.ours().await?;
     let mechanism = config.mechanism.to_possible_value().map(|value| value.get_name().to_owned());
     Ok(Installed {

@@ -123,9 +123,7 @@ type Told = (Asked<Vec<proto::NodeStatus>>, Asked<Vec<proto::CertificateStatus>>
 async fn control(socket: &Path) -> Told {
     let text = |error: anyhow::Error| format!("{error:#}");
     match Client::connect(socket).await {
-        Ok(mut client) => {
-            (client.list_nodes().await.map_err(text), client.list_certificates().await.map_err(text))
-        }
+        Ok(mut client) => (client.list_nodes().await.map_err(text), client.list_certificates().await.map_err(text)),
         Err(error) => (Err(text(error)), Err("the proxy does not answer".to_owned())),
     }
 }
@@ -191,7 +189,9 @@ mod tests {
         let four = format!(
             "{header}   0: 0100007F:1CF2 00000000:0000 0A 00000000:00000000\n   1: 0100007F:0016 0100007F:9999 01 0:0\n"
         );
-        let six = format!("{header}   0: 00000000000000000000000000000000:1CE8 00000000000000000000000000000000:0000 0A 0:0\n");
+        let six = format!(
+            "{header}   0: 00000000000000000000000000000000:1CE8 00000000000000000000000000000000:0000 0A 0:0\n"
+        );
         assert_eq!(listening(&[four, six]), BTreeSet::from([7400, 7410]));
         assert_eq!(listening(&["nonsense\n".into()]), BTreeSet::new());
     }

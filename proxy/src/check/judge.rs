@@ -59,7 +59,9 @@ fn kernel(facts: &Facts) -> Option<Judged> {
     Some(match version {
         Some(version) if version >= HOOKS_KERNEL => ok(found),
         _ if facts.installed.as_ref().is_ok_and(|installed| !installed.has_hooks()) => ok(found),
-        Some(_) => failure(found, "connect hooks need Linux 5.18 or later: update, or --mechanism nftables on the redirector"),
+        Some(_) => {
+            failure(found, "connect hooks need Linux 5.18 or later: update, or --mechanism nftables on the redirector")
+        }
         None => warning(format!("{found}: no version that is understood"), "see that it is 5.18 or later: uname -r"),
     })
 }
@@ -163,7 +165,9 @@ fn dns(facts: &Facts) -> Option<Judged> {
     let installed = facts.installed.as_ref().ok()?;
     let problem = facts.dns.iter().find_map(|(server, asked)| Some((server, asked.as_ref().err()?)));
     Some(match problem {
-        None if facts.dns.is_empty() => warning("the redirector answers no DNS", "leave out --dns-listen none, if names are wanted"),
+        None if facts.dns.is_empty() => {
+            warning("the redirector answers no DNS", "leave out --dns-listen none, if names are wanted")
+        }
         None => ok(format!("{} is answered", installed.zone)),
         Some((server, problem)) => failure(
             format!("{server}: {problem}"),
@@ -174,7 +178,8 @@ fn dns(facts: &Facts) -> Option<Judged> {
 
 /// Whether the proxy listens where the redirector steers to.
 fn intercept(facts: &Facts) -> Option<Judged> {
-    let installed = facts.installed.as_ref().ok().filter(|installed| installed.has_hooks() || installed.has_nftables())?;
+    let installed =
+        facts.installed.as_ref().ok().filter(|installed| installed.has_hooks() || installed.has_nftables())?;
     let deaf = installed.intercept_ports.iter().filter(|port| !facts.listening.contains(port));
     let deaf: Vec<String> = deaf.map(ToString::to_string).collect();
     Some(match deaf.is_empty() {
@@ -196,7 +201,9 @@ fn tunnels(facts: &Facts) -> Option<Judged> {
             "culvert-proxy token create NODE; in a cluster: kubectl label node NODE culvert.dev/edge=",
         ),
         None => ok(format!("all {} nodes have tunnels", nodes.len())),
-        Some(node) if offline.len() == nodes.len() => failure(format!("no node has a tunnel: {}", named(&offline)), fix(node)),
+        Some(node) if offline.len() == nodes.len() => {
+            failure(format!("no node has a tunnel: {}", named(&offline)), fix(node))
+        }
         Some(node) => {
             warning(format!("{} of {} nodes are offline: {}", offline.len(), nodes.len(), named(&offline)), fix(node))
         }
@@ -212,7 +219,10 @@ fn addresses(facts: &Facts) -> Option<Judged> {
     Some(match reasons.is_empty() {
         true => ok("every address of a node leads to it"),
         // The reason says it.
-        false => warning(named(&reasons), "reach these nodes by name; kube-apiserver: --kubelet-preferred-address-types=Hostname"),
+        false => warning(
+            named(&reasons),
+            "reach these nodes by name; kube-apiserver: --kubelet-preferred-address-types=Hostname",
+        ),
     })
 }
 
@@ -235,7 +245,10 @@ fn ports(facts: &Facts) -> Option<Judged> {
     Some(match ports.is_empty() {
         true => ok("agents dial every port that is steered to them"),
         false => warning(
-            format!("steered, but not dialled by agents: {}", forbidden.iter().map(in_words).collect::<Vec<_>>().join(", ")),
+            format!(
+                "steered, but not dialled by agents: {}",
+                forbidden.iter().map(in_words).collect::<Vec<_>>().join(", ")
+            ),
             format!("--port {} on these agents, besides those that they have, or take the ports away", ports.join(",")),
         ),
     })
@@ -250,7 +263,9 @@ fn certificates(facts: &Facts) -> Option<Judged> {
     let own = certificates.first().map(|own| own.not_after) == Some(certificate.not_after);
     let soon = if own { SOON } else { SOON_FOR_AN_AUTHORITY };
     let fix = match own {
-        true => "the proxy renews what it made itself, its log says why it did not; your own: replace the files of --tls-cert",
+        true => {
+            "the proxy renews what it made itself, its log says why it did not; your own: replace the files of --tls-cert"
+        }
         false => "replace it in time, the new one trusted beside the old one: --ca-cert, or Secret culvert-ca",
     };
     Some(match left {
@@ -262,7 +277,8 @@ fn certificates(facts: &Facts) -> Option<Judged> {
 
 fn clock(facts: &Facts) -> Option<Judged> {
     let fix = "set the clock, and keep it right: timedatectl set-ntp true";
-    let begins = facts.certificates.iter().flatten().map(|certificate| UnixTime::from_seconds(certificate.not_before)).max();
+    let begins =
+        facts.certificates.iter().flatten().map(|certificate| UnixTime::from_seconds(certificate.not_before)).max();
     if let Some(begins) = begins.filter(|begins| *begins > facts.now) {
         let found = format!("it is {} here, and a certificate in use begins at {begins} only", facts.now);
         return Some(failure(found, fix));

@@ -54,7 +54,7 @@ const RIGHTS: [Right; 12] = [
     right(In::Cluster, "", "nodes", "", &["list", "watch"]),
     right(In::Cluster, "authentication.k8s.io", "tokenreviews", "", &["create"]),
     right(In::Own, "", "pods", "", &["get"]),
-    right(In::Own, "", "configmaps", "culvert-ports", &["get", "list", "watch"]),
+    right(In::Own, "", "configmaps", "culvert-ports", &["list", "watch"]),
     right(In::Own, "", "configmaps", "culvert-vips", &["get", "update"]),
     right(In::Own, "", "configmaps", "culvert-agent", &["get", "update"]),
     right(In::Own, "", "secrets", "culvert-ca", &["get"]),
@@ -62,7 +62,7 @@ const RIGHTS: [Right; 12] = [
     right(In::Own, "", "secrets", "", &["create"]),
     right(In::Own, "events.k8s.io", "events", "", &["create", "patch"]),
     right(In::Namespace("default"), "events.k8s.io", "events", "", &["create", "patch"]),
-    right(In::Namespace("kube-system"), "", "configmaps", "yurt-tunnel-server-cfg", &["get", "list", "watch"]),
+    right(In::Namespace("kube-system"), "", "configmaps", "yurt-tunnel-server-cfg", &["list", "watch"]),
 ];
 
 impl Cluster {

@@ -123,7 +123,7 @@ impl Hosts {
         if self.trouble.as_ref() != Some(&reason) {
             tracing::warn!(
                 config_map = %self.place.config_map, reason,
-                "ConfigMap of hosts not written: the proxy needs the rights to get, list, watch, create and update it"
+                "ConfigMap of hosts not written: the proxy needs the rights to list, watch, create and update it"
             );
         }
         self.trouble = Some(reason);

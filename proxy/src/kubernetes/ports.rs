@@ -10,6 +10,7 @@ use anyhow::Result;
 use culvert_daemon::Drain;
 use futures_util::{StreamExt, stream};
 use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::ListParams;
 use serde::{Deserialize, Serialize};
 
 use super::Cluster;
@@ -61,13 +62,12 @@ impl Cluster {
         if ports.last_good != LastGood::default() {
             keep(&directory, &state, &ports.last_good).await;
         }
-        let of = |format, which: ConfigMapName| self.follow(which.clone()).map(move |found| (format, which.clone(), found));
+        let of =
+            |format, which: ConfigMapName| self.follow(which.clone()).map(move |found| (format, which.clone(), found));
         let (namespace, name) = YURT_TUNNEL;
         let yurt_tunnel = ConfigMapName { namespace: namespace.to_owned(), name: name.to_owned() };
-        let mut changes = std::pin::pin!(stream::select(
-            of(Format::Culvert, self.own(CULVERT)),
-            of(Format::YurtTunnel, yurt_tunnel)
-        ));
+        let mut changes =
+            std::pin::pin!(stream::select(of(Format::Culvert, self.own(CULVERT)), of(Format::YurtTunnel, yurt_tunnel)));
         loop {
             let changed = tokio::select! {
                 changed = changes.next() => changed,
@@ -99,8 +99,10 @@ impl Cluster {
         for (format, namespace, name) in
             [(Format::Culvert, self.namespace.as_str(), CULVERT), (Format::YurtTunnel, namespace, name)]
         {
-            let found = self.config_maps(namespace).get_opt(name).await?;
-            let problem = found.and_then(|found| parse(format, &found.data.unwrap_or_default()).1);
+            // By a list, which is a right that following them needs too.
+            let named = ListParams::default().fields(&format!("metadata.name={name}"));
+            let found = self.config_maps(namespace).list(&named).await?;
+            let problem = found.items.into_iter().find_map(|found| parse(format, &found.data.unwrap_or_default()).1);
             problems.extend(problem.map(|problem| format!("ConfigMap {namespace}/{name}: {problem}")));
         }
         Ok(problems)

@@ -11,8 +11,11 @@ const DAY: u64 = 24 * 3600;
 /// A host on which all is well.
 fn good() -> Facts {
     let hook = |program: &str| Hook { program: program.into(), link: Some(1), cgroup_id: Some(1) };
-    let certificate =
-        |owner: &str, days| CertificateStatus { owner: owner.into(), not_before: NOW - 60, not_after: NOW + days * DAY };
+    let certificate = |owner: &str, days| CertificateStatus {
+        owner: owner.into(),
+        not_before: NOW - 60,
+        not_after: NOW + days * DAY,
+    };
     Facts {
         kernel: "6.1.0-18-amd64".into(),
         mounts: "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\nbpf /sys/fs/bpf bpf rw 0 0\n".into(),
@@ -175,7 +178,9 @@ fn nftables_alone_needs_neither_hooks_nor_their_file_systems() {
 #[test]
 fn a_broken_config_map_of_ports_is_named() {
     let finding = only(|facts| {
-        change(facts.cluster.as_mut().unwrap(), |cluster| cluster.ports_problems.push("ports: \"x\" is no port".into()));
+        change(facts.cluster.as_mut().unwrap(), |cluster| {
+            cluster.ports_problems.push("ports: \"x\" is no port".into())
+        });
     });
     assert_eq!((finding.check, finding.verdict), ("ports", Verdict::Failure));
     assert!(finding.found.contains("\"x\" is no port"));

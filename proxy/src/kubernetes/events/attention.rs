@@ -166,14 +166,15 @@ mod tests {
     fn what_is_gone_is_forgotten() {
         let (mut attention, start) = (Attention::default(), Instant::now());
         attention.see(&changed(&[node("edge-1", false, ""), node("edge-2", false, "")]), start);
-        let removed = Change { revision: 2, changed: Vec::new(), removed: vec!["edge-1".parse().unwrap()], clouds: None };
+        let removed =
+            Change { revision: 2, changed: Vec::new(), removed: vec!["edge-1".parse().unwrap()], clouds: None };
         attention.see(&Event::Change(Arc::new(removed)), start);
-        let ranges = crate::directory::VipRanges::checked(
-            "198.18.0.0/15".parse().unwrap(),
-            "fd00::/64".parse().unwrap(),
-            &[],
+        let ranges =
+            crate::directory::VipRanges::checked("198.18.0.0/15".parse().unwrap(), "fd00::/64".parse().unwrap(), &[]);
+        attention.see(
+            &Event::Snapshot { revision: 3, ranges: ranges.unwrap(), nodes: Vec::new(), clouds: Default::default() },
+            start,
         );
-        attention.see(&Event::Snapshot { revision: 3, ranges: ranges.unwrap(), nodes: Vec::new(), clouds: Default::default() }, start);
         assert_eq!(attention.due(start + GRACE), []);
     }
 }

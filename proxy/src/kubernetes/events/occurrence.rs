@@ -57,7 +57,11 @@ impl Occurrence {
     }
 
     pub(super) fn claimed_twice(node: &NodeName, owners: &str) -> Self {
-        Self { about: About::Node(node.clone()), reason: Reason::AddressClaimedTwice, note: cut(owners, MAX_NOTE_BYTES) }
+        Self {
+            about: About::Node(node.clone()),
+            reason: Reason::AddressClaimedTwice,
+            note: cut(owners, MAX_NOTE_BYTES),
+        }
     }
 
     /// About a ConfigMap of ports, with what is wrong with it.

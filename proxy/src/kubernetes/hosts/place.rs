@@ -34,7 +34,8 @@ impl FromStr for HostsPlace {
             _ => return Err(invalid()),
         };
         let good = |part: &str| {
-            (1..=253).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
+            (1..=253).contains(&part.len())
+                && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
         };
         if ![namespace, name, key].into_iter().all(good) {
             return Err(invalid());

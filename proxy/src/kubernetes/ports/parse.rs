@@ -43,7 +43,9 @@ pub(super) enum Problem {
     NoPort { key: String, entry: String },
     #[error("{key:?} is no key of it: the keys are ports and localhost-ports")]
     UnknownKey { key: String },
-    #[error("{given} ports: at most {MAX_PORTS} are possible, and every port of a node is reached by its name without this")]
+    #[error(
+        "{given} ports: at most {MAX_PORTS} are possible, and every port of a node is reached by its name without this"
+    )]
     TooMany { given: usize },
 }
 
