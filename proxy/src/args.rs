@@ -121,6 +121,11 @@ pub(crate) struct ListenArgs {
     #[arg(long, env = "CULVERT_CONNECT_CLIENT_CA", value_name = "FILE", requires = "connect_listen")]
     pub(crate) connect_client_ca: Option<PathBuf>,
 
+    /// What HTTP CONNECT may reach without a tunnel, dialled from the proxy itself, besides the cloud nodes of a Kubernetes cluster:
+    /// service and pod addresses, for kube-apiserver's egress selector. Repeat it for more.
+    #[arg(long, env = "CULVERT_DIRECT", value_name = "CIDR", value_delimiter = ',')]
+    pub(crate) direct: Vec<IpNet>,
+
     /// Unix socket on which the redirector learns the directory.
     #[arg(long, env = "CULVERT_DIRECTORY_SOCKET", value_name = "PATH", default_value = "/run/culvert/directory.sock")]
     pub(crate) directory_socket: PathBuf,

@@ -22,6 +22,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::direct::{self, Direct, DirectTarget, Reason};
 use crate::directory::{Destination, Target};
 use crate::listen;
 use crate::route::{RouteError, Router};
@@ -42,6 +43,8 @@ const PIPELINED_MAX: usize = 64 << 10;
 #[derive(Clone)]
 pub(crate) struct Connect {
     pub(crate) router: Router,
+    /// What needs no tunnel.
+    pub(crate) direct: Direct,
     pub(crate) streams: Streams,
     pub(crate) drain: Drain,
 }
@@ -124,6 +127,9 @@ impl Connect {
         let target = match self.router.resolve(&destination) {
             Ok(target) => target,
             Err(error) => {
+                if let Some(target) = self.direct.target(&destination, &error) {
+                    return self.serve_direct(socket, early, &target, record).await;
+                }
                 let error = RouteError::from(error);
                 record.not_routed(&error);
                 return answer(&socket, &response::refusal(&error)).await;
@@ -136,6 +142,36 @@ impl Connect {
         let served = AbortOnDropHandle::new(worker.handle().spawn(request.serve(socket, record)));
         // An error here means that the thread ends, with the process.
         served.await.unwrap_or_else(|ended| Err(RelayError::Socket(io::Error::other(ended))))
+    }
+
+    /// Serves a client whose destination needs no tunnel.
+    async fn serve_direct(
+        &self,
+        socket: Socket,
+        mut early: BytesMut,
+        target: &DirectTarget,
+        record: StreamRecord,
+    ) -> Result<(), RelayError> {
+        record.direct();
+        if let Reason::CloudNode(node) = &target.reason {
+            record.routed_to(node);
+        }
+        let dialled = tokio::select! {
+            dialled = self.direct.dial(target) => dialled,
+            () = client_left(&socket, &mut early) => return Ok(()),
+        };
+        match dialled {
+            Ok(backend) => {
+                answer(&socket, response::ESTABLISHED).await?;
+                let result = direct::relay(socket, backend, early.freeze(), record.transferred()).await;
+                record.relayed(&result);
+                result
+            }
+            Err(error) => {
+                record.not_routed(&error);
+                answer(&socket, &response::refusal(&error)).await
+            }
+        }
     }
 
     /// Reads a request's head: where the client wants to go, and the bytes that it sent behind it.

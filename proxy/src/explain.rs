@@ -13,6 +13,7 @@ use culvert_tunnel::proto::tunnel::DescribeResponse;
 use tokio::time::timeout;
 
 use crate::clock::UnixTime;
+use crate::direct::{Direct, DirectTarget};
 use crate::directory::{Directory, NodeView, ResolveError, Target, Zone};
 use crate::history::Past;
 use crate::registry::{Registered, Registry};
@@ -37,6 +38,7 @@ pub(crate) struct Explainer {
     directory: Directory,
     registry: Registry,
     router: Router,
+    direct: Option<Direct>,
     started: UnixTime,
 }
 
@@ -54,6 +56,8 @@ pub(crate) enum ExplainError {
 struct Facts {
     query: Query,
     target: Result<Target, ResolveError>,
+    /// What CONNECT dials in place of a node.
+    direct: Option<DirectTarget>,
     /// The target's node, or those that have the address.
     owners: Vec<NodeView>,
     zone: Zone,
@@ -85,7 +89,12 @@ enum DialError {
 
 impl Explainer {
     pub(crate) fn new(directory: Directory, registry: Registry, router: Router) -> Self {
-        Self { directory, registry, router, started: UnixTime::now() }
+        Self { directory, registry, router, direct: None, started: UnixTime::now() }
+    }
+
+    /// The same, knowing what CONNECT reaches without a tunnel.
+    pub(crate) fn with_direct(self, direct: Direct) -> Self {
+        Self { direct: Some(direct), ..self }
     }
 
     /// Explains what `text` asks about; dials it if told to, and sends nothing.
@@ -97,6 +106,9 @@ impl Explainer {
         let mut facts = self.facts(query);
         if let (Dial::Yes, Ok(target)) = (dial, &facts.target) {
             facts.dial = Some(self.dial(target, &facts.query).await);
+        } else if let (Dial::Yes, Some(target), Some(direct)) = (dial, &facts.direct, &self.direct) {
+            let started = Instant::now();
+            facts.dial = Some(direct.dial(target).await.map(|_| started.elapsed()).map_err(DialError::Route));
         }
         Ok(words::explanation(&facts))
     }
@@ -114,7 +126,9 @@ impl Explainer {
             ) => Vec::new(),
         };
         let node: Option<&NodeName> = target.as_ref().ok().map(|target| &target.node);
+        let direct = target.as_ref().err().and_then(|error| self.direct.as_ref()?.target(query.destination(), error));
         Facts {
+            direct,
             owners: owners.iter().filter_map(|node| self.directory.node(node)).collect(),
             zone: self.directory.zone(),
             tunnels: node.map(|node| self.registry.candidates(node)).unwrap_or_default().iter().map(seen).collect(),

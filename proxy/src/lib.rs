@@ -13,6 +13,7 @@ mod clock;
 mod connect;
 mod control;
 mod debug;
+mod direct;
 mod directory;
 mod directory_service;
 mod enroll;

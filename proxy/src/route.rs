@@ -1,5 +1,6 @@
 //! From what a client dialled to a stream whose backend has answered.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -41,6 +42,9 @@ pub(crate) enum RouteError {
     /// The agent says that there is no connection, and why.
     #[error("{node}: {}", .failure.message)]
     Dial { node: NodeName, failure: DialFailure },
+    /// The proxy itself could not dial it.
+    #[error("{address}, dialled from the proxy itself: {}", .failure.message)]
+    Direct { address: SocketAddr, failure: DialFailure },
     /// No tunnel of the node could be used.
     #[error("open a stream to {node}")]
     Tunnel { node: NodeName, source: OpenError },
@@ -53,7 +57,7 @@ impl RouteError {
             Self::Resolve(error) => error.reason(),
             Self::Offline { .. } => "offline",
             Self::TooManyStreams { .. } => "too_many_streams",
-            Self::Dial { failure, .. } => dial_reason(failure.code),
+            Self::Dial { failure, .. } | Self::Direct { failure, .. } => dial_reason(failure.code),
             Self::Tunnel { source: OpenError::TimedOut, .. } => "timed_out",
             Self::Tunnel { .. } => "tunnel_lost",
         }

@@ -16,6 +16,7 @@ use crate::agents::{Agents, Parts};
 use crate::args::{ListenArgs, RunArgs, TrustArgs};
 use crate::connect::Connect;
 use crate::control::{self, Control, Tunnels};
+use crate::direct::Direct;
 use crate::directory::{Directory, DirectoryConfig, Membership, Zone};
 use crate::directory_service;
 use crate::explain::Explainer;
@@ -178,7 +179,8 @@ impl Proxy {
             tokens: self.tokens.clone(),
             tunnels: Arc::new(self.registry.clone()),
             advertised: self.advertised.clone(),
-            explainer: Explainer::new(self.directory.clone(), self.registry.clone(), self.router.clone()),
+            explainer: Explainer::new(self.directory.clone(), self.registry.clone(), self.router.clone())
+                .with_direct(self.direct()),
         };
         let socket = LocalSocket::bind(control_socket, Access::Owner)?;
         supervisor.spawn("control socket", control::serve(socket, control, supervisor.drain()));
@@ -210,6 +212,10 @@ impl Proxy {
         Ok(())
     }
 
+    fn direct(&self) -> Direct {
+        Direct::new(self.directory.clone(), &self.args.listen.direct, self.metrics.clone())
+    }
+
     fn enroll_service(&self) -> EnrollServer<Enroll> {
         let accounts = self.cluster.clone().map(ServiceAccounts::new);
         enroll::service(self.trust.clone(), self.tokens.clone(), accounts, self.metrics.clone())
@@ -229,7 +235,12 @@ impl Proxy {
             let serve_one = move |client, connections: &mut JoinSet<()>| intercept.serve(client, connections);
             supervisor.spawn("intercept port", listen::serve(listener, "intercept", drain.clone(), serve_one));
         }
-        let connect = Connect { router: self.router.clone(), streams: self.streams.clone(), drain: drain.clone() };
+        let connect = Connect {
+            router: self.router.clone(),
+            direct: self.direct(),
+            streams: self.streams.clone(),
+            drain: drain.clone(),
+        };
         self.spawn_connect_tls(supervisor, &connect, &drain)?;
         let socket = LocalSocket::bind(&listen.connect_socket, Access::Group)?;
         let serve_one = move |client, connections: &mut JoinSet<()>| {

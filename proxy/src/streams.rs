@@ -1,7 +1,7 @@
 //! The connections of clients: live ones for `/debug/streams`, and one log line for each at its end.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -53,6 +53,7 @@ struct Live {
     client: String,
     destination: Destination,
     node: OnceLock<NodeName>,
+    direct: AtomicBool,
     since: Instant,
     transferred: Transferred,
 }
@@ -65,6 +66,8 @@ pub(crate) struct StreamView {
     client: String,
     original_dst: String,
     node: Option<NodeName>,
+    /// `tunnel`, or `direct` from the proxy itself.
+    mechanism: &'static str,
     age_seconds: f64,
     bytes_to_backend: u64,
     bytes_to_client: u64,
@@ -97,7 +100,8 @@ impl Streams {
         destination: Destination,
     ) -> StreamRecord {
         let (since, node, transferred) = (Instant::now(), OnceLock::new(), Transferred::default());
-        let live = Arc::new(Live { number, frontend, client, destination, node, since, transferred });
+        let direct = AtomicBool::new(false);
+        let live = Arc::new(Live { number, frontend, client, destination, node, direct, since, transferred });
         self.lock().insert(number, live.clone());
         self.metrics.active_streams.inc();
         self.count_tx.send_modify(|count| *count += 1);
@@ -136,6 +140,7 @@ impl Live {
             client: self.client.clone(),
             original_dst: self.destination.to_string(),
             node: self.node.get().cloned(),
+            mechanism: if self.direct.load(Ordering::Relaxed) { "direct" } else { "tunnel" },
             age_seconds: self.since.elapsed().as_secs_f64(),
             bytes_to_backend: self.transferred.into_tunnel.load(Ordering::Relaxed),
             bytes_to_client: self.transferred.out_of_tunnel.load(Ordering::Relaxed),
@@ -148,6 +153,11 @@ impl StreamRecord {
     pub(crate) fn routed_to(&self, node: &NodeName) {
         // Set once: a connection goes to one node.
         self.live.node.get_or_init(|| node.clone());
+    }
+
+    /// No tunnel is needed: the proxy itself dials.
+    pub(crate) fn direct(&self) {
+        self.live.direct.store(true, Ordering::Relaxed);
     }
 
     /// Where the relay counts.
@@ -180,6 +190,7 @@ impl Drop for StreamRecord {
             client.addr = view.client,
             original_dst = view.original_dst,
             node = view.node.as_ref().map(NodeName::as_str),
+            mechanism = view.mechanism,
             bytes_to_backend = view.bytes_to_backend,
             bytes_to_client = view.bytes_to_client,
             duration_s = view.age_seconds,

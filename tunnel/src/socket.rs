@@ -149,7 +149,10 @@ impl Socket {
     }
 
     /// Ends the direction that writes.
-    pub(crate) fn shutdown_write(&self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// How the connection failed.
+    pub fn shutdown_write(&self) -> io::Result<()> {
         match self.sock_ref().shutdown(Shutdown::Write) {
             // The peer has closed already, and has all it wanted.
             Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),

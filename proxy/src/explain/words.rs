@@ -8,6 +8,7 @@ use culvert_tunnel::{NodeName, dial_reason};
 
 use super::allowed::{InWords, Verdict, verdict};
 use super::{DialError, Facts, TunnelFacts};
+use crate::direct::DirectTarget;
 use crate::directory::{AddressView, NodeView, ResolveError, Routing, Target};
 use crate::route::RouteError;
 use crate::streams::chain;
@@ -52,7 +53,10 @@ pub(super) fn explanation(facts: &Facts) -> Explanation {
     let mut page = Page::default();
     match &facts.target {
         Ok(target) => routed(&mut page, facts, target),
-        Err(error) => unrouted(&mut page, facts, error),
+        Err(error) => match &facts.direct {
+            Some(direct) => directly(&mut page, facts, direct),
+            None => unrouted(&mut page, facts, error),
+        },
     }
     for fix in std::mem::take(&mut page.fixes) {
         page.line("fix", fix);
@@ -97,6 +101,21 @@ fn unrouted(page: &mut Page, facts: &Facts, error: &ResolveError) {
     }
     for owner in &facts.owners {
         page.line("node", node(owner));
+    }
+}
+
+/// Of a destination that needs no tunnel.
+fn directly(page: &mut Page, facts: &Facts, direct: &DirectTarget) {
+    page.line("directory", format!("not an edge node's address or name; {}", direct.reason));
+    page.line("steering", "passes: the client dials it itself");
+    page.line("connect", format!("direct: dialled from the proxy itself, {}", direct.address));
+    match &facts.dial {
+        Some(Ok(time)) => page.line("dial", format!("ok: the backend took it in {} ms", milliseconds(*time))),
+        Some(Err(error)) => {
+            page.line("dial", format!("{}: {}", word(error), chain(error)));
+            page.fix(format!("from the proxy's host: `curl -v telnet://{}` must connect", direct.address));
+        }
+        None => {}
     }
 }
 
@@ -260,7 +279,9 @@ fn dialled(page: &mut Page, dial: &Result<Duration, DialError>, target: &Target)
         DialError::Route(RouteError::TooManyStreams { .. }) => {
             page.fix("`curl http://127.0.0.1:7409/debug/streams` shows them: end some");
         }
-        DialError::Route(RouteError::Offline { .. } | RouteError::Resolve(_)) => page.blocked = true,
+        DialError::Route(RouteError::Offline { .. } | RouteError::Resolve(_) | RouteError::Direct { .. }) => {
+            page.blocked = true;
+        }
     }
 }
 

@@ -1,0 +1,101 @@
+//! Copies between two sockets of this host, to the same end as through a tunnel: each direction ends on its own, and what is cut short
+//! is reset at both.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::{Bytes, BytesMut};
+use culvert_tunnel::{Close, RelayError, Socket, Transferred};
+
+/// As much as a socket gives at once.
+const BUFFER: usize = 64 << 10;
+
+/// Relays until both directions have ended. `early` is what the client sent before its backend had answered.
+pub(crate) async fn relay(
+    client: Socket,
+    backend: Socket,
+    early: Bytes,
+    transferred: &Transferred,
+) -> Result<(), RelayError> {
+    let to_backend = async {
+        backend.write_all(&early).await?;
+        transferred.into_tunnel.fetch_add(early.len() as u64, Ordering::Relaxed);
+        copy(&client, &backend, &transferred.into_tunnel).await
+    };
+    let to_client = copy(&backend, &client, &transferred.out_of_tunnel);
+    let relayed = tokio::try_join!(to_backend, to_client);
+    let close = if relayed.is_ok() { Close::Finish } else { Close::Reset };
+    client.on_close(close);
+    backend.on_close(close);
+    relayed.map(|((), ())| ()).map_err(RelayError::Socket)
+}
+
+async fn copy(from: &Socket, to: &Socket, count: &AtomicU64) -> io::Result<()> {
+    let mut buffer = BytesMut::new();
+    loop {
+        from.readable().await?;
+        buffer.reserve(BUFFER);
+        match from.try_read(&mut buffer) {
+            Ok(0) => return to.shutdown_write(),
+            Ok(read) => {
+                to.write_all(&buffer).await?;
+                count.fetch_add(read as u64, Ordering::Relaxed);
+                buffer.clear();
+            }
+            // While nothing moves, nothing is held.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => buffer = BytesMut::new(),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::time::timeout;
+
+    use super::*;
+
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (near, far) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+        (near.unwrap(), far.unwrap().0)
+    }
+
+    #[tokio::test]
+    async fn each_direction_ends_on_its_own_and_is_counted() {
+        let ((mut client, near), (far, mut backend)) = (pair().await, pair().await);
+        let transferred = Transferred::default();
+        let relayed = relay(near.into(), far.into(), Bytes::from_static(b"early "), &transferred);
+        let both = async {
+            client.write_all(b"request").await.unwrap();
+            client.shutdown().await.unwrap();
+            let mut request = String::new();
+            backend.read_to_string(&mut request).await.unwrap();
+            assert_eq!(request, "early request");
+            backend.write_all(&[7; 1 << 20]).await.unwrap();
+            drop(backend);
+            let mut answer = Vec::new();
+            client.read_to_end(&mut answer).await.unwrap();
+            assert_eq!(answer.len(), 1 << 20);
+        };
+        let (relayed, ()) = timeout(Duration::from_secs(10), async { tokio::join!(relayed, both) }).await.unwrap();
+        relayed.unwrap();
+        assert_eq!(transferred.into_tunnel.load(Ordering::Relaxed), 13);
+        assert_eq!(transferred.out_of_tunnel.load(Ordering::Relaxed), 1 << 20);
+    }
+
+    #[tokio::test]
+    async fn a_backend_that_resets_resets_the_client() {
+        let ((mut client, near), (far, backend)) = (pair().await, pair().await);
+        Socket::from(backend).on_close(Close::Reset);
+        let transferred = Transferred::default();
+        let relayed = timeout(Duration::from_secs(10), relay(near.into(), far.into(), Bytes::new(), &transferred));
+        assert!(relayed.await.unwrap().is_err());
+        let read = timeout(Duration::from_secs(10), client.read(&mut [0])).await.unwrap();
+        assert_eq!(read.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+    }
+}

@@ -1,0 +1,245 @@
+//! Who an agent is, by the token of its pod: enrolment, what is refused, and the authority that the proxies share.
+
+mod site;
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+use xtask::kube::apiserver::ApiServer;
+use xtask::{wait, workspace};
+
+use crate::ports::proxy::{DEADLINE, apply, get, server};
+use site::{Agent, Proxy, agent_token, echo, echo_backend, furnish, new_authority, pod, token};
+
+/// Long enough to be seen in use, short enough to be renewed within a test: after some 20 s.
+const SHORT_LIVED: [&str; 2] = ["--certificate-lifetime", "30s"];
+
+#[test]
+fn a_pod_becomes_its_node_by_its_token_and_needs_it_no_more() {
+    let Some(mut server) = server() else { return };
+    if let Err(error) = enrolment(&mut server) {
+        panic!("{error:#}");
+    }
+}
+
+fn enrolment(server: &mut ApiServer) -> Result<()> {
+    furnish(server)?;
+    let (backend, target) = backend("edge-1")?;
+    let mut agent = Agent::start(server, "agent", &agent_token(server, "agent", "edge-1")?, backend)?;
+    agent.wait_for_log(&["not enrolled yet", "ca.crt", "ConfigMap culvert-agent"], 1)?;
+    ensure!(agent.missing()?.contains("ConfigMap culvert-agent"), "readiness says what it waits for");
+
+    // Two at once: one of them makes the authority.
+    let mut proxies = [Proxy::start(server, "proxy-1", &[])?, Proxy::start(server, "proxy-2", &[])?];
+    let both = proxies.each_ref().map(|proxy| proxy.agents.to_string());
+    agent.mount_until(server, "both proxies", |_, told| both.iter().all(|one| told.contains(one)))?;
+    let [one, other] = proxies.each_ref().map(Proxy::authority);
+    ensure!(one? == other?, "they share one authority");
+    let secret = get(server, &["secret", "-n", "culvert-system", "culvert-ca"])?;
+    ensure!(secret["type"] == "kubernetes.io/tls", "{}", secret["type"]);
+    for proxy in &mut proxies {
+        proxy.wait_for_stream(&target)?;
+    }
+    ensure!(lasts(&agent.state("identity.pem"), 23)? && !lasts(&agent.state("identity.pem"), 25)?, "24 h");
+
+    // From here on neither the API server nor the token is needed.
+    let reviews = reviews(server)?;
+    server.stop()?;
+    agent.set_token(None)?;
+    agent.restart()?;
+    for proxy in &mut proxies {
+        proxy.wait_for_stream(&target)?;
+        proxy.restart()?;
+        proxy.wait_for_stream(&target)?;
+    }
+    server.resume()?;
+
+    // The pod is replaced: its successor enrols by itself, and the API server was asked for nothing else.
+    agent.set_token(Some(&agent_token(server, "agent-later", "edge-1")?))?;
+    agent.wait_for_log(&["enrolled anew"], 1)?;
+    let later = self::reviews(server)?;
+    ensure!(later == reviews + 1, "{reviews} reviews before, {later} after");
+
+    // The same state on another node, as by a copied disk: it does not go on as the first one.
+    agent.set_token(Some(&agent_token(server, "agent-moved", "edge-2")?))?;
+    wait::until("the agent ends, to start over", DEADLINE, || {
+        ensure!(agent.process.check().is_err(), "it runs");
+        Ok(())
+    })?;
+    ensure!(agent.process.log().contains("was edge-1 and is edge-2 now"), "{}", agent.process.log());
+    agent.process.terminate(DEADLINE)?;
+    agent.restart()?;
+    proxies[0].wait_for_stream(&target.replace("edge-1", "edge-2"))?;
+    Ok(())
+}
+
+#[test]
+fn the_authority_is_rotated_and_replaced_under_a_running_stream() {
+    let Some(server) = server() else { return };
+    if let Err(error) = rotation(&server) {
+        panic!("{error:#}");
+    }
+}
+
+fn rotation(server: &ApiServer) -> Result<()> {
+    furnish(server)?;
+    let (backend, target) = backend("edge-1")?;
+    let mut proxy = Proxy::start(server, "proxy", &SHORT_LIVED)?;
+    let mut agent = Agent::start(server, "agent", &agent_token(server, "agent", "edge-1")?, backend)?;
+    agent.mount_until(server, "the proxy", |_, told| told.contains(&proxy.agents.to_string()))?;
+    let mut stream = proxy.wait_for_stream(&target)?;
+    let old = certificates_of(&proxy.authority()?);
+    let (new, key) = new_authority(server.folder())?;
+
+    // Trusted before it signs, then signing, each step seen by everybody before the next.
+    let old_key = key_of(&proxy.authority()?);
+    secret(server, &format!("{old}{new}"), &old_key)?;
+    agent.mount_until(server, "old and new", |ca, _| ca.matches("BEGIN").count() == 2)?;
+    secret(server, &format!("{new}{old}"), &key)?;
+    agent.mount_until(server, "new and old", |ca, _| ca.starts_with(&first_lines(&new)))?;
+    wait::until("a certificate of the new authority", DEADLINE, || {
+        echo(&mut stream)?;
+        signed_by(&agent.state("identity.pem"), &new, server.folder())
+    })?;
+    secret(server, &new, &key)?;
+    agent.mount_until(server, "the new one alone", |ca, _| ca.matches("BEGIN").count() == 1)?;
+    agent.wait_for_log(&["certificate renewed"], 1)?;
+    echo(&mut stream)?;
+    drop(proxy.wait_for_stream(&target)?);
+
+    // Replaced at one stroke, which leaves every agent with a certificate that nobody knows: they enrol anew.
+    let (third, third_key) = new_authority(server.folder())?;
+    secret(server, &third, &third_key)?;
+    agent.mount_until(server, "the third one", |ca, _| ca.starts_with(&first_lines(&third)))?;
+    agent.wait_for_log(&["enrolled anew"], 1)?;
+    echo(&mut stream)?;
+    agent.restart()?;
+    proxy.wait_for_stream(&target)?;
+
+    // What cannot be used leaves the one in use.
+    let before = proxy.authority()?;
+    secret(server, &third, &key)?;
+    wait::until("the proxy says what is wrong", DEADLINE, || {
+        let log = proxy.process.log();
+        ensure!(log.contains("tls.key: is not the key of the first certificate"), "{log}");
+        Ok(())
+    })?;
+    ensure!(proxy.authority()? == before, "the good one stays");
+    // And one that is deleted comes back.
+    workspace::output(server.kubectl().args(["delete", "secret", "-n", "culvert-system", "culvert-ca"]))?;
+    wait::until("the Secret is there again", DEADLINE, || {
+        get(server, &["secret", "-n", "culvert-system", "culvert-ca"]).map(drop)
+    })?;
+    ensure!(proxy.authority()? == before, "it is the same");
+    Ok(())
+}
+
+#[test]
+fn a_token_of_anybody_else_is_refused_with_the_reason_counted_and_never_printed() {
+    let Some(server) = server() else { return };
+    if let Err(error) = refusals(&server) {
+        panic!("{error:#}");
+    }
+}
+
+fn refusals(server: &ApiServer) -> Result<()> {
+    furnish(server)?;
+    let (backend, target) = backend("edge-1")?;
+    let mut proxy = Proxy::start(server, "proxy", &[])?;
+    let good = agent_token(server, "agent", "edge-1")?;
+    let bound = |namespace: &str, account: &str, audience: &str, on: &str, name: &str| {
+        let uid = pod(server, namespace, name, account, on)?;
+        token(server, namespace, account, audience, Some((name, &uid)))
+    };
+    let deleted = agent_token(server, "deleted", "edge-1")?;
+    workspace::output(server.kubectl().args(["delete", "pod", "-n", "culvert-system", "deleted", "--force", "--grace-period=0"]))?;
+    let replaced = agent_token(server, "replaced", "edge-1")?;
+    workspace::output(server.kubectl().args(["delete", "pod", "-n", "culvert-system", "replaced", "--force", "--grace-period=0"]))?;
+    pod(server, "culvert-system", "replaced", "culvert-agent", "edge-2")?;
+    let ours = |audience: &str| bound("culvert-system", "culvert-agent", audience, "edge-1", "agent-for-others");
+    let cases = [
+        ("no-token", "hello".to_owned(), "malformed_token", "this is no service-account token"),
+        ("other-audience", ours("https://kubernetes.default.svc")?, "wrong_audience", "set `audience: culvert`"),
+        ("other-account", bound("culvert-system", "default", "culvert", "edge-1", "other")?, "wrong_account", "system:serviceaccount:culvert-system:default"),
+        ("other-namespace", bound("default", "culvert-agent", "culvert", "edge-1", "agent")?, "wrong_account", "system:serviceaccount:default:culvert-agent"),
+        ("unbound", token(server, "culvert-system", "culvert-agent", "culvert", None)?, "not_bound", "not bound to a pod"),
+        ("cloud-node", bound("culvert-system", "culvert-agent", "culvert", "master", "on-master")?, "not_an_edge", "master is no edge node"),
+        ("deleted", deleted, "not_authenticated", "its pod is gone"),
+        ("replaced", replaced, "not_authenticated", "its pod is gone"),
+        ("forged", forged(&good)?, "not_authenticated", "the API server does not accept the token"),
+    ];
+    for (name, token, outcome, words) in &cases {
+        let before = proxy.enrolments(outcome)?;
+        let mut agent = Agent::start(server, name, token, backend)?;
+        agent.mount_until(server, "the proxy", |_, told| told.contains(&proxy.agents.to_string()))?;
+        agent.wait_for_log(&["not enrolled yet", words], 1)?;
+        ensure!(proxy.enrolments(outcome)? > before, "{name} is not counted as {outcome}");
+        let log = proxy.process.log();
+        ensure!(log.contains(&format!("outcome=\"{outcome}\"")), "{name}: {log}");
+        let secret = token.rsplit('.').next().unwrap_or(token);
+        let printed = log.contains(secret) || agent.process.log().contains(secret);
+        ensure!(!printed || *name == "no-token", "{name}: its token is in a log");
+        ensure!(!agent.state("identity.pem").exists(), "{name} got a certificate");
+    }
+
+    let mut agent = Agent::start(server, "agent", &good, backend)?;
+    agent.mount(server)?;
+    proxy.wait_for_stream(&target)?;
+    ensure!(proxy.enrolments("ok")? == 1, "only the good one");
+    agent.process.check()
+}
+
+/// The port of an echo, and how clients name it on a node.
+fn backend(node: &str) -> Result<(u16, String)> {
+    let port = echo_backend()?;
+    Ok((port, format!("{node}:{port}")))
+}
+
+/// The same token with another signature.
+fn forged(token: &str) -> Result<String> {
+    let (signed, signature) = token.rsplit_once('.').context("a JWT")?;
+    let reversed: String = signature.chars().rev().collect();
+    Ok(format!("{signed}.{reversed}"))
+}
+
+/// How many tokens the API server was asked about.
+fn reviews(server: &ApiServer) -> Result<usize> {
+    let log = std::fs::read_to_string(server.audit_log())?;
+    Ok(log.lines().filter(|line| line.contains("\"resource\":\"tokenreviews\"")).count())
+}
+
+/// Whether a certificate is still valid in so many hours.
+fn lasts(file: &Path, hours: u32) -> Result<bool> {
+    let seconds = (hours * 3600).to_string();
+    let status = Command::new("openssl").args(["x509", "-noout", "-checkend", &seconds, "-in"]).arg(file).output()?;
+    Ok(status.status.success())
+}
+
+fn signed_by(file: &Path, authority: &str, folder: &Path) -> Result<()> {
+    let trusted = folder.join("trusted.pem");
+    std::fs::write(&trusted, authority)?;
+    workspace::output(Command::new("openssl").args(["verify", "-CAfile"]).arg(trusted).arg(file)).map(drop)
+}
+
+/// Puts the Secret's new content.
+fn secret(server: &ApiServer, certificates: &str, key: &str) -> Result<()> {
+    apply(
+        server,
+        &json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "culvert-system", "name": "culvert-ca"},
+            "type": "kubernetes.io/tls", "stringData": {"tls.crt": certificates, "tls.key": key}}),
+    )
+}
+
+fn certificates_of(pem: &str) -> String {
+    pem.find("-----BEGIN CERTIFICATE").map(|start| pem[start..].to_owned()).unwrap_or_default()
+}
+
+fn key_of(pem: &str) -> String {
+    pem.replace(&certificates_of(pem), "")
+}
+
+fn first_lines(pem: &str) -> String {
+    pem.lines().take(4).map(|line| format!("{line}\n")).collect()
+}
