@@ -20,11 +20,13 @@ const SOON: Duration = Duration::from_secs(60);
 
 /// The step.
 pub(super) fn run(world: &mut World) -> Result<()> {
-    world.claim("hooks and tables are uninstalled: the egress selector is the only way", |world| {
-        world.culvert(&["delete", "daemonset", "culvert-redirector", "--ignore-not-found", "--wait=true"])?;
-        uninstall::everywhere(world)?;
+    world.claim("the egress selector's overlay is applied", |world| {
         world.apply_overlay("e2e/egress-selector")?;
         world.wait_for_rollout("culvert-proxy")
+    })?;
+    world.claim("redirector, hooks and tables are taken away: the egress selector is the only way", |world| {
+        uninstall::take_away(world)?;
+        world.culvert(&["delete", "daemonset", "culvert-uninstall"]).map(drop)
     })?;
     let config = workspace::root().join("deploy/components/egress-selector/egress-selector-configuration.yaml");
     world.claim("kube-apiserver starts with the egress selector's file of deploy/", |world| {

@@ -31,7 +31,8 @@ pub(super) fn run(world: &mut World) -> Result<()> {
         PROGRAMS.into_iter().try_for_each(|program| world.wait_for_rollout(program))
     })?;
     wait_for_tunnels(world)?;
-    logs::prove(world, "edge-1")
+    logs::prove(world, "edge-1")?;
+    world.claim("culvert-proxy check finds nothing wrong", |world| world.in_pod("culvert-proxy", &["check"]).map(drop))
 }
 
 /// States that all nodes are online.

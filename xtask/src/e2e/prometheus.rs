@@ -8,11 +8,13 @@ use serde_json::{Value, json};
 use super::images::PROMETHEUS;
 use super::pods;
 use super::world::{MASTER, SHOP, World};
-use crate::wait;
+use crate::{wait, workspace};
 
-/// What is scraped, and the node that must answer.
+/// The instances, and the node that must answer: edge-1 by its address, and all as `role: node` finds them, relabelled.
 const TARGETS: [(&str, &str); 4] =
     [("10.0.3.7:10250", "edge-1"), ("edge-1:10250", "edge-1"), ("edge-2:10250", "edge-2"), ("edge-3:10250", "edge-3")];
+/// What the discovery of nodes is replaced by, which Debian's build has not: what it would find.
+const DISCOVERY: &str = "  kubernetes_sd_configs:\n  - role: node\n";
 /// Scraped each second, as soon as Prometheus has started.
 const SCRAPE_TIME: Duration = Duration::from_secs(40);
 
@@ -20,7 +22,7 @@ const SCRAPE_TIME: Duration = Duration::from_secs(40);
 pub(super) fn run(world: &mut World) -> Result<()> {
     world.claim("Prometheus on the master scrapes the kubelets of edge-1 by address and of all by name, each telling of its own pods", |world| {
         let account = pods::reader("prometheus", &["nodes/metrics"]);
-        world.apply("prometheus", &[account, vec![config(), pod()]].concat())?;
+        world.apply("prometheus", &[account, vec![config()?, pod()]].concat())?;
         world.wait_for_phase("prometheus", "Running")?;
         let address = world.shop(&["get", "pod", "prometheus", "--output", "jsonpath={.status.podIP}"])?;
         wait::until("every target is up", SCRAPE_TIME, || TARGETS.iter().try_for_each(|(target, node)| check(world, &address, target, node)))
@@ -50,22 +52,30 @@ fn ask(world: &World, address: &str, path: &str) -> Result<Value> {
     serde_json::from_str(&text).with_context(|| format!("{url}: this is not JSON: {text:.200}"))
 }
 
-fn config() -> Value {
-    let targets: Vec<&str> = TARGETS.iter().map(|(target, _)| *target).collect();
-    let account = "/var/run/secrets/kubernetes.io/serviceaccount";
-    let config = json!({
-        "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
-        "scrape_configs": [{
-            "job_name": "kubelet", "scheme": "https", "metrics_path": "/metrics/resource",
-            "authorization": {"credentials_file": format!("{account}/token")},
-            "tls_config": {"ca_file": format!("{account}/ca.crt")},
-            "static_configs": [{"targets": targets}]
-        }]
-    });
-    json!({
+/// The documented job, with nodes as they are discovered and one by its bare address.
+fn config() -> Result<Value> {
+    let page = workspace::root().join("docs/install-kubernetes.md");
+    let page = std::fs::read_to_string(&page).with_context(|| format!("read {}", page.display()))?;
+    let found =
+        [("edge-1", "10.0.3.7"), ("edge-2", "192.168.1.10"), ("edge-3", "192.168.1.10")].map(|(node, address)| {
+            let labels = format!(
+                "{{__meta_kubernetes_node_name: {node}, __meta_kubernetes_node_labelpresent_culvert_dev_edge: 'true'}}"
+            );
+            format!("  - targets: ['{address}:10250']\n    labels: {labels}\n")
+        });
+    let found = format!("  static_configs:\n{}  - targets: ['10.0.3.7:10250']\n", found.concat());
+    let job = documented_job(&page)?.replacen(DISCOVERY, &found, 1);
+    let config = format!("global: {{scrape_interval: 1s, scrape_timeout: 1s}}\n{job}");
+    Ok(json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "prometheus", "namespace": SHOP},
-        "data": {"prometheus.yml": config.to_string()}
-    })
+        "data": {"prometheus.yml": config}
+    }))
+}
+
+/// The block of the page that discovers nodes.
+fn documented_job(page: &str) -> Result<&str> {
+    let blocks = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split_once("```")).map(|(block, _)| block);
+    blocks.into_iter().find(|block| block.contains(DISCOVERY)).context("the page shows no scrape job with `role: node`")
 }
 
 fn pod() -> Value {
@@ -82,4 +92,16 @@ fn pod() -> Value {
             }]
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_job_of_the_installation_guide_is_found() {
+        let config = config().unwrap();
+        let text = config["data"]["prometheus.yml"].as_str().unwrap();
+        assert!(text.contains("relabel_configs") && !text.contains("role: node"), "{text}");
+    }
 }

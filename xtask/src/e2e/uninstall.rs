@@ -5,42 +5,66 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::world::{MASTER, World};
-use crate::wait;
+use super::{install, names};
+use crate::workspace;
 
-/// A pod starts and its program runs for less than a second.
-const GONE: Duration = Duration::from_secs(90);
+/// Pods end with grace.
+const DELETED: Duration = Duration::from_secs(120);
 
 /// The step.
 pub(super) fn run(world: &mut World) -> Result<()> {
-    world.claim("the manifests are deleted", |world| {
-        let folder = crate::workspace::root().join("deploy/overlays/e2e");
-        world.cluster.ask_within(GONE, &["delete", "--kustomize", &folder.display().to_string(), "--ignore-not-found"])
+    world.claim("the redirector is installed again after an uninstall", |world| {
+        world.restart_apiserver(&[names::BY_NAME.to_owned()])?;
+        world.apply_overlay("e2e")?;
+        install::PROGRAMS.into_iter().try_for_each(|program| world.wait_for_rollout(program))?;
+        let left = left(world)?;
+        ensure!(left.len() == LOOKS.len(), "of pins, links, tables and routes there are only {left:?}");
+        Ok(())
     })?;
-    world.claim("the uninstall overlay leaves no pin, link, table or route on the master", everywhere)
+    world.claim("the uninstall overlay leaves no pin, link, table or route on the master", take_away)?;
+    world.claim("everything is deleted, and still nothing is left", |world| {
+        let overlays = ["e2e/uninstall", "e2e"]
+            .map(|name| workspace::root().join("deploy/overlays").join(name).display().to_string());
+        for overlay in overlays {
+            world.cluster.ask_within(DELETED, &["delete", "--ignore-not-found", "--kustomize", &overlay])?;
+        }
+        nothing_left(world)
+    })
 }
 
-/// Applies the uninstall overlay and waits until nothing is left on the master, then takes the overlay away too.
-pub(super) fn everywhere(world: &World) -> Result<()> {
+/// Applies the uninstall overlay, waits for its pods, and looks.
+pub(super) fn take_away(world: &World) -> Result<()> {
     world.apply_overlay("e2e/uninstall")?;
-    wait::until("nothing is left", GONE, || nothing_left(world))?;
-    let folder = crate::workspace::root().join("deploy/overlays/e2e/uninstall");
-    world.cluster.ask_within(GONE, &["delete", "--kustomize", &folder.display().to_string(), "--ignore-not-found"])?;
+    world.wait_for_rollout("culvert-uninstall")?;
     nothing_left(world)
 }
 
-/// Looks for what the kernel keeps: pins, links on the cgroup, the table, routes of the VIP ranges.
 fn nothing_left(world: &World) -> Result<()> {
-    let cgroup = world.cluster.variable("CK_MASTER_CGROUP")?;
-    let looks: [(&str, &[&str], &str); 4] = [
-        ("pins", &["find", "/sys/fs/bpf"], "culvert"),
-        ("links", &["bpftool", "cgroup", "show", cgroup], "cv_"),
-        ("tables", &["nft", "list", "tables"], "culvert"),
-        ("routes", &["ip", "route", "show", "table", "all"], "198.18."),
-    ];
-    for (what, line, sign) in looks {
-        let said = world.cluster.on(MASTER, line)?;
-        let left: Vec<&str> = said.lines().filter(|line| line.contains(sign)).collect();
-        ensure!(left.is_empty(), "{what} are left: {left:?}");
-    }
+    let left = left(world)?;
+    ensure!(left.is_empty(), "left: {left:?}");
     Ok(())
+}
+
+/// Stands for the master's cgroup.
+const CGROUP: &str = "CGROUP";
+
+/// What the kernel may keep: how to see it, and what it is known by.
+const LOOKS: [(&[&str], &str); 5] = [
+    (&["find", "/sys/fs/bpf"], "culvert"),
+    (&["bpftool", "cgroup", "tree", CGROUP], "cv_"),
+    (&["nft", "list", "tables"], "culvert"),
+    (&["ip", "route", "show", "table", "all"], "local 198.18."),
+    (&["ip", "-6", "route", "show", "table", "all"], "local fd"),
+];
+
+/// The first line of each kind that is there.
+fn left(world: &World) -> Result<Vec<String>> {
+    let cgroup = world.cluster.variable("CK_MASTER_CGROUP")?;
+    let mut left = Vec::new();
+    for (line, sign) in LOOKS {
+        let line: Vec<&str> = line.iter().map(|word| if *word == CGROUP { cgroup } else { word }).collect();
+        let said = world.cluster.on(MASTER, &line)?;
+        left.extend(said.lines().find(|line| line.contains(sign)).map(str::to_owned));
+    }
+    Ok(left)
 }
