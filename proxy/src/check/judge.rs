@@ -70,6 +70,8 @@ fn cgroup2(facts: &Facts) -> Option<Judged> {
     Some(match mount_point(facts, "cgroup2") {
         Some(mounted) => ok(format!("mounted on {mounted}")),
         None if facts.installed.as_ref().is_ok_and(|installed| !installed.has_hooks()) => return None,
+        // The proxy's pod sees none, and needs none.
+        None if facts.installed.as_ref().is_ok_and(Installed::is_attached) => ok("the hooks are attached to one"),
         None => failure(
             "no cgroup2 file system is mounted",
             "mount -t cgroup2 cgroup2 /sys/fs/cgroup, or boot with systemd.unified_cgroup_hierarchy=1",
@@ -319,6 +321,11 @@ fn named(names: &[&str]) -> String {
 }
 
 impl Installed {
+    /// Whether any kernel program is attached to a cgroup that exists.
+    fn is_attached(&self) -> bool {
+        self.hooks.iter().any(|hook| hook.link.is_some() && hook.cgroup_id != Some(0))
+    }
+
     fn has_hooks(&self) -> bool {
         matches!(self.mechanism.as_str(), "both" | "ebpf")
     }

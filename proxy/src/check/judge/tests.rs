@@ -73,14 +73,20 @@ fn a_good_host_has_no_findings_and_every_check_has_its_say() {
 }
 
 #[test]
+fn a_missing_cgroup2_is_a_fault_only_where_no_hook_is_attached() {
+    let mut facts = good();
+    facts.mounts = "bpf /sys/fs/bpf bpf rw 0 0".into();
+    assert_eq!(cgroup2(&facts).unwrap().0, Verdict::Ok, "as in the proxy's pod");
+    change(&mut facts.installed, |installed| installed.hooks.clear());
+    assert_eq!(cgroup2(&facts).unwrap().0, Verdict::Failure);
+}
+
+#[test]
 fn each_fault_is_found_by_its_own_check_with_what_and_the_fix() {
     type Fault = (&'static str, Verdict, &'static str, &'static str, fn(&mut Facts));
-    let faults: [Fault; 21] = [
+    let faults: [Fault; 20] = [
         ("kernel", Verdict::Failure, "5.15", "5.18", |facts| facts.kernel = "5.15.0".into()),
         ("kernel", Verdict::Warning, "no version", "uname", |facts| facts.kernel = "strange".into()),
-        ("cgroup2", Verdict::Failure, "no cgroup2", "mount -t cgroup2", |facts| {
-            facts.mounts = "bpf /sys/fs/bpf bpf rw 0 0".into();
-        }),
         ("bpffs", Verdict::Failure, "no BPF file system", "mount -t bpf", |facts| {
             facts.mounts = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0".into();
         }),
