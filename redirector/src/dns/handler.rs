@@ -6,10 +6,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use hickory_proto::op::{Edns, Header, HeaderCounts, Metadata, OpCode, ResponseCode};
 use hickory_proto::rr::{DNSClass, Name, Record, RecordType};
-use hickory_proto::serialize::binary::BinEncoder;
+use hickory_proto::serialize::binary::{BinDecoder, BinEncoder};
 use hickory_server::net::runtime::Time;
 use hickory_server::server::{Request, RequestHandler, ResponseHandler, ResponseInfo};
-use hickory_server::zone_handler::MessageResponseBuilder;
+use hickory_server::zone_handler::{MessageResponseBuilder, Queries};
 use ipnet::IpNet;
 use tokio::sync::{Semaphore, watch};
 
@@ -23,6 +23,10 @@ use crate::metrics::DnsMetrics;
 const CONCURRENT: usize = 512;
 /// What we send over UDP at most, by DNS Flag Day 2020: larger datagrams get fragmented and lost.
 pub(super) const UDP_PAYLOAD: u16 = 1232;
+/// The longest label of a name; what would be a longer one points elsewhere.
+const LABEL_MAX: u8 = 63;
+/// Bytes behind the name of a question.
+const TYPE_AND_CLASS: usize = 4;
 /// The only one there is.
 const EDNS_VERSION: u8 = 0;
 /// What every client takes without EDNS, RFC 1035.
@@ -69,7 +73,8 @@ impl Handler {
     pub(super) fn respond(&self, request: &Request) -> Option<Vec<u8>> {
         let reply = self.reply(request);
         let mut bytes = Vec::new();
-        let builder = MessageResponseBuilder::new(&request.queries, reply.edns.as_ref());
+        let nothing = nothing_asked();
+        let builder = MessageResponseBuilder::new(repeated(request).unwrap_or(&nothing), reply.edns.as_ref());
         let none: [&Record; 0] = [];
         let response = builder.build(reply.metadata, &reply.answer.answers, none, reply.answer.soa.as_ref(), none);
         response.destructive_emit(&mut BinEncoder::new(&mut bytes)).ok().map(|_info| bytes)
@@ -91,7 +96,7 @@ impl Handler {
     }
 
     fn answer(&self, request: &Request) -> Answer {
-        let Ok(info) = request.request_info() else {
+        let (Ok(info), Some(_)) = (request.request_info(), repeated(request)) else {
             return Answer { code: ResponseCode::FormErr, ..refused() };
         };
         if request.edns.as_ref().is_some_and(|asked| asked.version() > EDNS_VERSION) {
@@ -125,7 +130,8 @@ impl RequestHandler for Shared {
             return unsent(request);
         };
         let reply = self.0.reply(request);
-        let builder = MessageResponseBuilder::new(&request.queries, reply.edns.as_ref());
+        let nothing = nothing_asked();
+        let builder = MessageResponseBuilder::new(repeated(request).unwrap_or(&nothing), reply.edns.as_ref());
         let none: [&Record; 0] = [];
         let response = builder.build(reply.metadata, &reply.answer.answers, none, reply.answer.soa.as_ref(), none);
         match udp.send_response(response).await {
@@ -138,9 +144,47 @@ impl RequestHandler for Shared {
     }
 }
 
+/// The questions as an answer repeats them, byte for byte; none if a name in them points elsewhere in its message, where the answer
+/// has something else.
+fn repeated(request: &Request) -> Option<&Queries> {
+    let queries = &request.queries;
+    is_whole(queries.as_bytes(), queries.len()).then_some(queries)
+}
+
+fn is_whole(mut questions: &[u8], count: usize) -> bool {
+    (0..count).all(|_| {
+        while let [length @ 1..=LABEL_MAX, rest @ ..] = questions {
+            questions = rest.get(usize::from(*length)..).unwrap_or_default();
+        }
+        let [0, rest @ ..] = questions else { return false };
+        questions = rest.get(TYPE_AND_CLASS..).unwrap_or_default();
+        true
+    })
+}
+
+fn nothing_asked() -> Queries {
+    Queries::read(&mut BinDecoder::new(&[]), 0).expect("no question takes no bytes")
+}
+
 /// What hickory wants to know of an answer that was not sent.
 fn unsent(request: &Request) -> ResponseInfo {
     let mut metadata = Metadata::response_from_request(&request.metadata);
     metadata.response_code = ResponseCode::ServFail;
     Header { metadata, counts: HeaderCounts::default() }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_that_point_elsewhere_are_not_repeated() {
+        let whole = b"\x06edge-1\x00\x00\x01\x00\x01";
+        assert!(is_whole(whole, 1) && is_whole(&[], 0) && is_whole(&whole.repeat(2), 2));
+        assert!(is_whole(b"\x00\x00\x01\x00\x01", 1), "the root");
+        assert!(!is_whole(b"\xc0\x02\x00\x01\x00\x01", 1), "into the header, whose bits an answer changes");
+        assert!(!is_whole(b"\x01x\xc0\x0c\x00\x01\x00\x01", 1), "behind a label");
+        assert!(!is_whole(&[&whole[..], b"\xc0\x0c\x00\x01\x00\x01"].concat(), 2), "the second");
+        assert!(!is_whole(b"\x3f too short", 1));
+    }
 }
