@@ -185,7 +185,7 @@ impl AgentTunnel {
             .max_concurrent_streams(self.max_streams.saturating_add(http2::SPARE_STREAMS))
             .max_pending_accept_reset_streams(http2::RESETS)
             .max_concurrent_reset_streams(http2::RESETS)
-            .max_local_error_reset_streams(None)
+            .max_local_error_reset_streams(Some(http2::LOCAL_ERRORS))
             .reset_stream_duration(http2::RESET_MEMORY);
         builder
     }

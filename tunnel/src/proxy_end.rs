@@ -177,7 +177,8 @@ impl Tunnel {
             }
             let (message, _) =
                 first_message(&mut response.into_body()).await.map_err(|error| TunnelError::Call(error.to_string()))?;
-            DescribeResponse::decode(message).map_err(|error| TunnelError::Call(error.to_string()))
+            let described = DescribeResponse::decode(message).map_err(|error| TunnelError::Call(error.to_string()))?;
+            Ok(printable(described))
         };
         timeout(http2::HANDSHAKE_TIMEOUT, answer).await.map_err(|_| TunnelError::HandshakeTimedOut)?
     }
@@ -207,7 +208,7 @@ impl Tunnel {
         if code == DialCode::Ok {
             return Ok(Stream { send, incoming: Incoming::new(body, rest, self.budget.share()), _place: place });
         }
-        let message = message.chars().take(MESSAGE_MAX).collect();
+        let message = message.chars().take(MESSAGE_MAX).map(printable_char).collect();
         Err(OpenError::Refused(DialFailure { code, message }))
     }
 
@@ -260,6 +261,20 @@ impl Stream {
         )
         .await
     }
+}
+
+/// What an agent says of itself, without what would command an operator's terminal.
+fn printable(mut described: DescribeResponse) -> DescribeResponse {
+    let DescribeResponse { version, instance, slot, addresses, allowed } = &mut described;
+    let further = allowed.iter_mut().flat_map(|allowed| &mut allowed.further);
+    for text in [version, instance, slot].into_iter().chain(addresses).chain(further) {
+        *text = text.chars().map(printable_char).collect();
+    }
+    described
+}
+
+fn printable_char(character: char) -> char {
+    if character.is_control() { ' ' } else { character }
 }
 
 /// A stream's place among those that a tunnel may have; given back on drop.
