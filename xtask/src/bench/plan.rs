@@ -101,6 +101,8 @@ pub(super) enum Work {
     Neighbour { stalled: usize },
     /// What the proxy holds for readers that do not read.
     StalledReaders,
+    /// What it holds for them when their backends send byte by byte.
+    SmallFrames,
     /// Streams that do nothing.
     IdleStreams,
     /// Tunnels that carry nothing.
@@ -152,7 +154,8 @@ pub(super) const STALLED: usize = 100;
 /// All jobs. Memory comes first: a program that has moved bulk keeps memory that would hide what an idle stream takes.
 pub(super) fn jobs() -> Vec<Job> {
     let near = |work| Job { work, distance: Distance::Near };
-    let mut jobs = vec![near(Work::IdleStreams), near(Work::IdleTunnels), near(Work::StalledReaders)];
+    let mut jobs = vec![near(Work::IdleStreams), near(Work::IdleTunnels)];
+    jobs.extend([Work::StalledReaders, Work::SmallFrames].map(near));
     let bulk = [1, 8, 64]
         .into_iter()
         .flat_map(|streams| [Direction::Up, Direction::Down].map(|direction| Work::Bulk { direction, streams }));
@@ -192,14 +195,14 @@ impl Job {
 
     /// Whether it counts memory: once, with programs that have done nothing before, as memory that was used is kept.
     pub(super) fn is_of_memory(&self) -> bool {
-        matches!(self.work, Work::IdleStreams | Work::IdleTunnels | Work::StalledReaders)
+        matches!(self.work, Work::IdleStreams | Work::IdleTunnels | Work::StalledReaders | Work::SmallFrames)
     }
 
     /// What it is run on.
     pub(super) fn paths(&self) -> &'static [Path] {
         match self.work {
             Work::IdleStreams => RELAYED,
-            Work::IdleTunnels | Work::StalledReaders => &[Path::Connect],
+            Work::IdleTunnels | Work::StalledReaders | Work::SmallFrames => &[Path::Connect],
             Work::ConnectCost { .. } => STEERED,
             Work::Dns => &[Path::Redirector],
             Work::Bulk { .. } | Work::Ping { .. } if self.is_far() => FAR,
@@ -235,6 +238,9 @@ impl Job {
             Work::IdleStreams => vec![row("memory_idle_stream".into(), "kB", "kb_per_stream", Path::TlsRelay)],
             Work::IdleTunnels => vec![row("memory_idle_tunnel".into(), "kB", "kb_per_tunnel", Path::Connect)],
             Work::StalledReaders => vec![row(format!("memory_stalled_{STALLED}"), "MiB", "mib", Path::Connect)],
+            Work::SmallFrames => {
+                vec![row(format!("memory_one_byte_frames_{STALLED}"), "MiB", "mib", Path::Connect)]
+            }
             Work::ConnectCost { destinations } => {
                 vec![row(format!("connect_cost_{destinations}"), "us", "p50_us", Path::InterceptEbpf)]
             }

@@ -39,6 +39,7 @@ pub(super) fn run(world: &mut World<'_>, job: &Job, path: Path, pace: Pace) -> R
         | Work::NewConnections
         | Work::Neighbour { .. }
         | Work::StalledReaders
+        | Work::SmallFrames
         | Work::IdleStreams => {
             let route = world.route(path, job.distance)?;
             let (way, pids) = (&route.way, pid_options(&route.pids));
@@ -50,7 +51,8 @@ pub(super) fn run(world: &mut World<'_>, job: &Job, path: Path, pace: Pace) -> R
                 Work::NewConnections => format!("connects {way} {AT_ONCE} {seconds}"),
                 Work::Neighbour { stalled } => format!("neighbour {way} {stalled} {seconds}"),
                 // The first is the proxy.
-                Work::StalledReaders => format!("stalled {way} {STALLED}{}", pid_options(&route.pids[..1])),
+                Work::StalledReaders => format!("stalled {way} bulk {STALLED}{}", pid_options(&route.pids[..1])),
+                Work::SmallFrames => format!("stalled {way} bytes {STALLED}{}", pid_options(&route.pids[..1])),
                 Work::IdleStreams | Work::IdleTunnels | Work::ConnectCost { .. } | Work::Dns => {
                     format!("idle {way} {IDLE_STREAMS}{pids}")
                 }

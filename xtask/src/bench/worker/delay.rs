@@ -19,7 +19,8 @@ const SOCKET_BUFFER: u32 = 256 << 10;
 /// The runtime's clock wakes up at the next millisecond, which is half of one late on average; measured with all that the
 /// copying takes, it comes to this.
 const LATENESS: Duration = Duration::from_millis(1);
-/// Bytes of one read.
+/// Bytes of one read. As TCP does, a link that is full waits until it has room for one of these: were every few bytes of room
+/// used at once, pieces would grow smaller and smaller and never larger again, until moving them took all the processor.
 const PIECE: usize = 64 << 10;
 
 /// The link.
@@ -98,11 +99,16 @@ async fn enter(
         let Some(room) = window.room().await else { return Ok(()) };
         buffer.reserve(PIECE);
         let count = (&mut from).take(room.min(PIECE) as u64).read_buf(&mut buffer).await?;
-        if count == 0 || late_tx.send((Instant::now() + delay, buffer.split().freeze())).is_err() {
+        if count == 0 || late_tx.send((Instant::now() + delay, fitted(buffer.split()))).is_err() {
             return Ok(());
         }
         window.room -= count;
     }
+}
+
+/// A small piece in a buffer of its own length: thousands of them may be under way.
+fn fitted(piece: BytesMut) -> Bytes {
+    if piece.len() < PIECE / 4 { Bytes::copy_from_slice(&piece) } else { piece.freeze() }
 }
 
 /// How much more may be under way.
@@ -113,7 +119,7 @@ struct Window {
 }
 
 impl Window {
-    /// Waits until there is room; `None` once the other end takes no more.
+    /// Waits until there is room for a whole piece; `None` once the other end takes no more.
     async fn room(&mut self) -> Option<usize> {
         loop {
             if self.next.is_none() {
@@ -124,7 +130,7 @@ impl Window {
                     self.room += count;
                     self.next = None;
                 }
-                _ if self.room > 0 => return Some(self.room),
+                _ if self.room >= PIECE => return Some(self.room),
                 Some((at, _)) => sleep_until(at).await,
                 None => self.next = Some(self.acknowledged_rx.recv().await?),
             }

@@ -69,8 +69,13 @@ impl<'lab> Culvert<'lab> {
         [&mut self.proxy, &mut self.redirector].into_iter().chain(self.agents.values_mut()).try_for_each(Process::check)
     }
 
-    /// Joins a node's agent through `port` and waits for its tunnels.
+    /// Joins a node's agent, starts it to reach the proxy through `port`, and waits for its tunnels.
     pub(super) fn add_agent(&mut self, node: &str, port: u16, tunnels: usize) -> Result<()> {
+        self.join(node)?;
+        self.start_agent(node, port, tunnels)
+    }
+
+    fn join(&self, node: &str) -> Result<()> {
         let file = |name: &str| self.starter.cloud.file(name).display().to_string();
         let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
         let create = format!("token create {node} --control-socket {}", file("control.sock"));
@@ -79,7 +84,7 @@ impl<'lab> Culvert<'lab> {
         let mut join: Vec<String> = join.split_whitespace().map(str::to_owned).collect();
         join.extend(["--state-dir".to_owned(), file(&format!("agent-{node}"))]);
         self.starter.output("culvert-agent", &join)?;
-        self.start_agent(node, port, tunnels)
+        Ok(())
     }
 
     fn start_agent(&mut self, node: &str, port: u16, tunnels: usize) -> Result<()> {
@@ -120,13 +125,18 @@ impl<'lab> Culvert<'lab> {
         Ok(Route { way: format!("tcp:{vip}:{port}"), pids: self.pids(node) })
     }
 
-    /// What a tunnel takes on the proxy: its resident memory with and without many.
+    /// What a tunnel takes on the proxy: its resident memory with and without many. Enrolments, and what the first tunnels find
+    /// for all later ones, come before.
     pub(super) fn idle_tunnels(&mut self) -> Result<Figures> {
         let [agents, tunnels] = MEASURED_TUNNELS;
-        let nodes: Vec<String> = (0..agents).map(|number| format!("idle-{number}")).collect();
-        let before = resident(&self.proxy)?;
+        let nodes: Vec<String> = (0..=agents).map(|number| format!("idle-{number}")).collect();
         for node in &nodes {
-            self.add_agent(node, PROXY, tunnels)?;
+            self.join(node)?;
+        }
+        self.start_agent(&nodes[0], PROXY, tunnels)?;
+        let before = resident(&self.proxy)?;
+        for node in &nodes[1..] {
+            self.start_agent(node, PROXY, tunnels)?;
         }
         let taken = resident(&self.proxy)?.saturating_sub(before);
         self.agents.retain(|node, _| !nodes.contains(node));

@@ -6,6 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ThreadId;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
@@ -15,6 +16,10 @@ pub(super) const ECHO: u8 = b'E';
 pub(super) const SINK: u8 = b'U';
 /// Sends without end.
 pub(super) const SOURCE: u8 = b'D';
+/// Sends one byte at a time without end.
+pub(super) const DRIP: u8 = b'1';
+/// Between two bytes of a drip: long enough that nobody on the way puts them together.
+const DRIP_PAUSE: Duration = Duration::from_millis(2);
 /// One read or write of bulk.
 pub(super) const PIECE: usize = 256 << 10;
 /// Threads that call nothing deep; there are thousands.
@@ -95,6 +100,7 @@ impl Backend {
             ECHO => echo(&mut client),
             SINK => self.sink(&mut client),
             SOURCE => source(&mut client),
+            DRIP => drip(&mut client),
             other => Err(io::Error::other(format!("unknown wish {other}"))),
         }
     }
@@ -124,5 +130,12 @@ fn source(client: &mut TcpStream) -> io::Result<()> {
     let buffer = vec![7; PIECE];
     loop {
         client.write_all(&buffer)?;
+    }
+}
+
+fn drip(client: &mut TcpStream) -> io::Result<()> {
+    loop {
+        client.write_all(&[7])?;
+        std::thread::sleep(DRIP_PAUSE);
     }
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use super::Figures;
-use super::backend::{Backend, PIECE, SINK, SOURCE};
-use super::job::Direction;
+use super::backend::{Backend, DRIP, PIECE, SINK, SOURCE};
+use super::job::{Direction, Sent};
 use super::memory::resident;
 use super::observed::processor_time;
 use super::way::{Stream, Way};
@@ -18,6 +18,10 @@ use super::way::{Stream, Way};
 const GIB: f64 = (1 << 30) as f64;
 /// Until windows and buffers have grown.
 const WARM_UP: Duration = Duration::from_millis(500);
+/// Until all windows on the way are full of bulk.
+const FILLED: Duration = Duration::from_secs(2);
+/// Two thousand bytes of each backend that sends one at a time; to fill windows with them would take hours.
+const DRIPPED: Duration = Duration::from_secs(4);
 
 /// Streams that go on until dropped.
 pub(super) struct Bulk {
@@ -106,30 +110,34 @@ pub(super) fn run(
 /// One stream down, alone and then beside connections whose data nobody reads.
 pub(super) fn neighbour(way: &Way, stalled: usize, seconds: f64, backend: &Backend) -> Result<Figures> {
     let alone = rate(run(way, Direction::Down, 1, seconds, &[], backend)?);
-    let readers = stall(way, stalled)?;
+    let readers = stall(way, Sent::Bulk, stalled)?;
     let beside = rate(run(way, Direction::Down, 1, seconds, &[], backend)?);
     readers.iter().for_each(Stream::end);
     Ok(vec![("gib_per_second", beside), ("share", beside / alone)])
 }
 
 /// What connections whose data nobody reads take in the memory of processes.
-pub(super) fn stalled(way: &Way, stalled: usize, pids: &[u32]) -> Result<Figures> {
+pub(super) fn stalled(way: &Way, sent: Sent, stalled: usize, pids: &[u32]) -> Result<Figures> {
     let before = resident(pids)?;
-    let readers = stall(way, stalled)?;
+    let readers = stall(way, sent, stalled)?;
     let taken = resident(pids)?.saturating_sub(before) as f64;
     readers.iter().for_each(Stream::end);
     Ok(vec![("mib", taken / (1 << 20) as f64)])
 }
 
-/// Connections that do not read, once all windows on the way have filled up.
-fn stall(way: &Way, count: usize) -> Result<Vec<Stream>> {
+/// Connections that do not read, once there is nothing more to see of it.
+fn stall(way: &Way, sent: Sent, count: usize) -> Result<Vec<Stream>> {
+    let (wish, time) = match sent {
+        Sent::Bulk => (SOURCE, FILLED),
+        Sent::Bytes => (DRIP, DRIPPED),
+    };
     let mut readers = Vec::new();
     for _ in 0..count {
         let mut reader = way.connect()?;
-        reader.write_all(&[SOURCE])?;
+        reader.write_all(&[wish])?;
         readers.push(reader);
     }
-    sleep(WARM_UP * 4);
+    sleep(time);
     Ok(readers)
 }
 

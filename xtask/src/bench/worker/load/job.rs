@@ -24,6 +24,15 @@ pub(super) enum Direction {
     Down,
 }
 
+/// What a backend sends without end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Sent {
+    /// All that it can.
+    Bulk,
+    /// One byte at a time.
+    Bytes,
+}
+
 /// A job. `pid`s are the programs on the way, whose processor time or memory counts.
 #[derive(Subcommand)]
 pub(super) enum Job {
@@ -45,6 +54,7 @@ pub(super) enum Job {
     /// Connections with data that nobody reads
     Stalled {
         way: Way,
+        sent: Sent,
         count: usize,
         #[arg(long)]
         pid: Vec<u32>,
@@ -75,7 +85,7 @@ impl Job {
             Self::Ping { way, connections, bulk, seconds } => ping::run(&way, connections, bulk, seconds),
             Self::Connects { way, at_once, seconds } => connects::run(&way, at_once, seconds),
             Self::Neighbour { way, stalled, seconds } => bulk::neighbour(&way, stalled, seconds, backend),
-            Self::Stalled { way, count, pid } => bulk::stalled(&way, count, &pid),
+            Self::Stalled { way, sent, count, pid } => bulk::stalled(&way, sent, count, &pid),
             Self::Idle { way, streams, pid } => memory::idle(&way, streams, &pid),
             Self::ConnectCost { to, count } => connects::cost(to, count),
             Self::Dns { server, name, at_once, seconds } => dns::run(server, &name, at_once, seconds),
