@@ -27,6 +27,8 @@ mod dns;
 mod documents;
 #[path = "chain/grpc.rs"]
 mod grpc;
+#[path = "chain/hostile.rs"]
+mod hostile;
 #[path = "chain/life.rs"]
 mod life;
 #[path = "chain/nodes.rs"]

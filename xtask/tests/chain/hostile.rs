@@ -1,0 +1,96 @@
+//! Ends of a tunnel that mean harm: an agent with a true certificate of its own node, and a proxy with a true certificate of the
+//! authority that agents trust. They speak HTTP/2 by hand and keep to none of its rules; their victims are the real programs.
+
+#[path = "hostile/agent.rs"]
+mod agent;
+#[path = "hostile/answers.rs"]
+mod answers;
+#[path = "hostile/floods.rs"]
+mod floods;
+#[path = "hostile/lies.rs"]
+mod lies;
+#[path = "hostile/proxy.rs"]
+mod proxy;
+#[path = "hostile/streams.rs"]
+mod streams;
+#[path = "hostile/targets.rs"]
+mod targets;
+#[path = "hostile/wire.rs"]
+mod wire;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use xtask::lab::process::{Held, Process};
+use xtask::{progress, wait};
+
+use crate::life::wait_within;
+use crate::world::{ECHO, HeldClient, World};
+
+/// Longer than anything that a victim may let somebody wait for.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Clients of a node that harms nobody, connected before the harm begins.
+struct Bystanders(HeldClient);
+
+impl Bystanders {
+    fn of(world: &World<'_>, node: &str) -> Result<Self> {
+        let held = world.held_client(&["hold", &format!("{node}:{ECHO}"), "20"])?;
+        held.expect("held")?;
+        Ok(Self(held))
+    }
+
+    /// Has all of them try their connections, and a new client of `node` come through to it.
+    fn check(&mut self, world: &World<'_>, node: &str) -> Result<()> {
+        self.0.check().context("connections from before")?;
+        world.check_greeting(node, node).context("a new connection")
+    }
+
+    /// Does harm, with a look at the bystanders over and over meanwhile.
+    fn during<T: Send>(&mut self, world: &World<'_>, node: &str, harm: impl FnOnce() -> T + Send) -> Result<T> {
+        std::thread::scope(|scope| {
+            let harm = scope.spawn(harm);
+            loop {
+                self.check(world, node)?;
+                if harm.is_finished() {
+                    return harm.join().map_err(|_| anyhow::anyhow!("the harm panicked"));
+                }
+            }
+        })
+    }
+}
+
+/// What a victim held before the harm.
+struct Before {
+    who: &'static str,
+    held: Held,
+    resident: u64,
+}
+
+impl Before {
+    fn of(who: &'static str, victim: &Process) -> Result<Self> {
+        Ok(Self { who, held: victim.held()?, resident: victim.resident()? })
+    }
+
+    /// Fails if the victim has taken more memory than that since, or ended.
+    fn check_memory(&self, victim: &mut Process, limit: u64, after: &str) -> Result<()> {
+        victim.check()?;
+        let grown = victim.resident()?.saturating_sub(self.resident);
+        progress::say(&format!("    {after}: {} has grown by {} KiB", self.who, grown >> 10));
+        ensure!(grown <= limit, "{after}: {} grew by {grown} bytes, more than {limit}", self.who);
+        Ok(())
+    }
+
+    /// Waits until the victim holds no more files and threads than before.
+    fn wait_restored(&self, victim: &Process) -> Result<()> {
+        wait_within(self.who, victim, self.held)
+    }
+}
+
+/// Waits until a program has written a line with all of these words.
+fn wait_log(victim: &Process, words: &[&str]) -> Result<()> {
+    wait::until(&format!("a line with {words:?}"), Duration::from_secs(10), || {
+        let told = victim.log().lines().any(|line| words.iter().all(|word| line.contains(word)));
+        told.then_some(()).context("no such line in its log")
+    })
+}

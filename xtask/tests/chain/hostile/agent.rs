@@ -1,0 +1,116 @@
+//! An agent with a true certificate that does as it likes.
+
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use culvert_tunnel::proto::tunnel::{DescribeResponse, Frame, Opened, frame::Kind};
+use culvert_tunnel::{ALPN_TUNNEL, PROXY_SERVER_NAME};
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
+use xtask::lab::culvert::PROXY_FOR_AGENTS;
+use xtask::lab::inside;
+use xtask::lab::place::Place;
+use xtask::wait;
+
+use super::PATIENCE;
+use super::wire::{self, DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, Wire, frame, grpc, headers};
+use crate::world::World;
+
+/// Whose certificate it has.
+pub(super) const PLACE: Place = Place::Edge2;
+
+/// A write that takes longer than this stands still: the proxy reads no more.
+const STUCK: Duration = Duration::from_secs(3);
+
+/// The first stream that the proxy opens: its `Describe` call.
+pub(super) const DESCRIBE: u32 = 1;
+
+/// A tunnel of its own making.
+pub(super) struct HostileAgent {
+    pub(super) wire: Wire,
+}
+
+impl HostileAgent {
+    /// Gives the hostile agent its certificate.
+    pub(super) fn join(world: &World<'_>) -> Result<()> {
+        let join = world.culvert.create_token(PLACE, &[])?;
+        world.culvert.join(PLACE, &join)
+    }
+
+    /// Sets a tunnel up to where the proxy calls `Describe`; these are the settings that it announces.
+    fn connect(world: &World<'_>, settings: &[u8]) -> Result<Self> {
+        let site = world.lab.site(PLACE);
+        let socket = inside::run(site.netns(), || Ok(TcpStream::connect(PROXY_FOR_AGENTS)?))?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_write_timeout(Some(STUCK))?;
+        let identity = site.file("agent/identity.pem");
+        let mut config = ClientConfig::builder_with_provider(wire::provider())
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(wire::roots(&site.file("agent/ca.pem"))?)
+            .with_client_auth_cert(wire::certificates(&identity)?, wire::key(&identity)?)?;
+        config.alpn_protocols = vec![ALPN_TUNNEL.to_vec()];
+        let session = ClientConnection::new(Arc::new(config), PROXY_SERVER_NAME.try_into()?)?;
+        let mut wire = Wire::new(StreamOwned::new(session, socket));
+        ensure!(wire.read(PREFACE.len()).context("read HTTP/2's preface")? == PREFACE, "the proxy refuses it");
+        wire.send(&frame(SETTINGS, 0, 0, settings))?;
+        let mut agent = Self { wire };
+        let described = agent.call()?;
+        ensure!(described == DESCRIBE, "the first call is stream {described}");
+        Ok(agent)
+    }
+
+    /// A tunnel that the proxy may use.
+    pub(super) fn registered(world: &World<'_>) -> Result<Self> {
+        Self::described(world, &[], &DescribeResponse::default())
+    }
+
+    /// The same with settings, and a description of itself, of its own.
+    pub(super) fn described(world: &World<'_>, settings: &[u8], describe: &DescribeResponse) -> Result<Self> {
+        let before = world.culvert.tunnels(PLACE.name())?;
+        let agent = Self::announced(world, settings, describe)?;
+        wait::until("the hostile agent has a tunnel", PATIENCE, || {
+            let tunnels = world.culvert.tunnels(PLACE.name())?;
+            ensure!(tunnels > before, "{tunnels}");
+            Ok(())
+        })?;
+        Ok(agent)
+    }
+
+    /// A tunnel that has answered `Describe` just now.
+    pub(super) fn announced(world: &World<'_>, settings: &[u8], describe: &DescribeResponse) -> Result<Self> {
+        let mut agent = Self::connect(world, settings)?;
+        let answer = [
+            response(DESCRIBE),
+            frame(DATA, 0, DESCRIBE, &grpc(describe)),
+            frame(HEADERS, END_HEADERS | END_STREAM, DESCRIBE, &headers(&[("grpc-status", "0")])),
+        ];
+        agent.wire.send(&answer.concat())?;
+        Ok(agent)
+    }
+
+    /// The stream of the next call.
+    pub(super) fn call(&mut self) -> Result<u32> {
+        loop {
+            let received = self.wire.next().context("wait for a call")?;
+            if received.kind == HEADERS {
+                return Ok(received.stream);
+            }
+        }
+    }
+}
+
+/// The headers of an answer.
+pub(super) fn response(stream: u32) -> Vec<u8> {
+    frame(HEADERS, END_HEADERS, stream, &headers(&[(":status", "200"), ("content-type", "application/grpc")]))
+}
+
+/// An answer to a dial, as bytes of the stream.
+pub(super) fn opened(code: i32, message: &str) -> Vec<u8> {
+    grpc(&Frame { kind: Some(Kind::Opened(Opened { code, message: message.to_owned() })) })
+}
+
+/// A backend's bytes, as bytes of the stream.
+pub(super) fn data(bytes: &[u8]) -> Vec<u8> {
+    grpc(&Frame { kind: Some(Kind::Data(bytes.to_vec().into())) })
+}

@@ -1,0 +1,104 @@
+//! An agent that lies about itself.
+
+use anyhow::{Context, Result, ensure};
+use culvert_tunnel::proto::tunnel::{Allowed, DescribeResponse};
+use xtask::lab::culvert::{Options, PROXY_ADMIN};
+use xtask::lab::place::Place;
+use xtask::{wait, workspace};
+
+use super::agent::{HostileAgent, PLACE};
+use super::{Before, Bystanders, PATIENCE, wait_log};
+use crate::connect;
+use crate::world::{self, ECHO, GREET, World};
+
+/// Agents' names of their tunnels, as edge-1's own have them.
+const SLOTS: [&str; 2] = ["203.0.113.1:7400/0", "203.0.113.1:7400/1"];
+/// Tunnels that a node may have on a proxy.
+const MOST_TUNNELS: usize = 32;
+/// Clears a terminal, then makes a line of a log.
+const FORGERY: &str = "1.0\x1b[2J\r\n2026-11-21T00:00:00Z  INFO FORGED tunnel up";
+
+#[test]
+fn an_agent_that_lies_about_its_node_draws_no_connection_and_forges_no_line() {
+    world::with(&[Place::Edge1], Options::default(), |world| {
+        let mut bystanders = Bystanders::of(world, "edge-1")?;
+        HostileAgent::join(world)?;
+        let before = tunnels_of(world, "edge-1")?;
+        let nodes = addresses(world)?;
+        let vip = world.vip(Place::Edge1, "vip4")?;
+        let mut liars = Vec::new();
+        for slot in SLOTS {
+            let describe = DescribeResponse {
+                version: FORGERY.to_owned(),
+                instance: "the-same-as-edge-1".to_owned(),
+                slot: slot.to_owned(),
+                addresses: vec!["10.0.3.7".into(), "203.0.113.1".into(), vip.to_string(), FORGERY.into()],
+                allowed: Some(Allowed {
+                    ports: vec![0, 9001, 70_000],
+                    further: vec![FORGERY.into()],
+                    ..Allowed::default()
+                }),
+            };
+            liars.push(HostileAgent::described(world, &[], &describe)?);
+        }
+        for _ in 0..20 {
+            for host in ["edge-1", "10.0.3.7", &vip.to_string()] {
+                world.check_greeting(host, "edge-1")?;
+            }
+        }
+        connect::check_greeting(&world.culvert.socket("connect.sock"), &format!("10.0.3.7:{GREET}"))?;
+        ensure!(tunnels_of(world, "edge-1")? == before, "edge-1 lost its tunnels");
+        ensure!(addresses(world)? == nodes, "an agent's word has changed the directory");
+        bystanders.check(world, "edge-1")?;
+
+        let told = world.culvert.control(&["explain", &format!("{}:{ECHO}", PLACE.name())]).output()?;
+        let told = String::from_utf8_lossy(&told.stdout).into_owned();
+        ensure!(told.contains("FORGED"), "explain shows nothing of the agent's word: {told}");
+        for (what, text) in [("explain", told), ("the log", world.culvert.proxy.log())] {
+            ensure!(!text.contains('\x1b'), "{what} passes on what commands a terminal");
+            let forged = text.lines().find(|line| line.starts_with("2026-11-21T00:00:00Z"));
+            ensure!(forged.is_none(), "{what} has a line of the agent's: {forged:?}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn an_agent_that_makes_tunnels_without_end_keeps_as_many_as_a_node_may_have() {
+    world::with(&[Place::Edge1], Options::default(), |world| {
+        let mut bystanders = Bystanders::of(world, "edge-1")?;
+        HostileAgent::join(world)?;
+        let before = Before::of("the proxy", &world.culvert.proxy)?;
+        let mut tunnels = (0..MOST_TUNNELS).map(|_| HostileAgent::registered(world)).collect::<Result<Vec<_>>>()?;
+        bystanders.check(world, "edge-1")?;
+        for _ in 0..MOST_TUNNELS {
+            let describe = DescribeResponse { version: "x".repeat(60_000), ..DescribeResponse::default() };
+            tunnels.push(HostileAgent::announced(world, &[], &describe)?);
+        }
+        wait::until("the oldest tunnels are closed", PATIENCE, || {
+            let count = world.culvert.tunnels(PLACE.name())?;
+            ensure!(count == MOST_TUNNELS, "it has {count} tunnels");
+            Ok(())
+        })?;
+        before.check_memory(&mut world.culvert.proxy, 32 << 20, "twice as many tunnels")?;
+        bystanders.check(world, "edge-1")?;
+        wait_log(&world.culvert.proxy, &["tunnel down", PLACE.name(), "too many tunnels"])?;
+        drop(tunnels);
+        before.wait_restored(&world.culvert.proxy)
+    });
+}
+
+/// The numbers of a node's tunnels.
+fn tunnels_of(world: &World<'_>, node: &str) -> Result<Vec<u64>> {
+    let tunnels = world.lab.site(Place::Cloud).json(PROXY_ADMIN, "/debug/tunnels")?;
+    let of_node = tunnels.as_array().context("no list")?.iter().filter(|tunnel| tunnel["node"] == node);
+    Ok(of_node.filter_map(|tunnel| tunnel["tunnel"].as_u64()).collect())
+}
+
+/// Who has which address.
+fn addresses(world: &World<'_>) -> Result<String> {
+    let list = workspace::output(&mut world.culvert.control(&["node", "list"]))?;
+    // The second column is the number of tunnels.
+    let columns = list.lines().map(|line| line.split_whitespace().enumerate().filter(|(at, _)| *at != 1));
+    Ok(columns.map(|line| line.map(|(_, word)| word).collect::<Vec<_>>().join(" ")).collect::<Vec<_>>().join("\n"))
+}

@@ -1,0 +1,151 @@
+//! A proxy with a true certificate, beside the real one, that does as it likes.
+
+use std::cell::OnceCell;
+use std::io::ErrorKind;
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use culvert_tunnel::proto::tunnel::{Frame, Open, Opened, frame::Kind};
+use culvert_tunnel::{ALPN_TUNNEL, PROXY_SERVER_NAME};
+use prost::Message;
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use xtask::lab::culvert::PROXY_FOR_AGENTS;
+use xtask::lab::place::Place;
+use xtask::lab::{Lab, inside};
+use xtask::wait;
+
+use super::PATIENCE;
+use super::wire::{self, DATA, END_HEADERS, HEADERS, PREFACE, RST_STREAM, SETTINGS, Wire, frame, grpc, headers};
+use crate::pki::{Authority, Use};
+use crate::world::{self, World};
+
+/// Where the agent finds it.
+const ADDRESS: &str = "203.0.113.1:7500";
+/// A write that takes longer than this stands still: the agent reads no more.
+const STUCK: Duration = Duration::from_secs(3);
+
+/// The listener of the hostile proxy.
+pub(super) struct HostileProxy {
+    listener: TcpListener,
+    config: Arc<ServerConfig>,
+}
+
+/// A tunnel of the agent to it.
+pub(super) struct HostileTunnel {
+    pub(super) wire: Wire,
+    next: u32,
+}
+
+/// Runs a test with edge-1's agent on both proxies, with one tunnel to each.
+pub(super) fn with_hostile_proxy(test: impl FnOnce(&mut World<'_>, &HostileProxy) -> Result<()>) {
+    let hostile = OnceCell::new();
+    let options = |lab: &Lab| {
+        let authority = Authority::at(lab.site(Place::Cloud).file("operator")).make()?;
+        hostile.set(HostileProxy::listen(lab, &authority)?).ok().context("it listens already")?;
+        let mut options = world::proxy_options(authority.proxy_flags());
+        options.agent = ["--tunnels", "1", "--proxy", PROXY_FOR_AGENTS, "--proxy", ADDRESS].map(str::to_owned).to_vec();
+        Ok(options)
+    };
+    world::prepared(&[Place::Edge1], options, |world| test(world, hostile.get().context("it does not listen")?));
+}
+
+impl HostileProxy {
+    fn listen(lab: &Lab, authority: &Authority) -> Result<Self> {
+        let listener = inside::run(lab.site(Place::Cloud).netns(), || Ok(TcpListener::bind(ADDRESS)?))?;
+        listener.set_nonblocking(true)?;
+        let issued = authority.issue(PROXY_SERVER_NAME, Use::Server)?;
+        let mut config = ServerConfig::builder_with_provider(wire::provider())
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(wire::certificates(&issued.certificate)?, wire::key(&issued.key)?)?;
+        config.alpn_protocols = vec![ALPN_TUNNEL.to_vec()];
+        Ok(Self { listener, config: Arc::new(config) })
+    }
+
+    /// The agent's next tunnel, used as a proxy would so far.
+    pub(super) fn tunnel(&self) -> Result<HostileTunnel> {
+        self.tunnel_with(&[])
+    }
+
+    /// The same, with settings of its own.
+    pub(super) fn tunnel_with(&self, settings: &[u8]) -> Result<HostileTunnel> {
+        let mut wire = self.connection()?;
+        wire.send(&[PREFACE, &frame(SETTINGS, 0, 0, settings)].concat())?;
+        Ok(HostileTunnel { wire, next: 1 })
+    }
+
+    /// The agent's next connection, on which nothing has been said. Those that it gave up meanwhile are passed over.
+    pub(super) fn connection(&self) -> Result<Wire> {
+        wait::until("the agent dials the hostile proxy", PATIENCE, || {
+            let (socket, _) = self.listener.accept()?;
+            self.handshake(socket)
+        })
+    }
+
+    fn handshake(&self, socket: TcpStream) -> Result<Wire> {
+        socket.set_nonblocking(false)?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_write_timeout(Some(STUCK))?;
+        let mut tls = StreamOwned::new(ServerConnection::new(self.config.clone())?, socket);
+        while tls.conn.is_handshaking() {
+            tls.conn.complete_io(&mut tls.sock)?;
+        }
+        // One that was given up has its end behind its handshake.
+        tls.sock.set_nonblocking(true)?;
+        let said = tls.sock.peek(&mut [0; 1]);
+        tls.sock.set_nonblocking(false)?;
+        ensure!(matches!(&said, Err(error) if error.kind() == ErrorKind::WouldBlock), "the agent has left: {said:?}");
+        Ok(Wire::new(tls))
+    }
+}
+
+impl HostileTunnel {
+    /// Sends the headers of a call of `Open`, and says its stream.
+    pub(super) fn begin(&mut self) -> Result<u32> {
+        let stream = self.next;
+        self.next += 2;
+        self.wire.send(&frame(HEADERS, END_HEADERS, stream, &request_headers()))?;
+        Ok(stream)
+    }
+
+    /// Calls `Open`, and says its stream.
+    pub(super) fn open(&mut self, open: &Open) -> Result<u32> {
+        let stream = self.begin()?;
+        let first = grpc(&Frame { kind: Some(Kind::Open(open.clone())) });
+        self.wire.send(&frame(DATA, 0, stream, &first))?;
+        Ok(stream)
+    }
+
+    /// The agent's answer on that stream; none if the stream was reset.
+    pub(super) fn dialled(&mut self, stream: u32) -> Result<Option<Opened>> {
+        loop {
+            let received = self.wire.next().context("wait for the agent's answer")?;
+            if received.stream != stream {
+                continue;
+            }
+            match received.kind {
+                RST_STREAM => return Ok(None),
+                DATA => {
+                    let message = received.payload.get(5..).context("no message")?;
+                    let Some(Kind::Opened(opened)) = Frame::decode(message)?.kind else { continue };
+                    return Ok(Some(opened));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The headers of a call of `Open`.
+pub(super) fn request_headers() -> Vec<u8> {
+    headers(&[
+        (":method", "POST"),
+        (":scheme", "https"),
+        (":authority", "agent"),
+        (":path", "/culvert.tunnel.v1.Agent/Open"),
+        ("content-type", "application/grpc"),
+        ("te", "trailers"),
+    ])
+}

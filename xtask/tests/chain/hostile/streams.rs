@@ -1,0 +1,153 @@
+//! Streams that hold all that they can: windows as large as there are, ends that read nothing, more streams than there may be.
+
+use std::io::{ErrorKind, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use culvert_tunnel::DEFAULT_MAX_STREAMS;
+use culvert_tunnel::proto::tunnel::{DescribeResponse, DialCode, Open};
+use xtask::lab::culvert::Options;
+use xtask::lab::place::Place;
+
+use super::agent::{HostileAgent, PLACE, opened, response};
+use super::proxy::{self, HostileTunnel};
+use super::wire::{DATA, RST_STREAM, WINDOW_DEFAULT, WINDOW_MAX, WINDOW_UPDATE, frame, initial_window};
+use super::{Before, Bystanders, PATIENCE};
+use crate::connect;
+use crate::world::{self, ECHO, SMALL_SOURCE};
+
+const UPLOADS: usize = 16;
+const DOWNLOADS: usize = 64;
+/// What may wait in a stream whose other end takes nothing, with all that it costs.
+const MEMORY_PER_STREAM: u64 = 1 << 20;
+/// An upload that moves nothing for this long has come to its end.
+const STILL: Duration = Duration::from_millis(300);
+/// An agent's patience with a call that says nothing.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+
+#[test]
+fn an_agent_that_claims_every_window_and_reads_nothing_holds_a_little_for_each_stream() {
+    world::with(&[Place::Edge1], Options::default(), |world| {
+        let mut bystanders = Bystanders::of(world, "edge-1")?;
+        HostileAgent::join(world)?;
+        let before = Before::of("the proxy", &world.culvert.proxy)?;
+        let settings = initial_window(WINDOW_MAX);
+        let mut agent = HostileAgent::described(world, &settings, &DescribeResponse::default())?;
+        let wide = (WINDOW_MAX - WINDOW_DEFAULT).to_be_bytes();
+        agent.wire.send(&frame(WINDOW_UPDATE, 0, 0, &wide))?;
+        let mut uploads = Vec::new();
+        for _ in 0..UPLOADS {
+            let client = connect::open(world, &format!("{}:{ECHO}", PLACE.name()))?;
+            let stream = agent.call()?;
+            agent.wire.send(&[response(stream), frame(DATA, 0, stream, &opened(DialCode::Ok.into(), ""))].concat())?;
+            uploads.push(client);
+        }
+        let taken = bystanders.during(world, "edge-1", || uploads.iter_mut().map(pour).sum::<Result<u64>>())??;
+        let limit = UPLOADS as u64 * MEMORY_PER_STREAM;
+        before.check_memory(&mut world.culvert.proxy, limit, "every window claimed")?;
+        // Beside what the proxy holds, sockets do: the clients' and the tunnel's.
+        ensure!(taken <= 2 * limit, "{taken} bytes were taken from the clients");
+        drop((agent, uploads));
+        bystanders.check(world, "edge-1")?;
+        before.wait_restored(&world.culvert.proxy)
+    });
+}
+
+/// Writes until nobody takes any more; says how much was taken.
+fn pour(client: &mut UnixStream) -> Result<u64> {
+    client.set_write_timeout(Some(STILL))?;
+    let (piece, mut taken) = (vec![7; 64 << 10], 0);
+    loop {
+        match client.write(&piece) {
+            Ok(count) => taken += count as u64,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(taken),
+            Err(error) => return Err(error).context("an upload broke"),
+        }
+        ensure!(taken < 64 << 20, "the upload goes on and on");
+    }
+}
+
+#[test]
+fn a_proxy_that_claims_every_window_and_reads_nothing_makes_the_agent_hold_a_little_for_each_stream() {
+    proxy::with_hostile_proxy(|world, hostile| {
+        let mut bystanders = Bystanders::of(world, "edge-1")?;
+        let before = Before::of("the agent", world.culvert.agent(0))?;
+        let mut tunnel = hostile.tunnel_with(&initial_window(WINDOW_MAX))?;
+        let wide = (WINDOW_MAX - WINDOW_DEFAULT).to_be_bytes();
+        tunnel.wire.send(&frame(WINDOW_UPDATE, 0, 0, &wide))?;
+        for _ in 0..DOWNLOADS {
+            tunnel.open(&Open { port: SMALL_SOURCE.into(), ..Open::default() })?;
+        }
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_secs(5) {
+            bystanders.check(world, "edge-1")?;
+        }
+        let limit = DOWNLOADS as u64 * MEMORY_PER_STREAM;
+        before.check_memory(world.culvert.agent(0), limit, "every window claimed")?;
+        drop(tunnel);
+        let _tunnel = hostile.tunnel()?;
+        before.wait_restored(world.culvert.agent(0))
+    });
+}
+
+#[test]
+fn a_proxy_gets_no_more_streams_of_an_agent_than_there_may_be() {
+    proxy::with_hostile_proxy(|world, hostile| {
+        let mut bystanders = Bystanders::of(world, "edge-1")?;
+        let before = Before::of("the agent", world.culvert.agent(0))?;
+        let mut tunnel = hostile.tunnel()?;
+        let most = DEFAULT_MAX_STREAMS;
+        let mut refused = 0;
+        for number in 0..most + 100 {
+            let stream = tunnel.open(&Open { port: ECHO.into(), ..Open::default() })?;
+            match tunnel.dialled(stream)? {
+                Some(answer) if answer.code() == DialCode::Ok => ensure!(number < most, "{number} streams are open"),
+                Some(answer) if answer.code() == DialCode::TooManyStreams => refused += 1,
+                // Beyond what HTTP/2 was told of.
+                None => refused += 1,
+                Some(answer) => bail!("stream {number}: {answer:?}"),
+            }
+        }
+        ensure!(refused == 100, "{refused} streams were refused");
+        let held = world.culvert.agent(0).held()?.files - before.held.files;
+        ensure!(held <= most as usize + 10, "the agent holds {held} more files");
+        bystanders.check(world, "edge-1")?;
+        drop(tunnel);
+        let _tunnel = hostile.tunnel()?;
+        before.wait_restored(world.culvert.agent(0))
+    });
+}
+
+#[test]
+fn calls_that_a_proxy_begins_and_never_makes_are_given_up() {
+    proxy::with_hostile_proxy(|world, hostile| {
+        let mut bystanders = Bystanders::of(world, "edge-1")?;
+        let mut tunnel = hostile.tunnel()?;
+        let started = Instant::now();
+        let begun: Vec<u32> = (0..100).map(|number| begin(&mut tunnel, number)).collect::<Result<_>>()?;
+        let mut reset = Vec::new();
+        while reset.len() < begun.len() {
+            let received = tunnel.wire.next()?;
+            if received.kind == RST_STREAM {
+                reset.push(received.stream);
+            }
+        }
+        reset.sort_unstable();
+        ensure!(reset == begun, "{reset:?}, begun {begun:?}");
+        ensure!(started.elapsed() < OPEN_TIMEOUT + PATIENCE / 3, "only after {:?}", started.elapsed());
+        let stream = tunnel.open(&Open { port: ECHO.into(), ..Open::default() })?;
+        let answer = tunnel.dialled(stream)?.context("no answer")?;
+        ensure!(answer.code() == DialCode::Ok, "the next call: {answer:?}");
+        bystanders.check(world, "edge-1")
+    });
+}
+
+/// Every other one says how long its first message will be, and nothing more.
+fn begin(tunnel: &mut HostileTunnel, number: u32) -> Result<u32> {
+    let stream = tunnel.begin()?;
+    if number % 2 == 1 {
+        tunnel.wire.send(&frame(DATA, 0, stream, &[0, 0, 0, 1, 0, 0x0a]))?;
+    }
+    Ok(stream)
+}
