@@ -61,7 +61,7 @@ const RIGHTS: [Right; 12] = [
     right(In::Own, "", "configmaps", "", &["create"]),
     right(In::Own, "", "secrets", "", &["create"]),
     right(In::Own, "events.k8s.io", "events", "", &["create", "patch"]),
-    right(In::Namespace("default"), "events.k8s.io", "events", "", &["create", "patch"]),
+    right(In::Namespace("kube-system"), "events.k8s.io", "events", "", &["create", "patch"]),
     right(In::Namespace("kube-system"), "", "configmaps", "yurt-tunnel-server-cfg", &["list", "watch"]),
 ];
 
@@ -166,12 +166,12 @@ mod tests {
     #[test]
     fn a_right_reads_as_in_a_role() {
         let attributes = ResourceAttributes {
-            namespace: Some("default".into()),
+            namespace: Some("kube-system".into()),
             group: Some("events.k8s.io".into()),
             resource: Some("events".into()),
             verb: Some("patch".into()),
             ..ResourceAttributes::default()
         };
-        assert_eq!(in_words(&attributes), "patch events.events.k8s.io in default");
+        assert_eq!(in_words(&attributes), "patch events.events.k8s.io in kube-system");
     }
 }

@@ -51,10 +51,10 @@ fn rights(server: &ApiServer) -> Result<()> {
     let (verdict, found) = checked(&proxy, &kubeconfig, "clock")?;
     ensure!(verdict == "ok" && found.contains("API server's clock"), "{found}");
 
-    workspace::output(server.kubectl().args(["delete", "role", "-n", "default", "culvert-proxy"]))?;
+    workspace::output(server.kubectl().args(["delete", "role", "-n", "kube-system", "culvert-proxy-events"]))?;
     wait::until("the lost rights are named", DEADLINE, || {
         let (verdict, found) = checked(&proxy, &kubeconfig, "rbac")?;
-        let lacking = "not allowed: create events.events.k8s.io in default; patch events.events.k8s.io in default\"";
+        let lacking = "not allowed: create events.events.k8s.io in kube-system; patch events.events.k8s.io in kube-system\"";
         ensure!(
             verdict == "failure" && found.contains(lacking) && found.contains("kubectl apply -k deploy/"),
             "{found}"

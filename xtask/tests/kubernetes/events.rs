@@ -8,7 +8,7 @@ use xtask::{wait, workspace};
 use crate::ports::proxy::{DEADLINE, Proxy, get, node, server};
 
 fn of(server: &ApiServer, reason: &str, node: &str) -> Result<Vec<Value>> {
-    let events = get(server, &["events.v1.events.k8s.io", "-n", "default"])?;
+    let events = get(server, &["events.v1.events.k8s.io", "-n", "kube-system"])?;
     let all = events["items"].as_array().context("no list")?;
     let ours = |event: &&Value| event["reason"] == reason && event["regarding"]["name"] == node;
     Ok(all.iter().filter(ours).cloned().collect())
@@ -46,7 +46,7 @@ fn events(server: &ApiServer) -> Result<()> {
     wait::until("both proxies have told both nodes", DEADLINE, || {
         let log = std::fs::read_to_string(server.audit_log())?;
         let overtaken =
-            log.lines().filter(|line| line.contains("/events?") || line.contains("/namespaces/default/events"));
+            log.lines().filter(|line| line.contains("/events?") || line.contains("/namespaces/kube-system/events"));
         let overtaken = overtaken.filter(|line| line.contains(r#""code":409"#)).count();
         ensure!(overtaken == 4, "{overtaken} of 4 found made what they would have told");
         Ok(())

@@ -10,8 +10,8 @@ use sha2::{Digest, Sha256};
 use super::super::configmap::ConfigMapName;
 
 const REPORTER: &str = "culvert-proxy";
-/// Where Events of what has no namespace, as Nodes, are kept.
-const NODES_NAMESPACE: &str = "default";
+/// Where Events of what has no namespace, as Nodes, are kept: `default` is refused by API servers before 1.21.
+const NODES_NAMESPACE: &str = "kube-system";
 /// What the API server takes.
 const MAX_NOTE_BYTES: usize = 1024;
 const MAX_NAME_BYTES: usize = 253;
