@@ -11,13 +11,13 @@ use tokio::sync::{Notify, watch};
 
 use crate::certificates::{Certificates, ClusterSource};
 use crate::connect::connect;
-use crate::{enroll, enrolment};
 use crate::identity::{Identity, Validity};
 use crate::metrics::Metrics;
 use crate::outbound::Outbound;
 use crate::proxy_address::ProxyAddress;
 use crate::state::StateDir;
 use crate::tls;
+use crate::{enroll, enrolment};
 
 /// How often files and clock are looked at. A sleep until the renewal would miss a suspended machine and a changed clock.
 const LOOK_EVERY: Duration = Duration::from_secs(5);

@@ -90,7 +90,8 @@ mod tests {
     #[test]
     fn a_token_tells_its_pod_and_perhaps_its_node() {
         let jwt = |claims: &str| format!("e30.{}.c2ln\n", URL_SAFE_NO_PAD.encode(claims));
-        let old = read(&jwt(r#"{"kubernetes.io":{"namespace":"culvert-system","pod":{"name":"a","uid":"1"}}}"#)).unwrap();
+        let old =
+            read(&jwt(r#"{"kubernetes.io":{"namespace":"culvert-system","pod":{"name":"a","uid":"1"}}}"#)).unwrap();
         assert_eq!((old.pod.as_str(), old.node), ("1", None));
         let new = r#"{"kubernetes.io":{"pod":{"name":"a","uid":"1"},"node":{"name":"edge-1","uid":"2"}}}"#;
         assert_eq!(read(&jwt(new)).unwrap().node.as_deref(), Some("edge-1"));

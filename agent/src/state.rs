@@ -100,8 +100,7 @@ impl StateDir {
         proxies: &[ProxyAddress],
         pod: &str,
     ) -> Result<(), StateError> {
-        let joined =
-            Joined { server_name: text.server_name.clone(), proxies: proxies.to_vec(), pod: pod.to_owned() };
+        let joined = Joined { server_name: text.server_name.clone(), proxies: proxies.to_vec(), pod: pod.to_owned() };
         self.store(text, &joined)
     }
 

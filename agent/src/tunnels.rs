@@ -152,12 +152,8 @@ impl Place {
 
     fn set(&self, now: Now, change: impl FnOnce(&mut Entry)) {
         let mut entries = self.tunnels.lock();
-        let fresh = || Entry {
-            generation: self.generation,
-            now: Now::Connecting,
-            since: Instant::now(),
-            last_error: None,
-        };
+        let fresh =
+            || Entry { generation: self.generation, now: Now::Connecting, since: Instant::now(), last_error: None };
         let entry = entries.entry(self.name.clone()).or_insert_with(fresh);
         match entry.generation.cmp(&self.generation) {
             std::cmp::Ordering::Less => *entry = fresh(),

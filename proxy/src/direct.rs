@@ -65,7 +65,8 @@ impl Direct {
     /// Where to dial for a destination that leads to no edge node because of `error`.
     pub(crate) fn target(&self, destination: &Destination, error: &ResolveError) -> Option<DirectTarget> {
         match error {
-            ResolveError::UnknownAddress { .. } | ResolveError::UnknownName { .. } | ResolveError::Protected { .. } => {}
+            ResolveError::UnknownAddress { .. } | ResolveError::UnknownName { .. } | ResolveError::Protected { .. } => {
+            }
             // Of two edge nodes, or of one that was removed just now.
             ResolveError::Shared { .. } | ResolveError::UnassignedVip { .. } | ResolveError::BadInput { .. } => {
                 return None;

@@ -46,7 +46,8 @@ impl Site {
     }
 
     async fn join(&self, token: &str, csr: Vec<u8>) -> Result<Certificate, Status> {
-        let mut request = Request::new(JoinRequest { token: token.to_owned(), csr, service_account_token: String::new() });
+        let mut request =
+            Request::new(JoinRequest { token: token.to_owned(), csr, service_account_token: String::new() });
         request.extensions_mut().insert(ClientAddr("10.0.3.7:40000".parse().unwrap()));
         self.enroll.join(request).await.map(Response::into_inner)
     }

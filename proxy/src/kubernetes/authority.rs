@@ -33,7 +33,9 @@ const RETRY: Duration = Duration::from_secs(1);
 pub(crate) enum SharedAuthorityError {
     #[error("Secret {namespace}/{SECRET}")]
     Request { namespace: String, source: RequestError },
-    #[error("Secret {namespace}/{SECRET} has no {key}: it must be of type kubernetes.io/tls; delete it to have one made")]
+    #[error(
+        "Secret {namespace}/{SECRET} has no {key}: it must be of type kubernetes.io/tls; delete it to have one made"
+    )]
     Missing { namespace: String, key: &'static str },
     #[error("Secret {namespace}/{SECRET}, {key} is not text")]
     NoText { namespace: String, key: &'static str },

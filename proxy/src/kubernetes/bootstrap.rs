@@ -90,7 +90,8 @@ impl Cluster {
             let present = ask(maps.get_opt(CONFIG_MAP)).await.map_err(failed)?;
             let exists = present.is_some();
             let Some(next) = merge(present, told, UnixTime::now()) else { return Ok(()) };
-            let proxies = next.data.as_ref().and_then(|data| data.get(PROXIES)).map(|text| text.trim().replace('\n', ", "));
+            let proxies =
+                next.data.as_ref().and_then(|data| data.get(PROXIES)).map(|text| text.trim().replace('\n', ", "));
             let written = match exists {
                 true => ask(maps.replace(CONFIG_MAP, &PostParams::default(), &next)).await,
                 false => ask(maps.create(&PostParams::default(), &next)).await,
@@ -127,16 +128,14 @@ fn merge(present: Option<ConfigMap>, told: &Told, now: UnixTime) -> Option<Confi
 }
 
 /// Addresses of proxies and when they were last said.
-fn seen_now(
-    mut seen: BTreeMap<String, UnixTime>,
-    proxies: &Proxies,
-    now: UnixTime,
-) -> BTreeMap<String, UnixTime> {
+fn seen_now(mut seen: BTreeMap<String, UnixTime>, proxies: &Proxies, now: UnixTime) -> BTreeMap<String, UnixTime> {
     match proxies {
         Proxies::All(all) => seen.retain(|address, _| all.contains(address)),
         Proxies::Own(own) => {
             // A date in the future is of a clock that was wrong.
-            seen.retain(|address, last| own.contains(address) || (now.since(*last) < FORGET && last.since(now) < FORGET));
+            seen.retain(|address, last| {
+                own.contains(address) || (now.since(*last) < FORGET && last.since(now) < FORGET)
+            });
         }
     }
     for address in proxies.addresses() {
@@ -169,7 +168,10 @@ mod tests {
     #[test]
     fn proxies_add_theirs_and_leave_the_others_and_foreign_keys() {
         let first = merge(None, &own(&["a:1"]), NOW).unwrap();
-        assert_eq!((data(&first, CA), data(&first, SERVER_NAME), data(&first, PROXIES)), ("CA", "culvert-proxy", "a:1\n"));
+        assert_eq!(
+            (data(&first, CA), data(&first, SERVER_NAME), data(&first, PROXIES)),
+            ("CA", "culvert-proxy", "a:1\n")
+        );
         let mut foreign = first.clone();
         foreign.data.as_mut().unwrap().insert("note".to_owned(), "mine".to_owned());
         let both = merge(Some(foreign), &own(&["b:1"]), NOW).unwrap();

@@ -21,9 +21,6 @@ pub const ASSETS: &str = "KUBEBUILDER_ASSETS";
 
 /// Half a minute on two busy cores is usual.
 const READY: Duration = Duration::from_secs(120);
-/// How long it may take to end.
-const END: Duration = Duration::from_secs(30);
-
 /// Every request with its user, verb, resource and answer, without bodies.
 const AUDIT_POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": [{"level": "Metadata"}]}"#;
 
@@ -112,10 +109,11 @@ impl ApiServer {
     /// Ends kube-apiserver, and not what it knows: who watches it loses it.
     ///
     /// # Errors
-    /// If it is not gone in time.
+    /// If the kernel refuses.
     pub fn stop(&mut self) -> Result<()> {
         match self.server.take() {
-            Some(mut server) => server.terminate(END),
+            // Asked to end, it would give those who watch it up to a minute.
+            Some(mut server) => server.kill(),
             None => Ok(()),
         }
     }

@@ -69,8 +69,7 @@ fn enrolment(server: &mut ApiServer) -> Result<()> {
         Ok(())
     })?;
     ensure!(agent.process.log().contains("was edge-1 and is edge-2 now"), "{}", agent.process.log());
-    agent.process.terminate(DEADLINE)?;
-    agent.restart()?;
+    agent.start_again()?;
     proxies[0].wait_for_stream(&target.replace("edge-1", "edge-2"))?;
     Ok(())
 }
@@ -154,18 +153,54 @@ fn refusals(server: &ApiServer) -> Result<()> {
         token(server, namespace, account, audience, Some((name, &uid)))
     };
     let deleted = agent_token(server, "deleted", "edge-1")?;
-    workspace::output(server.kubectl().args(["delete", "pod", "-n", "culvert-system", "deleted", "--force", "--grace-period=0"]))?;
+    workspace::output(server.kubectl().args([
+        "delete",
+        "pod",
+        "-n",
+        "culvert-system",
+        "deleted",
+        "--force",
+        "--grace-period=0",
+    ]))?;
     let replaced = agent_token(server, "replaced", "edge-1")?;
-    workspace::output(server.kubectl().args(["delete", "pod", "-n", "culvert-system", "replaced", "--force", "--grace-period=0"]))?;
+    workspace::output(server.kubectl().args([
+        "delete",
+        "pod",
+        "-n",
+        "culvert-system",
+        "replaced",
+        "--force",
+        "--grace-period=0",
+    ]))?;
     pod(server, "culvert-system", "replaced", "culvert-agent", "edge-2")?;
     let ours = |audience: &str| bound("culvert-system", "culvert-agent", audience, "edge-1", "agent-for-others");
     let cases = [
         ("no-token", "hello".to_owned(), "malformed_token", "this is no service-account token"),
         ("other-audience", ours("https://kubernetes.default.svc")?, "wrong_audience", "set `audience: culvert`"),
-        ("other-account", bound("culvert-system", "default", "culvert", "edge-1", "other")?, "wrong_account", "system:serviceaccount:culvert-system:default"),
-        ("other-namespace", bound("default", "culvert-agent", "culvert", "edge-1", "agent")?, "wrong_account", "system:serviceaccount:default:culvert-agent"),
-        ("unbound", token(server, "culvert-system", "culvert-agent", "culvert", None)?, "not_bound", "not bound to a pod"),
-        ("cloud-node", bound("culvert-system", "culvert-agent", "culvert", "master", "on-master")?, "not_an_edge", "master is no edge node"),
+        (
+            "other-account",
+            bound("culvert-system", "default", "culvert", "edge-1", "other")?,
+            "wrong_account",
+            "system:serviceaccount:culvert-system:default",
+        ),
+        (
+            "other-namespace",
+            bound("default", "culvert-agent", "culvert", "edge-1", "agent")?,
+            "wrong_account",
+            "system:serviceaccount:default:culvert-agent",
+        ),
+        (
+            "unbound",
+            token(server, "culvert-system", "culvert-agent", "culvert", None)?,
+            "not_bound",
+            "not bound to a pod",
+        ),
+        (
+            "cloud-node",
+            bound("culvert-system", "culvert-agent", "culvert", "master", "on-master")?,
+            "not_an_edge",
+            "master is no edge node",
+        ),
         ("deleted", deleted, "not_authenticated", "its pod is gone"),
         ("replaced", replaced, "not_authenticated", "its pod is gone"),
         ("forged", forged(&good)?, "not_authenticated", "the API server does not accept the token"),
@@ -191,6 +226,41 @@ fn refusals(server: &ApiServer) -> Result<()> {
     agent.process.check()
 }
 
+#[test]
+fn connect_reaches_direct_ranges_from_the_proxy_itself_and_nothing_else() {
+    let Some(server) = server() else { return };
+    if let Err(error) = direct(&server) {
+        panic!("{error:#}");
+    }
+}
+
+fn direct(server: &ApiServer) -> Result<()> {
+    furnish(server)?;
+    let mut proxy = Proxy::start(server, "proxy", &["--direct", "127.0.0.0/8"])?;
+    let target = format!("127.0.0.1:{}", echo_backend()?);
+    drop(proxy.wait_for_stream(&target)?);
+    wait::until("its line in the log", DEADLINE, || {
+        let log = proxy.process.log();
+        let line = log.lines().find(|line| line.contains("stream ended") && line.contains(&target));
+        let line = line.with_context(|| log.clone())?;
+        ensure!(line.contains("mechanism=\"direct\"") && line.contains("bytes_to_backend=12"), "{line}");
+        Ok(())
+    })?;
+    let explained = proxy.explain(&[&target, "--dial"])?;
+    ensure!(explained.contains("direct: dialled from the proxy itself") && explained.contains("ok:"), "{explained}");
+    // The cloud node, known from the cluster, is dialled too: nothing answers at its documentation address here.
+    wait::until("the cloud node", DEADLINE, || {
+        let cloud = proxy.explain(&["master:10250"])?;
+        ensure!(cloud.contains("cloud node master") && cloud.contains("192.0.2.10:10250"), "{cloud}");
+        Ok(())
+    })?;
+    for refused in ["192.0.2.1:443", "nowhere.example:443"] {
+        let answer = proxy.stream(refused).err().map(|error| error.to_string()).unwrap_or_default();
+        ensure!(answer.starts_with("HTTP/1.1 403"), "{refused}: {answer}");
+    }
+    Ok(())
+}
+
 /// The port of an echo, and how clients name it on a node.
 fn backend(node: &str) -> Result<(u16, String)> {
     let port = echo_backend()?;
@@ -200,8 +270,8 @@ fn backend(node: &str) -> Result<(u16, String)> {
 /// The same token with another signature.
 fn forged(token: &str) -> Result<String> {
     let (signed, signature) = token.rsplit_once('.').context("a JWT")?;
-    let reversed: String = signature.chars().rev().collect();
-    Ok(format!("{signed}.{reversed}"))
+    let first = if signature.starts_with('A') { 'B' } else { 'A' };
+    Ok(format!("{signed}.{first}{}", &signature[1..]))
 }
 
 /// How many tokens the API server was asked about.

@@ -104,7 +104,8 @@ fn agents_port(service: &Service, agent_port: u16) -> Option<&ServicePort> {
 fn load_balancer(service: &Service, port: &ServicePort) -> BTreeSet<String> {
     let ingress = service.status.as_ref().and_then(|status| status.load_balancer.as_ref()?.ingress.as_deref());
     let Ok(port) = u16::try_from(port.port) else { return BTreeSet::new() };
-    let hosts = ingress.unwrap_or_default().iter().filter_map(|ingress| ingress.ip.clone().or(ingress.hostname.clone()));
+    let hosts =
+        ingress.unwrap_or_default().iter().filter_map(|ingress| ingress.ip.clone().or(ingress.hostname.clone()));
     hosts.map(|host| host_port(&host, port)).collect()
 }
 

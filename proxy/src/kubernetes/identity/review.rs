@@ -153,7 +153,10 @@ mod tests {
             assert!(error.reason() == "wrong_pod" && error.to_string().contains(expected), "{error}");
         };
         refused(|pod| pod.metadata.uid = Some("2".to_owned()), "replaced");
-        refused(|pod| pod.metadata.deletion_timestamp = Some(Time::from(k8s_openapi::jiff::Timestamp::UNIX_EPOCH)), "being deleted");
+        refused(
+            |pod| pod.metadata.deletion_timestamp = Some(Time::from(k8s_openapi::jiff::Timestamp::UNIX_EPOCH)),
+            "being deleted",
+        );
         refused(|pod| pod.spec.as_mut().unwrap().service_account_name = Some("default".to_owned()), "service account");
         refused(|pod| pod.spec.as_mut().unwrap().node_name = None, "on no node");
         assert!(node_of_pod(&bound(), None).unwrap_err().to_string().contains("is gone"));

@@ -26,7 +26,9 @@ pub(crate) fn furnish(server: &ApiServer) -> Result<()> {
         node(server, name, address, &json!({"culvert.dev/edge": ""}))?;
     }
     node(server, "master", "192.0.2.10", &json!({}))?;
-    for (namespace, name) in [("culvert-system", "culvert-agent"), ("culvert-system", "default"), ("default", "culvert-agent")] {
+    for (namespace, name) in
+        [("culvert-system", "culvert-agent"), ("culvert-system", "default"), ("default", "culvert-agent")]
+    {
         apply(
             server,
             &json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"namespace": namespace, "name": name}}),
@@ -116,10 +118,19 @@ impl Proxy {
     pub(crate) fn enrolments(&self, outcome: &str) -> Result<u64> {
         let metrics = http_get(self.admin, "/metrics")?;
         let line = metrics.lines().find(|line| {
-            line.starts_with("culvert_proxy_enrolments_total{") && line.contains("request=\"join_account\"") && line.contains(&format!("outcome=\"{outcome}\""))
+            line.starts_with("culvert_proxy_enrolments_total{")
+                && line.contains("request=\"join_account\"")
+                && line.contains(&format!("outcome=\"{outcome}\""))
         });
         let count = line.and_then(|line| line.rsplit(' ').next()).unwrap_or("0");
         count.parse().with_context(|| metrics.clone())
+    }
+
+    /// What `culvert-proxy explain` says, whether a connection comes through or not.
+    pub(crate) fn explain(&self, args: &[&str]) -> Result<String> {
+        let mut command = program("culvert-proxy");
+        command.arg("explain").args(args).arg("--control-socket").arg(self.folder.join("control.sock"));
+        Ok(String::from_utf8_lossy(&command.output()?.stdout).into_owned())
     }
 
     /// A stream through HTTP CONNECT.
@@ -224,8 +235,14 @@ impl Agent {
         Ok(())
     }
 
+    /// Ends it well and starts it again.
     pub(crate) fn restart(&mut self) -> Result<()> {
         self.process.terminate(DEADLINE)?;
+        self.start_again()
+    }
+
+    /// Starts it again once it has ended.
+    pub(crate) fn start_again(&mut self) -> Result<()> {
         self.process = Process::start(&self.name, &self.server, &mut self.command)?;
         Ok(())
     }
