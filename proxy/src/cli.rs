@@ -95,7 +95,13 @@ impl NodeCommand {
     pub(crate) async fn run(&self, control_socket: &Path) -> Result<()> {
         let mut client = Client::connect(control_socket).await?;
         match self {
-            Self::List => print!("{}", node_table(&client.list_nodes().await?)),
+            Self::List => {
+                let listed = client.list_nodes_with_note().await?;
+                if !listed.note.is_empty() {
+                    eprintln!("# note: {}", listed.note);
+                }
+                print!("{}", node_table(&listed.nodes));
+            }
             Self::Remove { node } => {
                 client.remove_node(node).await?;
                 println!("{node} is removed: its certificates and tokens are revoked and its tunnels closed");

@@ -56,7 +56,8 @@ impl Service for Control {
         _: Request<proto::ListNodesRequest>,
     ) -> Result<Response<proto::ListNodesResponse>, Status> {
         let nodes = self.directory.nodes().into_iter().map(|node| self.status(node)).collect();
-        Ok(Response::new(proto::ListNodesResponse { nodes }))
+        let note = self.directory.freshness().and_then(|freshness| freshness.note()).unwrap_or_default();
+        Ok(Response::new(proto::ListNodesResponse { nodes, note }))
     }
 
     async fn remove_node(

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::{build_ebpf, progress, setup, workspace};
 
 /// Suites that load kernel programs and make namespaces: folder of the package, and the test.
-const PRIVILEGED: [(&str, &str); 2] = [("redirector", "kernel"), ("xtask", "chain")];
+const PRIVILEGED: [(&str, &str); 3] = [("redirector", "kernel"), ("xtask", "chain"), ("xtask", "kubernetes")];
 
 /// Environment variable that tells tests to take their long forms.
 pub const LONG: &str = "CULVERT_TEST_LONG";

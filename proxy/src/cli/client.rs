@@ -38,8 +38,12 @@ impl Client {
     }
 
     pub(crate) async fn list_nodes(&mut self) -> Result<Vec<proto::NodeStatus>> {
+        Ok(self.list_nodes_with_note().await?.nodes)
+    }
+
+    pub(crate) async fn list_nodes_with_note(&mut self) -> Result<proto::ListNodesResponse> {
         let answer = self.0.list_nodes(proto::ListNodesRequest {}).await;
-        Ok(answer.map_err(|status| refusal(&status))?.into_inner().nodes)
+        Ok(answer.map_err(|status| refusal(&status))?.into_inner())
     }
 
     pub(crate) async fn list_certificates(&mut self) -> Result<Vec<proto::CertificateStatus>> {

@@ -141,6 +141,18 @@ pub(crate) enum Freshness {
 }
 
 impl Freshness {
+    /// What operators should know of it.
+    pub(crate) fn note(&self) -> Option<String> {
+        match self {
+            Self::Live => None,
+            Self::Stale { since: None, cause } => Some(format!("no node of the cluster is known yet: {cause}")),
+            Self::Stale { since: Some(since), cause } => {
+                let age = UnixTime::now().since(*since).as_secs();
+                Some(format!("the API server last confirmed these nodes {age} s ago, at {since}: {cause}"))
+            }
+        }
+    }
+
     /// How long ago the API server confirmed the state; infinite if it never did.
     pub(crate) fn age_seconds(&self) -> f64 {
         match self {

@@ -146,8 +146,8 @@ impl Question<'_> {
         };
         let asked = |kind| self.kind == kind || self.kind == RecordType::ANY;
         let record = |address: IpAddr| match address {
-            IpAddr::V4(v4) => asked(RecordType::A).then(|| RData::A(A(v4))),
-            IpAddr::V6(v6) => asked(RecordType::AAAA).then(|| RData::AAAA(AAAA(v6))),
+            IpAddr::V4(v4) => asked(RecordType::A).then_some(RData::A(A(v4))),
+            IpAddr::V6(v6) => asked(RecordType::AAAA).then_some(RData::AAAA(AAAA(v6))),
         };
         let records: Vec<RData> = addresses.into_iter().filter_map(record).collect();
         if records.is_empty() { self.negative(ResponseCode::NoError, apex) } else { self.positive(records) }

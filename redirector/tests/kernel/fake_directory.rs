@@ -36,6 +36,8 @@ pub(crate) fn node(name: &str, number: u8, addresses: &[&str], online: bool) -> 
         vip6: format!("fd12:3456:789a:bcde::{number}"),
         ports: vec![9100, 10250],
         online,
+        zone: String::new(),
+        zone: String::new(),
     }
 }
 
