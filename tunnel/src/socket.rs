@@ -93,7 +93,8 @@ impl Socket {
     /// # Errors
     /// `WouldBlock` if nothing is there yet; else how the connection failed.
     pub fn try_read(&self, buffer: &mut impl BufMut) -> io::Result<usize> {
-        let room = buffer.remaining_mut();
+        // What one read may fill: a buffer that grows has more room than that.
+        let room = buffer.chunk_mut().len();
         let mut read = None;
         let outcome = self.try_io(Interest::READABLE, || {
             let count = self.try_read_buf(buffer)?;
@@ -208,5 +209,29 @@ async fn hung_up(socket: &UnixStream) -> io::Error {
             }
             Ok(_) => tokio::time::sleep(HANG_UP_INTERVAL).await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::BytesMut;
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_buffer_that_grows_gets_all_that_came_at_once() {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let near = Socket::from(near);
+        far.write_all(&[7; 1000]).await.unwrap();
+        let mut buffer = BytesMut::new();
+        let whole = async {
+            while buffer.len() < 1000 {
+                near.readable().await.unwrap();
+                // It may have been ready for nothing.
+                near.try_read(&mut (&mut buffer).limit(16 << 10)).ok();
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(5), whole).await.expect("nothing is left behind");
     }
 }
