@@ -29,7 +29,8 @@ pub(super) fn build(profile: &str) -> Result<Vec<Program>> {
     for (name, _) in PROGRAMS {
         command.args(["--package", name]);
     }
-    command.env("RUSTFLAGS", flags()?);
+    command.env("RUSTFLAGS", format!("-C target-feature=+crt-static {}", remap("--remap-path-prefix")?));
+    command.env("CFLAGS", remap("-ffile-prefix-map")?);
     command.env("CULVERT_BPF_OBJECT", build_ebpf::object());
     command.env(format!("CARGO_PROFILE_{}_STRIP", profile.to_uppercase().replace('-', "_")), "symbols");
     progress::run(&format!("compile static programs for {target} (minutes, the first time)"), &mut command)?;
@@ -52,15 +53,11 @@ fn target() -> Result<String> {
     Ok(if has_musl { musl } else { format!("{machine}-unknown-linux-gnu") })
 }
 
-/// No path of this machine gets into the programs.
-fn flags() -> Result<String> {
+/// Flags by which no path of this machine gets into the programs.
+fn remap(flag: &str) -> Result<String> {
     let cargo_home = match std::env::var_os("CARGO_HOME") {
         Some(home) => PathBuf::from(home),
         None => PathBuf::from(std::env::var_os("HOME").context("neither CARGO_HOME nor HOME is set")?).join(".cargo"),
     };
-    Ok(format!(
-        "-C target-feature=+crt-static --remap-path-prefix={}=/culvert --remap-path-prefix={}=/cargo",
-        workspace::root().display(),
-        cargo_home.display()
-    ))
+    Ok(format!("{flag}={}=/culvert {flag}={}=/cargo", workspace::root().display(), cargo_home.display()))
 }
