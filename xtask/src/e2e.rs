@@ -43,6 +43,9 @@ pub struct Args {
     /// Profile to compile the images with, as of `cargo xtask image`
     #[arg(long, default_value = "dev")]
     profile: String,
+    /// Take the images that are there, rather than make new ones
+    #[arg(long)]
+    built: bool,
 }
 
 /// A step: its name, and what it does.
@@ -80,7 +83,9 @@ pub fn run(args: &Args) -> Result<()> {
     let steps = chosen(&args.only)?;
     interrupt::install()?;
     setup::ensure()?;
-    image::run(&image::Args { profile: args.profile.clone() })?;
+    if !args.built {
+        image::run(&image::Args { profile: args.profile.clone() })?;
+    }
     let folder = workspace::target_dir().join("e2e");
     if folder.exists() {
         std::fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;

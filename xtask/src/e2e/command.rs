@@ -38,7 +38,7 @@ pub(super) fn finish(command: &mut Command, deadline: Duration) -> Result<Done> 
     std::thread::scope(|scope| {
         let (out, err) = (scope.spawn(|| read(out)), scope.spawn(|| read(err)));
         let status = child.wait(deadline);
-        // Whoever still has the pipes open would keep the readers waiting.
+        // At the deadline: whoever still has the pipes open would keep the readers waiting.
         drop(child);
         let (out, err) = (out.join().unwrap_or_default(), err.join().unwrap_or_default());
         match status? {
@@ -55,7 +55,8 @@ fn read(pipe: Option<impl Read>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// A process group, ended when dropped.
+/// A process group, ended when dropped, unless its first process has ended by itself: then what it left is meant to stay, as
+/// a restarted kube-apiserver.
 struct Group(Child);
 
 impl Group {
@@ -77,7 +78,10 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        if matches!(self.0.try_wait(), Ok(Some(_))) {
+            return;
+        }
+        // It may end by itself just now.
         if let Ok(pid) = i32::try_from(self.0.id()) {
             killpg(Pid::from_raw(pid), Signal::SIGKILL).ok();
         }
