@@ -30,8 +30,9 @@ pub(crate) struct Args {
     )]
     pub(crate) control_socket: PathBuf,
 
-    /// What to log: a level such as `info`, or filters such as `info,culvert_proxy=debug`.
-    #[arg(long, env = "CULVERT_LOG", default_value = "info", global = true)]
+    /// What to log: a level such as `info`, or filters such as `info,culvert_proxy=debug`. By default without what the Kubernetes
+    /// client repeats of errors.
+    #[arg(long, env = "CULVERT_LOG", default_value = "info,kube_client=off", global = true)]
     pub(crate) log: String,
 
     /// How log lines look: `text` or `json`.

@@ -32,10 +32,10 @@ impl Collector for Scraped {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             ConstGauge::new(count).encode(nodes.encode_family(&[("state", state)])?)?;
         }
+        let help = "Seconds since the cluster's API server confirmed the directory; +Inf if it never did";
+        let age = encoder.encode_descriptor("directory_age_seconds", help, None, MetricType::Gauge)?;
         if let Some(freshness) = self.directory.freshness() {
-            let help = "Seconds since the cluster's API server confirmed the directory; +Inf if it never did";
-            let family = encoder.encode_descriptor("directory_age_seconds", help, None, MetricType::Gauge)?;
-            ConstGauge::new(freshness.age_seconds()).encode(family)?;
+            ConstGauge::new(freshness.age_seconds()).encode(age)?;
         }
         let help = "Payload bytes in memory for clients that take nothing at the moment";
         let waiting = encoder.encode_descriptor("waiting_bytes", help, None, MetricType::Gauge)?;

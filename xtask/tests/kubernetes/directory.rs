@@ -1,13 +1,11 @@
 //! Nodes and VIPs of a cluster: what the proxy makes of them, what it does without the API server, and what proxies agree on.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use xtask::kube::apiserver::ApiServer;
 use xtask::lab::place::Place;
-use xtask::lab::process::Process;
 use xtask::lab::{Lab, LabName};
 use xtask::{wait, workspace};
 

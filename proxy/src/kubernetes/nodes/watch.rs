@@ -74,7 +74,7 @@ impl WatchError {
 /// Keeps `seen_tx` equal to the Nodes until it is dropped.
 pub(super) async fn watch(client: Client, edges: NodeSelector, metrics: Metrics, seen_tx: Sender<Seen>) -> Infallible {
     let mut watcher =
-        Watcher { api: Api::all(client), edges, metrics, seen_tx, reduced: HashMap::new(), version: None };
+        Watcher { api: Api::all(client), edges, metrics, seen_tx, problems: HashMap::new(), version: None };
     let mut backoff = Backoff::default();
     loop {
         let Err(error) = watcher.follow(&mut backoff).await;
@@ -92,8 +92,8 @@ struct Watcher {
     edges: NodeSelector,
     metrics: Metrics,
     seen_tx: Sender<Seen>,
-    /// What came of each Node, by the name that the API server has.
-    reduced: HashMap<String, Reduced>,
+    /// What was left out of Nodes, by the names that the API server has.
+    problems: HashMap<String, Vec<String>>,
     /// How far the Nodes were followed.
     version: Option<String>,
 }
@@ -124,28 +124,33 @@ impl Watcher {
 
     /// All Nodes, page by page; the version to watch from.
     async fn list(&mut self) -> Result<String, WatchError> {
-        let mut all = HashMap::new();
+        let (mut nodes, mut problems) = (BTreeMap::new(), HashMap::new());
         let mut params = ListParams::default().limit(PAGE);
         loop {
             let page = tokio::time::timeout(LIST_TIMEOUT, self.api.list(&params)).await;
             let page = page.map_err(|_elapsed| WatchError::ListTimeout)?.map_err(WatchError::List)?;
-            all.extend(page.items.iter().map(|node| (node.name().to_owned(), node.reduced(&self.edges))));
+            for node in &page.items {
+                let reduced = node.reduced(&self.edges);
+                nodes.extend(reduced.node);
+                if !reduced.problems.is_empty() {
+                    problems.insert(node.name().to_owned(), reduced.problems);
+                }
+            }
             params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
             if params.continue_token.is_none() {
-                self.take_all(all);
+                self.take_all(nodes, problems);
                 return Ok(page.metadata.resource_version.unwrap_or_default());
             }
         }
     }
 
-    fn take_all(&mut self, all: HashMap<String, Reduced>) {
-        for (name, reduced) in &all {
-            if self.reduced.get(name) != Some(reduced) {
-                report(name, reduced);
+    fn take_all(&mut self, nodes: BTreeMap<NodeName, Record>, problems: HashMap<String, Vec<String>>) {
+        for (name, now) in &problems {
+            if self.problems.get(name) != Some(now) {
+                report(name, now);
             }
         }
-        self.reduced = all;
-        let nodes = self.reduced.values().filter_map(|reduced| reduced.node.clone()).collect();
+        self.problems = problems;
         self.seen_tx.send_modify(|seen| seen.nodes = Some(Arc::new(nodes)));
     }
 
@@ -159,7 +164,8 @@ impl Watcher {
             WatchEvent::Deleted(node) => {
                 self.version = node.meta().resource_version.clone();
                 self.metrics.node_event("changed");
-                if let Some(Reduced { node: Some((name, _)), .. }) = self.reduced.remove(node.name()) {
+                self.problems.remove(node.name());
+                if let Ok(name) = node.name().parse::<NodeName>() {
                     self.edit(|nodes| drop(nodes.remove(&name)));
                 }
             }
@@ -170,16 +176,24 @@ impl Watcher {
     }
 
     /// Heartbeats end here.
-    fn put(&mut self, name: &str, reduced: Reduced) {
-        if self.reduced.get(name) == Some(&reduced) {
-            return self.metrics.node_event("unchanged");
+    fn put(&mut self, name: &str, Reduced { node, problems }: Reduced) {
+        if problems.is_empty() {
+            self.problems.remove(name);
+        } else if self.problems.get(name) != Some(&problems) {
+            report(name, &problems);
+            self.problems.insert(name.to_owned(), problems);
         }
-        self.metrics.node_event("changed");
-        report(name, &reduced);
-        if let Some((name, record)) = reduced.node.clone() {
-            self.edit(|nodes| drop(nodes.insert(name, record)));
+        match node {
+            Some((name, record)) if !self.is_known(&name, &record) => {
+                self.metrics.node_event("changed");
+                self.edit(|nodes| drop(nodes.insert(name, record)));
+            }
+            Some(_) | None => self.metrics.node_event("unchanged"),
         }
-        self.reduced.insert(name.to_owned(), reduced);
+    }
+
+    fn is_known(&self, name: &NodeName, record: &Record) -> bool {
+        self.seen_tx.borrow().nodes.as_ref().is_some_and(|nodes| nodes.get(name) == Some(record))
     }
 
     /// In place: a copy of thousands of nodes is made only while somebody still reads the one before.
@@ -204,10 +218,7 @@ impl Watcher {
     }
 }
 
-fn report(name: &str, reduced: &Reduced) {
-    if !reduced.problems.is_empty() {
-        let name: String = name.chars().take(253).collect();
-        let what = if reduced.node.is_some() { "node" } else { "whole node" };
-        tracing::warn!(node = name, reason = reduced.problems.join("; "), "{what} of the cluster left out in part");
-    }
+fn report(name: &str, problems: &[String]) {
+    let name: String = name.chars().take(253).collect();
+    tracing::warn!(node = name, reason = problems.join("; "), "parts of a Node left out");
 }
