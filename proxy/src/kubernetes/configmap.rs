@@ -56,9 +56,20 @@ enum Trouble {
 impl Trouble {
     fn log(&mut self, which: &ConfigMapName, error: &watcher::Error) {
         if *self == Self::None {
-            let reason = crate::streams::chain(error);
+            let reason = in_words(error);
             tracing::warn!(config_map = %which, reason, "ConfigMap not readable, keeping what it last said");
         }
         *self = Self::Logged;
+    }
+}
+
+/// Without the inside of kube's errors.
+fn in_words(error: &watcher::Error) -> String {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchFailed(kube::Error::Api(status))
+        | watcher::Error::WatchError(status) => format!("the API server answered {}: {}", status.code, status.message),
+        error => crate::streams::chain(error),
     }
 }

@@ -21,6 +21,7 @@ use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
 use super::Cluster;
+use super::request::{RequestError, ask};
 use crate::directory::Directory;
 use attention::Attention;
 pub(crate) use occurrence::Occurrence;
@@ -31,8 +32,6 @@ use queue::Queue;
 const TICK: Duration = Duration::from_secs(1);
 /// Events that are written in a tick: a proxy that loses all its tunnels at once is no load for the API server.
 const PER_TICK: usize = 5;
-/// How long one may take.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// After the API server has not answered.
 const PAUSE: Duration = Duration::from_secs(30);
 /// Occurrences of other tasks that wait for this one.
@@ -49,7 +48,7 @@ pub(crate) type Told = mpsc::Receiver<Occurrence>;
 
 /// What came of writing an Event.
 enum Written {
-    /// It is there, or never will be.
+    /// It is there, or never will be: the next attempt would go the same way.
     Done,
     /// The API server did not answer.
     Later,
@@ -125,36 +124,32 @@ impl Writer {
     }
 
     async fn write(&mut self, occurrence: &Occurrence) -> Written {
-        let written = tokio::time::timeout(WRITE_TIMEOUT, self.try_write(occurrence)).await;
-        let (reason, outcome) = match written {
-            Ok(Ok(())) => {
+        let error = match self.try_write(occurrence).await {
+            Ok(()) => {
                 self.silent = Silence::Broken;
                 return Written::Done;
             }
-            // Forbidden, or refused as it is: the next attempt would go the same way.
-            Ok(Err(error @ kube::Error::Api(_))) if !is_passing(&error) => {
-                (crate::streams::chain(&error), Written::Done)
-            }
-            Ok(Err(error)) => (crate::streams::chain(&error), Written::Later),
-            Err(_) => ("the API server did not answer in time".to_owned(), Written::Later),
+            Err(error) => error,
         };
         if self.silent == Silence::Broken {
-            tracing::warn!(reason, "Events not written; nothing else suffers");
+            tracing::warn!(reason = crate::streams::chain(&error), "Events not written; nothing else suffers");
             self.silent = Silence::Logged;
         }
-        outcome
+        match error {
+            RequestError::Answer { code, .. } if code != 429 && code < 500 => Written::Done,
+            RequestError::Answer { .. } | RequestError::TimedOut | RequestError::Failed(_) => Written::Later,
+        }
     }
 
-    async fn try_write(&self, occurrence: &Occurrence) -> Result<(), kube::Error> {
+    async fn try_write(&self, occurrence: &Occurrence) -> Result<(), RequestError> {
         let events: Api<Event> = Api::namespaced(self.cluster.client.clone(), occurrence.namespace());
         let event = occurrence.event(&self.instance, Timestamp::now());
-        match events.create(&PostParams::default(), &event).await {
-            Ok(_) => return Ok(()),
-            Err(kube::Error::Api(status)) if status.is_already_exists() => {}
-            Err(error) => return Err(error),
+        match ask(events.create(&PostParams::default(), &event)).await {
+            Err(error) if error.is_conflict() => {}
+            made => return made.map(drop),
         }
         let name = event.metadata.name.unwrap_or_default();
-        let patch = async |patch| events.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        let patch = async |patch| ask(events.patch(&name, &PatchParams::default(), &Patch::Merge(patch))).await;
         // An empty patch changes nothing and answers with what is there: no further right is needed to read it.
         let continued = match patch(json!({})).await {
             Ok(there) => continued(&there, Timestamp::now()).map(|series| (there.metadata.resource_version, series)),
@@ -167,16 +162,11 @@ impl Writer {
 }
 
 /// Another proxy was faster and told the same, or the Event has come to its end just now.
-fn unless_overtaken(error: kube::Error) -> Result<(), kube::Error> {
+fn unless_overtaken(error: RequestError) -> Result<(), RequestError> {
     match error {
-        kube::Error::Api(status) if status.is_conflict() || status.is_not_found() => Ok(()),
+        RequestError::Answer { code: 404 | 409, .. } => Ok(()),
         error => Err(error),
     }
-}
-
-/// Whether the API server may answer otherwise in a while.
-fn is_passing(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 429 || status.code >= 500)
 }
 
 /// The host, which is the node for a pod of the host's network.

@@ -54,7 +54,8 @@ fn rights(server: &ApiServer) -> Result<()> {
     workspace::output(server.kubectl().args(["delete", "role", "-n", "kube-system", "culvert-proxy-events"]))?;
     wait::until("the lost rights are named", DEADLINE, || {
         let (verdict, found) = checked(&proxy, &kubeconfig, "rbac")?;
-        let lacking = "not allowed: create events.events.k8s.io in kube-system; patch events.events.k8s.io in kube-system\"";
+        let lacking =
+            "not allowed: create events.events.k8s.io in kube-system; patch events.events.k8s.io in kube-system\"";
         ensure!(
             verdict == "failure" && found.contains(lacking) && found.contains("kubectl apply -k deploy/"),
             "{found}"
