@@ -49,13 +49,15 @@ fn header(path: &str, entry: &Entry) -> [u8; BLOCK] {
     put(0, path);
     put(100, &format!("{:07o}", entry.mode));
     // Owner and group, size, time.
-    put(108, "0000000\0000000000");
+    put(108, "0000000");
+    put(116, "0000000");
     put(124, &format!("{:011o}", entry.bytes.len()));
     put(136, "00000000000");
     // The checksum counts its own field as blanks.
     put(148, "        ");
     put(156, char::from(entry.kind).encode_utf8(&mut [0; 4]));
-    put(257, "ustar\x0000");
+    put(257, "ustar");
+    put(263, "00");
     let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
     header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
     header
