@@ -6,6 +6,7 @@
 mod before;
 mod cluster;
 mod command;
+mod controllers;
 mod copy;
 mod egress;
 mod exec;

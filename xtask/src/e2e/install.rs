@@ -32,7 +32,9 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     })?;
     wait_for_tunnels(world)?;
     logs::prove(world, "edge-1")?;
-    world.claim("culvert-proxy check finds nothing wrong", |world| world.in_pod("culvert-proxy", &["check", "--kubernetes"]).map(drop))
+    world.claim("culvert-proxy check finds nothing wrong", |world| {
+        world.in_pod("culvert-proxy", &["check", "--kubernetes"]).map(drop)
+    })
 }
 
 /// States that all nodes are online.

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::cluster::Cluster;
 use super::command::Running;
+use super::controllers::Controllers;
 use super::logs::Follower;
 use crate::{progress, wait, workspace};
 
@@ -115,7 +116,8 @@ impl World {
 
     /// Restarts kube-apiserver with these flags besides those that it always has.
     pub(super) fn restart_apiserver(&self, flags: &[String]) -> Result<()> {
-        self.cluster.restart_apiserver(&[&self.apiserver_flags, flags].concat())
+        let flags = [&self.apiserver_flags, flags].concat();
+        Controllers::find(&self.cluster)?.through(&self.cluster, || self.cluster.restart_apiserver(&flags))
     }
 
     /// Runs one of Culvert's programs in its pod on the master.
