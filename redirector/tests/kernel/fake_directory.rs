@@ -37,7 +37,6 @@ pub(crate) fn node(name: &str, number: u8, addresses: &[&str], online: bool) -> 
         ports: vec![9100, 10250],
         online,
         zone: String::new(),
-        zone: String::new(),
     }
 }
 
