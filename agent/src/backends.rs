@@ -3,7 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use culvert_tunnel::proto::tunnel::{DialCode, Open};
 use culvert_tunnel::{Backends, DIAL_TIMEOUT, DialFailure, NodeName, StreamEnd, StreamError};
@@ -21,6 +21,8 @@ use crate::metrics::{Active, Metrics};
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
+/// How old the list of the host's addresses may be: reading it costs as much as a dial where there are many.
+const OWN_ADDRESSES_AGE: Duration = Duration::from_secs(1);
 
 /// The backends of one tunnel.
 #[derive(Debug)]
@@ -29,6 +31,7 @@ pub(crate) struct NodeBackends {
     allow: Arc<AllowList>,
     metrics: Arc<Metrics>,
     dialled: Mutex<Vec<Dialled>>,
+    own: Mutex<Option<(Instant, Arc<OwnAddresses>)>>,
 }
 
 /// A stream whose backend is known.
@@ -41,11 +44,11 @@ struct Dialled {
 
 impl NodeBackends {
     pub(crate) fn new(node: NodeName, allow: Arc<AllowList>, metrics: Arc<Metrics>) -> Self {
-        Self { node, allow, metrics, dialled: Mutex::default() }
+        Self { node, allow, metrics, dialled: Mutex::default(), own: Mutex::default() }
     }
 
     async fn dial_allowed(&self, open: &Open) -> Result<TcpStream, DialFailure> {
-        let own = own_addresses().map_err(|error| DialFailure {
+        let own = self.own_addresses().map_err(|error| DialFailure {
             code: DialCode::Failed,
             message: format!("the agent cannot read its own addresses: {error}"),
         })?;
@@ -54,6 +57,18 @@ impl NodeBackends {
         let dialled = Dialled { stream: open.stream, backend, _active: self.metrics.stream() };
         self.dialled.lock().unwrap_or_else(PoisonError::into_inner).push(dialled);
         Ok(socket)
+    }
+
+    fn own_addresses(&self) -> io::Result<Arc<OwnAddresses>> {
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((read, addresses)) = &*own
+            && read.elapsed() < OWN_ADDRESSES_AGE
+        {
+            return Ok(addresses.clone());
+        }
+        let addresses = Arc::new(own_addresses()?);
+        *own = Some((Instant::now(), addresses.clone()));
+        Ok(addresses)
     }
 
     fn take_dialled(&self, stream: u64) -> Option<Dialled> {

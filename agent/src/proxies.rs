@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use culvert_daemon::Drain;
+use culvert_daemon::{Drain, Workers};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -19,6 +19,8 @@ pub(crate) struct Tunnelling {
     pub(crate) all: Tunnels,
     /// To each proxy.
     pub(crate) tunnels: u8,
+    /// Each tunnel lives on one of them, with its streams.
+    pub(crate) workers: Arc<Workers>,
 }
 
 impl Tunnelling {
@@ -58,7 +60,7 @@ impl Tunnelling {
         for number in 0..self.tunnels {
             let name = SlotName { proxy: proxy.clone(), number };
             let slot = Slot { place: self.all.place(name.clone()), name, shared: self.shared.clone() };
-            tasks.spawn(slot.run(drain.clone()));
+            tasks.spawn_on(slot.run(drain.clone()), self.workers.next().handle());
         }
         drain
     }
@@ -73,6 +75,7 @@ pub(crate) fn distinct(mut proxies: Vec<ProxyAddress>) -> Vec<ProxyAddress> {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroUsize;
     use std::time::Duration;
 
     use culvert_daemon::Readiness;
@@ -96,7 +99,8 @@ mod tests {
         let all = Tunnels::new(Readiness::default().gate("tunnel"));
         let proxies = watch::Sender::new(vec![first.address.clone()]);
         let drain = Drain::default();
-        let tunnelling = Tunnelling { shared, all: all.clone(), tunnels: 1 };
+        let workers = Workers::start(NonZeroUsize::MIN).unwrap();
+        let tunnelling = Tunnelling { shared, all: all.clone(), tunnels: 1, workers };
         let mut task = JoinSet::new();
         task.spawn(tunnelling.run(proxies.subscribe(), drain.clone()));
         let _former = timeout(Duration::from_secs(10), first.tunnel_rx.recv()).await.unwrap().unwrap();

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use anyhow::{Result, ensure};
-use culvert_daemon::{Admin, Drain, Gate, Logs, Readiness, Supervisor, VERSION, raise_open_file_limit};
+use anyhow::{Context, Result, ensure};
+use culvert_daemon::{Admin, Drain, Gate, Logs, Readiness, Supervisor, VERSION, Workers, raise_open_file_limit};
 use culvert_tunnel::NodeName;
 use prometheus_client::registry::Registry;
 use tokio::sync::{Notify, watch};
@@ -42,12 +42,13 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     let node = node.as_ref().map(tracing::field::display);
     tracing::info!(node, version = VERSION, admin.addr = %admin.local_addr(), "agent started");
 
+    let workers = std::thread::available_parallelism().and_then(Workers::start).context("start the worker threads")?;
     raise_open_file_limit();
     let mut supervisor = Supervisor::new(config.grace)?;
     let drain = supervisor.drain();
     supervisor.spawn_observer("admin", admin.serve());
     supervisor.spawn_observer("idle streams", tunnels.clone().watch_idle());
-    let agent = Agent { config, outbound, proxies, metrics, tunnels, gate };
+    let agent = Agent { config, outbound, proxies, metrics, tunnels, workers, gate };
     supervisor.spawn("tunnels", agent.run(first, drain));
     supervisor.run().await
 }
@@ -75,6 +76,7 @@ struct Agent {
     proxies: watch::Sender<Vec<ProxyAddress>>,
     metrics: Arc<Metrics>,
     tunnels: Tunnels,
+    workers: Arc<Workers>,
     gate: Gate,
 }
 
@@ -102,7 +104,8 @@ impl Agent {
             instance: format!("{:016x}", rand::random::<u64>()),
             refused: refused.clone(),
         });
-        let tunnelling = Tunnelling { shared, all: self.tunnels, tunnels: self.config.tunnels };
+        let tunnels = self.config.tunnels;
+        let tunnelling = Tunnelling { shared, all: self.tunnels, tunnels, workers: self.workers };
         let tunnelling = tunnelling.run(self.proxies.subscribe(), drain.clone());
         let renewal = Renewal {
             certificates,
