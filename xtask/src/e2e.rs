@@ -124,7 +124,10 @@ fn chosen(only: &[String]) -> Result<Vec<Step>> {
     if let Some(unknown) = only.iter().find(|name| !names.contains(&name.as_str())) {
         bail!("there is no step {unknown:?}; these are: {}", names.join(", "));
     }
-    let wanted = |name: &str| only.is_empty() || name == INSTALL || only.iter().any(|wanted| wanted == name);
+    // What is compared at the end is asked for in these.
+    let needed: &[&str] =
+        if only.iter().any(|name| name == "rbac") { &[INSTALL, "healing", "egress"] } else { &[INSTALL] };
+    let wanted = |name: &str| only.is_empty() || needed.contains(&name) || only.iter().any(|wanted| wanted == name);
     Ok(STEPS.into_iter().filter(|(name, _)| wanted(name)).collect())
 }
 

@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
 
-use super::world::{EDGE_1_ADDRESS, World};
+use super::world::{CULVERT, EDGE_1_ADDRESS, World};
 use super::{install, logs};
 use crate::wait;
 
 /// A pod is deleted with grace, replaced by its controller and connects.
 const HEALED: Duration = Duration::from_secs(60);
 
-/// The step: the agent's pod of a node is deleted.
+/// The step: the agent's pod of a node is deleted, and the cluster's state changes.
 pub(super) fn run(world: &mut World) -> Result<()> {
     world.claim("an agent's pod is deleted: explain says that edge-1 is offline", |world| {
         world.culvert(&[
@@ -30,6 +31,50 @@ pub(super) fn run(world: &mut World) -> Result<()> {
         })
     })?;
     world.claim("an agent's pod is deleted: the node is back by itself", install::all_online)?;
+    logs::prove(world, "edge-1")?;
+    world.claim("both are Events of the Node", |world| {
+        wait::until("the Events", HEALED, || {
+            let said = world.cluster.ask(&["describe", "node", "edge-1"])?;
+            ensure!(said.contains("EdgeOffline") && said.contains("EdgeOnline"), "not yet: {said}");
+            Ok(())
+        })
+    })?;
+    cluster_state(world)
+}
+
+/// What others change in the cluster.
+fn cluster_state(world: &mut World) -> Result<()> {
+    world.claim("addresses that somebody changes in the ConfigMap culvert-agent are put right", |world| {
+        let proxies = ["get", "configmap", "culvert-agent", "--output", "jsonpath={.data.proxies}"];
+        let before = world.culvert(&proxies)?;
+        let wrong = r#"{"data": {"proxies": "203.0.113.99:7400"}}"#;
+        world.culvert(&["patch", "configmap", "culvert-agent", "--type", "merge", "--patch", wrong])?;
+        wait::until("the addresses", HEALED, || {
+            let now = world.culvert(&proxies)?;
+            ensure!(now == before, "they are {now:?}, not {before:?}");
+            Ok(())
+        })
+    })?;
+    world.claim("a node that comes later is known, and forgotten when it is deleted", |world| {
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "edge-9", "labels": {"culvert.dev/edge": ""}}});
+        world.apply("edge-9", &[node])?;
+        let known = || world.in_pod("culvert-proxy", &["node", "list"]).map(|list| list.contains("edge-9"));
+        wait::until("it is known", HEALED, || known()?.then_some(()).context("not yet"))?;
+        world.cluster.ask(&["delete", "node", "edge-9"])?;
+        wait::until("it is forgotten", HEALED, || (!known()?).then_some(()).context("not yet"))
+    })?;
+    world.claim("ports that are none are an Event of their ConfigMap, and all goes on", |world| {
+        let metadata = json!({"name": "culvert-ports", "namespace": CULVERT});
+        world.apply(
+            "ports",
+            &[json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"ports": "many"}})],
+        )?;
+        wait::until("the Event", HEALED, || {
+            let said = world.culvert(&["describe", "configmap", "culvert-ports"])?;
+            ensure!(said.contains("InvalidPorts"), "not yet: {said}");
+            Ok(())
+        })
+    })?;
     logs::prove(world, "edge-1")
 }
 
