@@ -5,6 +5,7 @@
 pub mod bench;
 pub mod build_ebpf;
 pub mod demo;
+pub mod e2e;
 pub mod fuzz;
 pub mod image;
 pub mod interrupt;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use xtask::{bench, build_ebpf, demo, fuzz, image, lab, manifests, probe, setup, test};
+use xtask::{bench, build_ebpf, demo, e2e, fuzz, image, lab, manifests, probe, setup, test};
 
 /// All automation of Culvert. The two commands a newcomer needs are `demo` and `test`.
 #[derive(Parser)]
@@ -25,6 +25,8 @@ enum Task {
     Test(test::Args),
     /// Show a stock Prometheus scraping edge nodes that it cannot reach (root)
     Demo(demo::Args),
+    /// Show `kubectl logs`, `exec` and all else on a real Kubernetes cluster, before and after Culvert (root; E2E_CLUSTER)
+    E2e(e2e::Args),
     /// Measure Culvert beside direct TCP and relays without a tunnel, on this machine (root)
     Bench(bench::Args),
     /// Make up inputs for the parsers of what others write, for a bounded time
@@ -56,6 +58,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::BuildEbpf => build_ebpf::run()?,
         Task::Test(args) => test::run(&args)?,
         Task::Demo(args) => demo::run(&args)?,
+        Task::E2e(args) => e2e::run(&args)?,
         Task::Bench(args) => bench::run(&args)?,
         Task::Fuzz(args) => fuzz::run(&args)?,
         Task::Image(args) => image::run(&args)?,
