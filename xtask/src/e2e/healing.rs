@@ -32,10 +32,10 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     })?;
     world.claim("an agent's pod is deleted: the node is back by itself", install::all_online)?;
     logs::prove(world, "edge-1")?;
-    world.claim("both are Events of the Node", |world| {
-        wait::until("the Events", HEALED, || {
-            let said = world.cluster.ask(&["describe", "node", "edge-1"])?;
-            ensure!(said.contains("EdgeOffline") && said.contains("EdgeOnline"), "not yet: {said}");
+    world.claim("an address of two nodes is an Event of each", |world| {
+        wait::until("the Event", HEALED, || {
+            let said = world.cluster.ask(&["describe", "node", "edge-2"])?;
+            ensure!(said.contains("AddressClaimedTwice"), "not yet: {said}");
             Ok(())
         })
     })?;
