@@ -19,6 +19,7 @@ use crate::control::{self, Control, Tunnels};
 use crate::direct::Direct;
 use crate::directory::{Directory, DirectoryConfig, Membership, Zone};
 use crate::directory_service;
+use crate::enroll::Enroll;
 use crate::explain::Explainer;
 use crate::intercept::Intercept;
 use crate::kubernetes::{Cluster, Events, ServiceAccounts, SharedAuthority};
@@ -33,7 +34,6 @@ use crate::strangers::Strangers;
 use crate::streams::Streams;
 use crate::tokens::Tokens;
 use crate::trust::{Trust, TrustConfig, TrustSource};
-use crate::enroll::Enroll;
 use crate::{debug, enroll};
 
 /// Agents' certificates by default: an edge site may be off for weeks.
@@ -96,7 +96,8 @@ impl Proxy {
         let authority = match &cluster {
             Some(cluster) if config.source == TrustSource::Embedded => {
                 let shared = SharedAuthority::open(cluster.clone(), &state).await?;
-                config.source = TrustSource::Authority { cert: shared.file().to_owned(), key: shared.file().to_owned() };
+                config.source =
+                    TrustSource::Authority { cert: shared.file().to_owned(), key: shared.file().to_owned() };
                 Some(shared)
             }
             Some(_) | None => None,
@@ -130,7 +131,8 @@ impl Proxy {
 
     async fn spawn_admin(&self, supervisor: &mut Supervisor, readiness: &Readiness, logs: Logs) -> Result<()> {
         let mut metrics = MetricsRegistry::default();
-        let scraped = Scraped { directory: self.directory.clone(), registry: self.registry.clone(), budget: self.budget.clone() };
+        let scraped =
+            Scraped { directory: self.directory.clone(), registry: self.registry.clone(), budget: self.budget.clone() };
         self.metrics.register(&mut metrics, scraped);
         let idle = Idle::default();
         let debug = debug::routes(self.directory.clone(), self.registry.clone(), self.streams.clone(), idle.clone());
@@ -157,7 +159,13 @@ impl Proxy {
         let drain = supervisor.drain();
         let registry = self.registry.clone();
         let gone = move |node: &_| registry.close(node);
-        let nodes = cluster.clone().follow_nodes(self.directory.clone(), self.metrics.clone(), readiness.gate("cluster"), gone, drain);
+        let nodes = cluster.clone().follow_nodes(
+            self.directory.clone(),
+            self.metrics.clone(),
+            readiness.gate("cluster"),
+            gone,
+            drain,
+        );
         supervisor.spawn("cluster nodes", nodes);
         let (events, told) = Events::channel();
         let ports =
@@ -280,12 +288,7 @@ fn advertised(args: &RunArgs) -> Result<Advertised> {
     Ok(Advertised { given, agent_listen: args.listen.agent_listen })
 }
 
-fn trust_config(
-    args: &TrustArgs,
-    advertised: &Advertised,
-    state: StateDir,
-    cluster: Option<&Cluster>,
-) -> TrustConfig {
+fn trust_config(args: &TrustArgs, advertised: &Advertised, state: StateDir, cluster: Option<&Cluster>) -> TrustConfig {
     let lifetime = if cluster.is_some() { CLUSTER_LIFETIME } else { LIFETIME };
     let source = match args {
         TrustArgs { tls_cert: Some(cert), tls_key: Some(key), agent_ca: Some(agent_ca), .. } => {

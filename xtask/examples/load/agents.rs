@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use culvert_tunnel::proto::tunnel::{DescribeResponse, DialCode, Open};
 use culvert_tunnel::{
-    ALPN_TUNNEL, AgentTunnel, AgentTunnelState, Backends, Budget, DEFAULT_MAX_STREAMS, DEFAULT_STREAM_WINDOW, DialFailure,
-    PROXY_SERVER_NAME, ReadAhead, StreamEnd, TunnelError, tune,
+    ALPN_TUNNEL, AgentTunnel, AgentTunnelState, Backends, Budget, DEFAULT_MAX_STREAMS, DEFAULT_STREAM_WINDOW,
+    DialFailure, PROXY_SERVER_NAME, ReadAhead, StreamEnd, TunnelError, tune,
 };
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
