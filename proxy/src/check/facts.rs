@@ -159,7 +159,7 @@ fn reachable(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(v4) if v4.is_unspecified() => std::net::Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(v6) if v6.is_unspecified() => std::net::Ipv6Addr::LOCALHOST.into(),
-        address => address,
+        IpAddr::V4(_) | IpAddr::V6(_) => address,
     }
 }
 

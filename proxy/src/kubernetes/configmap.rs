@@ -70,6 +70,9 @@ fn in_words(error: &watcher::Error) -> String {
         | watcher::Error::WatchStartFailed(kube::Error::Api(status))
         | watcher::Error::WatchFailed(kube::Error::Api(status))
         | watcher::Error::WatchError(status) => format!("the API server answered {}: {}", status.code, status.message),
-        error => crate::streams::chain(error),
+        watcher::Error::InitialListFailed(_)
+        | watcher::Error::WatchStartFailed(_)
+        | watcher::Error::WatchFailed(_)
+        | watcher::Error::NoResourceVersion => crate::streams::chain(error),
     }
 }

@@ -165,7 +165,7 @@ impl Writer {
 fn unless_overtaken(error: RequestError) -> Result<(), RequestError> {
     match error {
         RequestError::Answer { code: 404 | 409, .. } => Ok(()),
-        error => Err(error),
+        RequestError::Answer { .. } | RequestError::TimedOut | RequestError::Failed(_) => Err(error),
     }
 }
 

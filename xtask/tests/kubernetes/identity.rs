@@ -148,64 +148,61 @@ fn refusals(server: &ApiServer) -> Result<()> {
     let (backend, target) = backend("edge-1")?;
     let mut proxy = Proxy::start(server, "proxy", &[])?;
     let good = agent_token(server, "agent", "edge-1")?;
+    for refused in refused_tokens(server, &good)? {
+        refused.expect(server, &mut proxy, backend)?;
+    }
+    let mut agent = Agent::start(server, "agent", &good, backend)?;
+    agent.mount(server)?;
+    proxy.wait_for_stream(&target)?;
+    ensure!(proxy.enrolments("ok")? == 1, "only the good one");
+    agent.process.check()
+}
+
+/// A token that makes nobody a node.
+struct RefusedToken {
+    name: &'static str,
+    token: String,
+    /// What it is counted as.
+    outcome: &'static str,
+    /// Of what the agent is told.
+    words: &'static str,
+}
+
+fn refused_tokens(server: &ApiServer, good: &str) -> Result<Vec<RefusedToken>> {
     let bound = |namespace: &str, account: &str, audience: &str, on: &str, name: &str| {
         let uid = pod(server, namespace, name, account, on)?;
         token(server, namespace, account, audience, Some((name, &uid)))
     };
+    let other_audience =
+        bound("culvert-system", "culvert-agent", "https://kubernetes.default.svc", "edge-1", "agent-for-others")?;
+    let other_account = bound("culvert-system", "default", "culvert", "edge-1", "other")?;
+    let other_namespace = bound("default", "culvert-agent", "culvert", "edge-1", "agent")?;
+    let cloud_node = bound("culvert-system", "culvert-agent", "culvert", "master", "on-master")?;
+    let unbound = token(server, "culvert-system", "culvert-agent", "culvert", None)?;
     let deleted = agent_token(server, "deleted", "edge-1")?;
-    workspace::output(server.kubectl().args([
-        "delete",
-        "pod",
-        "-n",
-        "culvert-system",
-        "deleted",
-        "--force",
-        "--grace-period=0",
-    ]))?;
+    delete_pod(server, "deleted")?;
     let replaced = agent_token(server, "replaced", "edge-1")?;
-    workspace::output(server.kubectl().args([
-        "delete",
-        "pod",
-        "-n",
-        "culvert-system",
-        "replaced",
-        "--force",
-        "--grace-period=0",
-    ]))?;
+    delete_pod(server, "replaced")?;
     pod(server, "culvert-system", "replaced", "culvert-agent", "edge-2")?;
-    let ours = |audience: &str| bound("culvert-system", "culvert-agent", audience, "edge-1", "agent-for-others");
+    let account = "wrong_account";
+    let (gone, unknown) = ("its pod is gone", "the API server does not accept the token");
     let cases = [
         ("no-token", "hello".to_owned(), "malformed_token", "this is no service-account token"),
-        ("other-audience", ours("https://kubernetes.default.svc")?, "wrong_audience", "set `audience: culvert`"),
-        (
-            "other-account",
-            bound("culvert-system", "default", "culvert", "edge-1", "other")?,
-            "wrong_account",
-            "system:serviceaccount:culvert-system:default",
-        ),
-        (
-            "other-namespace",
-            bound("default", "culvert-agent", "culvert", "edge-1", "agent")?,
-            "wrong_account",
-            "system:serviceaccount:default:culvert-agent",
-        ),
-        (
-            "unbound",
-            token(server, "culvert-system", "culvert-agent", "culvert", None)?,
-            "not_bound",
-            "not bound to a pod",
-        ),
-        (
-            "cloud-node",
-            bound("culvert-system", "culvert-agent", "culvert", "master", "on-master")?,
-            "not_an_edge",
-            "master is no edge node",
-        ),
-        ("deleted", deleted, "not_authenticated", "its pod is gone"),
-        ("replaced", replaced, "not_authenticated", "its pod is gone"),
-        ("forged", forged(&good)?, "not_authenticated", "the API server does not accept the token"),
+        ("other-audience", other_audience, "wrong_audience", "set `audience: culvert`"),
+        ("other-account", other_account, account, "system:serviceaccount:culvert-system:default"),
+        ("other-namespace", other_namespace, account, "system:serviceaccount:default:culvert-agent"),
+        ("unbound", unbound, "not_bound", "not bound to a pod"),
+        ("cloud-node", cloud_node, "not_an_edge", "master is no edge node"),
+        ("deleted", deleted, "not_authenticated", gone),
+        ("replaced", replaced, "not_authenticated", gone),
+        ("forged", forged(good)?, "not_authenticated", unknown),
     ];
-    for (name, token, outcome, words) in &cases {
+    Ok(cases.map(|(name, token, outcome, words)| RefusedToken { name, token, outcome, words }).into())
+}
+
+impl RefusedToken {
+    fn expect(&self, server: &ApiServer, proxy: &mut Proxy, backend: u16) -> Result<()> {
+        let Self { name, token, outcome, words } = self;
         let before = proxy.enrolments(outcome)?;
         let mut agent = Agent::start(server, name, token, backend)?;
         agent.mount_until(server, "the proxy", |_, told| told.contains(&proxy.agents.to_string()))?;
@@ -217,13 +214,13 @@ fn refusals(server: &ApiServer) -> Result<()> {
         let printed = log.contains(secret) || agent.process.log().contains(secret);
         ensure!(!printed || *name == "no-token", "{name}: its token is in a log");
         ensure!(!agent.state("identity.pem").exists(), "{name} got a certificate");
+        Ok(())
     }
+}
 
-    let mut agent = Agent::start(server, "agent", &good, backend)?;
-    agent.mount(server)?;
-    proxy.wait_for_stream(&target)?;
-    ensure!(proxy.enrolments("ok")? == 1, "only the good one");
-    agent.process.check()
+fn delete_pod(server: &ApiServer, name: &str) -> Result<()> {
+    let delete = ["delete", "pod", "-n", "culvert-system", name, "--force", "--grace-period=0"];
+    workspace::output(server.kubectl().args(delete)).map(drop)
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::ensure;
 use xtask::lab::culvert::PROXY_ADMIN;
 use xtask::lab::place::Place;
 use xtask::{progress, wait};
