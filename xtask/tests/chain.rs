@@ -11,6 +11,8 @@ mod bytes;
 mod certificates;
 #[path = "chain/chaos.rs"]
 mod chaos;
+#[path = "chain/check.rs"]
+mod check;
 #[path = "chain/churn.rs"]
 mod churn;
 #[path = "chain/compared.rs"]

@@ -25,6 +25,8 @@ pub(super) const EDGE_1_ADDRESS: &str = "10.0.3.7";
 
 /// How long pods may take to become ready on two busy cores.
 pub(super) const PODS_TIME: Duration = Duration::from_secs(90);
+/// The pods of a DaemonSet are replaced one after the other.
+const ROLLOUT_TIME: Duration = Duration::from_secs(240);
 
 /// A run on a cluster.
 pub(super) struct World {
@@ -109,9 +111,9 @@ impl World {
 
     /// Waits until all pods of a DaemonSet are there, ready and of its newest version.
     pub(super) fn wait_for_rollout(&self, daemon_set: &str) -> Result<()> {
-        let timeout = format!("--timeout={}s", PODS_TIME.as_secs());
+        let timeout = format!("--timeout={}s", ROLLOUT_TIME.as_secs());
         let args = ["--namespace", CULVERT, "rollout", "status", &format!("daemonset/{daemon_set}"), &timeout];
-        self.cluster.ask_within(PODS_TIME + Duration::from_secs(10), &args).map(drop)
+        self.cluster.ask_within(ROLLOUT_TIME + Duration::from_secs(10), &args).map(drop)
     }
 
     /// Restarts kube-apiserver with these flags besides those that it always has.

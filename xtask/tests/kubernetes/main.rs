@@ -3,6 +3,9 @@
 //! Needs `KUBEBUILDER_ASSETS` (etcd, kube-apiserver, kubectl); without it every test is *skipped*, or fails under
 //! `REQUIRE_PRIVILEGED=1`. `cargo xtask test` runs them one at a time.
 
+mod check;
+mod directory;
+mod events;
 mod hosts;
 mod identity;
 mod ports;

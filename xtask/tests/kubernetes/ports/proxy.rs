@@ -17,6 +17,8 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(90);
 pub(crate) struct Proxy {
     pub(crate) process: Process,
     folder: PathBuf,
+    /// Where it serves metrics.
+    admin: String,
 }
 
 impl Proxy {
@@ -31,9 +33,10 @@ impl Proxy {
             command.arg(format!("--{socket}-socket")).arg(folder.join(format!("{socket}.sock")));
         }
         command.args(["--agent-listen", "127.0.0.1:0", "--intercept-listen", "127.0.0.1:0"]);
-        command.args(["--advertise", "203.0.113.1:7400", "--admin-listen", &free_address()?]).args(further);
+        let admin = free_address()?;
+        command.args(["--advertise", "203.0.113.1:7400", "--admin-listen", &admin]).args(further);
         let process = Process::start(name, server.folder(), &mut command)?;
-        Ok(Self { process, folder })
+        Ok(Self { process, folder, admin })
     }
 
     /// The command line `culvert-proxy ARGS` of this proxy.
@@ -46,6 +49,18 @@ impl Proxy {
     /// What it lists of its nodes.
     pub(crate) fn nodes(&self) -> Result<String> {
         workspace::output(&mut self.control(&["node", "list"]))
+    }
+
+    /// Where the redirector learns the directory.
+    pub(crate) fn directory_socket(&self) -> PathBuf {
+        self.folder.join("directory.sock")
+    }
+
+    /// The value of a metric, written as it is served.
+    pub(crate) fn metric(&self, series: &str) -> Result<f64> {
+        let text = workspace::output(Command::new("curl").args(["-sSf", &format!("http://{}/metrics", self.admin)]))?;
+        let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        Ok(line.with_context(|| format!("no {series} in {text}"))?.trim().parse()?)
     }
 
     /// Waits until it lists a node with these words.
@@ -87,7 +102,7 @@ pub(crate) fn node(server: &ApiServer, name: &str, address: &str, labels: &Value
 }
 
 /// Changes what this JSON says of the status, and nothing else.
-fn patch_status(server: &ApiServer, path: &str, status: &Value) -> Result<()> {
+pub(crate) fn patch_status(server: &ApiServer, path: &str, status: &Value) -> Result<()> {
     let current = workspace::output(server.kubectl().args(["get", "--raw", path]))?;
     let mut object: Value = serde_json::from_str(&current)?;
     object["status"] = status["status"].clone();

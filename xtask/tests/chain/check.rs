@@ -1,0 +1,111 @@
+//! `culvert-proxy check` names what is broken, and its fix.
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use xtask::lab::culvert::Options;
+use xtask::lab::place::Place;
+use xtask::wait;
+
+use crate::world::{World, with};
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// What a check says of one thing, and whether its exit code is 0.
+#[derive(Debug)]
+struct Checked {
+    passed: bool,
+    findings: Vec<Value>,
+}
+
+impl Checked {
+    fn of(world: &World<'_>) -> Result<Self> {
+        let mut check: Command = world.culvert.control(&["check", "--output", "json"]);
+        let done = check.output().context("run culvert-proxy check")?;
+        let said = String::from_utf8_lossy(&done.stdout);
+        let said: Value =
+            serde_json::from_str(&said).with_context(|| format!("{said} {}", String::from_utf8_lossy(&done.stderr)))?;
+        let findings = said["checks"].as_array().context("no checks")?.clone();
+        Ok(Self { passed: done.status.success(), findings })
+    }
+
+    /// The check's verdict, with what was found and the fix in one text.
+    fn verdict(&self, check: &str) -> Result<(&str, String)> {
+        let finding = self.findings.iter().find(|finding| finding["check"] == check);
+        let finding = finding.with_context(|| format!("no check {check} in {:?}", self.findings))?;
+        let text = |key: &str| finding[key].as_str().unwrap_or_default();
+        Ok((text("verdict"), format!("{}; {}", text("found"), text("fix"))))
+    }
+
+    fn not_ok(&self) -> Vec<String> {
+        let bad = self.findings.iter().filter(|finding| finding["verdict"] != "ok");
+        bad.map(|finding| finding["check"].as_str().unwrap_or_default().to_owned()).collect()
+    }
+}
+
+/// Breaks something, by `provoke` until the check sees it, and wants the check named with these words.
+fn finds(
+    world: &World<'_>,
+    check: &str,
+    verdict: &str,
+    words: &[&str],
+    mut provoke: impl FnMut() -> Result<()>,
+) -> Result<Checked> {
+    wait::until(&format!("{check} is found"), DEADLINE, || {
+        provoke()?;
+        let checked = Checked::of(world)?;
+        let (found, text) = checked.verdict(check)?;
+        ensure!(found == verdict && words.iter().all(|word| text.contains(word)), "{found}: {text}");
+        ensure!(checked.passed == (verdict != "failure"), "the exit code does not fit: {checked:?}");
+        Ok(checked)
+    })
+}
+
+#[test]
+fn a_check_names_a_missing_hook_a_stopped_redirector_and_an_offline_node_with_their_fixes() {
+    // The check asks the DNS server at its own IPv6 address too.
+    let own = ["--dns-client".to_owned(), "fd00:203:0:113::1/128".to_owned()];
+    let options = Options { redirector: own.into(), ..Options::default() };
+    with(&[Place::Edge1, Place::Edge2], options, |world| {
+        let good = wait::until("all is well", DEADLINE, || {
+            let checked = Checked::of(world)?;
+            ensure!(checked.not_ok().is_empty(), "{checked:?}");
+            Ok(checked)
+        })?;
+        ensure!(good.passed, "{good:?}");
+        ensure!(good.verdict("hooks")?.1.contains("5 kernel programs"), "{good:?}");
+
+        let cloud = world.lab.site(Place::Cloud);
+        let pin = "/sys/fs/bpf/culvert/v1/links/cv_sockops";
+        // The redirector mends it within 5 s.
+        finds(world, "hooks", "failure", &["cv_sockops", "culvert-redirector status"], || {
+            cloud.output("rm", ["-f", pin]).map(drop)
+        })?;
+        wait::until("the hook is back", DEADLINE, || {
+            ensure!(Checked::of(world)?.not_ok().is_empty(), "not yet");
+            Ok(())
+        })?;
+
+        world.culvert.agent(1).kill()?;
+        finds(
+            world,
+            "tunnels",
+            "warning",
+            &["1 of 2 nodes are offline: edge-2", "culvert-proxy explain edge-2"],
+            || Ok(()),
+        )?;
+
+        world.culvert.redirector.kill()?;
+        let words = ["culvert-redirector does not answer", "start culvert-redirector"];
+        let stopped = finds(world, "redirector", "failure", &words, || Ok(()))?;
+        ensure!(stopped.not_ok() == ["redirector", "tunnels"], "the rest is not guessed: {stopped:?}");
+
+        let page = world.culvert.control(&["check"]).output()?;
+        let page = String::from_utf8_lossy(&page.stdout).into_owned();
+        ensure!(page.contains("FAILURE  redirector") && page.contains("fix: start culvert-redirector"), "{page}");
+        fs::write(world.lab.site(Place::Cloud).file("check.txt"), page).context("keep the page")
+    });
+}

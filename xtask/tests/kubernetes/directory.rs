@@ -1,0 +1,254 @@
+//! Nodes and VIPs of a cluster: what the proxy makes of them, what it does without the API server, and what proxies agree on.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use xtask::kube::apiserver::ApiServer;
+use xtask::lab::place::Place;
+use xtask::lab::{Lab, LabName};
+use xtask::{wait, workspace};
+
+use crate::ports::proxy::{DEADLINE, Proxy, apply, get, node, patch_status, server};
+
+#[path = "../chain/dns.rs"]
+#[allow(dead_code, reason = "the chain tests ask for more")]
+mod dns;
+
+/// Written as the metrics are.
+const UNCHANGED: &str = r#"culvert_proxy_node_events_total{outcome="unchanged"}"#;
+const CHANGED: &str = r#"culvert_proxy_node_events_total{outcome="changed"}"#;
+const AGE: &str = "culvert_proxy_directory_age_seconds";
+
+fn edge(server: &ApiServer, name: &str, address: &str) -> Result<()> {
+    node(server, name, address, &json!({"culvert.dev/edge": ""}))
+}
+
+fn delete(server: &ApiServer, what: &[&str]) -> Result<()> {
+    workspace::output(server.kubectl().arg("delete").args(what)).map(drop)
+}
+
+/// IPv4 VIPs by node, as a proxy lists them.
+fn vips(proxy: &Proxy) -> Result<BTreeMap<String, String>> {
+    let listed = proxy.nodes()?;
+    let rows = listed.lines().skip(1).filter(|line| !line.starts_with('*'));
+    let cells = rows.map(|line| line.split_whitespace().collect::<Vec<_>>());
+    Ok(cells.map(|cells| (cells[0].to_owned(), cells[3].to_owned())).collect())
+}
+
+/// Who holds which host part, as the cluster keeps it, and the version of that.
+fn kept(server: &ApiServer) -> Result<(BTreeMap<String, u32>, String)> {
+    let map = get(server, &["configmap", "-n", "culvert-system", "culvert-vips"])?;
+    let vips: Value = serde_json::from_str(map["data"]["vips"].as_str().context("no vips")?)?;
+    let version = map["metadata"]["resourceVersion"].as_str().context("no version")?;
+    Ok((serde_json::from_value(vips["held"].clone())?, version.to_owned()))
+}
+
+fn wait_until_gone(proxy: &Proxy, node: &str) -> Result<()> {
+    wait::until(&format!("no {node}"), DEADLINE, || {
+        ensure!(!vips(proxy)?.contains_key(node), "still there");
+        Ok(())
+    })
+}
+
+#[test]
+fn nodes_come_change_and_go_with_their_vips_and_heartbeats_do_nothing() {
+    let Some(server) = server() else { return };
+    if let Err(error) = life_of_a_node(&server) {
+        panic!("{error:#}");
+    }
+}
+
+fn life_of_a_node(server: &ApiServer) -> Result<()> {
+    edge(server, "edge-1", "10.0.3.7")?;
+    node(server, "master-1", "192.0.2.10", &json!({}))?;
+    let mut proxy = Proxy::start(server, "proxy", &[])?;
+    proxy.wait_for_node("edge-1", &["10.0.3.7", "198.18.0.1", "10250"])?;
+    ensure!(!vips(&proxy)?.contains_key("master-1"), "a cloud node is none of the listed");
+    ensure!(kept(server)?.0 == BTreeMap::from([("edge-1".to_owned(), 1)]), "{:?}", kept(server)?);
+
+    workspace::output(server.kubectl().args(["annotate", "node", "edge-1", "culvert.dev/ports=8080,9256"]))?;
+    proxy.wait_for_node("edge-1", &["8080,9100,9256"])?;
+    edge(server, "edge-2", "192.0.2.10")?;
+    proxy.wait_for_node("edge-2", &["192.0.2.10*", "198.18.0.2"])?;
+    let reason = "192.0.2.10 of edge-2 is also the address of the cloud node master-1";
+    ensure!(proxy.nodes()?.contains(reason), "{}", proxy.nodes()?);
+
+    heartbeats_do_nothing(server, &proxy)?;
+
+    delete(server, &["node", "edge-1"])?;
+    wait_until_gone(&proxy, "edge-1")?;
+    edge(server, "edge-3", "10.0.3.9")?;
+    proxy.wait_for_node("edge-3", &["198.18.0.3"])?;
+    edge(server, "edge-1", "10.0.3.70")?;
+    proxy.wait_for_node("edge-1", &["10.0.3.70", "198.18.0.1"])?;
+
+    workspace::output(server.kubectl().args(["label", "node", "edge-1", "culvert.dev/edge-"]))?;
+    wait_until_gone(&proxy, "edge-1")?;
+    let refused = proxy.control(&["token", "create", "edge-1"]).output()?;
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    ensure!(said.contains("the cluster has no edge node edge-1: label its Node"), "{said}");
+    Ok(())
+}
+
+fn heartbeats_do_nothing(server: &ApiServer, proxy: &Proxy) -> Result<()> {
+    let before = (proxy.metric(UNCHANGED)?, proxy.metric(CHANGED)?, kept(server)?);
+    for minute in 0..3 {
+        let path = "/api/v1/nodes/edge-1/status";
+        let time = format!("2026-11-21T10:0{minute}:00Z");
+        let status = json!({
+            "addresses": [{"type": "InternalIP", "address": "10.0.3.7"}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+            "conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": time}]});
+        patch_status(server, path, &json!({"status": status}))?;
+    }
+    wait::until("three heartbeats", DEADLINE, || {
+        ensure!(proxy.metric(UNCHANGED)? >= before.0 + 3.0, "not all seen yet");
+        Ok(())
+    })?;
+    ensure!((proxy.metric(CHANGED)?, kept(server)?) == (before.1, before.2), "and they changed something");
+    Ok(())
+}
+
+#[test]
+fn without_the_api_server_the_last_state_serves_and_says_how_old_it_is() {
+    let Some(mut server) = server() else { return };
+    if let Err(error) = outage(&mut server) {
+        panic!("{error:#}");
+    }
+}
+
+fn outage(server: &mut ApiServer) -> Result<()> {
+    edge(server, "edge-1", "10.0.3.7")?;
+    let mut proxy = Proxy::start(server, "proxy", &[])?;
+    proxy.wait_for_node("edge-1", &["10.0.3.7", "198.18.0.1"])?;
+    let range = proxy.nodes()?;
+    ensure!(proxy.metric(AGE)?.abs() < f64::EPSILON, "current");
+
+    server.stop()?;
+    old(&proxy)?;
+    ensure!(proxy.nodes()? == range, "nothing changed");
+    proxy.process.terminate(DEADLINE)?;
+    let mut proxy = Proxy::start(server, "proxy", &[])?;
+    proxy.wait_for_node("edge-1", &["10.0.3.7", "198.18.0.1"])?;
+    ensure!(proxy.nodes()? == range, "nor after a restart");
+    old(&proxy)?;
+
+    server.resume()?;
+    wait::until("the directory is current", DEADLINE, || {
+        ensure!(proxy.metric(AGE)?.abs() < f64::EPSILON, "{} s old", proxy.metric(AGE)?);
+        Ok(())
+    })?;
+    edge(server, "edge-2", "10.0.3.8")?;
+    proxy.wait_for_node("edge-2", &["198.18.0.2"])
+}
+
+fn old(proxy: &Proxy) -> Result<()> {
+    wait::until("the directory says how old it is", DEADLINE, || {
+        let listed = proxy.control(&["node", "list"]).output()?;
+        let said = String::from_utf8_lossy(&listed.stderr).into_owned();
+        ensure!(said.contains("the API server last confirmed these nodes") && said.contains(" s ago"), "{said}");
+        ensure!(proxy.metric(AGE)? > 0.0, "no age");
+        Ok(())
+    })
+}
+
+#[test]
+fn proxies_agree_on_vips_while_both_allocate_and_after_they_were_lost() {
+    let Some(server) = server() else { return };
+    if let Err(error) = agreement(&server) {
+        panic!("{error:#}");
+    }
+}
+
+fn agreement(server: &ApiServer) -> Result<()> {
+    let proxies = [Proxy::start(server, "proxy-1", &[])?, Proxy::start(server, "proxy-2", &[])?];
+    for from in [0, 20, 40] {
+        let nodes: Vec<Value> = (from..from + 20).map(|number| bare_edge(&format!("edge-{number:02}"))).collect();
+        apply(server, &json!({"apiVersion": "v1", "kind": "List", "items": nodes}))?;
+    }
+    let agreed = all_agree(&proxies, 60)?;
+    ensure!(agreed.values().collect::<BTreeSet<_>>().len() == 60, "one VIP for each: {agreed:?}");
+
+    delete(server, &["configmap", "-n", "culvert-system", "culvert-vips"])?;
+    delete(server, &["node", "edge-00"])?;
+    apply(server, &bare_edge("aaa"))?;
+    let after = wait::until("both have the new node", DEADLINE, || {
+        let after = all_agree(&proxies, 60)?;
+        ensure!(after.contains_key("aaa") && !after.contains_key("edge-00"), "{after:?}");
+        Ok(after)
+    })?;
+    for (node, vip) in agreed.iter().filter(|(node, _)| node.as_str() != "edge-00") {
+        ensure!(after[node] == *vip, "{node} moved from {vip} to {}", after[node]);
+    }
+    ensure!(!agreed.values().any(|vip| *vip == after["aaa"]), "{} is used again", after["aaa"]);
+
+    let mut other = Proxy::start(server, "other", &["--vip4-range", "10.9.0.0/16"])?;
+    wait::until("a proxy with another range says what to give", DEADLINE, || {
+        other.process.check()?;
+        ensure!(other.process.log().contains("give --vip4-range 198.18.0.0/15"), "{}", other.process.log());
+        Ok(())
+    })?;
+    ensure!(vips(&other)?.is_empty() && all_agree(&proxies, 60)? == after, "it changes nothing");
+    Ok(())
+}
+
+fn bare_edge(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"culvert.dev/edge": ""}}})
+}
+
+/// What all proxies list, once it is so many nodes.
+fn all_agree(proxies: &[Proxy; 2], count: usize) -> Result<BTreeMap<String, String>> {
+    wait::until(&format!("both list the same {count} nodes"), DEADLINE, || {
+        let [one, other] = [vips(&proxies[0])?, vips(&proxies[1])?];
+        ensure!(one.len() == count && one == other, "{} and {} nodes", one.len(), other.len());
+        Ok(one)
+    })
+}
+
+#[test]
+fn dns_answers_cloud_nodes_with_their_own_address_in_all_zones() {
+    if !workspace::is_root() {
+        assert!(std::env::var("REQUIRE_PRIVILEGED").as_deref() != Ok("1"), "REQUIRE_PRIVILEGED=1, but not root");
+        eprintln!("skipped: needs root for a lab");
+        return;
+    }
+    let Some(server) = server() else { return };
+    if let Err(error) = names(&server) {
+        panic!("{error:#}");
+    }
+}
+
+fn names(server: &ApiServer) -> Result<()> {
+    edge(server, "edge-1", "10.0.3.7")?;
+    workspace::output(server.kubectl().args(["annotate", "node", "edge-1", "culvert.dev/zone=plant.example"]))?;
+    node(server, "master-1", "192.0.2.10", &json!({}))?;
+    let mut proxy = Proxy::start(server, "proxy", &[])?;
+    proxy.wait_for_node("edge-1", &["198.18.0.1"])?;
+    let lab = Lab::start(LabName::Test)?;
+    let cloud = lab.site(Place::Cloud);
+    let mut redirector = cloud.command(workspace::binary("culvert-redirector"));
+    redirector.arg("--cgroup").arg(cloud.cgroup()).arg("--state-dir").arg(cloud.file("redirector"));
+    redirector.arg("--directory-socket").arg(proxy.directory_socket());
+    redirector.arg("--dns-client").arg(format!("{}/32", Place::Cloud.address()));
+    let mut redirector = cloud.start_process("culvert-redirector", &mut redirector)?;
+    let expect = |name: &str, address: Option<&str>| {
+        wait::until(&format!("{name} is {address:?}"), DEADLINE, || {
+            let answer = dns::ask(&lab, name, dns::A)?.first();
+            ensure!(answer.as_deref() == address, "{answer:?}");
+            Ok(())
+        })
+    };
+    for name in ["master-1", "master-1.edge.internal", "master-1.plant.example"] {
+        expect(name, Some("192.0.2.10")).with_context(|| redirector.log())?;
+    }
+    for name in ["edge-1", "edge-1.edge.internal", "edge-1.plant.example"] {
+        expect(name, Some("198.18.0.1"))?;
+    }
+    for name in ["edge-1.other.example", "master-1.other.example", "plant.example"] {
+        expect(name, None)?;
+    }
+    delete(server, &["node", "master-1"])?;
+    expect("master-1.edge.internal", None)?;
+    redirector.check()
+}
