@@ -12,7 +12,7 @@ use crate::world::{self, ECHO, GIB, SOURCE};
 const STALLED: usize = 40;
 const BUDGET: u64 = 16 << 20;
 /// What memory costs beyond the bytes in it, and what the proxy reads ahead.
-const BESIDE: u64 = 24 << 20;
+const BESIDE: u64 = 48 << 20;
 
 #[test]
 fn over_the_budget_stalled_clients_are_reset_longest_first_and_memory_stays_bounded() {
