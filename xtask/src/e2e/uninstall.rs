@@ -51,7 +51,7 @@ const CGROUP: &str = "CGROUP";
 /// What the kernel may keep: how to see it, and what it is known by.
 const LOOKS: [(&[&str], &str); 5] = [
     (&["find", "/sys/fs/bpf"], "culvert"),
-    (&["bpftool", "cgroup", "tree", CGROUP], "cv_"),
+    (&["bpftool", "cgroup", "show", CGROUP], "cgroup_inet4_connect"),
     (&["nft", "list", "tables"], "culvert"),
     (&["ip", "route", "show", "table", "all"], "local 198.18."),
     (&["ip", "-6", "route", "show", "table", "all"], "local fd"),

@@ -163,6 +163,6 @@ fn uninstalled(world: &mut World<'_>) -> Result<()> {
         ensure!(left.trim().is_empty(), "{what} that are left: {left}");
     }
     let programs = look("bpftool", &["cgroup", "show", &cgroup])?;
-    ensure!(!programs.contains("cv_"), "programs that are left: {programs}");
+    ensure!(!programs.contains("cgroup_"), "programs that are left: {programs}");
     Ok(())
 }

@@ -184,7 +184,7 @@ fn uninstall_leaves_nothing() {
         let routes = cloud.output("ip", ["route", "show", "table", "all", "198.18.0.0/15"])?;
         ensure!(routes.is_empty(), "routes: {routes}");
         let hooks = cloud.output("bpftool", ["cgroup", "show", &cloud.cgroup().display().to_string()])?;
-        ensure!(!hooks.contains("cv_"), "hooks: {hooks}");
+        ensure!(!hooks.contains("cgroup_"), "hooks: {hooks}");
         Ok(())
     });
 }
