@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use culvert_daemon::chain;
 use culvert_tunnel::proto::tunnel::{DialCode, Open};
 use culvert_tunnel::{Backends, DIAL_TIMEOUT, DialFailure, NodeName, StreamEnd, StreamError};
 use nix::sys::socket::SockaddrStorage;
@@ -13,7 +14,6 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::allow::{AllowList, BackendAddr, Candidates, OwnAddresses};
-use crate::chain::Chain;
 use crate::metrics::{Active, Metrics};
 
 /// A backend that is silent for this long is asked whether it is still there; one that has gone is noticed a minute after its last
@@ -89,7 +89,7 @@ impl Backends for NodeBackends {
         let dialled = self.take_dialled(open.stream);
         let outcome = outcome(end);
         self.metrics.stream_ended(outcome, end.into_tunnel, end.out_of_tunnel);
-        let reason = end.result.as_ref().err().map(|error| Chain(error).to_string());
+        let reason = end.result.as_ref().err().map(|error| chain(error));
         tracing::info!(
             node = %self.node,
             stream = open.stream,

@@ -168,7 +168,7 @@ impl Certificates {
         match self.source.read().and_then(|text| self.take(text, &mut seen)) {
             Ok(()) => seen.problem = None,
             Err(error) => {
-                let problem = format!("{:#}", anyhow::Error::new(error));
+                let problem = culvert_daemon::chain(&error);
                 if seen.problem.as_ref() != Some(&problem) {
                     tracing::warn!(
                         reason = problem,

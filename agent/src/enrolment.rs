@@ -42,7 +42,7 @@ pub(crate) async fn certificates(
                     tracing::info!(node = %certificates.current().node, "the stored certificate is still good");
                     return Ok(Some(certificates));
                 }
-                Err(error) => tracing::debug!(reason = %crate::chain::Chain(&error), "no usable certificate stored"),
+                Err(error) => tracing::debug!(reason = culvert_daemon::chain(&error), "no usable certificate stored"),
             }
         }
         let enrolled = tokio::select! {

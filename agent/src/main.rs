@@ -7,7 +7,6 @@ mod args;
 mod backends;
 mod backoff;
 mod certificates;
-mod chain;
 mod cluster;
 mod config;
 mod connect;

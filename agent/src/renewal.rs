@@ -122,7 +122,7 @@ impl Renewal {
                 });
                 String::new()
             }
-            Err(error) => crate::chain::Chain(&error).to_string(),
+            Err(error) => culvert_daemon::chain(&error),
         };
         if now_wrong != *problem && !now_wrong.is_empty() {
             tracing::warn!(reason = now_wrong, "the cluster's settings cannot be read; the last ones stay in use");

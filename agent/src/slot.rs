@@ -175,7 +175,7 @@ impl Slot {
         if let Some(reason) = error.reason() {
             self.shared.metrics.tunnel_attempt(reason);
         }
-        let text = crate::chain::Chain(error).to_string();
+        let text = culvert_daemon::chain(error);
         let retry_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         if self.place.waiting(&text) {
             tracing::warn!(tunnel = %self.name, reason = text, retry_ms, "no tunnel; trying again");

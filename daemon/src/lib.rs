@@ -5,6 +5,7 @@
 
 mod admin;
 mod atomic_file;
+mod chain;
 mod idle;
 mod logs;
 mod open_files;
@@ -15,6 +16,7 @@ mod workers;
 
 pub use admin::Admin;
 pub use atomic_file::write_atomic;
+pub use chain::chain;
 pub use idle::{Counts, Idle};
 pub use logs::{LogFormat, Logs};
 pub use open_files::raise_open_file_limit;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use culvert_daemon::{Drain, VERSION, Workers};
+use culvert_daemon::{Drain, VERSION, Workers, chain};
 use culvert_tunnel::proto::enroll::enroll_server::EnrollServer;
 use culvert_tunnel::proto::tunnel::DescribeRequest;
 use culvert_tunnel::{ALPN_ENROLL, ALPN_TUNNEL, LastRead, NodeName, ProxyTunnel, REFUSED, ReadAhead, TunnelError};
@@ -29,7 +29,7 @@ use crate::metrics::Metrics;
 use crate::original_dst::canonical;
 use crate::registry::Registry;
 use crate::strangers::{Place, Strangers};
-use crate::streams::{Streams, chain};
+use crate::streams::Streams;
 use crate::trust::Trust;
 
 /// From the accepted connection to the end of the TLS handshake.

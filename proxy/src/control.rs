@@ -256,7 +256,7 @@ fn half_removed(node: &NodeName, error: &ControlError) -> Status {
 }
 
 fn refused(error: &ControlError) -> Status {
-    let text = crate::streams::chain(error);
+    let text = culvert_daemon::chain(error);
     match error {
         ControlError::Directory(DirectoryError::UnknownNode { .. })
         | ControlError::Tokens(TokensError::Unknown { .. }) => Status::not_found(text),

@@ -141,7 +141,7 @@ impl Enroll {
             Err(error) => {
                 let status = error.status();
                 if let Some(suppressed) = self.refusals.spend(UnixTime::now()) {
-                    let reason = format!("{:#}", anyhow::Error::new(error));
+                    let reason = culvert_daemon::chain(&error);
                     tracing::warn!(request, client.addr = client, outcome, reason, suppressed, "certificate refused");
                 }
                 Err(status)

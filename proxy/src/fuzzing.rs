@@ -1,9 +1,10 @@
 //! What the fuzz targets (`fuzz/`) call: the parsers of what clients, strangers and operators write. What they make of it comes
 //! back as text, so that a target can have it read again.
 
+use culvert_daemon::chain;
+
 use crate::connect::request;
 use crate::directory::{self, Destination};
-use crate::streams::chain;
 use crate::tokens::{self, TokenText};
 
 /// The longest head of a CONNECT request that is read, in bytes.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use culvert_daemon::Counts;
+use culvert_daemon::{Counts, chain};
 use culvert_tunnel::{NodeName, RelayError, Transferred};
 use serde::Serialize;
 use tokio::sync::watch;
@@ -203,10 +203,4 @@ impl Drop for StreamRecord {
         self.streams.lock().remove(&view.stream);
         self.streams.count_tx.send_modify(|count| *count -= 1);
     }
-}
-
-/// An error with its causes, on one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

@@ -255,7 +255,7 @@ impl Trust {
             };
             let trust = self.clone();
             let now_wrong = tokio::task::spawn_blocking(move || trust.tend(UnixTime::now())).await?.err();
-            let now_wrong = now_wrong.map(|error| format!("{:#}", anyhow::Error::new(error)));
+            let now_wrong = now_wrong.map(|error| culvert_daemon::chain(&error));
             if let Some(reason) = now_wrong.as_ref().filter(|reason| problem.as_ref() != Some(*reason)) {
                 tracing::error!(reason, "certificates not refreshed or not noted, keeping those in use");
             }

@@ -112,7 +112,7 @@ fn saved(state_dir: &Path) -> String {
             format!("{} nodes, saved at revision {}", directory.nodes.len(), directory.revision)
         }
         Ok(None) => "none saved".to_owned(),
-        Err(error) => format!("{:#}", anyhow::Error::from(error)),
+        Err(error) => culvert_daemon::chain(&error),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use culvert_daemon::{Drain, Gate, Readiness};
+use culvert_daemon::{Drain, Gate, Readiness, chain};
 use culvert_redirector_common::names::DESTINATIONS_MAX;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
@@ -142,7 +142,7 @@ impl Steering {
         if self.config.mechanism != Mechanism::Both || earlier || misled {
             return Err(error).context("install the connect hooks (other mechanisms: --mechanism)");
         }
-        tracing::warn!(cause = cause(error), "connect hooks not installed; nftables alone steers connections");
+        tracing::warn!(cause = chain(&error), "connect hooks not installed; nftables alone steers connections");
         self.pins.remove().context("remove what was half installed")?;
         self.gates.hooks.open();
         Ok(())
@@ -180,7 +180,7 @@ impl Steering {
                 return Err(error.into());
             }
             Err(error) => {
-                let cause = cause(error);
+                let cause = chain(&error);
                 tracing::error!(cause, "routes not made");
                 self.gates.route.close(cause);
                 self.progress.behind = true;
@@ -197,7 +197,7 @@ impl Steering {
             Ok(()) if kernel.is_complete() => self.gates.hooks.open(),
             Ok(()) => {}
             Err(error) => {
-                let cause = cause(error);
+                let cause = chain(&error);
                 tracing::error!(cause, "connect hooks not up to date");
                 self.gates.hooks.close(cause);
                 self.progress.behind = true;
@@ -315,7 +315,7 @@ impl Steering {
             Ok(false) => {}
             Err(error) => {
                 self.metrics.drifted(Drifted::Destinations, Repair::Failed);
-                self.gates.hooks.close(cause(error));
+                self.gates.hooks.close(chain(&error));
                 self.progress.behind = true;
             }
         }
@@ -348,14 +348,9 @@ impl Steering {
             Ok(false) => {}
             Err(error) => {
                 self.metrics.drifted(Drifted::Routes, Repair::Failed);
-                self.gates.route.close(cause(error));
+                self.gates.route.close(chain(&error));
                 self.progress.behind = true;
             }
         }
     }
-}
-
-/// An error with all its causes, in one line.
-fn cause(error: impl Into<anyhow::Error>) -> String {
-    format!("{:#}", error.into())
 }

@@ -92,7 +92,7 @@ impl Facts {
         let mut dns = Vec::new();
         for address in installed.iter().flat_map(|installed| &installed.dns) {
             let zone = installed.as_ref().map_or("", |installed| &installed.zone);
-            dns.push((*address, dns::ask(*address, zone).await.map_err(|error| crate::streams::chain(&error))));
+            dns.push((*address, dns::ask(*address, zone).await.map_err(|error| culvert_daemon::chain(&error))));
         }
         let (nodes, certificates) = control(control_socket).await;
         Self {
@@ -147,9 +147,9 @@ async fn get(admin: SocketAddr, path: &str) -> Asked<(StatusCode, String)> {
     let uri = format!("http://{admin}{path}").parse().map_err(|error: http::uri::InvalidUri| error.to_string())?;
     let ask = async {
         let answer = HttpClient::builder(TokioExecutor::new()).build_http::<Body>().get(uri).await;
-        let (parts, body) = answer.map_err(|error| format!("{admin}: {}", crate::streams::chain(&error)))?.into_parts();
+        let (parts, body) = answer.map_err(|error| format!("{admin}: {}", culvert_daemon::chain(&error)))?.into_parts();
         let body = axum::body::to_bytes(Body::new(body), MAX_ANSWER_BYTES).await;
-        let body = body.map_err(|error| format!("{admin}: {}", crate::streams::chain(&error)))?;
+        let body = body.map_err(|error| format!("{admin}: {}", culvert_daemon::chain(&error)))?;
         Ok((parts.status, String::from_utf8_lossy(&body).into_owned()))
     };
     tokio::time::timeout(TIMEOUT, ask).await.unwrap_or_else(|_| Err(format!("{admin}: no answer in time")))

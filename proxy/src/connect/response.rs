@@ -1,11 +1,11 @@
 //! Answers to CONNECT requests; refusals carry `Proxy-Status` (RFC 9209).
 
+use culvert_daemon::chain;
 use culvert_tunnel::{OpenError, proto::tunnel::DialCode};
 
 use super::request::BadRequest;
 use crate::directory::ResolveError;
 use crate::route::RouteError;
-use crate::streams::chain;
 
 /// The backend has answered; from here on the bytes are its own.
 pub(super) const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection Established\r\n\r\n";

@@ -313,7 +313,7 @@ impl Sources {
 
     fn report(&mut self, outcome: Result<(), DirectoryError>) {
         let Some(file) = &mut self.file else { return };
-        let problem = outcome.err().map(|error| format!("{:#}", anyhow::Error::new(error)));
+        let problem = outcome.err().map(|error| culvert_daemon::chain(&error));
         match &problem {
             None => {
                 file.loaded = Loaded::Once;
@@ -341,7 +341,7 @@ impl Sources {
                 file.loaded = Loaded::Once;
             }
             Err(FileError::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => tracing::warn!(error = %anyhow::Error::new(error), "last good directory file not usable"),
+            Err(error) => tracing::warn!(error = culvert_daemon::chain(&error), "last good directory file not usable"),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use culvert_daemon::chain;
 use culvert_tunnel::proto::tunnel::DialCode;
 use culvert_tunnel::{NodeName, dial_reason};
 
@@ -11,7 +12,6 @@ use super::{DialError, Facts, TunnelFacts};
 use crate::direct::DirectTarget;
 use crate::directory::{AddressView, NodeView, ResolveError, Routing, Target};
 use crate::route::RouteError;
-use crate::streams::chain;
 
 /// What operators read.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -73,7 +73,7 @@ impl SharedAuthority {
             let Err(error) = shared.look().await else { return Ok(shared) };
             let lasting = matches!(&error, SharedAuthorityError::Authority(_) | SharedAuthorityError::Write { .. });
             if shared.copy.exists() {
-                let reason = format!("{:#}", anyhow::Error::new(error));
+                let reason = culvert_daemon::chain(&error);
                 tracing::warn!(reason, "starting with the cluster's authority as last seen");
                 return Ok(shared);
             }
@@ -97,7 +97,7 @@ impl SharedAuthority {
                 () = sleep(LOOK_EVERY) => {}
                 () = drain.begun() => return Ok(()),
             }
-            let now_wrong = self.look().await.err().map(|error| format!("{:#}", anyhow::Error::new(error)));
+            let now_wrong = self.look().await.err().map(|error| culvert_daemon::chain(&error));
             if let Some(reason) = now_wrong.as_ref().filter(|reason| problem.as_ref() != Some(*reason)) {
                 tracing::error!(reason, "the cluster's authority cannot be followed, keeping the one in use");
             }

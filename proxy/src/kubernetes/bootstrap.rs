@@ -60,7 +60,7 @@ impl Cluster {
         let mut problem = None;
         loop {
             let now_wrong = self.tell_once(&trust, &advertised).await.err();
-            let now_wrong = now_wrong.map(|error| format!("{:#}", anyhow::Error::new(error)));
+            let now_wrong = now_wrong.map(|error| culvert_daemon::chain(&error));
             if let Some(reason) = now_wrong.as_ref().filter(|reason| problem.as_ref() != Some(*reason)) {
                 tracing::error!(reason, "agents are not told where the proxies are");
             }

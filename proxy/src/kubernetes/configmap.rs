@@ -73,6 +73,6 @@ fn in_words(error: &watcher::Error) -> String {
         watcher::Error::InitialListFailed(_)
         | watcher::Error::WatchStartFailed(_)
         | watcher::Error::WatchFailed(_)
-        | watcher::Error::NoResourceVersion => crate::streams::chain(error),
+        | watcher::Error::NoResourceVersion => culvert_daemon::chain(error),
     }
 }

@@ -132,7 +132,7 @@ impl Writer {
             Err(error) => error,
         };
         if self.silent == Silence::Broken {
-            tracing::warn!(reason = crate::streams::chain(&error), "Events not written; nothing else suffers");
+            tracing::warn!(reason = culvert_daemon::chain(&error), "Events not written; nothing else suffers");
             self.silent = Silence::Logged;
         }
         match error {

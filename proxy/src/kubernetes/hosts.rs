@@ -104,7 +104,7 @@ impl Hosts {
             // Another proxy was faster; the watch brings what it wrote.
             Err(error) if error.is_conflict() => Some(in_a_moment()),
             Err(error) => {
-                self.log(crate::streams::chain(&error));
+                self.log(culvert_daemon::chain(&error));
                 Some(Instant::now() + PAUSE)
             }
         }

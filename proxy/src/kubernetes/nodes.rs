@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
-use culvert_daemon::{Drain, Gate};
+use culvert_daemon::{Drain, Gate, chain};
 use culvert_tunnel::NodeName;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
@@ -20,7 +20,6 @@ use super::vips::{self, AgreeError};
 use crate::directory::{ClusterNodes, Directory, DirectoryError, Freshness, VipError};
 use crate::kubernetes::nodes::record::Record;
 use crate::metrics::Metrics;
-use crate::streams::chain;
 pub(crate) use selector::{InvalidSelector, NodeSelector};
 use watch::{Seen, Standing};
 

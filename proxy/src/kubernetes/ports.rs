@@ -113,7 +113,7 @@ impl Ports {
     /// From disk. What cannot be read is only a memory: the cluster says it again.
     fn load(state: &StateDir) -> Self {
         let last_good = state.read(LAST_GOOD).unwrap_or_else(|error| {
-            tracing::warn!(reason = crate::streams::chain(&error), "last good ports not usable");
+            tracing::warn!(reason = culvert_daemon::chain(&error), "last good ports not usable");
             None
         });
         Self { last_good: last_good.unwrap_or_default(), problems: BTreeMap::new() }

@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use culvert_daemon::chain;
 use culvert_tunnel::NodeName;
 use futures_util::{StreamExt, TryStreamExt};
 use kube::api::{ListParams, WatchEvent, WatchParams};
@@ -17,7 +18,6 @@ use super::record::{Record, Reduced, WatchedNode};
 use super::selector::NodeSelector;
 use crate::kubernetes::backoff::Backoff;
 use crate::metrics::Metrics;
-use crate::streams::chain;
 
 /// Nodes in one answer: of those with hundreds of images, some 10 MB.
 const PAGE: u32 = 250;
