@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use culvert_daemon::chain;
 use culvert_tunnel::proto::tunnel::{DialCode, Open};
-use culvert_tunnel::{Backends, DIAL_TIMEOUT, DialFailure, NodeName, StreamEnd, StreamError};
+use culvert_tunnel::{Backends, DIAL_TIMEOUT, DialFailure, NodeName, StreamEnd, StreamError, dial_code, dial_reason};
 use nix::sys::socket::SockaddrStorage;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
@@ -108,7 +108,7 @@ impl Backends for NodeBackends {
 fn outcome(end: &StreamEnd) -> &'static str {
     match &end.result {
         Ok(()) => "finished",
-        Err(StreamError::Dial(failure)) => culvert_tunnel::dial_reason(failure.code),
+        Err(StreamError::Dial(failure)) => dial_reason(failure.code),
         Err(StreamError::Relay(error)) => error.reason(),
     }
 }
@@ -138,7 +138,9 @@ async fn dial(candidates: Candidates) -> Result<(BackendAddr, TcpStream), DialFa
 
 async fn connect(backend: BackendAddr) -> Result<(BackendAddr, TcpStream), DialFailure> {
     let connected = TcpStream::connect(backend.0).await.and_then(|socket| tune(&socket).map(|()| socket));
-    connected.map(|socket| (backend, socket)).map_err(|error| failure(backend, &error))
+    connected
+        .map(|socket| (backend, socket))
+        .map_err(|error| DialFailure { code: dial_code(&error), message: format!("{}: {error}", backend.0) })
 }
 
 /// Small writes go out at once, and a backend that vanished is noticed even if nobody has anything to say.
@@ -150,18 +152,6 @@ fn tune(socket: &TcpStream) -> io::Result<()> {
 
 fn timed_out(backend: BackendAddr, after: Duration) -> DialFailure {
     DialFailure { code: DialCode::TimedOut, message: format!("{}: no answer within {} s", backend.0, after.as_secs()) }
-}
-
-#[allow(clippy::wildcard_enum_match_arm, reason = "the kernel knows many more errors, and new ones")]
-fn failure(backend: BackendAddr, error: &io::Error) -> DialFailure {
-    use io::ErrorKind as Kind;
-    let code = match error.kind() {
-        Kind::ConnectionRefused => DialCode::Refused,
-        Kind::TimedOut => DialCode::TimedOut,
-        Kind::HostUnreachable | Kind::NetworkUnreachable | Kind::NetworkDown => DialCode::Unreachable,
-        _ => DialCode::Failed,
-    };
-    DialFailure { code, message: format!("{}: {error}", backend.0) }
 }
 
 #[cfg(test)]
@@ -211,19 +201,5 @@ mod tests {
     #[test]
     fn loopback_is_among_the_interface_addresses() {
         assert!(own_addresses().unwrap().0.contains(&IpAddr::from([127, 0, 0, 1])));
-    }
-
-    #[test]
-    fn kernel_errors_have_stable_codes() {
-        let backend = BackendAddr("192.0.2.1:9100".parse().unwrap());
-        for (kind, code) in [
-            (io::ErrorKind::ConnectionRefused, DialCode::Refused),
-            (io::ErrorKind::TimedOut, DialCode::TimedOut),
-            (io::ErrorKind::HostUnreachable, DialCode::Unreachable),
-            (io::ErrorKind::NetworkUnreachable, DialCode::Unreachable),
-            (io::ErrorKind::PermissionDenied, DialCode::Failed),
-        ] {
-            assert_eq!(failure(backend, &kind.into()).code, code, "{kind}");
-        }
     }
 }

@@ -7,10 +7,9 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use culvert_tunnel::proto::tunnel::DialCode;
-use culvert_tunnel::{DialFailure, NodeName, Socket, dial_reason};
+use culvert_tunnel::{DIAL_TIMEOUT, DialFailure, NodeName, Socket, dial_code, dial_reason};
 use ipnet::IpNet;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -19,9 +18,6 @@ use crate::directory::{Destination, Directory, ResolveError};
 use crate::metrics::Metrics;
 use crate::route::RouteError;
 pub(crate) use relay::relay;
-
-/// As long as an agent has for its dial.
-const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Dials from the proxy itself. Clones share it.
 #[derive(Clone)]
@@ -89,20 +85,13 @@ impl Direct {
             Ok(dialled) => dialled.and_then(|socket| socket.set_nodelay(true).map(|()| Socket::from(socket))),
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
         };
-        let dialled = dialled.map_err(|error| RouteError::Direct { address, failure: failure(&error) });
+        let dialled = dialled.map_err(|error| {
+            let failure = DialFailure { code: dial_code(&error), message: error.to_string() };
+            RouteError::Direct { address, failure }
+        });
         dial.ended(dialled.as_ref().map_or_else(RouteError::reason, |_| dial_reason(DialCode::Ok)));
         dialled
     }
-}
-
-fn failure(error: &io::Error) -> DialFailure {
-    let kinds = [
-        (DialCode::Refused, &[io::ErrorKind::ConnectionRefused][..]),
-        (DialCode::TimedOut, &[io::ErrorKind::TimedOut]),
-        (DialCode::Unreachable, &[io::ErrorKind::HostUnreachable, io::ErrorKind::NetworkUnreachable]),
-    ];
-    let known = kinds.iter().find(|(_, kinds)| kinds.contains(&error.kind()));
-    DialFailure { code: known.map_or(DialCode::Failed, |(code, _)| *code), message: error.to_string() }
 }
 
 #[cfg(test)]
