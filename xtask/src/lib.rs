@@ -14,6 +14,7 @@ pub mod lab;
 pub mod manifests;
 pub mod probe;
 pub mod progress;
+pub mod self_signed;
 pub mod setup;
 pub mod test;
 pub mod wait;

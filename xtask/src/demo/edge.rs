@@ -8,8 +8,8 @@ use crate::lab::Lab;
 use crate::lab::place::Place;
 use crate::lab::process::Process;
 use crate::lab::site::Site;
+use crate::self_signed::SelfSigned;
 use crate::setup::Unpacked;
-use crate::workspace;
 
 /// Kubelet's port.
 const KUBELET: u16 = 10250;
@@ -49,16 +49,9 @@ fn start_kubelet(site: &Site) -> Result<Process> {
     std::fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
     std::fs::write(folder.join("healthz"), format!("ok, says the kubelet of {name}\n"))
         .context("write the kubelet's page")?;
-    let (subject, names) = (
-        format!("/O=system:nodes/CN=system:node:{name}"),
-        format!("subjectAltName=DNS:{name},IP:{}", site.place().address()),
-    );
-    let mut request = std::process::Command::new("openssl");
-    request
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"])
-        .args(["-keyout", "kubelet.key", "-out", "kubelet.crt", "-subj", &subject, "-addext", &names])
-        .current_dir(&folder);
-    workspace::output(&mut request)?;
+    let subject = format!("/O=system:nodes/CN=system:node:{name}");
+    let names = format!("subjectAltName=DNS:{name},IP:{}", site.place().address());
+    SelfSigned::make(&folder, "kubelet", &subject, &names)?;
     let mut command = site.command("sh");
     // The namespace's own working directory is the root; s_server serves files of the current one.
     command.args([

@@ -1,6 +1,7 @@
 //! The egress selector in place of the redirector: kube-apiserver asks the proxy's CONNECT socket for every connection to the
 //! cluster, and no hook is needed.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -10,6 +11,7 @@ use super::command::Running;
 use super::names::{self, BY_NAME};
 use super::world::{EDGES, MASTER, SHOP, World};
 use super::{logs, uninstall};
+use crate::self_signed::SelfSigned;
 use crate::{wait, workspace};
 
 /// Refuses ConfigMaps that carry a label, in words of its own.
@@ -45,9 +47,10 @@ fn webhook(world: &mut World) -> Result<()> {
     world.claim("a webhook on a cloud node is asked, through the proxy", |world| {
         let script = world.file("webhook.py");
         std::fs::write(&script, WEBHOOK).with_context(|| format!("write {}", script.display()))?;
-        let (certificate, key) = certificate(world)?;
+        let (subject, name) = ("/CN=webhook", "subjectAltName=DNS:webhook.shop.svc");
+        let SelfSigned { certificate, key } = SelfSigned::make(world.folder(), "webhook", subject, name)?;
         let mut python = world.cluster.enter(MASTER, "python3");
-        python.arg(&script).args([&certificate, &key, &WEBHOOK_PORT.to_string()]);
+        python.arg(&script).args([&certificate, &key]).arg(WEBHOOK_PORT.to_string());
         let mut server = Running::start(world.folder(), "webhook", &mut python)?;
         server.wait_for("listening", Duration::from_secs(20))?;
         configure(world, &certificate)?;
@@ -61,32 +64,9 @@ fn webhook(world: &mut World) -> Result<()> {
     })
 }
 
-/// A certificate of its own authority for the Service's name.
-fn certificate(world: &World) -> Result<(String, String)> {
-    let path = |end: &str| world.file(&format!("webhook.{end}")).display().to_string();
-    let (certificate, key) = (path("crt"), path("key"));
-    let mut openssl = std::process::Command::new("openssl");
-    openssl.args([
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:P-256",
-        "-nodes",
-        "-days",
-        "2",
-        "-subj",
-        "/CN=webhook",
-    ]);
-    openssl.args(["-addext", "subjectAltName=DNS:webhook.shop.svc", "-keyout", &key, "-out", &certificate]);
-    workspace::output(&mut openssl)?;
-    Ok((certificate, key))
-}
-
 /// Service, endpoints on the master's own address, and the webhook for ConfigMaps of one namespace.
-fn configure(world: &World, certificate: &str) -> Result<()> {
-    let bundle = workspace::output(std::process::Command::new("base64").args(["--wrap", "0", certificate]))?;
+fn configure(world: &World, certificate: &Path) -> Result<()> {
+    let bundle = workspace::output(std::process::Command::new("base64").args(["--wrap", "0"]).arg(certificate))?;
     let address = world.cluster.json(&["get", "node", MASTER])?["status"]["addresses"][0]["address"].clone();
     world.cluster.ask(&["label", "namespace", SHOP, "--overwrite", "e2e=webhook"])?;
     let port = json!([{"name": "https", "port": 443, "targetPort": WEBHOOK_PORT}]);

@@ -1,12 +1,10 @@
 //! The API server dials nodes by name, and resolves through the redirector's DNS: also nodes that share an address.
 
-use std::process::Command;
-
 use anyhow::{Context, Result, ensure};
 
 use super::world::{EDGES, MASTER, World};
 use super::{copy, exec, forward, healing, logs, metrics, pods};
-use crate::workspace;
+use crate::self_signed::{AUTHORITY, SelfSigned};
 
 /// What makes it ask for names before it takes addresses.
 pub(super) const BY_NAME: &str = "--kubelet-preferred-address-types=Hostname,InternalIP";
@@ -16,8 +14,8 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     world.claim(
         "an API server that trusts another authority refuses the kubelet's certificate: it is the kubelet's own",
         |world| {
-            let authority = other_authority(world)?;
-            world.restart_apiserver(&[format!("--kubelet-certificate-authority={authority}")])?;
+            let other = SelfSigned::make(world.folder(), "other", "/CN=another", AUTHORITY)?;
+            world.restart_apiserver(&[format!("--kubelet-certificate-authority={}", other.certificate.display())])?;
             let refused = world.shop(&["logs", &pods::name("edge-1")]);
             let error = refused.err().context("it took the certificate")?;
             ensure!(format!("{error:#}").contains("x509"), "it fails otherwise: {error:#}");
@@ -39,26 +37,4 @@ pub(super) fn everything(world: &mut World, node: &str) -> Result<()> {
     forward::prove(world, node)?;
     copy::prove(world, node)?;
     metrics::prove_summary(world, node)
-}
-
-/// The certificate of an authority that vouches for nobody.
-fn other_authority(world: &World) -> Result<String> {
-    let certificate = world.file("other.crt").display().to_string();
-    let key = world.file("other.key").display().to_string();
-    let mut openssl = Command::new("openssl");
-    openssl.args([
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:P-256",
-        "-nodes",
-        "-days",
-        "2",
-        "-subj",
-        "/CN=another",
-    ]);
-    workspace::output(openssl.args(["-keyout", &key, "-out", &certificate]))?;
-    Ok(certificate)
 }

@@ -13,6 +13,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use xtask::kube::apiserver::ApiServer;
 use xtask::lab::process::Process;
+use xtask::self_signed::{AUTHORITY, SelfSigned};
 use xtask::{wait, workspace};
 
 use crate::ports::proxy::{DEADLINE, apply, get, node};
@@ -309,10 +310,6 @@ pub(crate) fn echo_backend() -> Result<u16> {
 
 /// Makes an authority with openssl, as an operator would, and returns its certificate and key.
 pub(crate) fn new_authority(folder: &Path) -> Result<(String, String)> {
-    let (certificate, key) = (folder.join("new-ca.crt"), folder.join("new-ca.key"));
-    let mut openssl = Command::new("openssl");
-    openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "3650"]);
-    openssl.args(["-subj", "/CN=operator", "-addext", "keyUsage=critical,keyCertSign,cRLSign", "-keyout"]).arg(&key);
-    workspace::output(openssl.arg("-out").arg(&certificate))?;
+    let SelfSigned { certificate, key } = SelfSigned::make(folder, "new-ca", "/CN=operator", AUTHORITY)?;
     Ok((fs::read_to_string(certificate)?, fs::read_to_string(key)?))
 }

@@ -1,0 +1,32 @@
+//! Certificates that nobody else vouches for, made with openssl as an operator would.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::workspace;
+
+/// What makes one an authority.
+pub const AUTHORITY: &str = "keyUsage=critical,keyCertSign,cRLSign";
+
+/// The files of a certificate and its key; PEM.
+pub struct SelfSigned {
+    /// Signed with its own key.
+    pub certificate: PathBuf,
+    /// Its key, without a password.
+    pub key: PathBuf,
+}
+
+impl SelfSigned {
+    /// Makes `<name>.crt` and `<name>.key` in a folder. `subject` and `extension` as openssl's `-subj` and `-addext` take them.
+    pub fn make(folder: &Path, name: &str, subject: &str, extension: &str) -> Result<Self> {
+        let file = |end: &str| folder.join(format!("{name}.{end}"));
+        let made = Self { certificate: file("crt"), key: file("key") };
+        let mut openssl = Command::new("openssl");
+        openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]);
+        openssl.args(["-days", "3650", "-subj", subject, "-addext", extension]);
+        workspace::output(openssl.arg("-keyout").arg(&made.key).arg("-out").arg(&made.certificate))?;
+        Ok(made)
+    }
+}
