@@ -57,6 +57,14 @@ impl Budget {
 }
 
 impl State {
+    /// One more that stalls, behind all others.
+    fn begin(&mut self, given_up: Arc<Notify>) -> u64 {
+        let place = self.next;
+        self.next += 1;
+        self.stalled.insert(place, Stalled { bytes: 0, given_up });
+        place
+    }
+
     fn remove(&mut self, place: u64) {
         if let Some(stalled) = self.stalled.remove(&place) {
             self.held -= stalled.bytes;
@@ -86,16 +94,7 @@ impl Share {
     /// The socket takes nothing, and `bytes` wait for it now.
     pub(crate) fn stalls(&mut self, bytes: usize) {
         let mut state = self.budget.lock();
-        let place = match self.place {
-            Some(place) => place,
-            None => {
-                let place = state.next;
-                state.next += 1;
-                state.stalled.insert(place, Stalled { bytes: 0, given_up: self.given_up.clone() });
-                self.place = Some(place);
-                place
-            }
-        };
+        let place = *self.place.get_or_insert_with(|| state.begin(self.given_up.clone()));
         if let Some(stalled) = state.stalled.get_mut(&place) {
             let before = std::mem::replace(&mut stalled.bytes, bytes);
             state.held = state.held - before + bytes;
