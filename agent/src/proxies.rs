@@ -1,7 +1,8 @@
-//! The proxies that tunnels are kept to. They may change while the agent runs: tunnels to a new one are set up, and those to one
-//! that is no more end once their streams have.
+//! The proxies that tunnels are kept to. Which ones are listed may change while the agent runs: tunnels to a new one are set up, and
+//! those to one that is listed no more end once their streams have. If that one answers and none of the listed does, the list may be
+//! wrong: it stays until one of them answers.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -27,27 +28,36 @@ impl Tunnelling {
     /// Keeps tunnels to the proxies until the drain begins, and lets them end then.
     pub(crate) async fn run(self, mut proxies: watch::Receiver<Vec<ProxyAddress>>, drain: Drain) -> Result<()> {
         let mut tasks = JoinSet::new();
-        let mut kept: BTreeMap<ProxyAddress, Drain> = BTreeMap::new();
+        let mut kept: BTreeMap<ProxyAddress, Kept> = BTreeMap::new();
+        let mut answering = self.all.answering();
         while !drain.has_begun() {
-            let wanted = distinct(proxies.borrow_and_update().clone());
-            kept.retain(|proxy, drain| {
-                let stays = wanted.contains(proxy);
-                if !stays {
-                    tracing::info!(%proxy, "the proxy is no more: its tunnels end with their streams");
-                    drain.begin();
+            let listed = distinct(proxies.borrow_and_update().clone());
+            let answer = answering.borrow_and_update().clone();
+            kept.retain(|proxy, kept| {
+                let before = kept.why;
+                kept.why = why(proxy, before, &listed, &answer);
+                match kept.why {
+                    Why::Listed => {}
+                    Why::Former if before == Why::Former => {}
+                    Why::Former => tracing::warn!(%proxy, "the proxy is no more, but none of the listed answers: it stays until one does"),
+                    Why::NoMore => {
+                        tracing::info!(%proxy, "the proxy is no more: its tunnels end with their streams");
+                        kept.drain.begin();
+                    }
                 }
-                stays
+                kept.why != Why::NoMore
             });
-            for proxy in wanted {
+            for proxy in listed {
                 kept.entry(proxy.clone()).or_insert_with(|| self.keep(&proxy, &mut tasks));
             }
             tokio::select! {
                 Ok(()) = proxies.changed() => {}
+                Ok(()) = answering.changed() => {}
                 Some(ended) = tasks.join_next() => ended.context("a tunnel's task panicked")?,
                 () = drain.begun() => {}
             }
         }
-        kept.values().for_each(Drain::begin);
+        kept.values().for_each(|kept| kept.drain.begin());
         while let Some(ended) = tasks.join_next().await {
             ended.context("a tunnel's task panicked")?;
         }
@@ -55,14 +65,40 @@ impl Tunnelling {
     }
 
     /// Keeps the tunnels to one proxy, until what is returned says otherwise.
-    fn keep(&self, proxy: &ProxyAddress, tasks: &mut JoinSet<()>) -> Drain {
+    fn keep(&self, proxy: &ProxyAddress, tasks: &mut JoinSet<()>) -> Kept {
         let drain = Drain::default();
         for number in 0..self.tunnels {
             let name = SlotName { proxy: proxy.clone(), number };
             let slot = Slot { place: self.all.place(name.clone()), name, shared: self.shared.clone() };
             tasks.spawn_on(slot.run(drain.clone()), self.workers.next().handle());
         }
-        drain
+        Kept { drain, why: Why::Listed }
+    }
+}
+
+/// A proxy that tunnels are kept to.
+struct Kept {
+    drain: Drain,
+    why: Why,
+}
+
+/// Why tunnels are kept to a proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    Listed,
+    /// It was listed and answered, and nobody who is listed has answered since.
+    Former,
+    NoMore,
+}
+
+fn why(proxy: &ProxyAddress, before: Why, listed: &[ProxyAddress], answering: &BTreeSet<ProxyAddress>) -> Why {
+    let replaced = listed.iter().any(|proxy| answering.contains(proxy));
+    match before {
+        _ if listed.contains(proxy) => Why::Listed,
+        _ if replaced => Why::NoMore,
+        Why::Former => Why::Former,
+        Why::Listed if answering.contains(proxy) => Why::Former,
+        Why::Listed | Why::NoMore => Why::NoMore,
     }
 }
 
@@ -79,6 +115,8 @@ mod tests {
     use std::time::Duration;
 
     use culvert_daemon::Readiness;
+    use culvert_tunnel::{Budget, ProxyTunnel};
+    use tokio::net::TcpListener;
     use tokio::time::timeout;
 
     use super::*;
@@ -91,28 +129,109 @@ mod tests {
         assert_eq!(distinct, ["p:1", "[::1]:1", "q:1"]);
     }
 
+    #[test]
+    fn a_former_proxy_is_kept_only_for_want_of_another() {
+        let [a, b, c] = ["a:1", "b:1", "c:1"].map(|text| text.parse::<ProxyAddress>().unwrap());
+        let why = |before, listed: &[&ProxyAddress], answering: &[&ProxyAddress]| {
+            let listed: Vec<_> = listed.iter().copied().cloned().collect();
+            super::why(&a, before, &listed, &answering.iter().copied().cloned().collect())
+        };
+        assert_eq!(why(Why::Listed, &[&a], &[]), Why::Listed);
+        assert_eq!(why(Why::Listed, &[&b], &[]), Why::NoMore, "it did not answer either");
+        assert_eq!(why(Why::Listed, &[&b], &[&a]), Why::Former);
+        assert_eq!(why(Why::Former, &[&b], &[]), Why::Former, "its tunnel may come back");
+        assert_eq!(why(Why::Former, &[&b], &[&a, &c]), Why::Former, "another former one is no better");
+        assert_eq!(why(Why::Former, &[&b, &c], &[&a, &c]), Why::NoMore);
+        assert_eq!(why(Why::Former, &[&a], &[]), Why::Listed);
+    }
+
+    /// A test's agent, with the only tunnel that it keeps to each proxy.
+    struct Agent {
+        all: Tunnels,
+        proxies: watch::Sender<Vec<ProxyAddress>>,
+        drain: Drain,
+        task: JoinSet<Result<()>>,
+        _root: tempfile::TempDir,
+    }
+
+    impl Agent {
+        fn start(proxy: &TestProxy) -> Self {
+            let root = tempfile::tempdir().unwrap();
+            let shared = Arc::new(Shared::for_tests(proxy, root.path()));
+            let all = Tunnels::new(Readiness::default().gate("tunnel"));
+            let proxies = watch::Sender::new(vec![proxy.address.clone()]);
+            let drain = Drain::default();
+            let workers = Workers::start(NonZeroUsize::MIN).unwrap();
+            let tunnelling = Tunnelling { shared, all: all.clone(), tunnels: 1, workers };
+            let mut task = JoinSet::new();
+            task.spawn(tunnelling.run(proxies.subscribe(), drain.clone()));
+            Self { all, proxies, drain, task, _root: root }
+        }
+
+        /// Waits until its tunnels are these, by proxy, in these states.
+        async fn until(&self, expected: &[(&ProxyAddress, &str)]) {
+            let expected: BTreeSet<_> = expected.iter().map(|(proxy, state)| (format!("{proxy}/0"), *state)).collect();
+            let now =
+                || -> BTreeSet<_> { self.all.tunnels().iter().map(|view| (view.tunnel.clone(), view.state)).collect() };
+            let wait = async {
+                while now() != expected {
+                    tokio::task::yield_now().await;
+                }
+            };
+            timeout(Duration::from_secs(10), wait).await.unwrap_or_else(|_| panic!("{:?}, not {expected:?}", now()));
+        }
+
+        async fn end(mut self) {
+            self.drain.begin();
+            timeout(Duration::from_secs(10), self.task.join_next()).await.unwrap().unwrap().unwrap().unwrap();
+        }
+    }
+
+    /// Takes the next tunnel of the proxy and keeps it up.
+    async fn take(proxy: &mut TestProxy) -> JoinSet<()> {
+        let tunnel = timeout(Duration::from_secs(10), proxy.tunnel_rx.recv()).await.unwrap().unwrap();
+        let last_read = tunnel.get_ref().0.last_read();
+        let settings = ProxyTunnel { stream_window: 1 << 20, max_streams: 8, budget: Budget::new(1 << 20) };
+        let (tunnel, driver) = settings.establish(tunnel, last_read).await.unwrap();
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            let _ended = driver.run().await;
+            drop(tunnel);
+        });
+        task
+    }
+
     #[tokio::test]
     async fn a_proxy_that_comes_gets_a_tunnel_and_one_that_goes_is_left() {
-        let (mut first, root) = (TestProxy::start().await, tempfile::tempdir().unwrap());
+        let mut first = TestProxy::start().await;
         let mut second = TestProxy::with_agents_of(first.authority.clone(), None).await;
-        let shared = Arc::new(Shared::for_tests(&first, root.path()));
-        let all = Tunnels::new(Readiness::default().gate("tunnel"));
-        let proxies = watch::Sender::new(vec![first.address.clone()]);
-        let drain = Drain::default();
-        let workers = Workers::start(NonZeroUsize::MIN).unwrap();
-        let tunnelling = Tunnelling { shared, all: all.clone(), tunnels: 1, workers };
-        let mut task = JoinSet::new();
-        task.spawn(tunnelling.run(proxies.subscribe(), drain.clone()));
-        let _former = timeout(Duration::from_secs(10), first.tunnel_rx.recv()).await.unwrap().unwrap();
-        proxies.send_replace(vec![second.address.clone()]);
-        let _latter = timeout(Duration::from_secs(10), second.tunnel_rx.recv()).await.unwrap().unwrap();
-        let gone = async {
-            while all.tunnels().len() != 1 {
-                tokio::task::yield_now().await;
-            }
-        };
-        timeout(Duration::from_secs(10), gone).await.expect("the first proxy's slot is gone");
-        drain.begin();
-        timeout(Duration::from_secs(10), task.join_next()).await.unwrap().unwrap().unwrap().unwrap();
+        let agent = Agent::start(&first);
+        let _former = take(&mut first).await;
+        agent.until(&[(&first.address, "up")]).await;
+        agent.proxies.send_replace(vec![second.address.clone()]);
+        let _latter = take(&mut second).await;
+        agent.until(&[(&second.address, "up")]).await;
+        agent.end().await;
+    }
+
+    #[tokio::test]
+    async fn a_list_of_proxies_that_do_not_answer_leaves_the_one_that_does() {
+        let mut good = TestProxy::start().await;
+        let mut other = TestProxy::with_agents_of(good.authority.clone(), None).await;
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let wrong: ProxyAddress = silent.local_addr().unwrap().to_string().parse().unwrap();
+        let agent = Agent::start(&good);
+        let _good = take(&mut good).await;
+        agent.until(&[(&good.address, "up")]).await;
+        agent.proxies.send_replace(vec![wrong.clone()]);
+        for _attempt in 0..2 {
+            drop(timeout(Duration::from_secs(10), silent.accept()).await.unwrap().unwrap());
+        }
+        agent.until(&[(&good.address, "up"), (&wrong, "waiting")]).await;
+        agent.proxies.send_replace(vec![wrong.clone(), other.address.clone()]);
+        let _other = take(&mut other).await;
+        agent.proxies.send_replace(vec![other.address.clone()]);
+        agent.until(&[(&other.address, "up")]).await;
+        agent.end().await;
     }
 }

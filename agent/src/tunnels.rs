@@ -1,6 +1,6 @@
 //! The agent's tunnels as they are now: for `/debug`, and for readiness.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use culvert_daemon::{Counts, Gate, Idle};
 use culvert_tunnel::{AgentTunnelState, LiveStream, Transferred};
 use serde::Serialize;
+use tokio::sync::watch;
 
 use crate::proxy_address::ProxyAddress;
 
@@ -31,6 +32,7 @@ pub(crate) struct Tunnels {
     entries: Arc<Mutex<BTreeMap<SlotName, Entry>>>,
     idle: Idle<StreamKey>,
     gate: Gate,
+    answering: watch::Sender<BTreeSet<ProxyAddress>>,
 }
 
 /// A slot's own entry.
@@ -60,8 +62,8 @@ enum Now {
 /// A tunnel in `/debug/tunnels`.
 #[derive(Debug, Serialize)]
 pub(crate) struct TunnelView {
-    tunnel: String,
-    state: &'static str,
+    pub(crate) tunnel: String,
+    pub(crate) state: &'static str,
     age_seconds: f64,
     round_trip_seconds: Option<f64>,
     streams: usize,
@@ -89,7 +91,7 @@ type StreamKey = (SlotName, u64);
 impl Tunnels {
     /// `gate` is open while a tunnel is up.
     pub(crate) fn new(gate: Gate) -> Self {
-        Self { entries: Arc::default(), idle: Idle::default(), gate }
+        Self { entries: Arc::default(), idle: Idle::default(), gate, answering: watch::Sender::default() }
     }
 
     /// Adds a slot.
@@ -98,6 +100,11 @@ impl Tunnels {
         let place = Place { name, generation: GENERATIONS.fetch_add(1, Ordering::Relaxed), tunnels: self.clone() };
         place.connecting();
         place
+    }
+
+    /// The proxies to which a tunnel is up.
+    pub(crate) fn answering(&self) -> watch::Receiver<BTreeSet<ProxyAddress>> {
+        self.answering.subscribe()
     }
 
     pub(crate) fn tunnels(&self) -> Vec<TunnelView> {
@@ -167,13 +174,20 @@ impl Place {
         self.judge(&entries, error);
     }
 
-    /// Whether the agent is ready: one tunnel is enough.
+    /// Which proxies answer, and so whether the agent is ready: one tunnel is enough.
     fn judge(&self, entries: &BTreeMap<SlotName, Entry>, error: Option<String>) {
-        if entries.values().any(|entry| matches!(entry.now, Now::Up(_))) {
-            self.tunnels.gate.open();
-        } else {
+        let up = entries.iter().filter(|(_, entry)| matches!(entry.now, Now::Up(_)));
+        let answering: BTreeSet<_> = up.map(|(name, _)| name.proxy.clone()).collect();
+        if answering.is_empty() {
             self.tunnels.gate.close(error.unwrap_or_else(|| format!("connecting to {}", self.name.proxy)));
+        } else {
+            self.tunnels.gate.open();
         }
+        self.tunnels.answering.send_if_modified(|before| {
+            let news = *before != answering;
+            *before = answering;
+            news
+        });
     }
 }
 
