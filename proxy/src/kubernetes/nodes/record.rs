@@ -96,7 +96,7 @@ pub(super) enum Record {
 /// What comes of a Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reduced {
-    /// `None`: it is left out.
+    /// `None`: it is left out, because of its name, and so always.
     pub(super) node: Option<(NodeName, Record)>,
     /// What was left out, and why; for the log.
     pub(super) problems: Vec<String>,
