@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use culvert_daemon::Problem;
 use tokio::sync::watch;
 
 use crate::cluster::{ClusterDir, ClusterError, ClusterSettings};
@@ -68,7 +69,7 @@ pub(crate) struct Certificates {
 /// What the files held when they were last read.
 struct Seen {
     text: IdentityText,
-    problem: Option<String>,
+    problem: Problem,
 }
 
 impl std::fmt::Debug for Seen {
@@ -133,7 +134,11 @@ impl Certificates {
     pub(crate) fn load(source: Source) -> Result<Self, CertificatesError> {
         let text = source.read()?;
         let identity = source.parse(&text)?;
-        Ok(Self { source, seen: Mutex::new(Seen { text, problem: None }), current: watch::Sender::new(identity) })
+        Ok(Self {
+            source,
+            seen: Mutex::new(Seen { text, problem: Problem::default() }),
+            current: watch::Sender::new(identity),
+        })
     }
 
     /// The state directory, if the certificate is ours to renew.
@@ -166,15 +171,10 @@ impl Certificates {
     pub(crate) fn refresh(&self) -> Arc<Identity> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         match self.source.read().and_then(|text| self.take(text, &mut seen)) {
-            Ok(()) => seen.problem = None,
+            Ok(()) => seen.problem = Problem::default(),
             Err(error) => {
-                let problem = culvert_daemon::chain(&error);
-                if seen.problem.as_ref() != Some(&problem) {
-                    tracing::warn!(
-                        reason = problem,
-                        "certificate files cannot be used; the last good ones stay in use"
-                    );
-                    seen.problem = Some(problem);
+                if let Some(reason) = seen.problem.news(Some(culvert_daemon::chain(&error))) {
+                    tracing::warn!(reason, "certificate files cannot be used; the last good ones stay in use");
                 }
             }
         }

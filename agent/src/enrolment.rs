@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use culvert_daemon::{Drain, Gate};
+use culvert_daemon::{Drain, Gate, Problem};
 use culvert_tunnel::{ALPN_ENROLL, NodeName};
 use rcgen::KeyPair;
 use rustls::pki_types::ServerName;
@@ -34,7 +34,7 @@ pub(crate) async fn certificates(
 ) -> Result<Option<Certificates>> {
     source.state.prepare()?;
     let mut wait = RETRY_FIRST;
-    let mut told = String::new();
+    let mut problem = Problem::default();
     loop {
         if is_ours(&source) {
             match Certificates::load(Source::Cluster(source.clone())) {
@@ -56,10 +56,9 @@ pub(crate) async fn certificates(
             }
             Err(error) => format!("{error:#}"),
         };
-        if reason != told {
+        if let Some(reason) = problem.news(Some(reason)) {
             tracing::warn!(reason, "not enrolled yet; trying again");
-            gate.close(reason.clone());
-            told = reason;
+            gate.close(reason);
         }
         tokio::select! {
             () = tokio::time::sleep(wait.mul_f64(0.5 + 0.5 * rand::random::<f64>())) => {}

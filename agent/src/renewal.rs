@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Result, ensure};
-use culvert_daemon::{Drain, Gate};
+use culvert_daemon::{Drain, Gate, Problem};
 use culvert_tunnel::ALPN_ENROLL;
 use tokio::sync::{Notify, watch};
 
@@ -76,7 +76,7 @@ impl Renewal {
         let mut failures = Failures::default();
         let mut want = Want::WhenDue;
         let mut last_anew: Option<Instant> = None;
-        let mut problem = String::new();
+        let mut problem = Problem::default();
         // One throw for the process' life spreads the nodes that joined together.
         let chance = rand::random();
         loop {
@@ -112,7 +112,7 @@ impl Renewal {
     }
 
     /// Takes up where the cluster says that the proxies are. A folder that cannot be read leaves them as they were.
-    fn follow_proxies(&self, problem: &mut String) {
+    fn follow_proxies(&self, problem: &mut Problem) {
         let Some(cluster) = self.certificates.cluster() else { return };
         let now_wrong = match cluster.settings() {
             Ok(settings) => {
@@ -120,19 +120,18 @@ impl Renewal {
                     let before = std::mem::replace(proxies, settings.proxies);
                     before != *proxies
                 });
-                String::new()
+                None
             }
-            Err(error) => culvert_daemon::chain(&error),
+            Err(error) => Some(culvert_daemon::chain(&error)),
         };
-        if now_wrong != *problem && !now_wrong.is_empty() {
-            tracing::warn!(reason = now_wrong, "the cluster's settings cannot be read; the last ones stay in use");
+        if let Some(reason) = problem.news(now_wrong) {
+            tracing::warn!(reason, "the cluster's settings cannot be read; the last ones stay in use");
         }
         if self.proxies.borrow().is_empty()
             && let Ok(joined) = cluster.state.joined()
         {
             self.proxies.send_replace(joined.proxies);
         }
-        *problem = now_wrong;
     }
 
     /// Enrols with the pod's token, because the proxies do not take the certificate or the pod is another one.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use culvert_daemon::Drain;
+use culvert_daemon::{Drain, Problem};
 use culvert_tunnel::NodeName;
 use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -247,7 +247,7 @@ impl Trust {
     /// Renews the proxy's own certificate in time, takes up given files when they change and writes down what was noted, until the
     /// drain begins.
     pub(crate) async fn maintain(self, drain: Drain) -> anyhow::Result<()> {
-        let mut problem = None;
+        let mut problem = Problem::default();
         loop {
             let last = tokio::select! {
                 () = tokio::time::sleep(POLL_INTERVAL) => false,
@@ -256,13 +256,12 @@ impl Trust {
             let trust = self.clone();
             let now_wrong = tokio::task::spawn_blocking(move || trust.tend(UnixTime::now())).await?.err();
             let now_wrong = now_wrong.map(|error| culvert_daemon::chain(&error));
-            if let Some(reason) = now_wrong.as_ref().filter(|reason| problem.as_ref() != Some(*reason)) {
+            if let Some(reason) = problem.news(now_wrong) {
                 tracing::error!(reason, "certificates not refreshed or not noted, keeping those in use");
             }
             if last {
                 return Ok(());
             }
-            problem = now_wrong;
         }
     }
 

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use culvert_daemon::{Drain, write_atomic};
+use culvert_daemon::{Drain, Problem, write_atomic};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
@@ -91,17 +91,16 @@ impl SharedAuthority {
 
     /// Follows the Secret until the drain begins, and makes it again should it be deleted.
     pub(crate) async fn follow(self, drain: Drain) -> anyhow::Result<()> {
-        let mut problem = None;
+        let mut problem = Problem::default();
         loop {
             tokio::select! {
                 () = sleep(LOOK_EVERY) => {}
                 () = drain.begun() => return Ok(()),
             }
             let now_wrong = self.look().await.err().map(|error| culvert_daemon::chain(&error));
-            if let Some(reason) = now_wrong.as_ref().filter(|reason| problem.as_ref() != Some(*reason)) {
+            if let Some(reason) = problem.news(now_wrong) {
                 tracing::error!(reason, "the cluster's authority cannot be followed, keeping the one in use");
             }
-            problem = now_wrong;
         }
     }
 

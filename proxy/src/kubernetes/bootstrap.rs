@@ -6,13 +6,12 @@ mod addresses;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use culvert_daemon::Drain;
+use culvert_daemon::{Drain, Problem};
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::Api;
-use kube::api::{ObjectMeta, PostParams};
 use tokio::time::sleep;
 
 use super::Cluster;
+use super::configmap::{empty, write};
 use super::request::{RequestError, ask};
 use crate::advertise::Advertised;
 use crate::clock::UnixTime;
@@ -57,14 +56,12 @@ struct Told {
 impl Cluster {
     /// Keeps the ConfigMap true until the drain begins.
     pub(crate) async fn tell_agents(self, trust: Trust, advertised: Advertised, drain: Drain) -> anyhow::Result<()> {
-        let mut problem = None;
+        let mut problem = Problem::default();
         loop {
             let now_wrong = self.tell_once(&trust, &advertised).await.err();
-            let now_wrong = now_wrong.map(|error| culvert_daemon::chain(&error));
-            if let Some(reason) = now_wrong.as_ref().filter(|reason| problem.as_ref() != Some(*reason)) {
+            if let Some(reason) = problem.news(now_wrong.map(|error| culvert_daemon::chain(&error))) {
                 tracing::error!(reason, "agents are not told where the proxies are");
             }
-            problem = now_wrong;
             tokio::select! {
                 () = sleep(LOOK_EVERY) => {}
                 () = drain.begun() => return Ok(()),
@@ -83,20 +80,15 @@ impl Cluster {
     }
 
     async fn publish(&self, told: &Told) -> Result<(), PublishError> {
-        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
+        let maps = self.config_maps(&self.namespace);
         let failed = |source| PublishError::Request { namespace: self.namespace.clone(), source };
         let mut conflicts = 0;
         loop {
             let present = ask(maps.get_opt(CONFIG_MAP)).await.map_err(failed)?;
-            let exists = present.is_some();
             let Some(next) = merge(present, told, UnixTime::now()) else { return Ok(()) };
             let proxies =
                 next.data.as_ref().and_then(|data| data.get(PROXIES)).map(|text| text.trim().replace('\n', ", "));
-            let written = match exists {
-                true => ask(maps.replace(CONFIG_MAP, &PostParams::default(), &next)).await,
-                false => ask(maps.create(&PostParams::default(), &next)).await,
-            };
-            match written {
+            match write(&maps, &next).await {
                 Ok(_) => {
                     tracing::info!(configmap = CONFIG_MAP, proxies, "agents told where the proxies are");
                     return Ok(());
@@ -110,10 +102,7 @@ impl Cluster {
 
 /// The ConfigMap as it should be, if that is not what it is. What others wrote besides stays.
 fn merge(present: Option<ConfigMap>, told: &Told, now: UnixTime) -> Option<ConfigMap> {
-    let before = present.unwrap_or_else(|| ConfigMap {
-        metadata: ObjectMeta { name: Some(CONFIG_MAP.to_owned()), ..ObjectMeta::default() },
-        ..ConfigMap::default()
-    });
+    let before = present.unwrap_or_else(|| empty(CONFIG_MAP));
     let mut next = before.clone();
     let annotations = next.metadata.annotations.get_or_insert_default();
     let seen = annotations.get(SEEN).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();

@@ -1,11 +1,16 @@
-//! Follows one ConfigMap by its name.
+//! Follows one ConfigMap by its name, and writes one so that nobody's change is lost.
 
 use futures_util::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
+use kube::api::{ObjectMeta, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
 
 use super::Cluster;
+use super::request::{RequestError, ask};
+
+/// What the API server takes of all of a ConfigMap's keys and values together.
+pub(super) const MAX_BYTES: usize = 1 << 20;
 
 /// A ConfigMap by namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,6 +48,22 @@ impl Cluster {
             };
             std::future::ready(news)
         })
+    }
+}
+
+/// One that is yet to be made.
+pub(super) fn empty(name: &str) -> ConfigMap {
+    let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+    ConfigMap { metadata, ..ConfigMap::default() }
+}
+
+/// Replaces the ConfigMap if it still is the one that was read, or makes it if there was none: a conflict if somebody else has
+/// been faster.
+pub(super) async fn write(api: &Api<ConfigMap>, map: &ConfigMap) -> Result<ConfigMap, RequestError> {
+    let parameters = PostParams::default();
+    match &map.metadata.resource_version {
+        Some(_) => ask(api.replace(map.metadata.name.as_deref().unwrap_or_default(), &parameters, map)).await,
+        None => ask(api.create(&parameters, map)).await,
     }
 }
 

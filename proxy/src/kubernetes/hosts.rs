@@ -12,15 +12,13 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use culvert_daemon::Drain;
+use culvert_daemon::{Drain, Problem, chain};
 use culvert_tunnel::NodeName;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::PostParams;
 
 use super::Cluster;
-use super::request::{RequestError, ask};
+use super::configmap::{MAX_BYTES, empty, write};
 use crate::directory::{Directory, Freshness, Source};
 use lines::{Merged, merged};
 pub(crate) use place::HostsPlace;
@@ -29,8 +27,6 @@ pub(crate) use place::HostsPlace;
 const DEBOUNCE: Duration = Duration::from_secs(1);
 /// After a write that failed, and while the directory is not confirmed by the cluster.
 const PAUSE: Duration = Duration::from_secs(15);
-/// What the API server takes of all of a ConfigMap's values together.
-const MAX_BYTES: usize = 1 << 20;
 
 impl Cluster {
     /// Keeps the ConfigMap up to date, if one is wanted, until the drain begins. What it then says stays.
@@ -41,7 +37,7 @@ impl Cluster {
         };
         let mut found = std::pin::pin!(self.follow(place.config_map.clone()));
         let mut watcher = directory.watch();
-        let mut hosts = Hosts { cluster: self.clone(), place, there: None, trouble: None, left_out: 0 };
+        let mut hosts = Hosts { cluster: self.clone(), place, there: None, problem: Problem::default(), left_out: 0 };
         let mut due: Option<Instant> = None;
         loop {
             tokio::select! {
@@ -74,8 +70,8 @@ struct Hosts {
     place: HostsPlace,
     /// As last seen; `None`: not seen yet.
     there: Option<Option<ConfigMap>>,
+    problem: Problem,
     /// As last logged.
-    trouble: Option<String>,
     left_out: usize,
 }
 
@@ -90,43 +86,27 @@ impl Hosts {
         let nodes = addresses(directory);
         let (wanted, left_out) = wanted(there.as_ref(), &nodes, &self.place);
         self.tell_left_out(left_out);
-        let written = match wanted {
-            None => return None,
-            Some(wanted) => self.write(&wanted).await,
-        };
-        match written {
+        let wanted = wanted?;
+        let config_map = &self.place.config_map;
+        match write(&self.cluster.config_maps(&config_map.namespace), &wanted).await {
             Ok(written) => {
-                let config_map = &self.place.config_map;
                 tracing::info!(%config_map, nodes = nodes.len() - left_out, "ConfigMap of hosts written");
-                (self.there, self.trouble) = (Some(Some(written)), None);
+                self.there = Some(Some(written));
+                self.problem = Problem::default();
                 None
             }
             // Another proxy was faster; the watch brings what it wrote.
             Err(error) if error.is_conflict() => Some(in_a_moment()),
             Err(error) => {
-                self.log(culvert_daemon::chain(&error));
+                if let Some(reason) = self.problem.news(Some(chain(&error))) {
+                    tracing::warn!(
+                        %config_map, reason,
+                        "ConfigMap of hosts not written: the proxy needs the rights to list, watch, create and update it"
+                    );
+                }
                 Some(Instant::now() + PAUSE)
             }
         }
-    }
-
-    async fn write(&self, wanted: &ConfigMap) -> Result<ConfigMap, RequestError> {
-        let config_maps = self.cluster.config_maps(&self.place.config_map.namespace);
-        let parameters = PostParams::default();
-        match wanted.metadata.resource_version {
-            Some(_) => ask(config_maps.replace(&self.place.config_map.name, &parameters, wanted)).await,
-            None => ask(config_maps.create(&parameters, wanted)).await,
-        }
-    }
-
-    fn log(&mut self, reason: String) {
-        if self.trouble.as_ref() != Some(&reason) {
-            tracing::warn!(
-                config_map = %self.place.config_map, reason,
-                "ConfigMap of hosts not written: the proxy needs the rights to list, watch, create and update it"
-            );
-        }
-        self.trouble = Some(reason);
     }
 
     fn tell_left_out(&mut self, left_out: usize) {
@@ -153,7 +133,7 @@ fn wanted(
     nodes: &BTreeMap<NodeName, IpAddr>,
     place: &HostsPlace,
 ) -> (Option<ConfigMap>, usize) {
-    let mut config_map = there.cloned().unwrap_or_else(|| new(place));
+    let mut config_map = there.cloned().unwrap_or_else(|| empty(&place.config_map.name));
     let others = |(key, text): (&String, &String)| if *key == place.key { 0 } else { text.len() };
     let taken: usize = config_map.data.iter().flatten().map(others).sum::<usize>()
         + config_map.binary_data.iter().flatten().map(|(_, bytes)| bytes.0.len()).sum::<usize>();
@@ -165,15 +145,6 @@ fn wanted(
     }
     data.insert(place.key.clone(), text);
     (Some(config_map), left_out)
-}
-
-fn new(place: &HostsPlace) -> ConfigMap {
-    let metadata = ObjectMeta {
-        namespace: Some(place.config_map.namespace.clone()),
-        name: Some(place.config_map.name.clone()),
-        ..ObjectMeta::default()
-    };
-    ConfigMap { metadata, ..ConfigMap::default() }
 }
 
 #[cfg(test)]
@@ -199,7 +170,7 @@ mod tests {
 
     #[test]
     fn other_keys_and_the_version_stay_and_take_their_room() {
-        let mut there = new(&place());
+        let mut there = empty("yurt-tunnel-nodes");
         there.metadata.resource_version = Some("7".into());
         there.data = Some([("other".to_owned(), "x".repeat(MAX_BYTES - 10))].into());
         assert_eq!(wanted(Some(&there), &nodes(), &place()), (None, 1), "no room for a line");

@@ -2,14 +2,12 @@
 //! works out what it should be, and replaces it only if nobody else has in between.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
-use kube::api::PostParams;
 
+use super::configmap::{MAX_BYTES, empty, write};
 use super::request::{RequestError, ask};
 use crate::clock::UnixTime;
 use crate::directory::{Allocation, ClusterNodes, Proposal, VipError, VipRanges};
@@ -23,8 +21,6 @@ const VIP6: &str = "vip6-range";
 const VIPS: &str = "vips";
 /// Attempts while others write at the same time, each after a short pause.
 const ATTEMPTS: u32 = 20;
-/// As the API server allows.
-const MAX_BYTES: usize = 1 << 20;
 
 /// Why there is no agreement on the VIPs.
 #[derive(Debug, thiserror::Error)]
@@ -61,7 +57,7 @@ pub(super) async fn agree(
         if kept.as_ref() == Some(&agreed) {
             return Ok(agreed);
         }
-        match ask(write(api, found, &agreed)?).await {
+        match write(api, &with(found, &agreed)?).await {
             Ok(_) => return Ok(agreed),
             Err(error) if error.is_conflict() => {}
             Err(error) => return Err(AgreeError::Write(error)),
@@ -89,15 +85,9 @@ fn read(map: &ConfigMap) -> Result<Option<Allocation>, AgreeError> {
     kept.problem().map_or(Ok(Some(kept)), |problem| Err(broken(problem)))
 }
 
-/// Creates the ConfigMap, or replaces the one that was found if it still is the same.
-fn write<'a>(
-    api: &'a Api<ConfigMap>,
-    found: Option<ConfigMap>,
-    agreed: &Allocation,
-) -> Result<impl Future<Output = kube::Result<ConfigMap>> + use<'a>, AgreeError> {
-    let is_new = found.is_none();
-    let metadata = ObjectMeta { name: Some(NAME.to_owned()), ..ObjectMeta::default() };
-    let mut map = found.unwrap_or(ConfigMap { metadata, ..ConfigMap::default() });
+/// The ConfigMap that was found, or a new one, with what is agreed on.
+fn with(found: Option<ConfigMap>, agreed: &Allocation) -> Result<ConfigMap, AgreeError> {
+    let mut map = found.unwrap_or_else(|| empty(NAME));
     let data = map.data.get_or_insert_default();
     data.insert(VIP4.to_owned(), agreed.ranges.vip4.to_string());
     data.insert(VIP6.to_owned(), agreed.ranges.vip6.to_string());
@@ -105,15 +95,7 @@ fn write<'a>(
         serde_json::to_string(&agreed.vips).map_err(|error| AgreeError::Broken { problem: error.to_string() })?;
     data.insert(VIPS.to_owned(), vips);
     let bytes = data.iter().map(|(key, value)| key.len() + value.len()).sum();
-    if bytes > MAX_BYTES {
-        return Err(AgreeError::TooLong { bytes });
-    }
-    Ok(async move {
-        match is_new {
-            true => api.create(&PostParams::default(), &map).await,
-            false => api.replace(NAME, &PostParams::default(), &map).await,
-        }
-    })
+    if bytes > MAX_BYTES { Err(AgreeError::TooLong { bytes }) } else { Ok(map) }
 }
 
 #[cfg(test)]
