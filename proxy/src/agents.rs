@@ -120,7 +120,7 @@ impl Agents {
             Ok(outcome) => self.parts.metrics.agent_connection(outcome),
             // The service has told what came of the enrolment; how its connection ended afterwards matters little.
             Err(error @ AgentError::Enroll(_)) => {
-                tracing::debug!(client.addr = %client, error = chain(&error), "enrolment ended");
+                tracing::debug!(client.addr = %client, reason = chain(&error), "enrolment ended");
                 self.parts.metrics.agent_connection(error.reason());
             }
             Err(error) => {

@@ -333,7 +333,7 @@ impl Directory {
         let host = match host_addresses() {
             Ok(host) => host,
             Err(error) => {
-                tracing::warn!(error = culvert_daemon::chain(&error), "the host's addresses are unknown");
+                tracing::warn!(reason = culvert_daemon::chain(&error), "the host's addresses are unknown");
                 return Vec::new();
             }
         };

@@ -56,7 +56,7 @@ fn load(saved: &Saved) -> Option<Directory> {
     match saved.load() {
         Ok(directory) => directory,
         Err(error) => {
-            tracing::error!(cause = culvert_daemon::chain(&error), "saved directory ignored");
+            tracing::error!(reason = culvert_daemon::chain(&error), "saved directory ignored");
             None
         }
     }
@@ -75,7 +75,7 @@ async fn keep_saved(saved: Saved, mut feed: watch::Receiver<Feed>, drain: Drain)
             match tokio::task::block_in_place(|| saved.save(&new)) {
                 Ok(()) => on_disk = Some(new),
                 Err(error) => {
-                    tracing::error!(cause = culvert_daemon::chain(&error), "directory not saved");
+                    tracing::error!(reason = culvert_daemon::chain(&error), "directory not saved");
                     failed = true;
                 }
             }

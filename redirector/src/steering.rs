@@ -108,8 +108,8 @@ impl Steering {
     fn plan(&mut self) -> Option<Plan> {
         // Only `run` marks it as seen, which then brings everything up to date.
         let feed = self.feed.borrow().clone();
-        if let Some(cause) = &feed.stale {
-            self.gates.directory.close(cause.clone());
+        if let Some(reason) = &feed.stale {
+            self.gates.directory.close(reason.clone());
         }
         let directory = feed.directory.as_ref()?;
         let freshness = if feed.is_live() { Freshness::Live } else { Freshness::Stale };
@@ -142,7 +142,7 @@ impl Steering {
         if self.config.mechanism != Mechanism::Both || earlier || misled {
             return Err(error).context("install the connect hooks (other mechanisms: --mechanism)");
         }
-        tracing::warn!(cause = chain(&error), "connect hooks not installed; nftables alone steers connections");
+        tracing::warn!(reason = chain(&error), "connect hooks not installed; nftables alone steers connections");
         self.pins.remove().context("remove what was half installed")?;
         self.gates.hooks.open();
         Ok(())
@@ -180,9 +180,9 @@ impl Steering {
                 return Err(error.into());
             }
             Err(error) => {
-                let cause = chain(&error);
-                tracing::error!(cause, "routes not made");
-                self.gates.route.close(cause);
+                let reason = chain(&error);
+                tracing::error!(reason, "routes not made");
+                self.gates.route.close(reason);
                 self.progress.behind = true;
             }
         }
@@ -197,9 +197,9 @@ impl Steering {
             Ok(()) if kernel.is_complete() => self.gates.hooks.open(),
             Ok(()) => {}
             Err(error) => {
-                let cause = chain(&error);
-                tracing::error!(cause, "connect hooks not up to date");
-                self.gates.hooks.close(cause);
+                let reason = chain(&error);
+                tracing::error!(reason, "connect hooks not up to date");
+                self.gates.hooks.close(reason);
                 self.progress.behind = true;
             }
         }
@@ -241,14 +241,14 @@ impl Steering {
             return;
         }
         if self.nft.is_none() {
-            let cause = format!(
+            let reason = format!(
                 "the hooks' table has room for {DESTINATIONS_MAX} destinations, and {destinations} more are not steered: \
                  give nodes fewer ports, or run with --mechanism both"
             );
             if is_news {
-                tracing::error!(cause, "not all destinations are steered");
+                tracing::error!(reason, "not all destinations are steered");
             }
-            self.gates.hooks.close(cause);
+            self.gates.hooks.close(reason);
         } else if is_news {
             tracing::warn!(destinations, "the hooks' table is full; nftables alone steers what has no room in it");
         }
@@ -297,9 +297,9 @@ impl Steering {
         match self.install_hooks(known.as_ref()) {
             Ok(()) => self.metrics.drifted(Drifted::Hooks, Repair::Done),
             Err(error) => {
-                let cause = format!("{error:#}");
-                tracing::error!(cause, "connect hooks not installed");
-                self.gates.hooks.close(cause);
+                let reason = format!("{error:#}");
+                tracing::error!(reason, "connect hooks not installed");
+                self.gates.hooks.close(reason);
                 self.metrics.drifted(Drifted::Hooks, Repair::Failed);
             }
         }

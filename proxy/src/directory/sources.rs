@@ -341,7 +341,7 @@ impl Sources {
                 file.loaded = Loaded::Once;
             }
             Err(FileError::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => tracing::warn!(error = culvert_daemon::chain(&error), "last good directory file not usable"),
+            Err(error) => tracing::warn!(reason = culvert_daemon::chain(&error), "last good directory file not usable"),
         }
     }
 

@@ -68,25 +68,25 @@ impl Watch {
         let mut wait = FIRST_WAIT;
         loop {
             let started = Instant::now();
-            let cause = match self.follow().await {
+            let reason = match self.follow().await {
                 Ok(()) => "the proxy ended the stream".to_owned(),
                 // tonic repeats each cause in the next one's text: the first and the last say it all.
                 Err(error) => format!("{error}: {}", error.root_cause()),
             };
-            self.mark_stale(cause);
+            self.mark_stale(reason);
             // After a stream that lasted, the proxy has only just gone.
             wait = if started.elapsed() > LAST_WAIT { FIRST_WAIT } else { (wait * 2).min(LAST_WAIT) };
             tokio::time::sleep(wait).await;
         }
     }
 
-    fn mark_stale(&self, cause: String) {
+    fn mark_stale(&self, reason: String) {
         self.feed_tx.send_if_modified(|feed| {
-            if feed.stale.as_ref() == Some(&cause) {
+            if feed.stale.as_ref() == Some(&reason) {
                 return false;
             }
-            tracing::warn!(cause, socket = %self.socket.display(), "directory may be out of date");
-            feed.stale = Some(cause);
+            tracing::warn!(reason, socket = %self.socket.display(), "directory may be out of date");
+            feed.stale = Some(reason);
             true
         });
     }

@@ -41,7 +41,7 @@ pub(super) async fn serve(listener: TcpListener, handler: Arc<Handler>) -> Resul
                 connections.spawn(async move {
                     let _slot = slot;
                     if let Err(error) = converse(stream, client, &handler).await {
-                        tracing::debug!(client.addr = %client, cause = format!("{error:#}"), "DNS over TCP ended");
+                        tracing::debug!(client.addr = %client, reason = format!("{error:#}"), "DNS over TCP ended");
                     }
                 });
             }
