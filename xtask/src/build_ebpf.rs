@@ -106,7 +106,7 @@ fn compile(toolchain: &Toolchain, linker: &Path) -> Result<PathBuf> {
         .args(["--release", "--target", TARGET, "--message-format", "json-render-diagnostics", "--target-dir"])
         .arg(workspace::target_dir().join("ebpf-build"))
         .env("PATH", path)
-        .env("RUSTFLAGS", "-C debuginfo=2 -C link-arg=--btf")
+        .env("RUSTFLAGS", format!("-C debuginfo=2 -C link-arg=--btf {}", workspace::remapped("--remap-path-prefix")?))
         .env_remove("CARGO_TARGET_DIR")
         .current_dir(workspace::root().join("redirector-ebpf"))
         .stderr(Stdio::inherit());

@@ -62,6 +62,20 @@ pub fn without_outer_cargo(command: &mut Command) -> &mut Command {
     command
 }
 
+/// Flags by which no path of this machine gets into what a compiler makes: rustc's `--remap-path-prefix`, or C's `-ffile-prefix-map`.
+///
+/// # Errors
+/// If it cannot be told where cargo keeps its sources.
+pub fn remapped(flag: &str) -> Result<String> {
+    let cargo_home = match std::env::var_os("CARGO_HOME") {
+        Some(home) => PathBuf::from(home),
+        None => PathBuf::from(std::env::var_os("HOME").context("neither CARGO_HOME nor HOME is set")?).join(".cargo"),
+    };
+    // The last one that fits counts.
+    let prefixes = [(root(), "/culvert"), (target_dir(), "/culvert/target"), (cargo_home, "/cargo")];
+    Ok(prefixes.map(|(path, name)| format!("{flag}={}={name}", path.display())).join(" "))
+}
+
 /// The full path of a program on `PATH` or in the folders that root's programs live in.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -90,3 +90,56 @@ impl Blob {
         json!({"mediaType": self.media_type, "digest": format!("sha256:{}", self.digest), "size": self.bytes.len()})
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn image() -> Image {
+        let mut layer = Tar::default();
+        layer.file("usr/bin/culvert-agent", 0o755, b"program".to_vec());
+        Image {
+            name: "culvert-agent",
+            architecture: "amd64",
+            entrypoint: "/usr/bin/culvert-agent".to_owned(),
+            layer: layer.finish(),
+        }
+    }
+
+    /// An archive's files by name.
+    fn files(mut archive: &[u8]) -> BTreeMap<String, Vec<u8>> {
+        let text = |field: &[u8]| String::from_utf8_lossy(field).trim_end_matches('\0').to_owned();
+        let mut files = BTreeMap::new();
+        while archive[0] != 0 {
+            let size = usize::from_str_radix(&text(&archive[124..135]), 8).unwrap();
+            files.insert(text(&archive[..100]), archive[512..512 + size].to_vec());
+            archive = &archive[512 + size.next_multiple_of(512)..];
+        }
+        files
+    }
+
+    #[test]
+    fn the_same_program_gives_the_same_bytes() {
+        assert!(image().archive() == image().archive());
+    }
+
+    #[test]
+    fn the_index_leads_to_the_layer_by_digests_of_what_is_there() {
+        let files = files(&image().archive());
+        let blob = |descriptor: &Value| {
+            let digest = descriptor["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap().to_owned();
+            let bytes = files[&format!("blobs/sha256/{digest}")].clone();
+            assert_eq!(Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect::<String>(), digest);
+            assert_eq!(descriptor["size"], bytes.len());
+            bytes
+        };
+        let json = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap();
+        let manifest = json(&blob(&json(&files["index.json"])["manifests"][0]));
+        let config = json(&blob(&manifest["config"]));
+        assert_eq!(config["rootfs"]["diff_ids"][0], manifest["layers"][0]["digest"]);
+        assert_eq!(config["config"]["Entrypoint"][0], "/usr/bin/culvert-agent");
+        assert_eq!(blob(&manifest["layers"][0]), image().layer);
+    }
+}

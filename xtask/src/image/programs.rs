@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use super::nft;
 use crate::{build_ebpf, progress, workspace};
@@ -29,8 +29,11 @@ pub(super) fn build(profile: &str) -> Result<Vec<Program>> {
     for (name, _) in PROGRAMS {
         command.args(["--package", name]);
     }
-    command.env("RUSTFLAGS", format!("-C target-feature=+crt-static {}", remap("--remap-path-prefix")?));
-    command.env("CFLAGS", remap("-ffile-prefix-map")?);
+    let remapped = workspace::remapped("--remap-path-prefix")?;
+    command.env("RUSTFLAGS", format!("-C target-feature=+crt-static {remapped}"));
+    command.env("CFLAGS", workspace::remapped("-ffile-prefix-map")?);
+    // What was compiled before would choose how code is cut into pieces.
+    command.env("CARGO_INCREMENTAL", "0");
     command.env("CULVERT_BPF_OBJECT", build_ebpf::object());
     command.env(format!("CARGO_PROFILE_{}_STRIP", profile.to_uppercase().replace('-', "_")), "symbols");
     progress::run(&format!("compile static programs for {target} (minutes, the first time)"), &mut command)?;
@@ -51,13 +54,4 @@ fn target() -> Result<String> {
     let library = workspace::output(Command::new("rustc").args(["--print", "target-libdir", "--target", &musl]))?;
     let has_musl = Path::new(library.trim()).is_dir() && workspace::find_program("musl-gcc").is_some();
     Ok(if has_musl { musl } else { format!("{machine}-unknown-linux-gnu") })
-}
-
-/// Flags by which no path of this machine gets into the programs.
-fn remap(flag: &str) -> Result<String> {
-    let cargo_home = match std::env::var_os("CARGO_HOME") {
-        Some(home) => PathBuf::from(home),
-        None => PathBuf::from(std::env::var_os("HOME").context("neither CARGO_HOME nor HOME is set")?).join(".cargo"),
-    };
-    Ok(format!("{flag}={}=/culvert {flag}={}=/cargo", workspace::root().display(), cargo_home.display()))
 }

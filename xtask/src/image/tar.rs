@@ -70,6 +70,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_order_in_which_files_are_added_is_not_to_be_seen() {
+        let files = [("usr/bin/a", 0o755), ("etc/b", 0o644), ("usr/c", 0o644)];
+        let archive = |files: &[(&str, u32)]| {
+            let mut tar = Tar::default();
+            files.iter().for_each(|(path, mode)| tar.file(path, *mode, path.as_bytes().to_vec()));
+            tar.finish()
+        };
+        let backwards: Vec<_> = files.into_iter().rev().collect();
+        assert!(archive(&files) == archive(&backwards));
+    }
+
+    #[test]
     fn the_systems_tar_reads_it() {
         let mut tar = Tar::default();
         tar.file("usr/bin/b", 0o755, vec![b'x'; 513]);
