@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 
 use xtask::kube::apiserver::{self, ApiServer};
 use xtask::{manifests, workspace};
@@ -38,7 +37,7 @@ fn the_api_server_accepts_every_overlay() {
     let server = ApiServer::start(&assets, &[]).expect("the API server");
     // A dry run makes no namespace for what is in it.
     workspace::output(server.kubectl().args(["create", "namespace", "culvert-system"])).expect("make the namespace");
-    let has_surge = minor_version(&server) >= SURGE_SINCE;
+    let has_surge = server.minor_version().expect("its version") >= SURGE_SINCE;
     for path in committed() {
         let mut apply = server.kubectl();
         let applied = workspace::output(apply.args(["apply", "--server-side", "--dry-run=server", "-f"]).arg(&path));
@@ -76,12 +75,4 @@ fn committed() -> Vec<PathBuf> {
 
 fn name(path: &std::path::Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-fn minor_version(server: &ApiServer) -> u32 {
-    let mut ask: Command = server.kubectl();
-    let said = workspace::output(ask.args(["get", "--raw", "/version"])).expect("its version");
-    let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
-    let minor = said["minor"].as_str().unwrap_or_default().trim_end_matches('+');
-    minor.parse().unwrap_or_else(|_| panic!("{said}"))
 }

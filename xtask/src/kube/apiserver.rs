@@ -96,6 +96,17 @@ impl ApiServer {
         kubectl
     }
 
+    /// The 31 of 1.31: what it can do goes by that.
+    ///
+    /// # Errors
+    /// If it does not say.
+    pub fn minor_version(&self) -> Result<u32> {
+        let said = workspace::output(self.kubectl().args(["get", "--raw", "/version"]))?;
+        let said: serde_json::Value = serde_json::from_str(&said)?;
+        let minor = said["minor"].as_str().unwrap_or_default().trim_end_matches('+');
+        minor.parse().with_context(|| said.to_string())
+    }
+
     /// The log with one JSON object of kind `Event` a line for each request that was answered.
     pub fn audit_log(&self) -> PathBuf {
         self.folder.join("audit.jsonl")

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use xtask::kube::apiserver::ApiServer;
 use xtask::{wait, workspace};
 
-use crate::ports::proxy::{DEADLINE, Proxy, apply, server};
+use crate::cluster::{DEADLINE, config_map, token, with_server};
+use crate::proxy::Proxy;
 
 /// The verdict of a check, and all that it says.
 fn checked(proxy: &Proxy, kubeconfig: &str, check: &str) -> Result<(String, String)> {
@@ -18,29 +19,15 @@ fn checked(proxy: &Proxy, kubeconfig: &str, check: &str) -> Result<(String, Stri
     Ok((found["verdict"].as_str().unwrap_or_default().to_owned(), found.to_string()))
 }
 
-/// A token for the proxy's service account, as kubelet would ask for it.
-fn token(server: &ApiServer) -> Result<String> {
-    let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
-    let file = server.folder().join("token-request.json");
-    std::fs::write(&file, request.to_string())?;
-    let path = "/api/v1/namespaces/culvert-system/serviceaccounts/culvert-proxy/token";
-    let answer = workspace::output(server.kubectl().args(["create", "--raw", path, "-f"]).arg(&file))?;
-    let answer: Value = serde_json::from_str(&answer)?;
-    Ok(answer["status"]["token"].as_str().context("no token")?.to_owned())
-}
-
 #[test]
 fn a_check_names_the_rights_that_the_proxy_lacks() {
-    let Some(server) = server() else { return };
-    if let Err(error) = rights(&server) {
-        panic!("{error:#}");
-    }
+    with_server(|server| rights(server));
 }
 
 fn rights(server: &ApiServer) -> Result<()> {
     let rbac = workspace::root().join("deploy/cloud/rbac.yaml");
     workspace::output(server.kubectl().args(["apply", "-f"]).arg(rbac))?;
-    let token = token(server)?;
+    let token = token(server, ["culvert-system", "culvert-proxy"], None, None)?;
     let kubeconfig = server.kubeconfig_of("culvert-proxy", &token)?.display().to_string();
     let proxy = Proxy::start(server, "proxy", &[])?;
     wait::until("the manifests give all rights", DEADLINE, || {
@@ -63,8 +50,7 @@ fn rights(server: &ApiServer) -> Result<()> {
         Ok(())
     })?;
 
-    let metadata = json!({"namespace": "culvert-system", "name": "culvert-ports"});
-    apply(server, &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"ports": "x"}}))?;
+    config_map(server, "culvert-system", "culvert-ports", &json!({"ports": "x"}))?;
     let (verdict, found) = checked(&proxy, &kubeconfig, "ports")?;
     ensure!(verdict == "failure" && found.contains("culvert-system/culvert-ports"), "{found}");
     Ok(())

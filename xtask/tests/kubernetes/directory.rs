@@ -9,19 +9,22 @@ use xtask::lab::place::Place;
 use xtask::lab::{Lab, LabName};
 use xtask::{wait, workspace};
 
-use crate::ports::proxy::{DEADLINE, Proxy, apply, get, node, patch_status, server};
+use crate::cluster::{DEADLINE, apply, edge, get, node, set_status, with_server};
+use crate::proxy::Proxy;
 
 #[path = "../chain/dns.rs"]
 #[allow(dead_code, reason = "the chain tests ask for more")]
 mod dns;
 
-/// Written as the metrics are.
-const UNCHANGED: &str = r#"culvert_proxy_node_events_total{outcome="unchanged"}"#;
-const CHANGED: &str = r#"culvert_proxy_node_events_total{outcome="changed"}"#;
-const AGE: &str = "culvert_proxy_directory_age_seconds";
+/// Seconds since the API server last confirmed the directory.
+fn age(proxy: &Proxy) -> Result<f64> {
+    proxy.metric("culvert_proxy_directory_age_seconds")?.context("no age")
+}
 
-fn edge(server: &ApiServer, name: &str, address: &str) -> Result<()> {
-    node(server, name, address, &json!({"culvert.dev/edge": ""}))
+/// Events of Nodes so far.
+fn count(proxy: &Proxy, outcome: &str) -> Result<f64> {
+    let series = format!("culvert_proxy_node_events_total{{outcome=\"{outcome}\"}}");
+    Ok(proxy.metric(&series)?.unwrap_or_default())
 }
 
 fn delete(server: &ApiServer, what: &[&str]) -> Result<()> {
@@ -53,10 +56,7 @@ fn wait_until_gone(proxy: &Proxy, node: &str) -> Result<()> {
 
 #[test]
 fn nodes_come_change_and_go_with_their_vips_and_heartbeats_do_nothing() {
-    let Some(server) = server() else { return };
-    if let Err(error) = life_of_a_node(&server) {
-        panic!("{error:#}");
-    }
+    with_server(|server| life_of_a_node(server));
 }
 
 fn life_of_a_node(server: &ApiServer) -> Result<()> {
@@ -92,30 +92,26 @@ fn life_of_a_node(server: &ApiServer) -> Result<()> {
 }
 
 fn heartbeats_do_nothing(server: &ApiServer, proxy: &Proxy) -> Result<()> {
-    let before = (proxy.metric(UNCHANGED)?, proxy.metric(CHANGED)?, kept(server)?);
+    let before = (count(proxy, "unchanged")?, count(proxy, "changed")?, kept(server)?);
     for minute in 0..3 {
-        let path = "/api/v1/nodes/edge-1/status";
         let time = format!("2026-11-21T10:0{minute}:00Z");
         let status = json!({
             "addresses": [{"type": "InternalIP", "address": "10.0.3.7"}],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
             "conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": time}]});
-        patch_status(server, path, &json!({"status": status}))?;
+        set_status(server, "/api/v1/nodes/edge-1", &status)?;
     }
     wait::until("three heartbeats", DEADLINE, || {
-        ensure!(proxy.metric(UNCHANGED)? >= before.0 + 3.0, "not all seen yet");
+        ensure!(count(proxy, "unchanged")? >= before.0 + 3.0, "not all seen yet");
         Ok(())
     })?;
-    ensure!((proxy.metric(CHANGED)?, kept(server)?) == (before.1, before.2), "and they changed something");
+    ensure!((count(proxy, "changed")?, kept(server)?) == (before.1, before.2), "and they changed something");
     Ok(())
 }
 
 #[test]
 fn without_the_api_server_the_last_state_serves_and_says_how_old_it_is() {
-    let Some(mut server) = server() else { return };
-    if let Err(error) = outage(&mut server) {
-        panic!("{error:#}");
-    }
+    with_server(outage);
 }
 
 fn outage(server: &mut ApiServer) -> Result<()> {
@@ -123,20 +119,19 @@ fn outage(server: &mut ApiServer) -> Result<()> {
     let mut proxy = Proxy::start(server, "proxy", &[])?;
     proxy.wait_for_node("edge-1", &["10.0.3.7", "198.18.0.1"])?;
     let range = proxy.nodes()?;
-    ensure!(proxy.metric(AGE)?.abs() < f64::EPSILON, "current");
+    ensure!(age(&proxy)?.abs() < f64::EPSILON, "current");
 
     server.stop()?;
     old(&proxy)?;
     ensure!(proxy.nodes()? == range, "nothing changed");
-    proxy.process.terminate(DEADLINE)?;
-    let mut proxy = Proxy::start(server, "proxy", &[])?;
+    proxy.restart()?;
     proxy.wait_for_node("edge-1", &["10.0.3.7", "198.18.0.1"])?;
     ensure!(proxy.nodes()? == range, "nor after a restart");
     old(&proxy)?;
 
     server.resume()?;
     wait::until("the directory is current", DEADLINE, || {
-        ensure!(proxy.metric(AGE)?.abs() < f64::EPSILON, "{} s old", proxy.metric(AGE)?);
+        ensure!(age(&proxy)?.abs() < f64::EPSILON, "{} s old", age(&proxy)?);
         Ok(())
     })?;
     edge(server, "edge-2", "10.0.3.8")?;
@@ -148,17 +143,14 @@ fn old(proxy: &Proxy) -> Result<()> {
         let listed = proxy.control(&["node", "list"]).output()?;
         let said = String::from_utf8_lossy(&listed.stderr).into_owned();
         ensure!(said.contains("the API server last confirmed these nodes") && said.contains(" s ago"), "{said}");
-        ensure!(proxy.metric(AGE)? > 0.0, "no age");
+        ensure!(age(proxy)? > 0.0, "no age");
         Ok(())
     })
 }
 
 #[test]
 fn proxies_agree_on_vips_while_both_allocate_and_after_they_were_lost() {
-    let Some(server) = server() else { return };
-    if let Err(error) = agreement(&server) {
-        panic!("{error:#}");
-    }
+    with_server(|server| agreement(server));
 }
 
 fn agreement(server: &ApiServer) -> Result<()> {
@@ -213,10 +205,7 @@ fn dns_answers_cloud_nodes_with_their_own_address_in_all_zones() {
         eprintln!("skipped: needs root for a lab");
         return;
     }
-    let Some(server) = server() else { return };
-    if let Err(error) = names(&server) {
-        panic!("{error:#}");
-    }
+    with_server(|server| names(server));
 }
 
 fn names(server: &ApiServer) -> Result<()> {

@@ -1,11 +1,12 @@
 //! Events on Nodes.
 
 use anyhow::{Context, Result, ensure};
-use serde_json::{Value, json};
+use serde_json::Value;
 use xtask::kube::apiserver::ApiServer;
 use xtask::{wait, workspace};
 
-use crate::ports::proxy::{DEADLINE, Proxy, get, node, server};
+use crate::cluster::{DEADLINE, edge, get, with_server};
+use crate::proxy::Proxy;
 
 fn of(server: &ApiServer, reason: &str, node: &str) -> Result<Vec<Value>> {
     let events = get(server, &["events.v1.events.k8s.io", "-n", "kube-system"])?;
@@ -16,15 +17,12 @@ fn of(server: &ApiServer, reason: &str, node: &str) -> Result<Vec<Value>> {
 
 #[test]
 fn two_proxies_make_one_event_of_a_node_that_is_offline_and_of_an_address_of_two() {
-    let Some(server) = server() else { return };
-    if let Err(error) = events(&server) {
-        panic!("{error:#}");
-    }
+    with_server(|server| events(server));
 }
 
 fn events(server: &ApiServer) -> Result<()> {
     for name in ["edge-2", "edge-3"] {
-        node(server, name, "192.168.1.10", &json!({"culvert.dev/edge": ""}))?;
+        edge(server, name, "192.168.1.10")?;
     }
     let mut proxies = [Proxy::start(server, "proxy-1", &[])?, Proxy::start(server, "proxy-2", &[])?];
     for proxy in &mut proxies {

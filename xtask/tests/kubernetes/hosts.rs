@@ -5,7 +5,8 @@ use serde_json::json;
 use xtask::kube::apiserver::ApiServer;
 use xtask::{wait, workspace};
 
-use crate::ports::proxy::{DEADLINE, Proxy, apply, get, node, server};
+use crate::cluster::{DEADLINE, config_map, edge, get, node, with_server};
+use crate::proxy::Proxy;
 
 const PLACE: [&str; 2] = ["--hosts-configmap", "kube-system/yurt-tunnel-nodes"];
 
@@ -30,27 +31,21 @@ fn version(server: &ApiServer) -> Result<String> {
 
 #[test]
 fn the_hosts_config_map_has_every_node_once_and_keeps_the_lines_of_others() {
-    let Some(server) = server() else { return };
-    if let Err(error) = hosts(&server) {
-        panic!("{error:#}");
-    }
+    with_server(|server| hosts(server));
 }
 
 fn hosts(server: &ApiServer) -> Result<()> {
     let left_by_yurt_tunnel = "10.0.0.9\tregistry.example\n10.97.3.4\tedge-1";
-    apply(
-        server,
-        &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "kube-system", "name": "yurt-tunnel-nodes"},
-            "data": {"tunnel-nodes": left_by_yurt_tunnel, "other": "kept"}}),
-    )?;
-    node(server, "edge-1", "10.0.3.7", &json!({"culvert.dev/edge": ""}))?;
+    let data = json!({"tunnel-nodes": left_by_yurt_tunnel, "other": "kept"});
+    config_map(server, "kube-system", "yurt-tunnel-nodes", &data)?;
+    edge(server, "edge-1", "10.0.3.7")?;
     node(server, "master", "192.0.2.10", &json!({}))?;
     let _proxies = [Proxy::start(server, "proxy-1", &PLACE)?, Proxy::start(server, "proxy-2", &PLACE)?];
     let registry = "10.0.0.9\tregistry.example";
     let (edge_1, master) = ("198.18.0.1\tedge-1 # culvert", "192.0.2.10\tmaster # culvert");
     wait_for(server, &[registry, edge_1, master])?;
 
-    node(server, "edge-2", "10.0.3.8", &json!({"culvert.dev/edge": ""}))?;
+    edge(server, "edge-2", "10.0.3.8")?;
     let edge_2 = "198.18.0.2\tedge-2 # culvert";
     wait_for(server, &[registry, edge_1, edge_2, master])?;
     let settled = version(server)?;

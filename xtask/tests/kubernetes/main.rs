@@ -4,8 +4,11 @@
 //! `REQUIRE_PRIVILEGED=1`. `cargo xtask test` runs them one at a time.
 
 mod check;
+mod cluster;
 mod directory;
 mod events;
 mod hosts;
 mod identity;
+mod loopback;
 mod ports;
+mod proxy;

@@ -1,18 +1,12 @@
 //! Ports of the cluster's edge nodes: from `culvert-ports`, and from what YurtTunnel left.
 
-pub(crate) mod proxy;
-
 use anyhow::{Result, ensure};
-use serde_json::{Value, json};
+use serde_json::json;
 use xtask::kube::apiserver::ApiServer;
 use xtask::wait;
 
-use proxy::{DEADLINE, Proxy, apply, get, node, server};
-
-fn config_map(server: &ApiServer, namespace: &str, name: &str, data: &Value) -> Result<()> {
-    let metadata = json!({"namespace": namespace, "name": name});
-    apply(server, &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}))
-}
+use crate::cluster::{DEADLINE, config_map, edge, get, with_server};
+use crate::proxy::Proxy;
 
 /// The note of the Event of this reason on an object of this name.
 fn told(server: &ApiServer, namespace: &str, reason: &str, name: &str) -> Result<String> {
@@ -28,14 +22,11 @@ fn told(server: &ApiServer, namespace: &str, reason: &str, name: &str) -> Result
 
 #[test]
 fn ports_follow_the_config_maps_and_a_mistake_is_an_event_that_changes_nothing() {
-    let Some(server) = server() else { return };
-    if let Err(error) = ports(&server) {
-        panic!("{error:#}");
-    }
+    with_server(|server| ports(server));
 }
 
 fn ports(server: &ApiServer) -> Result<()> {
-    node(server, "edge-1", "10.0.3.7", &json!({"culvert.dev/edge": ""}))?;
+    edge(server, "edge-1", "10.0.3.7")?;
     let mut proxy = Proxy::start(server, "proxy", &[])?;
     proxy.wait_for_node("edge-1", &["10.0.3.7", "7429,9100,10250,10255"])?;
 
@@ -52,8 +43,7 @@ fn ports(server: &ApiServer) -> Result<()> {
     ensure!(proxy.process.log().matches("ConfigMap not used").count() == 1, "{}", proxy.process.log());
 
     // Also with nothing but the broken one to start from.
-    proxy.process.terminate(DEADLINE)?;
-    let mut proxy = Proxy::start(server, "proxy", &[])?;
+    proxy.restart()?;
     proxy.wait_for_node("edge-1", &["8080,8081,10250"])?;
 
     let yurt_tunnel = json!({"dnat-ports-pair": "9445=10264, 10250=10250, 9446", "localhost-proxy-ports": "10266"});

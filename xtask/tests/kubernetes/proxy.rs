@@ -1,0 +1,140 @@
+//! A proxy of a bare API server's cluster, on this host's loopback and with nothing to steer.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use xtask::kube::apiserver::ApiServer;
+use xtask::lab::process::Process;
+use xtask::{wait, workspace};
+
+use crate::cluster::DEADLINE;
+use crate::loopback::{STREAM_TIMEOUT, echo, free_address, http_get};
+
+pub(crate) struct Proxy {
+    pub(crate) process: Process,
+    /// Where it takes agents.
+    pub(crate) agents: SocketAddr,
+    admin: SocketAddr,
+    folder: PathBuf,
+    command: Command,
+    name: String,
+    logs: PathBuf,
+}
+
+impl Proxy {
+    /// Starts one named `name`, as an administrator of the cluster.
+    pub(crate) fn start(server: &ApiServer, name: &str, further: &[&str]) -> Result<Self> {
+        Self::start_as(server, &server.kubeconfig(), name, further)
+    }
+
+    /// Starts one with the rights of whom the kubeconfig is.
+    pub(crate) fn start_as(server: &ApiServer, kubeconfig: &Path, name: &str, further: &[&str]) -> Result<Self> {
+        let folder = server.folder().join(name);
+        fs::create_dir_all(&folder)?;
+        let (agents, admin) = (free_address()?, free_address()?);
+        let mut command = program("culvert-proxy");
+        command.arg("--kubeconfig").arg(kubeconfig).arg("--state-dir").arg(folder.join("state"));
+        for socket in ["connect", "directory", "control"] {
+            command.arg(format!("--{socket}-socket")).arg(folder.join(format!("{socket}.sock")));
+        }
+        command.args(["--agent-listen", &agents.to_string(), "--admin-listen", &admin.to_string()]);
+        command.args(["--intercept-listen", "127.0.0.1:0"]).args(further);
+        let process = Process::start(name, server.folder(), &mut command)?;
+        let (name, logs) = (name.to_owned(), server.folder().to_owned());
+        Ok(Self { process, agents, admin, folder, command, name, logs })
+    }
+
+    /// Ends it well and starts it again.
+    pub(crate) fn restart(&mut self) -> Result<()> {
+        self.process.terminate(DEADLINE)?;
+        self.process = Process::start(&self.name, &self.logs, &mut self.command)?;
+        Ok(())
+    }
+
+    /// The authority as it has it on disk.
+    pub(crate) fn authority(&self) -> Result<String> {
+        fs::read_to_string(self.folder.join("state/cluster-authority.pem")).context("the authority on disk")
+    }
+
+    /// The command line `culvert-proxy ARGS` of this proxy.
+    pub(crate) fn control(&self, args: &[&str]) -> Command {
+        let mut command = program("culvert-proxy");
+        command.args(args).arg("--control-socket").arg(self.folder.join("control.sock"));
+        command
+    }
+
+    /// What it lists of its nodes.
+    pub(crate) fn nodes(&self) -> Result<String> {
+        workspace::output(&mut self.control(&["node", "list"]))
+    }
+
+    /// Waits until it lists a node with these words.
+    pub(crate) fn wait_for_node(&mut self, node: &str, words: &[&str]) -> Result<()> {
+        wait::until(&format!("{node} with {words:?}"), DEADLINE, || {
+            self.process.check()?;
+            let nodes = self.nodes()?;
+            let line = nodes.lines().find(|line| line.split_whitespace().next() == Some(node));
+            let line = line.with_context(|| format!("no {node} in {nodes}"))?;
+            ensure!(words.iter().all(|word| line.contains(word)), "{line}");
+            Ok(())
+        })
+    }
+
+    /// What it says of a connection, whether that comes through or not.
+    pub(crate) fn explain(&self, args: &[&str]) -> Result<String> {
+        let mut command = self.control(&["explain"]);
+        Ok(String::from_utf8_lossy(&command.args(args).output()?.stdout).into_owned())
+    }
+
+    /// Where the redirector learns the directory.
+    pub(crate) fn directory_socket(&self) -> PathBuf {
+        self.folder.join("directory.sock")
+    }
+
+    /// The value of a metric, written as it is served; `None` if it is not.
+    pub(crate) fn metric(&self, series: &str) -> Result<Option<f64>> {
+        let text = http_get(self.admin, "/metrics")?;
+        let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        value.map(|value| value.trim().parse().with_context(|| format!("{series} {value}"))).transpose()
+    }
+
+    /// A stream through HTTP CONNECT.
+    pub(crate) fn stream(&self, target: &str) -> Result<UnixStream> {
+        let mut stream = UnixStream::connect(self.folder.join("connect.sock")).context("the CONNECT socket")?;
+        stream.set_read_timeout(Some(STREAM_TIMEOUT))?;
+        write!(stream, "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n")?;
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).with_context(|| String::from_utf8_lossy(&head).into_owned())?;
+            head.push(byte[0]);
+        }
+        let head = String::from_utf8_lossy(&head);
+        ensure!(head.starts_with("HTTP/1.1 200"), "{head}");
+        Ok(stream)
+    }
+
+    /// Waits for a stream to an echo.
+    pub(crate) fn wait_for_stream(&mut self, target: &str) -> Result<UnixStream> {
+        wait::until(&format!("a stream to {target}"), DEADLINE, || {
+            self.process.check()?;
+            let mut stream = self.stream(target)?;
+            echo(&mut stream)?;
+            Ok(stream)
+        })
+    }
+}
+
+/// A program without what the environment says of proxies.
+pub(crate) fn program(name: &str) -> Command {
+    let mut command = Command::new(workspace::binary(name));
+    for variable in ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"] {
+        command.env_remove(variable);
+    }
+    command
+}
