@@ -7,9 +7,12 @@
 mod addresses;
 mod cluster;
 mod destination;
+mod error;
 mod file;
+mod interfaces;
 mod node;
 mod sources;
+mod stored;
 mod view;
 mod vips;
 mod watch;
@@ -27,8 +30,9 @@ use tokio::sync::broadcast;
 
 pub(crate) use cluster::{Allocation, CloudNode, ClusterNodes, ClusterPorts, EdgeNode, Freshness, Proposal};
 pub(crate) use destination::{Destination, ResolveError, Target};
-pub(crate) use file::FileError;
-pub(crate) use node::{InvalidNode, MAX_ADDRESSES, MAX_PORTS, never_a_nodes};
+pub(crate) use error::DirectoryError;
+pub(crate) use interfaces::host_addresses;
+pub(crate) use node::{MAX_ADDRESSES, MAX_PORTS, never_a_nodes};
 pub(crate) use sources::Removal;
 use sources::{Refreshed, Sources};
 pub(crate) use view::{AddressView, Census, Clouds, NodeView, Routing, Source, Zone};
@@ -38,7 +42,7 @@ use watch::Step;
 pub(crate) use watch::{Change, Event, Watcher};
 
 use crate::clock::UnixTime;
-use crate::state::{StateDir, StateError};
+use crate::state::StateDir;
 
 /// How often the file and the host's interfaces are looked at.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
@@ -86,39 +90,6 @@ impl DirectoryConfig {
             membership: Membership::Alone,
         }
     }
-}
-
-/// Why the directory cannot be opened or changed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum DirectoryError {
-    #[error(transparent)]
-    State(#[from] StateError),
-    #[error(transparent)]
-    Vip(#[from] VipError),
-    #[error(transparent)]
-    File(#[from] FileError),
-    #[error(transparent)]
-    Node(#[from] InvalidNode),
-    #[error(
-        "{address} of {node} is in the VIP range {range}, which is Culvert's own: choose another with --vip4-range or --vip6-range"
-    )]
-    AddressInVipRange { node: NodeName, address: IpAddr, range: IpNet },
-    #[error("{node} is described in {}: change its addresses and ports there", file.display())]
-    DescribedInFile { node: NodeName, file: PathBuf },
-    #[error(
-        "{node} is described by its Node in the cluster: change its addresses there, its ports by the annotation culvert.dev/ports"
-    )]
-    DescribedInCluster { node: NodeName },
-    #[error(
-        "the cluster has no edge node {node}: label its Node as --node-selector says, or see `culvert-proxy node list`"
-    )]
-    NotInCluster { node: NodeName },
-    #[error("there is no node {node}: see `culvert-proxy node list`")]
-    UnknownNode { node: NodeName },
-    #[error("the directory is full with {0} nodes: remove some with `culvert-proxy node remove`")]
-    Full(usize),
-    #[error("list the addresses of this host's interfaces")]
-    Interfaces(#[source] std::io::Error),
 }
 
 /// The directory. Clones share it.
@@ -408,20 +379,9 @@ impl Directory {
     }
 }
 
-/// Addresses of all interfaces of this host, loopback too.
-pub(crate) fn host_addresses() -> Result<BTreeSet<IpAddr>, DirectoryError> {
-    let interfaces = nix::ifaddrs::getifaddrs().map_err(|errno| DirectoryError::Interfaces(errno.into()))?;
-    Ok(interfaces.filter_map(|interface| address_of(interface.address.as_ref()?)).collect())
-}
-
-fn address_of(storage: &nix::sys::socket::SockaddrStorage) -> Option<IpAddr> {
-    let v4 = storage.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
-    v4.or_else(|| storage.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
-}
-
 /// The directory file's text read, checked, and written again.
 #[cfg(fuzzing)]
-pub(crate) fn rewritten(text: &str) -> Result<String, FileError> {
+pub(crate) fn rewritten(text: &str) -> Result<String, file::FileError> {
     let nodes = file::parse(text, std::path::Path::new("nodes.toml"))?;
     Ok(toml::to_string(&std::collections::BTreeMap::from([("nodes", nodes)])).expect("nodes have a text"))
 }

@@ -8,35 +8,22 @@ use std::sync::Arc;
 use culvert_daemon::write_atomic;
 use culvert_tunnel::NodeName;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use serde::{Deserialize, Serialize};
 
 use super::addresses::Protected;
 use super::cluster::{Allocation, ClusterNodes, ClusterPorts, ClusterSource, Kept, Proposal};
 use super::file::{self, FileError};
 use super::node::NodeSpec;
+use super::stored::Stored;
 use super::view::{Clouds, Given, Source, View, Zone};
-use super::vips::{VipRanges, Vips, random_vip6_range};
+use super::vips::{VipRanges, Vips, foreign};
 use super::{DirectoryConfig, DirectoryError, Membership};
 use crate::clock::UnixTime;
-use crate::state::{StateDir, StateError, StateFile};
+use crate::state::{StateDir, StateError};
 
-const NODES: StateFile =
-    StateFile { name: "directory.json", what: "the nodes that `token create` made, and with new VIPs" };
 /// The operator's file as it last was good: used when the proxy starts and finds the file broken.
 const LAST_GOOD: &str = "directory-last-good.toml";
 /// Far more than one proxy has tunnels for, and well within the default VIP range.
 const MAX_NODES: usize = 20_000;
-/// Ranges in which VIPs would not be the node's alone.
-const EVERYONES: [(&str, &str); 7] = [
-    ("0.0.0.0/8", "the unspecified addresses"),
-    ("127.0.0.0/8", "the loopback addresses"),
-    ("169.254.0.0/16", "the link-local addresses"),
-    ("224.0.0.0/3", "the multicast and reserved addresses"),
-    ("::/96", "the unspecified and loopback addresses"),
-    ("fe80::/10", "the link-local addresses"),
-    ("ff00::/8", "the multicast addresses"),
-];
-
 /// What the removal of a node left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Removal {
@@ -53,14 +40,6 @@ pub(crate) enum Removal {
 pub(super) enum Refreshed {
     Unchanged,
     Changed,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Stored {
-    ranges: VipRanges,
-    nodes: BTreeMap<NodeName, NodeSpec>,
-    vips: Vips,
 }
 
 /// Everything that the view is computed from.
@@ -95,12 +74,7 @@ enum Loaded {
 
 impl Sources {
     pub(super) fn open(config: &DirectoryConfig, host: BTreeSet<IpAddr>) -> Result<Self, DirectoryError> {
-        let before: Option<Stored> = config.state.read(NODES)?;
-        let ranges = ranges(config, before.as_ref(), &host)?;
-        let stored = match before {
-            Some(stored) => checked(&config.state, stored)?.moved(ranges),
-            None => Stored { ranges, nodes: BTreeMap::new(), vips: Vips::default() },
-        };
+        let stored = Stored::open(config, &host)?;
         let file = config.file.as_ref().map(|path| DirectoryFile {
             path: path.clone(),
             text: None,
@@ -359,7 +333,7 @@ impl Sources {
         let ranges = self.stored.ranges;
         let vips = self.stored.vips.reconciled(all.keys(), &ranges, UnixTime::now())?;
         let stored = Stored { ranges, nodes, vips };
-        self.state.write(NODES, &stored)?;
+        stored.write(&self.state)?;
         self.stored = stored;
         if let Some(file) = &mut self.file {
             file.nodes = declared;
@@ -384,20 +358,6 @@ impl Sources {
     }
 }
 
-impl Stored {
-    fn moved(self, ranges: VipRanges) -> Self {
-        if self.ranges == ranges {
-            return self;
-        }
-        let (vips, lost) = self.vips.moved(&ranges);
-        tracing::warn!(
-            old.vip4 = %self.ranges.vip4, old.vip6 = %self.ranges.vip6, vip4 = %ranges.vip4, vip6 = %ranges.vip6,
-            new_host_parts = lost, "VIP ranges changed: every node has another VIP now"
-        );
-        Self { ranges, vips, nodes: self.nodes }
-    }
-}
-
 /// The file wins for the nodes that it describes.
 fn merged(
     made: &BTreeMap<NodeName, NodeSpec>,
@@ -406,34 +366,4 @@ fn merged(
     let mut all = made.clone();
     all.extend(declared.iter().map(|(node, spec)| (node.clone(), spec.clone())));
     all
-}
-
-fn ranges(
-    config: &DirectoryConfig,
-    before: Option<&Stored>,
-    host: &BTreeSet<IpAddr>,
-) -> Result<VipRanges, DirectoryError> {
-    let kept = || before.map_or_else(random_vip6_range, |stored| stored.ranges.vip6);
-    let foreign = foreign(&config.protect, host);
-    Ok(VipRanges::checked(config.vip4_range, config.vip6_range.unwrap_or_else(kept), &foreign)?)
-}
-
-/// What a range of VIPs must not overlap, in words.
-fn foreign(protect: &[IpNet], host: &BTreeSet<IpAddr>) -> Vec<(IpNet, String)> {
-    let everyones = EVERYONES.iter().filter_map(|(range, what)| Some((range.parse().ok()?, (*what).to_owned())));
-    let protected = protect.iter().map(|range| (*range, format!("the protected range {range}")));
-    let host = host.iter().map(|address| (IpNet::from(*address), format!("this host's address {address}")));
-    everyones.chain(protected).chain(host).collect()
-}
-
-fn checked(state: &StateDir, stored: Stored) -> Result<Stored, DirectoryError> {
-    if let Some(problem) = stored.vips.problem(&stored.ranges) {
-        return Err(state.invalid(NODES, problem).into());
-    }
-    for (node, spec) in &stored.nodes {
-        if let Err(error) = spec.clone().checked() {
-            return Err(state.invalid(NODES, format!("{node}: {error}")).into());
-        }
-    }
-    Ok(stored)
 }

@@ -13,6 +13,17 @@ use crate::clock::UnixTime;
 /// How long a VIP belongs to nobody after its node is gone: longer than anyone keeps a looked-up address.
 const REST: Duration = Duration::from_secs(24 * 3600);
 
+/// Ranges in which VIPs would not be the node's alone.
+const EVERYONES: [(&str, &str); 7] = [
+    ("0.0.0.0/8", "the unspecified addresses"),
+    ("127.0.0.0/8", "the loopback addresses"),
+    ("169.254.0.0/16", "the link-local addresses"),
+    ("224.0.0.0/3", "the multicast and reserved addresses"),
+    ("::/96", "the unspecified and loopback addresses"),
+    ("fe80::/10", "the link-local addresses"),
+    ("ff00::/8", "the multicast addresses"),
+];
+
 /// The ranges that VIPs are taken from. A node has the same host part in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -180,6 +191,14 @@ impl Vips {
         }
         None
     }
+}
+
+/// What a range of VIPs must not overlap, in words.
+pub(super) fn foreign(protect: &[IpNet], host: &BTreeSet<IpAddr>) -> Vec<(IpNet, String)> {
+    let everyones = EVERYONES.iter().filter_map(|(range, what)| Some((range.parse().ok()?, (*what).to_owned())));
+    let protected = protect.iter().map(|range| (*range, format!("the protected range {range}")));
+    let host = host.iter().map(|address| (IpNet::from(*address), format!("this host's address {address}")));
+    everyones.chain(protected).chain(host).collect()
 }
 
 #[cfg(test)]

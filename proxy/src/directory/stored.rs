@@ -1,0 +1,75 @@
+//! What this proxy keeps on disk: the nodes that `token create` made, and the VIPs of all nodes with their ranges.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use culvert_tunnel::NodeName;
+use serde::{Deserialize, Serialize};
+
+use super::node::NodeSpec;
+use super::vips::{VipRanges, Vips, foreign, random_vip6_range};
+use super::{DirectoryConfig, DirectoryError};
+use crate::state::{StateDir, StateError, StateFile};
+
+const NODES: StateFile =
+    StateFile { name: "directory.json", what: "the nodes that `token create` made, and with new VIPs" };
+
+/// The file's content.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Stored {
+    pub(super) ranges: VipRanges,
+    pub(super) nodes: BTreeMap<NodeName, NodeSpec>,
+    pub(super) vips: Vips,
+}
+
+impl Stored {
+    /// Reads it; in the ranges that the flags ask for.
+    pub(super) fn open(config: &DirectoryConfig, host: &BTreeSet<IpAddr>) -> Result<Self, DirectoryError> {
+        let before: Option<Self> = config.state.read(NODES)?;
+        let ranges = ranges(config, before.as_ref(), host)?;
+        match before {
+            Some(stored) => Ok(stored.checked(&config.state)?.moved(ranges)),
+            None => Ok(Self { ranges, nodes: BTreeMap::new(), vips: Vips::default() }),
+        }
+    }
+
+    /// Writes it; on disk when this returns.
+    pub(super) fn write(&self, state: &StateDir) -> Result<(), StateError> {
+        state.write(NODES, self)
+    }
+
+    fn checked(self, state: &StateDir) -> Result<Self, DirectoryError> {
+        if let Some(problem) = self.vips.problem(&self.ranges) {
+            return Err(state.invalid(NODES, problem).into());
+        }
+        for (node, spec) in &self.nodes {
+            if let Err(error) = spec.clone().checked() {
+                return Err(state.invalid(NODES, format!("{node}: {error}")).into());
+            }
+        }
+        Ok(self)
+    }
+
+    fn moved(self, ranges: VipRanges) -> Self {
+        if self.ranges == ranges {
+            return self;
+        }
+        let (vips, lost) = self.vips.moved(&ranges);
+        tracing::warn!(
+            old.vip4 = %self.ranges.vip4, old.vip6 = %self.ranges.vip6, vip4 = %ranges.vip4, vip6 = %ranges.vip6,
+            new_host_parts = lost, "VIP ranges changed: every node has another VIP now"
+        );
+        Self { ranges, vips, nodes: self.nodes }
+    }
+}
+
+fn ranges(
+    config: &DirectoryConfig,
+    before: Option<&Stored>,
+    host: &BTreeSet<IpAddr>,
+) -> Result<VipRanges, DirectoryError> {
+    let kept = || before.map_or_else(random_vip6_range, |stored| stored.ranges.vip6);
+    let foreign = foreign(&config.protect, host);
+    Ok(VipRanges::checked(config.vip4_range, config.vip6_range.unwrap_or_else(kept), &foreign)?)
+}
