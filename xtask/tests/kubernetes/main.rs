@@ -12,3 +12,4 @@ mod identity;
 mod loopback;
 mod ports;
 mod proxy;
+mod service;
