@@ -22,6 +22,7 @@ mod prometheus;
 mod rbac;
 mod rolling;
 mod uninstall;
+mod variants;
 mod world;
 
 use std::time::Instant;
@@ -53,7 +54,7 @@ pub struct Args {
 type Step = (&'static str, fn(&mut World) -> Result<()>);
 
 /// In this order: later ones restart and remove what earlier ones use.
-const STEPS: [Step; 15] = [
+const STEPS: [Step; 16] = [
     ("before", before::run),
     (INSTALL, install::run),
     ("logs", logs::run),
@@ -67,6 +68,7 @@ const STEPS: [Step; 15] = [
     ("healing", healing::run),
     ("names", names::run),
     ("egress", egress::run),
+    ("variants", variants::run),
     ("rbac", rbac::run),
     ("uninstall", uninstall::run),
 ];

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
+use super::install;
 use super::world::{MASTER, World};
-use super::{install, names};
 use crate::workspace;
 
 /// Pods end with grace.
@@ -14,7 +14,6 @@ const DELETED: Duration = Duration::from_secs(120);
 /// The step.
 pub(super) fn run(world: &mut World) -> Result<()> {
     world.claim("the redirector is installed again after an uninstall", |world| {
-        world.restart_apiserver(&[names::BY_NAME.to_owned()])?;
         world.apply_overlay("e2e")?;
         install::PROGRAMS.into_iter().try_for_each(|program| world.wait_for_rollout(program))?;
         let left = left(world)?;
@@ -23,7 +22,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     })?;
     world.claim("the uninstall overlay leaves no pin, link, table or route on the master", take_away)?;
     world.claim("everything is deleted, and still nothing is left", |world| {
-        let overlays = ["e2e/uninstall", "e2e"]
+        let overlays = ["e2e/uninstall", "e2e/variants"]
             .map(|name| workspace::root().join("deploy/overlays").join(name).display().to_string());
         for overlay in overlays {
             world.cluster.ask_within(DELETED, &["delete", "--ignore-not-found", "--kustomize", &overlay])?;
@@ -58,7 +57,7 @@ const LOOKS: [(&[&str], &str); 5] = [
 ];
 
 /// The first line of each kind that is there.
-fn left(world: &World) -> Result<Vec<String>> {
+pub(super) fn left(world: &World) -> Result<Vec<String>> {
     let cgroup = world.cluster.variable("CK_MASTER_CGROUP")?;
     let mut left = Vec::new();
     for (line, sign) in LOOKS {
