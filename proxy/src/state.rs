@@ -121,9 +121,9 @@ pub(crate) fn parse<T: DeserializeOwned>(text: &str, path: &Path, file: StateFil
     serde_json::from_str::<Versioned<T>>(text).map(|content| content.state).map_err(broken)
 }
 
-/// The text of a file with this content.
+/// The text of a file with this content. Not laid out for readers: of ten thousand nodes that would be several times as long.
 pub(crate) fn text<T: Serialize>(content: &T) -> io::Result<Vec<u8>> {
-    let mut text = serde_json::to_vec_pretty(&Versioned { version: FORMAT, state: content })?;
+    let mut text = serde_json::to_vec(&Versioned { version: FORMAT, state: content })?;
     text.push(b'\n');
     Ok(text)
 }

@@ -5,13 +5,16 @@ mod selector;
 mod watch;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
-use culvert_daemon::{Drain, Gate, chain};
+use anyhow::{Context, Result};
+use culvert_daemon::{Drain, Gate, Workers, chain};
 use culvert_tunnel::NodeName;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::Cluster;
@@ -55,7 +58,8 @@ impl Cluster {
         let (seen_tx, seen_rx) = tokio::sync::watch::channel(Seen::default());
         let watched = watch::watch(self.client.clone(), self.selector.clone(), metrics, seen_tx);
         let vips = Api::namespaced(self.client, &self.namespace);
-        let applier = Applier { vips, directory: directory.clone(), gate, backoff: Backoff::default() };
+        let workers = Workers::start(NonZeroUsize::MIN).context("start the directory's thread")?;
+        let applier = Applier { vips, directory: directory.clone(), gate, workers, backoff: Backoff::default() };
         tokio::select! {
             never = watched => match never {},
             () = applier.run(seen_rx, gone) => {}
@@ -71,6 +75,9 @@ struct Applier {
     vips: Api<ConfigMap>,
     directory: Directory,
     gate: Gate,
+    /// One thread that does all the work. Each thread keeps what it has freed for what it does next: on several in turn, ten
+    /// thousand nodes would have their memory several times.
+    workers: Arc<Workers>,
     backoff: Backoff,
 }
 
@@ -106,7 +113,9 @@ impl Applier {
         let proposal = self.directory.proposal();
         let allocation = vips::agree(&self.vips, &proposal, &nodes).await?;
         let directory = self.directory.clone();
-        let set = tokio::task::spawn_blocking(move || directory.set_cluster(nodes, allocation)).await;
+        let mut task = JoinSet::new();
+        task.spawn_on(async move { directory.set_cluster(nodes, allocation) }, self.workers.next().handle());
+        let set = task.join_next().await.expect("there is one task");
         Ok(set.expect("setting the nodes does not panic")?)
     }
 

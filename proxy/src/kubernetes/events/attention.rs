@@ -16,7 +16,7 @@ pub(super) const GRACE: Duration = Duration::from_secs(30);
 /// What is wrong with which node, and since when.
 #[derive(Debug, Default)]
 pub(super) struct Attention {
-    nodes: BTreeMap<NodeName, BTreeMap<Condition, Standing>>,
+    nodes: BTreeMap<NodeName, Vec<Standing>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,10 +27,17 @@ enum Condition {
 
 #[derive(Debug)]
 struct Standing {
+    condition: Condition,
     since: Instant,
     /// Of whom the address is, in words; empty for a node that is offline.
     owners: String,
     told: Told,
+}
+
+impl Standing {
+    fn is(&self, condition: Condition) -> bool {
+        self.condition == condition
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,12 +66,12 @@ impl Attention {
     pub(super) fn due(&mut self, now: Instant) -> Vec<Occurrence> {
         let mut due = Vec::new();
         for (name, standings) in &mut self.nodes {
-            for (condition, standing) in standings {
+            for standing in standings {
                 if standing.told == Told::Once || now.duration_since(standing.since) < GRACE {
                     continue;
                 }
                 standing.told = Told::Once;
-                due.push(match condition {
+                due.push(match standing.condition {
                     Condition::Offline => Occurrence::offline(name),
                     Condition::Claimed(_) => Occurrence::claimed_twice(name, &standing.owners),
                 });
@@ -85,11 +92,15 @@ impl Attention {
             wrong.insert(Condition::Offline, "");
         }
         let standings = self.nodes.entry(node.name.clone()).or_default();
-        let was_offline = standings.get(&Condition::Offline).is_some_and(|standing| standing.told == Told::Once);
-        standings.retain(|condition, _| wrong.contains_key(condition));
+        let was_offline =
+            standings.iter().any(|standing| standing.is(Condition::Offline) && standing.told == Told::Once);
+        standings.retain(|standing| wrong.contains_key(&standing.condition));
         for (condition, owners) in wrong {
-            let new = || Standing { since: now, owners: String::new(), told: Told::Not };
-            owners.clone_into(&mut standings.entry(condition).or_insert_with(new).owners);
+            let owners = owners.to_owned();
+            match standings.iter_mut().find(|standing| standing.is(condition)) {
+                Some(standing) => standing.owners = owners,
+                None => standings.push(Standing { condition, since: now, owners, told: Told::Not }),
+            }
         }
         (was_offline && node.online).then(|| Occurrence::online(&node.name))
     }
