@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::install;
 use super::world::{MASTER, World};
 use crate::workspace;
 
@@ -13,13 +12,6 @@ const DELETED: Duration = Duration::from_secs(120);
 
 /// The step.
 pub(super) fn run(world: &mut World) -> Result<()> {
-    world.claim("the redirector is installed again after an uninstall", |world| {
-        world.apply_overlay("e2e")?;
-        install::PROGRAMS.into_iter().try_for_each(|program| world.wait_for_rollout(program))?;
-        let left = left(world)?;
-        ensure!(left.len() == LOOKS.len(), "of pins, links, tables and routes there are only {left:?}");
-        Ok(())
-    })?;
     world.claim("the uninstall overlay leaves no pin, link, table or route on the master", take_away)?;
     world.claim("everything is deleted, and still nothing is left", |world| {
         let overlays = ["e2e/uninstall", "e2e/variants"]
@@ -36,6 +28,13 @@ pub(super) fn take_away(world: &World) -> Result<()> {
     world.apply_overlay("e2e/uninstall")?;
     world.wait_for_rollout("culvert-uninstall")?;
     nothing_left(world)
+}
+
+/// Fails unless the master has all of it.
+pub(super) fn everything_there(world: &World) -> Result<()> {
+    let left = left(world)?;
+    ensure!(left.len() == LOOKS.len(), "of pins, links, tables and routes there are only {left:?}");
+    Ok(())
 }
 
 fn nothing_left(world: &World) -> Result<()> {

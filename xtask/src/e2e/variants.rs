@@ -48,7 +48,12 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     })?;
     EDGES.into_iter().try_for_each(|node| logs::prove(world, node))?;
     world.claim("ConfigMap culvert-hosts names every node, and what somebody takes away comes back", hosts)?;
-    world.cluster.on(MASTER, &["nft", "flush chain ip e2e_nodeport guard"]).map(drop)
+    world.claim("without them everything is as before, connect hooks too", |world| {
+        world.cluster.on(MASTER, &["nft", "flush chain ip e2e_nodeport guard"])?;
+        world.apply_overlay("e2e")?;
+        install::PROGRAMS.into_iter().try_for_each(|program| world.wait_for_rollout(program))?;
+        uninstall::everything_there(world)
+    })
 }
 
 fn hosts(world: &World) -> Result<()> {
