@@ -1,5 +1,5 @@
-//! `cargo xtask image`: container images of the three programs as OCI archives, made without a container engine. The same sources,
-//! compiler and packages give the same bytes in the same folder: the kernel programs' symbols come from the path of redirector-common.
+//! `cargo xtask image`: container images of the three programs as OCI archives, made without a container engine. The archives
+//! follow from the programs alone; these are compiled without times or paths of the machine, though another folder changes them.
 //!
 //! Each has one static program. The redirector's also has `nft` with the libraries that it loads, which are this machine's.
 
