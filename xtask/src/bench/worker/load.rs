@@ -7,6 +7,7 @@ mod connects;
 mod dns;
 mod job;
 mod memory;
+mod moved;
 mod observed;
 mod ping;
 mod way;

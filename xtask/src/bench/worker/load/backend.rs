@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+
+use super::moved::Moved;
 
 /// Sends back what comes.
 pub(super) const ECHO: u8 = b'E';
@@ -33,7 +35,7 @@ struct Shared {
     listener: TcpListener,
     waiting: AtomicUsize,
     connections: Mutex<HashMap<ThreadId, TcpStream>>,
-    received: AtomicU64,
+    received: Moved,
 }
 
 impl Backend {
@@ -60,9 +62,9 @@ impl Backend {
         change(&mut self.0.connections.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Bytes that were sent to sinks so far.
-    pub(super) fn received(&self) -> u64 {
-        self.0.received.load(Ordering::Relaxed)
+    /// What was sent to sinks.
+    pub(super) fn received(&self) -> &Moved {
+        &self.0.received
     }
 
     /// Threads take turns at accepting and stay for the next connection: to start one for each would be part of what new
@@ -106,12 +108,12 @@ impl Backend {
     }
 
     fn sink(&self, client: &mut TcpStream) -> io::Result<()> {
-        let mut buffer = vec![0; PIECE];
+        let (mut buffer, mut counter) = (vec![0; PIECE], self.0.received.counter());
         loop {
             match client.read(&mut buffer)? {
                 0 => return Ok(()),
-                count => self.0.received.fetch_add(count as u64, Ordering::Relaxed),
-            };
+                count => counter.add(count),
+            }
         }
     }
 }

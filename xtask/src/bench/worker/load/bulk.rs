@@ -2,21 +2,21 @@
 
 use std::io::{Read, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::Figures;
 use super::backend::{Backend, DRIP, PIECE, SINK, SOURCE};
 use super::job::{Direction, Sent};
 use super::memory::resident;
+use super::moved::Moved;
 use super::observed::processor_time;
 use super::way::{Stream, Way};
+use super::{Figures, PATIENCE};
 
 const GIB: f64 = (1 << 30) as f64;
-/// Until windows and buffers have grown.
+/// Until windows and buffers have grown, once all streams are under way.
 const WARM_UP: Duration = Duration::from_millis(500);
 /// Until all windows on the way are full of bulk.
 const FILLED: Duration = Duration::from_secs(2);
@@ -27,7 +27,7 @@ const DRIPPED: Duration = Duration::from_secs(4);
 pub(super) struct Bulk {
     handles: Vec<Stream>,
     threads: Vec<JoinHandle<()>>,
-    down: Arc<AtomicU64>,
+    down: Arc<Moved>,
 }
 
 impl Bulk {
@@ -44,6 +44,18 @@ impl Bulk {
             }));
         }
         Ok(bulk)
+    }
+
+    /// Waits until all streams are `under_way`: where the way is long or busy some start seconds after others.
+    fn settle(&self, under_way: impl Fn() -> usize) -> Result<()> {
+        let (started, streams) = (Instant::now(), self.threads.len());
+        while under_way() < streams {
+            self.check()?;
+            ensure!(started.elapsed() < PATIENCE, "only {} of {streams} bulk streams are under way", under_way());
+            sleep(Duration::from_millis(5));
+        }
+        sleep(WARM_UP);
+        Ok(())
     }
 
     /// Fails if a stream has ended before its time.
@@ -72,14 +84,14 @@ fn send(stream: &mut Stream) -> std::io::Result<()> {
     }
 }
 
-fn receive(stream: &mut Stream, down: &AtomicU64) -> std::io::Result<()> {
-    let mut buffer = vec![0; PIECE];
+fn receive(stream: &mut Stream, down: &Moved) -> std::io::Result<()> {
+    let (mut buffer, mut counter) = (vec![0; PIECE], down.counter());
     stream.write_all(&[SOURCE])?;
     loop {
         match stream.read(&mut buffer)? {
             0 => return Ok(()),
-            count => down.fetch_add(count as u64, Ordering::Relaxed),
-        };
+            count => counter.add(count),
+        }
     }
 }
 
@@ -91,9 +103,11 @@ pub(super) fn run(
     pids: &[u32],
     backend: &Backend,
 ) -> Result<Figures> {
+    let under_way_before = backend.received().under_way();
     let bulk = Bulk::start(way, std::iter::repeat_n(direction, streams))?;
-    sleep(WARM_UP);
-    let bytes = || bulk.down.load(Ordering::Relaxed) + backend.received();
+    let under_way = || bulk.down.under_way() + backend.received().under_way() - under_way_before;
+    bulk.settle(under_way)?;
+    let bytes = || bulk.down.bytes() + backend.received().bytes();
     let (started, before, cpu_before) = (Instant::now(), bytes(), processor_time(pids)?);
     sleep(Duration::from_secs_f64(seconds));
     let (elapsed, moved) = (started.elapsed(), (bytes() - before) as f64);
