@@ -5,17 +5,19 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::task::coop::poll_proceed;
 use tokio::time::Instant;
 
 /// TLS asks for 4 KiB a time; one read of this many bytes from the socket serves many of those.
 const BUFFER: usize = 128 << 10;
+/// After as many bytes the tunnel's streams get their turn. Payload that waits longer has left the processor's caches when it is
+/// written; and a peer that sends small frames without end would keep the streams from taking what has come for them.
+const TURN: usize = BUFFER;
 
 thread_local! {
     /// A buffer that no socket of this thread holds at the moment.
@@ -68,6 +70,8 @@ pub struct ReadAhead<T> {
     inner: T,
     ahead: Option<Ahead>,
     last_read: LastRead,
+    /// Bytes that were read since others had their turn.
+    turn: usize,
 }
 
 /// Bytes that were read ahead: those of `buffer` from `start` to `end`.
@@ -81,7 +85,7 @@ struct Ahead {
 impl<T> ReadAhead<T> {
     /// Wraps a socket, below TLS.
     pub fn new(inner: T) -> Self {
-        Self { inner, ahead: None, last_read: LastRead::new() }
+        Self { inner, ahead: None, last_read: LastRead::new(), turn: 0 }
     }
 
     /// When bytes last came, kept up to date by this wrapper.
@@ -106,25 +110,27 @@ impl Ahead {
 
 impl<T: AsyncRead + Unpin> AsyncRead for ReadAhead<T> {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { inner, ahead, last_read } = self.get_mut();
-        // Bytes that are there already count as work too: a peer that sends small frames without end would else keep the tunnel's
-        // own tasks from taking what has arrived for them, and all of it would wait in memory.
-        let progress = ready!(poll_proceed(context));
+        let Self { inner, ahead, last_read, turn } = self.get_mut();
         if let Some(read) = ahead.take() {
-            progress.made_progress();
             *ahead = read.hand_over(out);
             return Poll::Ready(Ok(()));
+        }
+        if *turn >= TURN {
+            *turn = 0;
+            context.waker().wake_by_ref();
+            return Poll::Pending;
         }
         let mut buffer = SPARE.take().unwrap_or_else(|| vec![0; BUFFER].into_boxed_slice());
         let mut read = ReadBuf::new(&mut buffer);
         let polled = Pin::new(inner).poll_read(context, &mut read);
         let end = read.filled().len();
+        *turn += end;
         if end > 0 {
             last_read.touch();
         }
         *ahead = Ahead { buffer, start: 0, end }.hand_over(out);
-        if polled.is_ready() {
-            progress.made_progress();
+        if polled.is_pending() {
+            *turn = 0;
         }
         polled
     }
@@ -178,5 +184,18 @@ mod tests {
         assert!(near.ahead.is_none());
         drop(far);
         assert_eq!(near.read(&mut [0; 9]).await.unwrap(), 0, "the end is passed on");
+    }
+
+    #[tokio::test]
+    async fn others_get_their_turn_while_bytes_keep_coming() {
+        let (mut far, near) = tokio::io::duplex(1 << 20);
+        let mut near = ReadAhead::new(near);
+        far.write_all(&[7; 1 << 20]).await.unwrap();
+        let (mut read, mut buffer) = (0, [0; 4096]);
+        while let Poll::Ready(count) = futures_util::poll!(std::pin::pin!(near.read(&mut buffer))) {
+            read += count.unwrap();
+        }
+        assert_eq!(read, TURN);
+        assert_eq!(near.read(&mut buffer).await.unwrap(), buffer.len(), "it goes on by itself");
     }
 }
