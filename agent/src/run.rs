@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use culvert_daemon::{Admin, Drain, Gate, Logs, Readiness, Supervisor, VERSION, Workers, raise_open_file_limit};
+use culvert_daemon::{
+    Admin, Drain, Gate, Logs, Readiness, Supervisor, VERSION, Workers, raise_open_file_limit, use_small_pages,
+};
 use culvert_tunnel::NodeName;
 use prometheus_client::registry::Registry;
 use tokio::sync::{Notify, watch};
@@ -44,6 +46,7 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
 
     let workers = std::thread::available_parallelism().and_then(Workers::start).context("start the worker threads")?;
     raise_open_file_limit();
+    use_small_pages();
     let mut supervisor = Supervisor::new(config.grace)?;
     let drain = supervisor.drain();
     supervisor.spawn_observer("admin", admin.serve());

@@ -43,7 +43,8 @@ const ENROLL_HEADER_LIST: u32 = 8 << 10;
 /// TLS records that may wait to be written: several HTTP/2 frames go out in one write.
 const TLS_BUFFER: usize = 256 << 10;
 
-type Tls = TlsStream<ReadAhead<TcpStream>>;
+/// Boxed: it is large, and moves through several futures.
+type Tls = Box<TlsStream<ReadAhead<TcpStream>>>;
 
 /// Serves the agent port. Clones share it.
 #[derive(Clone)]
@@ -159,7 +160,7 @@ impl Agents {
         let accepted = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(io)).await;
         let mut tls = accepted.map_err(|_| AgentError::HandshakeTimedOut)?.map_err(AgentError::Handshake)?;
         tls.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
-        Ok((tls, last_read))
+        Ok((Box::new(tls), last_read))
     }
 
     /// The roles turn round here: the proxy becomes the client of the agent.

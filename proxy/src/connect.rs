@@ -128,7 +128,8 @@ impl Connect {
             Ok(target) => target,
             Err(error) => {
                 if let Some(target) = self.direct.target(&destination, &error) {
-                    return self.serve_direct(socket, early, &target, record).await;
+                    // Boxed, as clients of TLS are.
+                    return Box::pin(self.serve_direct(socket, early, &target, record)).await;
                 }
                 let error = RouteError::from(error);
                 record.not_routed(&error);

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use culvert_daemon::{Admin, Drain, Idle, Logs, Readiness, Supervisor, Workers, raise_open_file_limit};
+use culvert_daemon::{
+    Admin, Drain, Idle, Logs, Readiness, Supervisor, Workers, raise_open_file_limit, use_small_pages,
+};
 use culvert_tunnel::proto::enroll::enroll_server::EnrollServer;
 use culvert_tunnel::{Budget, ProxyTunnel, STREAM_WINDOW_RANGE};
 use prometheus_client::registry::Registry as MetricsRegistry;
@@ -49,6 +51,7 @@ pub(crate) async fn run(args: RunArgs, control_socket: &Path, logs: Logs) -> Res
         args.stream_window
     );
     raise_open_file_limit();
+    use_small_pages();
     let mut supervisor = Supervisor::new(args.grace)?;
     let readiness = Readiness::default();
     let listening = readiness.gate("listeners");
