@@ -128,10 +128,22 @@ impl Process {
     /// # Errors
     /// If it has ended.
     pub fn resident(&self) -> Result<u64> {
+        self.memory("VmRSS:")
+    }
+
+    /// The most bytes of memory that it ever had resident.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn peak_resident(&self) -> Result<u64> {
+        self.memory("VmHWM:")
+    }
+
+    fn memory(&self, field: &str) -> Result<u64> {
         let path = format!("/proc/{}/status", self.pid());
         let status = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
-        let kib: u64 = line.trim().trim_end_matches(" kB").parse().with_context(|| format!("VmRSS:{line}"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix(field)).with_context(|| format!("no {field}"))?;
+        let kib: u64 = line.trim().trim_end_matches(" kB").parse().with_context(|| format!("{field}{line}"))?;
         Ok(kib << 10)
     }
 

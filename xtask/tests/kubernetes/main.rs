@@ -5,6 +5,7 @@
 
 mod check;
 mod cluster;
+mod crowd;
 mod directory;
 mod events;
 mod hosts;
