@@ -5,18 +5,19 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::task::coop::poll_proceed;
 use tokio::time::Instant;
 
 /// TLS asks for 4 KiB a time; one read of this many bytes from the socket serves many of those.
 const BUFFER: usize = 128 << 10;
-/// After as many bytes the tunnel's streams get their turn. Payload that waits longer has left the processor's caches when it is
-/// written; and a peer that sends small frames without end would keep the streams from taking what has come for them.
+/// After as many bytes the tunnel's streams get their turn: payload that waits longer has left the processor's caches when it is
+/// written.
 const TURN: usize = BUFFER;
 
 thread_local! {
@@ -111,7 +112,11 @@ impl Ahead {
 impl<T: AsyncRead + Unpin> AsyncRead for ReadAhead<T> {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let Self { inner, ahead, last_read, turn } = self.get_mut();
+        // Bytes that are there already count as work too: a peer that sends small frames without end would else keep the tunnel's
+        // own tasks from taking what has arrived for them, and all of it would wait in memory.
+        let progress = ready!(poll_proceed(context));
         if let Some(read) = ahead.take() {
+            progress.made_progress();
             *ahead = read.hand_over(out);
             return Poll::Ready(Ok(()));
         }
@@ -131,6 +136,8 @@ impl<T: AsyncRead + Unpin> AsyncRead for ReadAhead<T> {
         *ahead = Ahead { buffer, start: 0, end }.hand_over(out);
         if polled.is_pending() {
             *turn = 0;
+        } else {
+            progress.made_progress();
         }
         polled
     }
