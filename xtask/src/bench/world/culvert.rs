@@ -148,6 +148,7 @@ impl<'lab> Culvert<'lab> {
         if count == self.destinations {
             return Ok(());
         }
+        let grows = count > self.destinations;
         let wanted = self.steered()? - self.destinations as f64 + count as f64;
         crate::progress::say(&format!("    {count} destinations"));
         let file = self.starter.cloud.file("nodes.toml");
@@ -155,7 +156,7 @@ impl<'lab> Culvert<'lab> {
         std::fs::rename(file.with_extension("new"), &file).context("replace the directory file")?;
         wait::until(&format!("{count} destinations are steered"), START_TIME * 3, || {
             let steered = self.steered()?;
-            ensure!((steered - wanted).abs() < 0.5, "{steered} of {wanted}");
+            ensure!(if grows { steered >= wanted } else { steered <= wanted }, "{steered} of {wanted}");
             Ok(())
         })?;
         self.destinations = count;
