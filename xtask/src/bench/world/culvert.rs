@@ -134,11 +134,11 @@ impl<'lab> Culvert<'lab> {
             self.join(node)?;
         }
         self.start_agent(&nodes[0], PROXY, tunnels)?;
-        let before = resident(&self.proxy)?;
+        let before = self.proxy.resident()?;
         for node in &nodes[1..] {
             self.start_agent(node, PROXY, tunnels)?;
         }
-        let taken = resident(&self.proxy)?.saturating_sub(before);
+        let taken = self.proxy.resident()?.saturating_sub(before);
         self.agents.retain(|node, _| !nodes.contains(node));
         Ok([("kb_per_tunnel".to_owned(), taken as f64 / 1000.0 / (agents * tunnels) as f64)].into())
     }
@@ -181,12 +181,6 @@ fn start_proxy(starter: &Starter<'_>) -> Result<Process> {
         command.args([format!("--{socket}-socket"), file(&format!("{socket}.sock"))]);
     }
     starter.cloud.start_process("proxy", command.args(["--directory", &file("nodes.toml")]))
-}
-
-fn resident(process: &Process) -> Result<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", process.pid()))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
-    Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? << 10)
 }
 
 /// A directory file with that many destinations.
