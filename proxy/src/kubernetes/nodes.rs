@@ -14,8 +14,8 @@ use culvert_daemon::{Drain, Gate, Workers, chain};
 use culvert_tunnel::NodeName;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
-use tokio::task::JoinSet;
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::Cluster;
 use super::backoff::Backoff;
@@ -113,9 +113,9 @@ impl Applier {
         let proposal = self.directory.proposal();
         let allocation = vips::agree(&self.vips, &proposal, &nodes).await?;
         let directory = self.directory.clone();
-        let mut task = JoinSet::new();
-        task.spawn_on(async move { directory.set_cluster(nodes, allocation) }, self.workers.next().handle());
-        let set = task.join_next().await.expect("there is one task");
+        let worker = self.workers.next();
+        let set = worker.handle().spawn(async move { directory.set_cluster(nodes, allocation) });
+        let set = AbortOnDropHandle::new(set).await;
         Ok(set.expect("setting the nodes does not panic")?)
     }
 
