@@ -14,8 +14,8 @@ use super::wire::{
 use super::{Before, Bystanders, PATIENCE};
 use crate::world::{self, World};
 
-/// What a victim may grow by over all floods together: the answers that one flood has it queue take up to 64 MiB.
-const MEMORY: u64 = 128 << 20;
+/// What a victim may grow by over all floods together.
+const MEMORY: u64 = 96 << 20;
 /// Frames of one flood.
 const MANY: u32 = 400_000;
 
