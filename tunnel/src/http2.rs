@@ -34,9 +34,9 @@ pub(crate) const SPARE_STREAMS: u32 = 64;
 /// in a connection's whole life, is switched off: late frames of forgotten streams count there, and tunnels live for months.
 pub(crate) const RESETS: usize = 8192;
 /// Streams that an agent resets in a tunnel's life because what came for them made no sense. Each reset waits until the proxy reads
-/// it, so that a proxy that never does must not provoke them without end; these take some 64 MiB. An honest one provokes next to
+/// it, so that a proxy that never does must not provoke them without end; these take up to 60 MiB. An honest one provokes next to
 /// none: an agent answers first and resets afterwards, and remembers for a while what it has reset.
-pub(crate) const LOCAL_ERRORS: usize = 65_536;
+pub(crate) const LOCAL_ERRORS: usize = 32_768;
 /// How long late frames of a reset stream are taken for what they are.
 pub(crate) const RESET_MEMORY: Duration = Duration::from_secs(60);
 /// A handshake or settings exchange that takes longer is given up.
