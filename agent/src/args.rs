@@ -62,8 +62,8 @@ pub(crate) struct RunArgs {
     #[arg(long, env = "CULVERT_ADMIN_LISTEN", value_name = "IP:PORT", default_value = "127.0.0.1:7429")]
     pub(crate) admin_listen: SocketAddr,
 
-    /// Bytes that one stream may have under way, 256KiB to 16MiB: the throughput of a stream times the round trip, and what a
-    /// stalled reader may hold in memory.
+    /// Bytes that one stream may have under way, 256KiB to 16MiB: the throughput of a stream times the round trip. A stalled
+    /// reader may hold a quarter more in memory.
     #[arg(long, env = "CULVERT_STREAM_WINDOW", value_name = "SIZE", default_value = "4MiB", value_parser = parse_size)]
     pub(crate) stream_window: u32,
 

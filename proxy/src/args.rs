@@ -77,8 +77,8 @@ pub(crate) struct RunArgs {
     #[arg(long, env = "CULVERT_BPFFS", value_name = "DIR", default_value = "/sys/fs/bpf")]
     pub(crate) bpffs: PathBuf,
 
-    /// Bytes that one stream may have under way, 256KiB to 16MiB: the throughput of a stream times the round trip, and what a
-    /// stalled reader may hold in memory.
+    /// Bytes that one stream may have under way, 256KiB to 16MiB: the throughput of a stream times the round trip. A stalled
+    /// reader may hold a quarter more in memory.
     #[arg(long, env = "CULVERT_STREAM_WINDOW", value_name = "SIZE", default_value = "4MiB", value_parser = parse_size)]
     pub(crate) stream_window: u32,
 

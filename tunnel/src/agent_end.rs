@@ -70,7 +70,7 @@ pub enum StreamError {
 /// Settings of the agent's end of a tunnel.
 #[derive(Clone, Debug)]
 pub struct AgentTunnel {
-    /// Bytes that a proxy may send ahead in one stream.
+    /// Bytes that one stream may have under way from the proxy.
     pub stream_window: u32,
     /// Streams relayed at once in this tunnel; more are answered with `TOO_MANY_STREAMS`.
     pub max_streams: u32,
@@ -178,7 +178,7 @@ impl AgentTunnel {
         let mut builder = h2::server::Builder::new();
         builder
             .initial_connection_window_size(http2::CONNECTION_WINDOW)
-            .initial_window_size(self.stream_window)
+            .initial_window_size(http2::window(self.stream_window))
             .max_frame_size(http2::FRAME_SIZE)
             .max_header_list_size(http2::HEADER_LIST)
             .max_send_buffer_size(http2::SEND_BUFFER)

@@ -15,9 +15,9 @@ use crate::io::LastRead;
 /// The window of the whole connection never fills: only a stream's own window bounds it, so that no stalled reader can stop
 /// its neighbours.
 pub(crate) const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
-/// Default window of a stream in bytes: throughput of one stream times round trip, and the payload that a stalled reader may hold.
+/// Bytes that a stream may have under way by default: the throughput of one stream times round trip.
 pub const DEFAULT_STREAM_WINDOW: u32 = 4 << 20;
-/// The least and the most that a stream window may be, in bytes.
+/// The least and the most that a stream may have under way, in bytes.
 pub const STREAM_WINDOW_RANGE: std::ops::RangeInclusive<u32> = 256 << 10..=16 << 20;
 /// Largest DATA frame either end takes: fewer, larger frames cost less, and 64 KiB still interleave well.
 pub(crate) const FRAME_SIZE: u32 = 64 << 10;
@@ -48,6 +48,12 @@ const PING_AFTER: Duration = Duration::from_secs(6);
 pub(crate) const SILENT_AFTER: Duration = Duration::from_secs(9);
 /// A peer from which nothing came for this long is dead. Stalls of several seconds happen on edge links and are none.
 pub(crate) const DEAD_AFTER: Duration = Duration::from_secs(18);
+
+/// HTTP/2's window for a stream that may have `under_way` bytes under way; as much may wait for a reader that takes nothing. h2 gives
+/// a window back in parts of a third and more, so that some of it is always with the receiver and not under way.
+pub(crate) fn window(under_way: u32) -> u32 {
+    under_way / 4 * 5
+}
 
 /// Round-trip time of a tunnel's last ping. Clones share it.
 #[derive(Clone, Debug, Default)]

@@ -34,7 +34,7 @@ const MESSAGE_MAX: usize = 512;
 /// Settings of the proxy's end of a tunnel.
 #[derive(Clone, Debug)]
 pub struct ProxyTunnel {
-    /// Bytes that an agent may send ahead in one stream.
+    /// Bytes that one stream may have under way from the agent.
     pub stream_window: u32,
     /// Streams relayed at once in this tunnel.
     pub max_streams: u32,
@@ -134,7 +134,7 @@ impl ProxyTunnel {
         builder
             .enable_push(false)
             .initial_connection_window_size(http2::CONNECTION_WINDOW)
-            .initial_window_size(self.stream_window)
+            .initial_window_size(http2::window(self.stream_window))
             .initial_max_send_streams(self.max_streams as usize)
             .max_concurrent_streams(0)
             .max_frame_size(http2::FRAME_SIZE)
