@@ -219,8 +219,8 @@ impl Entry {
     }
 
     fn streams(&self, name: &SlotName, idle: &Idle<StreamKey>, now: Instant) -> Vec<StreamView> {
-        let view = |stream: LiveStream| {
-            let [to_backend, to_client] = bytes(&stream);
+        let view = |stream: &Arc<LiveStream>| {
+            let [to_backend, to_client] = bytes(stream);
             let idle = idle.of(&(name.clone(), stream.open.stream), now).map(|idle| idle.as_secs_f64());
             StreamView {
                 tunnel: name.to_string(),
@@ -230,12 +230,12 @@ impl Entry {
                 bytes_to_client: to_client,
                 idle_to_backend_seconds: idle[0],
                 idle_to_client_seconds: idle[1],
-                original_dst: stream.open.original_dst,
-                address: stream.open.address,
+                original_dst: stream.open.original_dst.clone(),
+                address: stream.open.address.clone(),
                 port: stream.open.port,
             }
         };
-        self.live().into_iter().map(view).collect()
+        self.live().iter().map(view).collect()
     }
 
     fn counts(&self, name: &SlotName) -> Vec<(StreamKey, Counts)> {
@@ -249,7 +249,7 @@ impl Entry {
         }
     }
 
-    fn live(&self) -> Vec<LiveStream> {
+    fn live(&self) -> Vec<Arc<LiveStream>> {
         match &self.now {
             Now::Up(live) => live.streams(),
             Now::Connecting | Now::Waiting => Vec::new(),
@@ -259,7 +259,7 @@ impl Entry {
 
 /// To the backend and to the client.
 fn bytes(stream: &LiveStream) -> Counts {
-    let Transferred { into_tunnel, out_of_tunnel } = stream.transferred.as_ref();
+    let Transferred { into_tunnel, out_of_tunnel } = &stream.transferred;
     [out_of_tunnel, into_tunnel].map(|counter| counter.load(Ordering::Relaxed))
 }
 

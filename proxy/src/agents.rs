@@ -15,10 +15,10 @@ use hyper_util::service::TowerToHyperService;
 use rustls::pki_types::CertificateDer;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
 use crate::clock::UnixTime;
@@ -105,7 +105,7 @@ impl Agents {
     }
 
     /// Starts to serve one connection, on a thread that it stays on.
-    pub(crate) fn serve(&self, (socket, client): (TcpStream, SocketAddr), connections: &mut JoinSet<()>) {
+    pub(crate) fn serve(&self, (socket, client): (TcpStream, SocketAddr), connections: &TaskTracker) {
         match socket.into_std() {
             Ok(socket) => {
                 let worker = self.parts.workers.next();

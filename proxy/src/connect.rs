@@ -20,7 +20,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
-use tokio_util::task::AbortOnDropHandle;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::direct::{self, Direct, DirectTarget, Reason};
 use crate::directory::{Destination, Target};
@@ -50,11 +50,17 @@ pub(crate) struct Connect {
 }
 
 impl Connect {
-    /// Serves a client of the Unix socket.
-    pub(crate) async fn serve_unix(self, client: UnixStream) {
+    /// Serves a client of the Unix socket; a stream to a node gets a task of its own among `connections`.
+    pub(crate) async fn serve_unix(self, client: UnixStream, connections: TaskTracker) {
         let name = peer_name(&client);
-        if let Err(error) = self.serve(client.into(), Frontend::ConnectSocket, name).await {
-            tracing::debug!(%error, "CONNECT on the Unix socket");
+        match self.serve(client.into(), Frontend::ConnectSocket, name).await {
+            // How that ends is told by its record.
+            Ok(Some((mut request, socket))) => {
+                let worker = request.worker.clone();
+                connections.spawn_on(async move { request.serve(socket).await }, worker.handle());
+            }
+            Ok(None) => {}
+            Err(error) => tracing::debug!(%error, "CONNECT on the Unix socket"),
         }
     }
 
@@ -92,7 +98,7 @@ impl Connect {
             let mut copied = std::pin::pin!(copied);
             tokio::select! {
                 biased;
-                served = self.serve(near.into(), Frontend::ConnectTls, address.to_string()) => served?,
+                served = self.serve_whole(near.into(), address.to_string()) => served?,
                 copied = &mut copied => return copied,
                 failed = watch.failure() => return Err(RelayError::Socket(failed)),
             }
@@ -108,41 +114,54 @@ impl Connect {
         }
     }
 
-    /// Serves a client whose name for the log is `name`. An error is a connection cut short; refusals are answered.
-    async fn serve(&self, socket: Socket, frontend: Frontend, name: String) -> Result<(), RelayError> {
+    /// Serves the inside of a TLS connection to its end.
+    async fn serve_whole(&self, socket: Socket, name: String) -> Result<(), RelayError> {
+        let Some((mut request, socket)) = self.serve(socket, Frontend::ConnectTls, name).await? else { return Ok(()) };
+        let worker = request.worker.clone();
+        let served = AbortOnDropHandle::new(worker.handle().spawn(async move { request.serve(socket).await }));
+        // An error here means that the thread ends, with the process.
+        served.await.unwrap_or_else(|ended| Err(RelayError::Socket(io::Error::other(ended))))
+    }
+
+    /// Serves a client whose name for the log is `name`, unless its request leads to a node: that is for the request's own thread.
+    /// An error is a connection cut short; refusals are answered.
+    async fn serve(
+        &self,
+        socket: Socket,
+        frontend: Frontend,
+        name: String,
+    ) -> Result<Option<(Request, Detached)>, RelayError> {
         let request = tokio::select! {
             request = self.request(&socket) => request,
-            () = self.drain.begun() => return Ok(()),
+            () = self.drain.begun() => return Ok(None),
         };
         let (destination, early) = match request {
             Ok(request) => request,
             Err(RequestError::Client(error)) => return Err(RelayError::Socket(error)),
             Err(RequestError::Bad(bad)) => {
                 tracing::warn!(client.addr = name, %bad, "CONNECT refused");
-                return answer(&socket, &response::bad_request(&bad)).await;
+                return answer(&socket, &response::bad_request(&bad)).await.map(|()| None);
             }
         };
         let number = self.router.number();
-        let record = self.streams.begin(number, frontend, name, destination.clone());
+        let mut record = self.streams.begin(number, frontend, name, destination.clone());
         let target = match self.router.resolve(&destination) {
             Ok(target) => target,
             Err(error) => {
                 if let Some(target) = self.direct.target(&destination, &error) {
                     // Boxed, as clients of TLS are.
-                    return Box::pin(self.serve_direct(socket, early, &target, record)).await;
+                    return Box::pin(self.serve_direct(socket, early, &target, record)).await.map(|()| None);
                 }
                 let error = RouteError::from(error);
                 record.not_routed(&error);
-                return answer(&socket, &response::refusal(&error)).await;
+                return answer(&socket, &response::refusal(&error)).await.map(|()| None);
             }
         };
         record.routed_to(&target.node);
         let worker = self.router.worker(&target.node).unwrap_or_else(Worker::current);
         let socket = socket.detach().map_err(RelayError::Socket)?;
-        let request = Request { router: self.router.clone(), destination, target, number, early };
-        let served = AbortOnDropHandle::new(worker.handle().spawn(request.serve(socket, record)));
-        // An error here means that the thread ends, with the process.
-        served.await.unwrap_or_else(|ended| Err(RelayError::Socket(io::Error::other(ended))))
+        let router = self.router.clone();
+        Ok(Some((Request { router, worker, destination, target, number, early, record }, socket)))
     }
 
     /// Serves a client whose destination needs no tunnel.
@@ -151,7 +170,7 @@ impl Connect {
         socket: Socket,
         mut early: BytesMut,
         target: &DirectTarget,
-        record: StreamRecord,
+        mut record: StreamRecord,
     ) -> Result<(), RelayError> {
         record.direct();
         if let Reason::CloudNode(node) = &target.reason {
@@ -195,33 +214,41 @@ impl Connect {
     }
 }
 
-/// A request that leads to a node. It is served on the thread of the tunnel that its stream will take.
+/// A request that leads to a node, to be served on the thread of the tunnel that its stream will take.
 struct Request {
     router: Router,
+    worker: Worker,
     destination: Destination,
     target: Target,
     number: u64,
     /// What the client sent behind it.
     early: BytesMut,
+    record: StreamRecord,
 }
 
 impl Request {
-    async fn serve(mut self, socket: Detached, record: StreamRecord) -> Result<(), RelayError> {
+    /// By reference: a task that moved what it has in here would keep room for it twice.
+    async fn serve(&mut self, socket: Detached) -> Result<(), RelayError> {
         let socket = socket.attach().map_err(RelayError::Socket)?;
-        let opened = tokio::select! {
+        let mut opened = tokio::select! {
             opened = self.router.open(&self.target, &self.destination, self.number) => opened,
             () = client_left(&socket, &mut self.early) => return Ok(()),
         };
-        match opened {
+        match &mut opened {
             Ok(stream) => {
                 answer(&socket, response::ESTABLISHED).await?;
-                let result = stream.relay(socket, self.early.freeze(), record.transferred()).await;
-                record.relayed(&result);
+                let transferred = self.record.transferred();
+                let sent = stream.send_early(&std::mem::take(&mut self.early), transferred);
+                let result = match sent {
+                    Ok(()) => stream.relay(&socket, transferred).await,
+                    Err(error) => Err(error),
+                };
+                self.record.relayed(&result);
                 result
             }
             Err(error) => {
-                record.not_routed(&error);
-                answer(&socket, &response::refusal(&error)).await
+                self.record.not_routed(error);
+                answer(&socket, &response::refusal(error)).await
             }
         }
     }

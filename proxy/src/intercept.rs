@@ -3,11 +3,10 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use culvert_daemon::Workers;
 use culvert_tunnel::{Close, Detached, Socket};
 use tokio::net::TcpStream;
-use tokio::task::JoinSet;
+use tokio_util::task::TaskTracker;
 
 use crate::directory::{Destination, ResolveError, Target};
 use crate::listen;
@@ -27,7 +26,7 @@ pub(crate) struct Intercept {
 impl Intercept {
     /// Starts to serve a connection on the thread that its stream will be on. Whatever goes wrong ends it with RST, never FIN: the
     /// client must not take it for an empty answer.
-    pub(crate) fn serve(&self, (accepted, client): (TcpStream, SocketAddr), connections: &mut JoinSet<()>) {
+    pub(crate) fn serve(&self, (accepted, client): (TcpStream, SocketAddr), connections: &TaskTracker) {
         let client = canonical(client);
         let original_dst = self.original_dsts.of(&accepted);
         if let Err(error) = listen::tune(&accepted) {
@@ -47,8 +46,8 @@ impl Intercept {
         let worker = worker.unwrap_or_else(|| self.workers.next());
         match socket.detach() {
             Ok(socket) => {
-                let connection = Connection { router: self.router.clone(), socket, destination, number, record };
-                connections.spawn_on(connection.serve(target), worker.handle());
+                let mut connection = Connection { router: self.router.clone(), destination, number, record };
+                connections.spawn_on(async move { connection.serve(target, socket).await }, worker.handle());
             }
             Err(error) => tracing::warn!(client.addr = %client, %error, "reset: the socket cannot be moved"),
         }
@@ -58,35 +57,34 @@ impl Intercept {
 /// A client that has been told nothing yet.
 struct Connection {
     router: Router,
-    socket: Detached,
     destination: Destination,
     number: u64,
     record: StreamRecord,
 }
 
 impl Connection {
-    async fn serve(self, target: Result<Target, ResolveError>) {
-        let Self { router, socket, destination, number, record } = self;
+    /// By reference: a task that moved what it has in here would keep room for it twice.
+    async fn serve(&mut self, target: Result<Target, ResolveError>, socket: Detached) {
         let target = match target {
             Ok(target) => target,
-            Err(error) => return record.not_routed(&RouteError::from(error)),
+            Err(error) => return self.record.not_routed(&RouteError::from(error)),
         };
-        record.routed_to(&target.node);
+        self.record.routed_to(&target.node);
         let socket = match socket.attach() {
             Ok(socket) => socket,
             Err(error) => return tracing::warn!(%error, "reset: no room for another socket"),
         };
-        let opened = tokio::select! {
-            opened = router.open(&target, &destination, number) => opened,
+        let mut opened = tokio::select! {
+            opened = self.router.open(&target, &self.destination, self.number) => opened,
             // The client reset its connection. A mere FIN may be a client that has sent all and waits.
             _ = socket.failure() => return,
         };
-        match opened {
+        match &mut opened {
             Ok(stream) => {
-                let result = stream.relay(socket, Bytes::new(), record.transferred()).await;
-                record.relayed(&result);
+                let result = stream.relay(&socket, self.record.transferred()).await;
+                self.record.relayed(&result);
             }
-            Err(error) => record.not_routed(&error),
+            Err(error) => self.record.not_routed(error),
         }
     }
 }

@@ -10,8 +10,8 @@ use culvert_daemon::Drain;
 use nix::errno::Errno;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
-use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
 
 use crate::clock::UnixTime;
 use crate::local_socket::LocalSocket;
@@ -125,8 +125,8 @@ fn out_of_descriptors(error: &io::Error) -> bool {
     [Errno::EMFILE, Errno::ENFILE].iter().any(|errno| error.raw_os_error() == Some(*errno as i32))
 }
 
-/// Serves a listener's connections, each in a task of the set that `serve_one` is given, which ends with this one. When the drain
-/// begins, nothing more is accepted and what is open may end.
+/// Serves a listener's connections, each in a task that `serve_one` starts where it is given to. When the drain begins, nothing
+/// more is accepted and what is open may end. Tasks that outlive this one end with their thread.
 ///
 /// # Errors
 /// None today; the type is that of a supervised task.
@@ -134,16 +134,15 @@ pub(crate) async fn serve<L: Accept + Send + Sync>(
     listener: L,
     name: &'static str,
     drain: Drain,
-    serve_one: impl Fn(L::Connection, &mut JoinSet<()>) + Send,
+    serve_one: impl Fn(L::Connection, &TaskTracker) + Send,
 ) -> Result<()> {
-    let mut connections = JoinSet::new();
+    let connections = TaskTracker::new();
     let (mut spare, failures) = (Spare::new(), LogBudget::default());
     loop {
         tokio::select! {
             () = drain.begun() => break,
-            Some(ended) = connections.join_next() => report_panic(name, &ended),
             accepted = listener.accept_one() => match accepted {
-                Ok(connection) => serve_one(connection, &mut connections),
+                Ok(connection) => serve_one(connection, &connections),
                 Err(error) => {
                     let refused = out_of_descriptors(&error) && spare.refuse(&listener).await;
                     if let Some(suppressed) = failures.spend(UnixTime::now()) {
@@ -157,16 +156,9 @@ pub(crate) async fn serve<L: Accept + Send + Sync>(
         }
     }
     drop(listener);
-    while let Some(ended) = connections.join_next().await {
-        report_panic(name, &ended);
-    }
+    connections.close();
+    connections.wait().await;
     Ok(())
-}
-
-fn report_panic(listener: &'static str, ended: &Result<(), tokio::task::JoinError>) {
-    if let Err(error) = ended {
-        tracing::error!(listener, %error, "a connection's task failed");
-    }
 }
 
 /// Prepares a client's connection: small writes go out at once, and a client that vanished is noticed. One that takes no data may

@@ -11,8 +11,8 @@ use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::UnixStream;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
 use tonic::body::Body;
 use tower::Service;
 
@@ -29,7 +29,7 @@ where
     S::Future: Send,
 {
     let draining = drain.clone();
-    let serve_one = move |stream, calls: &mut JoinSet<()>| {
+    let serve_one = move |stream, calls: &TaskTracker| {
         calls.spawn(serve_calls(stream, service.clone(), draining.clone()));
     };
     listen::serve(socket, name, drain, serve_one).await

@@ -20,11 +20,13 @@ const ATTEMPTS: usize = 3;
 
 /// Finds nodes and opens streams to them. Clones share it.
 #[derive(Clone)]
-pub(crate) struct Router {
+pub(crate) struct Router(Arc<Shared>);
+
+struct Shared {
     directory: Directory,
     registry: Registry,
     metrics: Metrics,
-    next_stream: Arc<AtomicU64>,
+    next_stream: AtomicU64,
 }
 
 /// Why a client gets no connection.
@@ -66,22 +68,22 @@ impl RouteError {
 
 impl Router {
     pub(crate) fn new(directory: Directory, registry: Registry, metrics: Metrics) -> Self {
-        Self { directory, registry, metrics, next_stream: Arc::default() }
+        Self(Arc::new(Shared { directory, registry, metrics, next_stream: AtomicU64::default() }))
     }
 
     /// A number for a stream, unique in this run of the proxy, the same in its log and the agent's.
     pub(crate) fn number(&self) -> u64 {
-        self.next_stream.fetch_add(1, Ordering::Relaxed)
+        self.0.next_stream.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Where `destination` leads.
     pub(crate) fn resolve(&self, destination: &Destination) -> Result<Target, ResolveError> {
-        self.directory.resolve(destination)
+        self.0.directory.resolve(destination)
     }
 
     /// The thread on which a stream to `node` is best opened and relayed: that of the tunnel which it will take.
     pub(crate) fn worker(&self, node: &NodeName) -> Option<Worker> {
-        self.registry.candidates(node).first().map(|registered| registered.worker.clone())
+        self.0.registry.candidates(node).first().map(|registered| registered.worker.clone())
     }
 
     /// Opens stream `number` to `target`. Dropping the future cancels the dial at the agent.
@@ -91,15 +93,16 @@ impl Router {
         destination: &Destination,
         number: u64,
     ) -> Result<Stream, RouteError> {
-        let dial = self.metrics.dial();
-        let opened = self.open_in_any(target, destination, number).await;
+        let dial = self.0.metrics.dial();
+        // Boxed: a stream's task keeps room for all that it ever awaits.
+        let opened = Box::pin(self.open_in_any(target, destination, number)).await;
         dial.ended(opened.as_ref().map_or_else(RouteError::reason, |_| dial_reason(DialCode::Ok)));
         opened
     }
 
     async fn open_in_any(&self, target: &Target, destination: &Destination, number: u64) -> Result<Stream, RouteError> {
         let node = &target.node;
-        let tunnels = self.registry.candidates(node);
+        let tunnels = self.0.registry.candidates(node);
         if tunnels.iter().map(|registered| registered.tunnel.streams()).sum::<u32>() >= MAX_STREAMS_PER_AGENT {
             return Err(RouteError::TooManyStreams { node: node.clone() });
         }

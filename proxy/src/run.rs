@@ -11,7 +11,7 @@ use culvert_daemon::{
 use culvert_tunnel::proto::enroll::enroll_server::EnrollServer;
 use culvert_tunnel::{Budget, ProxyTunnel, STREAM_WINDOW_RANGE};
 use prometheus_client::registry::Registry as MetricsRegistry;
-use tokio::task::JoinSet;
+use tokio_util::task::TaskTracker;
 
 use crate::advertise::{Advertise, Advertised};
 use crate::agents::{Agents, Parts};
@@ -218,7 +218,7 @@ impl Proxy {
             drain: drain.clone(),
             workers: self.workers.clone(),
         });
-        let serve_one = move |agent, connections: &mut JoinSet<()>| agents.serve(agent, connections);
+        let serve_one = move |agent, connections: &TaskTracker| agents.serve(agent, connections);
         supervisor.spawn("agent port", listen::serve(listener, "agents", drain, serve_one));
         Ok(())
     }
@@ -243,7 +243,7 @@ impl Proxy {
         };
         for address in &listen.intercept_listen {
             let (listener, intercept) = (listen::bind(*address)?, intercept.clone());
-            let serve_one = move |client, connections: &mut JoinSet<()>| intercept.serve(client, connections);
+            let serve_one = move |client, connections: &TaskTracker| intercept.serve(client, connections);
             supervisor.spawn("intercept port", listen::serve(listener, "intercept", drain.clone(), serve_one));
         }
         let connect = Connect {
@@ -254,8 +254,8 @@ impl Proxy {
         };
         self.spawn_connect_tls(supervisor, &connect, &drain)?;
         let socket = LocalSocket::bind(&listen.connect_socket, Access::Group)?;
-        let serve_one = move |client, connections: &mut JoinSet<()>| {
-            connections.spawn(connect.clone().serve_unix(client));
+        let serve_one = move |client, connections: &TaskTracker| {
+            connections.spawn(connect.clone().serve_unix(client, connections.clone()));
         };
         supervisor.spawn("CONNECT socket", listen::serve(socket, "connect_socket", drain, serve_one));
         Ok(())
@@ -269,7 +269,7 @@ impl Proxy {
         let tls = self.trust.caller_config(client_ca)?;
         let (listener, connect) = (listen::bind(*address)?, connect.clone());
         let strangers = Strangers::default();
-        let serve_one = move |(client, address), connections: &mut JoinSet<()>| {
+        let serve_one = move |(client, address), connections: &TaskTracker| {
             let address = canonical(address);
             match strangers.place(address.ip()) {
                 Some(place) => {

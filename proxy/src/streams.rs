@@ -41,8 +41,10 @@ impl Frontend {
 
 /// All live connections of clients. Clones share it.
 #[derive(Clone)]
-pub(crate) struct Streams {
-    live: Arc<Mutex<BTreeMap<u64, Arc<Live>>>>,
+pub(crate) struct Streams(Arc<Shared>);
+
+struct Shared {
+    live: Mutex<BTreeMap<u64, Arc<Live>>>,
     count_tx: watch::Sender<usize>,
     metrics: Metrics,
 }
@@ -79,7 +81,7 @@ struct End {
     reason: Option<String>,
 }
 
-/// One client's connection: logged and counted when it is told its end, or dropped.
+/// One client's connection: logged and counted when it is dropped, with the end that it was told.
 pub(crate) struct StreamRecord {
     streams: Streams,
     live: Arc<Live>,
@@ -88,7 +90,7 @@ pub(crate) struct StreamRecord {
 
 impl Streams {
     pub(crate) fn new(metrics: Metrics) -> Self {
-        Self { live: Arc::default(), count_tx: watch::Sender::new(0), metrics }
+        Self(Arc::new(Shared { live: Mutex::default(), count_tx: watch::Sender::new(0), metrics }))
     }
 
     /// A client has said where it wants to go. `client` is its address, or what it is.
@@ -103,14 +105,14 @@ impl Streams {
         let direct = AtomicBool::new(false);
         let live = Arc::new(Live { number, frontend, client, destination, node, direct, since, transferred });
         self.lock().insert(number, live.clone());
-        self.metrics.active_streams.inc();
-        self.count_tx.send_modify(|count| *count += 1);
+        self.0.metrics.active_streams.inc();
+        self.0.count_tx.send_modify(|count| *count += 1);
         StreamRecord { streams: self.clone(), live, end: None }
     }
 
     /// Waits until there is no live connection.
     pub(crate) async fn idle(&self) {
-        let mut count_rx = self.count_tx.subscribe();
+        let mut count_rx = self.0.count_tx.subscribe();
         // An error would mean that the sender is gone, which `self` holds.
         let _idle = count_rx.wait_for(|count| *count == 0).await;
     }
@@ -128,7 +130,7 @@ impl Streams {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Live>>> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -166,12 +168,12 @@ impl StreamRecord {
     }
 
     /// There was no connection.
-    pub(crate) fn not_routed(mut self, error: &RouteError) {
+    pub(crate) fn not_routed(&mut self, error: &RouteError) {
         self.end = Some(End { outcome: error.reason(), reason: Some(chain(error)) });
     }
 
-    /// The connection is over.
-    pub(crate) fn relayed(mut self, result: &Result<(), RelayError>) {
+    /// The relay has ended.
+    pub(crate) fn relayed(&mut self, result: &Result<(), RelayError>) {
         self.end = Some(match result {
             Ok(()) => End { outcome: "finished", reason: None },
             Err(error) => End { outcome: error.reason(), reason: Some(chain(error)) },
@@ -198,9 +200,10 @@ impl Drop for StreamRecord {
             reason,
             "stream ended"
         );
-        self.streams.metrics.stream_ended(view.frontend, outcome, view.bytes_to_backend, view.bytes_to_client);
-        self.streams.metrics.active_streams.dec();
+        let Shared { metrics, count_tx, .. } = &*self.streams.0;
+        metrics.stream_ended(view.frontend, outcome, view.bytes_to_backend, view.bytes_to_client);
+        metrics.active_streams.dec();
         self.streams.lock().remove(&view.stream);
-        self.streams.count_tx.send_modify(|count| *count -= 1);
+        count_tx.send_modify(|count| *count -= 1);
     }
 }

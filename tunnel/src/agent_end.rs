@@ -24,7 +24,8 @@ use crate::grpc;
 use crate::http2::{self, RoundTrip};
 use crate::io::LastRead;
 use crate::proto::tunnel::{DescribeRequest, DescribeResponse, DialCode, Frame, Open, Opened, frame::Kind};
-use crate::relay::{self, Early, Incoming, RelayError, Role, Transferred};
+use crate::relay::{self, Incoming, RelayError, Role, Transferred};
+use crate::socket::Socket;
 
 /// A stream whose first message does not come is reset.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -88,24 +89,24 @@ pub struct AgentTunnelState(Arc<State>);
 struct State {
     round_trip: RoundTrip,
     next: AtomicU64,
-    streams: Mutex<BTreeMap<u64, LiveStream>>,
+    streams: Mutex<BTreeMap<u64, Arc<LiveStream>>>,
 }
 
 /// A stream that is being relayed.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct LiveStream {
-    /// What the proxy asked for.
+    /// What the proxy asked for, without its early bytes.
     pub open: Open,
     /// When it asked.
     pub since: Instant,
     /// Bytes so far.
-    pub transferred: Arc<Transferred>,
+    pub transferred: Transferred,
 }
 
 impl AgentTunnelState {
     /// Streams of the tunnel now, dialling ones included.
     #[must_use]
-    pub fn streams(&self) -> Vec<LiveStream> {
+    pub fn streams(&self) -> Vec<Arc<LiveStream>> {
         self.lock().values().cloned().collect()
     }
 
@@ -115,7 +116,7 @@ impl AgentTunnelState {
         self.0.round_trip.last()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, LiveStream>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<LiveStream>>> {
         self.0.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -152,7 +153,9 @@ impl AgentTunnel {
                 accepted = connection.accept() => match accepted {
                     Some(Ok((request, respond))) => {
                         let call = Call { tunnel: tunnel.clone(), state: state.clone(), backends: backends.clone() };
-                        streams.spawn(call.serve(request, respond));
+                        let method = Method::of(&request);
+                        let body = request.into_body();
+                        streams.spawn(async move { call.serve(method, body, respond).await });
                     }
                     Some(Err(error)) => break Err(TunnelError::Http2(error)),
                     None if draining => break Ok(()),
@@ -191,6 +194,24 @@ impl AgentTunnel {
     }
 }
 
+/// What the proxy asks for.
+#[derive(Clone, Copy, Debug)]
+enum Method {
+    Open,
+    Describe,
+    Unknown,
+}
+
+impl Method {
+    fn of(request: &Request<RecvStream>) -> Self {
+        match request.uri().path() {
+            grpc::OPEN => Self::Open,
+            grpc::DESCRIBE => Self::Describe,
+            _ => Self::Unknown,
+        }
+    }
+}
+
 /// One call of the proxy.
 struct Call<B> {
     tunnel: Arc<AgentTunnel>,
@@ -199,15 +220,14 @@ struct Call<B> {
 }
 
 impl<B: Backends> Call<B> {
-    async fn serve(self, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
-        let path = request.uri().path().to_owned();
-        let served = match path.as_str() {
-            grpc::OPEN => self.open(request.into_body(), &mut respond).await,
-            grpc::DESCRIBE => self.describe(request.into_body(), &mut respond).await,
-            _ => reject(&mut respond, grpc::UNIMPLEMENTED, "no such method"),
+    async fn serve(&self, method: Method, body: RecvStream, mut respond: SendResponse<Bytes>) {
+        let served = match method {
+            Method::Open => self.open(body, &mut respond).await,
+            Method::Describe => self.describe(body, &mut respond).await,
+            Method::Unknown => reject(&mut respond, grpc::UNIMPLEMENTED, "no such method"),
         };
         if let Err(error) = served {
-            tracing::debug!(path, %error, "call failed");
+            tracing::debug!(?method, %error, "call failed");
         }
     }
 
@@ -227,38 +247,34 @@ impl<B: Backends> Call<B> {
     async fn open(&self, mut body: RecvStream, respond: &mut SendResponse<Bytes>) -> Result<(), TunnelError> {
         let first =
             timeout(OPEN_TIMEOUT, first_message(&mut body)).await.map_err(|_| TunnelError::HandshakeTimedOut)?;
-        let open = first.and_then(|(message, rest)| Ok((frame::first_kind(message)?, rest)));
-        let Ok((Kind::Open(mut open), rest)) = open else {
+        let Some((mut open, rest)) = first.ok().and_then(as_open) else {
             return refuse(respond, &invalid("the first message is no `open`"));
         };
-        let Some(slot) = Slot::take(&self.state, self.tunnel.max_streams, &open) else {
+        let early = std::mem::take(&mut open.early_data);
+        let Some(slot) = Slot::take(&self.state, self.tunnel.max_streams, open) else {
             return refuse(respond, &too_many_streams(self.tunnel.max_streams));
         };
-        let early = Early { out_of_tunnel: std::mem::take(&mut open.early_data), ..Early::default() };
-        let result = self
-            .dial_and_relay(&open, early, Incoming::new(body, rest, self.tunnel.budget.share()), respond, &slot)
-            .await;
-        self.backends.stream_ended(&open, &slot.end(result));
+        let mut incoming = Incoming::new(body, early, rest, self.tunnel.budget.share());
+        let result = self.dial_and_relay(&slot.stream, &mut incoming, respond).await;
+        self.backends.stream_ended(&slot.stream.open, &slot.stream.end(result));
         Ok(())
     }
 
     async fn dial_and_relay(
         &self,
-        open: &Open,
-        early: Early,
-        incoming: Incoming,
+        stream: &LiveStream,
+        incoming: &mut Incoming,
         respond: &mut SendResponse<Bytes>,
-        slot: &Slot,
     ) -> Result<(), StreamError> {
         let lost = |error| StreamError::Relay(RelayError::from(error));
         let dialled = tokio::select! {
-            dialled = self.backends.dial(open) => dialled,
+            dialled = self.backends.dial(&stream.open) => dialled,
             left = std::future::poll_fn(|context| respond.poll_reset(context)) => {
                 return Err(StreamError::Relay(RelayError::Reset(left.map_err(lost)?)));
             }
         };
         let socket = match dialled {
-            Ok(socket) => socket,
+            Ok(socket) => Socket::from(socket),
             Err(failure) => {
                 refuse(respond, &failure).map_err(|_| StreamError::Dial(failure.clone()))?;
                 return Err(StreamError::Dial(failure));
@@ -267,8 +283,15 @@ impl<B: Backends> Call<B> {
         let mut send = respond.send_response(grpc::response(), false).map_err(lost)?;
         let opened = Opened { code: DialCode::Ok.into(), message: String::new() };
         send.send_data(frame::encode(&Frame { kind: Some(Kind::Opened(opened)) }), false).map_err(lost)?;
-        let relayed = relay::relay(socket.into(), early, send, incoming, Role::Server, &slot.transferred);
+        let relayed = relay::relay(&socket, &mut send, incoming, Role::Server, &stream.transferred);
         relayed.await.map_err(StreamError::Relay)
+    }
+}
+
+fn as_open((message, rest): (Bytes, Bytes)) -> Option<(Open, Bytes)> {
+    match frame::first_kind(message) {
+        Ok(Kind::Open(open)) => Some((open, rest)),
+        Ok(_) | Err(_) => None,
     }
 }
 
@@ -299,23 +322,23 @@ fn reject(respond: &mut SendResponse<Bytes>, status: u8, message: &'static str) 
 struct Slot {
     state: AgentTunnelState,
     number: u64,
-    since: Instant,
-    transferred: Arc<Transferred>,
+    stream: Arc<LiveStream>,
 }
 
 impl Slot {
-    fn take(state: &AgentTunnelState, limit: u32, open: &Open) -> Option<Self> {
+    fn take(state: &AgentTunnelState, limit: u32, open: Open) -> Option<Self> {
         let mut streams = state.lock();
         if streams.len() >= limit as usize {
             return None;
         }
         let number = state.0.next.fetch_add(1, Ordering::Relaxed);
-        let slot = Self { state: state.clone(), number, since: Instant::now(), transferred: Arc::default() };
-        let open = Open { early_data: Bytes::new(), ..open.clone() };
-        streams.insert(number, LiveStream { open, since: slot.since, transferred: slot.transferred.clone() });
-        Some(slot)
+        let stream = Arc::new(LiveStream { open, since: Instant::now(), transferred: Transferred::default() });
+        streams.insert(number, stream.clone());
+        Some(Self { state: state.clone(), number, stream })
     }
+}
 
+impl LiveStream {
     fn end(&self, result: Result<(), StreamError>) -> StreamEnd {
         StreamEnd {
             into_tunnel: self.transferred.into_tunnel.load(Ordering::Relaxed),

@@ -48,7 +48,7 @@ impl Budget {
 
     /// A stream's part in it, none at first.
     pub(crate) fn share(&self) -> Share {
-        Share { budget: self.clone(), place: None, given_up: Arc::default() }
+        Share { budget: self.clone(), stalled: None }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -58,11 +58,11 @@ impl Budget {
 
 impl State {
     /// One more that stalls, behind all others.
-    fn begin(&mut self, given_up: Arc<Notify>) -> u64 {
-        let place = self.next;
+    fn begin(&mut self) -> (u64, Arc<Notify>) {
+        let (place, given_up) = (self.next, Arc::<Notify>::default());
         self.next += 1;
-        self.stalled.insert(place, Stalled { bytes: 0, given_up });
-        place
+        self.stalled.insert(place, Stalled { bytes: 0, given_up: given_up.clone() });
+        (place, given_up)
     }
 
     fn remove(&mut self, place: u64) {
@@ -85,17 +85,16 @@ impl State {
 #[derive(Debug)]
 pub(crate) struct Share {
     budget: Budget,
-    /// Since its socket takes nothing.
-    place: Option<u64>,
-    given_up: Arc<Notify>,
+    /// Since its socket takes nothing: its place among those that stall, and what tells it to end.
+    stalled: Option<(u64, Arc<Notify>)>,
 }
 
 impl Share {
     /// The socket takes nothing, and `bytes` wait for it now.
     pub(crate) fn stalls(&mut self, bytes: usize) {
         let mut state = self.budget.lock();
-        let place = *self.place.get_or_insert_with(|| state.begin(self.given_up.clone()));
-        if let Some(stalled) = state.stalled.get_mut(&place) {
+        let (place, _) = self.stalled.get_or_insert_with(|| state.begin());
+        if let Some(stalled) = state.stalled.get_mut(place) {
             let before = std::mem::replace(&mut stalled.bytes, bytes);
             state.held = state.held - before + bytes;
             state.keep_within(self.budget.0.limit);
@@ -104,14 +103,15 @@ impl Share {
 
     /// The socket has taken some.
     pub(crate) fn moves(&mut self) {
-        if let Some(place) = self.place.take() {
+        if let Some((place, _)) = self.stalled.take() {
             self.budget.lock().remove(place);
         }
     }
 
-    /// Completes when the stream has to end for the others.
+    /// Completes when the stream, which stalls, has to end for the others.
     pub(crate) fn given_up(&self) -> OwnedNotified {
-        self.given_up.clone().notified_owned()
+        let given_up = self.stalled.as_ref().map(|(_, given_up)| given_up.clone());
+        given_up.unwrap_or_default().notified_owned()
     }
 }
 

@@ -20,7 +20,7 @@ use crate::grpc;
 use crate::http2::{self, RoundTrip};
 use crate::io::LastRead;
 use crate::proto::tunnel::{DescribeRequest, DescribeResponse, DialCode, Frame, Open, Opened, frame::Kind};
-use crate::relay::{self, Early, Incoming, RelayError, Role, Transferred};
+use crate::relay::{self, Incoming, RelayError, Role, Transferred};
 use crate::socket::Socket;
 
 /// How long an agent may take to dial a backend.
@@ -206,7 +206,11 @@ impl Tunnel {
         };
         let code = DialCode::try_from(code).unwrap_or(DialCode::Failed);
         if code == DialCode::Ok {
-            return Ok(Stream { send, incoming: Incoming::new(body, rest, self.budget.share()), _place: place });
+            return Ok(Stream {
+                send,
+                incoming: Incoming::new(body, Bytes::new(), rest, self.budget.share()),
+                _place: place,
+            });
         }
         let message = message.chars().take(MESSAGE_MAX).map(printable_char).collect();
         Err(OpenError::Refused(DialFailure { code, message }))
@@ -244,22 +248,25 @@ impl Tunnel {
 }
 
 impl Stream {
-    /// Relays between `client` and the backend until both directions ended or one failed; then `client` ends with RST. `early`
-    /// is what the client sent already.
+    /// Sends what a client has sent already, before [`Self::relay`].
+    ///
+    /// # Errors
+    /// The stream or its tunnel has failed.
+    pub fn send_early(&mut self, early: &[u8], transferred: &Transferred) -> Result<(), RelayError> {
+        relay::send_early(early, &mut self.send, &transferred.into_tunnel)
+    }
+
+    /// Relays between `client` and the backend until both directions ended or one failed; then `client`, once dropped, ends with
+    /// RST. To be called once: by reference, for a task that moved what it has in here would keep room for it twice.
     ///
     /// # Errors
     /// What failed first.
-    pub async fn relay(self, client: Socket, early: Bytes, transferred: &Transferred) -> Result<(), RelayError> {
-        let Self { send, incoming, _place } = self;
-        relay::relay(
-            client,
-            Early { into_tunnel: early, ..Early::default() },
-            send,
-            incoming,
-            Role::Client,
-            transferred,
-        )
-        .await
+    pub fn relay(
+        &mut self,
+        client: &Socket,
+        transferred: &Transferred,
+    ) -> impl Future<Output = Result<(), RelayError>> {
+        relay::relay(client, &mut self.send, &mut self.incoming, Role::Client, transferred)
     }
 }
 

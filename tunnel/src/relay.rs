@@ -16,6 +16,7 @@ use h2::{Reason, SendStream};
 use tokio::time::timeout;
 
 pub use error::RelayError;
+pub(crate) use into_tunnel::send_early;
 use into_tunnel::{into_tunnel, reset};
 pub(crate) use out_of_tunnel::Incoming;
 use out_of_tunnel::out_of_tunnel;
@@ -44,38 +45,28 @@ pub(crate) enum Role {
     Server,
 }
 
-/// Bytes that arrived before the relay began; each goes ahead of its direction.
-#[derive(Debug, Default)]
-pub(crate) struct Early {
-    /// For the tunnel: what a client sent behind its request.
-    pub(crate) into_tunnel: Bytes,
-    /// For the socket: what came with the `open`.
-    pub(crate) out_of_tunnel: Bytes,
-}
-
-/// Relays until both directions ended or one failed. What one side had said before it failed still reaches the other; then, as
-/// when this is dropped, the stream and the socket are reset: no FIN may pass off a part as the whole.
+/// Relays until both directions ended or one failed. What one side had said before it failed still reaches the other. Where this
+/// fails, or is dropped, the stream and the socket are to be dropped too, which resets both: no FIN may pass off a part as the whole.
 ///
 /// # Errors
 /// What failed first.
 pub(crate) async fn relay(
-    socket: Socket,
-    early: Early,
-    mut send: SendStream<Bytes>,
-    mut incoming: Incoming,
+    socket: &Socket,
+    send: &mut SendStream<Bytes>,
+    incoming: &mut Incoming,
     role: Role,
     transferred: &Transferred,
 ) -> Result<(), RelayError> {
     socket.on_close(Close::Reset);
-    let mut inward = pin!(out_of_tunnel(&socket, early.out_of_tunnel, &mut incoming, role, &transferred.out_of_tunnel));
+    let mut inward = pin!(out_of_tunnel(socket, incoming, role, &transferred.out_of_tunnel));
     let first = {
-        let outward = into_tunnel(&socket, early.into_tunnel, &mut send, &transferred.into_tunnel);
+        let outward = into_tunnel(socket, send, &transferred.into_tunnel);
         first_half(inward.as_mut(), pin!(outward)).await
     };
-    finish(&mut send, role, first.as_ref().err());
+    finish(send, role, first.as_ref().err());
     let result = match first {
         Ok(Half::Inward) => Ok(()),
-        Ok(Half::Outward) => second_half(inward, &socket, &mut send, role).await,
+        Ok(Half::Outward) => second_half(inward, socket, send, role).await,
         Err(error) => Err(error),
     };
     if result.is_ok() {
@@ -94,7 +85,7 @@ enum Half {
 }
 
 /// Runs both directions until the one into the tunnel has ended; says which one was last. A direction whose own source and sink
-/// are in order gets to finish what it has when the other fails.
+/// are in order gets to finish what it has when the other fails: boxed, for few streams get there and all would be that much larger.
 async fn first_half(
     mut inward: Pin<&mut impl Future<Output = Result<(), RelayError>>>,
     mut outward: Pin<&mut impl Future<Output = Result<(), RelayError>>>,
@@ -103,13 +94,13 @@ async fn first_half(
         biased;
         ended = inward.as_mut() => match ended {
             Ok(()) => outward.await.map(|()| Half::Inward),
-            Err(error @ RelayError::Socket(_)) => Err(after_last_words(outward, error).await),
+            Err(error @ RelayError::Socket(_)) => Err(Box::pin(after_last_words(outward, error)).await),
             Err(error) => Err(error),
         },
         ended = outward.as_mut() => match ended {
             Ok(()) => Ok(Half::Outward),
             Err(error @ RelayError::Socket(_)) => Err(error),
-            Err(error) => Err(after_last_words(inward, error).await),
+            Err(error) => Err(Box::pin(after_last_words(inward, error)).await),
         },
     }
 }
@@ -128,7 +119,7 @@ async fn second_half(
             Ok(()) => return Ok(()),
         },
         failed = socket.failure() => RelayError::Socket(failed),
-        failed = reset(send) => after_last_words(inward, failed).await,
+        failed = reset(send) => Box::pin(after_last_words(inward, failed)).await,
     };
     if role == Role::Client {
         send.send_reset(Reason::CANCEL);

@@ -1,7 +1,9 @@
 //! The socket that a relay stands at: a client's or a backend's TCP connection, or a client's Unix connection.
 //!
-//! Both directions use it at once by `&self`, and wait for readiness without holding a buffer.
+//! Both directions use it at once by `&self`, and wait for readiness without holding a buffer. One task at a time waits for each
+//! direction.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
@@ -10,7 +12,7 @@ use std::time::Duration;
 use bytes::BufMut;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::SockRef;
-use tokio::io::{Interest, Ready};
+use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
 
 /// How often a Unix socket is asked whether its peer has gone.
@@ -85,7 +87,11 @@ impl Socket {
     /// # Errors
     /// The socket cannot be waited for.
     pub async fn readable(&self) -> io::Result<()> {
-        self.ready(Interest::READABLE).await.map(drop)
+        poll_fn(|context| match self {
+            Self::Tcp(socket) => socket.poll_read_ready(context),
+            Self::Unix(socket) => socket.poll_read_ready(context),
+        })
+        .await
     }
 
     /// Reads what is there, up to the room in `buffer`; 0 is the end.
@@ -122,7 +128,11 @@ impl Socket {
 
     /// Waits until bytes can be written.
     pub(crate) async fn writable(&self) -> io::Result<()> {
-        self.ready(Interest::WRITABLE).await.map(drop)
+        poll_fn(|context| match self {
+            Self::Tcp(socket) => socket.poll_write_ready(context),
+            Self::Unix(socket) => socket.poll_write_ready(context),
+        })
+        .await
     }
 
     /// Writes what the socket takes at once; `WouldBlock` if that is nothing.
@@ -179,13 +189,6 @@ impl Socket {
         let linger = (close == Close::Reset).then_some(Duration::ZERO);
         if let Err(error) = self.sock_ref().set_linger(linger) {
             tracing::debug!(%error, "set SO_LINGER");
-        }
-    }
-
-    async fn ready(&self, interest: Interest) -> io::Result<Ready> {
-        match self {
-            Self::Tcp(socket) => socket.ready(interest).await,
-            Self::Unix(socket) => socket.ready(interest).await,
         }
     }
 

@@ -8,7 +8,6 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::Bytes;
 use culvert_tunnel::proto::tunnel::{DescribeRequest, DescribeResponse, DialCode, Open};
 use culvert_tunnel::{
     AgentTunnel, AgentTunnelState, Backends, Budget, Close, DialFailure, OpenError, ProxyTunnel, ReadAhead, Socket,
@@ -129,8 +128,8 @@ async fn relayed(pair: &Pair, relays: &mut JoinSet<Result<(), culvert_tunnel::Re
     (client, accepted.unwrap().0)
 }
 
-async fn relay(stream: Stream, client: TcpStream) -> Result<(), culvert_tunnel::RelayError> {
-    stream.relay(client.into(), Bytes::new(), &Transferred::default()).await
+async fn relay(mut stream: Stream, client: impl Into<Socket>) -> Result<(), culvert_tunnel::RelayError> {
+    stream.relay(&client.into(), &Transferred::default()).await
 }
 
 fn reset(socket: TcpStream) {
@@ -321,8 +320,7 @@ async fn a_unix_client_that_leaves_a_stalled_backend_is_noticed() {
     let _backend = accepted.unwrap();
     let (client, proxy_side) = UnixStream::pair().unwrap();
     let mut relays = JoinSet::new();
-    let stream = stream.unwrap();
-    relays.spawn(async move { stream.relay(proxy_side.into(), Bytes::new(), &Transferred::default()).await });
+    relays.spawn(relay(stream.unwrap(), proxy_side));
     while timeout(Duration::from_millis(300), client.writable()).await.is_ok() {
         let _full_is_fine = client.try_write(&[1; 1 << 16]);
     }

@@ -20,12 +20,9 @@ const READ_MAX: usize = FRAME_SIZE as usize - HEADER_ROOM;
 /// Copies until the socket's end.
 pub(super) async fn into_tunnel(
     socket: &Socket,
-    early: Bytes,
     send: &mut SendStream<Bytes>,
     count: &AtomicU64,
 ) -> Result<(), RelayError> {
-    send_early(&early, send, count)?;
-    drop(early);
     let mut size = READ_MIN;
     loop {
         readable(socket, send).await?;
@@ -49,8 +46,8 @@ pub(super) async fn into_tunnel(
     }
 }
 
-/// Early bytes are few: they are sent as they are, ahead of the window.
-fn send_early(early: &Bytes, send: &mut SendStream<Bytes>, count: &AtomicU64) -> Result<(), RelayError> {
+/// Sends what came before the relay began. That is little: it goes ahead of the window.
+pub(crate) fn send_early(early: &[u8], send: &mut SendStream<Bytes>, count: &AtomicU64) -> Result<(), RelayError> {
     for piece in early.chunks(READ_MAX) {
         let mut buffer = BytesMut::zeroed(HEADER_ROOM);
         buffer.extend_from_slice(piece);
@@ -88,7 +85,8 @@ async fn room(socket: &Socket, send: &mut SendStream<Bytes>, wanted: usize) -> R
                 Some(capacity) => capacity?,
                 None => return Err(reset(send).await),
             },
-            failed = socket.failure() => return Err(RelayError::Socket(failed)),
+            // Boxed: idle streams would all be that much larger.
+            failed = Box::pin(socket.failure()) => return Err(RelayError::Socket(failed)),
         };
     }
     Ok(send.capacity())

@@ -20,14 +20,10 @@ const PIECE_MIN: usize = 4 << 10;
 /// costs some 200 bytes whatever its length, and enough small ones would end the whole tunnel.
 pub(super) async fn out_of_tunnel(
     socket: &Socket,
-    early: Bytes,
     incoming: &mut Incoming,
     role: Role,
     count: &AtomicU64,
 ) -> Result<(), RelayError> {
-    socket.write_all(&early).await.map_err(RelayError::Socket)?;
-    count.fetch_add(early.len() as u64, Ordering::Relaxed);
-    drop(early);
     let mut backlog = Backlog::default();
     let mut ended = false;
     loop {
@@ -121,6 +117,8 @@ impl Backlog {
 /// Payload of a stream as it comes in, of which the window is given back as the payload is dealt with.
 #[derive(Debug)]
 pub(crate) struct Incoming {
+    /// Payload that came with the first message.
+    early: Bytes,
     stream: RecvStream,
     decoder: Decoder,
     chunk: Bytes,
@@ -131,13 +129,16 @@ pub(crate) struct Incoming {
 }
 
 impl Incoming {
-    /// `read` are bytes that were taken from `stream` already, behind its first message.
-    pub(crate) fn new(stream: RecvStream, read: Bytes, share: Share) -> Self {
-        Self { stream, decoder: Decoder::default(), chunk: read, framing: 0, share }
+    /// `early` came with the first message, and `read` behind it: both were taken from `stream` already.
+    pub(crate) fn new(stream: RecvStream, early: Bytes, read: Bytes, share: Share) -> Self {
+        Self { early, stream, decoder: Decoder::default(), chunk: read, framing: 0, share }
     }
 
     /// The next payload bytes; `None` at the end. To be followed by [`Self::release`].
     async fn data(&mut self) -> Result<Option<Bytes>, RelayError> {
+        if !self.early.is_empty() {
+            return Ok(Some(std::mem::take(&mut self.early)));
+        }
         loop {
             let before = self.chunk.len();
             let data = self.decoder.data(&mut self.chunk)?;
@@ -166,7 +167,7 @@ impl Incoming {
     /// Lets the other end send `payload` bytes more.
     fn release(&mut self, payload: usize) -> Result<(), RelayError> {
         let bytes = payload + std::mem::take(&mut self.framing);
-        // The first message's bytes were given back when it was read; what was read behind it counts as used already.
+        // What was taken before this began was given back then; it counts as used already.
         let bytes = bytes.min(self.stream.flow_control().used_capacity());
         Ok(self.stream.flow_control().release_capacity(bytes)?)
     }
