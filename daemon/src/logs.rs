@@ -34,7 +34,7 @@ pub struct Logs {
 }
 
 impl Logs {
-    /// Starts logging for the whole process. `filter` is in `tracing`'s syntax, such as `info` or `info,culvert_proxy=debug`.
+    /// Starts logging for the whole process, panics of its tasks too. `filter` is in `tracing`'s syntax, such as `info` or `info,culvert_proxy=debug`.
     ///
     /// # Errors
     /// A filter that does not parse, or a process that logs already.
@@ -47,6 +47,7 @@ impl Logs {
             LogFormat::Json => registry.with(lines.json()).try_init(),
         }
         .context("start logging")?;
+        std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "a task failed")));
         Ok(Self { filter: handle })
     }
 

@@ -50,7 +50,7 @@ impl Worker {
         Self(Handle::current())
     }
 
-    /// Where a `JoinSet` spawns on this thread.
+    /// Where to spawn on this thread.
     #[must_use]
     pub fn handle(&self) -> &Handle {
         &self.0

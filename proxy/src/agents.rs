@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use culvert_daemon::{Drain, VERSION, Workers, chain};
+use culvert_daemon::{Drain, VERSION, Worker, chain};
 use culvert_tunnel::proto::enroll::enroll_server::EnrollServer;
 use culvert_tunnel::proto::tunnel::DescribeRequest;
 use culvert_tunnel::{ALPN_ENROLL, ALPN_TUNNEL, LastRead, NodeName, ProxyTunnel, REFUSED, ReadAhead, TunnelError};
@@ -63,8 +63,6 @@ pub(crate) struct Parts {
     pub(crate) tunnel: ProxyTunnel,
     pub(crate) metrics: Metrics,
     pub(crate) drain: Drain,
-    /// Each tunnel lives on one of them.
-    pub(crate) workers: Arc<Workers>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -104,11 +102,10 @@ impl Agents {
         Self { parts: Arc::new(parts), strangers: Strangers::default(), refusals: Arc::default() }
     }
 
-    /// Starts to serve one connection, on a thread that it stays on.
-    pub(crate) fn serve(&self, (socket, client): (TcpStream, SocketAddr), connections: &TaskTracker) {
+    /// Starts to serve one connection on `worker`, where it stays.
+    pub(crate) fn serve(&self, worker: &Worker, (socket, client): (TcpStream, SocketAddr), connections: &TaskTracker) {
         match socket.into_std() {
             Ok(socket) => {
-                let worker = self.parts.workers.next();
                 connections.spawn_on(self.clone().serve_detached(socket, canonical(client)), worker.handle());
             }
             Err(error) => tracing::warn!(client.addr = %client, %error, "the socket cannot be moved"),

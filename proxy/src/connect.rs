@@ -53,10 +53,9 @@ impl Connect {
     /// Serves a client of the Unix socket; a stream to a node gets a task of its own among `connections`.
     pub(crate) async fn serve_unix(self, client: UnixStream, connections: TaskTracker) {
         let name = peer_name(&client);
-        match self.serve(client.into(), Frontend::ConnectSocket, name).await {
+        match self.route(client.into(), Frontend::ConnectSocket, name).await {
             // How that ends is told by its record.
-            Ok(Some((mut request, socket))) => {
-                let worker = request.worker.clone();
+            Ok(Some((worker, mut request, socket))) => {
                 connections.spawn_on(async move { request.serve(socket).await }, worker.handle());
             }
             Ok(None) => {}
@@ -116,21 +115,21 @@ impl Connect {
 
     /// Serves the inside of a TLS connection to its end.
     async fn serve_whole(&self, socket: Socket, name: String) -> Result<(), RelayError> {
-        let Some((mut request, socket)) = self.serve(socket, Frontend::ConnectTls, name).await? else { return Ok(()) };
-        let worker = request.worker.clone();
+        let routed = self.route(socket, Frontend::ConnectTls, name).await?;
+        let Some((worker, mut request, socket)) = routed else { return Ok(()) };
         let served = AbortOnDropHandle::new(worker.handle().spawn(async move { request.serve(socket).await }));
         // An error here means that the thread ends, with the process.
         served.await.unwrap_or_else(|ended| Err(RelayError::Socket(io::Error::other(ended))))
     }
 
-    /// Serves a client whose name for the log is `name`, unless its request leads to a node: that is for the request's own thread.
-    /// An error is a connection cut short; refusals are answered.
-    async fn serve(
+    /// Finds where the request of a client leads whose name for the log is `name`. To a node: then it is to be served on that thread.
+    /// Otherwise it is served here, or its refusal answered. An error is a connection cut short.
+    async fn route(
         &self,
         socket: Socket,
         frontend: Frontend,
         name: String,
-    ) -> Result<Option<(Request, Detached)>, RelayError> {
+    ) -> Result<Option<(Worker, Request, Detached)>, RelayError> {
         let request = tokio::select! {
             request = self.request(&socket) => request,
             () = self.drain.begun() => return Ok(None),
@@ -161,7 +160,7 @@ impl Connect {
         let worker = self.router.worker(&target.node).unwrap_or_else(Worker::current);
         let socket = socket.detach().map_err(RelayError::Socket)?;
         let router = self.router.clone();
-        Ok(Some((Request { router, worker, destination, target, number, early, record }, socket)))
+        Ok(Some((worker, Request { router, destination, target, number, early, record }, socket)))
     }
 
     /// Serves a client whose destination needs no tunnel.
@@ -217,7 +216,6 @@ impl Connect {
 /// A request that leads to a node, to be served on the thread of the tunnel that its stream will take.
 struct Request {
     router: Router,
-    worker: Worker,
     destination: Destination,
     target: Target,
     number: u64,
@@ -229,7 +227,10 @@ struct Request {
 impl Request {
     /// By reference: a task that moved what it has in here would keep room for it twice.
     async fn serve(&mut self, socket: Detached) -> Result<(), RelayError> {
-        let socket = socket.attach().map_err(RelayError::Socket)?;
+        let socket = socket.attach().map_err(|error| {
+            tracing::warn!(%error, "CONNECT: no room for another socket");
+            RelayError::Socket(error)
+        })?;
         let mut opened = tokio::select! {
             opened = self.router.open(&self.target, &self.destination, self.number) => opened,
             () = client_left(&socket, &mut self.early) => return Ok(()),
@@ -238,11 +239,8 @@ impl Request {
             Ok(stream) => {
                 answer(&socket, response::ESTABLISHED).await?;
                 let transferred = self.record.transferred();
-                let sent = stream.send_early(&std::mem::take(&mut self.early), transferred);
-                let result = match sent {
-                    Ok(()) => stream.relay(&socket, transferred).await,
-                    Err(error) => Err(error),
-                };
+                stream.send_early(&std::mem::take(&mut self.early), transferred);
+                let result = stream.relay(&socket, transferred).await;
                 self.record.relayed(&result);
                 result
             }

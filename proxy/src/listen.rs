@@ -125,8 +125,9 @@ fn out_of_descriptors(error: &io::Error) -> bool {
     [Errno::EMFILE, Errno::ENFILE].iter().any(|errno| error.raw_os_error() == Some(*errno as i32))
 }
 
-/// Serves a listener's connections, each in a task that `serve_one` starts where it is given to. When the drain begins, nothing
-/// more is accepted and what is open may end. Tasks that outlive this one end with their thread.
+/// Serves a listener's connections, each in a task that `serve_one` starts among those it is given. When the drain begins, nothing
+/// more is accepted and what is open may end. Tasks that outlive this one end with their thread. They are in no `JoinSet`: one may
+/// start its successor, and this one need not wake when one ends.
 ///
 /// # Errors
 /// None today; the type is that of a supervised task.

@@ -216,9 +216,10 @@ impl Proxy {
             },
             metrics: self.metrics.clone(),
             drain: drain.clone(),
-            workers: self.workers.clone(),
         });
-        let serve_one = move |agent, connections: &TaskTracker| agents.serve(agent, connections);
+        // Not for the tunnels' tasks to hold, which end with them.
+        let workers = self.workers.clone();
+        let serve_one = move |agent, connections: &TaskTracker| agents.serve(&workers.next(), agent, connections);
         supervisor.spawn("agent port", listen::serve(listener, "agents", drain, serve_one));
         Ok(())
     }

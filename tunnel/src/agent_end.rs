@@ -181,7 +181,7 @@ impl AgentTunnel {
         let mut builder = h2::server::Builder::new();
         builder
             .initial_connection_window_size(http2::CONNECTION_WINDOW)
-            .initial_window_size(http2::window(self.stream_window))
+            .initial_window_size(http2::initial_window(self.stream_window))
             .max_frame_size(http2::FRAME_SIZE)
             .max_header_list_size(http2::HEADER_LIST)
             .max_send_buffer_size(http2::SEND_BUFFER)

@@ -90,15 +90,16 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// The socket takes nothing, and `bytes` wait for it now.
-    pub(crate) fn stalls(&mut self, bytes: usize) {
+    /// The socket takes nothing, and `bytes` wait for it now. Completes when the stream has to end for the others.
+    pub(crate) fn stalls(&mut self, bytes: usize) -> OwnedNotified {
         let mut state = self.budget.lock();
-        let (place, _) = self.stalled.get_or_insert_with(|| state.begin());
+        let (place, given_up) = self.stalled.get_or_insert_with(|| state.begin());
         if let Some(stalled) = state.stalled.get_mut(place) {
             let before = std::mem::replace(&mut stalled.bytes, bytes);
             state.held = state.held - before + bytes;
             state.keep_within(self.budget.0.limit);
         }
+        given_up.clone().notified_owned()
     }
 
     /// The socket has taken some.
@@ -106,12 +107,6 @@ impl Share {
         if let Some((place, _)) = self.stalled.take() {
             self.budget.lock().remove(place);
         }
-    }
-
-    /// Completes when the stream, which stalls, has to end for the others.
-    pub(crate) fn given_up(&self) -> OwnedNotified {
-        let given_up = self.stalled.as_ref().map(|(_, given_up)| given_up.clone());
-        given_up.unwrap_or_default().notified_owned()
     }
 }
 
@@ -127,18 +122,16 @@ mod tests {
 
     use super::*;
 
-    fn is_given_up(share: &Share) -> bool {
-        share.given_up().now_or_never().is_some()
+    fn is_given_up(given_up: OwnedNotified) -> bool {
+        given_up.now_or_never().is_some()
     }
 
     #[test]
     fn the_longest_stalled_is_given_up_and_only_as_many_as_needed() {
         let budget = Budget::new(100);
         let mut shares: Vec<Share> = (0..3).map(|_| budget.share()).collect();
-        for share in &mut shares {
-            share.stalls(40);
-        }
-        assert_eq!(shares.iter().map(is_given_up).collect::<Vec<_>>(), [true, false, false]);
+        let given_up: Vec<_> = shares.iter_mut().map(|share| share.stalls(40)).collect();
+        assert_eq!(given_up.into_iter().map(is_given_up).collect::<Vec<_>>(), [true, false, false]);
         assert_eq!(budget.held(), 80);
     }
 
@@ -146,26 +139,23 @@ mod tests {
     fn one_that_moves_now_and_then_has_not_stalled_for_long() {
         let budget = Budget::new(100);
         let (mut slow, mut stuck, mut third) = (budget.share(), budget.share(), budget.share());
-        slow.stalls(40);
-        stuck.stalls(40);
+        drop(slow.stalls(40));
+        let stuck = stuck.stalls(40);
         slow.moves();
-        slow.stalls(30);
-        third.stalls(40);
-        assert_eq!([&slow, &stuck, &third].map(is_given_up), [false, true, false]);
+        let given_up = [slow.stalls(30), stuck, third.stalls(40)];
+        assert_eq!(given_up.map(is_given_up), [false, true, false]);
     }
 
     #[test]
     fn what_has_been_held_is_given_back() {
         let budget = Budget::new(100);
         let mut share = budget.share();
-        share.stalls(70);
-        share.stalls(90);
+        drop((share.stalls(70), share.stalls(90)));
         assert_eq!(budget.held(), 90);
         share.moves();
         assert_eq!(budget.held(), 0);
-        share.stalls(101);
-        assert!(is_given_up(&share), "alone it may not be over it either");
-        share.stalls(50);
+        assert!(is_given_up(share.stalls(101)), "alone it may not be over it either");
+        drop(share.stalls(50));
         drop(share);
         assert_eq!(budget.held(), 0);
     }

@@ -49,9 +49,9 @@ pub(crate) const SILENT_AFTER: Duration = Duration::from_secs(9);
 /// A peer from which nothing came for this long is dead. Stalls of several seconds happen on edge links and are none.
 pub(crate) const DEAD_AFTER: Duration = Duration::from_secs(18);
 
-/// HTTP/2's window for a stream that may have `under_way` bytes under way; as much may wait for a reader that takes nothing. h2 gives
-/// a window back in parts of a third and more, so that some of it is always with the receiver and not under way.
-pub(crate) fn window(under_way: u32) -> u32 {
+/// HTTP/2's window for a stream that may have about `under_way` bytes under way. h2 gives a window back in parts of a third and
+/// more, so that some of it is always with the receiver; all of it may wait for a reader that takes nothing.
+pub(crate) fn initial_window(under_way: u32) -> u32 {
     under_way / 4 * 5
 }
 

@@ -134,7 +134,7 @@ impl ProxyTunnel {
         builder
             .enable_push(false)
             .initial_connection_window_size(http2::CONNECTION_WINDOW)
-            .initial_window_size(http2::window(self.stream_window))
+            .initial_window_size(http2::initial_window(self.stream_window))
             .initial_max_send_streams(self.max_streams as usize)
             .max_concurrent_streams(0)
             .max_frame_size(http2::FRAME_SIZE)
@@ -248,12 +248,9 @@ impl Tunnel {
 }
 
 impl Stream {
-    /// Sends what a client has sent already, before [`Self::relay`].
-    ///
-    /// # Errors
-    /// The stream or its tunnel has failed.
-    pub fn send_early(&mut self, early: &[u8], transferred: &Transferred) -> Result<(), RelayError> {
-        relay::send_early(early, &mut self.send, &transferred.into_tunnel)
+    /// Sends what a client has sent already, before [`Self::relay`], which tells if that failed.
+    pub fn send_early(&mut self, early: &[u8], transferred: &Transferred) {
+        relay::send_early(early, &mut self.send, &transferred.into_tunnel);
     }
 
     /// Relays between `client` and the backend until both directions ended or one failed; then `client`, once dropped, ends with

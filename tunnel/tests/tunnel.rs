@@ -193,6 +193,27 @@ async fn stalled_readers_leave_their_neighbour_moving() {
 }
 
 #[tokio::test]
+async fn what_came_with_the_open_goes_ahead() {
+    let pair = pair(256 << 10, 8).await;
+    let (listener, port) = backend().await;
+    let open = Open { early_data: "early ".into(), ..to_port(port) };
+    let (stream, accepted) = tokio::join!(pair.tunnel.open(open), listener.accept());
+    let (mut client, proxy_side) = socket_pair().await;
+    let mut relays = JoinSet::new();
+    relays.spawn(relay(stream.unwrap(), proxy_side));
+    // More than a window, so that what was given back has to be right.
+    let late = "late ".repeat(100_000);
+    let (mut received, mut backend) = (String::new(), accepted.unwrap().0);
+    let sent = async {
+        client.write_all(late.as_bytes()).await?;
+        client.shutdown().await
+    };
+    let both = async { tokio::try_join!(sent, backend.read_to_string(&mut received)) };
+    timeout(DEADLINE, both).await.expect("all arrives").unwrap();
+    assert!(received == format!("early {late}"));
+}
+
+#[tokio::test]
 async fn over_the_budget_the_client_that_takes_nothing_for_longest_is_reset_and_no_other() {
     // A client holds a quarter more than what may be under way.
     let four = 4 * (320 << 10);

@@ -46,15 +46,17 @@ pub(super) async fn into_tunnel(
     }
 }
 
-/// Sends what came before the relay began. That is little: it goes ahead of the window.
-pub(crate) fn send_early(early: &[u8], send: &mut SendStream<Bytes>, count: &AtomicU64) -> Result<(), RelayError> {
+/// Sends what came before the relay began. That is little: it goes ahead of the window. A stream that takes it no more has failed,
+/// which the relay finds behind what has come out of it.
+pub(crate) fn send_early(early: &[u8], send: &mut SendStream<Bytes>, count: &AtomicU64) {
     for piece in early.chunks(READ_MAX) {
         let mut buffer = BytesMut::zeroed(HEADER_ROOM);
         buffer.extend_from_slice(piece);
-        send.send_data(frame::seal(buffer), false)?;
+        if send.send_data(frame::seal(buffer), false).is_err() {
+            return;
+        }
+        count.fetch_add(piece.len() as u64, Ordering::Relaxed);
     }
-    count.fetch_add(early.len() as u64, Ordering::Relaxed);
-    Ok(())
 }
 
 /// Waits until the socket has bytes, or an end, to read.

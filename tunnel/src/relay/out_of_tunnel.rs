@@ -41,7 +41,6 @@ pub(super) async fn out_of_tunnel(
                 incoming.release(written)?;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                incoming.share.stalls(backlog.bytes);
                 ended |= stalled(socket, incoming, &mut backlog, ended).await?;
             }
             Err(error) => return Err(RelayError::Socket(error)),
@@ -58,7 +57,7 @@ async fn stalled(
     backlog: &mut Backlog,
     ended: bool,
 ) -> Result<bool, RelayError> {
-    let given_up = incoming.share.given_up();
+    let given_up = incoming.share.stalls(backlog.bytes);
     tokio::select! {
         biased;
         ready = socket.writable() => ready.map_err(RelayError::Socket)?,
@@ -124,6 +123,8 @@ pub(crate) struct Incoming {
     chunk: Bytes,
     /// Bytes of `chunk`'s frames that were framing: given back with the next payload.
     framing: usize,
+    /// Bytes yet to be dealt with whose part of the window was given back before this began.
+    given_back: usize,
     /// Of the memory for payload that waits.
     share: Share,
 }
@@ -131,7 +132,8 @@ pub(crate) struct Incoming {
 impl Incoming {
     /// `early` came with the first message, and `read` behind it: both were taken from `stream` already.
     pub(crate) fn new(stream: RecvStream, early: Bytes, read: Bytes, share: Share) -> Self {
-        Self { early, stream, decoder: Decoder::default(), chunk: read, framing: 0, share }
+        let given_back = early.len() + read.len();
+        Self { early, stream, decoder: Decoder::default(), chunk: read, framing: 0, given_back, share }
     }
 
     /// The next payload bytes; `None` at the end. To be followed by [`Self::release`].
@@ -167,9 +169,9 @@ impl Incoming {
     /// Lets the other end send `payload` bytes more.
     fn release(&mut self, payload: usize) -> Result<(), RelayError> {
         let bytes = payload + std::mem::take(&mut self.framing);
-        // What was taken before this began was given back then; it counts as used already.
-        let bytes = bytes.min(self.stream.flow_control().used_capacity());
-        Ok(self.stream.flow_control().release_capacity(bytes)?)
+        let given_back = bytes.min(self.given_back);
+        self.given_back -= given_back;
+        Ok(self.stream.flow_control().release_capacity(bytes - given_back)?)
     }
 }
 

@@ -135,6 +135,8 @@ fn a_stream_that_outlasts_the_grace_period_is_reset_and_does_not_look_ended() {
         held.ask()?;
         let line = held.line(DEADLINE)?;
         ensure!(line.contains("20 of 20 failed") && line.contains("ConnectionReset"), "{line}");
+        let told = world.culvert.proxy.log().lines().filter(|line| line.contains("stream ended")).count();
+        ensure!(told >= 20, "the log tells the end of {told} streams");
         Ok(())
     });
 }

@@ -23,7 +23,7 @@ fn over_the_budget_stalled_clients_are_reset_longest_first_and_memory_stays_boun
         let before = world.culvert.proxy.resident()?;
         let stalled = world.held_client(&["stall", &format!("edge-1:{SOURCE}"), &STALLED.to_string()])?;
         stalled.expect("stalled")?;
-        // Each would keep a whole window of 4 MiB there; four of them are the budget.
+        // Each would keep a whole window of 5 MiB there; three of them are within the budget.
         let line = ["stream ended", "outcome=\"buffer_budget\"", "--buffer-budget"];
         wait::until("all but the last few are reset", Duration::from_secs(30), || {
             let log = world.culvert.proxy.log();
