@@ -34,7 +34,8 @@ pub struct Logs {
 }
 
 impl Logs {
-    /// Starts logging for the whole process, panics of its tasks too. `filter` is in `tracing`'s syntax, such as `info` or `info,culvert_proxy=debug`.
+    /// Starts logging for the whole process, panics of its tasks too. `filter` is in `tracing`'s syntax, such as `info` or
+    /// `info,culvert_proxy=debug`.
     ///
     /// # Errors
     /// A filter that does not parse, or a process that logs already.
