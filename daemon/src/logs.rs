@@ -48,7 +48,10 @@ impl Logs {
             LogFormat::Json => registry.with(lines.json()).try_init(),
         }
         .context("start logging")?;
-        std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "a task failed")));
+        std::panic::set_hook(Box::new(|panic| {
+            let location = panic.location().map(tracing::field::display);
+            tracing::error!(location, panic = panic.payload_as_str(), "a task failed");
+        }));
         Ok(Self { filter: handle })
     }
 
@@ -70,7 +73,32 @@ fn parse(filter: &str) -> Result<EnvFilter> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
+    use serde_json::Value;
+
     use super::*;
+
+    #[test]
+    fn a_panic_is_a_log_line() {
+        const FAILS: &str = "A_PANIC_IS_A_LOG_LINE";
+        if std::env::var_os(FAILS).is_some() {
+            Logs::init("info", LogFormat::Json).unwrap();
+            std::thread::spawn(|| panic!("first\nsecond")).join().unwrap_err();
+            return;
+        }
+        // This test once more, in a process of its own: logs are for a whole process.
+        let mut process = Command::new(std::env::current_exe().unwrap());
+        process.args(["--exact", "logs::tests::a_panic_is_a_log_line", "--nocapture"]).env(FAILS, "1");
+        let output = process.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        let line: Value = said.lines().find_map(|line| serde_json::from_str(line).ok()).expect(&said);
+        assert_eq!(line["level"], "ERROR");
+        assert_eq!(line["fields"]["message"], "a task failed");
+        assert_eq!(line["fields"]["panic"], "first\nsecond");
+        assert!(line["fields"]["location"].as_str().unwrap().starts_with("daemon/src/logs.rs:"), "{line}");
+    }
 
     #[test]
     fn a_wrong_filter_is_named_with_its_cause_once_and_with_the_fix() {

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 
 use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 /// A process' worker threads. Dropped, they end, and with them the tasks that are still there.
 #[derive(Debug)]
@@ -48,6 +49,14 @@ impl Worker {
     #[must_use]
     pub fn current() -> Self {
         Self(Handle::current())
+    }
+
+    /// Runs a task on this thread, until what is returned is dropped.
+    pub fn run<F>(&self, task: F) -> AbortOnDropHandle<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        AbortOnDropHandle::new(self.0.spawn(task))
     }
 
     /// Where to spawn on this thread.

@@ -20,7 +20,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
-use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+use tokio_util::task::TaskTracker;
 
 use crate::direct::{self, Direct, DirectTarget, Reason};
 use crate::directory::{Destination, Target};
@@ -117,7 +117,7 @@ impl Connect {
     async fn serve_whole(&self, socket: Socket, name: String) -> Result<(), RelayError> {
         let routed = self.route(socket, Frontend::ConnectTls, name).await?;
         let Some((worker, mut request, socket)) = routed else { return Ok(()) };
-        let served = AbortOnDropHandle::new(worker.handle().spawn(async move { request.serve(socket).await }));
+        let served = worker.run(async move { request.serve(socket).await });
         // An error here means that the thread ends, with the process.
         served.await.unwrap_or_else(|ended| Err(RelayError::Socket(io::Error::other(ended))))
     }

@@ -15,7 +15,6 @@ use culvert_tunnel::NodeName;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use tokio::time::Instant;
-use tokio_util::task::AbortOnDropHandle;
 
 use super::Cluster;
 use super::backoff::Backoff;
@@ -114,8 +113,7 @@ impl Applier {
         let allocation = vips::agree(&self.vips, &proposal, &nodes).await?;
         let directory = self.directory.clone();
         let worker = self.workers.next();
-        let set = worker.handle().spawn(async move { directory.set_cluster(nodes, allocation) });
-        let set = AbortOnDropHandle::new(set).await;
+        let set = worker.run(async move { directory.set_cluster(nodes, allocation) }).await;
         Ok(set.expect("setting the nodes does not panic")?)
     }
 
