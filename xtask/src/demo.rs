@@ -27,6 +27,9 @@ pub struct Args {
     /// The port of this machine's loopback that --hold shows Prometheus on
     #[arg(long, default_value_t = 9090)]
     port: u16,
+    /// Take the programs that are there, rather than compile them
+    #[arg(long)]
+    built: bool,
 }
 
 /// Runs the demo.
@@ -40,15 +43,21 @@ pub fn run(args: &Args) -> Result<()> {
         "the demo makes network namespaces and loads eBPF programs: run it as root (`sudo -E env PATH=\"$PATH\" cargo xtask demo`)"
     );
     setup::ensure()?;
-    build_ebpf::run()?;
-    let packages = ["culvert-proxy", "culvert-agent", "culvert-redirector"].map(|package| ["--package", package]);
-    progress::run("build the three programs", workspace::cargo().arg("build").args(packages.as_flattened()))?;
+    if !args.built {
+        build()?;
+    }
     let started = Instant::now();
     let lab = Lab::start(LabName::Demo)?;
     let shown = show(&lab, args, started);
     progress::say("==> removing everything");
     drop(lab);
     shown
+}
+
+fn build() -> Result<()> {
+    build_ebpf::run()?;
+    let packages = ["culvert-proxy", "culvert-agent", "culvert-redirector"].map(|package| ["--package", package]);
+    progress::run("build the three programs", workspace::cargo().arg("build").args(packages.as_flattened())).map(drop)
 }
 
 fn show(lab: &Lab, args: &Args, started: Instant) -> Result<()> {
