@@ -11,9 +11,10 @@ use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-/// How many tasks have their turn before sockets and timers are asked again. A tunnel under bulk and its streams wake each other
-/// without end, and a turn moves up to 128 KiB: after tokio's 61 turns a small message would have waited for milliseconds.
-const TURNS_BETWEEN_EVENTS: u32 = 3;
+/// How many tasks have their turn before a thread looks again for what comes from outside of it: bytes, timers, and tasks of other
+/// threads. A tunnel under bulk and its streams wake each other without end, and a turn moves up to 128 KiB: with tokio's 61 and 31
+/// turns a small message waited for milliseconds.
+const TURNS: u32 = 3;
 
 /// A process' worker threads. Dropped, they end, and with them the tasks that are still there.
 #[derive(Debug)]
@@ -71,7 +72,8 @@ impl Worker {
 }
 
 fn thread(number: usize, stop: CancellationToken) -> io::Result<(Worker, JoinHandle<()>)> {
-    let runtime = Builder::new_current_thread().enable_all().event_interval(TURNS_BETWEEN_EVENTS).build()?;
+    let runtime =
+        Builder::new_current_thread().enable_all().event_interval(TURNS).global_queue_interval(TURNS).build()?;
     let worker = Worker(runtime.handle().clone());
     let thread = std::thread::Builder::new().name(format!("worker-{number}"));
     Ok((worker, thread.spawn(move || runtime.block_on(stop.cancelled()))?))
@@ -90,6 +92,12 @@ impl Drop for Workers {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+    use std::io::Write;
+    use std::sync::atomic::AtomicU32;
+    use std::task::Poll;
+
+    use tokio::net::UnixStream;
     use tokio::task::JoinSet;
 
     use super::*;
@@ -117,5 +125,57 @@ mod tests {
         );
         drop(workers);
         dropped_rx.await.unwrap_err();
+    }
+    /// Keeps a thread busy: a task that is always ready counts its turns, and calls `event` in turn [`EVENT_AT`].
+    fn keep_busy(
+        worker: &Worker,
+        turns: Arc<AtomicU32>,
+        event: impl FnOnce() + Send + 'static,
+    ) -> AbortOnDropHandle<()> {
+        let mut event = Some(event);
+        worker.run(poll_fn(move |context| {
+            if turns.fetch_add(1, Ordering::Relaxed) == EVENT_AT {
+                event.take().expect("that turn comes once")();
+            }
+            context.waker().wake_by_ref();
+            Poll::Pending
+        }))
+    }
+
+    const EVENT_AT: u32 = 1000;
+
+    #[tokio::test]
+    async fn bytes_wait_for_few_turns_of_a_task_that_is_always_ready() {
+        let workers = Workers::start(NonZeroUsize::MIN).unwrap();
+        let worker = workers.next();
+        let turns = Arc::new(AtomicU32::new(0));
+        let (near, mut far) = std::os::unix::net::UnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        let seen = turns.clone();
+        let read = worker.run(async move {
+            UnixStream::from_std(near).unwrap().readable().await.unwrap();
+            seen.load(Ordering::Relaxed)
+        });
+        let _busy = keep_busy(&worker, turns, move || far.write_all(b"ping").unwrap());
+        let read_at = read.await.unwrap();
+        assert!(read_at <= EVENT_AT + 2 * TURNS, "sent in turn {EVENT_AT}, read in {read_at}");
+    }
+
+    #[tokio::test]
+    async fn a_task_of_another_thread_waits_for_few_turns_of_one_that_is_always_ready() {
+        let workers = Workers::start(NonZeroUsize::MIN).unwrap();
+        let worker = workers.next();
+        let turns = Arc::new(AtomicU32::new(0));
+        let (started_tx, started_rx) = tokio::sync::oneshot::channel();
+        let (seen, other) = (turns.clone(), worker.clone());
+        let _busy = keep_busy(&worker, turns, move || {
+            let start = move || {
+                let task = other.run(async move { seen.load(Ordering::Relaxed) });
+                started_tx.send(task).unwrap();
+            };
+            std::thread::spawn(start).join().unwrap();
+        });
+        let ran_at = started_rx.await.unwrap().await.unwrap();
+        assert!(ran_at <= EVENT_AT + 2 * TURNS, "started in turn {EVENT_AT}, run in {ran_at}");
     }
 }
