@@ -135,14 +135,14 @@ impl Site {
         serde_json::from_str(&body).with_context(|| format!("{path} is not JSON: {body}"))
     }
 
-    /// The value of one line of `/metrics`, whose name includes its labels. Zero as long as there is no such line.
+    /// The value of one line of `/metrics`, whose name includes its labels, if there is one.
     ///
     /// # Errors
     /// As of [`Self::http_get`], and if the value is no number.
-    pub fn metric(&self, port: u16, name: &str) -> Result<f64> {
+    pub fn metric(&self, port: u16, name: &str) -> Result<Option<f64>> {
         let body = self.http_get(port, "/metrics")?;
-        let value = body.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).unwrap_or("0");
-        value.trim().parse().with_context(|| format!("{name}: {value:?} is no number"))
+        let value = body.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.map(|value| value.trim().parse().with_context(|| format!("{name}: {value:?} is no number"))).transpose()
     }
 
     /// Its network namespace.

@@ -34,8 +34,11 @@ fn wait_for_dials(world: &World<'_>, count: usize) -> Result<()> {
     })
 }
 
-/// Of dials that ended by the agent's own time-out.
-const TIMED_OUT: &str = "culvert_agent_dials_total{result=\"timed_out\"}";
+/// How many dials ended by the agent's own time-out.
+fn timed_out(world: &World<'_>) -> Result<f64> {
+    let name = "culvert_agent_dials_total{outcome=\"timed_out\"}";
+    world.lab.site(Place::Edge1).metric(AGENT_ADMIN, name)?.with_context(|| format!("no {name}"))
+}
 
 /// superedge #420; apiserver-network-proxy #180, #268 and #335.
 #[test]
@@ -54,6 +57,8 @@ fn a_hundred_dials_into_a_black_hole_end_in_504_and_hold_up_nobody() {
             let answer = Answer::of(client, client, b"", 0)?;
             ensure!(answer.head.starts_with("HTTP/1.1 504 "), "{answer:?}");
         }
+        let timed_out = timed_out(world)?;
+        ensure!(timed_out == 100.0, "{timed_out} dials timed out");
         held.check()?;
         drop(held);
         world.wait_for_no_streams()
@@ -73,13 +78,13 @@ fn a_client_that_leaves_takes_its_waiting_dial_along() {
         wait_for_dials(world, 20)?;
         drop(clients);
         wait_for_dials(world, 0)?;
-        // Steered clients, which leave without a word.
+        let timed_out = timed_out(world)?;
+        ensure!(timed_out == 0.0, "{timed_out} dials went on to their end");
+        // A steered client that closes looks like one that has said all it has to say: its dial has its five seconds.
         for _ in 0..5 {
             world.client(&["dial", &format!("edge-1:{SWALLOWED}"), "1000"])?;
         }
         wait_for_dials(world, 0)?;
-        let timed_out = world.lab.site(Place::Edge1).metric(AGENT_ADMIN, TIMED_OUT)?;
-        ensure!(timed_out == 0.0, "{timed_out} dials went on to their end");
         world.wait_for_no_streams()
     });
 }

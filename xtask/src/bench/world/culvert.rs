@@ -165,9 +165,8 @@ impl<'lab> Culvert<'lab> {
 
     fn steered(&self) -> Result<f64> {
         let state = |state| {
-            self.starter
-                .cloud
-                .metric(REDIRECTOR_ADMIN, &format!("culvert_redirector_destinations{{state=\"{state}\"}}"))
+            let name = format!("culvert_redirector_destinations{{state=\"{state}\"}}");
+            self.starter.cloud.metric(REDIRECTOR_ADMIN, &name)?.context("no such metric")
         };
         Ok(state("online")? + state("offline")?)
     }

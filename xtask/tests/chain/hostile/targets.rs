@@ -19,16 +19,19 @@ fn a_hostile_proxy_has_the_agent_dial_nothing_outside_its_list() {
     proxy::with_hostile_proxy(|world, hostile| {
         let mut bystanders = Bystanders::of(world, "edge-1")?;
         let mut tunnel = hostile.tunnel()?;
-        let ok = "culvert_agent_dials_total{outcome=\"ok\"}";
         let edge = world.lab.site(Place::Edge1);
-        let before = edge.metric(AGENT_ADMIN, ok)?;
+        let dialled = || {
+            edge.metric(AGENT_ADMIN, "culvert_agent_dials_total{outcome=\"ok\"}")?
+                .context("the agent has not dialled yet")
+        };
+        let before = dialled()?;
         for (address, port, hops, expected) in targets() {
             let open = Open { address: address.to_owned(), port, hops, ..Open::default() };
             let stream = tunnel.open(&open)?;
             let answer = tunnel.dialled(stream)?;
             ensure!(answer.as_ref().is_some_and(|answer| answer.code() == expected), "{open:?}: {answer:?}");
         }
-        ensure!(edge.metric(AGENT_ADMIN, ok)? == before, "something was dialled");
+        ensure!(dialled()? == before, "something was dialled");
         wait_log(world.culvert.agent(0), &["stream ended", "forbidden", "192.168.1.10:9004"])?;
         // What is in the list is dialled all the same.
         let stream = tunnel.open(&Open { address: "10.0.3.7".into(), port: GREET.into(), ..Open::default() })?;

@@ -73,7 +73,10 @@ fn no_jump_of_a_clock_ends_a_tunnel_or_a_stream_or_keeps_a_program_busy() {
             for days in [1, 31, -40, 0] {
                 clock.set(world.lab, days * DAY)?;
                 progress::say(&format!("    {clock:?}: {days} days off"));
-                expect_idle("the proxy", &world.culvert.proxy, Duration::from_secs(2), || Ok(()))?;
+                let look = Duration::from_secs(1);
+                expect_idle("the proxy", &world.culvert.proxy, look, || Ok(()))?;
+                expect_idle("the redirector", &world.culvert.redirector, look, || Ok(()))?;
+                expect_idle("the agent", world.culvert.agent(0), look, || Ok(()))?;
                 held.check()?;
                 for host in ["10.0.3.7", "edge-1"] {
                     world.check_greeting(host, "edge-1")?;

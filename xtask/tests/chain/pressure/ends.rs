@@ -14,8 +14,8 @@ use crate::world::{self, ECHO, World, XTASK};
 const EDGE: &[Place] = &[Place::Edge1];
 const STREAMS: &str = "culvert_proxy_active_streams";
 
-/// Longer than every time limit of a dial, a handshake or a silent peer.
-const SILENCE: Duration = Duration::from_secs(21);
+/// Longer than every time limit of a dial, a handshake or a silent peer, and than the minute that others allow.
+const SILENCE: Duration = Duration::from_secs(61);
 
 const SLOW_CLIENTS: usize = 500;
 /// What one slow client may cost each program: half of the buffer that one read of bulk takes.
