@@ -10,12 +10,14 @@ use xtask::lab::random::Random;
 use xtask::{progress, wait, workspace};
 
 use crate::swarm::{self, Load, Steered};
-use crate::world::{self, World};
+use crate::world::{self, HeldClient, World};
 
 /// From the last restart on; the promise of the README.
 const RECOVERY: Duration = Duration::from_secs(3);
 /// How long everything must be well then.
 const CALM: Duration = Duration::from_secs(2);
+/// How long a connection from before a storm may take to show what it has come to.
+const ANSWER: Duration = Duration::from_secs(10);
 /// A storm and the calm behind it take some seventeen seconds.
 const STORMS: u32 = 8;
 /// Of the long form: a quarter of an hour.
@@ -48,8 +50,15 @@ fn whatever_is_killed_nobody_is_misled_or_hangs_and_all_is_well_within_three_sec
         let mut loads = loads(world, &mut random)?;
         let storms = if swarm::is_long() { LONG_STORMS } else { STORMS };
         for number in 1..=storms {
+            let mut held = EDGES
+                .into_iter()
+                .flat_map(|node| {
+                    [Steered::ByHooks, Steered::ByPackets].map(|steered| swarm::held(world, steered, node))
+                })
+                .collect::<Result<Vec<_>>>()?;
             storm(world, &mut random)?;
             calm(&mut loads, number, storms)?;
+            held.iter_mut().try_for_each(not_hung)?;
         }
         drop(loads);
         uninstalled(world)
@@ -67,6 +76,14 @@ fn loads(world: &World<'_>, random: &mut Random) -> Result<[Load; 2]> {
         Load::start(world, Steered::ByHooks, random.number(), by_hooks)?,
         Load::start(world, Steered::ByPackets, random.number(), by_packets)?,
     ])
+}
+
+/// Fails if a connection from before a storm neither goes on nor has failed.
+fn not_hung(held: &mut HeldClient) -> Result<()> {
+    held.ask()?;
+    let said = held.line(ANSWER).context("a connection from before the storm hangs")?;
+    ensure!(!said.contains("WouldBlock") && !said.contains("TimedOut"), "a connection from before the storm: {said}");
+    Ok(())
 }
 
 /// Kills one program or two, lets them be away for a while, starts them again; some times over.

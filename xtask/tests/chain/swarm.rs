@@ -11,7 +11,7 @@ use xtask::lab::place::Place;
 use xtask::lab::random::Random;
 use xtask::{progress, workspace};
 
-use crate::world::{GREET, HeldClient, World};
+use crate::world::{ECHO, GREET, HeldClient, World, XTASK};
 
 /// A report is a look at counters; requests that are under way are not waited for.
 const REPORT_TIME: Duration = Duration::from_secs(10);
@@ -67,6 +67,18 @@ pub(crate) fn by_address(world: &World<'_>, edges: &[Place]) -> Result<Vec<Strin
 /// By HTTP CONNECT.
 pub(crate) fn by_connect(socket: &Path, edges: &[Place]) -> Vec<String> {
     edges.iter().map(|place| format!("{},{1}={1}", socket.display(), place.name())).collect()
+}
+
+/// Twenty connections to a node that are tried when asked.
+pub(crate) fn held(world: &World<'_>, steered: Steered, node: Place) -> Result<HeldClient> {
+    let cloud = world.lab.site(Place::Cloud);
+    let mut command = match steered {
+        Steered::ByHooks => cloud.command(XTASK),
+        Steered::ByPackets => cloud.unhooked_command(XTASK),
+    };
+    let held = HeldClient::spawn(command.args(["probe", "hold", &format!("{}:{ECHO}", node.name()), "20"]))?;
+    held.expect("held")?;
+    Ok(held)
 }
 
 /// A load that goes on until it is dropped.

@@ -9,7 +9,7 @@ use xtask::lab::place::Place;
 use xtask::{progress, wait, workspace};
 
 use crate::swarm::{self, Load, Steered};
-use crate::world::{self, ECHO, GREET, HeldClient, World};
+use crate::world::{self, GREET, HeldClient, SMALL, SMALL_SOURCE, World};
 
 const EDGE: &[Place] = &[Place::Edge1];
 
@@ -19,6 +19,9 @@ const RECOVERY: Duration = Duration::from_secs(3);
 /// Long enough for two busy cores.
 const DEADLINE: Duration = Duration::from_secs(20);
 
+/// Under way when the proxy is told to end.
+const DOWNLOADS: u64 = 5;
+
 /// Short, for the test's sake.
 const GRACE: Duration = Duration::from_secs(3);
 
@@ -27,7 +30,10 @@ fn a_redirector_replaced_under_load_loses_no_connection_and_misses_none() {
     world::with(&Place::EDGES, Options::default(), |world| {
         let seed = swarm::chance()?.number();
         let addresses = swarm::by_address(world, &Place::EDGES)?;
-        let mut held = [held_by(world, Steered::ByHooks)?, held_by(world, Steered::ByPackets)?];
+        let mut held = [
+            swarm::held(world, Steered::ByHooks, Place::Edge1)?,
+            swarm::held(world, Steered::ByPackets, Place::Edge1)?,
+        ];
         let mut loads = [
             Load::start(world, Steered::ByHooks, seed, addresses.clone())?,
             Load::start(world, Steered::ByPackets, seed, addresses)?,
@@ -59,21 +65,20 @@ fn programs(world: &World<'_>) -> Result<String> {
     cloud.output("bpftool", ["cgroup", "show", &cloud.cgroup().display().to_string()])
 }
 
-fn held_by(world: &World<'_>, steered: Steered) -> Result<HeldClient> {
-    let cloud = world.lab.site(Place::Cloud);
-    let mut command = match steered {
-        Steered::ByHooks => cloud.command(world::XTASK),
-        Steered::ByPackets => cloud.unhooked_command(world::XTASK),
-    };
-    let held = HeldClient::spawn(command.args(["probe", "hold", &format!("edge-1:{ECHO}"), "20"]))?;
-    held.expect("held")?;
-    Ok(held)
-}
-
 #[test]
 fn a_proxy_told_to_end_lets_its_streams_end_first_and_says_no_at_once_to_others() {
     world::with(EDGE, Options::default(), |world| {
-        let mut held = [held_by(world, Steered::ByHooks)?, held_by(world, Steered::ByPackets)?];
+        let mut held = [
+            swarm::held(world, Steered::ByHooks, Place::Edge1)?,
+            swarm::held(world, Steered::ByPackets, Place::Edge1)?,
+        ];
+        let mut downloads = world.held_client(&["stall", &format!("edge-1:{SMALL_SOURCE}"), &DOWNLOADS.to_string()])?;
+        downloads.expect("stalled")?;
+        let (seed, addresses) = (swarm::chance()?.number(), swarm::by_address(world, EDGE)?);
+        let mut loads = [
+            Load::start(world, Steered::ByHooks, seed, addresses.clone())?,
+            Load::start(world, Steered::ByPackets, seed, addresses)?,
+        ];
         world.culvert.proxy.signal(Signal::SIGTERM)?;
         wait::until("the proxy takes no more", DEADLINE, || refused(world))?;
         wait::throughout("streams go on", Duration::from_secs(2), || {
@@ -85,12 +90,20 @@ fn a_proxy_told_to_end_lets_its_streams_end_first_and_says_no_at_once_to_others(
         ensure!(second.contains("another culvert-proxy uses the state directory"), "a second proxy says: {second}");
         held.iter_mut().try_for_each(HeldClient::check)?;
         drop(held);
+        downloads.ask()?;
+        let whole = downloads.line(DEADLINE)?;
+        ensure!(whole == format!("{} bytes", DOWNLOADS * SMALL), "downloads under way: {whole}");
         wait_ended(world)?;
         let replaced = Instant::now();
         world.culvert.restart_proxy()?;
         world.wait_greeting("10.0.3.7", RECOVERY)?;
         progress::say(&format!("    the next proxy served {:?} after its start", replaced.elapsed()));
-        world.check_greeting("10.0.3.7", "edge-1")
+        for load in &mut loads {
+            let refused = load.report()?;
+            progress::say(&format!("    {} requests failed meanwhile: {}", refused.failed(), refused.errors()));
+        }
+        wait::throughout("the next proxy serves", Duration::from_secs(2), || Ok(()))?;
+        loads.iter_mut().try_for_each(|load| load.report_all_answered().map(drop))
     });
 }
 
@@ -127,7 +140,7 @@ fn wait_ended(world: &mut World<'_>) -> Result<()> {
 fn a_stream_that_outlasts_the_grace_period_is_reset_and_does_not_look_ended() {
     let options = world::proxy_options(["--grace", &format!("{}s", GRACE.as_secs())]);
     world::with(EDGE, options, |world| {
-        let mut held = held_by(world, Steered::ByHooks)?;
+        let mut held = swarm::held(world, Steered::ByHooks, Place::Edge1)?;
         let told = Instant::now();
         world.culvert.proxy.signal(Signal::SIGTERM)?;
         wait_ended(world)?;
