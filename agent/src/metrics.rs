@@ -78,7 +78,9 @@ impl Metrics {
         for direction in ["to_backend", "to_client"] {
             drop(self.bytes.get_or_create(&[("direction", direction)]));
         }
-        drop(self.tunnel_attempts.get_or_create(&[("outcome", "ok")]));
+        for outcome in ["ok", "unreachable", "tls", "refused", "dismissed", "timed_out"] {
+            drop(self.tunnel_attempts.get_or_create(&[("outcome", outcome)]));
+        }
     }
 
     /// A stream is relayed while the guard lives.
