@@ -50,12 +50,29 @@ fn a_stalled_backend_is_found_by_its_stream_at_both_ends() {
             let sockets = edge.output("ss", ["-tnH", &format!("dport = :{SINK}")])?;
             let unsent = sockets.split_whitespace().nth(2).and_then(|queue| queue.parse::<u64>().ok());
             ensure!(unsent.is_some_and(|bytes| bytes > 0), "no Send-Q towards the backend: {sockets}");
-            Ok(())
+            Ok([near, far])
         });
         upload.kill()?;
         upload.wait()?;
-        found
+        let (real, written) = (found?, written_streams()?);
+        ensure!(real.each_ref().map(fields) == written.each_ref().map(fields), "shown {real:?}\nwritten {written:?}");
+        Ok(())
     });
+}
+
+/// The stream of a stalled backend as the document has it from the proxy, and from the agent.
+fn written_streams() -> Result<[Value; 2]> {
+    let text = document("troubleshooting.md")?;
+    let objects = text.match_indices("\n{").filter_map(|(at, _)| {
+        let mut values = serde_json::Deserializer::from_str(&text[at..]).into_iter::<Value>();
+        values.next()?.ok()
+    });
+    let streams: Vec<Value> = objects.filter(|object| object.get("stream").is_some()).collect();
+    streams.try_into().map_err(|streams| anyhow::anyhow!("not one stream from each end: {streams:?}"))
+}
+
+fn fields(object: &Value) -> BTreeSet<&str> {
+    object.as_object().into_iter().flat_map(|object| object.keys().map(String::as_str)).collect()
 }
 
 /// The stream to [`SINK`] as a program shows it.
