@@ -54,6 +54,7 @@ struct Gates {
     hooks: Gate,
     nftables: Gate,
     route: Gate,
+    switched_off: Gate,
 }
 
 impl Steering {
@@ -69,7 +70,9 @@ impl Steering {
             hooks: readiness.gate("hooks"),
             nftables: readiness.gate("nftables"),
             route: readiness.gate("route"),
+            switched_off: readiness.gate("switched off"),
         };
+        gates.switched_off.close("what an earlier redirector installed may be there still");
         let pins = Pins::new(&config.bpffs);
         let nft = config.mechanism.has_nftables().then(Nft::default);
         let routes = Routes::open()?;
@@ -162,6 +165,7 @@ impl Steering {
         if !self.progress.behind && !self.progress.tidy {
             self.remove_switched_off().await?;
             self.progress.tidy = true;
+            self.gates.switched_off.open();
         }
         Ok(())
     }
