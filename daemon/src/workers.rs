@@ -126,6 +126,10 @@ mod tests {
         drop(workers);
         dropped_rx.await.unwrap_err();
     }
+
+    /// Well after a thread's tasks have begun.
+    const EVENT_AT: u32 = 1000;
+
     /// Keeps a thread busy: a task that is always ready counts its turns, and calls `event` in turn [`EVENT_AT`].
     fn keep_busy(
         worker: &Worker,
@@ -141,8 +145,6 @@ mod tests {
             Poll::Pending
         }))
     }
-
-    const EVENT_AT: u32 = 1000;
 
     #[tokio::test]
     async fn bytes_wait_for_few_turns_of_a_task_that_is_always_ready() {

@@ -110,9 +110,11 @@ fn the_saved_directory_is_installed_without_the_proxy() {
 fn a_broken_saved_directory_is_ignored() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let file = world.state_dir().join("directory.json");
         std::fs::create_dir_all(world.state_dir()).unwrap();
-        std::fs::write(world.state_dir().join("directory.json"), "{").unwrap();
+        std::fs::write(&file, "{").unwrap();
         let _redirector = Redirector::start(world, &EBPF);
+        eventually("a whole one is saved", || (std::fs::read(&file).unwrap() != b"{").then_some(()));
         assert!(run(world, &["explain", "10.0.3.7:9100"]).contains("hooks      steered to 10.9.0.1:741"));
     });
 }

@@ -1,6 +1,7 @@
 //! Control groups (version 2): what connect hooks are attached to, and how all processes of a host are found and ended.
 
 use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -30,10 +31,11 @@ pub(super) fn remove(cgroup: &Path) -> Result<()> {
     let rounds = KILL_TIME.as_millis() / 50;
     for _ in 0..rounds {
         kill_all(cgroup)?;
-        if processes(cgroup).is_empty() {
-            return remove_folders(cgroup);
+        // A process that is no longer listed may have threads that are still ending.
+        match remove_folders(cgroup) {
+            Err(error) if error.kind() == ErrorKind::ResourceBusy => wait::pause(),
+            removed => return removed.with_context(|| format!("remove cgroup {}", cgroup.display())),
         }
-        wait::pause();
     }
     bail!("{what}: still there: {:?}", processes(cgroup));
 }
@@ -66,9 +68,9 @@ fn below(cgroup: &Path) -> Vec<PathBuf> {
     entries.filter_map(Result::ok).map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
 }
 
-fn remove_folders(cgroup: &Path) -> Result<()> {
+fn remove_folders(cgroup: &Path) -> io::Result<()> {
     for child in below(cgroup) {
         remove_folders(&child)?;
     }
-    fs::remove_dir(cgroup).with_context(|| format!("remove cgroup {}", cgroup.display()))
+    fs::remove_dir(cgroup)
 }

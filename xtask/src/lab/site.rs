@@ -135,14 +135,15 @@ impl Site {
         serde_json::from_str(&body).with_context(|| format!("{path} is not JSON: {body}"))
     }
 
-    /// The value of one line of `/metrics`, whose name includes its labels, if there is one.
+    /// The value of one line of `/metrics`, whose name includes its labels.
     ///
     /// # Errors
-    /// As of [`Self::http_get`], and if the value is no number.
-    pub fn metric(&self, port: u16, name: &str) -> Result<Option<f64>> {
+    /// As of [`Self::http_get`], and if there is no such line, or its value is no number.
+    pub fn metric(&self, port: u16, name: &str) -> Result<f64> {
         let body = self.http_get(port, "/metrics")?;
         let value = body.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        value.map(|value| value.trim().parse().with_context(|| format!("{name}: {value:?} is no number"))).transpose()
+        let value = value.with_context(|| format!("no {name} in /metrics"))?;
+        value.trim().parse().with_context(|| format!("{name}: {value:?} is no number"))
     }
 
     /// Its network namespace.

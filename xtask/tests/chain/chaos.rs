@@ -50,15 +50,11 @@ fn whatever_is_killed_nobody_is_misled_or_hangs_and_all_is_well_within_three_sec
         let mut loads = loads(world, &mut random)?;
         let storms = if swarm::is_long() { LONG_STORMS } else { STORMS };
         for number in 1..=storms {
-            let mut held = EDGES
-                .into_iter()
-                .flat_map(|node| {
-                    [Steered::ByHooks, Steered::ByPackets].map(|steered| swarm::held(world, steered, node))
-                })
-                .collect::<Result<Vec<_>>>()?;
+            let held = EDGES.into_iter().map(|node| swarm::held_by_both(world, node));
+            let mut held = held.collect::<Result<Vec<_>>>()?;
             storm(world, &mut random)?;
             calm(&mut loads, number, storms)?;
-            held.iter_mut().try_for_each(not_hung)?;
+            held.as_flattened_mut().iter_mut().try_for_each(not_hung)?;
         }
         drop(loads);
         uninstalled(world)

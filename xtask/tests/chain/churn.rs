@@ -122,7 +122,7 @@ fn check_front_ends(world: &World<'_>, count: u64) -> Result<()> {
         let finished = world.lab.site(Place::Cloud).metric(PROXY_ADMIN, &name)?;
         // Half of a third are not aborted, and chance divides hooks from CONNECT.
         let enough = f64::from(u32::try_from(count / 8)?);
-        ensure!(finished >= Some(enough), "{frontend}: only {finished:?} of {count} finished");
+        ensure!(finished >= enough, "{frontend}: only {finished} of {count} finished");
     }
     Ok(())
 }

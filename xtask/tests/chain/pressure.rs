@@ -54,7 +54,7 @@ fn start_ready(lab: &Lab, place: Place, name: &str, command: &mut std::process::
 fn wait_gauge(lab: &Lab, name: &str, expected: usize, deadline: Duration) -> Result<()> {
     let (started, mut told) = (Instant::now(), Instant::now());
     wait::until(&format!("{name} is {expected}"), deadline, || {
-        let now = lab.site(Place::Cloud).metric(PROXY_ADMIN, name)?.context("no such metric")?;
+        let now = lab.site(Place::Cloud).metric(PROXY_ADMIN, name)?;
         if told.elapsed() >= REPORT {
             told = Instant::now();
             progress::say(&format!("    {} s: {name} {now}", started.elapsed().as_secs()));

@@ -1,6 +1,7 @@
 //! Clients in great number: each a process of the cloud, steered by the connect hooks or, outside of the hooked cgroup, by
 //! nftables alone; and CONNECT clients among them.
 
+use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -25,14 +26,20 @@ pub(crate) enum Steered {
     ByPackets,
 }
 
+impl Steered {
+    /// A program in the cloud whose connections are steered so.
+    fn command(self, world: &World<'_>, program: impl AsRef<OsStr>) -> Command {
+        let cloud = world.lab.site(Place::Cloud);
+        match self {
+            Self::ByHooks => cloud.command(program),
+            Self::ByPackets => cloud.unhooked_command(program),
+        }
+    }
+}
+
 /// A client program in the cloud.
 pub(crate) fn clients(world: &World<'_>, steered: Steered) -> Command {
-    let cloud = world.lab.site(Place::Cloud);
-    let program = workspace::example("clients");
-    match steered {
-        Steered::ByHooks => cloud.command(program),
-        Steered::ByPackets => cloud.unhooked_command(program),
-    }
+    steered.command(world, workspace::example("clients"))
 }
 
 /// Whether `cargo xtask test --long` runs this.
@@ -71,14 +78,15 @@ pub(crate) fn by_connect(socket: &Path, edges: &[Place]) -> Vec<String> {
 
 /// Twenty connections to a node that are tried when asked.
 pub(crate) fn held(world: &World<'_>, steered: Steered, node: Place) -> Result<HeldClient> {
-    let cloud = world.lab.site(Place::Cloud);
-    let mut command = match steered {
-        Steered::ByHooks => cloud.command(XTASK),
-        Steered::ByPackets => cloud.unhooked_command(XTASK),
-    };
+    let mut command = steered.command(world, XTASK);
     let held = HeldClient::spawn(command.args(["probe", "hold", &format!("{}:{ECHO}", node.name()), "20"]))?;
     held.expect("held")?;
     Ok(held)
+}
+
+/// The same for clients of each kind.
+pub(crate) fn held_by_both(world: &World<'_>, node: Place) -> Result<[HeldClient; 2]> {
+    Ok([held(world, Steered::ByHooks, node)?, held(world, Steered::ByPackets, node)?])
 }
 
 /// A load that goes on until it is dropped.
@@ -99,6 +107,14 @@ impl Load {
         let mut load = Self { client: HeldClient::spawn(command.args(&ways))?, ways };
         load.report()?;
         Ok(load)
+    }
+
+    /// The same load by clients of each kind.
+    pub(crate) fn by_both(world: &World<'_>, seed: u64, ways: Vec<String>) -> Result<[Self; 2]> {
+        Ok([
+            Self::start(world, Steered::ByHooks, seed, ways.clone())?,
+            Self::start(world, Steered::ByPackets, seed, ways)?,
+        ])
     }
 
     /// What came since the last report. Whatever else, no request has been answered by another node or hung.

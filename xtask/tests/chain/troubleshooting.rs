@@ -131,7 +131,7 @@ fn an_offline_node_is_told_with_when_and_why_its_tunnel_ended() {
             )
         })?;
         let offline = world.lab.site(Place::Cloud).metric(PROXY_ADMIN, "culvert_proxy_nodes{state=\"offline\"}")?;
-        ensure!(offline == Some(1.0), "{offline:?} nodes are offline");
+        ensure!(offline == 1.0, "{offline} nodes are offline");
         world.culvert.start_agent(Place::Edge1)?;
         world.culvert.wait_online(Place::Edge1)?;
         says(

@@ -30,14 +30,8 @@ fn a_redirector_replaced_under_load_loses_no_connection_and_misses_none() {
     world::with(&Place::EDGES, Options::default(), |world| {
         let seed = swarm::chance()?.number();
         let addresses = swarm::by_address(world, &Place::EDGES)?;
-        let mut held = [
-            swarm::held(world, Steered::ByHooks, Place::Edge1)?,
-            swarm::held(world, Steered::ByPackets, Place::Edge1)?,
-        ];
-        let mut loads = [
-            Load::start(world, Steered::ByHooks, seed, addresses.clone())?,
-            Load::start(world, Steered::ByPackets, seed, addresses)?,
-        ];
+        let mut held = swarm::held_by_both(world, Place::Edge1)?;
+        let mut loads = Load::by_both(world, seed, addresses)?;
         for end in [Signal::SIGTERM, Signal::SIGKILL, Signal::SIGTERM] {
             let programs = programs(world)?;
             world.culvert.redirector.signal(end)?;
@@ -68,17 +62,11 @@ fn programs(world: &World<'_>) -> Result<String> {
 #[test]
 fn a_proxy_told_to_end_lets_its_streams_end_first_and_says_no_at_once_to_others() {
     world::with(EDGE, Options::default(), |world| {
-        let mut held = [
-            swarm::held(world, Steered::ByHooks, Place::Edge1)?,
-            swarm::held(world, Steered::ByPackets, Place::Edge1)?,
-        ];
+        let mut held = swarm::held_by_both(world, Place::Edge1)?;
         let mut downloads = world.held_client(&["stall", &format!("edge-1:{SMALL_SOURCE}"), &DOWNLOADS.to_string()])?;
         downloads.expect("stalled")?;
         let (seed, addresses) = (swarm::chance()?.number(), swarm::by_address(world, EDGE)?);
-        let mut loads = [
-            Load::start(world, Steered::ByHooks, seed, addresses.clone())?,
-            Load::start(world, Steered::ByPackets, seed, addresses)?,
-        ];
+        let mut loads = Load::by_both(world, seed, addresses)?;
         world.culvert.proxy.signal(Signal::SIGTERM)?;
         wait::until("the proxy takes no more", DEADLINE, || refused(world))?;
         wait::throughout("streams go on", Duration::from_secs(2), || {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use xtask::lab::culvert::PROXY_ADMIN;
 use xtask::lab::place::Place;
 use xtask::{progress, wait};
@@ -32,7 +32,6 @@ fn over_the_budget_stalled_clients_are_reset_longest_first_and_memory_stays_boun
             Ok(())
         })?;
         let waiting = world.lab.site(Place::Cloud).metric(PROXY_ADMIN, "culvert_proxy_waiting_bytes")?;
-        let waiting = waiting.context("no such metric")?;
         ensure!(waiting > 0.0 && waiting <= BUDGET as f64, "{waiting} bytes wait");
         let grown = world.culvert.proxy.resident()?.saturating_sub(before);
         progress::say(&format!("    {waiting} bytes wait, the proxy's memory has grown by {grown}"));
