@@ -306,10 +306,10 @@ mod tests {
         let mut proxy = TestProxy::start().await;
         let mut agent = Agent::start(&proxy, AllowList { ports: [port].into(), ..AllowList::default() });
         let (tunnel, mut driver) = establish(proxy.tunnel_rx.recv().await.unwrap()).await;
-        let stream = tunnel.open(Open { port: port.into(), ..Open::default() }).await.unwrap();
+        let stream = tunnel.open(Open { port: port.into(), ..Open::default() }, None).await.unwrap();
         let (mut backend, _) = listener.accept().await.unwrap();
         agent.drain.begin();
-        while tunnel.open(Open { port: port.into(), ..Open::default() }).await.is_ok() {}
+        while tunnel.open(Open { port: port.into(), ..Open::default() }, None).await.is_ok() {}
         assert!(agent.task.try_join_next().is_none(), "the open stream holds the tunnel");
         backend.write_all(b"last words").await.unwrap();
         drop((stream, backend, tunnel));

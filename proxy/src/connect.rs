@@ -134,7 +134,7 @@ impl Connect {
             request = self.request(&socket) => request,
             () = self.drain.begun() => return Ok(None),
         };
-        let (destination, early) = match request {
+        let (destination, pipelined) = match request {
             Ok(request) => request,
             Err(RequestError::Client(error)) => return Err(RelayError::Socket(error)),
             Err(RequestError::Bad(bad)) => {
@@ -149,7 +149,7 @@ impl Connect {
             Err(error) => {
                 if let Some(target) = self.direct.target(&destination, &error) {
                     // Boxed, as clients of TLS are.
-                    return Box::pin(self.serve_direct(socket, early, &target, record)).await.map(|()| None);
+                    return Box::pin(self.serve_direct(socket, pipelined, &target, record)).await.map(|()| None);
                 }
                 let error = RouteError::from(error);
                 record.not_routed(&error);
@@ -160,14 +160,14 @@ impl Connect {
         let worker = self.router.worker(&target.node).unwrap_or_else(Worker::current);
         let socket = socket.detach().map_err(RelayError::Socket)?;
         let router = self.router.clone();
-        Ok(Some((worker, Request { router, destination, target, number, early, record }, socket)))
+        Ok(Some((worker, Request { router, destination, target, number, pipelined, record }, socket)))
     }
 
     /// Serves a client whose destination needs no tunnel.
     async fn serve_direct(
         &self,
         socket: Socket,
-        mut early: BytesMut,
+        mut pipelined: BytesMut,
         target: &DirectTarget,
         mut record: StreamRecord,
     ) -> Result<(), RelayError> {
@@ -177,12 +177,12 @@ impl Connect {
         }
         let dialled = tokio::select! {
             dialled = self.direct.dial(target) => dialled,
-            () = client_left(&socket, &mut early) => return Ok(()),
+            () = client_left(&socket, &mut pipelined) => return Ok(()),
         };
         match dialled {
             Ok(backend) => {
                 answer(&socket, response::ESTABLISHED).await?;
-                let result = direct::relay(socket, backend, early.freeze(), record.transferred()).await;
+                let result = direct::relay(socket, backend, pipelined.freeze(), record.transferred()).await;
                 record.relayed(&result);
                 result
             }
@@ -220,7 +220,7 @@ struct Request {
     target: Target,
     number: u64,
     /// What the client sent behind it.
-    early: BytesMut,
+    pipelined: BytesMut,
     record: StreamRecord,
 }
 
@@ -232,14 +232,14 @@ impl Request {
             RelayError::Socket(error)
         })?;
         let mut opened = tokio::select! {
-            opened = self.router.open(&self.target, &self.destination, self.number) => opened,
-            () = client_left(&socket, &mut self.early) => return Ok(()),
+            opened = self.router.open(&self.target, &self.destination, self.number, None) => opened,
+            () = client_left(&socket, &mut self.pipelined) => return Ok(()),
         };
         match &mut opened {
             Ok(stream) => {
                 answer(&socket, response::ESTABLISHED).await?;
                 let transferred = self.record.transferred();
-                stream.send_early(&std::mem::take(&mut self.early), transferred);
+                stream.send_pipelined(&std::mem::take(&mut self.pipelined), transferred);
                 let result = stream.relay(&socket, transferred).await;
                 self.record.relayed(&result);
                 result
@@ -276,18 +276,18 @@ async fn answer(socket: &Socket, response: &[u8]) -> Result<(), RelayError> {
 
 /// Keeps what a client sends before its backend has answered, and completes when the client leaves. One that has sent bytes and
 /// then ended its direction waits for an answer.
-async fn client_left(socket: &Socket, early: &mut BytesMut) {
+async fn client_left(socket: &Socket, pipelined: &mut BytesMut) {
     loop {
-        if early.len() >= PIPELINED_MAX {
+        if pipelined.len() >= PIPELINED_MAX {
             socket.failure().await;
             return;
         }
         if socket.readable().await.is_err() {
             return;
         }
-        let room = PIPELINED_MAX - early.len();
-        match socket.try_read(&mut (&mut *early).limit(room)) {
-            Ok(0) if early.is_empty() => return,
+        let room = PIPELINED_MAX - pipelined.len();
+        match socket.try_read(&mut (&mut *pipelined).limit(room)) {
+            Ok(0) if pipelined.is_empty() => return,
             Ok(0) => {
                 socket.failure().await;
                 return;
@@ -322,12 +322,12 @@ mod tests {
     async fn bytes_behind_the_request_are_kept_and_a_bare_end_is_a_leave() {
         let (near, mut far) = UnixStream::pair().unwrap();
         let near = Socket::from(near);
-        let mut early = BytesMut::from("GET ");
+        let mut pipelined = BytesMut::from("GET ");
         far.write_all(b"/").await.unwrap();
         far.shutdown().await.unwrap();
-        let left = timeout(Duration::from_millis(200), client_left(&near, &mut early)).await;
+        let left = timeout(Duration::from_millis(200), client_left(&near, &mut pipelined)).await;
         assert!(left.is_err(), "it has sent bytes: it waits for its answer");
-        assert_eq!(&early[..], b"GET /");
+        assert_eq!(&pipelined[..], b"GET /");
 
         let (near, far) = UnixStream::pair().unwrap();
         drop(far);

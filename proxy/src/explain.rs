@@ -143,7 +143,7 @@ impl Explainer {
     async fn dial(&self, target: &Target, query: &Query) -> Result<Duration, DialError> {
         let (started, number) = (Instant::now(), self.router.number());
         tracing::info!(stream = number, node = %target.node, original_dst = %query, "dialled for `explain`");
-        let opened = timeout(DIAL_TIME, self.router.open(target, query.destination(), number)).await;
+        let opened = timeout(DIAL_TIME, self.router.open(target, query.destination(), number, None)).await;
         // The stream is dropped, and with it reset, before anything was sent.
         opened.map_err(|_| DialError::TimedOut)?.map(drop)?;
         Ok(started.elapsed())

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use culvert_daemon::Workers;
-use culvert_tunnel::{Close, Detached, Socket};
+use culvert_tunnel::{Close, Detached, Early, Socket};
 use tokio::net::TcpStream;
 use tokio_util::task::TaskTracker;
 
@@ -74,8 +74,9 @@ impl Connection {
             Ok(socket) => socket,
             Err(error) => return tracing::warn!(%error, "reset: no room for another socket"),
         };
+        let early = Early { client: &socket, transferred: self.record.transferred() };
         let mut opened = tokio::select! {
-            opened = self.router.open(&target, &self.destination, self.number) => opened,
+            opened = self.router.open(&target, &self.destination, self.number, Some(early)) => opened,
             // The client reset its connection. A mere FIN may be a client that has sent all and waits.
             _ = socket.failure() => return,
         };

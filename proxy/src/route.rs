@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use culvert_daemon::Worker;
 use culvert_tunnel::proto::tunnel::{DialCode, Open};
-use culvert_tunnel::{DEFAULT_MAX_STREAMS, DialFailure, NodeName, OpenError, Stream, dial_reason};
+use culvert_tunnel::{DEFAULT_MAX_STREAMS, DialFailure, Early, NodeName, OpenError, Stream, dial_reason};
 
 use crate::directory::{Destination, Directory, ResolveError, Target};
 use crate::metrics::Metrics;
-use crate::registry::{Registered, Registry};
+use crate::registry::Registry;
 
 /// Streams that one agent relays at once, whatever the number of its tunnels: what its stream windows may hold must be bounded.
 pub(crate) const MAX_STREAMS_PER_AGENT: u32 = DEFAULT_MAX_STREAMS;
@@ -61,6 +61,7 @@ impl RouteError {
             Self::TooManyStreams { .. } => "too_many_streams",
             Self::Dial { failure, .. } | Self::Direct { failure, .. } => dial_reason(failure.code),
             Self::Tunnel { source: OpenError::TimedOut, .. } => "timed_out",
+            Self::Tunnel { source: OpenError::Client(_), .. } => "client_left",
             Self::Tunnel { .. } => "tunnel_lost",
         }
     }
@@ -86,32 +87,47 @@ impl Router {
         self.0.registry.candidates(node).first().map(|registered| registered.worker.clone())
     }
 
-    /// Opens stream `number` to `target`. Dropping the future cancels the dial at the agent.
+    /// Opens stream `number` to `target`; an `early` client's first bytes go ahead. Dropping the future cancels the dial at the agent.
     pub(crate) async fn open(
         &self,
         target: &Target,
         destination: &Destination,
         number: u64,
+        early: Option<Early<'_>>,
     ) -> Result<Stream, RouteError> {
         let dial = self.0.metrics.dial();
+        let open = || Open {
+            address: target.address.map(|address| address.to_string()).unwrap_or_default(),
+            port: target.port.into(),
+            original_dst: destination.to_string(),
+            stream: number,
+            ..Open::default()
+        };
         // Boxed: a stream's task keeps room for all that it ever awaits.
-        let opened = Box::pin(self.open_in_any(target, destination, number)).await;
+        let opened = Box::pin(self.open_in_any(&target.node, open, early)).await;
         dial.ended(opened.as_ref().map_or_else(RouteError::reason, |_| dial_reason(DialCode::Ok)));
         opened
     }
 
-    async fn open_in_any(&self, target: &Target, destination: &Destination, number: u64) -> Result<Stream, RouteError> {
-        let node = &target.node;
+    async fn open_in_any(
+        &self,
+        node: &NodeName,
+        open: impl Fn() -> Open,
+        early: Option<Early<'_>>,
+    ) -> Result<Stream, RouteError> {
         let tunnels = self.0.registry.candidates(node);
         if tunnels.iter().map(|registered| registered.tunnel.streams()).sum::<u32>() >= MAX_STREAMS_PER_AGENT {
             return Err(RouteError::TooManyStreams { node: node.clone() });
         }
         let mut failed = None;
         for registered in tunnels.iter().take(ATTEMPTS) {
-            match open_in(registered, target, destination, number).await {
+            match registered.tunnel.open(open(), early).await {
                 Ok(stream) => return Ok(stream),
-                // The tunnel failed, not the backend, whose dial the agent bounds: another one may do.
-                Err(error @ (OpenError::Tunnel(_) | OpenError::TimedOut)) => failed = Some(error),
+                // The tunnel failed, not the backend, whose dial the agent bounds: another one may do. What the client has said
+                // may be at the backend already, and must not be said twice.
+                Err(error @ (OpenError::Tunnel(_) | OpenError::TimedOut)) if !early.is_some_and(Early::has_gone) => {
+                    failed = Some(error);
+                }
                 Err(error) => return Err(refused(node, error)),
             }
         }
@@ -122,29 +138,16 @@ impl Router {
     }
 }
 
-async fn open_in(
-    registered: &Registered,
-    target: &Target,
-    destination: &Destination,
-    number: u64,
-) -> Result<Stream, OpenError> {
-    let open = Open {
-        address: target.address.map(|address| address.to_string()).unwrap_or_default(),
-        port: target.port.into(),
-        original_dst: destination.to_string(),
-        stream: number,
-        ..Open::default()
-    };
-    registered.tunnel.open(open).await
-}
-
 fn refused(node: &NodeName, error: OpenError) -> RouteError {
     let node = node.clone();
     match error {
         OpenError::TooManyStreams(_) => RouteError::TooManyStreams { node },
         OpenError::Refused(failure) => RouteError::Dial { node, failure },
-        source @ (OpenError::Tunnel(_) | OpenError::TimedOut | OpenError::Answer(_)) => {
+        source @ (OpenError::Tunnel(_) | OpenError::TimedOut | OpenError::Answer(_) | OpenError::Client(_)) => {
             RouteError::Tunnel { node, source }
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -162,7 +162,7 @@ impl StreamRecord {
         self.live.direct.store(true, Ordering::Relaxed);
     }
 
-    /// Where the relay counts.
+    /// Where bytes are counted.
     pub(crate) fn transferred(&self) -> &Transferred {
         &self.live.transferred
     }

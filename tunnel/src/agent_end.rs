@@ -1,6 +1,7 @@
 //! The agent's end of a tunnel: the gRPC server of `culvert.tunnel.v1.Agent` on a connection that the agent dialled.
 
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -95,7 +96,7 @@ struct State {
 /// A stream that is being relayed.
 #[derive(Debug)]
 pub struct LiveStream {
-    /// What the proxy asked for, without its early bytes.
+    /// What the proxy asked for.
     pub open: Open,
     /// When it asked.
     pub since: Instant,
@@ -247,16 +248,22 @@ impl<B: Backends> Call<B> {
     async fn open(&self, mut body: RecvStream, respond: &mut SendResponse<Bytes>) -> Result<(), TunnelError> {
         let first =
             timeout(OPEN_TIMEOUT, first_message(&mut body)).await.map_err(|_| TunnelError::HandshakeTimedOut)?;
-        let Some((mut open, rest)) = first.ok().and_then(as_open) else {
+        let Some((open, rest)) = first.ok().and_then(as_open) else {
             return refuse(respond, &invalid("the first message is no `open`"));
         };
-        let early = std::mem::take(&mut open.early_data);
         let Some(slot) = Slot::take(&self.state, self.tunnel.max_streams, open) else {
-            return refuse(respond, &too_many_streams(self.tunnel.max_streams));
+            refuse(respond, &too_many_streams(self.tunnel.max_streams))?;
+            discard(body).await;
+            return Ok(());
         };
-        let mut incoming = Incoming::new(body, early, rest, self.tunnel.budget.share());
+        let mut incoming = Incoming::new(body, rest, self.tunnel.budget.share());
         let result = self.dial_and_relay(&slot.stream, &mut incoming, respond).await;
+        let was_refused = matches!(result, Err(StreamError::Dial(_)));
         self.backends.stream_ended(&slot.stream.open, &slot.stream.end(result));
+        drop(slot);
+        if was_refused {
+            discard(incoming.into_stream()).await;
+        }
         Ok(())
     }
 
@@ -312,6 +319,17 @@ fn refuse(respond: &mut SendResponse<Bytes>, failure: &DialFailure) -> Result<()
     let mut send = respond.send_response(grpc::response(), false).map_err(TunnelError::Http2)?;
     send.send_data(frame::encode(&Frame { kind: Some(Kind::Opened(opened)) }), false).map_err(TunnelError::Http2)?;
     send.send_trailers(grpc::trailers(grpc::OK)).map_err(TunnelError::Http2)
+}
+
+/// Reads what comes behind a refusal: its client may speak until the proxy has heard of it. Behind a stream that was dropped that would
+/// be an error of the proxy's, of which a tunnel has so many in its life.
+///
+/// Boxed: few streams get here, and all would be that much larger.
+fn discard(mut body: RecvStream) -> Pin<Box<impl Future<Output = ()>>> {
+    Box::pin(async move {
+        let rest = async { while let Some(Ok(_)) = body.data().await {} };
+        timeout(OPEN_TIMEOUT, rest).await.ok();
+    })
 }
 
 fn reject(respond: &mut SendResponse<Bytes>, status: u8, message: &'static str) -> Result<(), TunnelError> {

@@ -16,15 +16,17 @@ pub(crate) enum FirstMessageError {
     Frame(#[from] FrameError),
 }
 
-/// The first message of a body, whole, and the bytes behind it. Their part of the window is given back.
+/// The first message of a body, whole, and the bytes behind it, whose part of the window is not given back yet.
 pub(crate) async fn first_message(body: &mut RecvStream) -> Result<(Bytes, Bytes), FirstMessageError> {
     let mut buffer = BytesMut::new();
+    let mut taken = 0;
     loop {
         if let Some(message) = frame::split_message(&mut buffer)? {
+            body.flow_control().release_capacity(taken - buffer.len())?;
             return Ok((message, buffer.freeze()));
         }
         let chunk = body.data().await.ok_or(FrameError::Truncated)??;
+        taken += chunk.len();
         buffer.extend_from_slice(&chunk);
-        body.flow_control().release_capacity(chunk.len())?;
     }
 }

@@ -17,7 +17,7 @@ const DATA_FIELD: u64 = 3;
 const LAST_FIELD: u64 = (1 << 29) - 1;
 /// Room for a data frame's header: prefix, tag, and the length of up to 2 MiB as a varint.
 pub(crate) const HEADER_ROOM: usize = PREFIX + 1 + 3;
-/// Longest message other than data: an `open` with its early bytes.
+/// Longest message other than data: an agent's description of itself.
 pub(crate) const MESSAGE_MAX: usize = 128 * 1024;
 
 /// Bytes from the peer that are no gRPC message of ours.

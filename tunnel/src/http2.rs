@@ -35,7 +35,7 @@ pub(crate) const SPARE_STREAMS: u32 = 64;
 pub(crate) const RESETS: usize = 8192;
 /// Streams that an agent resets in a tunnel's life because what came for them made no sense. Each reset waits until the proxy reads
 /// it, so that a proxy that never does must not provoke them without end; these take up to 60 MiB. An honest one provokes next to
-/// none: an agent answers first and resets afterwards, and remembers for a while what it has reset.
+/// none: an agent reads what it has refused to its end, answers before it resets, and remembers for a while what it has reset.
 pub(crate) const LOCAL_ERRORS: usize = 32_768;
 /// How long late frames of a reset stream are taken for what they are.
 pub(crate) const RESET_MEMORY: Duration = Duration::from_secs(60);

@@ -50,7 +50,7 @@ pub use frame::FrameError;
 pub use http2::{DEFAULT_MAX_STREAMS, DEFAULT_STREAM_WINDOW, RoundTrip, STREAM_WINDOW_RANGE};
 pub use io::{LastRead, ReadAhead, tune};
 pub use node_name::{InvalidNodeName, NodeName};
-pub use proxy_end::{DIAL_TIMEOUT, Driver, OpenError, ProxyTunnel, Stream, Tunnel};
+pub use proxy_end::{DIAL_TIMEOUT, Driver, Early, OpenError, ProxyTunnel, Stream, Tunnel};
 pub use relay::{RelayError, Transferred};
 pub use socket::{Close, Detached, Socket};
 

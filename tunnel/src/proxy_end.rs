@@ -1,13 +1,15 @@
 //! The proxy's end of a tunnel: the gRPC client of `culvert.tunnel.v1.Agent` on a connection that the agent dialled.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::{Connection, SendRequest};
-use h2::{PingPong, SendStream};
+use h2::{PingPong, Reason, SendStream};
 use prost::Message;
+use scopeguard::ScopeGuard;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
@@ -67,7 +69,7 @@ pub enum OpenError {
     /// As many streams are open as the tunnel may have.
     #[error("{0} streams are open in the tunnel already")]
     TooManyStreams(u32),
-    /// The tunnel failed before the agent answered: another tunnel of the node may do.
+    /// The tunnel failed before the agent answered: another tunnel of the node may do, unless the client's bytes went [`Early`].
     #[error("the tunnel was lost while opening")]
     Tunnel(#[source] h2::Error),
     /// The agent did not say in time how its dial went.
@@ -79,6 +81,9 @@ pub enum OpenError {
     /// The agent reached no backend, or must not.
     #[error("{}", .0.message)]
     Refused(DialFailure),
+    /// The client failed while its first bytes were read.
+    #[error("the client's connection failed")]
+    Client(#[source] io::Error),
 }
 
 impl From<FrameError> for OpenError {
@@ -93,6 +98,28 @@ impl From<FirstMessageError> for OpenError {
             FirstMessageError::Http2(error) => Self::Tunnel(error),
             FirstMessageError::Frame(error) => error.into(),
         }
+    }
+}
+
+/// A client whose first bytes go ahead with the request for its backend, which saves a round trip. Once they [have](Self::has_gone),
+/// that request must not be made again: the backend may have them.
+#[derive(Clone, Copy, Debug)]
+pub struct Early<'a> {
+    /// The client.
+    pub client: &'a Socket,
+    /// Its bytes so far.
+    pub transferred: &'a Transferred,
+}
+
+impl Early<'_> {
+    /// Whether bytes have gone.
+    #[must_use]
+    pub fn has_gone(self) -> bool {
+        self.transferred.into_tunnel.load(Ordering::Relaxed) > 0
+    }
+
+    async fn send(self, stream: &mut SendStream<Bytes>) -> io::Result<()> {
+        relay::send_first(self.client, stream, &self.transferred.into_tunnel).await
     }
 }
 
@@ -183,19 +210,33 @@ impl Tunnel {
         timeout(http2::HANDSHAKE_TIMEOUT, answer).await.map_err(|_| TunnelError::HandshakeTimedOut)?
     }
 
-    /// Opens a stream: returns once the backend has answered the agent. Dropping the future cancels the dial at the agent.
+    /// Opens a stream: returns once the backend has answered the agent. Dropping the future cancels the dial at the agent. The
+    /// first that comes from an `early` client meanwhile is sent at once.
     ///
     /// # Errors
-    /// [`OpenError::Tunnel`] if another tunnel of the node may do better; else what the caller should hear.
-    pub async fn open(&self, open: Open) -> Result<Stream, OpenError> {
+    /// [`OpenError::Tunnel`] if another tunnel of the node may do better, unless bytes went early; else what the caller should hear.
+    pub async fn open(&self, open: Open, early: Option<Early<'_>>) -> Result<Stream, OpenError> {
         let place = Place::take(&self.active, self.max_streams)?;
-        timeout(OPEN_TIMEOUT, self.open_in(place, open)).await.map_err(|_| OpenError::TimedOut)?
+        timeout(OPEN_TIMEOUT, self.open_in(place, open, early)).await.map_err(|_| OpenError::TimedOut)?
     }
 
-    async fn open_in(&self, place: Place, open: Open) -> Result<Stream, OpenError> {
+    async fn open_in(&self, place: Place, open: Open, early: Option<Early<'_>>) -> Result<Stream, OpenError> {
         let first = frame::encode(&Frame { kind: Some(Kind::Open(open)) });
-        let (response, send) = self.call(grpc::OPEN, first, false).await.map_err(OpenError::Tunnel)?;
-        let response = response.await.map_err(OpenError::Tunnel)?;
+        let (mut response, send) = self.call(grpc::OPEN, first, false).await.map_err(OpenError::Tunnel)?;
+        // By itself HTTP/2 keeps what a stream that was given up has yet to send until the connection takes bytes again.
+        let mut send = scopeguard::guard(send, |mut send| send.send_reset(Reason::CANCEL));
+        let response = match early {
+            None => response.await,
+            Some(early) => tokio::select! {
+                biased;
+                response = &mut response => response,
+                sent = early.send(&mut send) => match sent {
+                    Ok(()) => response.await,
+                    Err(error) => return Err(OpenError::Client(error)),
+                },
+            },
+        };
+        let response = response.map_err(OpenError::Tunnel)?;
         if let Some(error) = grpc::error_of(&response) {
             return Err(OpenError::Answer(error));
         }
@@ -207,8 +248,8 @@ impl Tunnel {
         let code = DialCode::try_from(code).unwrap_or(DialCode::Failed);
         if code == DialCode::Ok {
             return Ok(Stream {
-                send,
-                incoming: Incoming::new(body, Bytes::new(), rest, self.budget.share()),
+                send: ScopeGuard::into_inner(send),
+                incoming: Incoming::new(body, rest, self.budget.share()),
                 _place: place,
             });
         }
@@ -249,8 +290,8 @@ impl Tunnel {
 
 impl Stream {
     /// Sends what a client has sent already, before [`Self::relay`], which tells if that failed.
-    pub fn send_early(&mut self, early: &[u8], transferred: &Transferred) {
-        relay::send_early(early, &mut self.send, &transferred.into_tunnel);
+    pub fn send_pipelined(&mut self, pipelined: &[u8], transferred: &Transferred) {
+        relay::send_now(pipelined, &mut self.send, &transferred.into_tunnel);
     }
 
     /// Relays between `client` and the backend until both directions ended or one failed; then `client`, once dropped, ends with

@@ -16,8 +16,8 @@ use h2::{Reason, SendStream};
 use tokio::time::timeout;
 
 pub use error::RelayError;
-pub(crate) use into_tunnel::send_early;
 use into_tunnel::{into_tunnel, reset};
+pub(crate) use into_tunnel::{send_first, send_now};
 pub(crate) use out_of_tunnel::Incoming;
 use out_of_tunnel::out_of_tunnel;
 

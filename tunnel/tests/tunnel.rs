@@ -1,6 +1,8 @@
 //! Both ends of a tunnel over real sockets in one process.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "tunnel/early.rs"]
+mod early;
 #[path = "tunnel/predecessors.rs"]
 mod predecessors;
 
@@ -15,8 +17,8 @@ use culvert_tunnel::{
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
-use tokio::sync::{Notify, oneshot};
-use tokio::task::JoinSet;
+use tokio::sync::{Notify, RwLock, oneshot};
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::timeout;
 
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -24,6 +26,8 @@ const DEADLINE: Duration = Duration::from_secs(20);
 /// Dials loopback; port 1 hangs until the dial is dropped, port 2 is forbidden.
 #[derive(Default)]
 struct Loopback {
+    /// Written to by a test that holds dials up.
+    dialling: RwLock<()>,
     dial_dropped: Arc<Notify>,
     ended: Mutex<Vec<String>>,
     end: Notify,
@@ -39,6 +43,7 @@ impl Drop for NotifyOnDrop {
 
 impl Backends for Loopback {
     async fn dial(&self, open: &Open) -> Result<TcpStream, DialFailure> {
+        let _dialling = self.dialling.read().await;
         match open.port {
             1 => {
                 let _dropped = NotifyOnDrop(self.dial_dropped.clone());
@@ -122,7 +127,7 @@ fn to_port(port: u32) -> Open {
 /// A client whose connection is relayed through the tunnel, and the backend's end of it.
 async fn relayed(pair: &Pair, relays: &mut JoinSet<Result<(), culvert_tunnel::RelayError>>) -> (TcpStream, TcpStream) {
     let (listener, port) = backend().await;
-    let (stream, accepted) = tokio::join!(pair.tunnel.open(to_port(port)), listener.accept());
+    let (stream, accepted) = tokio::join!(pair.tunnel.open(to_port(port), None), listener.accept());
     let (client, proxy_side) = socket_pair().await;
     relays.spawn(relay(stream.unwrap(), proxy_side));
     (client, accepted.unwrap().0)
@@ -193,27 +198,6 @@ async fn stalled_readers_leave_their_neighbour_moving() {
 }
 
 #[tokio::test]
-async fn what_came_with_the_open_goes_ahead() {
-    let pair = pair(256 << 10, 8).await;
-    let (listener, port) = backend().await;
-    let open = Open { early_data: "early ".into(), ..to_port(port) };
-    let (stream, accepted) = tokio::join!(pair.tunnel.open(open), listener.accept());
-    let (mut client, proxy_side) = socket_pair().await;
-    let mut relays = JoinSet::new();
-    relays.spawn(relay(stream.unwrap(), proxy_side));
-    // More than a window, so that what was given back has to be right.
-    let late = "late ".repeat(100_000);
-    let (mut received, mut backend) = (String::new(), accepted.unwrap().0);
-    let sent = async {
-        client.write_all(late.as_bytes()).await?;
-        client.shutdown().await
-    };
-    let both = async { tokio::try_join!(sent, backend.read_to_string(&mut received)) };
-    timeout(DEADLINE, both).await.expect("all arrives").unwrap();
-    assert!(received == format!("early {late}"));
-}
-
-#[tokio::test]
 async fn over_the_budget_the_client_that_takes_nothing_for_longest_is_reset_and_no_other() {
     // A client holds a quarter more than what may be under way.
     let four = 4 * (320 << 10);
@@ -241,7 +225,7 @@ async fn over_the_budget_the_client_that_takes_nothing_for_longest_is_reset_and_
 #[tokio::test]
 async fn a_client_that_leaves_cancels_the_dial() {
     let pair = pair(1 << 20, 8).await;
-    let dial = pair.tunnel.open(to_port(1));
+    let dial = pair.tunnel.open(to_port(1), None);
     assert!(timeout(Duration::from_millis(200), dial).await.is_err(), "the dial hangs, then its future is dropped");
     timeout(DEADLINE, pair.backends.dial_dropped.notified()).await.unwrap();
     assert_eq!(pair.tunnel.streams(), 0);
@@ -337,7 +321,7 @@ async fn a_lost_tunnel_ends_a_half_closed_client_that_does_not_read() {
 async fn a_unix_client_that_leaves_a_stalled_backend_is_noticed() {
     let pair = pair(256 << 10, 8).await;
     let (listener, port) = backend().await;
-    let (stream, accepted) = tokio::join!(pair.tunnel.open(to_port(port)), listener.accept());
+    let (stream, accepted) = tokio::join!(pair.tunnel.open(to_port(port), None), listener.accept());
     let _backend = accepted.unwrap();
     let (client, proxy_side) = UnixStream::pair().unwrap();
     let mut relays = JoinSet::new();
@@ -381,7 +365,10 @@ async fn a_lost_tunnel_resets_its_clients() {
     let read = timeout(DEADLINE, client.read(&mut [0; 9])).await.unwrap();
     assert_eq!(read.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
     while pair.ends.join_next().await.is_some() {}
-    assert!(matches!(pair.tunnel.open(to_port(9)).await, Err(OpenError::Tunnel(_))), "and another tunnel may be tried");
+    assert!(
+        matches!(pair.tunnel.open(to_port(9), None).await, Err(OpenError::Tunnel(_))),
+        "and another tunnel may be tried"
+    );
 }
 
 #[tokio::test]
@@ -391,10 +378,10 @@ async fn refusals_keep_their_code() {
         Err(OpenError::Refused(failure)) => failure.code,
         other => panic!("{other:?}"),
     };
-    assert_eq!(refused(pair.tunnel.open(to_port(2)).await), DialCode::Forbidden);
+    assert_eq!(refused(pair.tunnel.open(to_port(2), None).await), DialCode::Forbidden);
     let (listener, port) = backend().await;
     drop(listener);
-    assert_eq!(refused(pair.tunnel.open(to_port(port)).await), DialCode::Refused);
+    assert_eq!(refused(pair.tunnel.open(to_port(port), None).await), DialCode::Refused);
 }
 
 #[tokio::test]
@@ -403,7 +390,7 @@ async fn streams_past_the_limit_are_refused_not_queued() {
     let mut relays = JoinSet::new();
     let _streams = [relayed(&pair, &mut relays).await, relayed(&pair, &mut relays).await];
     let (_listener, port) = backend().await;
-    assert!(matches!(pair.tunnel.open(to_port(port)).await, Err(OpenError::TooManyStreams(2))));
+    assert!(matches!(pair.tunnel.open(to_port(port), None).await, Err(OpenError::TooManyStreams(2))));
 }
 
 #[tokio::test]
@@ -411,7 +398,7 @@ async fn a_thousand_dials_given_up_at_once_end_no_stream() {
     let pair = pair(1 << 20, 1024).await;
     let mut relays = JoinSet::new();
     let (mut client, mut backend) = relayed(&pair, &mut relays).await;
-    let dials: Vec<_> = (0..1000).map(|_| Box::pin(pair.tunnel.open(to_port(1)))).collect();
+    let dials: Vec<_> = (0..1000).map(|_| Box::pin(pair.tunnel.open(to_port(1), None))).collect();
     let given_up = timeout(Duration::from_millis(500), futures_util::future::join_all(dials)).await;
     assert!(given_up.is_err());
     client.write_all(b"still here").await.unwrap();
@@ -429,12 +416,12 @@ async fn a_draining_agent_lets_its_streams_end() {
     let refused = async {
         // GOAWAY is on its way; until it arrives a stream may still open.
         loop {
-            if let Err(error) = pair.tunnel.open(to_port(2)).await
+            if let Err(error) = pair.tunnel.open(to_port(2), None).await
                 && matches!(error, OpenError::Tunnel(_))
             {
                 return;
             }
-            tokio::task::yield_now().await;
+            yield_now().await;
         }
     };
     timeout(DEADLINE, refused).await.expect("no new streams");

@@ -10,16 +10,16 @@ use culvert_tunnel::{Close, RelayError, Socket, Transferred};
 /// As much as a socket gives at once.
 const BUFFER: usize = 64 << 10;
 
-/// Relays until both directions have ended. `early` is what the client sent before its backend had answered.
+/// Relays until both directions have ended. `pipelined` is what the client sent before its backend had answered.
 pub(crate) async fn relay(
     client: Socket,
     backend: Socket,
-    early: Bytes,
+    pipelined: Bytes,
     transferred: &Transferred,
 ) -> Result<(), RelayError> {
     let to_backend = async {
-        backend.write_all(&early).await?;
-        transferred.into_tunnel.fetch_add(early.len() as u64, Ordering::Relaxed);
+        backend.write_all(&pipelined).await?;
+        transferred.into_tunnel.fetch_add(pipelined.len() as u64, Ordering::Relaxed);
         copy(&client, &backend, &transferred.into_tunnel).await
     };
     let to_client = copy(&backend, &client, &transferred.out_of_tunnel);

@@ -16,6 +16,11 @@ use crate::socket::Socket;
 const READ_MIN: usize = 4 << 10;
 /// The largest read makes just one DATA frame.
 const READ_MAX: usize = FRAME_SIZE as usize - HEADER_ROOM;
+/// What a client may say before its backend has answered: a request or a TLS handshake's first message, which are what a round trip
+/// is worth saving for.
+const FIRST_MAX: usize = 16 << 10;
+/// What a read counts of that at least: each is a frame of its own, which waits in the agent's HTTP/2 until its dial has ended.
+const PIECE_COST: usize = 1 << 10;
 
 /// Copies until the socket's end.
 pub(super) async fn into_tunnel(
@@ -46,16 +51,37 @@ pub(super) async fn into_tunnel(
     }
 }
 
+/// Sends the first [`FIRST_MAX`] bytes of a socket as they come, before the relay begins. An end is left for the relay to find again;
+/// a failure, which a socket tells only once, is returned.
+pub(crate) async fn send_first(socket: &Socket, send: &mut SendStream<Bytes>, count: &AtomicU64) -> io::Result<()> {
+    let mut room = FIRST_MAX;
+    while room > 0 {
+        socket.readable().await?;
+        let wanted = room.min(READ_MIN);
+        let mut first = BytesMut::with_capacity(wanted);
+        match socket.try_read(&mut (&mut first).limit(wanted)) {
+            Ok(0) => return Ok(()),
+            Ok(read) => {
+                room = room.saturating_sub(read.max(PIECE_COST));
+                send_now(&first, send, count);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 /// Sends what came before the relay began. That is little: it goes ahead of the window. A stream that takes it no more has failed,
 /// which the relay finds behind what has come out of it.
-pub(crate) fn send_early(early: &[u8], send: &mut SendStream<Bytes>, count: &AtomicU64) {
-    for piece in early.chunks(READ_MAX) {
+pub(crate) fn send_now(bytes: &[u8], send: &mut SendStream<Bytes>, count: &AtomicU64) {
+    for piece in bytes.chunks(READ_MAX) {
         let mut buffer = BytesMut::zeroed(HEADER_ROOM);
         buffer.extend_from_slice(piece);
+        count.fetch_add(piece.len() as u64, Ordering::Relaxed);
         if send.send_data(frame::seal(buffer), false).is_err() {
             return;
         }
-        count.fetch_add(piece.len() as u64, Ordering::Relaxed);
     }
 }
 

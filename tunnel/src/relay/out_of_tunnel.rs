@@ -116,31 +116,23 @@ impl Backlog {
 /// Payload of a stream as it comes in, of which the window is given back as the payload is dealt with.
 #[derive(Debug)]
 pub(crate) struct Incoming {
-    /// Payload that came with the first message.
-    early: Bytes,
     stream: RecvStream,
     decoder: Decoder,
     chunk: Bytes,
     /// Bytes of `chunk`'s frames that were framing: given back with the next payload.
     framing: usize,
-    /// Bytes yet to be dealt with whose part of the window was given back before this began.
-    given_back: usize,
     /// Of the memory for payload that waits.
     share: Share,
 }
 
 impl Incoming {
-    /// `early` came with the first message, and `read` behind it: both were taken from `stream` already.
-    pub(crate) fn new(stream: RecvStream, early: Bytes, read: Bytes, share: Share) -> Self {
-        let given_back = early.len() + read.len();
-        Self { early, stream, decoder: Decoder::default(), chunk: read, framing: 0, given_back, share }
+    /// `read` was taken from `stream` already, behind the first message.
+    pub(crate) fn new(stream: RecvStream, read: Bytes, share: Share) -> Self {
+        Self { stream, decoder: Decoder::default(), chunk: read, framing: 0, share }
     }
 
     /// The next payload bytes; `None` at the end. To be followed by [`Self::release`].
     async fn data(&mut self) -> Result<Option<Bytes>, RelayError> {
-        if !self.early.is_empty() {
-            return Ok(Some(std::mem::take(&mut self.early)));
-        }
         loop {
             let before = self.chunk.len();
             let data = self.decoder.data(&mut self.chunk)?;
@@ -166,12 +158,15 @@ impl Incoming {
         if grpc::is_ok(&trailers) { Ok(()) } else { Err(RelayError::Aborted) }
     }
 
+    /// What it is read from.
+    pub(crate) fn into_stream(self) -> RecvStream {
+        self.stream
+    }
+
     /// Lets the other end send `payload` bytes more.
     fn release(&mut self, payload: usize) -> Result<(), RelayError> {
         let bytes = payload + std::mem::take(&mut self.framing);
-        let given_back = bytes.min(self.given_back);
-        self.given_back -= given_back;
-        Ok(self.stream.flow_control().release_capacity(bytes - given_back)?)
+        Ok(self.stream.flow_control().release_capacity(bytes)?)
     }
 }
 

@@ -4,7 +4,6 @@ use std::io;
 
 use futures_util::poll;
 use tokio::sync::mpsc;
-use tokio::task::yield_now;
 
 use super::*;
 
@@ -81,7 +80,7 @@ async fn dials_given_up_just_as_they_are_answered_leave_nothing_open() {
 
 /// Dials, and gives up after looking that often. If the answer was faster: after how many looks it was there.
 async fn give_up_after(pair: &Pair, port: u32, looks: usize) -> Option<usize> {
-    let mut dial = Box::pin(pair.tunnel.open(to_port(port)));
+    let mut dial = Box::pin(pair.tunnel.open(to_port(port), None));
     for look in 0..looks {
         if poll!(&mut dial).is_ready() {
             return Some(look);
