@@ -59,9 +59,7 @@ pub fn run(args: &Args) -> Result<()> {
     build_ebpf::run()?;
     let programs = build(args.dev)?;
     let started = Instant::now();
-    let lab = Lab::start(LabName::Bench)?;
-    let report = measure(&lab, &programs, &jobs, args)?;
-    drop(lab);
+    let report = measure(&programs, &jobs, args)?;
     println!("\n{}", report.table());
     println!("measured in {} s", started.elapsed().as_secs());
     if let Some(path) = &args.json {
@@ -74,14 +72,16 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-fn measure(lab: &Lab, programs: &Path, jobs: &[Job], args: &Args) -> Result<Report> {
+fn measure(programs: &Path, jobs: &[Job], args: &Args) -> Result<Report> {
     let pace = if args.quick { Pace::Quick } else { Pace::Full };
     let rounds = if args.quick { 1 } else { args.rounds };
-    let mut world = World::start(lab, programs, jobs.iter().any(Job::is_far))?;
     let mut report = Report::new(jobs);
     for round in 1..=rounds {
         progress::say(&format!("==> round {round} of {rounds}"));
-        for job in jobs.iter().filter(|job| round == 1 || !job.is_of_memory()) {
+        let lab = Lab::start(LabName::Bench)?;
+        // Programs that have moved bytes keep memory: each round has its own.
+        let mut world = World::start(&lab, programs, jobs.iter().any(Job::is_far))?;
+        for job in jobs {
             for path in job.paths() {
                 interrupt::check()?;
                 world.check()?;

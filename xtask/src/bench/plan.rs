@@ -38,10 +38,9 @@ impl Path {
 
 const ALL: &[Path] =
     &[Path::Direct, Path::PlainRelay, Path::TlsRelay, Path::Connect, Path::InterceptEbpf, Path::InterceptNft];
-/// Over a long link; steering adds nothing there that it does not add nearby.
-const FAR: &[Path] = &[Path::Direct, Path::PlainRelay, Path::TlsRelay, Path::Connect];
-const RELAYED: &[Path] = &[Path::PlainRelay, Path::TlsRelay, Path::Connect];
+const RELAYED: &[Path] = &[Path::PlainRelay, Path::TlsRelay, Path::Connect, Path::InterceptEbpf, Path::InterceptNft];
 const STEERED: &[Path] = &[Path::InterceptEbpf, Path::InterceptNft];
+const CULVERT: &[Path] = &[Path::Connect, Path::InterceptEbpf, Path::InterceptNft];
 
 /// How far away the edge is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +96,8 @@ pub(super) enum Work {
     Ping { connections: usize, bulk: usize },
     /// Connect, ping once, close; 32 at a time.
     NewConnections,
+    /// From the begin of a connect to the first answer, one after another. On the link of the other paths a connect takes no time.
+    FirstAnswer,
     /// One bulk stream down, beside readers that do not read.
     Neighbour { stalled: usize },
     /// What the proxy holds for readers that do not read.
@@ -165,7 +166,7 @@ pub(super) fn jobs() -> Vec<Job> {
     jobs.push(near(Work::NewConnections));
     jobs.extend([1, 20, 100].map(|stalled| near(Work::Neighbour { stalled })));
     for distance in Distance::LINKS {
-        jobs.extend(moving.iter().map(|work| Job { work: *work, distance }));
+        jobs.extend(moving.iter().chain([&Work::FirstAnswer]).map(|work| Job { work: *work, distance }));
     }
     jobs.extend([0, 1_000, 60_000].map(|destinations| near(Work::ConnectCost { destinations })));
     jobs.push(near(Work::Dns));
@@ -193,7 +194,7 @@ impl Job {
         self.distance != Distance::Near
     }
 
-    /// Whether it counts memory: once, with programs that have done nothing before, as memory that was used is kept.
+    /// Whether it counts memory: of programs that have done nothing before, as memory that was used is kept.
     pub(super) fn is_of_memory(&self) -> bool {
         matches!(self.work, Work::IdleStreams | Work::IdleTunnels | Work::StalledReaders | Work::SmallFrames)
     }
@@ -204,8 +205,8 @@ impl Job {
             Work::IdleStreams => RELAYED,
             Work::IdleTunnels | Work::StalledReaders | Work::SmallFrames => &[Path::Connect],
             Work::ConnectCost { .. } => STEERED,
+            Work::FirstAnswer => CULVERT,
             Work::Dns => &[Path::Redirector],
-            Work::Bulk { .. } | Work::Ping { .. } if self.is_far() => FAR,
             Work::Bulk { .. } | Work::Ping { .. } | Work::NewConnections | Work::Neighbour { .. } => ALL,
         }
     }
@@ -231,6 +232,7 @@ impl Job {
                 ]
             }
             Work::NewConnections => vec![row("new_connections".into(), "1/s", "per_second", Path::PlainRelay)],
+            Work::FirstAnswer => vec![row("first_answer".into(), "us", "p50_us", Path::Connect)],
             Work::Neighbour { stalled } => vec![
                 row(format!("neighbour_{stalled}"), "GiB/s", "gib_per_second", Path::TlsRelay),
                 row(format!("neighbour_share_{stalled}"), "of alone", "share", Path::TlsRelay),
@@ -271,7 +273,7 @@ mod tests {
     fn a_name_chooses_the_jobs_that_find_it() {
         let count = |only: &str| chosen(&[only.to_owned()]).len();
         assert_eq!(count("cpu_up_8"), 1, "the row of that name, not those over long links");
-        assert_eq!(count("rtt20"), 10, "all whose names contain it");
+        assert_eq!(count("rtt20"), 11, "all whose names contain it");
         assert_eq!(count("nothing"), 0);
         assert_eq!(chosen(&[]).len(), jobs().len());
     }

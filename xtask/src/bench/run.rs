@@ -37,6 +37,7 @@ pub(super) fn run(world: &mut World<'_>, job: &Job, path: Path, pace: Pace) -> R
         Work::Bulk { .. }
         | Work::Ping { .. }
         | Work::NewConnections
+        | Work::FirstAnswer
         | Work::Neighbour { .. }
         | Work::StalledReaders
         | Work::SmallFrames
@@ -49,6 +50,7 @@ pub(super) fn run(world: &mut World<'_>, job: &Job, path: Path, pace: Pace) -> R
                 }
                 Work::Ping { connections, bulk } => format!("ping {way} {connections} {bulk} {seconds}"),
                 Work::NewConnections => format!("connects {way} {AT_ONCE} {seconds}"),
+                Work::FirstAnswer => format!("connects {way} 1 {seconds}"),
                 Work::Neighbour { stalled } => format!("neighbour {way} {stalled} {seconds}"),
                 // The first is the proxy.
                 Work::StalledReaders => format!("stalled {way} bulk {STALLED}{}", pid_options(&route.pids[..1])),

@@ -88,7 +88,7 @@ impl<'lab> World<'lab> {
     pub(super) fn route(&self, path: Path, distance: Distance) -> Result<Route> {
         if let Some(index) = Distance::LINKS.iter().position(|link| *link == distance) {
             let link = self.links.get(index).context("the long links are not up")?;
-            return Ok(link.route(path, &self.relays, &self.culvert));
+            return link.route(path, &self.relays, &self.culvert);
         }
         Ok(match path {
             Path::Direct => Route { way: tcp(BACKENDS[0]), pids: Vec::new() },

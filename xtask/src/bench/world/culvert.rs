@@ -45,13 +45,17 @@ impl<'lab> Culvert<'lab> {
         Ok(culvert)
     }
 
-    /// Starts the proxy and the agent nearby anew.
+    /// Starts the proxy and the agent nearby anew, and waits until clients are steered there.
     pub(super) fn start_afresh(&mut self) -> Result<()> {
         self.proxy.kill()?;
         self.agents.remove("near");
         self.proxy = start_proxy(&self.starter)?;
         self.wait_ready(PROXY_ADMIN)?;
-        self.start_agent("near", PROXY, 2)
+        self.start_agent("near", PROXY, 2)?;
+        let connect = format!("exec 3<>/dev/tcp/{}/{}", self.vip("near")?, BACKENDS[0]);
+        wait::until("a client of near is steered", START_TIME, || {
+            self.starter.cloud.output("bash", ["-c", &connect]).map(drop)
+        })
     }
 
     fn wait_ready(&mut self, admin: u16) -> Result<()> {
@@ -119,10 +123,14 @@ impl<'lab> Culvert<'lab> {
 
     /// By a node's VIP: the kernel steers it.
     pub(super) fn by_address(&self, node: &str, port: u16) -> Result<Route> {
+        Ok(Route { way: format!("tcp:{}:{port}", self.vip(node)?), pids: self.pids(node) })
+    }
+
+    fn vip(&self, node: &str) -> Result<String> {
         let nodes = self.starter.cloud.json(PROXY_ADMIN, "/debug/nodes")?;
         let found = nodes.as_array().and_then(|nodes| nodes.iter().find(|view| view["name"] == node));
         let vip = found.and_then(|view| view["vip4"].as_str()).with_context(|| format!("{node} has no VIP"))?;
-        Ok(Route { way: format!("tcp:{vip}:{port}"), pids: self.pids(node) })
+        Ok(vip.to_owned())
     }
 
     /// What a tunnel takes on the proxy: its resident memory with and without many. Enrolments, and what the first tunnels find
@@ -166,7 +174,7 @@ impl<'lab> Culvert<'lab> {
     fn steered(&self) -> Result<f64> {
         let state = |state| {
             let name = format!("culvert_redirector_destinations{{state=\"{state}\"}}");
-            self.starter.cloud.metric(REDIRECTOR_ADMIN, &name)?.context("no such metric")
+            self.starter.cloud.metric(REDIRECTOR_ADMIN, &name)
         };
         Ok(state("online")? + state("offline")?)
     }

@@ -58,15 +58,15 @@ impl Link {
         self.delays.iter_mut().chain([&mut self.plain, &mut self.tls]).try_for_each(Process::check)
     }
 
-    pub(super) fn route(&self, path: Path, relays: &Relays, culvert: &Culvert<'_>) -> Route {
+    pub(super) fn route(&self, path: Path, relays: &Relays, culvert: &Culvert<'_>) -> Result<Route> {
         let [plain_far, tls_far] = relays.far_pids();
-        match path {
+        Ok(match path {
             Path::PlainRelay => Route { way: tcp(self.base + 11), pids: vec![self.plain.pid(), plain_far] },
             Path::TlsRelay => Route { way: tcp(self.base + 12), pids: vec![self.tls.pid(), tls_far] },
             Path::Connect => culvert.by_connect(&self.node),
-            Path::Direct | Path::InterceptEbpf | Path::InterceptNft | Path::Redirector => {
-                Route { way: tcp(self.base), pids: Vec::new() }
-            }
-        }
+            Path::InterceptEbpf => culvert.by_address(&self.node, BACKENDS[0])?,
+            Path::InterceptNft => culvert.by_address(&self.node, BACKENDS[1])?,
+            Path::Direct | Path::Redirector => Route { way: tcp(self.base), pids: Vec::new() },
+        })
     }
 }

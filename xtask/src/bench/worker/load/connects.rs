@@ -11,25 +11,28 @@ use super::observed::percentile;
 use super::way::Way;
 use super::{Figures, ping};
 
-/// Connect, ping once, close.
+/// Connect, ping once, close: how many in a second, and the median time from the begin of a connect to its answer.
 pub(super) fn run(way: &Way, at_once: usize, seconds: f64) -> Result<Figures> {
     let started = Instant::now();
     let until = started + Duration::from_secs_f64(seconds);
-    let counts = thread::scope(|scope| {
+    let times = thread::scope(|scope| {
         let threads: Vec<_> = (0..at_once).map(|_| scope.spawn(|| one_after_another(way, until))).collect();
         threads.into_iter().map(|thread| thread.join().expect("it does not panic")).collect::<Result<Vec<_>>>()
     })?;
-    let count: u64 = counts.iter().sum();
-    Ok(vec![("per_second", count as f64 / started.elapsed().as_secs_f64())])
+    let (mut times, elapsed) = (times.concat(), started.elapsed());
+    times.sort_unstable();
+    Ok(vec![("per_second", times.len() as f64 / elapsed.as_secs_f64()), ("p50_us", percentile(&times, 0.5))])
 }
 
-fn one_after_another(way: &Way, until: Instant) -> Result<u64> {
-    let mut count = 0;
+fn one_after_another(way: &Way, until: Instant) -> Result<Vec<Duration>> {
+    let mut times = Vec::new();
     while Instant::now() < until {
-        drop(ping::open(way)?);
-        count += 1;
+        let started = Instant::now();
+        let stream = ping::open(way)?;
+        times.push(started.elapsed());
+        drop(stream);
     }
-    Ok(count)
+    Ok(times)
 }
 
 /// The median time of one `connect()`. The connections end by RST, so that they leave no ports behind.
