@@ -1,12 +1,18 @@
 //! Threads that move bytes. Each runs its own tasks, which never go to another: tasks that wake each other all the time, as a
 //! tunnel and its streams do, would else pay for a wake-up between threads with every message.
 
+use std::fmt;
 use std::io;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
 use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -43,6 +49,27 @@ impl Workers {
     pub fn next(&self) -> Worker {
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
         self.threads[turn % self.threads.len()].0.clone()
+    }
+
+    /// Adds the gauge `tasks`: how many there are at the moment, those of the calling task's runtime included.
+    ///
+    /// # Panics
+    /// Outside of a task.
+    pub fn register(&self, registry: &mut Registry) {
+        let workers = self.threads.iter().map(|(worker, _)| worker.0.clone());
+        registry.register_collector(Box::new(Tasks(workers.chain([Handle::current()]).collect())));
+    }
+}
+
+/// Counts tasks when metrics are asked for.
+#[derive(Debug)]
+struct Tasks(Vec<Handle>);
+
+impl Collector for Tasks {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let tasks: usize = self.0.iter().map(|runtime| runtime.metrics().num_alive_tasks()).sum();
+        let gauge = encoder.encode_descriptor("tasks", "Tasks of the program", None, MetricType::Gauge)?;
+        ConstGauge::new(i64::try_from(tasks).unwrap_or(i64::MAX)).encode(gauge)
     }
 }
 

@@ -137,6 +137,7 @@ impl Proxy {
         let scraped =
             Scraped { directory: self.directory.clone(), registry: self.registry.clone(), budget: self.budget.clone() };
         self.metrics.register(&mut metrics, scraped);
+        self.workers.register(metrics.sub_registry_with_prefix("culvert_proxy"));
         let idle = Idle::default();
         let debug = debug::routes(self.directory.clone(), self.registry.clone(), self.streams.clone(), idle.clone());
         let admin = Admin::bind(self.args.listen.admin_listen, readiness.clone(), metrics, logs, debug).await?;

@@ -8,6 +8,7 @@ use xtask::lab::culvert::{AGENT_ADMIN, Options, PROXY_ADMIN};
 use xtask::lab::place::Place;
 use xtask::lab::process::{Held, Process};
 use xtask::lab::random::Random;
+use xtask::lab::site::Site;
 use xtask::{progress, wait};
 
 use crate::swarm::{self, Steered};
@@ -136,8 +137,21 @@ struct Left {
     /// Sockets of the cloud host. The kernel frees what `cv_sockets` holds with its socket, and lists it for nobody.
     cloud_sockets: u64,
     edge_sockets: u64,
-    /// What the programs themselves count as live.
-    counted: [u64; 2],
+    /// What the proxy and the agent themselves count.
+    counted: [Counted; 2],
+}
+
+#[derive(Debug)]
+struct Counted {
+    streams: f64,
+    tasks: f64,
+}
+
+impl Counted {
+    fn now(site: &Site, port: u16, program: &str) -> Result<Self> {
+        let metric = |name: &str| site.metric(port, &format!("culvert_{program}_{name}"));
+        Ok(Self { streams: metric("active_streams")?, tasks: metric("tasks")? })
+    }
 }
 
 impl Left {
@@ -157,10 +171,7 @@ impl Left {
             tuples: dumped.as_array().context("cv_tuples is no list")?.len(),
             cloud_sockets: sockets(&cloud.output("cat", ["/proc/net/sockstat", "/proc/net/sockstat6"])?)?,
             edge_sockets: sockets(&edge.output("cat", ["/proc/net/sockstat", "/proc/net/sockstat6"])?)?,
-            counted: [
-                active_streams(&cloud.http_get(PROXY_ADMIN, "/metrics")?)?,
-                active_streams(&edge.http_get(AGENT_ADMIN, "/metrics")?)?,
-            ],
+            counted: [Counted::now(cloud, PROXY_ADMIN, "proxy")?, Counted::now(edge, AGENT_ADMIN, "agent")?],
         })
     }
 
@@ -177,15 +188,11 @@ impl Left {
             now.cloud_sockets <= self.cloud_sockets && now.edge_sockets <= self.edge_sockets,
             "sockets: {sockets:?}"
         );
-        ensure!(now.counted == [0; 2], "streams that are counted as live: {:?}", now.counted);
+        for (before, now) in self.counted.iter().zip(&now.counted) {
+            ensure!(now.streams == 0.0 && now.tasks <= before.tasks, "{now:?}, before {before:?}");
+        }
         Ok(())
     }
-}
-
-/// What a program counts in `/metrics`.
-fn active_streams(metrics: &str) -> Result<u64> {
-    let line = metrics.lines().find_map(|line| line.split_once("_active_streams ").filter(|_| !line.starts_with('#')));
-    Ok(line.context("no active_streams among the metrics")?.1.trim().parse()?)
 }
 
 /// TCP sockets in use, of both families, as `/proc/net/sockstat` tells.
