@@ -1,6 +1,7 @@
 //! No descriptors left: new connections are refused at once, nothing spins, and what is established goes on.
 
 use std::collections::BTreeSet;
+use std::io::{self, ErrorKind};
 use std::process::Command;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use xtask::lab::process::Process;
 use xtask::{wait, workspace};
 
 use super::expect_idle;
+use crate::connect::connect;
 use crate::world::{self, ECHO, HeldClient, World};
 
 /// So many free numbers in a row are no gap.
@@ -21,7 +23,17 @@ const FILLERS: usize = 60;
 #[test]
 fn a_proxy_without_descriptors_resets_new_clients_at_once_and_serves_them_when_it_has_some() {
     world::with(&[Place::Edge1], Options::default(), |world| {
-        exhausted(world, Program::Proxy)?;
+        exhausted(world, Program::Proxy, |world| match connect(world, &format!("edge-1:{ECHO}")) {
+            Ok(answer) => {
+                ensure!(answer.head.is_empty(), "{answer:?}");
+                Ok(())
+            }
+            Err(error) => {
+                let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+                ensure!(matches!(kind, Some(ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)), "{error:#}");
+                Ok(())
+            }
+        })?;
         world.wait_proxy_log(&["WARN", "accept", "Too many open files", "refused=true"])
     });
 }
@@ -29,7 +41,11 @@ fn a_proxy_without_descriptors_resets_new_clients_at_once_and_serves_them_when_i
 #[test]
 fn an_agent_without_descriptors_refuses_new_streams_and_serves_them_when_it_has_some() {
     world::with(&[Place::Edge1], Options::default(), |world| {
-        exhausted(world, Program::Agent)?;
+        exhausted(world, Program::Agent, |world| {
+            let answer = format!("{:?}", connect(world, &format!("edge-1:{ECHO}"))?);
+            ensure!(answer.contains("502 Bad Gateway") && answer.contains("Too many open files"), "{answer}");
+            Ok(())
+        })?;
         world.wait_proxy_log(&["stream ended", "Too many open files"])
     });
 }
@@ -50,7 +66,8 @@ impl Program {
     }
 }
 
-fn exhausted(world: &mut World<'_>, program: Program) -> Result<()> {
+/// `refused`: fails unless a client of the CONNECT socket is.
+fn exhausted(world: &mut World<'_>, program: Program, refused: impl Fn(&World<'_>) -> Result<()>) -> Result<()> {
     let mut established = hold(world, "20")?;
     established.expect("held")?;
     let leaving = hold(world, "5")?;
@@ -58,8 +75,9 @@ fn exhausted(world: &mut World<'_>, program: Program) -> Result<()> {
     limit_to_open_files(program.of(world))?;
     let fillers = fill(world)?;
     for _ in 0..20 {
-        let refused = world.failing_client(&["talk", &format!("edge-1:{ECHO}"), "--send", "x"])?;
-        ensure!(refused.contains("ConnectionReset"), "{refused}");
+        let steered = world.failing_client(&["talk", &format!("edge-1:{ECHO}"), "--send", "x"])?;
+        ensure!(steered.contains("ConnectionReset"), "{steered}");
+        refused(world)?;
     }
     established.check()?;
     expect_idle("the program", program.of(world), Duration::from_secs(3), || Ok(()))?;
