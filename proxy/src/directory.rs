@@ -380,7 +380,7 @@ impl Directory {
 }
 
 /// The directory file's text read, checked, and written again.
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub(crate) fn rewritten(text: &str) -> Result<String, file::FileError> {
     let nodes = file::parse(text, std::path::Path::new("nodes.toml"))?;
     Ok(toml::to_string(&std::collections::BTreeMap::from([("nodes", nodes)])).expect("nodes have a text"))

@@ -18,7 +18,7 @@ mod directory;
 mod directory_service;
 mod enroll;
 mod explain;
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod history;
 mod identity;

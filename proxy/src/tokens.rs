@@ -108,7 +108,7 @@ impl Tokens {
 }
 
 /// The file's text read, all of it looked at, and written again.
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub(crate) fn rewritten(text: &str) -> Result<String, StateError> {
     let book: Book = crate::state::parse(text, std::path::Path::new(TOKENS.name), TOKENS)?;
     for now in [UnixTime::from_seconds(0), UnixTime::now(), UnixTime::from_seconds(u64::MAX)] {

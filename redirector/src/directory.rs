@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::dns::Zone;
 pub(crate) use saved::Saved;
+#[cfg(any(test, fuzzing))]
+pub(crate) use saved::rewritten;
 pub(crate) use watch::{Feed, Watch};
 
 /// The nodes by name.

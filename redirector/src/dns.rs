@@ -1,8 +1,8 @@
 //! The DNS server: authoritative for the nodes' names and for the reverse names of VIPs, straight from the directory.
 
 mod answer;
-#[cfg(fuzzing)]
-pub mod fuzzing;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod handler;
 mod tcp;
 

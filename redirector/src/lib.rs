@@ -15,6 +15,8 @@ mod debug;
 mod directory;
 mod dns;
 mod explain;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod installed;
 mod kernel;
 mod metrics;
@@ -33,8 +35,6 @@ use culvert_daemon::{Logs, Supervisor};
 
 use args::{Args, Command};
 use config::Config;
-#[cfg(fuzzing)]
-pub use dns::fuzzing;
 
 /// Does what the command line says; prints why it could not.
 pub async fn main() -> ExitCode {

@@ -12,7 +12,6 @@ pub const FIRST_MESSAGE_MAX: usize = frame::MESSAGE_MAX;
 ///
 /// # Panics
 /// If the decoder leaves bytes of a piece.
-#[must_use]
 pub fn decode(wire: &[u8], piece: usize) -> (Vec<u8>, Result<(), FrameError>) {
     let mut decoder = Decoder::default();
     let mut payload = Vec::new();

@@ -9,7 +9,7 @@ mod dial_failure;
 mod error;
 mod first_message;
 mod frame;
-#[cfg(fuzzing)]
+#[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod grpc;
 mod http2;

@@ -13,8 +13,16 @@ use clap::builder::PossibleValuesParser;
 use crate::{build_ebpf, interrupt, progress, setup, workspace};
 
 /// Every target: a file of `fuzz/fuzz_targets`, and a folder of `fuzz/seeds`.
-const TARGETS: [&str; 7] =
-    ["connect_request", "directory_file", "dns_query", "first_message", "frames", "join_token", "token_file"];
+const TARGETS: [&str; 8] = [
+    "connect_request",
+    "directory_file",
+    "dns_query",
+    "first_message",
+    "frames",
+    "join_token",
+    "saved_directory",
+    "token_file",
+];
 
 /// The version of cargo-fuzz that the flags here are for.
 const CARGO_FUZZ: &str = "0.13.2";

@@ -4,6 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::Directory;
+#[cfg(any(test, fuzzing))]
+use crate::plan::{Freshness, plan};
 
 /// Ten thousand nodes are some 5 MB; a longer file is not ours.
 const MAX_BYTES: u64 = 64 << 20;
@@ -63,6 +65,17 @@ impl Saved {
             _ => Ok(()),
         }
     }
+}
+
+/// What a file says, written again; what follows from it is worked out on the way. For fuzzing.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn rewritten(text: &[u8]) -> Result<Vec<u8>, serde_json::Error> {
+    let directory: Directory = serde_json::from_slice(text)?;
+    for freshness in [Freshness::Live, Freshness::Stale] {
+        drop(plan(&directory, freshness));
+    }
+    drop(directory.owners());
+    serde_json::to_vec(&directory)
 }
 
 #[cfg(test)]
