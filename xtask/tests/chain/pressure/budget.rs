@@ -1,34 +1,40 @@
-//! More bytes for clients that take nothing than the proxy may keep in memory.
+//! More bytes than a program may keep in memory for clients, or backends, that take nothing.
 
 use std::time::Duration;
 
-use anyhow::ensure;
-use xtask::lab::culvert::PROXY_ADMIN;
+use anyhow::{Result, ensure};
+use xtask::lab::culvert::{AGENT_ADMIN, Options, PROXY_ADMIN};
 use xtask::lab::place::Place;
 use xtask::{progress, wait};
 
-use crate::world::{self, ECHO, GIB, SOURCE};
+use crate::world::{self, ECHO, GIB, SMALL, SMALL_SOURCE, SOURCE};
 
 const STALLED: usize = 40;
+const UPLOADS: usize = 20;
+/// Of those that stall, as many or fewer fit into the budget: each would keep a whole window of 5 MiB.
+const WITHIN: usize = 8;
+/// Enough for three windows, not for four.
 const BUDGET: u64 = 16 << 20;
+const BUDGET_TEXT: &str = "16MiB";
+/// Longer than it takes sockets to fill.
+const DEADLINE: Duration = Duration::from_secs(30);
 /// What memory costs beyond the bytes in it, and what the proxy reads ahead.
 const BESIDE: u64 = 48 << 20;
 
 #[test]
-fn over_the_budget_stalled_clients_are_reset_longest_first_and_memory_stays_bounded() {
-    let options = world::proxy_options(["--buffer-budget", "16MiB"]);
+fn over_the_budget_stalled_clients_are_reset_and_memory_stays_bounded() {
+    let options = world::proxy_options(["--buffer-budget", BUDGET_TEXT]);
     world::with(&[Place::Edge1], options, |world| {
         let mut held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "10"])?;
         held.expect("held")?;
         let before = world.culvert.proxy.resident()?;
         let stalled = world.held_client(&["stall", &format!("edge-1:{SOURCE}"), &STALLED.to_string()])?;
         stalled.expect("stalled")?;
-        // Each would keep a whole window of 5 MiB there; three of them are within the budget.
         let line = ["stream ended", "outcome=\"buffer_budget\"", "--buffer-budget"];
-        wait::until("all but the last few are reset", Duration::from_secs(30), || {
+        wait::until("all but the last few are reset", DEADLINE, || {
             let log = world.culvert.proxy.log();
             let reset = log.lines().filter(|text| line.iter().all(|word| text.contains(word))).count();
-            ensure!(reset >= STALLED - 8, "{reset} are");
+            ensure!(reset >= STALLED - WITHIN, "{reset} are");
             Ok(())
         })?;
         let waiting = world.lab.site(Place::Cloud).metric(PROXY_ADMIN, "culvert_proxy_waiting_bytes")?;
@@ -40,6 +46,62 @@ fn over_the_budget_stalled_clients_are_reset_longest_first_and_memory_stays_boun
         let whole = world.client(&["download", &format!("edge-1:{SOURCE}")])?;
         ensure!(whole.starts_with(&format!("{GIB} ")), "{whole}");
         drop((stalled, held));
+        world.wait_for_no_streams()
+    });
+}
+
+#[test]
+fn over_the_budget_those_are_reset_that_stalled_first_and_later_ones_lose_nothing() {
+    let options = world::proxy_options(["--buffer-budget", BUDGET_TEXT]);
+    world::with(&[Place::Edge1], options, |world| {
+        let stall = ["stall", &format!("edge-1:{SMALL_SOURCE}"), "3"];
+        let mut first = world.held_client(&stall)?;
+        let waiting = || world.lab.site(Place::Cloud).metric(PROXY_ADMIN, "culvert_proxy_waiting_bytes");
+        wait::until("the budget is as good as used up", DEADLINE, || {
+            let waiting = waiting()?;
+            ensure!(waiting > (BUDGET - (4 << 20)) as f64, "{waiting} bytes wait");
+            Ok(())
+        })?;
+        first.expect("stalled")?;
+        let mut second = world.held_client(&stall)?;
+        second.expect("stalled")?;
+        wait::until("as many are reset as others have come", DEADLINE, || {
+            let reset = world.culvert.proxy.log().matches("outcome=\"buffer_budget\"").count();
+            ensure!(reset == 3, "{reset} are");
+            Ok(())
+        })?;
+        second.next(&format!("{} bytes", 3 * SMALL))?;
+        first.ask()?;
+        let said = first.line(DEADLINE)?;
+        ensure!(said.contains("error read ConnectionReset"), "one that stalled first: {said}");
+        world.wait_for_no_streams()
+    });
+}
+
+#[test]
+fn an_agent_over_its_budget_resets_uploads_that_backends_do_not_take() {
+    let options = Options { agent: vec!["--buffer-budget".into(), BUDGET_TEXT.into()], ..Options::default() };
+    world::with(&[Place::Edge1], options, |world| {
+        let mut held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "10"])?;
+        held.expect("held")?;
+        let before = world.culvert.agent(0).resident()?;
+        // Whoever sends without reading keeps an echo from reading on.
+        let upload = ["upload", &format!("edge-1:{ECHO}"), &SMALL.to_string()];
+        let uploads: Vec<_> = (0..UPLOADS).map(|_| world.held_client(&upload)).collect::<Result<_>>()?;
+        let ended = |place, port, name: &str| {
+            wait::until("all but the last few are reset", DEADLINE, || {
+                let reset = world.lab.site(place).metric(port, name)?;
+                ensure!(reset >= (UPLOADS - WITHIN) as f64, "{reset} are");
+                Ok(())
+            })
+        };
+        ended(Place::Edge1, AGENT_ADMIN, "culvert_agent_streams_total{outcome=\"buffer_budget\"}")?;
+        ended(Place::Cloud, PROXY_ADMIN, "culvert_proxy_streams_total{frontend=\"ebpf\",outcome=\"peer_reset\"}")?;
+        let grown = world.culvert.agent(0).resident()?.saturating_sub(before);
+        progress::say(&format!("    the agent's memory has grown by {grown}"));
+        ensure!(grown <= BUDGET + BESIDE, "the agent's memory has grown by {grown} bytes");
+        held.check()?;
+        drop((uploads, held));
         world.wait_for_no_streams()
     });
 }
