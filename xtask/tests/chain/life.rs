@@ -98,8 +98,12 @@ fn after_a_reboot_the_last_directory_steers_before_the_proxy_is_there() {
             cloud.output("test", ["-e", "/sys/fs/bpf/culvert/v1/links/cv_connect4"]).map(drop)
         })?;
         for host in ["10.0.3.7", "edge-1"] {
-            let refused = world.failing_client(&["talk", &format!("{host}:{ECHO}"), "--send", "x"])?;
-            ensure!(refused.contains("connect ConnectionRefused"), "{host}: {refused}");
+            // Names come a moment later.
+            wait::until("the proxy's port refuses", RECOVERY, || {
+                let refused = world.failing_client(&["talk", &format!("{host}:{ECHO}"), "--send", "x"])?;
+                ensure!(refused.contains("connect ConnectionRefused"), "{host}: {refused}");
+                Ok(())
+            })?;
         }
         world.culvert.restart_proxy()?;
         world.wait_greeting("edge-1", RECOVERY)
