@@ -8,7 +8,7 @@ use culvert_tunnel::{Close, Detached, Early, Socket};
 use tokio::net::TcpStream;
 use tokio_util::task::TaskTracker;
 
-use crate::directory::{Destination, ResolveError, Target};
+use crate::directory::{Destination, Target};
 use crate::listen;
 use crate::original_dst::{OriginalDsts, canonical};
 use crate::route::{RouteError, Router};
@@ -40,14 +40,17 @@ impl Intercept {
         };
         let destination = Destination::Address(original_dst);
         let number = self.router.number();
-        let record = self.streams.begin(number, frontend, client.to_string(), destination.clone());
-        let target = self.router.resolve(&destination);
-        let worker = target.as_ref().ok().and_then(|target| self.router.worker(&target.node));
-        let worker = worker.unwrap_or_else(|| self.workers.next());
+        let mut record = self.streams.begin(number, frontend, client.to_string(), destination.clone());
+        let target = match self.router.resolve(&destination) {
+            Ok(target) => target,
+            Err(error) => return record.not_routed(&RouteError::from(error)),
+        };
+        record.routed_to(&target.node);
+        let worker = self.router.worker(&target.node).unwrap_or_else(|| self.workers.next());
         match socket.detach() {
             Ok(socket) => {
-                let mut connection = Connection { router: self.router.clone(), destination, number, record };
-                connections.spawn_on(async move { connection.serve(target, socket).await }, worker.handle());
+                let mut connection = Connection { router: self.router.clone(), destination, target, number, record };
+                connections.spawn_on(async move { connection.serve(socket).await }, worker.handle());
             }
             Err(error) => tracing::warn!(client.addr = %client, %error, "reset: the socket cannot be moved"),
         }
@@ -58,25 +61,21 @@ impl Intercept {
 struct Connection {
     router: Router,
     destination: Destination,
+    target: Target,
     number: u64,
     record: StreamRecord,
 }
 
 impl Connection {
     /// By reference: a task that moved what it has in here would keep room for it twice.
-    async fn serve(&mut self, target: Result<Target, ResolveError>, socket: Detached) {
-        let target = match target {
-            Ok(target) => target,
-            Err(error) => return self.record.not_routed(&RouteError::from(error)),
-        };
-        self.record.routed_to(&target.node);
+    async fn serve(&mut self, socket: Detached) {
         let socket = match socket.attach() {
             Ok(socket) => socket,
             Err(error) => return tracing::warn!(%error, "reset: no room for another socket"),
         };
         let early = Early { client: &socket, transferred: self.record.transferred() };
         let mut opened = tokio::select! {
-            opened = self.router.open(&target, &self.destination, self.number, Some(early)) => opened,
+            opened = self.router.open(&self.target, &self.destination, self.number, Some(early)) => opened,
             // The client reset its connection. A mere FIN may be a client that has sent all and waits.
             _ = socket.failure() => return,
         };

@@ -19,7 +19,6 @@ use tokio::time::timeout;
 use crate::budget::Budget;
 use crate::dial_failure::DialFailure;
 use crate::error::TunnelError;
-use crate::first_message::first_message;
 use crate::frame;
 use crate::grpc;
 use crate::http2::{self, RoundTrip};
@@ -153,10 +152,11 @@ impl AgentTunnel {
             tokio::select! {
                 accepted = connection.accept() => match accepted {
                     Some(Ok((request, respond))) => {
-                        let call = Call { tunnel: tunnel.clone(), state: state.clone(), backends: backends.clone() };
+                        let (tunnel, state, backends) = (tunnel.clone(), state.clone(), backends.clone());
                         let method = Method::of(&request);
-                        let body = request.into_body();
-                        streams.spawn(async move { call.serve(method, body, respond).await });
+                        let incoming = Incoming::new(request.into_body(), self.budget.share());
+                        let mut call = Call { tunnel, state, backends, incoming, respond };
+                        streams.spawn(async move { call.serve(method).await });
                     }
                     Some(Err(error)) => break Err(TunnelError::Http2(error)),
                     None if draining => break Ok(()),
@@ -213,91 +213,91 @@ impl Method {
     }
 }
 
-/// One call of the proxy.
+/// One call of the proxy. Its functions take it by reference: a task keeps what is passed on by value once for each of them.
 struct Call<B> {
     tunnel: Arc<AgentTunnel>,
     state: AgentTunnelState,
     backends: Arc<B>,
+    incoming: Incoming,
+    respond: SendResponse<Bytes>,
 }
 
 impl<B: Backends> Call<B> {
-    async fn serve(&self, method: Method, body: RecvStream, mut respond: SendResponse<Bytes>) {
+    async fn serve(&mut self, method: Method) {
         let served = match method {
-            Method::Open => self.open(body, &mut respond).await,
-            Method::Describe => self.describe(body, &mut respond).await,
-            Method::Unknown => reject(&mut respond, grpc::UNIMPLEMENTED, "no such method"),
+            Method::Open => self.open().await,
+            Method::Describe => self.describe().await,
+            Method::Unknown => reject(&mut self.respond, grpc::UNIMPLEMENTED, "no such method"),
         };
         if let Err(error) = served {
             tracing::debug!(?method, %error, "call failed");
         }
     }
 
-    async fn describe(&self, mut body: RecvStream, respond: &mut SendResponse<Bytes>) -> Result<(), TunnelError> {
+    async fn describe(&mut self) -> Result<(), TunnelError> {
         let first =
-            timeout(OPEN_TIMEOUT, first_message(&mut body)).await.map_err(|_| TunnelError::HandshakeTimedOut)?;
-        let request = first.map(|(message, _)| message).ok().filter(|message| message.len() <= DESCRIBE_MAX);
+            timeout(OPEN_TIMEOUT, self.incoming.first_message()).await.map_err(|_| TunnelError::HandshakeTimedOut)?;
+        let request = first.ok().filter(|message| message.len() <= DESCRIBE_MAX);
         let Some(request) = request.and_then(|message| DescribeRequest::decode(message).ok()) else {
-            return reject(respond, grpc::INVALID_ARGUMENT, "no DescribeRequest");
+            return reject(&mut self.respond, grpc::INVALID_ARGUMENT, "no DescribeRequest");
         };
         tracing::debug!(proxy.version = request.version, "described");
-        let mut send = respond.send_response(grpc::response(), false).map_err(TunnelError::Http2)?;
+        let mut send = self.respond.send_response(grpc::response(), false).map_err(TunnelError::Http2)?;
         send.send_data(frame::encode(&self.tunnel.describe), false).map_err(TunnelError::Http2)?;
         send.send_trailers(grpc::trailers(grpc::OK)).map_err(TunnelError::Http2)
     }
 
-    async fn open(&self, mut body: RecvStream, respond: &mut SendResponse<Bytes>) -> Result<(), TunnelError> {
+    async fn open(&mut self) -> Result<(), TunnelError> {
         let first =
-            timeout(OPEN_TIMEOUT, first_message(&mut body)).await.map_err(|_| TunnelError::HandshakeTimedOut)?;
-        let Some((open, rest)) = first.ok().and_then(as_open) else {
-            return refuse(respond, &invalid("the first message is no `open`"));
+            timeout(OPEN_TIMEOUT, self.incoming.first_message()).await.map_err(|_| TunnelError::HandshakeTimedOut)?;
+        let Some(open) = first.ok().and_then(as_open) else {
+            return refuse(&mut self.respond, &invalid("the first message is no `open`"));
         };
         let Some(slot) = Slot::take(&self.state, self.tunnel.max_streams, open) else {
-            refuse(respond, &too_many_streams(self.tunnel.max_streams))?;
-            discard(body).await;
+            refuse(&mut self.respond, &too_many_streams(self.tunnel.max_streams))?;
+            discard(&mut self.incoming).await;
             return Ok(());
         };
-        let mut incoming = Incoming::new(body, rest, self.tunnel.budget.share());
-        let result = self.dial_and_relay(&slot.stream, &mut incoming, respond).await;
+        let result = self.dial_and_relay(&slot.stream).await;
         let was_refused = matches!(result, Err(StreamError::Dial(_)));
         self.backends.stream_ended(&slot.stream.open, &slot.stream.end(result));
         drop(slot);
         if was_refused {
-            discard(incoming.into_stream()).await;
+            discard(&mut self.incoming).await;
         }
         Ok(())
     }
 
-    async fn dial_and_relay(
-        &self,
-        stream: &LiveStream,
-        incoming: &mut Incoming,
-        respond: &mut SendResponse<Bytes>,
-    ) -> Result<(), StreamError> {
+    async fn dial_and_relay(&mut self, stream: &LiveStream) -> Result<(), StreamError> {
+        // Boxed: it takes as much room as a relay, and what it returns would stay beside that.
+        let socket = Box::pin(self.dial(&stream.open)).await?;
         let lost = |error| StreamError::Relay(RelayError::from(error));
-        let dialled = tokio::select! {
-            dialled = self.backends.dial(&stream.open) => dialled,
-            left = std::future::poll_fn(|context| respond.poll_reset(context)) => {
-                return Err(StreamError::Relay(RelayError::Reset(left.map_err(lost)?)));
-            }
-        };
-        let socket = match dialled {
-            Ok(socket) => Socket::from(socket),
-            Err(failure) => {
-                refuse(respond, &failure).map_err(|_| StreamError::Dial(failure.clone()))?;
-                return Err(StreamError::Dial(failure));
-            }
-        };
-        let mut send = respond.send_response(grpc::response(), false).map_err(lost)?;
+        let mut send = self.respond.send_response(grpc::response(), false).map_err(lost)?;
         let opened = Opened { code: DialCode::Ok.into(), message: String::new() };
         send.send_data(frame::encode(&Frame { kind: Some(Kind::Opened(opened)) }), false).map_err(lost)?;
-        let relayed = relay::relay(&socket, &mut send, incoming, Role::Server, &stream.transferred);
+        let relayed = relay::relay(&socket, &mut send, &mut self.incoming, Role::Server, &stream.transferred);
         relayed.await.map_err(StreamError::Relay)
+    }
+
+    /// The backend, unless the client leaves first; a refusal is answered.
+    async fn dial(&mut self, open: &Open) -> Result<Socket, StreamError> {
+        let dialled = tokio::select! {
+            dialled = self.backends.dial(open) => dialled,
+            left = std::future::poll_fn(|context| self.respond.poll_reset(context)) => {
+                return Err(StreamError::Relay(left.map_or_else(RelayError::from, RelayError::Reset)));
+            }
+        };
+        dialled.map(Socket::from).map_err(|failure| {
+            // It is refused all the same where the proxy cannot hear of it any more.
+            refuse(&mut self.respond, &failure).ok();
+            StreamError::Dial(failure)
+        })
     }
 }
 
-fn as_open((message, rest): (Bytes, Bytes)) -> Option<(Open, Bytes)> {
+fn as_open(message: Bytes) -> Option<Open> {
     match frame::first_kind(message) {
-        Ok(Kind::Open(open)) => Some((open, rest)),
+        Ok(Kind::Open(open)) => Some(open),
         Ok(_) | Err(_) => None,
     }
 }
@@ -325,11 +325,8 @@ fn refuse(respond: &mut SendResponse<Bytes>, failure: &DialFailure) -> Result<()
 /// be an error of the proxy's, of which a tunnel has so many in its life.
 ///
 /// Boxed: few streams get here, and all would be that much larger.
-fn discard(mut body: RecvStream) -> Pin<Box<impl Future<Output = ()>>> {
-    Box::pin(async move {
-        let rest = async { while let Some(Ok(_)) = body.data().await {} };
-        timeout(OPEN_TIMEOUT, rest).await.ok();
-    })
+fn discard(incoming: &mut Incoming) -> Pin<Box<impl Future<Output = ()>>> {
+    Box::pin(async { timeout(OPEN_TIMEOUT, incoming.discard()).await.unwrap_or_default() })
 }
 
 fn reject(respond: &mut SendResponse<Bytes>, status: u8, message: &'static str) -> Result<(), TunnelError> {

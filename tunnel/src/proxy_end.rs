@@ -240,18 +240,14 @@ impl Tunnel {
         if let Some(error) = grpc::error_of(&response) {
             return Err(OpenError::Answer(error));
         }
-        let mut body = response.into_body();
-        let (message, rest) = first_message(&mut body).await?;
+        let mut incoming = Incoming::new(response.into_body(), self.budget.share());
+        let message = incoming.first_message().await?;
         let Kind::Opened(Opened { code, message }) = frame::first_kind(message)? else {
             return Err(OpenError::Answer("another frame than `opened`".to_owned()));
         };
         let code = DialCode::try_from(code).unwrap_or(DialCode::Failed);
         if code == DialCode::Ok {
-            return Ok(Stream {
-                send: ScopeGuard::into_inner(send),
-                incoming: Incoming::new(body, rest, self.budget.share()),
-                _place: place,
-            });
+            return Ok(Stream { send: ScopeGuard::into_inner(send), incoming, _place: place });
         }
         let message = message.chars().take(MESSAGE_MAX).map(printable_char).collect();
         Err(OpenError::Refused(DialFailure { code, message }))

@@ -9,6 +9,7 @@ use h2::RecvStream;
 
 use super::{RelayError, Role};
 use crate::budget::Share;
+use crate::first_message::{FirstMessageError, first_message};
 use crate::frame::{Decoder, FrameError};
 use crate::grpc;
 use crate::socket::Socket;
@@ -41,7 +42,8 @@ pub(super) async fn out_of_tunnel(
                 incoming.release(written)?;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                ended |= stalled(socket, incoming, &mut backlog, ended).await?;
+                // Boxed: idle streams would all be that much larger.
+                ended |= Box::pin(stalled(socket, incoming, &mut backlog, ended)).await?;
             }
             Err(error) => return Err(RelayError::Socket(error)),
         }
@@ -126,9 +128,16 @@ pub(crate) struct Incoming {
 }
 
 impl Incoming {
-    /// `read` was taken from `stream` already, behind the first message.
-    pub(crate) fn new(stream: RecvStream, read: Bytes, share: Share) -> Self {
-        Self { stream, decoder: Decoder::default(), chunk: read, framing: 0, share }
+    /// A body of which nothing has been read.
+    pub(crate) fn new(stream: RecvStream, share: Share) -> Self {
+        Self { stream, decoder: Decoder::default(), chunk: Bytes::new(), framing: 0, share }
+    }
+
+    /// The message that comes before the payload.
+    pub(crate) async fn first_message(&mut self) -> Result<Bytes, FirstMessageError> {
+        let (message, behind) = first_message(&mut self.stream).await?;
+        self.chunk = behind;
+        Ok(message)
     }
 
     /// The next payload bytes; `None` at the end. To be followed by [`Self::release`].
@@ -158,9 +167,9 @@ impl Incoming {
         if grpc::is_ok(&trailers) { Ok(()) } else { Err(RelayError::Aborted) }
     }
 
-    /// What it is read from.
-    pub(crate) fn into_stream(self) -> RecvStream {
-        self.stream
+    /// Reads what is left to its end, or to a failure.
+    pub(crate) async fn discard(&mut self) {
+        while let Some(Ok(_)) = self.stream.data().await {}
     }
 
     /// Lets the other end send `payload` bytes more.
