@@ -24,8 +24,8 @@ pub(crate) struct Intercept {
 }
 
 impl Intercept {
-    /// Starts to serve a connection on the thread that its stream will be on. Whatever goes wrong ends it with RST, never FIN: the
-    /// client must not take it for an empty answer.
+    /// Starts to serve a connection on the thread that its stream will be on, if it is for a node. Whatever goes wrong ends it with
+    /// RST, never FIN: the client must not take it for an empty answer.
     pub(crate) fn serve(&self, (accepted, client): (TcpStream, SocketAddr), connections: &TaskTracker) {
         let client = canonical(client);
         let original_dst = self.original_dsts.of(&accepted);

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use culvert_daemon::Drain;
+use futures_util::FutureExt;
 use nix::errno::Errno;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
-use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::UnixTime;
@@ -101,20 +101,21 @@ impl Spare {
     }
 
     /// Refuses the next client, if there is one. Whether it did.
-    async fn refuse<L: Accept>(&mut self, listener: &L) -> bool {
+    fn refuse<L: Accept>(&mut self, listener: &L) -> bool {
         let Some(spare) = self.0.take() else {
             *self = Self::new();
             return false;
         };
         drop(spare);
-        // Nobody may be waiting: an accept asks for a descriptor before it looks.
-        let refused = match timeout(Duration::ZERO, listener.accept_one()).await {
-            Ok(Ok(connection)) => {
+        // Nobody may be waiting: an accept asks for a descriptor before it looks. Then the spare one is taken back at once, before
+        // it serves a client of another listener.
+        let refused = match listener.accept_one().now_or_never() {
+            Some(Ok(connection)) => {
                 L::reset(connection);
                 true
             }
             // Another task was faster to take the descriptor.
-            Ok(Err(_)) | Err(_) => false,
+            Some(Err(_)) | None => false,
         };
         *self = Self::new();
         refused
@@ -145,7 +146,7 @@ pub(crate) async fn serve<L: Accept + Send + Sync>(
             accepted = listener.accept_one() => match accepted {
                 Ok(connection) => serve_one(connection, &connections),
                 Err(error) => {
-                    let refused = out_of_descriptors(&error) && spare.refuse(&listener).await;
+                    let refused = out_of_descriptors(&error) && spare.refuse(&listener);
                     if let Some(suppressed) = failures.spend(UnixTime::now()) {
                         tracing::warn!(listener = name, %error, refused, suppressed, "accept");
                     }

@@ -72,7 +72,11 @@ impl Steering {
             route: readiness.gate("route"),
             switched_off: readiness.gate("switched off"),
         };
-        gates.switched_off.close("what an earlier redirector installed may be there still");
+        if config.mechanism == Mechanism::Both {
+            gates.switched_off.open();
+        } else {
+            gates.switched_off.close("what an earlier redirector installed may be there still");
+        }
         let pins = Pins::new(&config.bpffs);
         let nft = config.mechanism.has_nftables().then(Nft::default);
         let routes = Routes::open()?;

@@ -260,6 +260,27 @@ fn a_mechanism_that_is_switched_off_goes() {
 }
 
 #[test]
+fn a_redirector_is_ready_only_when_what_is_switched_off_has_gone() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let first = Redirector::start(world, &BOTH);
+        let saved = world.state_dir().join("directory.json");
+        eventually("the directory is saved", || saved.exists().then_some(()));
+        first.kill();
+        // With it all would be done before anybody could ask.
+        std::fs::remove_file(saved).unwrap();
+        let slow = tempfile::tempdir().unwrap();
+        let (nft, path) = (slow.path().join("nft"), std::env::var("PATH").unwrap());
+        std::fs::write(&nft, format!("#!/bin/sh\nsleep 1\nPATH={path} exec nft \"$@\"\n")).unwrap();
+        sh(&format!("chmod +x {}", nft.display()));
+        let path = format!("{}:{path}", slow.path().display());
+        let redirector = Redirector::spawn(daemon(world, &EBPF).env("PATH", path));
+        redirector.until_ready();
+        assert_eq!(sh("nft list ruleset"), "");
+    });
+}
+
+#[test]
 fn while_one_redirector_runs_there_is_no_second_one_and_no_uninstall() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());

@@ -87,7 +87,7 @@ fn is_gone(client: Result<UnixStream>) -> Result<bool> {
     }
 }
 
-/// `refused`: fails unless clients of the CONNECT socket are.
+/// `refused`: fails if clients of the CONNECT socket are not.
 fn exhausted(world: &mut World<'_>, program: Program, refused: impl Fn(&World<'_>) -> Result<()>) -> Result<()> {
     let mut established = hold(world, "20")?;
     established.expect("held")?;
