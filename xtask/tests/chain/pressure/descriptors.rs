@@ -27,7 +27,7 @@ const ROUNDS: usize = 20;
 fn a_proxy_without_descriptors_resets_new_clients_at_once_and_serves_them_when_it_has_some() {
     world::with(&[Place::Edge1], Options::default(), |world| {
         exhausted(world, Program::Proxy, |world| {
-            // Listeners lend each other their last descriptor, so that one client or another is served.
+            // To refuse one, its listener gives up a descriptor for a moment: another listener's client may be served with it.
             let gone = (0..ROUNDS).map(|_| is_gone(connect::open(world, &format!("edge-1:{ECHO}"))));
             let gone = gone.collect::<Result<Vec<_>>>()?;
             ensure!(gone.contains(&true), "all are served");
