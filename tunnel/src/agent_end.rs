@@ -234,10 +234,14 @@ impl<B: Backends> Call<B> {
         }
     }
 
+    /// What the proxy says first; `None` if it is no message.
+    async fn first_message(&mut self) -> Result<Option<Bytes>, TunnelError> {
+        let first = timeout(OPEN_TIMEOUT, self.incoming.first_message()).await;
+        Ok(first.map_err(|_| TunnelError::HandshakeTimedOut)?.ok())
+    }
+
     async fn describe(&mut self) -> Result<(), TunnelError> {
-        let first =
-            timeout(OPEN_TIMEOUT, self.incoming.first_message()).await.map_err(|_| TunnelError::HandshakeTimedOut)?;
-        let request = first.ok().filter(|message| message.len() <= DESCRIBE_MAX);
+        let request = self.first_message().await?.filter(|message| message.len() <= DESCRIBE_MAX);
         let Some(request) = request.and_then(|message| DescribeRequest::decode(message).ok()) else {
             return reject(&mut self.respond, grpc::INVALID_ARGUMENT, "no DescribeRequest");
         };
@@ -248,9 +252,7 @@ impl<B: Backends> Call<B> {
     }
 
     async fn open(&mut self) -> Result<(), TunnelError> {
-        let first =
-            timeout(OPEN_TIMEOUT, self.incoming.first_message()).await.map_err(|_| TunnelError::HandshakeTimedOut)?;
-        let Some(open) = first.ok().and_then(as_open) else {
+        let Some(open) = self.first_message().await?.and_then(as_open) else {
             return refuse(&mut self.respond, &invalid("the first message is no `open`"));
         };
         let Some(slot) = Slot::take(&self.state, self.tunnel.max_streams, open) else {
