@@ -88,7 +88,7 @@ impl Backends for NodeBackends {
     fn stream_ended(&self, open: &Open, end: &StreamEnd) {
         let dialled = self.take_dialled(open.stream);
         let outcome = outcome(end);
-        self.metrics.stream_ended(outcome, end.into_tunnel, end.out_of_tunnel);
+        self.metrics.stream_ended(outcome);
         let reason = end.result.as_ref().err().map(|error| chain(error));
         tracing::info!(
             node = %self.node,

@@ -3,7 +3,8 @@
 use std::sync::atomic::AtomicU64;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use culvert_daemon::VERSION;
+use culvert_daemon::{Payload, VERSION};
+use culvert_tunnel::Total;
 use culvert_tunnel::proto::tunnel::DialCode;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -22,10 +23,10 @@ type Label = [(&'static str, &'static str); 1];
 /// All of the agent's metrics.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
+    pub(crate) transferred: Total,
     active_streams: Gauge,
     streams: Family<Label, Counter>,
     dials: Family<Label, Counter>,
-    bytes: Family<Label, Counter>,
     tunnels: Gauge,
     tunnel_attempts: Family<Label, Counter>,
     renewals: Family<Label, Counter>,
@@ -42,7 +43,8 @@ impl Metrics {
         prefixed.register("active_streams", "Streams being relayed", metrics.active_streams.clone());
         prefixed.register("streams", "Streams that ended, by how", metrics.streams.clone());
         prefixed.register("dials", "Dials of backends, by what came of them", metrics.dials.clone());
-        prefixed.register("bytes", "Payload bytes of streams that ended", metrics.bytes.clone());
+        let total = metrics.transferred.clone();
+        prefixed.register_collector(Box::new(Payload(move || [total.out_of_tunnel(), total.into_tunnel()])));
         prefixed.register("tunnels", "Tunnels that are up", metrics.tunnels.clone());
         prefixed.register(
             "tunnel_attempts",
@@ -75,9 +77,6 @@ impl Metrics {
         for outcome in ["ok", "failed"] {
             drop(self.renewals.get_or_create(&[("outcome", outcome)]));
         }
-        for direction in ["to_backend", "to_client"] {
-            drop(self.bytes.get_or_create(&[("direction", direction)]));
-        }
         for outcome in ["ok", "unreachable", "tls", "refused", "dismissed", "timed_out"] {
             drop(self.tunnel_attempts.get_or_create(&[("outcome", outcome)]));
         }
@@ -98,10 +97,8 @@ impl Metrics {
         self.tunnel_attempts.get_or_create(&[("outcome", outcome)]).inc();
     }
 
-    pub(crate) fn stream_ended(&self, outcome: &'static str, into_tunnel: u64, out_of_tunnel: u64) {
+    pub(crate) fn stream_ended(&self, outcome: &'static str) {
         self.streams.get_or_create(&[("outcome", outcome)]).inc();
-        self.bytes.get_or_create(&[("direction", "to_client")]).inc_by(into_tunnel);
-        self.bytes.get_or_create(&[("direction", "to_backend")]).inc_by(out_of_tunnel);
     }
 
     pub(crate) fn dialled(&self, code: DialCode) {

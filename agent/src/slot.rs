@@ -139,7 +139,7 @@ impl Slot {
             () = drain.begun() => return Ok(()),
         };
         let last_read = connection.get_ref().get_ref().0.last_read();
-        let state = AgentTunnelState::default();
+        let state = AgentTunnelState::new(self.shared.metrics.transferred.clone());
         let _up = self.shared.metrics.tunnel();
         self.place.up(state.clone());
         tracing::info!(node = %identity.node, tunnel = %self.name, "tunnel up");

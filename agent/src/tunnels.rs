@@ -260,7 +260,7 @@ impl Entry {
 /// To the backend and to the client.
 fn bytes(stream: &LiveStream) -> Counts {
     let Transferred { into_tunnel, out_of_tunnel } = &stream.transferred;
-    [out_of_tunnel, into_tunnel].map(|counter| counter.load(Ordering::Relaxed))
+    [out_of_tunnel.bytes(), into_tunnel.bytes()]
 }
 
 #[cfg(test)]

@@ -4,9 +4,9 @@ mod scraped;
 
 use std::time::Instant;
 
-use culvert_daemon::VERSION;
-use culvert_tunnel::dial_reason;
+use culvert_daemon::{Payload, VERSION};
 use culvert_tunnel::proto::tunnel::DialCode;
+use culvert_tunnel::{Total, dial_reason};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -25,10 +25,10 @@ const DIAL_BUCKETS: [f64; 10] = [0.001, 0.0025, 0.01, 0.025, 0.1, 0.25, 0.5, 1.0
 pub(crate) struct Metrics {
     pub(crate) tunnels: Gauge,
     pub(crate) active_streams: Gauge,
+    pub(crate) transferred: Total,
     streams: Family<Stream, Counter>,
     dials: Family<Outcome, Counter>,
     dial_duration: Histogram,
-    bytes: Family<Bytes, Counter>,
     agents: Family<Outcome, Counter>,
     node_events: Family<Outcome, Counter>,
     enrolments: Family<Enrolment, Counter>,
@@ -44,11 +44,6 @@ struct Enrolment {
 struct Stream {
     frontend: &'static str,
     outcome: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Bytes {
-    direction: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -69,10 +64,10 @@ impl Default for Metrics {
         Self {
             tunnels: Gauge::default(),
             active_streams: Gauge::default(),
+            transferred: Total::default(),
             streams: Family::default(),
             dials: Family::default(),
             dial_duration: Histogram::new(DIAL_BUCKETS),
-            bytes: Family::default(),
             agents: Family::default(),
             node_events: Family::default(),
             enrolments: Family::default(),
@@ -99,7 +94,8 @@ impl Metrics {
             "From a client's wish to its backend's answer, or to none",
             self.dial_duration.clone(),
         );
-        registry.register("bytes", "Payload bytes of streams that ended", self.bytes.clone());
+        let total = self.transferred.clone();
+        registry.register_collector(Box::new(Payload(move || [total.into_tunnel(), total.out_of_tunnel()])));
         registry.register(
             "agent_connections",
             "Connections to the agent port, by what became of them",
@@ -132,9 +128,6 @@ impl Metrics {
         for outcome in ["changed", "unchanged"] {
             drop(self.node_events.get_or_create(&Outcome { outcome }));
         }
-        for direction in ["to_backend", "to_client"] {
-            drop(self.bytes.get_or_create(&Bytes { direction }));
-        }
         for outcome in [
             "tunnel_ended",
             "tunnel_failed",
@@ -157,10 +150,8 @@ impl Metrics {
     }
 
     /// A client's connection through `frontend` has ended.
-    pub(crate) fn stream_ended(&self, frontend: &'static str, outcome: &'static str, to_backend: u64, to_client: u64) {
+    pub(crate) fn stream_ended(&self, frontend: &'static str, outcome: &'static str) {
         self.streams.get_or_create(&Stream { frontend, outcome }).inc();
-        self.bytes.get_or_create(&Bytes { direction: "to_backend" }).inc_by(to_backend);
-        self.bytes.get_or_create(&Bytes { direction: "to_client" }).inc_by(to_client);
     }
 
     /// A dial begins. Dropped before its end it counts as one whose client left.

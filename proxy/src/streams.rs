@@ -1,7 +1,7 @@
 //! The connections of clients: live ones for `/debug/streams`, and one log line for each at its end.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -101,7 +101,7 @@ impl Streams {
         client: String,
         destination: Destination,
     ) -> StreamRecord {
-        let (since, node, transferred) = (Instant::now(), OnceLock::new(), Transferred::default());
+        let (since, node, transferred) = (Instant::now(), OnceLock::new(), self.0.metrics.transferred.begin());
         let direct = AtomicBool::new(false);
         let live = Arc::new(Live { number, frontend, client, destination, node, direct, since, transferred });
         self.lock().insert(number, live.clone());
@@ -119,8 +119,7 @@ impl Streams {
 
     /// The payload of every live connection so far, by its number: to the backend and to the client.
     pub(crate) fn counts(&self) -> Vec<(u64, Counts)> {
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let counts = |live: &Live| [load(&live.transferred.into_tunnel), load(&live.transferred.out_of_tunnel)];
+        let counts = |live: &Live| [live.transferred.into_tunnel.bytes(), live.transferred.out_of_tunnel.bytes()];
         self.lock().iter().map(|(number, live)| (*number, counts(live))).collect()
     }
 
@@ -144,8 +143,8 @@ impl Live {
             node: self.node.get().cloned(),
             mechanism: if self.direct.load(Ordering::Relaxed) { "direct" } else { "tunnel" },
             age_seconds: self.since.elapsed().as_secs_f64(),
-            bytes_to_backend: self.transferred.into_tunnel.load(Ordering::Relaxed),
-            bytes_to_client: self.transferred.out_of_tunnel.load(Ordering::Relaxed),
+            bytes_to_backend: self.transferred.into_tunnel.bytes(),
+            bytes_to_client: self.transferred.out_of_tunnel.bytes(),
         }
     }
 }
@@ -201,7 +200,7 @@ impl Drop for StreamRecord {
             "stream ended"
         );
         let Shared { metrics, count_tx, .. } = &*self.streams.0;
-        metrics.stream_ended(view.frontend, outcome, view.bytes_to_backend, view.bytes_to_client);
+        metrics.stream_ended(view.frontend, outcome);
         metrics.active_streams.dec();
         self.streams.lock().remove(&view.stream);
         count_tx.send_modify(|count| *count -= 1);

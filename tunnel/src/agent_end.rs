@@ -24,8 +24,9 @@ use crate::grpc;
 use crate::http2::{self, RoundTrip};
 use crate::io::LastRead;
 use crate::proto::tunnel::{DescribeRequest, DescribeResponse, DialCode, Frame, Open, Opened, frame::Kind};
-use crate::relay::{self, Incoming, RelayError, Role, Transferred};
+use crate::relay::{self, Incoming, RelayError, Role};
 use crate::socket::Socket;
+use crate::transferred::{Total, Transferred};
 
 /// A stream whose first message does not come is reset.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -88,6 +89,7 @@ pub struct AgentTunnelState(Arc<State>);
 #[derive(Debug, Default)]
 struct State {
     round_trip: RoundTrip,
+    total: Total,
     next: AtomicU64,
     streams: Mutex<BTreeMap<u64, Arc<LiveStream>>>,
 }
@@ -104,6 +106,12 @@ pub struct LiveStream {
 }
 
 impl AgentTunnelState {
+    /// Of a tunnel whose streams count in `total`.
+    #[must_use]
+    pub fn new(total: Total) -> Self {
+        Self(Arc::new(State { total, ..State::default() }))
+    }
+
     /// Streams of the tunnel now, dialling ones included.
     #[must_use]
     pub fn streams(&self) -> Vec<Arc<LiveStream>> {
@@ -349,7 +357,7 @@ impl Slot {
             return None;
         }
         let number = state.0.next.fetch_add(1, Ordering::Relaxed);
-        let stream = Arc::new(LiveStream { open, since: Instant::now(), transferred: Transferred::default() });
+        let stream = Arc::new(LiveStream { open, since: Instant::now(), transferred: state.0.total.begin() });
         streams.insert(number, stream.clone());
         Some(Self { state: state.clone(), number, stream })
     }
@@ -358,8 +366,8 @@ impl Slot {
 impl LiveStream {
     fn end(&self, result: Result<(), StreamError>) -> StreamEnd {
         StreamEnd {
-            into_tunnel: self.transferred.into_tunnel.load(Ordering::Relaxed),
-            out_of_tunnel: self.transferred.out_of_tunnel.load(Ordering::Relaxed),
+            into_tunnel: self.transferred.into_tunnel.bytes(),
+            out_of_tunnel: self.transferred.out_of_tunnel.bytes(),
             duration: self.since.elapsed(),
             result,
         }

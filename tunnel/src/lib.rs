@@ -18,6 +18,7 @@ mod node_name;
 mod proxy_end;
 mod relay;
 mod socket;
+mod transferred;
 /// The generated messages and services of `proto/`, one module per package.
 #[allow(
     missing_docs,
@@ -51,8 +52,9 @@ pub use http2::{DEFAULT_MAX_STREAMS, DEFAULT_STREAM_WINDOW, RoundTrip, STREAM_WI
 pub use io::{LastRead, ReadAhead, tune};
 pub use node_name::{InvalidNodeName, NodeName};
 pub use proxy_end::{DIAL_TIMEOUT, Driver, Early, OpenError, ProxyTunnel, Stream, Tunnel};
-pub use relay::{RelayError, Transferred};
+pub use relay::RelayError;
 pub use socket::{Close, Detached, Socket};
+pub use transferred::{Meter, Total, Transferred};
 
 /// ALPN of a tunnel: mutual TLS, then HTTP/2 with the roles turned round.
 pub const ALPN_TUNNEL: &[u8] = b"culvert-tunnel/1";

@@ -22,8 +22,9 @@ use crate::grpc;
 use crate::http2::{self, RoundTrip};
 use crate::io::LastRead;
 use crate::proto::tunnel::{DescribeRequest, DescribeResponse, DialCode, Frame, Open, Opened, frame::Kind};
-use crate::relay::{self, Incoming, RelayError, Role, Transferred};
+use crate::relay::{self, Incoming, RelayError, Role};
 use crate::socket::Socket;
+use crate::transferred::Transferred;
 
 /// How long an agent may take to dial a backend.
 pub const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -115,7 +116,7 @@ impl Early<'_> {
     /// Whether bytes have gone.
     #[must_use]
     pub fn has_gone(self) -> bool {
-        self.transferred.into_tunnel.load(Ordering::Relaxed) > 0
+        self.transferred.into_tunnel.bytes() > 0
     }
 
     async fn send(self, stream: &mut SendStream<Bytes>) -> io::Result<()> {

@@ -8,7 +8,6 @@ mod into_tunnel;
 mod out_of_tunnel;
 
 use std::pin::{Pin, pin};
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,18 +22,10 @@ use out_of_tunnel::out_of_tunnel;
 
 use crate::grpc;
 use crate::socket::{Close, Socket};
+use crate::transferred::Transferred;
 
 /// How long the direction that still works may take to deliver what it has when the other has failed.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-
-/// Payload bytes of a stream so far.
-#[derive(Debug, Default)]
-pub struct Transferred {
-    /// Read from this end's socket and given to the tunnel.
-    pub into_tunnel: AtomicU64,
-    /// Taken from the tunnel and written to this end's socket.
-    pub out_of_tunnel: AtomicU64,
-}
 
 /// Which end of the gRPC call a relay stands at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,10 +2,9 @@
 //! is reset at both.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
-use culvert_tunnel::{Close, RelayError, Socket, Transferred};
+use culvert_tunnel::{Close, Meter, RelayError, Socket, Transferred};
 
 /// As much as a socket gives at once.
 const BUFFER: usize = 64 << 10;
@@ -19,7 +18,7 @@ pub(crate) async fn relay(
 ) -> Result<(), RelayError> {
     let to_backend = async {
         backend.write_all(&pipelined).await?;
-        transferred.into_tunnel.fetch_add(pipelined.len() as u64, Ordering::Relaxed);
+        transferred.into_tunnel.add(pipelined.len());
         copy(&client, &backend, &transferred.into_tunnel).await
     };
     let to_client = copy(&backend, &client, &transferred.out_of_tunnel);
@@ -30,7 +29,7 @@ pub(crate) async fn relay(
     relayed.map(|((), ())| ()).map_err(RelayError::Socket)
 }
 
-async fn copy(from: &Socket, to: &Socket, count: &AtomicU64) -> io::Result<()> {
+async fn copy(from: &Socket, to: &Socket, meter: &Meter) -> io::Result<()> {
     let mut buffer = BytesMut::new();
     loop {
         from.readable().await?;
@@ -39,7 +38,7 @@ async fn copy(from: &Socket, to: &Socket, count: &AtomicU64) -> io::Result<()> {
             Ok(0) => return to.shutdown_write(),
             Ok(read) => {
                 to.write_all(&buffer).await?;
-                count.fetch_add(read as u64, Ordering::Relaxed);
+                meter.add(read);
                 buffer.clear();
             }
             // While nothing moves, nothing is held.
@@ -84,8 +83,8 @@ mod tests {
         };
         let (relayed, ()) = timeout(Duration::from_secs(10), async { tokio::join!(relayed, both) }).await.unwrap();
         relayed.unwrap();
-        assert_eq!(transferred.into_tunnel.load(Ordering::Relaxed), 13);
-        assert_eq!(transferred.out_of_tunnel.load(Ordering::Relaxed), 1 << 20);
+        assert_eq!(transferred.into_tunnel.bytes(), 13);
+        assert_eq!(transferred.out_of_tunnel.bytes(), 1 << 20);
     }
 
     #[tokio::test]

@@ -2,7 +2,6 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use h2::SendStream;
@@ -11,6 +10,7 @@ use super::RelayError;
 use crate::frame::{self, HEADER_ROOM};
 use crate::http2::FRAME_SIZE;
 use crate::socket::Socket;
+use crate::transferred::Meter;
 
 /// A read starts this large, grows while reads fill it, and shrinks again: small messages must not hold large buffers.
 const READ_MIN: usize = 4 << 10;
@@ -26,7 +26,7 @@ const PIECE_COST: usize = 1 << 10;
 pub(super) async fn into_tunnel(
     socket: &Socket,
     send: &mut SendStream<Bytes>,
-    count: &AtomicU64,
+    meter: &Meter,
 ) -> Result<(), RelayError> {
     let mut size = READ_MIN;
     loop {
@@ -39,7 +39,7 @@ pub(super) async fn into_tunnel(
         match socket.try_read(&mut (&mut buffer).limit(wanted)) {
             Ok(0) => return Ok(()),
             Ok(read) => {
-                count.fetch_add(read as u64, Ordering::Relaxed);
+                meter.add(read);
                 size = next_size(size, read);
                 if send.send_data(frame::seal(fitted(buffer)), false).is_err() {
                     return Err(reset(send).await);
@@ -53,7 +53,7 @@ pub(super) async fn into_tunnel(
 
 /// Sends the first [`FIRST_MAX`] bytes of a socket as they come, before the relay begins. An end is left for the relay to find again;
 /// a failure, which a socket tells only once, is returned.
-pub(crate) async fn send_first(socket: &Socket, send: &mut SendStream<Bytes>, count: &AtomicU64) -> io::Result<()> {
+pub(crate) async fn send_first(socket: &Socket, send: &mut SendStream<Bytes>, meter: &Meter) -> io::Result<()> {
     let mut room = FIRST_MAX;
     while room > 0 {
         socket.readable().await?;
@@ -63,7 +63,7 @@ pub(crate) async fn send_first(socket: &Socket, send: &mut SendStream<Bytes>, co
             Ok(0) => return Ok(()),
             Ok(read) => {
                 room = room.saturating_sub(read.max(PIECE_COST));
-                send_now(&first, send, count);
+                send_now(&first, send, meter);
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
@@ -74,11 +74,11 @@ pub(crate) async fn send_first(socket: &Socket, send: &mut SendStream<Bytes>, co
 
 /// Sends what came before the relay began. That is little: it goes ahead of the window. A stream that takes it no more has failed,
 /// which the relay finds behind what has come out of it.
-pub(crate) fn send_now(bytes: &[u8], send: &mut SendStream<Bytes>, count: &AtomicU64) {
+pub(crate) fn send_now(bytes: &[u8], send: &mut SendStream<Bytes>, meter: &Meter) {
     for piece in bytes.chunks(READ_MAX) {
         let mut buffer = BytesMut::zeroed(HEADER_ROOM);
         buffer.extend_from_slice(piece);
-        count.fetch_add(piece.len() as u64, Ordering::Relaxed);
+        meter.add(piece.len());
         if send.send_data(frame::seal(buffer), false).is_err() {
             return;
         }

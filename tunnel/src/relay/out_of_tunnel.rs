@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Buf, Bytes, BytesMut};
 use h2::RecvStream;
@@ -13,6 +12,7 @@ use crate::first_message::{FirstMessageError, first_message};
 use crate::frame::{Decoder, FrameError};
 use crate::grpc;
 use crate::socket::Socket;
+use crate::transferred::Meter;
 
 /// Pieces below this length are put together while their socket is blocked.
 const PIECE_MIN: usize = 4 << 10;
@@ -23,7 +23,7 @@ pub(super) async fn out_of_tunnel(
     socket: &Socket,
     incoming: &mut Incoming,
     role: Role,
-    count: &AtomicU64,
+    meter: &Meter,
 ) -> Result<(), RelayError> {
     let mut backlog = Backlog::default();
     let mut ended = false;
@@ -36,7 +36,7 @@ pub(super) async fn out_of_tunnel(
         }
         match socket.try_write(backlog.front()) {
             Ok(written) => {
-                count.fetch_add(written as u64, Ordering::Relaxed);
+                meter.add(written);
                 backlog.advance(written);
                 incoming.share.moves();
                 incoming.release(written)?;

@@ -85,7 +85,7 @@ async fn no_more_than_a_request_goes_ahead() {
         tokio::select! { _ = dial => {}, () = speaking => {} }
     });
     hung.await.expect_err("the dial hangs");
-    assert_eq!(proxy_side.transferred.into_tunnel.into_inner(), 16 << 10);
+    assert_eq!(proxy_side.transferred.into_tunnel.bytes(), 16 << 10);
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use xtask::lab::place::Place;
 use xtask::lab::process::Process;
 use xtask::{wait, workspace};
 
-use crate::world::{self, ECHO, GREET};
+use crate::world::{self, ECHO, GREET, World};
 
 const EDGE: &[Place] = &[Place::Edge1];
 
@@ -58,8 +58,11 @@ fn a_program_that_is_not_ready_says_what_is_missing() {
 fn a_stream_under_way_is_seen_in_all_three() {
     world::with(EDGE, Options::default(), |world| {
         let target = format!("10.0.3.7:{ECHO}");
+        let bytes_before = counted_bytes(world)?;
         let held = world.held_client(&["hold", &target, "1"])?;
         held.expect("held")?;
+        let bytes = counted_bytes(world)?;
+        ensure!(bytes == bytes_before.map(|before| before + 5.0), "{bytes:?}, before {bytes_before:?}");
         for (place, port, page, words) in [
             (Place::Cloud, PROXY_ADMIN, "nodes", vec!["\"edge-1\"", "\"online\":true", "10.0.3.7"]),
             (Place::Cloud, PROXY_ADMIN, "tunnels", vec!["\"edge-1\"", "198.51.100.1", "round_trip_seconds"]),
@@ -75,6 +78,19 @@ fn a_stream_under_way_is_seen_in_all_three() {
         }
         Ok(())
     });
+}
+
+/// Payload bytes that the proxy and the agent have counted, each to the backend and to the client.
+fn counted_bytes(world: &World<'_>) -> Result<[f64; 4]> {
+    let count = |place, port, program, direction| {
+        world.lab.site(place).metric(port, &format!("culvert_{program}_bytes_total{{direction=\"{direction}\"}}"))
+    };
+    Ok([
+        count(Place::Cloud, PROXY_ADMIN, "proxy", "to_backend")?,
+        count(Place::Cloud, PROXY_ADMIN, "proxy", "to_client")?,
+        count(Place::Edge1, AGENT_ADMIN, "agent", "to_backend")?,
+        count(Place::Edge1, AGENT_ADMIN, "agent", "to_client")?,
+    ])
 }
 
 #[test]
