@@ -45,7 +45,7 @@ pub(super) async fn into_tunnel(
                     return Err(reset(send).await);
                 }
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => send.reserve_capacity(0),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(RelayError::Socket(error)),
         }
     }
@@ -105,7 +105,10 @@ pub(super) async fn reset(send: &mut SendStream<Bytes>) -> RelayError {
 /// Waits until the stream takes a frame with at least one byte, at most `wanted` in all. A socket that fails meanwhile ends the
 /// wait: its client has gone.
 async fn room(socket: &Socket, send: &mut SendStream<Bytes>, wanted: usize) -> Result<usize, RelayError> {
-    send.reserve_capacity(wanted);
+    // For many small messages at once: what is assigned wakes this very task once more.
+    if send.capacity() < wanted {
+        send.reserve_capacity(FRAME_SIZE as usize);
+    }
     while send.capacity() <= HEADER_ROOM {
         tokio::select! {
             biased;
