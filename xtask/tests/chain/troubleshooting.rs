@@ -196,6 +196,9 @@ fn the_documented_metrics_are_those_exposed_and_a_stock_prometheus_takes_them() 
                 ensure!(text.ends_with("# EOF\n"), "no end: {text}");
                 let (real, written) = (exposed(&text), tabled(&documented, prefix));
                 ensure!(real == written, "exposed {real:?}\ndocumented {written:?}");
+                let unknown: Vec<_> =
+                    values(&text).into_iter().filter(|value| !documented.contains(&format!("`{value}`"))).collect();
+                ensure!(unknown.is_empty(), "values of labels that are exposed and not documented: {unknown:?}");
                 Ok(())
             })?;
         }
@@ -222,7 +225,15 @@ fn exposed(text: &str) -> BTreeMap<String, BTreeSet<String>> {
     families
 }
 
-/// The same of the tables in a document.
+/// All values of labels that have a few fixed ones.
+fn values(text: &str) -> BTreeSet<&str> {
+    let labels = text.lines().filter_map(|line| Some(line.split_once('{')?.1.split_once('}')?.0));
+    let pairs = labels.flat_map(|labels| labels.split(',')).filter_map(|pair| pair.split_once('='));
+    let fixed = pairs.filter(|(label, _)| !["version", "le", "tunnel"].contains(label));
+    fixed.map(|(_, value)| value.trim_matches('"')).collect()
+}
+
+/// Each family, with the names of its labels, of the tables in a document.
 fn tabled(document: &str, prefix: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut families = BTreeMap::new();
     for line in document.lines() {
