@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU64;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use culvert_daemon::{Payload, VERSION};
+use culvert_daemon::{PayloadBytes, VERSION};
 use culvert_tunnel::Total;
 use culvert_tunnel::proto::tunnel::DialCode;
 use prometheus_client::collector::Collector;
@@ -44,7 +44,7 @@ impl Metrics {
         prefixed.register("streams", "Streams that ended, by how", metrics.streams.clone());
         prefixed.register("dials", "Dials of backends, by what came of them", metrics.dials.clone());
         let total = metrics.transferred.clone();
-        prefixed.register_collector(Box::new(Payload(move || [total.out_of_tunnel(), total.into_tunnel()])));
+        prefixed.register_collector(Box::new(PayloadBytes(move || [total.out_of_tunnel(), total.into_tunnel()])));
         prefixed.register("tunnels", "Tunnels that are up", metrics.tunnels.clone());
         prefixed.register(
             "tunnel_attempts",
@@ -154,5 +154,27 @@ impl Active {
 impl Drop for Active {
     fn drop(&mut self) {
         self.0.dec();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_into_the_tunnel_goes_to_the_client() {
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry);
+        let stream = metrics.transferred.begin();
+        stream.into_tunnel.add(7);
+        stream.out_of_tunnel.add(50);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        for line in [
+            "culvert_agent_bytes_total{direction=\"to_client\"} 7",
+            "culvert_agent_bytes_total{direction=\"to_backend\"} 50",
+        ] {
+            assert!(text.lines().any(|shown| shown == line), "{line}: {text}");
+        }
     }
 }

@@ -42,6 +42,12 @@ impl Gate {
         self.readiness.lock().remove(self.name);
     }
 
+    /// Whether the part is there.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        !self.readiness.lock().contains_key(self.name)
+    }
+
     /// The part is not there (any more), with the reason for people.
     pub fn close(&self, reason: impl Into<String>) {
         self.readiness.lock().insert(self.name, reason.into());
@@ -57,6 +63,7 @@ mod tests {
         let readiness = Readiness::default();
         let (directory, listeners) = (readiness.gate("directory"), readiness.gate("listeners"));
         listeners.open();
+        assert!(listeners.is_open() && !directory.is_open());
         directory.close("nodes.toml: line 3: no such key");
         assert_eq!(readiness.missing(), [("directory", "nodes.toml: line 3: no such key".to_owned())]);
         directory.open();

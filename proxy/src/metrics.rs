@@ -4,7 +4,7 @@ mod scraped;
 
 use std::time::Instant;
 
-use culvert_daemon::{Payload, VERSION};
+use culvert_daemon::{PayloadBytes, VERSION};
 use culvert_tunnel::proto::tunnel::DialCode;
 use culvert_tunnel::{Total, dial_reason};
 use prometheus_client::encoding::EncodeLabelSet;
@@ -95,7 +95,7 @@ impl Metrics {
             self.dial_duration.clone(),
         );
         let total = self.transferred.clone();
-        registry.register_collector(Box::new(Payload(move || [total.into_tunnel(), total.out_of_tunnel()])));
+        registry.register_collector(Box::new(PayloadBytes(move || [total.into_tunnel(), total.out_of_tunnel()])));
         registry.register(
             "agent_connections",
             "Connections to the agent port, by what became of them",

@@ -45,8 +45,6 @@ struct Progress {
     behind: bool,
     /// How many destinations have no room in the hooks' table.
     beyond: usize,
-    /// Nothing is left of mechanisms that an earlier redirector had and that are switched off now.
-    tidy: bool,
 }
 
 struct Gates {
@@ -54,6 +52,7 @@ struct Gates {
     hooks: Gate,
     nftables: Gate,
     route: Gate,
+    /// Nothing is left of mechanisms that an earlier redirector had and that are switched off now.
     switched_off: Gate,
 }
 
@@ -166,9 +165,8 @@ impl Steering {
         self.renew_lease();
         self.apply_nftables(&plan).await?;
         self.apply_beyond(&plan);
-        if !self.progress.behind && !self.progress.tidy {
+        if !self.progress.behind && !self.gates.switched_off.is_open() {
             self.remove_switched_off().await?;
-            self.progress.tidy = true;
             self.gates.switched_off.open();
         }
         Ok(())

@@ -82,7 +82,7 @@ pub struct AgentTunnel {
     pub describe: DescribeResponse,
 }
 
-/// What a running tunnel can be asked. Clones share it.
+/// What a running tunnel can be asked. Clones share it. The default's streams count in no total.
 #[derive(Clone, Debug, Default)]
 pub struct AgentTunnelState(Arc<State>);
 

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::io::LastRead;
 
 /// The window of the whole connection never fills: only a stream's own window bounds it, so that no stalled reader can stop
-/// its neighbours.
+/// its neighbours, and each idle stream may keep a frame's part of it.
 pub(crate) const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 /// Bytes that a stream may have under way by default: the throughput of one stream times round trip.
 pub const DEFAULT_STREAM_WINDOW: u32 = 4 << 20;

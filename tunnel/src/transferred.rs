@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Payload bytes of a stream so far.
+/// Payload bytes of a stream so far. The default counts in no total.
 #[derive(Debug, Default)]
 pub struct Transferred {
     /// Read from this end's socket and given to the tunnel.

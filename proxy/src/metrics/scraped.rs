@@ -99,6 +99,7 @@ mod tests {
         let registry = Registry::new(directory.clone(), metrics.clone());
         directory.set_online(&node, true);
         let mut all = prometheus_client::registry::Registry::default();
+        metrics.transferred.begin().into_tunnel.add(7);
         metrics.register(&mut all, Scraped { directory, registry, budget: Budget::new(1) });
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &all).unwrap();
@@ -106,6 +107,7 @@ mod tests {
             "culvert_proxy_nodes{state=\"online\"} 1",
             "culvert_proxy_nodes{state=\"offline\"} 1",
             "culvert_proxy_dials_total{outcome=\"timed_out\"} 0",
+            "culvert_proxy_bytes_total{direction=\"to_backend\"} 7",
             "culvert_proxy_bytes_total{direction=\"to_client\"} 0",
         ] {
             assert!(text.lines().any(|shown| shown == line), "{line}: {text}");

@@ -32,8 +32,7 @@ pub(super) async fn into_tunnel(
     loop {
         readable(socket, send).await?;
         // Room first: what nobody can take stays in the socket, and a stalled stream holds no buffer.
-        let room = room(socket, send, size + HEADER_ROOM).await?;
-        let wanted = room.min(size + HEADER_ROOM) - HEADER_ROOM;
+        let wanted = room(socket, send, size + HEADER_ROOM).await? - HEADER_ROOM;
         let mut buffer = BytesMut::with_capacity(wanted + HEADER_ROOM);
         buffer.put_bytes(0, HEADER_ROOM);
         match socket.try_read(&mut (&mut buffer).limit(wanted)) {
@@ -105,11 +104,15 @@ pub(super) async fn reset(send: &mut SendStream<Bytes>) -> RelayError {
 /// Waits until the stream takes a frame with at least one byte, at most `wanted` in all. A socket that fails meanwhile ends the
 /// wait: its client has gone.
 async fn room(socket: &Socket, send: &mut SendStream<Bytes>, wanted: usize) -> Result<usize, RelayError> {
-    // For many small messages at once: what is assigned wakes this very task once more.
+    // For many small messages in one go: each assignment wakes the task that waits for this stream, which is this one.
     if send.capacity() < wanted {
         send.reserve_capacity(FRAME_SIZE as usize);
     }
-    while send.capacity() <= HEADER_ROOM {
+    loop {
+        let capacity = send.capacity();
+        if capacity > HEADER_ROOM {
+            return Ok(capacity.min(wanted));
+        }
         tokio::select! {
             biased;
             capacity = poll_fn(|context| send.poll_capacity(context)) => match capacity {
@@ -120,7 +123,6 @@ async fn room(socket: &Socket, send: &mut SendStream<Bytes>, wanted: usize) -> R
             failed = Box::pin(socket.failure()) => return Err(RelayError::Socket(failed)),
         };
     }
-    Ok(send.capacity())
 }
 
 fn next_size(size: usize, read: usize) -> usize {

@@ -61,8 +61,11 @@ fn a_stream_under_way_is_seen_in_all_three() {
         let bytes_before = counted_bytes(world)?;
         let held = world.held_client(&["hold", &target, "1"])?;
         held.expect("held")?;
-        let bytes = counted_bytes(world)?;
-        ensure!(bytes == bytes_before.map(|before| before + 5.0), "{bytes:?}, before {bytes_before:?}");
+        wait::until("both count the bytes", Duration::from_secs(5), || {
+            let bytes = counted_bytes(world)?;
+            ensure!(bytes == bytes_before.map(|before| before + 5.0), "{bytes:?}, before {bytes_before:?}");
+            Ok(())
+        })?;
         for (place, port, page, words) in [
             (Place::Cloud, PROXY_ADMIN, "nodes", vec!["\"edge-1\"", "\"online\":true", "10.0.3.7"]),
             (Place::Cloud, PROXY_ADMIN, "tunnels", vec!["\"edge-1\"", "198.51.100.1", "round_trip_seconds"]),

@@ -225,7 +225,7 @@ fn exposed(text: &str) -> BTreeMap<String, BTreeSet<String>> {
     families
 }
 
-/// All values of labels that have a few fixed ones.
+/// All values that are exposed of labels which have a few fixed ones.
 fn values(text: &str) -> BTreeSet<&str> {
     let labels = text.lines().filter_map(|line| Some(line.split_once('{')?.1.split_once('}')?.0));
     let pairs = labels.flat_map(|labels| labels.split(',')).filter_map(|pair| pair.split_once('='));

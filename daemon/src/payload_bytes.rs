@@ -1,4 +1,4 @@
-//! The counter of payload bytes that proxy and agent have in common.
+//! The metric `bytes`, which proxy and agent both have.
 
 use std::fmt;
 
@@ -9,12 +9,12 @@ use prometheus_client::metrics::counter::ConstCounter;
 
 use crate::idle::Counts;
 
-/// Shows the counts that the function returns as counters named `bytes`, when metrics are asked for.
-pub struct Payload<F>(pub F);
+/// Shows what the function returns as counters named `bytes`, one for each direction, when metrics are asked for.
+pub struct PayloadBytes<F>(pub F);
 
-impl<F: Fn() -> Counts + Send + Sync + 'static> Collector for Payload<F> {
+impl<F: Fn() -> Counts + Send + Sync + 'static> Collector for PayloadBytes<F> {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "Payload bytes of clients' connections so far";
+        let help = "Payload bytes of clients' connections";
         let mut family = encoder.encode_descriptor("bytes", help, None, MetricType::Counter)?;
         for (direction, bytes) in ["to_backend", "to_client"].into_iter().zip((self.0)()) {
             ConstCounter::new(bytes).encode(family.encode_family(&[("direction", direction)])?)?;
@@ -23,8 +23,8 @@ impl<F: Fn() -> Counts + Send + Sync + 'static> Collector for Payload<F> {
     }
 }
 
-impl<F> fmt::Debug for Payload<F> {
+impl<F> fmt::Debug for PayloadBytes<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Payload").finish_non_exhaustive()
+        f.debug_struct("PayloadBytes").finish_non_exhaustive()
     }
 }
