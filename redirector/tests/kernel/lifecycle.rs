@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::fake_directory::{FakeDirectory, node, usual_nodes};
 use crate::proxy::{Proxy, Sockets};
-use crate::redirector::{Redirector, daemon, get, link_ids, run, run_to_the_end};
+use crate::redirector::{Redirector, daemon, get, link_ids, run, run_to_the_end, saved_directory};
 use crate::world::{Cgroup, DEADLINE, NODE4, eventually, in_a_world, sh};
 
 const EBPF: [&str; 4] = ["--mechanism", "ebpf", "--dns-listen", "none"];
@@ -91,10 +91,10 @@ fn the_saved_directory_is_installed_without_the_proxy() {
         Redirector::start(world, &BOTH).kill();
         drop(directory);
         // A reboot: nothing is installed, and the file is all there is.
-        let saved = std::fs::read(world.state_dir().join("directory.json")).unwrap();
+        let saved = std::fs::read(saved_directory(world)).unwrap();
         run(world, &["uninstall"]);
         std::fs::create_dir_all(world.state_dir()).unwrap();
-        std::fs::write(world.state_dir().join("directory.json"), saved).unwrap();
+        std::fs::write(saved_directory(world), saved).unwrap();
         let _redirector = Redirector::start_unready(world, &BOTH);
         let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
         // edge-2 was offline; nobody knows whether it still is.
@@ -110,7 +110,7 @@ fn the_saved_directory_is_installed_without_the_proxy() {
 fn a_broken_saved_directory_is_ignored() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
-        let file = world.state_dir().join("directory.json");
+        let file = saved_directory(world);
         std::fs::create_dir_all(world.state_dir()).unwrap();
         std::fs::write(&file, "{").unwrap();
         let _redirector = Redirector::start(world, &EBPF);
@@ -122,7 +122,7 @@ fn a_broken_saved_directory_is_ignored() {
 #[test]
 fn a_directory_that_could_not_be_saved_is_saved_later_and_not_for_every_tunnel() {
     in_a_world(|world| {
-        let file = world.state_dir().join("directory.json");
+        let file = saved_directory(world);
         std::fs::create_dir_all(file.join("in the way")).unwrap();
         let directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let _redirector = Redirector::start(world, &EBPF);
@@ -200,9 +200,9 @@ fn a_range_of_vips_that_the_host_routes_is_left_alone_by_a_saved_directory() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         Redirector::start(world, &BOTH).kill();
-        let saved = std::fs::read(world.state_dir().join("directory.json")).unwrap();
+        let saved = std::fs::read(saved_directory(world)).unwrap();
         run(world, &["uninstall"]);
-        std::fs::write(world.state_dir().join("directory.json"), saved).unwrap();
+        std::fs::write(saved_directory(world), saved).unwrap();
         sh("ip route add 198.18.3.0/24 dev up0");
         let output = run_to_the_end(&mut daemon(world, &BOTH));
         assert!(!output.status.success());
@@ -263,12 +263,9 @@ fn a_mechanism_that_is_switched_off_goes() {
 fn a_redirector_is_ready_only_when_what_is_switched_off_has_gone() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
-        let first = Redirector::start(world, &BOTH);
-        let saved = world.state_dir().join("directory.json");
-        eventually("the directory is saved", || saved.exists().then_some(()));
-        first.kill();
+        Redirector::start(world, &BOTH).kill();
         // With it all would be done before anybody could ask.
-        std::fs::remove_file(saved).unwrap();
+        std::fs::remove_file(saved_directory(world)).unwrap();
         let slow = tempfile::tempdir().unwrap();
         let (nft, path) = (slow.path().join("nft"), std::env::var("PATH").unwrap());
         std::fs::write(&nft, format!("#!/bin/sh\nsleep 1\nPATH={path} exec nft \"$@\"\n")).unwrap();

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
 use nix::sys::signal::{Signal, kill};
@@ -17,10 +18,11 @@ pub(crate) struct Redirector {
 }
 
 impl Redirector {
-    /// Starts it and waits until it is ready.
+    /// Starts it and waits until it is ready and has saved its directory, which takes a moment more.
     pub(crate) fn start(world: &World, flags: &[&str]) -> Self {
         let redirector = Self::start_unready(world, flags);
         redirector.until_ready();
+        eventually("the directory is saved", || saved_directory(world).exists().then_some(()));
         redirector
     }
 
@@ -71,6 +73,11 @@ impl Drop for Redirector {
         let _gone = self.child.kill();
         let _gone = self.child.wait();
     }
+}
+
+/// Where a redirector saves its directory.
+pub(crate) fn saved_directory(world: &World) -> PathBuf {
+    world.state_dir().join("directory.json")
 }
 
 /// The daemon's command line. What most tests want comes by the environment, so that `flags` win.
