@@ -6,8 +6,8 @@ use super::forward::{self, Forward};
 use super::logs::Follower;
 use super::world::{CULVERT, World};
 
-/// Seconds that a download takes which must outlast the restart of the redirector; longer than one takes on two busy cores.
-const LONG_DOWNLOAD: usize = 30;
+/// Seconds that a download takes which must outlast the restart of the redirector: several times what one takes on two busy cores.
+const LONG_DOWNLOAD: usize = 100;
 /// Shorter than the time that a proxy lets streams end in.
 const DRAINED_DOWNLOAD: usize = 15;
 
