@@ -108,16 +108,7 @@ fn nothing_is_left() -> Result<()> {
 /// Every family that a program's `/metrics` names is in the README.
 pub(crate) fn readme_lists_every_metric(metrics: &str) -> Result<()> {
     let readme = readme()?;
-    let names = metrics.lines().filter_map(|line| {
-        let (family, kind) = line.strip_prefix("# TYPE ")?.split_once(' ')?;
-        // As samples have it, and as operators query it.
-        let suffix = match kind {
-            "counter" => "_total",
-            "info" => "_info",
-            _ => "",
-        };
-        Some(format!("{family}{suffix}"))
-    });
+    let names = crate::troubleshooting::exposed(metrics).into_keys();
     let missing: Vec<String> = names.filter(|name| !readme.contains(&format!("`{name}`"))).collect();
     ensure!(missing.is_empty(), "the README does not list {missing:?}");
     Ok(())
