@@ -8,6 +8,8 @@ use xtask::{manifests, workspace};
 
 /// Kubernetes before 1.22 has no surge of DaemonSets, or has it behind a gate; for good it has it since 1.25.
 const SURGE_SINCE: u32 = 22;
+/// Kubernetes has `appArmorProfile` since this version; before, and still today, the annotation says the same.
+const APPARMOR_FIELD_SINCE: u32 = 30;
 
 #[test]
 fn what_is_committed_is_what_kustomize_renders() {
@@ -37,19 +39,77 @@ fn the_api_server_accepts_every_overlay() {
     let server = ApiServer::start(&assets, &[]).expect("the API server");
     // A dry run makes no namespace for what is in it.
     workspace::output(server.kubectl().args(["create", "namespace", "culvert-system"])).expect("make the namespace");
-    let has_surge = server.minor_version().expect("its version") >= SURGE_SINCE;
+    let version = server.minor_version().expect("its version");
     for path in committed() {
         let mut apply = server.kubectl();
         let applied = workspace::output(apply.args(["apply", "--server-side", "--dry-run=server", "-f"]).arg(&path));
-        if name(&path) == "surge.yaml" && !has_surge {
-            let refused = format!("{:#}", applied.expect_err("this Kubernetes has no surge"));
-            assert!(refused.contains("updateStrategy.rollingUpdate"), "{refused}");
+        let later = [
+            ("surge.yaml", SURGE_SINCE, "updateStrategy.rollingUpdate"),
+            ("apparmor-field.yaml", APPARMOR_FIELD_SINCE, "appArmorProfile"),
+        ];
+        if let Some((_, _, lacking)) = later.iter().find(|(file, since, _)| name(&path) == *file && version < *since) {
+            let refused = format!("{:#}", applied.expect_err("this Kubernetes lacks it"));
+            assert!(refused.contains(lacking), "{refused}");
             continue;
         }
         let applied = applied.unwrap_or_else(|error| panic!("{}: {error:#}", path.display()));
         let objects = fs::read_to_string(&path).expect("read").matches("\nkind: ").count();
         assert_eq!(applied.lines().count(), objects, "{}: {applied}", path.display());
     }
+}
+
+#[test]
+fn what_writes_on_the_host_is_confined_by_neither_apparmor_nor_selinux() {
+    for path in committed() {
+        let text = fs::read_to_string(&path).expect("read");
+        let redirectors = containers(&text, "culvert-redirector:");
+        assert!(!redirectors.is_empty(), "{}: no redirector", path.display());
+        for container in &redirectors {
+            let annotation = format!("container.apparmor.security.beta.kubernetes.io/{container}: unconfined");
+            let field = "appArmorProfile:\n            type: Unconfined";
+            assert!(text.contains(&annotation) != text.contains(field), "{}: {container}", path.display());
+        }
+        let on_host = redirectors.len() + containers(&text, "culvert-proxy:").len();
+        let free = text.matches("seLinuxOptions:\n            type: spc_t").count();
+        assert_eq!(free, on_host, "{}: containers with spc_t", path.display());
+    }
+}
+
+#[test]
+fn a_few_nodes_that_are_offline_do_not_hold_up_the_update_of_the_other_agents() {
+    let text = fs::read_to_string(manifests::committed().join("default.yaml")).expect("read");
+    let agents =
+        text.split("\n---\n").find(|text| text.contains("kind: DaemonSet\n") && text.contains("image: culvert-agent:"));
+    assert!(
+        agents.expect("the agents").contains("maxUnavailable: 50%"),
+        "a number would be used up by as many offline nodes"
+    );
+}
+
+#[test]
+fn no_redirector_comes_to_a_node_whose_redirector_is_a_unit() {
+    for path in committed() {
+        let text = fs::read_to_string(&path).expect("read");
+        // `uninstall` has none of them on any node.
+        let mut redirectors = text
+            .split("\n---\n")
+            .filter(|text| text.contains("\n  name: culvert-redirector\n") && text.contains("kind: DaemonSet\n"));
+        let unit = "- key: culvert.dev/redirector\n                operator: NotIn\n                values:\n                - unit\n";
+        assert!(redirectors.all(|text| text.contains(unit)), "{}", path.display());
+    }
+}
+
+/// The names of the containers with this image, as kustomize writes them.
+fn containers(manifests: &str, image: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut lines = manifests.lines();
+    while let Some(line) = lines.next() {
+        if line.trim_start_matches([' ', '-']).starts_with(&format!("image: {image}")) {
+            let name = lines.find_map(|line| line.strip_prefix("        name: ")).expect("a container has a name");
+            names.push(name.to_owned());
+        }
+    }
+    names
 }
 
 #[test]
