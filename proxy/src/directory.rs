@@ -28,7 +28,9 @@ use culvert_tunnel::NodeName;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use tokio::sync::broadcast;
 
-pub(crate) use cluster::{Allocation, CloudNode, ClusterNodes, ClusterPorts, EdgeNode, Freshness, Proposal};
+pub(crate) use cluster::{
+    Allocation, CloudNode, ClusterNodes, ClusterOwn, ClusterPorts, EdgeNode, Freshness, Proposal,
+};
 pub(crate) use destination::{Destination, ResolveError, Target};
 pub(crate) use error::DirectoryError;
 pub(crate) use interfaces::host_addresses;
@@ -67,6 +69,12 @@ pub(crate) struct DirectoryConfig {
     pub(crate) file: Option<PathBuf>,
     /// `--protect`.
     pub(crate) protect: Vec<IpNet>,
+    /// `--edge-range`.
+    pub(crate) edge_ranges: Vec<IpNet>,
+    /// `--direct`: in a cluster no kubelet's word makes any of it an edge node's.
+    pub(crate) direct: Vec<IpNet>,
+    /// What the flags and the environment say that the cluster uses itself.
+    pub(crate) given: ClusterOwn,
     /// `--vip4-range`.
     pub(crate) vip4_range: Ipv4Net,
     /// `--vip6-range`; `None`: the one in the state, made once.
@@ -84,6 +92,9 @@ impl DirectoryConfig {
             state,
             file: None,
             protect: Vec::new(),
+            edge_ranges: Vec::new(),
+            direct: Vec::new(),
+            given: ClusterOwn::default(),
             vip4_range: "198.18.0.0/15".parse().unwrap(),
             vip6_range: Some("fd00:c::/64".parse().unwrap()),
             zone: "edge.internal".parse().unwrap(),
@@ -214,6 +225,18 @@ impl Directory {
         let mut sources = self.sources();
         sources.set_cluster(nodes, allocation)?;
         Ok(self.publish(&sources))
+    }
+
+    /// Takes what the API server says that the cluster uses itself. On disk when this returns.
+    pub(crate) fn set_own(&self, own: ClusterOwn) -> Result<(), DirectoryError> {
+        self.change(|sources| sources.set_own(own))
+    }
+
+    /// Takes the addresses by which this proxy itself reaches the API server.
+    pub(crate) fn set_api_servers(&self, addresses: BTreeSet<IpAddr>) {
+        let mut sources = self.sources();
+        sources.set_api_servers(addresses);
+        self.publish(&sources);
     }
 
     /// What this proxy has to say about the VIPs of its cluster.

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use culvert_tunnel::NodeName;
-use ipnet::{Ipv4Net, Ipv6Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
+use super::addresses::Claims;
 use super::node::{DEFAULT_PORTS, InvalidNode, MAX_PORTS, NodeSpec};
 use super::view::Zone;
 use super::vips::{VipError, VipRanges, Vips};
@@ -14,7 +15,9 @@ use crate::clock::UnixTime;
 use crate::state::{StateDir, StateError, StateFile};
 
 const KEPT: StateFile =
-    StateFile { name: "cluster.json", what: "the last state of the cluster until its API server answers" };
+    StateFile { name: "cluster-state.json", what: "the last state of the cluster until its API server answers" };
+/// As 0.1 wrote it: without what the cluster uses itself, and with ports that a kubelet may have chosen.
+const BEFORE: StateFile = StateFile { name: "cluster.json", ..KEPT };
 
 /// Ports that are steered on all edge nodes of the cluster, besides each node's kubelet port and own further ones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,6 +67,51 @@ pub(crate) struct EdgeNode {
 pub(crate) struct CloudNode {
     /// The preferred one first.
     pub(crate) addresses: Vec<IpAddr>,
+    /// Further ones of whatever type, which nobody is sent to.
+    #[serde(default)]
+    pub(crate) others: BTreeSet<IpAddr>,
+}
+
+impl CloudNode {
+    /// All of its addresses.
+    pub(super) fn all(&self) -> impl Iterator<Item = IpAddr> {
+        self.addresses.iter().chain(&self.others).copied()
+    }
+}
+
+/// What the cluster uses itself, as no kubelet says it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ClusterOwn {
+    /// Where clients reach the API server.
+    pub(crate) api_servers: BTreeSet<IpAddr>,
+    /// Ranges of Services; none: they are not known.
+    pub(crate) service_ranges: BTreeSet<IpNet>,
+    /// Ranges of pods; none: they are not known.
+    pub(crate) pod_ranges: BTreeSet<IpNet>,
+}
+
+impl ClusterOwn {
+    /// With what these say too.
+    pub(super) fn with(mut self, other: &Self) -> Self {
+        self.api_servers.extend(&other.api_servers);
+        self.service_ranges.extend(&other.service_ranges);
+        self.pod_ranges.extend(&other.pod_ranges);
+        self
+    }
+
+    /// What was known stays as long as nothing else is said: a ConfigMap that was deleted makes no address anybody's.
+    fn or(self, before: &Self) -> Self {
+        Self {
+            api_servers: kept_if_none(self.api_servers, &before.api_servers),
+            service_ranges: kept_if_none(self.service_ranges, &before.service_ranges),
+            pod_ranges: kept_if_none(self.pod_ranges, &before.pod_ranges),
+        }
+    }
+}
+
+fn kept_if_none<T: Clone + Ord>(now: BTreeSet<T>, before: &BTreeSet<T>) -> BTreeSet<T> {
+    if now.is_empty() { before.clone() } else { now }
 }
 
 /// All nodes of a cluster.
@@ -74,6 +122,25 @@ pub(crate) struct ClusterNodes {
     pub(crate) edges: BTreeMap<NodeName, EdgeNode>,
     /// By name.
     pub(crate) clouds: BTreeMap<NodeName, CloudNode>,
+    /// Ranges of nodes' pods, and a node that has each.
+    #[serde(default)]
+    pub(crate) pod_ranges: BTreeMap<IpNet, NodeName>,
+}
+
+impl ClusterNodes {
+    /// Addresses of edge nodes that by `claims`, those of these nodes, are the cloud's too, and that an edge node had before: by
+    /// `before` with its claims. They stay contested until one of both sides gives them up.
+    fn contested(&self, claims: &Claims, before: Option<(&Kept, &Claims)>) -> BTreeSet<IpAddr> {
+        let Some((kept, old_claims)) = before else { return BTreeSet::new() };
+        let had: BTreeSet<IpAddr> = kept.nodes.edge_addresses().collect();
+        let was_edges = |address: &IpAddr| had.contains(address) && old_claims.by(*address).is_none();
+        let contested = self.edge_addresses().filter(|address| claims.by(*address).is_some());
+        contested.filter(|address| kept.contested.contains(address) || was_edges(address)).collect()
+    }
+
+    fn edge_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.edges.values().flat_map(|edge| edge.addresses.iter().copied())
+    }
 }
 
 /// The VIPs as all proxies of the cluster agree on them.
@@ -170,6 +237,9 @@ pub(super) struct Kept {
     pub(super) as_of: UnixTime,
     pub(super) allocation: Allocation,
     pub(super) nodes: ClusterNodes,
+    /// Addresses that edge nodes had before a Node claimed them.
+    #[serde(default)]
+    pub(super) contested: BTreeSet<IpAddr>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -177,6 +247,20 @@ pub(super) struct Kept {
 struct OnDisk {
     kept: Option<Kept>,
     ports: ClusterPorts,
+    /// `None`: the API server was never asked for it.
+    #[serde(default)]
+    own: Option<ClusterOwn>,
+}
+
+impl OnDisk {
+    /// What a kubelet may have said of ports and zones is not believed.
+    fn distrusted(mut self) -> Self {
+        for edge in self.kept.iter_mut().flat_map(|kept| kept.nodes.edges.values_mut()) {
+            edge.ports.clear();
+            edge.zone = None;
+        }
+        self
+    }
 }
 
 /// The cluster as the only source of nodes.
@@ -189,7 +273,10 @@ pub(super) struct ClusterSource {
 impl ClusterSource {
     /// Reads the last state. What is on disk but makes no sense is an error.
     pub(super) fn open(state: &StateDir) -> Result<Self, StateError> {
-        let stored: OnDisk = state.read(KEPT)?.unwrap_or_default();
+        let stored: OnDisk = match state.read(KEPT)? {
+            Some(stored) => stored,
+            None => state.read(BEFORE)?.map(OnDisk::distrusted).unwrap_or_default(),
+        };
         match stored.kept.as_ref().and_then(|kept| kept.allocation.problem()) {
             Some(problem) => Err(state.invalid(KEPT, problem)),
             None => Ok(Self { state: state.clone(), stored }),
@@ -212,9 +299,35 @@ impl ClusterSource {
         Ok(self.commit(OnDisk { ports, ..self.stored.clone() })?)
     }
 
-    pub(super) fn set(&mut self, nodes: ClusterNodes, allocation: Allocation) -> Result<(), StateError> {
-        let kept = Kept { as_of: UnixTime::now(), allocation, nodes };
-        self.commit(OnDisk { kept: Some(kept), ports: self.stored.ports.clone() })
+    /// What the cluster uses itself, as its API server last said; `None`: it was never asked.
+    pub(super) fn own(&self) -> Option<&ClusterOwn> {
+        self.stored.own.as_ref()
+    }
+
+    /// Takes what the API server says that the cluster uses itself.
+    pub(super) fn set_own(&mut self, own: ClusterOwn) -> Result<(), StateError> {
+        let own = match &self.stored.own {
+            Some(before) => own.or(before),
+            None => own,
+        };
+        match self.stored.own.as_ref() == Some(&own) {
+            true => Ok(()),
+            false => self.commit(OnDisk { own: Some(own), ..self.stored.clone() }),
+        }
+    }
+
+    /// Takes the nodes; `old_claims` are those of the nodes before. Their claims now.
+    pub(super) fn set(
+        &mut self,
+        nodes: ClusterNodes,
+        allocation: Allocation,
+        old_claims: &Claims,
+    ) -> Result<Claims, StateError> {
+        let claims = Claims::new(&nodes);
+        let contested = nodes.contested(&claims, self.kept().map(|kept| (kept, old_claims)));
+        let kept = Kept { as_of: UnixTime::now(), allocation, nodes, contested };
+        self.commit(OnDisk { kept: Some(kept), ports: self.stored.ports.clone(), own: self.stored.own.clone() })?;
+        Ok(claims)
     }
 
     /// Writes down that the state is still true.
@@ -299,12 +412,80 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut source = ClusterSource::open(&StateDir::open(folder.path()).unwrap()).unwrap();
         let edge = EdgeNode { ports: [10250, 8080].into(), ..EdgeNode::default() };
-        let nodes = ClusterNodes { edges: [("a".parse().unwrap(), edge)].into(), clouds: BTreeMap::new() };
+        let nodes = ClusterNodes { edges: [("a".parse().unwrap(), edge)].into(), ..ClusterNodes::default() };
         let allocation = proposal("198.18.0.0/15", None).agreed(None, nodes.edges.keys(), NOW).unwrap();
-        source.set(nodes, allocation).unwrap();
+        source.set(nodes, allocation, &Claims::default()).unwrap();
         source.set_ports(ClusterPorts { ports: [10250].into(), localhost_ports: [10266].into() }).unwrap();
         assert_eq!(source.specs()[&"a".parse::<NodeName>().unwrap()].ports, [8080, 10250, 10266]);
         let many = ClusterPorts { ports: (1..=65).collect(), localhost_ports: BTreeSet::new() };
         assert!(source.set_ports(many).unwrap_err().to_string().contains("65 ports, at most 64"));
+    }
+
+    fn nodes(edges: &[(&str, &str)], clouds: &[(&str, &str)], pods: &[&str]) -> ClusterNodes {
+        let edge = |(name, address): &(&str, &str)| {
+            let edge = EdgeNode { addresses: vec![address.parse().unwrap()], ..EdgeNode::default() };
+            (name.parse().unwrap(), edge)
+        };
+        let cloud = |(name, address): &(&str, &str)| {
+            let cloud = CloudNode { addresses: vec![address.parse().unwrap()], ..CloudNode::default() };
+            (name.parse().unwrap(), cloud)
+        };
+        ClusterNodes {
+            edges: edges.iter().map(edge).collect(),
+            clouds: clouds.iter().map(cloud).collect(),
+            pod_ranges: pods.iter().map(|range| (range.parse().unwrap(), "worker".parse().unwrap())).collect(),
+        }
+    }
+
+    #[test]
+    fn who_had_an_address_first_is_known_over_restarts_and_until_one_gives_it_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::open(folder.path()).unwrap();
+        let contested = |nodes: ClusterNodes| {
+            let mut source = ClusterSource::open(&state).unwrap();
+            let claims = source.kept().map(|kept| Claims::new(&kept.nodes)).unwrap_or_default();
+            let allocation = proposal("198.18.0.0/15", None).agreed(None, nodes.edges.keys(), NOW).unwrap();
+            source.set(nodes, allocation, &claims).unwrap();
+            let kept = source.kept().unwrap();
+            kept.contested.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let edge = [("edge-1", "10.0.3.7")];
+        assert_eq!(contested(nodes(&edge, &[("worker", "10.0.3.7")], &[])), [""; 0], "nobody knows who was first");
+        assert_eq!(contested(nodes(&edge, &[], &[])), [""; 0]);
+        for _ in 0..2 {
+            assert_eq!(contested(nodes(&edge, &[("edge-7", "10.0.3.7")], &[])), ["10.0.3.7"]);
+        }
+        assert_eq!(contested(nodes(&edge, &[], &["10.0.3.0/24"])), ["10.0.3.7"], "by whatever claim");
+        assert_eq!(contested(nodes(&[], &[("edge-7", "10.0.3.7")], &[])), [""; 0]);
+        assert_eq!(contested(nodes(&edge, &[("edge-7", "10.0.3.7")], &[])), [""; 0], "the cloud's came first");
+    }
+
+    #[test]
+    fn of_a_state_of_0_1_the_ports_are_not_believed_and_what_the_cluster_uses_is_unknown() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::open(folder.path()).unwrap();
+        let before = r#"{"version": 1, "state": {"kept": {"as_of": 1700000000,
+            "allocation": {"ranges": {"vip4": "198.18.0.0/15", "vip6": "fd00:1::/64"}, "vips": {"held": {"edge-7": 1}, "resting": {}}},
+            "nodes": {"edges": {"edge-7": {"addresses": ["10.96.0.1"], "ports": [443], "zone": "plant.example"}},
+                "clouds": {"master": {"addresses": ["10.0.0.1"]}}}},
+            "ports": {"ports": [10250], "localhost_ports": []}}}"#;
+        std::fs::write(state.join("cluster.json"), before).unwrap();
+        let source = ClusterSource::open(&state).unwrap();
+        assert_eq!(source.specs()[&"edge-7".parse::<NodeName>().unwrap()].ports, [10250]);
+        assert_eq!(source.kept().unwrap().nodes.edges.values().next().unwrap().zone, None);
+        assert_eq!(source.own(), None);
+    }
+
+    #[test]
+    fn what_the_cluster_uses_stays_known_when_nobody_says_it_any_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::open(folder.path()).unwrap();
+        let mut source = ClusterSource::open(&state).unwrap();
+        let ranges = |text: &str| [text.parse().unwrap()].into();
+        let own = ClusterOwn { service_ranges: ranges("10.96.0.0/12"), ..ClusterOwn::default() };
+        source.set_own(own.clone()).unwrap();
+        source.set_own(ClusterOwn { pod_ranges: ranges("10.244.0.0/16"), ..ClusterOwn::default() }).unwrap();
+        let known = ClusterOwn { pod_ranges: ranges("10.244.0.0/16"), ..own };
+        assert_eq!(ClusterSource::open(&state).unwrap().own(), Some(&known));
     }
 }
