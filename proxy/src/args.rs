@@ -191,6 +191,12 @@ pub(crate) struct DirectoryArgs {
     #[arg(long, env = "CULVERT_PROTECT", value_name = "CIDR", value_delimiter = ',')]
     pub(crate) protect: Vec<IpNet>,
 
+    /// Where edge nodes' addresses are: outside of these ranges none is steered, whoever names it; its node is reached by name. Repeat
+    /// it for more. Default: anywhere but where the cloud itself is. In a cluster, where a node's own kubelet says which addresses it
+    /// has, give it.
+    #[arg(long, env = "CULVERT_EDGE_RANGE", value_name = "CIDR", value_delimiter = ',')]
+    pub(crate) edge_range: Vec<IpNet>,
+
     /// Range of the nodes' IPv4 VIPs; nothing else may use it.
     #[arg(long, env = "CULVERT_VIP4_RANGE", value_name = "CIDR", default_value = "198.18.0.0/15")]
     pub(crate) vip4_range: Ipv4Net,

@@ -64,7 +64,10 @@ impl Direct {
             ResolveError::UnknownAddress { .. } | ResolveError::UnknownName { .. } | ResolveError::Protected { .. } => {
             }
             // Of two edge nodes, or of one that was removed just now.
-            ResolveError::Shared { .. } | ResolveError::UnassignedVip { .. } | ResolveError::BadInput { .. } => {
+            ResolveError::Shared { .. }
+            | ResolveError::Contested { .. }
+            | ResolveError::UnassignedVip { .. }
+            | ResolveError::BadInput { .. } => {
                 return None;
             }
         }

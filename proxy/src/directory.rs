@@ -28,16 +28,18 @@ use culvert_tunnel::NodeName;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use tokio::sync::broadcast;
 
-pub(crate) use cluster::{Allocation, CloudNode, ClusterNodes, ClusterPorts, EdgeNode, Freshness, Proposal};
+pub(crate) use cluster::{
+    Allocation, CloudNode, ClusterNodes, ClusterOwn, ClusterPorts, EdgeNode, Freshness, Proposal,
+};
 pub(crate) use destination::{Destination, ResolveError, Target};
 pub(crate) use error::DirectoryError;
 pub(crate) use interfaces::host_addresses;
 pub(crate) use node::{MAX_ADDRESSES, MAX_PORTS, never_a_nodes};
 pub(crate) use sources::Removal;
 use sources::{Refreshed, Sources};
-pub(crate) use view::{AddressView, Census, Clouds, NodeView, Routing, Source, Zone};
+pub(crate) use view::{AddressView, Census, Clouds, LeftOut, NodeView, Routing, Source, Zone};
 use view::{Difference, View};
-pub(crate) use vips::{VipError, VipRanges};
+pub(crate) use vips::{Most, VipError, VipRanges};
 use watch::Step;
 pub(crate) use watch::{Change, Event, Watcher};
 
@@ -67,6 +69,12 @@ pub(crate) struct DirectoryConfig {
     pub(crate) file: Option<PathBuf>,
     /// `--protect`.
     pub(crate) protect: Vec<IpNet>,
+    /// `--edge-range`.
+    pub(crate) edge_ranges: Vec<IpNet>,
+    /// `--direct`: in a cluster no kubelet's word makes any of it an edge node's.
+    pub(crate) direct: Vec<IpNet>,
+    /// What the flags and the environment say that the cluster uses itself.
+    pub(crate) given: ClusterOwn,
     /// `--vip4-range`.
     pub(crate) vip4_range: Ipv4Net,
     /// `--vip6-range`; `None`: the one in the state, made once.
@@ -84,6 +92,9 @@ impl DirectoryConfig {
             state,
             file: None,
             protect: Vec::new(),
+            edge_ranges: Vec::new(),
+            direct: Vec::new(),
+            given: ClusterOwn::default(),
             vip4_range: "198.18.0.0/15".parse().unwrap(),
             vip6_range: Some("fd00:c::/64".parse().unwrap()),
             zone: "edge.internal".parse().unwrap(),
@@ -216,6 +227,18 @@ impl Directory {
         Ok(self.publish(&sources))
     }
 
+    /// Takes what the API server says that the cluster uses itself. On disk when this returns.
+    pub(crate) fn set_own(&self, own: ClusterOwn) -> Result<(), DirectoryError> {
+        self.change(|sources| sources.set_own(own))
+    }
+
+    /// Takes the addresses by which this proxy itself reaches the API server.
+    pub(crate) fn set_api_servers(&self, addresses: BTreeSet<IpAddr>) {
+        let mut sources = self.sources();
+        sources.set_api_servers(addresses);
+        self.publish(&sources);
+    }
+
     /// What this proxy has to say about the VIPs of its cluster.
     pub(crate) fn proposal(&self) -> Proposal {
         self.sources().proposal()
@@ -257,6 +280,11 @@ impl Directory {
     /// The cluster's cloud nodes.
     pub(crate) fn clouds(&self) -> Clouds {
         self.published().view.clouds().clone()
+    }
+
+    /// What of the cluster's Nodes is not in use, and why.
+    pub(crate) fn left_out(&self) -> BTreeSet<LeftOut> {
+        self.published().view.left_out().clone()
     }
 
     /// The cloud node that a destination leads to, and what to dial: clients reach it without a tunnel.
@@ -338,6 +366,9 @@ impl Directory {
         let mut published = self.published_mut();
         for node in &published.online {
             view.set_online(node, true);
+        }
+        for LeftOut { node, reason } in view.left_out().difference(published.view.left_out()) {
+            tracing::warn!(%node, reason, "a part of a Node is left out");
         }
         let difference = view.since(&published.view);
         let anew = !published.is_known() || view.ranges() != published.view.ranges();

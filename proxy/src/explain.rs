@@ -117,7 +117,11 @@ impl Explainer {
         let target = self.router.resolve(query.destination());
         let owners = match &target {
             Ok(target) => vec![target.node.clone()],
-            Err(ResolveError::Shared { owners, .. } | ResolveError::Protected { owners, .. }) => owners.clone(),
+            Err(
+                ResolveError::Shared { owners, .. }
+                | ResolveError::Protected { owners, .. }
+                | ResolveError::Contested { owners, .. },
+            ) => owners.clone(),
             Err(
                 ResolveError::UnknownAddress { .. }
                 | ResolveError::UnknownName { .. }

@@ -56,6 +56,8 @@ pub(crate) enum ClusterError {
 pub(crate) struct Cluster {
     client: Client,
     namespace: String,
+    /// Of the API server.
+    server: http::Uri,
     /// Of edge nodes.
     selector: NodeSelector,
     args: KubernetesArgs,
@@ -72,8 +74,9 @@ impl Cluster {
         config.connect_timeout = Some(CONNECT_TIMEOUT);
         config.read_timeout = Some(READ_TIMEOUT);
         let namespace = args.namespace.clone().or_else(pod_namespace).unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
+        let server = config.cluster_url.clone();
         let client = Client::try_from(config).map_err(ClusterError::Client)?;
-        Ok(Self { client, namespace, selector, args: args.clone() })
+        Ok(Self { client, namespace, server, selector, args: args.clone() })
     }
 }
 

@@ -1,5 +1,7 @@
 //! Puts the running proxy together: opens its state, binds everything, then serves it under one supervisor.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +12,7 @@ use culvert_daemon::{
 };
 use culvert_tunnel::proto::enroll::enroll_server::EnrollServer;
 use culvert_tunnel::{Budget, ProxyTunnel, STREAM_WINDOW_RANGE};
+use ipnet::IpNet;
 use prometheus_client::registry::Registry as MetricsRegistry;
 use tokio_util::task::TaskTracker;
 
@@ -19,7 +22,7 @@ use crate::args::{ListenArgs, RunArgs, TrustArgs};
 use crate::connect::Connect;
 use crate::control::{self, Control, Tunnels};
 use crate::direct::Direct;
-use crate::directory::{Directory, DirectoryConfig, Membership, Zone};
+use crate::directory::{ClusterOwn, Directory, DirectoryConfig, Membership, Zone};
 use crate::directory_service;
 use crate::enroll::Enroll;
 use crate::explain::Explainer;
@@ -94,7 +97,11 @@ impl Proxy {
     async fn open(args: RunArgs, cluster: Option<Cluster>) -> Result<Self> {
         let state = StateDir::open(&args.state_dir)?;
         let advertised = advertised(&args)?;
-        let directory = Directory::open(&directory_config(&args, state.clone())?)?;
+        let api_servers = match &cluster {
+            Some(cluster) => cluster.api_addresses().await,
+            None => BTreeSet::new(),
+        };
+        let directory = Directory::open(&directory_config(&args, state.clone(), api_servers)?)?;
         let mut config = trust_config(&args.trust, &advertised, state.clone(), cluster.as_ref());
         let authority = match &cluster {
             Some(cluster) if config.source == TrustSource::Embedded => {
@@ -313,8 +320,8 @@ fn trust_config(args: &TrustArgs, advertised: &Advertised, state: StateDir, clus
     }
 }
 
-fn directory_config(args: &RunArgs, state: StateDir) -> Result<DirectoryConfig> {
-    let RunArgs { directory: args, kubernetes, .. } = args;
+fn directory_config(args: &RunArgs, state: StateDir, api_servers: BTreeSet<IpAddr>) -> Result<DirectoryConfig> {
+    let RunArgs { directory: args, kubernetes, listen, .. } = args;
     let membership = if kubernetes.wanted() { Membership::Cluster } else { Membership::Alone };
     ensure!(
         args.directory_file.is_none() || membership == Membership::Alone,
@@ -325,6 +332,13 @@ fn directory_config(args: &RunArgs, state: StateDir) -> Result<DirectoryConfig> 
         membership,
         file: args.directory_file.clone(),
         protect: args.protect.clone(),
+        edge_ranges: args.edge_range.clone(),
+        direct: listen.direct.clone(),
+        given: ClusterOwn {
+            api_servers,
+            service_ranges: kubernetes.service_range.iter().map(IpNet::trunc).collect(),
+            pod_ranges: kubernetes.pod_range.iter().map(IpNet::trunc).collect(),
+        },
         vip4_range: args.vip4_range,
         vip6_range: args.vip6_range,
         zone: args.dns_zone.parse::<Zone>().map_err(anyhow::Error::msg).context("--dns-zone")?,

@@ -28,9 +28,9 @@ pub(super) fn refusal(error: &RouteError) -> Vec<u8> {
 fn classify(error: &RouteError) -> Refusal {
     match error {
         RouteError::Resolve(ResolveError::BadInput { .. }) => BAD_REQUEST,
-        RouteError::Resolve(ResolveError::Shared { .. } | ResolveError::Protected { .. }) => {
-            ("403 Forbidden", "destination_ip_prohibited")
-        }
+        RouteError::Resolve(
+            ResolveError::Shared { .. } | ResolveError::Protected { .. } | ResolveError::Contested { .. },
+        ) => ("403 Forbidden", "destination_ip_prohibited"),
         RouteError::Resolve(
             ResolveError::UnknownAddress { .. } | ResolveError::UnknownName { .. } | ResolveError::UnassignedVip { .. },
         ) => ("403 Forbidden", "destination_not_found"),

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use culvert_tunnel::NodeName;
 use ipnet::IpNet;
 
+use super::cluster::{ClusterNodes, ClusterOwn};
 use super::destination::And;
 use super::node::{NodeSpec, never_a_nodes};
 
@@ -17,7 +18,14 @@ pub(crate) enum AddressState {
     Routed(NodeName),
     /// Several nodes have it: refused by address.
     Shared(Vec<NodeName>),
-    /// The cloud uses it too: never steered.
+    /// An edge node had it before a node of the cloud claimed it, or it is not known yet whose it is: refused by address.
+    Contested {
+        /// The edge nodes that have it.
+        owners: Vec<NodeName>,
+        /// What else it is said to be.
+        by: Protection,
+    },
+    /// The cloud uses it too, or may do so: never steered.
     Protected {
         /// The nodes that have it.
         owners: Vec<NodeName>,
@@ -32,12 +40,15 @@ impl AddressState {
         match self {
             Self::Routed(_) => String::new(),
             Self::Shared(owners) => format!("{address} belongs to {}: use their names", And(owners)),
-            Self::Protected { owners, by } => format!("{address} of {} is also {by}: use the node's name", And(owners)),
+            Self::Contested { owners, by } => {
+                format!("{address} of {} {}: use the node's name", And(owners), by.contesting())
+            }
+            Self::Protected { owners, by } => format!("{address} of {} {by}: use the node's name", And(owners)),
         }
     }
 }
 
-/// Why an address is the cloud's.
+/// Why an address does not route to the edge node that has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Protection {
     /// An interface of the proxy's host has it.
@@ -48,15 +59,59 @@ pub(crate) enum Protection {
     CloudNode(NodeName),
     /// It is a kind of address that every host uses for itself.
     Everyones(&'static str),
+    /// VIPs come from this range.
+    VipRange(IpNet),
+    /// Clients of the cluster's API dial it.
+    ApiServer,
+    /// Services of the cluster have addresses of this range.
+    ServiceRange(IpNet),
+    /// Pods of the cluster have addresses of this range.
+    PodRange(IpNet),
+    /// Pods of this node do, by its Node.
+    NodesPods(IpNet, NodeName),
+    /// CONNECT dials the range from the proxy itself.
+    Direct(IpNet),
+    /// `--edge-range` is given, and does not cover it.
+    OutsideEdgeRange,
+    /// The API server was never asked what the cluster uses itself.
+    NotAsked,
+    /// Nobody said what the cluster uses itself; these flags would.
+    Unknown {
+        /// In words.
+        flags: &'static str,
+    },
+}
+
+impl Protection {
+    /// In words, where it came later than the edge node that has the address.
+    pub(crate) fn contesting(&self) -> String {
+        let claimed = matches!(self, Self::CloudNode(_) | Self::NodesPods(..));
+        if claimed { format!("{self}, which claims it since") } else { self.to_string() }
+    }
 }
 
 impl fmt::Display for Protection {
+    /// What follows `ADDRESS of NODE`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ProxyHost => f.write_str("an address of this proxy's host"),
-            Self::Range(range) => write!(f, "in the protected range {range}"),
-            Self::CloudNode(node) => write!(f, "the address of the cloud node {node}"),
-            Self::Everyones(what) => f.write_str(what),
+            Self::ProxyHost => f.write_str("is also an address of this proxy's host"),
+            Self::Range(range) => write!(f, "is also in the protected range {range}"),
+            Self::CloudNode(node) => write!(f, "is also the address of the cloud node {node}"),
+            Self::Everyones(what) => write!(f, "is also {what}"),
+            Self::VipRange(range) => write!(f, "is also in the VIP range {range}"),
+            Self::ApiServer => f.write_str("is also an address of the API server"),
+            Self::ServiceRange(range) => write!(f, "is also in the cluster's Service range {range}"),
+            Self::PodRange(range) => write!(f, "is also in the cluster's pod range {range}"),
+            Self::NodesPods(range, node) => write!(f, "is also in the pod range {range} of the node {node}"),
+            Self::Direct(range) => write!(f, "is also in the range {range} of --direct"),
+            Self::OutsideEdgeRange => f.write_str("is outside every --edge-range (widen it if the node is right)"),
+            Self::NotAsked => f.write_str("is refused until the API server has said what the cluster uses itself"),
+            Self::Unknown { flags } => {
+                write!(
+                    f,
+                    "is not steered while the ranges of Services and pods are unknown (give --edge-range, or {flags})"
+                )
+            }
         }
     }
 }
@@ -68,22 +123,153 @@ pub(crate) struct Protected {
     pub(crate) ranges: Vec<IpNet>,
     /// Addresses of the interfaces of the proxy's host.
     pub(crate) host: BTreeSet<IpAddr>,
-    /// Addresses of the cluster's cloud nodes.
-    pub(crate) clouds: BTreeMap<IpAddr, NodeName>,
+    /// `--edge-range`: nodes' addresses count only in these; none: anywhere.
+    pub(crate) edge_ranges: Vec<IpNet>,
+    /// The VIP ranges.
+    pub(crate) vips: Vec<IpNet>,
+    /// What a cluster uses itself, if there is one.
+    pub(crate) cluster: Option<ClusterProtected>,
+}
+
+/// What a cluster uses itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ClusterProtected {
+    /// Whether the API server ever was asked for the next.
+    pub(crate) asked: Asked,
+    /// As the flags, the environment and the API server say.
+    pub(crate) own: ClusterOwn,
+    /// `--direct`.
+    pub(crate) direct: Vec<IpNet>,
+    /// As Nodes say.
+    pub(crate) claims: Claims,
+    /// Addresses that edge nodes had before a Node claimed them.
+    pub(crate) contested: BTreeSet<IpAddr>,
+}
+
+/// Whether the API server has ever said what the cluster uses itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Asked {
+    #[default]
+    Never,
+    Once,
+}
+
+/// What Nodes say of addresses: the kubelets' own words in part, so that they take nothing from an edge node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Claims {
+    clouds: BTreeMap<IpAddr, NodeName>,
+    pods: BTreeMap<IpNet, NodeName>,
+    /// Families and prefix lengths of `pods`: few, so that thousands of ranges are looked up in no time.
+    lengths: BTreeSet<(Family, u8)>,
+    /// A cloud node among them has a range of pods.
+    clouds_have_pods: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Family {
+    V4,
+    V6,
+}
+
+fn family(address: IpAddr) -> Family {
+    if address.is_ipv4() { Family::V4 } else { Family::V6 }
+}
+
+impl Claims {
+    /// Those of these nodes.
+    pub(crate) fn new(nodes: &ClusterNodes) -> Self {
+        let clouds = nodes.clouds.iter().flat_map(|(name, node)| node.all().map(|ip| (ip, name.clone())));
+        let lengths = nodes.pod_ranges.keys().map(|range| (family(range.addr()), range.prefix_len()));
+        Self {
+            clouds: clouds.collect(),
+            pods: nodes.pod_ranges.clone(),
+            lengths: lengths.collect(),
+            clouds_have_pods: nodes.pod_ranges.values().any(|node| nodes.clouds.contains_key(node)),
+        }
+    }
+
+    /// What an address is by them.
+    pub(crate) fn by(&self, address: IpAddr) -> Option<Protection> {
+        if let Some(node) = self.clouds.get(&address) {
+            return Some(Protection::CloudNode(node.clone()));
+        }
+        let lengths = self.lengths.iter().filter(|(of, _)| *of == family(address));
+        let mut ranges = lengths.filter_map(|(_, length)| IpNet::new(address, *length).ok().map(|range| range.trunc()));
+        let (range, node) = ranges.find_map(|range| self.pods.get_key_value(&range))?;
+        Some(Protection::NodesPods(*range, node.clone()))
+    }
+}
+
+/// Whether an address may route.
+enum Verdict {
+    May,
+    Contested(Protection),
+    Never(Protection),
 }
 
 impl Protected {
-    fn by(&self, address: IpAddr) -> Option<Protection> {
+    fn verdict(&self, address: IpAddr) -> Verdict {
+        let claim = self.cluster.as_ref().and_then(|cluster| cluster.claims.by(address));
+        let contested = self.cluster.as_ref().is_some_and(|cluster| cluster.contested.contains(&address));
+        if let (Some(by), false) = (&claim, contested) {
+            return Verdict::Never(by.clone());
+        }
+        match (self.certainly(address), claim) {
+            (Some(by), _) => Verdict::Never(by),
+            (None, Some(by)) => Verdict::Contested(by),
+            (None, None) => self.unknown(),
+        }
+    }
+
+    /// By what no kubelet says.
+    fn certainly(&self, address: IpAddr) -> Option<Protection> {
+        let among = |ranges: &[IpNet]| ranges.iter().copied().find(|range| range.contains(&address));
         if let Some(what) = never_a_nodes(address) {
             return Some(Protection::Everyones(what));
-        }
-        if let Some(node) = self.clouds.get(&address) {
-            return Some(Protection::CloudNode(node.clone()));
         }
         if self.host.contains(&address) {
             return Some(Protection::ProxyHost);
         }
-        self.ranges.iter().find(|range| range.contains(&address)).map(|range| Protection::Range(*range))
+        if let Some(range) = among(&self.vips) {
+            return Some(Protection::VipRange(range));
+        }
+        if let Some(by) = self.cluster.as_ref().and_then(|cluster| cluster.own.by(address)) {
+            return Some(by);
+        }
+        if let Some(range) = among(&self.ranges) {
+            return Some(Protection::Range(range));
+        }
+        if !self.edge_ranges.is_empty() {
+            return among(&self.edge_ranges).is_none().then_some(Protection::OutsideEdgeRange);
+        }
+        self.cluster.as_ref().and_then(|cluster| among(&cluster.direct)).map(Protection::Direct)
+    }
+
+    /// Where nothing bounds what a kubelet may say, its word alone is not believed.
+    fn unknown(&self) -> Verdict {
+        let Some(cluster) = self.cluster.as_ref().filter(|_| self.edge_ranges.is_empty()) else { return Verdict::May };
+        // By an edge's own kubelet alone they are not.
+        let no_pods = cluster.own.pod_ranges.is_empty() && !cluster.claims.clouds_have_pods;
+        let flags = match (cluster.own.service_ranges.is_empty(), no_pods) {
+            (false, false) => return Verdict::May,
+            // For a moment, after a start with the state of a version that did not ask: nothing may be dialled for real meanwhile.
+            _ if cluster.asked == Asked::Never => return Verdict::Contested(Protection::NotAsked),
+            (true, false) => "--service-range",
+            (false, true) => "--pod-range",
+            (true, true) => "--service-range and --pod-range",
+        };
+        Verdict::Never(Protection::Unknown { flags })
+    }
+}
+
+impl ClusterOwn {
+    fn by(&self, address: IpAddr) -> Option<Protection> {
+        let among = |ranges: &BTreeSet<IpNet>| ranges.iter().copied().find(|range| range.contains(&address));
+        if self.api_servers.contains(&address) {
+            return Some(Protection::ApiServer);
+        }
+        let services = among(&self.service_ranges).map(Protection::ServiceRange);
+        services.or_else(|| among(&self.pod_ranges).map(Protection::PodRange))
     }
 }
 
@@ -98,20 +284,22 @@ pub(crate) fn address_states(
             owners.entry(*address).or_default().push(name.clone());
         }
     }
-    owners.into_iter().map(|(address, owners)| (address, state(owners, protected.by(address)))).collect()
+    owners.into_iter().map(|(address, owners)| (address, state(owners, protected.verdict(address)))).collect()
 }
 
-fn state(mut owners: Vec<NodeName>, protection: Option<Protection>) -> AddressState {
-    match (protection, owners.len()) {
-        (Some(by), _) => AddressState::Protected { owners, by },
-        (None, 1) => AddressState::Routed(owners.remove(0)),
-        (None, _) => AddressState::Shared(owners),
+fn state(mut owners: Vec<NodeName>, verdict: Verdict) -> AddressState {
+    match (verdict, owners.len()) {
+        (Verdict::Never(by), _) => AddressState::Protected { owners, by },
+        (Verdict::Contested(by), _) => AddressState::Contested { owners, by },
+        (Verdict::May, 1) => AddressState::Routed(owners.remove(0)),
+        (Verdict::May, _) => AddressState::Shared(owners),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::directory::CloudNode;
 
     fn states(nodes: &[(&str, &[&str])], protected: &Protected) -> BTreeMap<IpAddr, AddressState> {
         let node = |(name, addresses): &(&str, &[&str])| {
@@ -119,6 +307,35 @@ mod tests {
             (name.parse().unwrap(), NodeSpec { addresses, ports: vec![9100], zone: None })
         };
         address_states(&nodes.iter().map(node).collect(), protected)
+    }
+
+    /// Claims of cloud nodes' addresses, and of nodes' pods.
+    fn claims(clouds: &[(&str, &[&str])], pods: &[(&str, &str)]) -> Claims {
+        let cloud = |(name, addresses): &(&str, &[&str])| {
+            let addresses: Vec<IpAddr> = addresses.iter().map(|text| text.parse().unwrap()).collect();
+            let node =
+                CloudNode { addresses: addresses[..1].to_vec(), others: addresses[1..].iter().copied().collect() };
+            (name.parse().unwrap(), node)
+        };
+        Claims::new(&ClusterNodes {
+            edges: BTreeMap::new(),
+            clouds: clouds.iter().map(cloud).collect(),
+            pod_ranges: pods.iter().map(|(range, node)| (range.parse().unwrap(), node.parse().unwrap())).collect(),
+        })
+    }
+
+    /// A cluster whose ranges are known.
+    fn known() -> ClusterProtected {
+        let own = ClusterOwn {
+            api_servers: ["192.0.2.5".parse().unwrap()].into(),
+            service_ranges: ["10.96.0.0/12".parse().unwrap(), "fd00:96::/108".parse().unwrap()].into(),
+            pod_ranges: ["10.244.0.0/16".parse().unwrap()].into(),
+        };
+        ClusterProtected { own, asked: Asked::Once, ..ClusterProtected::default() }
+    }
+
+    fn in_cluster(cluster: ClusterProtected) -> Protected {
+        Protected { cluster: Some(cluster), ..Protected::default() }
     }
 
     fn reason(states: &BTreeMap<IpAddr, AddressState>, address: &str) -> String {
@@ -145,7 +362,9 @@ mod tests {
         let protected = Protected {
             ranges: vec!["10.96.0.0/12".parse().unwrap()],
             host: ["10.0.0.1".parse().unwrap()].into(),
-            clouds: [("10.0.0.2".parse().unwrap(), "master-1".parse().unwrap())].into(),
+            edge_ranges: vec!["10.0.0.0/8".parse().unwrap()],
+            cluster: Some(ClusterProtected { claims: claims(&[("master-1", &["10.0.0.2"])], &[]), ..known() }),
+            ..Protected::default()
         };
         let states = states(&[("edge-1", &["10.96.0.1", "10.0.0.1", "10.0.0.2", "10.0.3.7"])], &protected);
         assert_eq!(
@@ -161,6 +380,82 @@ mod tests {
             "10.0.0.1 of edge-1 is also an address of this proxy's host: use the node's name"
         );
         assert_eq!(reason(&states, "10.0.3.7"), "");
+    }
+
+    #[test]
+    fn what_a_cluster_uses_itself_never_routes_without_being_asked() {
+        let direct = vec!["172.16.0.0/12".parse().unwrap()];
+        let claims = claims(&[("worker-1", &["10.0.1.1", "198.51.100.9"])], &[("10.250.7.0/24", "worker-1")]);
+        let mut protected = in_cluster(ClusterProtected { claims, direct, ..known() });
+        protected.vips = vec!["198.18.0.0/15".parse().unwrap()];
+        for (claimed, by) in [
+            ("192.0.2.5", "also an address of the API server"),
+            ("10.96.0.1", "also in the cluster's Service range 10.96.0.0/12"),
+            ("fd00:96::1", "also in the cluster's Service range fd00:96::/108"),
+            ("10.244.7.9", "also in the cluster's pod range 10.244.0.0/16"),
+            ("10.250.7.9", "also in the pod range 10.250.7.0/24 of the node worker-1"),
+            ("10.0.1.1", "also the address of the cloud node worker-1"),
+            ("198.51.100.9", "also the address of the cloud node worker-1"),
+            ("198.18.0.9", "also in the VIP range 198.18.0.0/15"),
+            ("172.16.5.5", "also in the range 172.16.0.0/12 of --direct"),
+            ("169.254.169.254", "also a link-local address"),
+        ] {
+            let told = reason(&states(&[("edge-7", &[claimed])], &protected), claimed);
+            assert_eq!(told, format!("{claimed} of edge-7 is {by}: use the node's name"));
+        }
+        assert_eq!(reason(&states(&[("edge-7", &["10.250.8.9"])], &protected), "10.250.8.9"), "");
+    }
+
+    #[test]
+    fn in_a_cluster_of_unknown_ranges_no_address_routes_unless_an_operator_says_where_edges_are() {
+        let edge: &[(&str, &[&str])] = &[("edge-1", &["10.0.3.7"])];
+        for (services, pods, flags) in [
+            (None, None, "--service-range and --pod-range"),
+            (None, Some("10.244.0.0/16"), "--service-range"),
+            (Some("10.96.0.0/12"), None, "--pod-range"),
+        ] {
+            let ranges = |text: Option<&str>| text.map(|text| text.parse().unwrap()).into_iter().collect();
+            let own =
+                ClusterOwn { service_ranges: ranges(services), pod_ranges: ranges(pods), ..ClusterOwn::default() };
+            let mut protected = in_cluster(ClusterProtected { own, ..known() });
+            let told = reason(&states(edge, &protected), "10.0.3.7");
+            assert!(told.contains(&format!("(give --edge-range, or {flags})")), "{told}");
+            protected.edge_ranges = vec!["10.0.3.0/24".parse().unwrap()];
+            assert_eq!(reason(&states(edge, &protected), "10.0.3.7"), "");
+        }
+        assert_eq!(reason(&states(edge, &in_cluster(known())), "10.0.3.7"), "");
+        let never_asked = states(edge, &in_cluster(ClusterProtected::default()));
+        assert!(
+            matches!(never_asked.values().next(), Some(AddressState::Contested { .. })),
+            "it is not dialled either"
+        );
+    }
+
+    #[test]
+    fn addresses_count_only_inside_the_edge_range() {
+        let edge_ranges = vec!["10.0.3.0/24".parse().unwrap(), "10.96.0.0/16".parse().unwrap()];
+        let nodes: &[(&str, &[&str])] = &[("edge-1", &["10.0.3.7", "10.0.4.7", "10.96.0.1"])];
+        let states = states(nodes, &Protected { edge_ranges, ..in_cluster(known()) });
+        assert_eq!(reason(&states, "10.0.3.7"), "");
+        assert!(reason(&states, "10.0.4.7").contains("is outside every --edge-range"));
+        assert!(reason(&states, "10.96.0.1").contains("Service range"), "an edge range opens nothing of the cloud's");
+    }
+
+    #[test]
+    fn what_an_edge_node_had_before_a_node_claimed_it_is_refused_and_neither_routed_nor_left_alone() {
+        let claims = claims(&[("worker-1", &["10.0.3.7"])], &[("10.0.4.0/24", "worker-1")]);
+        let contested = ["10.0.3.7".parse().unwrap(), "10.0.4.7".parse().unwrap()].into();
+        let protected = in_cluster(ClusterProtected { claims, contested, ..known() });
+        let states = states(&[("edge-1", &["10.0.3.7", "10.0.4.7", "10.0.4.8"])], &protected);
+        assert_eq!(
+            reason(&states, "10.0.3.7"),
+            "10.0.3.7 of edge-1 is also the address of the cloud node worker-1, which claims it since: use the node's name"
+        );
+        for (address, is_contested) in [("10.0.3.7", true), ("10.0.4.7", true), ("10.0.4.8", false)] {
+            let state = &states[&address.parse().unwrap()];
+            assert_eq!(matches!(state, AddressState::Contested { .. }), is_contested, "{state:?}");
+            assert_eq!(matches!(state, AddressState::Protected { .. }), !is_contested, "{state:?}");
+        }
     }
 
     #[test]

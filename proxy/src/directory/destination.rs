@@ -65,13 +65,23 @@ pub(crate) enum ResolveError {
         owners: Vec<NodeName>,
     },
     /// The address is a node's, and the cloud's too.
-    #[error("{address} of {} is also {protection}: use the node's name", And(owners))]
+    #[error("{address} of {} {protection}: use the node's name", And(owners))]
     Protected {
         /// What was dialled.
         address: IpAddr,
         /// The nodes that have it.
         owners: Vec<NodeName>,
         /// What else it is.
+        protection: String,
+    },
+    /// The address was a node's before a node of the cloud claimed it.
+    #[error("{address} of {} {protection}: use the node's name", And(owners))]
+    Contested {
+        /// What was dialled.
+        address: IpAddr,
+        /// The edge nodes that have it.
+        owners: Vec<NodeName>,
+        /// What else it is said to be.
         protection: String,
     },
     /// Not a destination at all.
@@ -91,7 +101,7 @@ impl ResolveError {
             Self::UnknownAddress { .. } | Self::UnknownName { .. } | Self::UnassignedVip { .. } => {
                 "unknown_destination"
             }
-            Self::Shared { .. } => "shared_address",
+            Self::Shared { .. } | Self::Contested { .. } => "shared_address",
             Self::Protected { .. } => "protected_address",
             Self::BadInput { .. } => "bad_destination",
         }

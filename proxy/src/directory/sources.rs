@@ -9,8 +9,8 @@ use culvert_daemon::write_atomic;
 use culvert_tunnel::NodeName;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::addresses::Protected;
-use super::cluster::{Allocation, ClusterNodes, ClusterPorts, ClusterSource, Kept, Proposal};
+use super::addresses::{Asked, Claims, ClusterProtected, Protected};
+use super::cluster::{Allocation, ClusterNodes, ClusterOwn, ClusterPorts, ClusterSource, Kept, Proposal};
 use super::file::{self, FileError};
 use super::node::NodeSpec;
 use super::stored::Stored;
@@ -54,6 +54,8 @@ pub(super) struct Sources {
     wanted: (Ipv4Net, Option<Ipv6Net>),
     /// If set, it is the only source.
     cluster: Option<ClusterSource>,
+    /// What the flags and the environment say that the cluster uses itself.
+    given: ClusterOwn,
 }
 
 #[derive(Debug)]
@@ -82,15 +84,23 @@ impl Sources {
             loaded: Loaded::Never,
             problem: None,
         });
-        let protected = Protected { ranges: config.protect.clone(), ..Protected::default() };
+        let mut protected = Protected {
+            ranges: config.protect.clone(),
+            edge_ranges: config.edge_ranges.clone(),
+            ..Protected::default()
+        };
         let cluster = match config.membership {
             Membership::Alone => None,
-            Membership::Cluster => Some(ClusterSource::open(&config.state)?),
+            Membership::Cluster => {
+                protected.cluster = Some(ClusterProtected { direct: config.direct.clone(), ..Default::default() });
+                Some(ClusterSource::open(&config.state)?)
+            }
         };
+        let given = config.given.clone();
         let wanted = (config.vip4_range.trunc(), config.vip6_range.map(|range| range.trunc()));
         let (state, zone) = (config.state.clone(), config.zone.clone());
-        let mut sources = Self { state, zone, protected, stored, file, wanted, cluster };
-        sources.protect_cluster();
+        let mut sources = Self { state, zone, protected, stored, file, wanted, cluster, given };
+        sources.protect(None);
         sources.load_last_good();
         sources.refresh(host);
         sources.commit(sources.stored.nodes.clone(), sources.declared().clone())?;
@@ -115,12 +125,14 @@ impl Sources {
             zone: &self.zone,
             localhost_ports: BTreeSet::new(),
             clouds: Clouds::default(),
+            left_out: BTreeSet::new(),
         })
     }
 
     fn cluster_view(&self, cluster: &ClusterSource) -> View {
         let nobodys = Vips::default();
         let kept = cluster.kept();
+        let (clouds, left_out) = kept.map(Kept::in_use).unwrap_or_default();
         View::new(&Given {
             nodes: &cluster.specs(),
             source: &|_| Source::Cluster,
@@ -129,7 +141,8 @@ impl Sources {
             ranges: kept.map_or(self.stored.ranges, |kept| kept.allocation.ranges),
             zone: &self.zone,
             localhost_ports: cluster.ports().localhost_ports.clone(),
-            clouds: Arc::new(kept.map(|kept| kept.nodes.clouds.clone()).unwrap_or_default()),
+            clouds: Arc::new(clouds),
+            left_out,
         })
     }
 
@@ -157,17 +170,29 @@ impl Sources {
     }
 
     pub(super) fn set_cluster(&mut self, nodes: ClusterNodes, allocation: Allocation) -> Result<(), DirectoryError> {
-        if nodes.edges.len() > MAX_NODES {
-            return Err(DirectoryError::Full(MAX_NODES));
+        let known = self.kept().is_some_and(|kept| kept.allocation.ranges == allocation.ranges);
+        if !known {
+            let foreign = foreign(&self.protected.ranges, &self.protected.host);
+            VipRanges::checked(allocation.ranges.vip4, allocation.ranges.vip6, &foreign)?;
         }
-        let clouds = nodes.clouds.iter().flat_map(|(name, node)| node.addresses.iter().map(move |ip| (name, *ip)));
-        let clouds = clouds.map(|(name, ip)| (IpNet::from(ip), format!("{ip} of the cloud node {name}")));
-        let foreign: Vec<_> = foreign(&self.protected.ranges, &self.protected.host).into_iter().chain(clouds).collect();
-        VipRanges::checked(allocation.ranges.vip4, allocation.ranges.vip6, &foreign)?;
-        let Some(cluster) = &mut self.cluster else { return Ok(()) };
-        cluster.set(nodes, allocation)?;
-        self.protect_cluster();
+        let (Some(cluster), Some(protected)) = (&mut self.cluster, &self.protected.cluster) else { return Ok(()) };
+        let claims = cluster.set(nodes, allocation, &protected.claims)?;
+        self.protect(Some(claims));
         Ok(())
+    }
+
+    /// Takes what the API server says that the cluster uses itself.
+    pub(super) fn set_own(&mut self, own: ClusterOwn) -> Result<(), DirectoryError> {
+        let Some(cluster) = &mut self.cluster else { return Ok(()) };
+        cluster.set_own(own)?;
+        self.protect(None);
+        Ok(())
+    }
+
+    /// Takes the addresses by which this proxy itself reaches the API server.
+    pub(super) fn set_api_servers(&mut self, addresses: BTreeSet<IpAddr>) {
+        self.given.api_servers = addresses;
+        self.protect(None);
     }
 
     pub(super) fn confirm_cluster(&mut self) -> Result<(), DirectoryError> {
@@ -177,11 +202,19 @@ impl Sources {
         }
     }
 
-    fn protect_cluster(&mut self) {
+    /// Works out what is protected; with other claims of Nodes if they have changed.
+    fn protect(&mut self, claims: Option<Claims>) {
         let kept = self.cluster.as_ref().and_then(ClusterSource::kept);
-        let clouds = kept.iter().flat_map(|kept| &kept.nodes.clouds);
-        let addresses = clouds.flat_map(|(name, node)| node.addresses.iter().map(|ip| (*ip, name.clone())));
-        self.protected.clouds = addresses.collect();
+        let ranges = kept.map_or(self.stored.ranges, |kept| kept.allocation.ranges);
+        self.protected.vips = vec![ranges.vip4.into(), ranges.vip6.into()];
+        let Some(protected) = &mut self.protected.cluster else { return };
+        let found = self.cluster.as_ref().and_then(ClusterSource::own);
+        protected.asked = if found.is_some() { Asked::Once } else { Asked::Never };
+        protected.own = found.cloned().unwrap_or_default().with(&self.given);
+        protected.contested = kept.map(|kept| kept.contested.clone()).unwrap_or_default();
+        if let Some(claims) = claims.or_else(|| kept.map(|kept| Claims::new(&kept.nodes))) {
+            protected.claims = claims;
+        }
     }
 
     pub(super) fn file_problem(&self) -> Option<String> {

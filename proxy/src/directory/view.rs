@@ -76,7 +76,7 @@ pub(crate) enum Source {
 pub(crate) enum Routing {
     /// They go to the node.
     Routed,
-    /// Refused: other nodes have the address too.
+    /// Refused: other nodes have the address too, or claim it.
     Shared,
     /// Never steered: the cloud uses the address itself.
     Protected,
@@ -146,6 +146,15 @@ pub(crate) struct View {
     /// Dialled at the node's 127.0.0.1.
     localhost_ports: BTreeSet<u16>,
     clouds: Clouds,
+    left_out: BTreeSet<LeftOut>,
+}
+
+/// Something that a Node says and nobody uses.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub(crate) struct LeftOut {
+    pub(crate) node: NodeName,
+    /// What, why, and the fix.
+    pub(crate) reason: String,
 }
 
 /// What a view is computed from.
@@ -158,6 +167,7 @@ pub(crate) struct Given<'a> {
     pub(crate) zone: &'a Zone,
     pub(crate) localhost_ports: BTreeSet<u16>,
     pub(crate) clouds: Clouds,
+    pub(crate) left_out: BTreeSet<LeftOut>,
 }
 
 impl View {
@@ -182,8 +192,16 @@ impl View {
             };
             nodes.insert(name.clone(), view);
         }
-        let (localhost_ports, clouds) = (given.localhost_ports.clone(), given.clouds.clone());
-        Self { ranges: given.ranges, zone: given.zone.clone(), nodes, addresses, vips, localhost_ports, clouds }
+        Self {
+            ranges: given.ranges,
+            zone: given.zone.clone(),
+            nodes,
+            addresses,
+            vips,
+            localhost_ports: given.localhost_ports.clone(),
+            clouds: given.clouds.clone(),
+            left_out: given.left_out.clone(),
+        }
     }
 
     pub(crate) fn ranges(&self) -> VipRanges {
@@ -192,6 +210,10 @@ impl View {
 
     pub(crate) fn clouds(&self) -> &Clouds {
         &self.clouds
+    }
+
+    pub(crate) fn left_out(&self) -> &BTreeSet<LeftOut> {
+        &self.left_out
     }
 
     pub(crate) fn zone(&self) -> &Zone {
@@ -230,13 +252,16 @@ impl View {
         Ok(target)
     }
 
-    /// The cloud node that a destination leads to, and the address to dial.
+    /// The cloud node that a destination leads to, and the address to dial: never one that is refused as an edge node's.
     pub(crate) fn cloud(&self, destination: &Destination) -> Option<(NodeName, SocketAddr)> {
+        let is_clouds = |address: &IpAddr| {
+            self.addresses.get(address).is_none_or(|state| matches!(state, AddressState::Protected { .. }))
+        };
         match destination {
             Destination::Address(dialled) => {
                 let address = dialled.ip().to_canonical();
                 let (node, _) = self.clouds.iter().find(|(_, node)| node.addresses.contains(&address))?;
-                Some((node.clone(), SocketAddr::new(address, dialled.port())))
+                is_clouds(&address).then(|| (node.clone(), SocketAddr::new(address, dialled.port())))
             }
             Destination::Name(text, port) => {
                 let any_zone = |zone: &str| {
@@ -246,7 +271,7 @@ impl View {
                 let is_named =
                     |name: &NodeName, zone: Option<&str>| self.clouds.contains_key(name) && zone.is_none_or(any_zone);
                 let node = named(text, is_named)?;
-                let address = *self.clouds.get(&node)?.addresses.first()?;
+                let address = *self.clouds.get(&node)?.addresses.iter().find(|address| is_clouds(address))?;
                 Some((node, SocketAddr::new(address, *port)))
             }
         }
@@ -265,6 +290,9 @@ impl View {
             Some(AddressState::Shared(owners)) => Err(ResolveError::Shared { address, owners: owners.clone() }),
             Some(AddressState::Protected { owners, by }) => {
                 Err(ResolveError::Protected { address, owners: owners.clone(), protection: by.to_string() })
+            }
+            Some(AddressState::Contested { owners, by }) => {
+                Err(ResolveError::Contested { address, owners: owners.clone(), protection: by.contesting() })
             }
             None => Err(ResolveError::UnknownAddress { address, nodes: NodeCount(self.nodes.len()) }),
         }
@@ -311,7 +339,7 @@ fn named(text: &str, is_named: impl Fn(&NodeName, Option<&str>) -> bool) -> Opti
 fn address_view(ip: IpAddr, state: &AddressState) -> AddressView {
     let routing = match state {
         AddressState::Routed(_) => Routing::Routed,
-        AddressState::Shared(_) => Routing::Shared,
+        AddressState::Shared(_) | AddressState::Contested { .. } => Routing::Shared,
         AddressState::Protected { .. } => Routing::Protected,
     };
     AddressView { ip, routing, reason: state.reason(ip) }

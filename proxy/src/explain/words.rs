@@ -93,6 +93,11 @@ fn unrouted(page: &mut Page, facts: &Facts, error: &ResolveError) {
             page.line("steering", by_ports(facts, *address));
             page.fix(format!("dial {}", names.join(" or ")));
         }
+        ResolveError::Contested { address, .. } => {
+            page.line("directory", format!("the proxy refuses it: {error}"));
+            page.line("steering", by_ports(facts, *address));
+            page.fix(format!("dial {}, or take the address from whichever node is wrong", names.join(" or ")));
+        }
         ResolveError::Protected { .. } => {
             page.line("directory", format!("address of {}, but never steered: {error}", owners.join(", ")));
             page.line("steering", "passes: the client dials it itself");

@@ -50,7 +50,7 @@ const fn right(
 }
 
 /// What every proxy of a cluster needs, as the manifests give it.
-const RIGHTS: [Right; 12] = [
+const RIGHTS: [Right; 16] = [
     right(In::Cluster, "", "nodes", "", &["list", "watch"]),
     right(In::Cluster, "authentication.k8s.io", "tokenreviews", "", &["create"]),
     right(In::Own, "", "pods", "", &["get"]),
@@ -63,6 +63,10 @@ const RIGHTS: [Right; 12] = [
     right(In::Own, "events.k8s.io", "events", "", &["create", "patch"]),
     right(In::Namespace("kube-system"), "events.k8s.io", "events", "", &["create", "patch"]),
     right(In::Namespace("kube-system"), "", "configmaps", "yurt-tunnel-server-cfg", &["list", "watch"]),
+    right(In::Namespace("kube-system"), "", "configmaps", "kubeadm-config", &["get"]),
+    right(In::Cluster, "networking.k8s.io", "servicecidrs", "", &["list"]),
+    right(In::Namespace("default"), "", "endpoints", "kubernetes", &["get"]),
+    right(In::Namespace("default"), "discovery.k8s.io", "endpointslices", "kubernetes", &["get"]),
 ];
 
 impl Cluster {

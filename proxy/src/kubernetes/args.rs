@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use ipnet::IpNet;
+
 use super::hosts::HostsPlace;
 
 /// Where nodes, ports, VIPs and trust come from in a Kubernetes cluster.
@@ -24,6 +26,15 @@ pub(crate) struct KubernetesArgs {
     /// superedge.io/edge-node=enable.
     #[arg(long, env = "CULVERT_NODE_SELECTOR", value_name = "SELECTOR", default_value = "culvert.dev/edge")]
     pub(crate) node_selector: String,
+
+    /// Range of the cluster's Services, which no edge node's address is in. Repeat it for more. Default: those of the ServiceCIDRs and of
+    /// kubeadm's ConfigMap. While it is known from nowhere, edge nodes are reached by name only, unless --edge-range is given.
+    #[arg(long, env = "CULVERT_SERVICE_RANGE", value_name = "CIDR", value_delimiter = ',')]
+    pub(crate) service_range: Vec<IpNet>,
+
+    /// Range of the cluster's pods, likewise. Default: those of cloud Nodes and of kubeadm's ConfigMap.
+    #[arg(long, env = "CULVERT_POD_RANGE", value_name = "CIDR", value_delimiter = ',')]
+    pub(crate) pod_range: Vec<IpNet>,
 
     /// Keep this ConfigMap in the format of a hosts file, for a CoreDNS that reads it: edge nodes by VIP, cloud nodes by their own
     /// address. Its key is `tunnel-nodes` in YurtTunnel's yurt-tunnel-nodes, otherwise `hosts`, or given as NS/NAME/KEY.

@@ -1,5 +1,6 @@
 //! Follows the cluster's Nodes and tells the directory: each change of what Culvert needs of a Node, once its VIP is agreed on.
 
+mod own;
 mod record;
 mod selector;
 mod watch;
@@ -18,9 +19,10 @@ use tokio::time::Instant;
 
 use super::Cluster;
 use super::backoff::Backoff;
+use super::request::RequestError;
 use super::vips::{self, AgreeError};
 use crate::directory::{ClusterNodes, Directory, DirectoryError, Freshness, VipError};
-use crate::kubernetes::nodes::record::Record;
+use crate::kubernetes::nodes::record::{Kind, Record};
 use crate::metrics::Metrics;
 pub(crate) use selector::{InvalidSelector, NodeSelector};
 use watch::{Seen, Standing};
@@ -32,9 +34,14 @@ const BETWEEN_CHANGES: Duration = Duration::from_millis(500);
 /// How soon it is noticed that somebody removed or changed the VIPs.
 const RECHECK: Duration = Duration::from_secs(60);
 
+/// How often it is asked what the cluster uses itself.
+const REASK_OWN: Duration = Duration::from_secs(30);
+
 /// Why the cluster's nodes are not those of the directory.
 #[derive(Debug, thiserror::Error)]
 enum ApplyError {
+    #[error("ask what the cluster uses itself")]
+    Own(#[from] RequestError),
     #[error(transparent)]
     Vips(#[from] AgreeError),
     #[error(transparent)]
@@ -56,9 +63,10 @@ impl Cluster {
         }
         let (seen_tx, seen_rx) = tokio::sync::watch::channel(Seen::default());
         let watched = watch::watch(self.client.clone(), self.selector.clone(), metrics, seen_tx);
-        let vips = Api::namespaced(self.client, &self.namespace);
+        let vips = Api::namespaced(self.client.clone(), &self.namespace);
         let workers = Workers::start(NonZeroUsize::MIN).context("start the directory's thread")?;
-        let applier = Applier { vips, directory: directory.clone(), gate, workers, backoff: Backoff::default() };
+        let (cluster, directory_too, backoff) = (self, directory.clone(), Backoff::default());
+        let applier = Applier { cluster, vips, directory: directory_too, gate, workers, backoff, asked_own: None };
         tokio::select! {
             never = watched => match never {},
             () = applier.run(seen_rx, gone) => {}
@@ -71,6 +79,7 @@ impl Cluster {
 
 /// Turns what was seen into the directory's state.
 struct Applier {
+    cluster: Cluster,
     vips: Api<ConfigMap>,
     directory: Directory,
     gate: Gate,
@@ -78,6 +87,8 @@ struct Applier {
     /// thousand nodes would have their memory several times.
     workers: Arc<Workers>,
     backoff: Backoff,
+    /// When the API server last said what the cluster uses itself.
+    asked_own: Option<Instant>,
 }
 
 impl Applier {
@@ -91,6 +102,7 @@ impl Applier {
             tokio::time::sleep(SETTLE).await;
             let seen = seen_rx.borrow_and_update().clone();
             again = Instant::now() + RECHECK;
+            self.follow_api_server().await;
             match (seen.standing, seen.nodes) {
                 (Standing::Following, Some(records)) => match self.apply(&records).await {
                     Ok(removed) => {
@@ -106,15 +118,37 @@ impl Applier {
         }
     }
 
+    /// The addresses by which this proxy itself reaches the API server are no edge node's, whether it answers or not.
+    async fn follow_api_server(&self) {
+        let addresses = self.cluster.api_addresses().await;
+        if !addresses.is_empty() {
+            self.on_worker(move |directory| directory.set_api_servers(addresses)).await;
+        }
+    }
+
+    /// Before the nodes: they are judged by it.
+    async fn ask_own(&mut self) -> Result<(), ApplyError> {
+        if self.asked_own.is_some_and(|asked| asked.elapsed() < REASK_OWN) {
+            return Ok(());
+        }
+        let own = self.cluster.cluster_own().await?;
+        self.on_worker(move |directory| directory.set_own(own)).await?;
+        self.asked_own = Some(Instant::now());
+        Ok(())
+    }
+
+    async fn on_worker<T: Send + 'static>(&self, work: impl FnOnce(Directory) -> T + Send + 'static) -> T {
+        let directory = self.directory.clone();
+        self.workers.next().run(async move { work(directory) }).await.expect("changing the directory does not panic")
+    }
+
     /// The nodes that are gone.
-    async fn apply(&self, records: &BTreeMap<NodeName, Record>) -> Result<Vec<NodeName>, ApplyError> {
+    async fn apply(&mut self, records: &BTreeMap<NodeName, Record>) -> Result<Vec<NodeName>, ApplyError> {
+        self.ask_own().await?;
         let nodes = split(records);
         let proposal = self.directory.proposal();
         let allocation = vips::agree(&self.vips, &proposal, &nodes).await?;
-        let directory = self.directory.clone();
-        let worker = self.workers.next();
-        let set = worker.run(async move { directory.set_cluster(nodes, allocation) }).await;
-        Ok(set.expect("setting the nodes does not panic")?)
+        Ok(self.on_worker(move |directory| directory.set_cluster(nodes, allocation)).await?)
     }
 
     fn live(&mut self) {
@@ -153,9 +187,12 @@ impl Applier {
 fn split(records: &BTreeMap<NodeName, Record>) -> ClusterNodes {
     let mut nodes = ClusterNodes::default();
     for (name, record) in records {
-        match record {
-            Record::Edge(edge) => drop(nodes.edges.insert(name.clone(), edge.clone())),
-            Record::Cloud(cloud) => drop(nodes.clouds.insert(name.clone(), cloud.clone())),
+        match &record.kind {
+            Kind::Edge(edge) => drop(nodes.edges.insert(name.clone(), edge.clone())),
+            Kind::Cloud(cloud) => drop(nodes.clouds.insert(name.clone(), cloud.clone())),
+        }
+        for range in &record.pods {
+            nodes.pod_ranges.entry(*range).or_insert_with(|| name.clone());
         }
     }
     nodes

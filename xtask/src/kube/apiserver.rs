@@ -24,6 +24,9 @@ const READY: Duration = Duration::from_secs(120);
 /// Every request with its user, verb, resource and answer, without bodies.
 const AUDIT_POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": [{"level": "Metadata"}]}"#;
 
+/// Nodes whose kubelets may ask, as NodeRestriction lets them.
+const KUBELETS: [&str; 2] = ["edge-1", "worker-1"];
+
 /// The folder of the programs, if the environment names one; says that the test is skipped if not.
 ///
 /// # Panics
@@ -93,6 +96,13 @@ impl ApiServer {
     pub fn kubectl(&self) -> Command {
         let mut kubectl = Command::new(self.assets.join("kubectl"));
         kubectl.env("KUBECONFIG", self.kubeconfig()).env("HOME", &self.folder);
+        kubectl
+    }
+
+    /// kubectl as the kubelet of a node: edge-1 or worker-1.
+    pub fn kubelet(&self, node: &str) -> Command {
+        let mut kubectl = self.kubectl();
+        kubectl.env("KUBECONFIG", self.folder.join(format!("{node}.kubeconfig")));
         kubectl
     }
 
@@ -181,7 +191,12 @@ fn write_files(folder: &Path, ports: Ports) -> Result<()> {
     let mut secret = [0; 16];
     fs::File::open("/dev/urandom")?.read_exact(&mut secret).context("read /dev/urandom")?;
     let token: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
-    fs::write(folder.join("tokens.csv"), format!("{token},admin,admin,system:masters\n"))?;
+    let mut tokens = format!("{token},admin,admin,system:masters\n");
+    for node in KUBELETS {
+        tokens.push_str(&format!("{token}-{node},system:node:{node},{node},system:nodes\n"));
+        write_kubeconfig(folder, ports.server, node, &format!("{token}-{node}"))?;
+    }
+    fs::write(folder.join("tokens.csv"), tokens)?;
     fs::write(folder.join("audit-policy.json"), AUDIT_POLICY)?;
     let mut key = Command::new("openssl");
     workspace::output(key.args(["genrsa", "-out"]).arg(folder.join("accounts.key")).arg("2048"))?;
@@ -232,7 +247,7 @@ fn server(assets: &Path, folder: &Path, ports: Ports) -> Command {
     command.arg("--token-auth-file").arg(folder.join("tokens.csv"));
     command.args(["--authorization-mode=Node,RBAC", "--service-cluster-ip-range=10.96.0.0/16", "--allow-privileged"]);
     // Without a controller no service account gets the secret that this plugin waits for.
-    command.arg("--disable-admission-plugins=ServiceAccount");
+    command.args(["--disable-admission-plugins=ServiceAccount", "--enable-admission-plugins=NodeRestriction"]);
     command.arg("--service-account-issuer=https://kubernetes.default.svc");
     command.arg("--service-account-key-file").arg(&key).arg("--service-account-signing-key-file").arg(&key);
     command.arg("--audit-log-path").arg(folder.join("audit.jsonl"));

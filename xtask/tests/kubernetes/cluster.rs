@@ -59,11 +59,16 @@ pub(crate) fn edge(server: &ApiServer, name: &str, address: &str) -> Result<()> 
 
 /// Gives the object of this path that status, as a controller would. kubectl learnt to write statuses much later than 1.20.
 pub(crate) fn set_status(server: &ApiServer, path: &str, status: &Value) -> Result<()> {
+    set_status_as(server, server.kubectl(), path, status)
+}
+
+/// The same, by whoever this kubectl is of.
+pub(crate) fn set_status_as(server: &ApiServer, mut kubectl: Command, path: &str, status: &Value) -> Result<()> {
     let path = format!("{path}/status");
     let current = workspace::output(server.kubectl().args(["get", "--raw", &path]))?;
     let mut object: Value = serde_json::from_str(&current)?;
     object["status"] = status.clone();
-    with_file(server, server.kubectl().args(["replace", "--raw", &path, "-f"]), &object).map(drop)
+    with_file(server, kubectl.args(["replace", "--raw", &path, "-f"]), &object).map(drop)
 }
 
 /// A pod as the scheduler left it. Nobody runs it. Its UID.

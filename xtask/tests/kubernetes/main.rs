@@ -4,6 +4,7 @@
 //! `REQUIRE_PRIVILEGED=1`. `cargo xtask test` runs them one at a time.
 
 mod check;
+mod claims;
 mod cluster;
 mod crowd;
 mod directory;

@@ -15,6 +15,9 @@ use xtask::{wait, workspace};
 use crate::cluster::DEADLINE;
 use crate::loopback::{STREAM_TIMEOUT, echo, free_address, http_get};
 
+/// A bare API server says of no range of pods, and before 1.31 of none of Services.
+const RANGES: [&str; 4] = ["--service-range", "10.96.0.0/16", "--pod-range", "10.244.0.0/16"];
+
 pub(crate) struct Proxy {
     pub(crate) process: Process,
     /// Where it takes agents.
@@ -27,9 +30,9 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Starts one named `name`, as an administrator of the cluster.
+    /// Starts one named `name`, as an administrator of the cluster, that is told what the cluster uses itself.
     pub(crate) fn start(server: &ApiServer, name: &str, further: &[&str]) -> Result<Self> {
-        Self::start_as(server, &server.kubeconfig(), name, further)
+        Self::start_as(server, &server.kubeconfig(), name, &[&RANGES, further].concat())
     }
 
     /// Starts one with the rights of whom the kubeconfig is.
@@ -94,6 +97,11 @@ impl Proxy {
     /// Where the redirector learns the directory.
     pub(crate) fn directory_socket(&self) -> PathBuf {
         self.folder.join("directory.sock")
+    }
+
+    /// What it shows as JSON at this path.
+    pub(crate) fn json(&self, path: &str) -> Result<serde_json::Value> {
+        Ok(serde_json::from_str(&http_get(self.admin, path)?)?)
     }
 
     /// The value of a metric, written as it is served; `None` if it is not.

@@ -12,7 +12,7 @@ fn view(nodes: &[(&str, &[&str])]) -> View {
     let protect = "10.96.0.0/12".parse().unwrap();
     let ranges = VipRanges::checked("198.18.0.0/15".parse().unwrap(), "fd00:1::/64".parse().unwrap(), &[]).unwrap();
     let vips = Vips::default().reconciled(nodes.keys(), &ranges, UnixTime::now()).unwrap();
-    let cloud = CloudNode { addresses: vec!["10.0.0.1".parse().unwrap()] };
+    let cloud = CloudNode { addresses: vec!["10.0.0.1".parse().unwrap()], ..CloudNode::default() };
     View::new(&Given {
         nodes: &nodes,
         source: &|_| Source::File,
@@ -21,6 +21,7 @@ fn view(nodes: &[(&str, &[&str])]) -> View {
         ranges,
         zone: &"Edge.Internal.".parse().unwrap(),
         localhost_ports: [10266].into(),
+        left_out: BTreeSet::new(),
         clouds: Arc::new([("master-1".parse().unwrap(), cloud)].into()),
     })
 }

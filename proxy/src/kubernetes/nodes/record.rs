@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use culvert_tunnel::NodeName;
+use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
@@ -17,6 +18,12 @@ use crate::directory::{CloudNode, EdgeNode, MAX_ADDRESSES, MAX_PORTS, Zone, neve
 const PORTS: &str = "culvert.dev/ports";
 /// A zone of the node's name besides --dns-zone.
 const ZONE: &str = "culvert.dev/zone";
+/// Addresses of other types of a cloud node that are protected.
+const MAX_OTHERS: usize = 64;
+/// A node has one of each family, which is in `podCIDR` too.
+const MAX_POD_RANGES: usize = 4;
+/// A node with more pods than this would be all there is.
+const SHORTEST_POD_RANGE: u8 = 8;
 /// Where nobody asks for more: such an annotation is cut for logs.
 const MAX_SHOWN: usize = 100;
 
@@ -25,7 +32,17 @@ const MAX_SHOWN: usize = 100;
 pub(super) struct WatchedNode {
     metadata: ObjectMeta,
     #[serde(default)]
+    spec: Option<Spec>,
+    #[serde(default)]
     status: Option<Status>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Spec {
+    #[serde(default, rename = "podCIDR")]
+    pod_range: Option<String>,
+    #[serde(default, rename = "podCIDRs")]
+    pod_ranges: Option<Vec<String>>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -88,7 +105,15 @@ impl Resource for WatchedNode {
 
 /// A node as the directory takes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Record {
+pub(super) struct Record {
+    pub(super) kind: Kind,
+    /// Ranges of its pods.
+    pub(super) pods: BTreeSet<IpNet>,
+}
+
+/// Which end it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
     Edge(EdgeNode),
     Cloud(CloudNode),
 }
@@ -116,14 +141,15 @@ impl WatchedNode {
             Err(error) => return Reduced { node: None, problems: vec![error.to_string()] },
         };
         let addresses = self.addresses(&mut problems);
+        let pods = self.pods(&mut problems);
         let none = BTreeMap::new();
-        let record = match edges.selects(self.metadata.labels.as_ref().unwrap_or(&none)) {
+        let kind = match edges.selects(self.metadata.labels.as_ref().unwrap_or(&none)) {
             true => {
-                Record::Edge(EdgeNode { addresses, ports: self.ports(&mut problems), zone: self.zone(&mut problems) })
+                Kind::Edge(EdgeNode { addresses, ports: self.ports(&mut problems), zone: self.zone(&mut problems) })
             }
-            false => Record::Cloud(CloudNode { addresses }),
+            false => Kind::Cloud(CloudNode { others: self.others(&addresses), addresses }),
         };
-        Reduced { node: Some((name, record)), problems }
+        Reduced { node: Some((name, Record { kind, pods })), problems }
     }
 
     fn addresses(&self, problems: &mut Vec<String>) -> Vec<IpAddr> {
@@ -141,6 +167,27 @@ impl WatchedNode {
             }
         }
         addresses
+    }
+
+    /// Addresses of other types: a cloud node's are protected too.
+    fn others(&self, addresses: &[IpAddr]) -> BTreeSet<IpAddr> {
+        let given = self.status.iter().flat_map(|status| status.addresses.iter().flatten());
+        let others = given.filter_map(|given| address(&given.address).ok());
+        others.filter(|address| !addresses.contains(address)).take(MAX_OTHERS).collect()
+    }
+
+    /// Usually the controllers' word; the kubelet's where no controller has given any.
+    fn pods(&self, problems: &mut Vec<String>) -> BTreeSet<IpNet> {
+        let spec = self.spec.iter();
+        let given = spec.flat_map(|spec| spec.pod_range.iter().chain(spec.pod_ranges.iter().flatten()));
+        let mut ranges = BTreeSet::new();
+        for text in given.take(MAX_POD_RANGES) {
+            match text.parse::<IpNet>() {
+                Ok(range) if range.prefix_len() >= SHORTEST_POD_RANGE => drop(ranges.insert(range.trunc())),
+                Ok(_) | Err(_) => problems.push(format!("{:?} is no range of a node's pods", shown(text))),
+            }
+        }
+        ranges
     }
 
     fn ports(&self, problems: &mut Vec<String>) -> BTreeSet<u16> {
@@ -224,7 +271,7 @@ mod tests {
 
     fn edge(reduced: &Reduced) -> &EdgeNode {
         match &reduced.node {
-            Some((_, Record::Edge(edge))) => edge,
+            Some((_, Record { kind: Kind::Edge(edge), .. })) => edge,
             other => panic!("{other:?} is no edge node"),
         }
     }
@@ -247,9 +294,30 @@ mod tests {
 
     #[test]
     fn all_other_nodes_are_the_clouds() {
-        let reduced = reduced(node(json!({"name": "master-1"}), &[("InternalIP", "10.0.0.1")]));
-        let cloud = CloudNode { addresses: vec!["10.0.0.1".parse().unwrap()] };
-        assert_eq!(reduced.node, Some(("master-1".parse().unwrap(), Record::Cloud(cloud))));
+        let addresses = [
+            ("ExternalIP", "198.51.100.9"),
+            ("InternalIP", "10.0.0.1"),
+            ("Hostname", "master-1"),
+            ("InternalDNS", "master-1.example"),
+            ("ExternalIP", "2001:db8::9"),
+        ];
+        let reduced = reduced(node(json!({"name": "master-1"}), &addresses));
+        let others = ["198.51.100.9".parse().unwrap(), "2001:db8::9".parse().unwrap()].into();
+        let cloud = CloudNode { addresses: vec!["10.0.0.1".parse().unwrap()], others };
+        let record = Record { kind: Kind::Cloud(cloud), pods: ["10.244.1.0/24".parse().unwrap()].into() };
+        assert_eq!(reduced.node, Some(("master-1".parse().unwrap(), record)));
+        assert_eq!(reduced.problems, [""; 0]);
+    }
+
+    #[test]
+    fn ranges_of_a_nodes_pods_are_no_more_than_that() {
+        let spec = |spec: Value| reduced(json!({"metadata": {"name": "m"}, "spec": spec}));
+        let both = spec(json!({"podCIDR": "10.244.1.9/24", "podCIDRs": ["10.244.1.0/24", "fd00:244:1::/64"]}));
+        let ranges: Vec<String> = both.node.unwrap().1.pods.iter().map(ToString::to_string).collect();
+        assert_eq!((ranges, both.problems), (vec!["10.244.1.0/24".into(), "fd00:244:1::/64".into()], vec![]));
+        let all = spec(json!({"podCIDRs": ["0.0.0.0/0", "ten"]}));
+        assert!(all.node.unwrap().1.pods.is_empty());
+        assert!(all.problems[0].contains("\"0.0.0.0/0\" is no range") && all.problems[1].contains("\"ten\""));
     }
 
     #[test]
@@ -276,7 +344,8 @@ mod tests {
         for value in
             [json!({"metadata": {"name": "m"}}), json!({"metadata": {"name": "m"}, "status": {"addresses": null}})]
         {
-            assert_eq!(reduced(value).node, Some(("m".parse().unwrap(), Record::Cloud(CloudNode::default()))));
+            let record = Record { kind: Kind::Cloud(CloudNode::default()), pods: BTreeSet::new() };
+            assert_eq!(reduced(value).node, Some(("m".parse().unwrap(), record)));
         }
         assert_eq!(reduced(json!({"metadata": {"name": "10.0.0.1"}})).node, None);
     }
