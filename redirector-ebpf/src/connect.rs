@@ -9,6 +9,7 @@ use aya_ebpf::programs::SockAddrContext;
 use culvert_redirector_common::{Addr, Connect, Counter, Endpoint, SocketDst, Steer, Storage, Verdict, decide};
 
 use crate::maps::{CONFIG, DESTINATIONS, SOCKETS, count};
+use crate::stack::{KeySlot, key};
 
 /// The call goes on; its address may have been rewritten.
 const ALLOW: i32 = 1;
@@ -87,11 +88,12 @@ fn steer(ctx: &SockAddrContext, dst: Endpoint, rewrite: impl FnOnce(Endpoint)) -
     }
     // SAFETY: not null, and `mark` may be read from a `bpf_sock` in this hook.
     let mark = unsafe { read_volatile(addr_of!((*socket).mark)) };
+    let mut slot = KeySlot::uninit();
     let verdict = decide(
         config,
         &Connect { dst, mark },
         // SAFETY: the value is copied out at once; the slot may be reused afterwards.
-        |key| unsafe { DESTINATIONS.get(key) }.copied(),
+        |destination| unsafe { DESTINATIONS.get(key(&mut slot, destination)) }.copied(),
         // SAFETY: takes nothing and has no effect.
         || unsafe { bpf_ktime_get_ns() },
     );
