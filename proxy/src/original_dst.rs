@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use aya::maps::{Map, MapData, MapError, SkStorage};
+use culvert_daemon::chain;
 use culvert_redirector_common::SocketDst;
 use culvert_redirector_common::names::SOCKETS_PIN;
 use socket2::{SockAddr, SockRef};
@@ -49,7 +50,8 @@ impl OriginalDsts {
             match open(&self.pin) {
                 Ok(map) => *opened = Some(Opened { inode, map }),
                 Err(error) => {
-                    tracing::warn!(pin = %self.pin.display(), %error, "open the map of original destinations");
+                    let (reason, fix) = (chain(&error), fix(&error));
+                    tracing::warn!(pin = %self.pin.display(), reason, fix, "original destinations cannot be read");
                     return None;
                 }
             }
@@ -69,6 +71,15 @@ fn open(pin: &Path) -> Result<SkStorage<MapData, SocketDst>, MapError> {
     SkStorage::try_from(Map::from_map_data(MapData::from_pin(pin)?)?)
 }
 
+/// What to do about a map that cannot be opened; nothing to say where the kernel's own words do.
+fn fix(error: &MapError) -> Option<&'static str> {
+    let MapError::SyscallError(call) = error else { return None };
+    (call.io_error.kind() == io::ErrorKind::PermissionDenied).then_some(
+        "the proxy has to run as the redirector's user; kernels before 5.19 also want CAP_BPF, which the unit has and in Kubernetes \
+         the overlay kernel-5 gives, and a system call filter has to let bpf() through",
+    )
+}
+
 /// The original destination in connection tracking. One that equals the socket's own address means that nothing was steered.
 fn tracked(accepted: &TcpStream) -> Option<SocketAddr> {
     let socket = SockRef::from(accepted);
@@ -85,4 +96,26 @@ fn found(address: io::Result<SockAddr>) -> Option<SocketAddr> {
 pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     let ip: IpAddr = address.ip().to_canonical();
     SocketAddr::new(ip, address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use aya::sys::SyscallError;
+
+    use super::*;
+
+    fn refused(errno: nix::errno::Errno) -> MapError {
+        MapError::SyscallError(SyscallError { call: "BPF_OBJ_GET", io_error: errno.into() })
+    }
+
+    #[test]
+    fn a_map_that_the_kernel_refuses_is_told_with_what_the_proxy_lacks() {
+        let fix = fix(&refused(nix::errno::Errno::EPERM)).unwrap();
+        assert!(fix.contains("CAP_BPF") && fix.contains("kernel-5"), "{fix}");
+    }
+
+    #[test]
+    fn a_map_of_a_redirector_that_has_just_gone_is_told_without_a_fix() {
+        assert_eq!(super::fix(&refused(nix::errno::Errno::ENOENT)), None);
+    }
 }

@@ -30,6 +30,10 @@ pub const SOCKETS_PIN: &str = "culvert/v1/maps/cv_sockets";
 pub const CONNECT4: &str = "cv_connect4";
 /// Steers `connect()` of IPv6 sockets, with IPv4-mapped destinations.
 pub const CONNECT6: &str = "cv_connect6";
+/// [`CONNECT4`] for kernels whose connect programs cannot choose the error of a refused call, which is `EPERM` there.
+pub const CONNECT4_OLD: &str = "cv_connect4_old";
+/// [`CONNECT6`] for the same kernels.
+pub const CONNECT6_OLD: &str = "cv_connect6_old";
 /// Shows IPv4 clients what they dialled.
 pub const PEER4: &str = "cv_peer4";
 /// Shows IPv6 clients what they dialled.
@@ -45,7 +49,7 @@ mod tests {
 
     #[test]
     fn the_kernel_keeps_every_name_whole() {
-        for name in MAPS.iter().chain(&PROGRAMS) {
+        for name in MAPS.iter().chain(&PROGRAMS).chain(&[CONNECT4_OLD, CONNECT6_OLD]) {
             assert!(name.len() <= 15, "{name} is longer than 15 characters");
         }
     }

@@ -9,6 +9,7 @@ use aya_ebpf::programs::SockAddrContext;
 use culvert_redirector_common::{Addr, Connect, Counter, Endpoint, SocketDst, Steer, Storage, Verdict, decide};
 
 use crate::maps::{CONFIG, DESTINATIONS, SOCKETS, count};
+use crate::stack::{KeySlot, key};
 
 /// The call goes on; its address may have been rewritten.
 const ALLOW: i32 = 1;
@@ -19,6 +20,36 @@ const EHOSTUNREACH: i32 = 113;
 
 #[cgroup_sock_addr(connect4)]
 pub fn cv_connect4(ctx: SockAddrContext) -> i32 {
+    connect4(&ctx, host_unreachable)
+}
+
+#[cgroup_sock_addr(connect6)]
+pub fn cv_connect6(ctx: SockAddrContext) -> i32 {
+    connect6(&ctx, host_unreachable)
+}
+
+/// For kernels that know no `bpf_set_retval` in these programs. Programs of their own: a constant that switches the call off is
+/// not enough, for the verifier follows both branches when the loader has no CAP_PERFMON (speculative execution).
+#[cgroup_sock_addr(connect4)]
+pub fn cv_connect4_old(ctx: SockAddrContext) -> i32 {
+    connect4(&ctx, || {})
+}
+
+/// See [`cv_connect4_old`].
+#[cgroup_sock_addr(connect6)]
+pub fn cv_connect6_old(ctx: SockAddrContext) -> i32 {
+    connect6(&ctx, || {})
+}
+
+/// The error of a refused call, in place of `EPERM`.
+#[inline(always)]
+fn host_unreachable() {
+    // SAFETY: sets the system call's result, nothing else.
+    unsafe { bpf_set_retval(-EHOSTUNREACH) };
+}
+
+#[inline(always)]
+fn connect4(ctx: &SockAddrContext, choose_error: impl FnOnce()) -> i32 {
     let address = ctx.sock_addr;
     // SAFETY: the kernel passes a valid context; each field is read once, at its own offset, as the verifier demands.
     let (kind, ip, port) = unsafe {
@@ -32,17 +63,18 @@ pub fn cv_connect4(ctx: SockAddrContext) -> i32 {
         return ALLOW;
     }
     let dst = Endpoint { addr: Addr::from_v4_word(ip), port: port as u16 };
-    steer(&ctx, dst, |to| {
+    let rewrite = |to: Endpoint| {
         // SAFETY: as above; both fields are writable in this hook.
         unsafe {
             write_volatile(addr_of_mut!((*address).user_ip4), to.addr.words()[3]);
             write_volatile(addr_of_mut!((*address).user_port), u32::from(to.port));
         }
-    })
+    };
+    steer(ctx, dst, rewrite, choose_error)
 }
 
-#[cgroup_sock_addr(connect6)]
-pub fn cv_connect6(ctx: SockAddrContext) -> i32 {
+#[inline(always)]
+fn connect6(ctx: &SockAddrContext, choose_error: impl FnOnce()) -> i32 {
     let address = ctx.sock_addr;
     // SAFETY: the kernel passes a valid context; each word is read once, at its own offset, as the verifier demands.
     let (kind, words, port) = unsafe {
@@ -62,7 +94,7 @@ pub fn cv_connect6(ctx: SockAddrContext) -> i32 {
     }
     // IPv4 in IPv6 never meets the IPv4 hook: the kernel calls tcp_v4_connect() from tcp_v6_connect() directly.
     let dst = Endpoint { addr: Addr::from_words(words), port: port as u16 };
-    steer(&ctx, dst, |to| {
+    let rewrite = |to: Endpoint| {
         let words = to.addr.words();
         // SAFETY: as above; all of these are writable in this hook.
         unsafe {
@@ -72,13 +104,14 @@ pub fn cv_connect6(ctx: SockAddrContext) -> i32 {
             write_volatile(addr_of_mut!((*address).user_ip6[3]), words[3]);
             write_volatile(addr_of_mut!((*address).user_port), u32::from(to.port));
         }
-    })
+    };
+    steer(ctx, dst, rewrite, choose_error)
 }
 
 /// Decides, and carries the verdict out; `rewrite` puts the new address into the context. Everything about a verdict happens
 /// in its own arm: what LLVM merges after them it computes from registers that the verifier holds for pointers.
 #[inline(always)]
-fn steer(ctx: &SockAddrContext, dst: Endpoint, rewrite: impl FnOnce(Endpoint)) -> i32 {
+fn steer(ctx: &SockAddrContext, dst: Endpoint, rewrite: impl FnOnce(Endpoint), choose_error: impl FnOnce()) -> i32 {
     let Some(config) = CONFIG.get(0) else { return ALLOW };
     // SAFETY: `sk` is in the context of this hook; the verifier wants the null check below before any use.
     let socket: *mut bpf_sock = unsafe { (*ctx.sock_addr).__bindgen_anon_1.sk };
@@ -87,11 +120,12 @@ fn steer(ctx: &SockAddrContext, dst: Endpoint, rewrite: impl FnOnce(Endpoint)) -
     }
     // SAFETY: not null, and `mark` may be read from a `bpf_sock` in this hook.
     let mark = unsafe { read_volatile(addr_of!((*socket).mark)) };
+    let mut slot = KeySlot::uninit();
     let verdict = decide(
         config,
         &Connect { dst, mark },
         // SAFETY: the value is copied out at once; the slot may be reused afterwards.
-        |key| unsafe { DESTINATIONS.get(key) }.copied(),
+        |destination| unsafe { DESTINATIONS.get(key(&mut slot, destination)) }.copied(),
         // SAFETY: takes nothing and has no effect.
         || unsafe { bpf_ktime_get_ns() },
     );
@@ -108,13 +142,13 @@ fn steer(ctx: &SockAddrContext, dst: Endpoint, rewrite: impl FnOnce(Endpoint)) -
         }
         Verdict::Steer(Steer { to }) => {
             if !remember(ctx, dst) {
-                return deny(Counter::StorageFull);
+                return deny(Counter::StorageFull, choose_error);
             }
             rewrite(to);
             count(Counter::Steered);
             ALLOW
         }
-        Verdict::Reject(reject) => deny(reject.counter()),
+        Verdict::Reject(reject) => deny(reject.counter(), choose_error),
     }
 }
 
@@ -132,10 +166,9 @@ fn remember(ctx: &SockAddrContext, dst: Endpoint) -> bool {
 }
 
 #[inline(always)]
-fn deny(counter: Counter) -> i32 {
+fn deny(counter: Counter, choose_error: impl FnOnce()) -> i32 {
     count(counter);
-    // SAFETY: sets the system call's result, nothing else.
-    unsafe { bpf_set_retval(-EHOSTUNREACH) };
+    choose_error();
     DENY
 }
 

@@ -10,6 +10,7 @@ mod connect;
 mod maps;
 mod peer;
 mod sockops;
+mod stack;
 
 /// The kernel asks every program for its licence. None of the helpers used here is for the GPL alone.
 #[unsafe(link_section = "license")]

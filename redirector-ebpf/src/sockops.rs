@@ -9,9 +9,10 @@ use aya_ebpf::bindings::{
 use aya_ebpf::helpers::generated::bpf_sk_storage_get;
 use aya_ebpf::macros::sock_ops;
 use aya_ebpf::programs::SockOpsContext;
-use culvert_redirector_common::{Addr, Counter, Endpoint, Role, SocketDst, Tuple};
+use culvert_redirector_common::{Addr, Counter, Endpoint, Role, SocketDst};
 
 use crate::maps::{CONFIG, SOCKETS, TUPLES, count};
+use crate::stack::{TupleSlot, tuple};
 
 const AF_INET: u32 = 2;
 
@@ -34,7 +35,7 @@ fn before_syn(ctx: &SockOpsContext) {
         return;
     };
     // SAFETY: the slot is the socket's own, and the socket is locked.
-    let stored = unsafe { *slot };
+    let stored = unsafe { &*slot };
     if stored.endpoint(Role::Client).is_none() {
         return;
     }
@@ -43,7 +44,8 @@ fn before_syn(ctx: &SockOpsContext) {
     // Refused only where the kernel does not know the flag: then a failed connection's tuple stays until it is overwritten.
     let _unknown = ctx.set_cb_flags((flags | BPF_SOCK_OPS_STATE_CB_FLAG) as i32);
     // The proxy of a connection whose tuple is lost finds no original destination and resets it.
-    if TUPLES.insert(Ends::read(ctx).tuple(), stored.accepted(), u64::from(BPF_ANY)).is_err() {
+    let mut key = TupleSlot::uninit();
+    if TUPLES.insert(tuple(&mut key, &Ends::read(ctx)), stored, u64::from(BPF_ANY)).is_err() {
         count(Counter::TupleFull);
     }
 }
@@ -55,7 +57,8 @@ fn client_changed(ctx: &SockOpsContext) {
     let state = unsafe { read_volatile(addr_of!((*ctx.ops).__bindgen_anon_1.args[1])) };
     if state == BPF_TCP_CLOSE {
         // The usual case: the accepted socket has taken it.
-        let _absent = TUPLES.remove(Ends::read(ctx).tuple());
+        let mut key = TupleSlot::uninit();
+        let _absent = TUPLES.remove(tuple(&mut key, &Ends::read(ctx)));
     }
 }
 
@@ -68,16 +71,23 @@ fn accepted(ctx: &SockOpsContext) {
         Some(config) if config.is_intercept_port(port.to_be()) => {}
         _ => return,
     }
-    let tuple = Ends::read(ctx).swapped().tuple();
-    // SAFETY: copied out at once; the slot may be reused afterwards.
-    let Some(mut value) = unsafe { TUPLES.get(&tuple) }.copied() else {
+    let mut key = TupleSlot::uninit();
+    let tuple = tuple(&mut key, &Ends::read(ctx).swapped());
+    let Some(stored) = TUPLES.get_ptr_mut(tuple) else {
         count(Counter::Unknown);
         return;
     };
-    let kept = storage(ctx, &raw mut value, u64::from(BPF_SK_STORAGE_GET_F_CREATE)).is_some();
-    count(if kept { Counter::Accepted } else { Counter::StorageFull });
+    // The helper copies at once; the slot may be reused afterwards.
+    match storage(ctx, stored, u64::from(BPF_SK_STORAGE_GET_F_CREATE)) {
+        Some(kept) => {
+            // SAFETY: the slot is the new socket's own, and `accept()` has not returned it yet.
+            unsafe { (*kept).role = Role::Accepted as u8 };
+            count(Counter::Accepted);
+        }
+        None => count(Counter::StorageFull),
+    }
     // The next connection from the same source port must not inherit it. Another CPU may have evicted it already.
-    let _evicted = TUPLES.remove(&tuple);
+    let _evicted = TUPLES.remove(tuple);
 }
 
 /// The socket's storage, made from `initial` if `flags` say so.
@@ -95,9 +105,9 @@ fn storage(ctx: &SockOpsContext, initial: *mut SocketDst, flags: u64) -> Option<
 }
 
 /// Both ends of the context's socket.
-struct Ends {
-    local: Endpoint,
-    remote: Endpoint,
+pub struct Ends {
+    pub local: Endpoint,
+    pub remote: Endpoint,
 }
 
 impl Ends {
@@ -105,13 +115,6 @@ impl Ends {
     #[inline(always)]
     fn swapped(self) -> Self {
         Self { local: self.remote, remote: self.local }
-    }
-
-    /// Of a client's ends.
-    #[inline(always)]
-    fn tuple(self) -> Tuple {
-        let Self { local, remote } = self;
-        Tuple { src: local.addr, dst: remote.addr, src_port: local.port, dst_port: remote.port }
     }
 
     /// Reads every field once and before any branch: the verifier refuses the merged reads that LLVM makes of others.

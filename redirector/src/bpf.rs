@@ -4,9 +4,11 @@ mod cgroup;
 mod cilium;
 mod compatible;
 mod hooks;
+mod memory;
 mod object;
 mod pins;
 mod proof;
+mod refusal;
 #[allow(unsafe_code, reason = "the only part that speaks to the kernel without aya")]
 mod sys;
 mod tables;
@@ -16,4 +18,5 @@ pub(crate) use cilium::{Cilium, Neighbourhood};
 pub(crate) use hooks::{Hook, HookChange, HookError, Hooks, Surroundings};
 pub(crate) use pins::{PinError, Pins};
 pub(crate) use proof::{Proof, ProofError, prove};
+pub(crate) use refusal::Refusal;
 pub(crate) use tables::{Changed, KernelConfig, Tables, TablesError, kernel_config};

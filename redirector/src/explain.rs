@@ -12,7 +12,7 @@ use culvert_redirector_common::names::{CONNECT4, CONNECT6, SOCKOPS};
 use culvert_redirector_common::{Connect, DestinationValue, Verdict, decide};
 
 use crate::args::Places;
-use crate::bpf::{Hook, KernelConfig, Pins, Tables};
+use crate::bpf::{Hook, KernelConfig, Pins, Refusal, Tables};
 use crate::directory::{Directory, Saved};
 use crate::dns::Zone;
 use crate::kernel::now_ns;
@@ -74,7 +74,9 @@ fn lines(
         let address = SocketAddr::new(ip, dialled);
         let (hooked, packets) = (host.hooked(address)?, host.packets(address));
         fixes.extend(fix(&known, hooked, &packets, (ip, port), zone));
-        hooks.push((dialled, hooked.to_string()));
+        // The words have the error that most kernels give.
+        let told = hooked.to_string().replace(Refusal::HostUnreachable.name(), host.refusal.name());
+        hooks.push((dialled, told));
         nftables.push((dialled, packets.to_string()));
     }
     fixes.dedup();
@@ -102,13 +104,15 @@ fn grouped(told: Vec<(u16, String)>) -> impl Iterator<Item = String> {
 struct Seen {
     tables: Option<Tables>,
     hooks: Vec<Hook>,
+    refusal: Refusal,
     table: Result<Option<Listing>, NftError>,
 }
 
 impl Seen {
     async fn read(pins: &Pins) -> Result<Self> {
         let tables = if pins.any_map() { Some(Tables::open(pins)?) } else { None };
-        Ok(Self { tables, hooks: Hook::read_all(pins)?, table: nft::read_all().await })
+        let refusal = Refusal::of_this_kernel().unwrap_or(Refusal::HostUnreachable);
+        Ok(Self { tables, hooks: Hook::read_all(pins)?, refusal, table: nft::read_all().await })
     }
 
     fn hooked(&self, address: SocketAddr) -> Result<Hooked> {

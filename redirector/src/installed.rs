@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use serde::Serialize;
 use tokio::sync::watch;
 
-use crate::bpf::{Hook, Pins};
+use crate::bpf::{Hook, Pins, Refusal};
 use crate::config::Config;
 use crate::debug::failed;
 use crate::directory::Feed;
@@ -36,6 +36,8 @@ struct Installed {
     /// As `--mechanism` is written.
     mechanism: String,
     hooks: Vec<Hook>,
+    /// The error of a connect that the hooks refuse; none where the kernel cannot be asked.
+    refusal: Option<Refusal>,
     table: bool,
     /// Why it is not known whether there is one.
     table_problem: Option<String>,
@@ -68,6 +70,7 @@ async fn read(sources: &Sources) -> anyhow::Result<Installed> {
     Ok(Installed {
         mechanism: mechanism.unwrap_or_default(),
         hooks: Hook::read_all(pins)?,
+        refusal: Refusal::of_this_kernel().ok(),
         table: *table.as_ref().unwrap_or(&false),
         table_problem: table.err().map(|error| error.to_string()),
         ranges,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::bpf::{
-    Changed, Hook, HookChange, HookError, Hooks, KernelConfig, Neighbourhood, Pins, Proof, ProofError, Tables,
+    Changed, Hook, HookChange, HookError, Hooks, KernelConfig, Neighbourhood, Pins, Proof, ProofError, Refusal, Tables,
     TablesError, kernel_config, prove,
 };
 use crate::config::{Intercept, NodeIps};
@@ -69,6 +69,12 @@ impl Kernel {
                 HookChange::Replaced => "moved from another cgroup",
             };
             tracing::info!(program, how, cgroup = %hooks.cgroup().display(), "connect hook installed");
+        }
+        if hooks.refusal() == Refusal::NotPermitted {
+            tracing::info!(
+                error = hooks.refusal().name(),
+                "this kernel's connect hooks cannot choose the error of a refused connect; EHOSTUNREACH elsewhere"
+            );
         }
         match hooks.neighbourhood() {
             Some(Neighbourhood::Good(cilium)) => tracing::info!(cilium, "Cilium is on this host"),

@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-use crate::bpf::{Pins, Tables};
+use crate::bpf::{Pins, Refusal, Tables};
 use crate::plan::{Liveness, Plan};
 
 /// All metrics of the process.
@@ -84,6 +84,9 @@ impl Metrics {
         let help =
             "Times that somebody had removed or changed what is installed, by what and by what came of its repair";
         registry.register("drift", help, steering.drift.clone());
+        let refusal = Refusal::of_this_kernel().map_or("unknown", Refusal::name);
+        let help = "Error of a connect that the hooks refuse";
+        registry.register("refusal", help, Info::new([("error", refusal)]));
         registry.register_collector(Box::new(KernelCounts { pins }));
         registry
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::bpf::{Cilium, Hook, Neighbourhood, Pins, Surroundings, Tables};
+use crate::bpf::{Cilium, Hook, Neighbourhood, Pins, Refusal, Surroundings, Tables};
 use crate::directory::Saved;
 use crate::kernel::now_ns;
 use crate::nft::{self, NftError};
@@ -17,6 +17,7 @@ pub(crate) async fn status(bpffs: &Path, state_dir: &Path) -> Result<String> {
     let pins = Pins::new(bpffs);
     let mut out = String::new();
     hooks(&mut out, &pins)?;
+    line(&mut out, "refused with", &refusal())?;
     cilium(&mut out, &pins)?;
     if let Err(error) = tables(&mut out, &pins) {
         // The rest still tells what is there.
@@ -45,6 +46,17 @@ fn hooks(out: &mut String, pins: &Pins) -> Result<()> {
         line(out, hook.program, &text)?;
     }
     Ok(())
+}
+
+/// The error of a refused connect, by asking this kernel.
+fn refusal() -> String {
+    match Refusal::of_this_kernel() {
+        Ok(Refusal::HostUnreachable) => Refusal::HostUnreachable.to_string(),
+        Ok(Refusal::NotPermitted) => {
+            format!("{}: this kernel's connect hooks cannot choose the error", Refusal::NotPermitted)
+        }
+        Err(error) => format!("unknown: {}", culvert_daemon::chain(&error)),
+    }
 }
 
 /// Only where it is: most hosts have none.

@@ -13,13 +13,15 @@ use nix::libc::{ENOLINK, EPERM};
 use serde::Serialize;
 
 use super::compatible::Shape;
+use super::memory::{MemoryLimit, lift_limit};
 use super::pins::cgroup_id;
 use super::sys::{LinkInfo, attached_programs, link_info, open_link, update_link};
-use super::{CgroupError, Cilium, Neighbourhood, PinError, Pins, cgroup, object};
+use super::{CgroupError, Cilium, Neighbourhood, PinError, Pins, Refusal, cgroup, object};
 
 /// The programs, loaded and with all maps pinned, but not necessarily attached.
 pub(crate) struct Hooks {
     ebpf: Ebpf,
+    refusal: Refusal,
     pins: Pins,
     cgroup: PathBuf,
 }
@@ -64,10 +66,15 @@ pub(crate) enum HookError {
     Pins(#[from] PinError),
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    #[error("load the kernel programs; needs root, or CAP_BPF and CAP_NET_ADMIN")]
-    Load(#[from] EbpfError),
-    #[error("load the kernel program {program}; connect hooks need Linux 5.18 or later (else: --mechanism nftables)")]
-    LoadProgram { program: &'static str, source: ProgramError },
+    #[error("load the kernel programs; needs root, or CAP_BPF and CAP_NET_ADMIN{memory}")]
+    Load { memory: MemoryLimit, source: EbpfError },
+    #[error(
+        "load the kernel program {program}; Linux 5.10 and later take it, and nftables does without it \
+         (--mechanism nftables){memory}"
+    )]
+    LoadProgram { program: &'static str, memory: MemoryLimit, source: ProgramError },
+    #[error("read the kernel program {program}")]
+    Program { program: &'static str, source: ProgramError },
     #[error("read the pinned map {path}")]
     ReadMap { path: PathBuf, source: MapError },
     #[error(
@@ -103,16 +110,24 @@ impl Hooks {
     pub(crate) fn load(pins: Pins, cgroup: Option<&Path>) -> Result<Self, HookError> {
         let cgroup = cgroup::find(cgroup)?;
         pins.prepare()?;
+        lift_limit();
+        // Why the kernel cannot be asked shows at the programs themselves.
+        let refusal = Refusal::of_this_kernel().unwrap_or(Refusal::HostUnreachable);
         let mut loader = EbpfLoader::new();
         for name in MAPS {
             check_compatible(&pins, name)?;
             loader.map_pin_path(name, pins.map(name));
         }
-        let mut ebpf = loader.load(object::OBJECT)?;
+        let mut ebpf = loader.load(object::OBJECT).map_err(not_loaded)?;
         for program in PROGRAMS {
-            load_program(&mut ebpf, program)?;
+            load_program(&mut ebpf, refusal.variant(program))?;
         }
-        Ok(Self { ebpf, pins, cgroup })
+        Ok(Self { ebpf, refusal, pins, cgroup })
+    }
+
+    /// Which error a refused connect gets.
+    pub(crate) const fn refusal(&self) -> Refusal {
+        self.refusal
     }
 
     /// Attaches all programs, in the order of [`PROGRAMS`].
@@ -158,8 +173,8 @@ impl Hooks {
         if link_info(&link).map_err(HookError::link("read the pinned link", pin))?.cgroup != cgroup {
             return Ok(false);
         }
-        let fd = self.ebpf.program(program).ok_or(HookError::Missing(program))?.fd();
-        match update_link(&link, fd.map_err(|source| HookError::LoadProgram { program, source })?) {
+        let fd = self.ebpf.program(self.refusal.variant(program)).ok_or(HookError::Missing(program))?.fd();
+        match update_link(&link, fd.map_err(|source| HookError::Program { program, source })?) {
             Ok(()) => Ok(true),
             Err(gone) if gone.raw_os_error() == Some(ENOLINK) => Ok(false),
             Err(source) => Err(HookError::link("update the pinned link", pin)(source)),
@@ -174,7 +189,7 @@ impl Hooks {
         let take = |source| HookError::TakeLink { program, source };
         // The kernel refuses flags on cgroup links, which always allow other programs beside them: aya calls that "single".
         let mode = CgroupAttachMode::Single;
-        let link = match self.ebpf.program_mut(program) {
+        let link = match self.ebpf.program_mut(self.refusal.variant(program)) {
             Some(Program::CgroupSockAddr(hook)) => {
                 let id = hook.attach(cgroup, mode).map_err(attach)?;
                 FdLink::try_from(hook.take_link(id).map_err(attach)?).map_err(take)?
@@ -244,7 +259,22 @@ fn load_program(ebpf: &mut Ebpf, program: &'static str) -> Result<(), HookError>
         Some(Program::SockOps(hook)) => hook.load(),
         _ => return Err(HookError::Missing(program)),
     };
-    loaded.map_err(|source| HookError::LoadProgram { program, source })
+    loaded.map_err(|source| {
+        let error = match &source {
+            ProgramError::LoadError { io_error, .. } => io_error.raw_os_error(),
+            _ => None,
+        };
+        HookError::LoadProgram { program, memory: MemoryLimit::behind(error), source }
+    })
+}
+
+/// The object as a whole was not loaded: nearly always one of its maps.
+fn not_loaded(source: EbpfError) -> HookError {
+    let error = match &source {
+        EbpfError::MapError(MapError::CreateError { io_error, .. }) => io_error.raw_os_error(),
+        _ => None,
+    };
+    HookError::Load { memory: MemoryLimit::behind(error), source }
 }
 
 fn not_attached(program: &'static str, cgroup: PathBuf, source: ProgramError) -> HookError {

@@ -82,23 +82,7 @@ impl Foreign {
     pub(crate) fn load(world: &World, name: &str, family: Family, rules: &[Rule]) -> Self {
         let instructions: Vec<u64> =
             rules.iter().flat_map(|rule| rule.instructions(family)).chain(end(ALLOW)).collect();
-        let mut kernel_name = [0; 16];
-        kernel_name[..name.len()].copy_from_slice(name.as_bytes());
-        let mut attr = ProgLoad {
-            kind: CGROUP_SOCK_ADDR,
-            instruction_count: instructions.len().try_into().unwrap(),
-            instructions: instructions.as_ptr() as u64,
-            license: c"GPL".as_ptr() as u64,
-            log_level: 0,
-            log_size: 0,
-            log: 0,
-            kernel_version: 0,
-            flags: 0,
-            name: kernel_name,
-            interface: 0,
-            expected_attach_type: family.attach_type(),
-        };
-        let program = descriptor(BPF_PROG_LOAD, &mut attr);
+        let program = load(name, family, &instructions).unwrap();
         std::fs::create_dir_all(world.bpffs().join("foreign")).unwrap();
         let pin = world.bpffs().join("foreign").join(name);
         pin_at(&program, &pin);
@@ -124,6 +108,41 @@ impl Foreign {
         std::fs::create_dir_all(pin.parent().unwrap()).unwrap();
         pin_at(&link, pin);
     }
+}
+
+/// The error of a connect that the redirector's hooks refuse, by what this kernel has: without `bpf_set_retval` in connect
+/// programs it is always the same.
+pub(crate) fn errno_of_refusals() -> i32 {
+    // r1 = 0; bpf_set_retval()
+    let call = [instruction(0xb7, 0x01, 0, 0), instruction(0x85, 0x00, 0, 187)];
+    let instructions: Vec<u64> = call.into_iter().chain(end(ALLOW)).collect();
+    match load("set_retval", Family::V4, &instructions) {
+        Ok(_program) => libc::EHOSTUNREACH,
+        Err(error) => {
+            assert_eq!(error.raw_os_error(), Some(libc::EINVAL), "{error}");
+            libc::EPERM
+        }
+    }
+}
+
+fn load(name: &str, family: Family, instructions: &[u64]) -> io::Result<OwnedFd> {
+    let mut kernel_name = [0; 16];
+    kernel_name[..name.len()].copy_from_slice(name.as_bytes());
+    let mut attr = ProgLoad {
+        kind: CGROUP_SOCK_ADDR,
+        instruction_count: instructions.len().try_into().unwrap(),
+        instructions: instructions.as_ptr() as u64,
+        license: c"GPL".as_ptr() as u64,
+        log_level: 0,
+        log_size: 0,
+        log: 0,
+        kernel_version: 0,
+        flags: 0,
+        name: kernel_name,
+        interface: 0,
+        expected_attach_type: family.attach_type(),
+    };
+    Ok(owned(try_bpf(BPF_PROG_LOAD, &mut attr)?))
 }
 
 impl Family {
@@ -195,16 +214,24 @@ fn pin_at(object: &OwnedFd, pin: &Path) {
 }
 
 fn descriptor<T>(command: libc::c_long, attr: &mut T) -> OwnedFd {
-    let fd = RawFd::try_from(bpf(command, attr)).unwrap();
+    owned(bpf(command, attr))
+}
+
+/// The descriptor that a call has returned.
+fn owned(fd: libc::c_long) -> OwnedFd {
+    let fd = RawFd::try_from(fd).unwrap();
     // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
 #[track_caller]
 fn bpf<T>(command: libc::c_long, attr: &mut T) -> libc::c_long {
+    try_bpf(command, attr).unwrap_or_else(|error| panic!("bpf({command}): {error}"))
+}
+
+fn try_bpf<T>(command: libc::c_long, attr: &mut T) -> io::Result<libc::c_long> {
     // SAFETY: `attr` is one of the kernel's attribute structures, of the given size; the kernel takes what is missing of the
     // union as zero, and the pointers in it outlive the call.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), size_of::<T>()) };
-    assert!(result >= 0, "bpf({command}): {}", io::Error::last_os_error());
-    result
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

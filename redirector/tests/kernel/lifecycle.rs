@@ -405,20 +405,51 @@ fn status_and_explain_work_without_the_daemon() {
     });
 }
 
+/// A command line of [`daemon`]'s with the capabilities of the units and the manifests.
+fn with_three_capabilities(command: &Command) -> Command {
+    // 39 is CAP_BPF, which util-linux of Debian 12 does not know by name.
+    let needed = "-all,+cap_39,+net_admin,+net_bind_service";
+    let mut limited = Command::new("setpriv");
+    limited.args(["--bounding-set", needed, "--inh-caps", needed, "--"]);
+    limited.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        limited.env(name, value.unwrap_or_default());
+    }
+    limited
+}
+
+#[test]
+fn a_limit_of_locked_memory_is_named_with_the_fix_where_the_kernel_counts_maps() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let limit = |command: &Command| {
+            let mut limited = Command::new("prlimit");
+            limited.arg("--memlock=65536:65536").arg(command.get_program()).args(command.get_args());
+            command.get_envs().for_each(|(name, value)| {
+                limited.env(name, value.unwrap_or_default());
+            });
+            with_three_capabilities(&limited)
+        };
+        // What this kernel does, by another program.
+        let mut other = Command::new("bpftool");
+        let pin = world.bpffs().join("other");
+        other.args(["map", "create"]).arg(&pin).args("type array key 4 value 4 entries 100000 name other".split(' '));
+        let counts = !limit(&other).output().unwrap().status.success();
+        let mut command = limit(&daemon(world, &EBPF));
+        if counts {
+            let error = String::from_utf8(run_to_the_end(&mut command).stderr).unwrap();
+            assert!(error.contains("64 KiB are allowed here: LimitMEMLOCK=infinity"), "{error}");
+        } else {
+            Redirector::spawn(&mut command).until_ready();
+        }
+    });
+}
+
 #[test]
 fn three_capabilities_are_enough() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
-        // 39 is CAP_BPF, which util-linux of Debian 12 does not know by name.
-        let needed = "-all,+cap_39,+net_admin,+net_bind_service";
-        let command = daemon(world, &BOTH);
-        let program = command.get_program().to_owned();
-        let mut limited = Command::new("setpriv");
-        limited.args(["--bounding-set", needed, "--inh-caps", needed, "--"]).arg(program).args(command.get_args());
-        for (name, value) in command.get_envs() {
-            limited.env(name, value.unwrap_or_default());
-        }
-        let redirector = Redirector::spawn(&mut limited);
+        let redirector = Redirector::spawn(&mut with_three_capabilities(&daemon(world, &BOTH)));
         redirector.until_ready();
         let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
         let _client = TcpStream::connect("10.0.3.7:9100").unwrap();

@@ -1,0 +1,55 @@
+//! The limit of locked memory, against which kernels before 5.11 count maps and programs.
+
+use std::fmt;
+
+use nix::libc::EPERM;
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
+
+/// A limit that may be why the kernel refuses a map or a program; shows nothing if it cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MemoryLimit(Option<u64>);
+
+/// Lifts the limit, or raises it as far as this process may.
+pub(super) fn lift_limit() {
+    // Without CAP_SYS_RESOURCE the kernel refuses more than the hard limit.
+    if setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY).is_ok() {
+        return;
+    }
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_MEMLOCK) {
+        // What is refused now shows at the maps, with this limit.
+        let _refused = setrlimit(Resource::RLIMIT_MEMLOCK, hard, hard);
+    }
+}
+
+impl MemoryLimit {
+    /// The limit in force, if it may be the cause of a call's error.
+    pub(super) fn behind(error: Option<i32>) -> Self {
+        let limit = getrlimit(Resource::RLIMIT_MEMLOCK).ok().map(|(soft, _)| soft);
+        Self(limit.filter(|limit| error == Some(EPERM) && *limit != RLIM_INFINITY))
+    }
+}
+
+impl fmt::Display for MemoryLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(bytes) = self.0 else { return Ok(()) };
+        write!(
+            f,
+            "; kernels before 5.11 count maps and programs as locked memory, of which {} KiB are allowed here: \
+             LimitMEMLOCK=infinity in the unit, `ulimit -l unlimited` in a shell",
+            bytes / 1024
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_named_with_the_fix_and_no_limit_is_not() {
+        let text = MemoryLimit(Some(8 << 20)).to_string();
+        assert!(text.contains("8192 KiB") && text.contains("LimitMEMLOCK=infinity"), "{text}");
+        assert_eq!(MemoryLimit(None).to_string(), "");
+        assert_eq!(MemoryLimit::behind(Some(nix::libc::EINVAL)), MemoryLimit(None));
+    }
+}
