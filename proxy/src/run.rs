@@ -35,7 +35,7 @@ use crate::original_dst::{OriginalDsts, canonical};
 use crate::registry::Registry;
 use crate::route::{MAX_STREAMS_PER_AGENT, Router};
 use crate::state::StateDir;
-use crate::strangers::Strangers;
+use crate::strangers::{Strangers, say_busy};
 use crate::streams::Streams;
 use crate::tokens::Tokens;
 use crate::trust::{Trust, TrustConfig, TrustSource};
@@ -273,6 +273,7 @@ impl Proxy {
             router: self.router.clone(),
             streams: self.streams.clone(),
             workers: self.workers.clone(),
+            foreign: Arc::default(),
         };
         for address in &listen.intercept_listen {
             let (listener, intercept) = (listen::bind(*address)?, intercept.clone());
@@ -284,6 +285,7 @@ impl Proxy {
             direct: self.direct(),
             streams: self.streams.clone(),
             drain: drain.clone(),
+            refusals: Arc::default(),
         };
         self.spawn_connect_tls(supervisor, &connect, &drain)?;
         let socket = LocalSocket::bind(&listen.connect_socket, Access::Group)?;
@@ -304,12 +306,11 @@ impl Proxy {
         let strangers = Strangers::default();
         let serve_one = move |(client, address), connections: &TaskTracker| {
             let address = canonical(address);
-            match strangers.place(address.ip()) {
-                Some(place) => {
-                    connections.spawn(connect.clone().serve_tls(tls.clone(), client, address, place));
-                }
-                None => {
-                    tracing::warn!(client.addr = %address, "CONNECT: too many clients have not shown who they are yet")
+            match strangers.enter(address.ip()) {
+                Ok(place) => drop(connections.spawn(connect.clone().serve_tls(tls.clone(), client, address, place))),
+                Err(full) => {
+                    say_busy(&client);
+                    connect.refused(&address, &full);
                 }
             }
         };
