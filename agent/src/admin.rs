@@ -1,10 +1,12 @@
 //! The agent's own pages of the admin server: `/debug/tunnels` and `/debug/streams`.
 
+use axum::Router;
 use axum::extract::State;
+use axum::response::Response;
 use axum::routing::get;
-use axum::{Json, Router};
+use culvert_daemon::page;
 
-use crate::tunnels::{StreamView, TunnelView, Tunnels};
+use crate::tunnels::Tunnels;
 
 /// The routes, as JSON.
 pub(crate) fn routes(tunnels: Tunnels) -> Router {
@@ -14,10 +16,10 @@ pub(crate) fn routes(tunnels: Tunnels) -> Router {
         .with_state(tunnels)
 }
 
-async fn debug_tunnels(State(tunnels): State<Tunnels>) -> Json<Vec<TunnelView>> {
-    Json(tunnels.tunnels())
+async fn debug_tunnels(State(tunnels): State<Tunnels>) -> Response {
+    page(move || tunnels.tunnels()).await
 }
 
-async fn debug_streams(State(tunnels): State<Tunnels>) -> Json<Vec<StreamView>> {
-    Json(tunnels.streams())
+async fn debug_streams(State(tunnels): State<Tunnels>) -> Response {
+    page(move || tunnels.streams()).await
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use culvert_daemon::{LogFormat, parse_duration, parse_size};
+use culvert_daemon::{LogCommand, LogFormat, parse_duration, parse_size};
 
 use crate::pin::Pin;
 use crate::proxy_address::ProxyAddress;
@@ -21,6 +21,16 @@ pub(crate) struct Args {
     /// Directory with the agent's key and certificate; made if missing, readable by its owner only.
     #[arg(long, env = "CULVERT_STATE_DIR", default_value = "/var/lib/culvert/agent", global = true)]
     pub(crate) state_dir: PathBuf,
+
+    /// Unix socket, mode 0600, of the running agent's pages and of the `log` command.
+    #[arg(
+        long,
+        env = "CULVERT_ADMIN_SOCKET",
+        value_name = "PATH",
+        default_value = "/run/culvert/agent/admin.sock",
+        global = true
+    )]
+    pub(crate) admin_socket: PathBuf,
 
     /// What to log: a level such as `info`, or filters such as `info,culvert_agent=debug`.
     #[arg(long, env = "CULVERT_LOG", default_value = "info", global = true)]
@@ -61,6 +71,10 @@ pub(crate) struct RunArgs {
     /// Address of /livez, /readyz, /metrics and /debug.
     #[arg(long, env = "CULVERT_ADMIN_LISTEN", value_name = "IP:PORT", default_value = "127.0.0.1:7429")]
     pub(crate) admin_listen: SocketAddr,
+
+    /// Address of /metrics alone, such as [::]:7428, for scrapers on the edge that do not reach --admin-listen. Off by default.
+    #[arg(long, env = "CULVERT_METRICS_LISTEN", value_name = "IP:PORT")]
+    pub(crate) metrics_listen: Option<SocketAddr>,
 
     /// Bytes that one stream may have under way, 256KiB to 16MiB: the throughput of a stream times the round trip. A stalled
     /// reader may hold a quarter more in memory.
@@ -107,6 +121,8 @@ pub(crate) struct RunArgs {
 pub(crate) enum Command {
     /// Exchanges a token from `culvert-proxy token create` for this node's certificate, stores it and exits.
     Join(JoinArgs),
+    /// Changes what the running agent logs, until the next change or restart.
+    Log(LogCommand),
 }
 
 /// What `culvert-proxy token create` prints.

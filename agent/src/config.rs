@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use culvert_daemon::AdminListen;
 use culvert_tunnel::{Budget, PROXY_SERVER_NAME, STREAM_WINDOW_RANGE};
 
 use crate::allow::AllowList;
@@ -26,7 +27,7 @@ pub(crate) struct Config {
     pub(crate) proxies: Vec<ProxyAddress>,
     pub(crate) tunnels: u8,
     pub(crate) allow: AllowList,
-    pub(crate) admin_listen: SocketAddr,
+    pub(crate) admin: AdminListen,
     pub(crate) stream_window: u32,
     pub(crate) budget: Budget,
     pub(crate) grace: Duration,
@@ -52,6 +53,12 @@ impl TryFrom<Args> for Config {
             return Err(ConfigError::StreamWindow(run.stream_window));
         }
         let allow = allow_list(&run);
+        let admin = AdminListen {
+            program: "culvert-agent",
+            address: run.admin_listen,
+            metrics: run.metrics_listen,
+            socket: args.admin_socket,
+        };
         let state = StateDir::new(&args.state_dir);
         let source = match (run.cluster_config, run.service_account_token) {
             (Some(folder), Some(token)) => Source::Cluster(ClusterSource {
@@ -72,7 +79,7 @@ impl TryFrom<Args> for Config {
             proxies: run.proxy,
             tunnels: run.tunnels,
             allow,
-            admin_listen: run.admin_listen,
+            admin,
             stream_window: run.stream_window,
             budget: Budget::new(run.buffer_budget as usize),
             grace: run.grace,

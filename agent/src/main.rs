@@ -55,9 +55,16 @@ async fn main() -> ExitCode {
 }
 
 async fn start(args: Args) -> Result<()> {
-    let logs = Logs::init(&args.log, args.log_format)?;
+    let logs = || Logs::init(&args.log, args.log_format);
     match args.command {
-        Some(Command::Join(join)) => join::run(&args.state_dir, join).await,
-        None => run::run(args.try_into()?, logs).await,
+        Some(Command::Log(command)) => command.run(&args.admin_socket).await,
+        Some(Command::Join(join)) => {
+            logs()?;
+            join::run(&args.state_dir, join).await
+        }
+        None => {
+            let logs = logs()?;
+            run::run(args.try_into()?, logs).await
+        }
     }
 }

@@ -38,6 +38,11 @@ pub(crate) enum TlsError {
     NotTls(#[source] Error),
     #[error("the other end speaks TLS, but not Culvert's protocol: is this the proxy's agent port?")]
     NoCommonProtocol,
+    #[error(
+        "the proxy takes no new connections at the moment: too many there have not shown who they are yet; its metric \
+         culvert_proxy_agent_connections_total counts them"
+    )]
+    Busy(#[source] Error),
     #[error("TLS handshake")]
     Handshake(#[source] io::Error),
     #[error("use the agent's certificate")]
@@ -69,6 +74,7 @@ impl TlsError {
             Error::NoApplicationProtocol | Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
                 Self::NoCommonProtocol
             }
+            Error::AlertReceived(AlertDescription::InternalError) => Self::Busy(tls),
             Error::InvalidMessage(_) => Self::NotTls(tls),
             Error::AlertReceived(alert) if is_refusal(*alert) => Self::Refused(tls),
             _ => Self::Handshake(error),
@@ -143,5 +149,22 @@ pub(crate) async fn handshake<T: AsyncRead + AsyncWrite + Unpin>(
     match stream.get_ref().1.alpn_protocol() {
         agreed if agreed == protocol.as_deref() => Ok(stream),
         _ => Err(TlsError::NoCommonProtocol),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_proxy_that_has_no_place_for_the_agent_is_said_to_be_busy() {
+        let (near, mut far) = tokio::io::duplex(4 << 10);
+        // TLS's alert `internal_error`, as such a proxy sends it.
+        far.write_all(&[21, 3, 3, 0, 2, 2, 80]).await.unwrap();
+        let config = trusting(RootCertStore::empty(), b"h2");
+        let error = handshake(near, config, &"culvert-proxy".try_into().unwrap()).await.err().unwrap();
+        assert!(error.to_string().contains("no new connections at the moment"), "{error}");
     }
 }

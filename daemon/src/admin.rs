@@ -1,59 +1,102 @@
-//! The admin server of each binary: liveness, readiness, metrics, the log filter, and the binary's own `/debug` pages.
+//! The admin server of each binary: liveness, readiness, metrics, and the binary's own `/debug` pages. What changes anything, which
+//! is the log filter, is served on a Unix socket only: the TCP listener is within reach of other users, and of pods through a tunnel.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use axum::Router;
-use axum::extract::{DefaultBodyLimit, State};
-use axum::http::StatusCode;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::uri::Authority;
+use axum::http::{StatusCode, header};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, put};
+use axum::routing::{any, get, put};
+use axum::{Json, Router};
 use prometheus_client::registry::Registry;
+use serde::Serialize;
 use tokio::net::TcpListener;
 
+use crate::http;
+use crate::local_socket::{LocalSocket, SocketAccess};
 use crate::{Logs, Readiness};
 
 /// A log filter is a line; a longer body is a mistake.
 const LOG_FILTER_BYTES: usize = 4096;
 
-/// The admin listener, bound but not yet serving.
+/// Where operators and scrapers are served.
+#[derive(Clone, Debug)]
+pub struct AdminListen {
+    /// The program's name, for what it says to people.
+    pub program: &'static str,
+    /// All pages.
+    pub address: SocketAddr,
+    /// `/metrics` and nothing else, for scrapers that do not reach `address`.
+    pub metrics: Option<SocketAddr>,
+    /// All pages and the log filter: for root and the program's own user.
+    pub socket: PathBuf,
+}
+
+/// The admin listeners, bound but not yet serving.
 pub struct Admin {
     listener: TcpListener,
     address: SocketAddr,
-    router: Router,
+    pages: Router,
+    metrics: Option<(TcpListener, Router)>,
+    local: Option<(LocalSocket, Router)>,
 }
 
 #[derive(Clone)]
 struct Parts {
     readiness: Readiness,
     registry: Arc<Registry>,
-    logs: Logs,
 }
 
 impl Admin {
-    /// Takes the port. `debug` holds the binary's own routes, such as `/debug/tunnels`.
+    /// Takes the ports and the socket. `debug` holds the binary's own routes, such as `/debug/tunnels`. Without the socket the program
+    /// does its work all the same: then the log filter cannot be changed, which is logged with the fix.
     ///
     /// # Errors
-    /// The address cannot be bound.
+    /// An address cannot be bound.
     pub async fn bind(
-        address: SocketAddr,
+        listen: &AdminListen,
         readiness: Readiness,
         registry: Registry,
         logs: Logs,
         debug: Router,
     ) -> Result<Self> {
-        let listener =
-            TcpListener::bind(address).await.with_context(|| format!("bind the admin listener to {address}"))?;
+        let listener = bind(listen.address, "the admin listener").await?;
         let address = listener.local_addr().context("read the admin listener's address")?;
-        let router = Router::new()
+        let parts = Parts { readiness, registry: Arc::new(registry) };
+        let plain = Router::new()
             .route("/livez", get(async || "ok\n"))
             .route("/readyz", get(ready))
             .route("/metrics", get(metrics))
-            .route("/debug/log", put(set_log_filter).layer(DefaultBodyLimit::max(LOG_FILTER_BYTES)))
-            .with_state(Parts { readiness, registry: Arc::new(registry), logs })
-            .merge(debug);
-        Ok(Self { listener, address, router })
+            .with_state(parts.clone());
+        let log = Router::new().route("/debug/log", put(set_log_filter).layer(DefaultBodyLimit::max(LOG_FILTER_BYTES)));
+        let local = LocalSocket::bind(&listen.socket, SocketAccess::Owner).inspect_err(|error| {
+            let reason = format!("{error:#}");
+            tracing::warn!(reason, "no admin socket: the log filter stays as it is; --admin-socket names another path");
+        });
+        let elsewhere = format!("log filters are changed by `{} log FILTER` on this host\n", listen.program);
+        let moved = Router::new().route(
+            "/debug/log",
+            any(async move || (StatusCode::METHOD_NOT_ALLOWED, [(header::ALLOW, "")], elsewhere.clone())),
+        );
+        let metrics = match listen.metrics {
+            Some(address) => {
+                let router = Router::new().route("/metrics", get(self::metrics)).with_state(parts);
+                Some((bind(address, "--metrics-listen").await?, router))
+            }
+            None => None,
+        };
+        Ok(Self {
+            listener,
+            address,
+            pages: plain.clone().merge(moved).merge(debug.clone().layer(from_fn(refuse_foreign_names))),
+            metrics,
+            local: local.ok().map(|socket| (socket, plain.merge(log.with_state(logs)).merge(debug))),
+        })
     }
 
     /// Where it listens; tests bind port 0.
@@ -65,10 +108,55 @@ impl Admin {
     /// Serves for ever: a draining process is still alive, and its metrics tell how the drain goes.
     ///
     /// # Errors
-    /// The listener fails.
+    /// None today; the type is that of a supervised task.
     pub async fn serve(self) -> Result<()> {
-        axum::serve(self.listener, self.router).await.context("serve admin requests")
+        let Self { listener, pages, metrics, local, .. } = self;
+        let metrics = async {
+            if let Some((listener, router)) = &metrics {
+                http::serve(|| accept(listener), router.clone()).await;
+            }
+        };
+        let local = async {
+            if let Some((socket, router)) = &local {
+                http::serve(|| socket.accept(), router.clone()).await;
+            }
+        };
+        tokio::join!(http::serve(|| accept(&listener), pages), metrics, local);
+        Ok(())
     }
+}
+
+async fn bind(address: SocketAddr, what: &str) -> Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| format!("bind {what} to {address}"))
+}
+
+async fn accept(listener: &TcpListener) -> std::io::Result<tokio::net::TcpStream> {
+    listener.accept().await.map(|(connection, _)| connection)
+}
+
+/// A page of JSON, made on a thread of its own: one that is long in the making holds up nothing else.
+pub async fn page<T: Serialize>(make: impl FnOnce() -> T + Send + 'static) -> Response {
+    let made = tokio::task::spawn_blocking(move || Json(make()).into_response()).await;
+    made.unwrap_or_else(|error| (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response())
+}
+
+/// A web site that makes its own name lead here (DNS rebinding) could have a visitor's browser read the pages: such a name has a dot.
+/// Node names without one, `localhost` and all addresses are taken.
+async fn refuse_foreign_names(request: Request, next: Next) -> Response {
+    let host = request.headers().get(header::HOST).map(|host| host.as_bytes());
+    match host.is_none_or(is_ours) {
+        true => next.run(request).await,
+        false => {
+            let fix = "ask for this page by address or by a name without a dot\n";
+            (StatusCode::FORBIDDEN, fix).into_response()
+        }
+    }
+}
+
+fn is_ours(host: &[u8]) -> bool {
+    let Ok(authority) = Authority::try_from(host) else { return false };
+    let host = authority.host();
+    !host.contains('.') || host.parse::<IpAddr>().is_ok()
 }
 
 async fn ready(State(parts): State<Parts>) -> Response {
@@ -90,12 +178,123 @@ async fn metrics(State(parts): State<Parts>) -> Response {
     }
 }
 
-async fn set_log_filter(State(parts): State<Parts>, filter: String) -> Response {
-    match parts.logs.set_filter(filter.trim()) {
+async fn set_log_filter(State(logs): State<Logs>, filter: String) -> Response {
+    match logs.set_filter(filter.trim()) {
         Ok(()) => {
             tracing::info!(filter = filter.trim(), "log filter changed");
             StatusCode::NO_CONTENT.into_response()
         }
         Err(error) => (StatusCode::BAD_REQUEST, format!("{error:#}\n")).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpStream, UnixStream};
+
+    use super::*;
+    use crate::log_command::LogCommand;
+
+    async fn admin(folder: &std::path::Path) -> Admin {
+        let listen = AdminListen {
+            program: "culvert-test",
+            address: "127.0.0.1:0".parse().unwrap(),
+            metrics: Some("127.0.0.1:0".parse().unwrap()),
+            socket: folder.join("run/admin.sock"),
+        };
+        let debug = Router::new().route("/debug/page", get(async || page(|| ["shown"]).await));
+        let logs = Logs::for_tests();
+        Admin::bind(&listen, Readiness::default(), Registry::default(), logs, debug).await.unwrap()
+    }
+
+    async fn ask(mut connection: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin, head: &str) -> String {
+        let request = format!("{head}\r\nConnection: close\r\n\r\n");
+        connection.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    /// Serves one, and asks for each of these; the answers.
+    async fn answers<'a>(port: impl Fn(&Admin) -> SocketAddr, heads: &[&'a str]) -> Vec<(&'a str, String)> {
+        let folder = tempfile::tempdir().unwrap();
+        let admin = admin(folder.path()).await;
+        let address = port(&admin);
+        let asked = async {
+            let mut answers = Vec::new();
+            for head in heads {
+                answers.push((*head, ask(TcpStream::connect(address).await.unwrap(), head).await));
+            }
+            answers
+        };
+        tokio::select! {
+            _ = admin.serve() => unreachable!("it serves for ever"),
+            answers = asked => answers,
+        }
+    }
+
+    #[tokio::test]
+    async fn over_tcp_the_log_filter_is_out_of_reach_and_foreign_names_see_no_debug_pages() {
+        let wanted = [
+            ("PUT /debug/log HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\noff", 405),
+            ("POST /debug/log HTTP/1.1\r\nHost: 127.0.0.1", 405),
+            ("GET /debug/page HTTP/1.1\r\nHost: 10.0.3.7:7429", 200),
+            ("GET /debug/page HTTP/1.1\r\nHost: [fd00::1]:7429", 200),
+            ("GET /debug/page HTTP/1.1\r\nHost: edge-1:7429", 200),
+            ("GET /debug/page HTTP/1.1\r\nHost: rebound.example:7429", 403),
+            ("GET /debug/page HTTP/1.1\r\nHost: 127.0.0.1.example", 403),
+            ("GET /debug/page HTTP/1.1\r\nHost: example.", 403),
+            ("GET /metrics HTTP/1.1\r\nHost: edge-1.edge.internal:7429", 200),
+            ("GET /readyz HTTP/1.1\r\nHost: any.example", 200),
+        ];
+        let heads: Vec<&str> = wanted.iter().map(|(head, _)| *head).collect();
+        let answers = answers(Admin::local_addr, &heads).await;
+        for ((head, answer), (_, status)) in answers.iter().zip(wanted) {
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{head}: {answer}");
+        }
+        assert!(answers[0].1.contains("`culvert-test log FILTER`"), "{}", answers[0].1);
+    }
+
+    #[tokio::test]
+    async fn the_metrics_listener_has_metrics_and_nothing_else() {
+        let metrics = |admin: &Admin| admin.metrics.as_ref().unwrap().0.local_addr().unwrap();
+        let heads = ["/metrics", "/livez", "/readyz", "/debug/page", "/debug/log", "/"];
+        let heads = heads.map(|path| format!("GET {path} HTTP/1.1\r\nHost: a"));
+        let answers = answers(metrics, &heads.each_ref().map(String::as_str)).await;
+        assert!(answers[0].1.starts_with("HTTP/1.1 200 ") && answers[0].1.contains("# EOF"), "{answers:?}");
+        for (head, answer) in &answers[1..] {
+            assert!(answer.starts_with("HTTP/1.1 404 "), "{head}: {answer}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_socket_takes_filters_and_says_what_is_wrong_with_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let admin = admin(folder.path()).await;
+        let socket = folder.path().join("run/admin.sock");
+        let asked = async {
+            LogCommand::new("warn").run(&socket).await.unwrap();
+            let regex = LogCommand::new("[{a=(x|y)*x(x|y)}]=info").run(&socket).await.unwrap_err();
+            let pages = ask(UnixStream::connect(&socket).await.unwrap(), "GET /debug/page HTTP/1.1\r\nHost: a.b").await;
+            let long = LogCommand::new(&"a,".repeat(LOG_FILTER_BYTES)).run(&socket).await.unwrap_err();
+            (format!("{regex:#}"), pages, format!("{long:#}"))
+        };
+        let (regex, pages, long) = tokio::select! {
+            _ = admin.serve() => unreachable!("it serves for ever"),
+            asked = asked => asked,
+        };
+        assert!(regex.contains("spans and fields") && regex.contains("write a level such as"), "{regex}");
+        assert!(pages.ends_with("[\"shown\"]"), "{pages}");
+        assert!(long.contains("413"), "{long}");
+        let gone = format!("{:#}", LogCommand::new("warn").run(&socket).await.unwrap_err());
+        assert!(gone.contains("admin.sock") && gone.contains("--admin-socket"), "{gone}");
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_cannot_be_had_stops_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("run"), "a file where the directory should be").unwrap();
+        assert!(admin(folder.path()).await.local.is_none());
     }
 }

@@ -6,7 +6,10 @@
 mod admin;
 mod atomic_file;
 mod chain;
+mod http;
 mod idle;
+mod local_socket;
+mod log_command;
 mod logs;
 mod open_files;
 mod payload_bytes;
@@ -17,10 +20,12 @@ mod supervisor;
 mod units;
 mod workers;
 
-pub use admin::Admin;
+pub use admin::{Admin, AdminListen, page};
 pub use atomic_file::write_atomic;
 pub use chain::chain;
 pub use idle::{Counts, Idle};
+pub use local_socket::{LocalSocket, SocketAccess};
+pub use log_command::LogCommand;
 pub use logs::{LogFormat, Logs};
 pub use open_files::raise_open_file_limit;
 pub use payload_bytes::PayloadBytes;

@@ -16,7 +16,6 @@ use rustls::pki_types::CertificateDer;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
@@ -28,12 +27,12 @@ use crate::log_budget::LogBudget;
 use crate::metrics::Metrics;
 use crate::original_dst::canonical;
 use crate::registry::Registry;
-use crate::strangers::{Place, Strangers};
+use crate::strangers::{Full, HandshakeError, Phase, Place, Strangers, handshake, say_busy};
 use crate::streams::Streams;
 use crate::trust::Trust;
 
-/// From the accepted connection to the end of the TLS handshake.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// For a refused agent to hear why.
+const TELL_TIMEOUT: Duration = Duration::from_secs(10);
 /// When the proxy drains: for an enrolment under way to end, and for a tunnel's last bytes to go out.
 const PARTING: Duration = Duration::from_secs(1);
 /// An enrolment is one short call.
@@ -69,10 +68,12 @@ pub(crate) struct Parts {
 enum AgentError {
     #[error("too many connections have not shown who they are yet")]
     Busy,
-    #[error("TLS handshake timed out")]
-    HandshakeTimedOut,
-    #[error("TLS handshake failed")]
-    Handshake(#[source] io::Error),
+    #[error("its place went to a newer connection before it had shown who it is")]
+    Evicted,
+    #[error("prepare the socket")]
+    Socket(#[source] io::Error),
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
     #[error("neither a tunnel nor an enrolment: the ALPN protocol is missing")]
     NoProtocol,
     #[error("identity refused")]
@@ -85,11 +86,18 @@ enum AgentError {
     EnrollTimedOut,
 }
 
+impl From<Full> for AgentError {
+    fn from(_: Full) -> Self {
+        Self::Busy
+    }
+}
+
 impl AgentError {
     fn reason(&self) -> &'static str {
         match self {
-            Self::Busy => "busy",
-            Self::HandshakeTimedOut | Self::Handshake(_) | Self::NoProtocol => "handshake_failed",
+            Self::Busy | Self::Handshake(HandshakeError::Busy) => "busy",
+            Self::Evicted => "evicted",
+            Self::Socket(_) | Self::Handshake(_) | Self::NoProtocol => "handshake_failed",
             Self::Identity(_) => "identity_refused",
             Self::Tunnel(_) => "tunnel_failed",
             Self::Enroll(_) | Self::EnrollTimedOut => "enroll_failed",
@@ -132,9 +140,12 @@ impl Agents {
     }
 
     async fn serve_agent(&self, socket: std::net::TcpStream, client: SocketAddr) -> Result<&'static str, AgentError> {
-        let place = self.strangers.place(client.ip()).ok_or(AgentError::Busy)?;
+        let socket = TcpStream::from_std(socket).map_err(AgentError::Socket)?;
+        let mut place = self.strangers.enter(client.ip()).inspect_err(|_| say_busy(&socket))?;
+        let evicted = place.evicted();
         let handshake = tokio::select! {
-            handshake = self.handshake(socket) => handshake,
+            handshake = self.handshake(socket, &mut place) => handshake,
+            () = evicted.cancelled() => return Err(AgentError::Evicted),
             () = self.parts.drain.begun() => return Ok("drained"),
         };
         let (tls, last_read) = handshake?;
@@ -143,19 +154,22 @@ impl Agents {
         let chain: Vec<_> = certificates.iter().map(|der| der.clone().into_owned()).collect();
         match session.alpn_protocol() {
             Some(ALPN_TUNNEL) => self.tunnel(tls, last_read, &chain, client, place).await.map(|()| "tunnel_ended"),
-            Some(ALPN_ENROLL) => self.enroll(tls, chain, client).await.map(|()| "enrolled"),
+            Some(ALPN_ENROLL) => {
+                place.advance(Phase::Call)?;
+                tokio::select! {
+                    enrolled = self.enroll(tls, chain, client) => enrolled.map(|()| "enrolled"),
+                    () = evicted.cancelled() => Err(AgentError::Evicted),
+                }
+            }
             _ => Err(AgentError::NoProtocol),
         }
     }
 
-    async fn handshake(&self, socket: std::net::TcpStream) -> Result<(Tls, LastRead), AgentError> {
-        let socket = TcpStream::from_std(socket).map_err(AgentError::Handshake)?;
-        culvert_tunnel::tune(&socket).map_err(AgentError::Handshake)?;
+    async fn handshake(&self, socket: TcpStream, place: &mut Place) -> Result<(Tls, LastRead), AgentError> {
+        culvert_tunnel::tune(&socket).map_err(AgentError::Socket)?;
         let io = ReadAhead::new(socket);
         let last_read = io.last_read();
-        let acceptor = TlsAcceptor::from(self.parts.trust.server_config());
-        let accepted = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(io)).await;
-        let mut tls = accepted.map_err(|_| AgentError::HandshakeTimedOut)?.map_err(AgentError::Handshake)?;
+        let mut tls = handshake(io, self.parts.trust.server_config(), place).await?;
         tls.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
         Ok((Box::new(tls), last_read))
     }
@@ -167,7 +181,7 @@ impl Agents {
         last_read: LastRead,
         chain: &[CertificateDer<'static>],
         client: SocketAddr,
-        place: Place,
+        mut place: Place,
     ) -> Result<(), AgentError> {
         let node = match self.identify(chain) {
             Ok(node) => node,
@@ -176,14 +190,22 @@ impl Agents {
                 return Err(tell(tls, refused).await);
             }
         };
-        let (tunnel, driver) = self.parts.tunnel.establish(tls, last_read).await.map_err(AgentError::Tunnel)?;
+        place.advance(Phase::Call)?;
+        let evicted = place.evicted();
+        let established = tokio::select! {
+            established = self.parts.tunnel.establish(tls, last_read) => established,
+            () = evicted.cancelled() => return Err(AgentError::Evicted),
+        };
+        let (tunnel, driver) = established.map_err(AgentError::Tunnel)?;
         let mut driven = std::pin::pin!(driver.run());
         let request = DescribeRequest { version: VERSION.to_owned() };
         let described = tokio::select! {
             described = tunnel.describe(&request) => described.map_err(AgentError::Tunnel)?,
             ended = &mut driven => return ended.map_err(AgentError::Tunnel),
+            () = evicted.cancelled() => return Err(AgentError::Evicted),
         };
         drop(place);
+        self.strangers.proven(client.ip());
         let agent_version = described.version.clone();
         let registration = self.parts.registry.register(node.clone(), tunnel, described, client);
         // The node may have been removed since: its tunnels were closed before this one was among them.
@@ -278,7 +300,7 @@ async fn tell(mut tls: Tls, refused: AgentError) -> AgentError {
         tls.write_all(line.as_bytes()).await?;
         tls.shutdown().await
     };
-    if !matches!(timeout(HANDSHAKE_TIMEOUT, told).await, Ok(Ok(()))) {
+    if !matches!(timeout(TELL_TIMEOUT, told).await, Ok(Ok(()))) {
         tracing::debug!("a refused agent was gone before it was told");
     }
     refused

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use culvert_daemon::{LogFormat, parse_duration, parse_size};
+use culvert_daemon::{LogCommand, LogFormat, parse_duration, parse_size};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::check::CheckCommand;
@@ -29,6 +29,16 @@ pub(crate) struct Args {
         global = true
     )]
     pub(crate) control_socket: PathBuf,
+
+    /// Unix socket, mode 0600, of the running proxy's pages and of the `log` command.
+    #[arg(
+        long,
+        env = "CULVERT_ADMIN_SOCKET",
+        value_name = "PATH",
+        default_value = "/run/culvert/proxy/admin.sock",
+        global = true
+    )]
+    pub(crate) admin_socket: PathBuf,
 
     /// What to log: a level such as `info`, or filters such as `info,culvert_proxy=debug`. By default without what the Kubernetes
     /// client repeats of errors.
@@ -55,6 +65,8 @@ pub(crate) enum Command {
     Explain(ExplainCommand),
     /// Goes through all that connections rest on, on this host and in the cluster, and says what is wrong and the fix.
     Check(CheckCommand),
+    /// Changes what the running proxy logs, until the next change or restart.
+    Log(LogCommand),
 }
 
 /// What the running proxy needs.
@@ -134,6 +146,10 @@ pub(crate) struct ListenArgs {
     /// Address of /livez, /readyz, /metrics and /debug.
     #[arg(long, env = "CULVERT_ADMIN_LISTEN", value_name = "IP:PORT", default_value = "127.0.0.1:7409")]
     pub(crate) admin_listen: SocketAddr,
+
+    /// Address of /metrics alone, such as [::]:7408, for scrapers that do not reach --admin-listen. Off by default.
+    #[arg(long, env = "CULVERT_METRICS_LISTEN", value_name = "IP:PORT")]
+    pub(crate) metrics_listen: Option<SocketAddr>,
 }
 
 /// Who agents and proxy are to each other.

@@ -8,34 +8,38 @@ mod response;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
-use culvert_daemon::{Drain, Worker};
+use culvert_daemon::{Drain, Worker, chain};
 use culvert_tunnel::{Close, Detached, RelayError, Socket};
+use futures_util::FutureExt;
 use rustls::ServerConfig;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
+use crate::clock::UnixTime;
 use crate::direct::{self, Direct, DirectTarget, Reason};
 use crate::directory::{Destination, Target};
 use crate::listen;
-use crate::route::{RouteError, Router};
-use crate::strangers::Place;
+use crate::log_budget::LogBudget;
+use crate::route::{Client, RouteError, Router};
+use crate::strangers::{Place, handshake};
 use crate::streams::{Frontend, StreamRecord, Streams};
 use request::{BadRequest, HEAD_MAX};
 
 /// A request whose head takes longer is given up.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// A TLS handshake that takes longer is given up.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the last bytes may take to get out of TLS.
-const PARTING: Duration = Duration::from_secs(10);
+/// How long a client of TLS may take nothing of the last bytes, which only wait for it, before they are given up.
+const STALLED: Duration = Duration::from_secs(300);
+/// Bytes copied into TLS at once.
+const COPIED_AT_ONCE: usize = 64 << 10;
 /// Bytes taken from a client before its backend has answered; more wait in its socket.
 const PIPELINED_MAX: usize = 64 << 10;
 
@@ -47,6 +51,8 @@ pub(crate) struct Connect {
     pub(crate) direct: Direct,
     pub(crate) streams: Streams,
     pub(crate) drain: Drain,
+    /// For lines that clients can cause.
+    pub(crate) refusals: Arc<LogBudget>,
 }
 
 impl Connect {
@@ -64,52 +70,53 @@ impl Connect {
     }
 
     /// Serves a client of the mutual TLS port, which takes `place` until it has shown its certificate.
-    pub(crate) async fn serve_tls(self, tls: Arc<ServerConfig>, client: TcpStream, address: SocketAddr, place: Place) {
+    pub(crate) async fn serve_tls(
+        self,
+        tls: Arc<ServerConfig>,
+        client: TcpStream,
+        address: SocketAddr,
+        mut place: Place,
+    ) {
         if let Err(error) = listen::tune(&client) {
             tracing::debug!(%error, "tune a socket");
         }
         let watch = match watch(&client) {
             Ok(watch) => watch,
-            Err(error) => return tracing::warn!(%error, "CONNECT: no descriptors left"),
+            Err(error) => return self.refused(&address, &error),
         };
+        let evicted = place.evicted();
         let accepted = tokio::select! {
-            accepted = timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls).accept(client)) => accepted,
+            accepted = handshake(client, tls, &mut place) => accepted,
+            () = evicted.cancelled() => return,
             () = self.drain.begun() => return,
         };
         drop(place);
         match accepted {
             // Boxed: few clients come this way, and all others would pay for the size.
-            Ok(Ok(tls)) => Box::pin(self.bridge(tls, watch, address)).await,
-            Ok(Err(error)) => tracing::warn!(client.addr = %address, %error, "CONNECT: TLS handshake failed"),
-            Err(_) => tracing::warn!(client.addr = %address, "CONNECT: TLS handshake timed out"),
+            Ok(tls) => Box::pin(self.bridge(tls, watch, address)).await,
+            Err(error) => self.refused(&address, &error),
+        }
+    }
+
+    /// One line, unless there were many lately.
+    pub(crate) fn refused(&self, client: &dyn std::fmt::Display, error: &dyn std::error::Error) {
+        if let Some(suppressed) = self.refusals.spend(UnixTime::now()) {
+            tracing::warn!(client.addr = %client, reason = chain(error), suppressed, "CONNECT refused");
         }
     }
 
     /// Serves the inside of a TLS connection through a pair of Unix sockets. `watch` is the socket below TLS.
-    async fn bridge(&self, mut tls: TlsStream<TcpStream>, watch: Socket, address: SocketAddr) {
-        let (near, mut far) = match UnixStream::pair() {
+    async fn bridge(&self, tls: TlsStream<TcpStream>, watch: Socket, address: SocketAddr) {
+        // Until all that was said is out, an end is a cut: no close_notify, and RST.
+        watch.on_close(Close::Reset);
+        let (near, far) = match UnixStream::pair() {
             Ok(pair) => pair,
-            Err(error) => return tracing::warn!(%error, "CONNECT: no descriptors left"),
+            Err(error) => return self.refused(&address, &error),
         };
-        let served = async {
-            let copied =
-                async { tokio::io::copy_bidirectional(&mut tls, &mut far).await.map(drop).map_err(RelayError::Socket) };
-            let mut copied = std::pin::pin!(copied);
-            tokio::select! {
-                biased;
-                served = self.serve_whole(near.into(), address.to_string()) => served?,
-                copied = &mut copied => return copied,
-                failed = watch.failure() => return Err(RelayError::Socket(failed)),
-            }
-            // What was said last still has to get out.
-            timeout(PARTING, copied).await.unwrap_or(Ok(()))
-        };
-        let served = served.await;
-        if served.is_err() {
-            // What came through may not be all: no close_notify, and RST.
-            watch.on_close(Close::Reset);
-        } else if let Ok(Err(error)) | Err(error) = timeout(PARTING, tls.shutdown()).await.map_err(io::Error::from) {
-            tracing::debug!(%error, "close TLS");
+        let served = self.serve_whole(near.into(), address.to_string());
+        match bridge(served, tls, far, &watch, STALLED).await {
+            Ok(()) => watch.on_close(Close::Finish),
+            Err(error) => tracing::debug!(client.addr = %address, reason = chain(&error), "CONNECT over TLS was cut"),
         }
     }
 
@@ -138,7 +145,7 @@ impl Connect {
             Ok(request) => request,
             Err(RequestError::Client(error)) => return Err(RelayError::Socket(error)),
             Err(RequestError::Bad(bad)) => {
-                tracing::warn!(client.addr = name, %bad, "CONNECT refused");
+                self.refused(&name, &bad);
                 return answer(&socket, &response::bad_request(&bad)).await.map(|()| None);
             }
         };
@@ -231,6 +238,13 @@ impl Request {
             tracing::warn!(%error, "CONNECT: no room for another socket");
             RelayError::Socket(error)
         })?;
+        let _share = match self.router.share(&self.target, Client::Connect) {
+            Ok(share) => share,
+            Err(error) => {
+                self.record.not_routed(&error);
+                return answer(&socket, &response::refusal(&error)).await;
+            }
+        };
         let mut opened = tokio::select! {
             opened = self.router.open(&self.target, &self.destination, self.number, None) => opened,
             () = client_left(&socket, &mut self.pipelined) => return Ok(()),
@@ -298,6 +312,72 @@ async fn client_left(socket: &Socket, pipelined: &mut BytesMut) {
     }
 }
 
+/// Runs `served`, which talks to the peer of `far`, and copies between `far` and the client. What was said last still gets out, however
+/// long the client takes for it, as long as it takes something within `stalled`.
+async fn bridge(
+    served: impl Future<Output = Result<(), RelayError>>,
+    tls: TlsStream<TcpStream>,
+    far: UnixStream,
+    watch: &Socket,
+    stalled: Duration,
+) -> Result<(), RelayError> {
+    let (mut from_client, mut to_client) = tokio::io::split(tls);
+    let (mut from_proxy, mut to_proxy) = far.into_split();
+    let moved = AtomicU64::new(0);
+    let inward = async {
+        tokio::io::copy(&mut from_client, &mut to_proxy).await?;
+        to_proxy.shutdown().await
+    };
+    let outward = async {
+        let mut buffer = BytesMut::with_capacity(COPIED_AT_ONCE);
+        while from_proxy.read_buf(&mut buffer).await? > 0 {
+            while !buffer.is_empty() {
+                let written = to_client.write_buf(&mut buffer).await?;
+                moved.fetch_add(written as u64, Ordering::Relaxed);
+            }
+            // TLS keeps what the socket does not take.
+            to_client.flush().await?;
+        }
+        to_client.shutdown().await
+    };
+    let (mut inward, mut outward) = (pin!(inward.fuse()), pin!(outward.fuse()));
+    let mut served = pin!(served);
+    let mut said_all = false;
+    loop {
+        tokio::select! {
+            biased;
+            served = served.as_mut() => break served?,
+            ended = inward.as_mut() => ended.map_err(RelayError::Socket)?,
+            ended = outward.as_mut() => {
+                ended.map_err(RelayError::Socket)?;
+                said_all = true;
+            }
+            failed = watch.failure() => return Err(RelayError::Socket(failed)),
+        }
+    }
+    let mut before = moved.load(Ordering::Relaxed);
+    while !said_all {
+        tokio::select! {
+            biased;
+            ended = outward.as_mut() => {
+                ended.map_err(RelayError::Socket)?;
+                said_all = true;
+            }
+            // Nobody reads what the client still says; it only must not wait for that.
+            _ = inward.as_mut() => {}
+            failed = watch.failure() => return Err(RelayError::Socket(failed)),
+            () = tokio::time::sleep(stalled) => {
+                let now = moved.load(Ordering::Relaxed);
+                if now == before {
+                    return Err(RelayError::Socket(io::ErrorKind::TimedOut.into()));
+                }
+                before = now;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// A second handle of a socket that TLS owns, to notice its failure while TLS waits for something else.
 fn watch(client: &TcpStream) -> io::Result<Socket> {
     let second = std::net::TcpStream::from(client.as_fd().try_clone_to_owned()?);
@@ -332,6 +412,95 @@ mod tests {
         let (near, far) = UnixStream::pair().unwrap();
         drop(far);
         timeout(Duration::from_secs(5), client_left(&near.into(), &mut BytesMut::new())).await.expect("has left");
+    }
+
+    /// What is said to a client of TLS, most of it still under way when all of it was said.
+    const SAID: usize = 4 << 20;
+
+    /// Bridges [`SAID`] bytes to a client that reads until all were said, then pauses, and goes on after that; `ends` hears when the bridge
+    /// has ended. How it ended, and what the client got.
+    async fn bridged(
+        stalled: Duration,
+        pause: impl Future<Output = ()>,
+        ends: &tokio::sync::Notify,
+    ) -> (Result<(), RelayError>, io::Result<usize>) {
+        let key = rcgen::generate_simple_self_signed(vec!["proxy".to_owned()]).unwrap();
+        let der = rustls::pki_types::PrivateKeyDer::try_from(key.signing_key.serialize_der()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let server =
+            ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().unwrap();
+        let server = server.with_no_client_auth().with_single_cert(vec![key.cert.der().clone()], der).unwrap();
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(key.cert.der().clone()).unwrap();
+        let client =
+            rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let client = client.with_root_certificates(roots).with_no_client_auth();
+
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        let (dialled, accepted) = tokio::join!(TcpStream::connect(at), listener.accept());
+        let (dialled, accepted) = (dialled.unwrap(), accepted.unwrap().0);
+        socket2::SockRef::from(&dialled).set_recv_buffer_size(16 << 10).unwrap();
+        socket2::SockRef::from(&accepted).set_send_buffer_size(16 << 10).unwrap();
+        let watch = watch(&accepted).unwrap();
+        watch.on_close(Close::Reset);
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(server));
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(client));
+        let name = "proxy".try_into().unwrap();
+        let (accepted, connected) = tokio::join!(acceptor.accept(accepted), connector.connect(name, dialled));
+        let (accepted, mut client) = (accepted.unwrap(), connected.unwrap());
+
+        let (mut near, far) = UnixStream::pair().unwrap();
+        let said = std::cell::Cell::new(false);
+        let served = async {
+            near.write_all(&vec![7; SAID]).await.map_err(RelayError::Socket)?;
+            said.set(true);
+            drop(near);
+            Ok(())
+        };
+        let bridge = async {
+            let ended = bridge(served, accepted, far, &watch, stalled).await;
+            if ended.is_ok() {
+                watch.on_close(Close::Finish);
+            }
+            drop(watch);
+            ends.notify_one();
+            ended
+        };
+        let reader = async {
+            let (mut got, mut buffer) = (0, vec![0; 4 << 10]);
+            while !said.get() {
+                got += client.read(&mut buffer).await?;
+            }
+            pause.await;
+            loop {
+                match client.read(&mut buffer).await? {
+                    0 => return Ok(got),
+                    read => got += read,
+                }
+            }
+        };
+        tokio::join!(bridge, reader)
+    }
+
+    #[tokio::test]
+    async fn a_client_of_tls_that_pauses_at_the_end_gets_all_that_was_said() {
+        // Time for an impatient bridge to give up.
+        let pause = tokio::time::sleep(Duration::from_millis(200));
+        let ends = tokio::sync::Notify::new();
+        let both = timeout(Duration::from_secs(60), bridged(Duration::from_secs(3600), pause, &ends)).await;
+        let (ended, got) = both.unwrap();
+        ended.unwrap();
+        assert_eq!(got.unwrap(), SAID);
+    }
+
+    #[tokio::test]
+    async fn a_client_of_tls_that_never_takes_the_rest_does_not_read_an_orderly_end() {
+        let ends = Arc::new(tokio::sync::Notify::new());
+        let both = timeout(Duration::from_secs(60), bridged(Duration::from_millis(100), ends.notified(), &ends)).await;
+        let (ended, got) = both.unwrap();
+        assert!(ended.is_err(), "it is a cut");
+        assert!(got.is_err(), "{got:?} bytes of {SAID} look like all");
     }
 
     #[tokio::test]

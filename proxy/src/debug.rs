@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
+use axum::Router;
 use axum::routing::get;
-use axum::{Json, Router};
-use culvert_daemon::Idle;
+use culvert_daemon::{Idle, page};
 use culvert_tunnel::NodeName;
 use serde::Serialize;
 
@@ -53,10 +53,10 @@ impl From<&Registered> for TunnelView {
 pub(crate) fn routes(directory: Directory, registry: Registry, streams: Streams, idle: Idle<u64>) -> Router {
     let left_out = directory.clone();
     Router::new()
-        .route("/debug/left-out", get(async move || Json(left_out.left_out())))
-        .route("/debug/nodes", get(async move || Json(directory.nodes())))
-        .route("/debug/tunnels", get(async move || Json(tunnels(&registry))))
-        .route("/debug/streams", get(async move || Json(pages(&streams, &idle))))
+        .route("/debug/left-out", get(async move || page(move || left_out.left_out()).await))
+        .route("/debug/nodes", get(async move || page(move || directory.nodes()).await))
+        .route("/debug/tunnels", get(async move || page(move || tunnels(&registry)).await))
+        .route("/debug/streams", get(async move || page(move || pages(&streams, &idle)).await))
 }
 
 fn tunnels(registry: &Registry) -> Vec<TunnelView> {

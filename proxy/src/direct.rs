@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::directory::{Destination, Directory, ResolveError};
+use crate::listen;
 use crate::metrics::Metrics;
 use crate::route::RouteError;
 pub(crate) use relay::relay;
@@ -85,7 +86,8 @@ impl Direct {
         let dial = self.metrics.dial();
         let address = target.address;
         let dialled = match timeout(DIAL_TIMEOUT, TcpStream::connect(address)).await {
-            Ok(dialled) => dialled.and_then(|socket| socket.set_nodelay(true).map(|()| Socket::from(socket))),
+            // No TCP_USER_TIMEOUT: it would also end a backend that takes nothing for a while.
+            Ok(dialled) => dialled.and_then(|socket| listen::tune(&socket).map(|()| Socket::from(socket))),
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
         };
         let dialled = dialled.map_err(|error| {
@@ -133,6 +135,19 @@ mod tests {
         for any in ["10.96.0.1:443", "master:10250", "127.0.0.1:80"] {
             assert_eq!(target(&direct, any), None, "{any}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_backend_that_vanishes_from_an_idle_connection_is_noticed() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (direct, _path) = direct(&["127.0.0.0/8"]);
+        let reason = Reason::Range("127.0.0.0/8".parse().unwrap());
+        let target = DirectTarget { address: listener.local_addr().unwrap(), reason };
+        let Socket::Tcp(dialled) = direct.dial(&target).await.unwrap() else { panic!("it is TCP") };
+        let socket = socket2::SockRef::from(&dialled);
+        assert!(socket.keepalive().unwrap());
+        let probes = socket.tcp_keepalive_interval().unwrap() * socket.tcp_keepalive_retries().unwrap();
+        assert_eq!((socket.tcp_keepalive_time().unwrap() + probes).as_secs(), 60);
     }
 
     #[tokio::test]

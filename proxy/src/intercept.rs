@@ -8,10 +8,12 @@ use culvert_tunnel::{Close, Detached, Early, Socket};
 use tokio::net::TcpStream;
 use tokio_util::task::TaskTracker;
 
+use crate::clock::UnixTime;
 use crate::directory::{Destination, Target};
 use crate::listen;
+use crate::log_budget::LogBudget;
 use crate::original_dst::{OriginalDsts, canonical};
-use crate::route::{RouteError, Router};
+use crate::route::{Client, RouteError, Router};
 use crate::streams::{StreamRecord, Streams};
 
 /// Serves intercepted connections. Clones share it.
@@ -21,6 +23,8 @@ pub(crate) struct Intercept {
     pub(crate) router: Router,
     pub(crate) streams: Streams,
     pub(crate) workers: Arc<Workers>,
+    /// For lines that anybody who reaches the ports can cause.
+    pub(crate) foreign: Arc<LogBudget>,
 }
 
 impl Intercept {
@@ -29,13 +33,20 @@ impl Intercept {
     pub(crate) fn serve(&self, (accepted, client): (TcpStream, SocketAddr), connections: &TaskTracker) {
         let client = canonical(client);
         let original_dst = self.original_dsts.of(&accepted);
+        let local = accepted.local_addr().ok().map(|local| local.ip());
         if let Err(error) = listen::tune(&accepted) {
             tracing::debug!(client.addr = %client, %error, "tune a socket");
         }
         let socket = Socket::from(accepted);
         socket.on_close(Close::Reset);
         let Some((original_dst, frontend)) = original_dst else {
-            tracing::warn!(client.addr = %client, "reset: a connection to an intercept port that nothing steered here");
+            if let Some(suppressed) = self.foreign.spend(UnixTime::now()) {
+                tracing::warn!(
+                    client.addr = %client,
+                    suppressed,
+                    "reset: a connection to an intercept port that nothing steered here"
+                );
+            }
             return;
         };
         let destination = Destination::Address(original_dst);
@@ -49,7 +60,9 @@ impl Intercept {
         let worker = self.router.worker(&target.node).unwrap_or_else(|| self.workers.next());
         match socket.detach() {
             Ok(socket) => {
-                let mut connection = Connection { router: self.router.clone(), destination, target, number, record };
+                let client = Client::steered(client.ip(), local, original_dst);
+                let router = self.router.clone();
+                let mut connection = Connection { router, client, destination, target, number, record };
                 connections.spawn_on(async move { connection.serve(socket).await }, worker.handle());
             }
             Err(error) => tracing::warn!(client.addr = %client, %error, "reset: the socket cannot be moved"),
@@ -60,6 +73,7 @@ impl Intercept {
 /// A client that has been told nothing yet.
 struct Connection {
     router: Router,
+    client: Client,
     destination: Destination,
     target: Target,
     number: u64,
@@ -72,6 +86,10 @@ impl Connection {
         let socket = match socket.attach() {
             Ok(socket) => socket,
             Err(error) => return tracing::warn!(%error, "reset: no room for another socket"),
+        };
+        let _share = match self.router.share(&self.target, self.client) {
+            Ok(share) => share,
+            Err(error) => return self.record.not_routed(&error),
         };
         let early = Early { client: &socket, transferred: self.record.transferred() };
         let mut opened = tokio::select! {

@@ -64,6 +64,10 @@ async fn start(args: Args) -> Result<()> {
         Some(Command::Token(command)) => command.run(&args.control_socket).await,
         Some(Command::Explain(command)) => command.run(&args.control_socket).await,
         Some(Command::Check(command)) => command.run(&args.control_socket, args.run.listen.admin_listen).await,
-        None => run::run(args.run, &args.control_socket, Logs::init(&args.log, args.log_format)?).await,
+        Some(Command::Log(command)) => command.run(&args.admin_socket).await,
+        None => {
+            let sockets = run::Sockets { control: args.control_socket, admin: args.admin_socket };
+            run::run(args.run, sockets, Logs::init(&args.log, args.log_format)?).await
+        }
     }
 }

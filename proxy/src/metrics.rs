@@ -136,6 +136,7 @@ impl Metrics {
             "identity_refused",
             "handshake_failed",
             "busy",
+            "evicted",
         ] {
             drop(self.agents.get_or_create(&Outcome { outcome }));
         }

@@ -1,5 +1,7 @@
 //! From what a client dialled to a stream whose backend has answered.
 
+mod shares;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,6 +13,8 @@ use culvert_tunnel::{DEFAULT_MAX_STREAMS, DialFailure, Early, NodeName, OpenErro
 use crate::directory::{Destination, Directory, ResolveError, Target};
 use crate::metrics::Metrics;
 use crate::registry::Registry;
+pub(crate) use shares::Client;
+use shares::{SHARE, Share, Shares};
 
 /// Streams that one agent relays at once, whatever the number of its tunnels: what its stream windows may hold must be bounded.
 pub(crate) const MAX_STREAMS_PER_AGENT: u32 = DEFAULT_MAX_STREAMS;
@@ -27,6 +31,7 @@ struct Shared {
     registry: Registry,
     metrics: Metrics,
     next_stream: AtomicU64,
+    shares: Shares,
 }
 
 /// Why a client gets no connection.
@@ -41,6 +46,9 @@ pub(crate) enum RouteError {
     /// The agent has all the streams it may have.
     #[error("{node} has {MAX_STREAMS_PER_AGENT} streams, as many as one agent may have")]
     TooManyStreams { node: NodeName },
+    /// The client has all the streams to the node that it may have.
+    #[error("this client has {SHARE} streams to {node}, as many as one address may have")]
+    ShareTaken { node: NodeName },
     /// The agent says that there is no connection, and why.
     #[error("{node}: {}", .failure.message)]
     Dial { node: NodeName, failure: DialFailure },
@@ -59,6 +67,7 @@ impl RouteError {
             Self::Resolve(error) => error.reason(),
             Self::Offline { .. } => "offline",
             Self::TooManyStreams { .. } => "too_many_streams",
+            Self::ShareTaken { .. } => "client_share",
             Self::Dial { failure, .. } | Self::Direct { failure, .. } => dial_reason(failure.code),
             Self::Tunnel { source: OpenError::TimedOut, .. } => "timed_out",
             Self::Tunnel { source: OpenError::Client(_), .. } => "client_left",
@@ -69,7 +78,13 @@ impl RouteError {
 
 impl Router {
     pub(crate) fn new(directory: Directory, registry: Registry, metrics: Metrics) -> Self {
-        Self(Arc::new(Shared { directory, registry, metrics, next_stream: AtomicU64::default() }))
+        Self(Arc::new(Shared {
+            directory,
+            registry,
+            metrics,
+            next_stream: AtomicU64::default(),
+            shares: Shares::default(),
+        }))
     }
 
     /// A number for a stream, unique in this run of the proxy, the same in its log and the agent's.
@@ -85,6 +100,20 @@ impl Router {
     /// The thread on which a stream to `node` is best opened and relayed: that of the tunnel which it will take.
     pub(crate) fn worker(&self, node: &NodeName) -> Option<Worker> {
         self.0.registry.candidates(node).first().map(|registered| registered.worker.clone())
+    }
+
+    /// Lets `client` have one more stream to the target's node, as long as it holds what is returned.
+    pub(crate) fn share(&self, target: &Target, client: Client) -> Result<Share, RouteError> {
+        let node = || target.node.clone();
+        let share = self.0.shares.take(&target.node, client).ok_or_else(|| RouteError::ShareTaken { node: node() })?;
+        match self.streams(&target.node) >= client.limit(target) {
+            true => Err(RouteError::TooManyStreams { node: node() }),
+            false => Ok(share),
+        }
+    }
+
+    fn streams(&self, node: &NodeName) -> u32 {
+        self.0.registry.candidates(node).iter().map(|registered| registered.tunnel.streams()).sum()
     }
 
     /// Opens stream `number` to `target`; an `early` client's first bytes go ahead. Dropping the future cancels the dial at the agent.

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_daemon::{
-    Admin, Drain, Idle, Logs, Readiness, Supervisor, Workers, raise_open_file_limit, use_small_pages,
+    Admin, AdminListen, Drain, Idle, Logs, Readiness, Supervisor, Workers, raise_open_file_limit, use_small_pages,
 };
 use culvert_tunnel::proto::enroll::enroll_server::EnrollServer;
 use culvert_tunnel::{Budget, ProxyTunnel, STREAM_WINDOW_RANGE};
@@ -35,7 +35,7 @@ use crate::original_dst::{OriginalDsts, canonical};
 use crate::registry::Registry;
 use crate::route::{MAX_STREAMS_PER_AGENT, Router};
 use crate::state::StateDir;
-use crate::strangers::Strangers;
+use crate::strangers::{Strangers, say_busy};
 use crate::streams::Streams;
 use crate::tokens::Tokens;
 use crate::trust::{Trust, TrustConfig, TrustSource};
@@ -46,8 +46,14 @@ const LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
 /// In a cluster an agent that was off for long enrols anew by itself.
 const CLUSTER_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
+/// Where operators reach the proxy; subcommands too need to know.
+pub(crate) struct Sockets {
+    pub(crate) control: PathBuf,
+    pub(crate) admin: PathBuf,
+}
+
 /// Runs the proxy until a signal or a failure.
-pub(crate) async fn run(args: RunArgs, control_socket: &Path, logs: Logs) -> Result<()> {
+pub(crate) async fn run(args: RunArgs, sockets: Sockets, logs: Logs) -> Result<()> {
     ensure!(
         STREAM_WINDOW_RANGE.contains(&args.stream_window),
         "--stream-window is {} bytes: choose 256KiB to 16MiB",
@@ -63,13 +69,19 @@ pub(crate) async fn run(args: RunArgs, control_socket: &Path, logs: Logs) -> Res
         false => None,
     };
     let proxy = Proxy::open(args, cluster).await?;
-    proxy.spawn_admin(&mut supervisor, &readiness, logs).await?;
+    proxy.spawn_admin(&mut supervisor, &readiness, logs, sockets.admin).await?;
     proxy.spawn_maintenance(&mut supervisor, &readiness);
     proxy.spawn_cluster(&mut supervisor, &readiness);
-    proxy.spawn_operators(&mut supervisor, control_socket)?;
+    proxy.spawn_operators(&mut supervisor, &sockets.control)?;
     proxy.spawn_agents(&mut supervisor)?;
     proxy.spawn_frontends(&mut supervisor)?;
     listening.open();
+    let drain = supervisor.drain();
+    supervisor.spawn_observer("readiness", async move {
+        drain.begun().await;
+        listening.close("the proxy drains and takes no new connections");
+        std::future::pending().await
+    });
     supervisor.run().await
 }
 
@@ -139,7 +151,13 @@ impl Proxy {
         })
     }
 
-    async fn spawn_admin(&self, supervisor: &mut Supervisor, readiness: &Readiness, logs: Logs) -> Result<()> {
+    async fn spawn_admin(
+        &self,
+        supervisor: &mut Supervisor,
+        readiness: &Readiness,
+        logs: Logs,
+        socket: PathBuf,
+    ) -> Result<()> {
         let mut metrics = MetricsRegistry::default();
         let scraped =
             Scraped { directory: self.directory.clone(), registry: self.registry.clone(), budget: self.budget.clone() };
@@ -147,7 +165,13 @@ impl Proxy {
         self.workers.register(metrics.sub_registry_with_prefix("culvert_proxy"));
         let idle = Idle::default();
         let debug = debug::routes(self.directory.clone(), self.registry.clone(), self.streams.clone(), idle.clone());
-        let admin = Admin::bind(self.args.listen.admin_listen, readiness.clone(), metrics, logs, debug).await?;
+        let listen = AdminListen {
+            program: "culvert-proxy",
+            address: self.args.listen.admin_listen,
+            metrics: self.args.listen.metrics_listen,
+            socket,
+        };
+        let admin = Admin::bind(&listen, readiness.clone(), metrics, logs, debug).await?;
         supervisor.spawn_observer("admin server", admin.serve());
         let streams = self.streams.clone();
         supervisor.spawn_observer("idle streams", idle.keep_looking(move || streams.counts()));
@@ -249,6 +273,7 @@ impl Proxy {
             router: self.router.clone(),
             streams: self.streams.clone(),
             workers: self.workers.clone(),
+            foreign: Arc::default(),
         };
         for address in &listen.intercept_listen {
             let (listener, intercept) = (listen::bind(*address)?, intercept.clone());
@@ -260,6 +285,7 @@ impl Proxy {
             direct: self.direct(),
             streams: self.streams.clone(),
             drain: drain.clone(),
+            refusals: Arc::default(),
         };
         self.spawn_connect_tls(supervisor, &connect, &drain)?;
         let socket = LocalSocket::bind(&listen.connect_socket, Access::Group)?;
@@ -280,12 +306,11 @@ impl Proxy {
         let strangers = Strangers::default();
         let serve_one = move |(client, address), connections: &TaskTracker| {
             let address = canonical(address);
-            match strangers.place(address.ip()) {
-                Some(place) => {
-                    connections.spawn(connect.clone().serve_tls(tls.clone(), client, address, place));
-                }
-                None => {
-                    tracing::warn!(client.addr = %address, "CONNECT: too many clients have not shown who they are yet")
+            match strangers.enter(address.ip()) {
+                Ok(place) => drop(connections.spawn(connect.clone().serve_tls(tls.clone(), client, address, place))),
+                Err(full) => {
+                    say_busy(&client);
+                    connect.refused(&address, &full);
                 }
             }
         };

@@ -1,54 +1,137 @@
-//! Places for connections whose peers have not shown who they are yet: few in all, and fewer for each address, so that nobody can
-//! take them all.
+//! Places for connections whose peers have not shown who they are yet. Whoever takes many loses them to those who take few, and the
+//! oldest to newcomers: nobody is locked out by connections that say nothing.
+
+mod handshake;
+mod pool;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-/// Places in all: each costs a descriptor and a TLS session.
-const PLACES: usize = 512;
-/// Places for one address; a site's agents may all come from one.
-const PLACES_PER_ADDRESS: usize = 64;
+use ipnet::IpNet;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use handshake::{HandshakeError, handshake, say_busy};
+use pool::{Limits, Origin, Pool};
+
+/// What a stranger is at. Each has places of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// It has not said what it wants.
+    Silent,
+    /// TLS is under way.
+    Handshake,
+    /// TLS is done: an enrolment, or a tunnel that is being set up.
+    Call,
+}
+
+/// A place costs a descriptor, and in the later phases a TLS session. A ClientHello comes with the connection itself; a handshake takes a
+/// round trip; an enrolment may wait for the API server.
+const LIMITS: [Limits; 3] = [
+    Limits { places: 1024, spared: Duration::from_millis(250) },
+    Limits { places: 512, spared: Duration::from_secs(2) },
+    Limits { places: 256, spared: Duration::from_secs(5) },
+];
+/// How long an address is remembered from which there was a tunnel.
+const KNOWN_FOR: Duration = Duration::from_secs(24 * 3600);
+/// Addresses that are remembered; one more takes the place of the oldest.
+const KNOWN_MAX: usize = 16 << 10;
 
 /// The places. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Strangers(Arc<Mutex<HashMap<IpAddr, usize>>>);
+pub(crate) struct Strangers(Arc<Mutex<Places>>);
+
+#[derive(Debug, Default)]
+struct Places {
+    /// For strangers, and for addresses from which there was a tunnel lately.
+    pools: [[Pool; 3]; 2],
+    known: HashMap<IpNet, Instant>,
+    next: u64,
+}
 
 /// A place, given back on drop.
 #[derive(Debug)]
 pub(crate) struct Place {
     strangers: Strangers,
-    address: IpAddr,
+    origin: Origin,
+    /// Whether its address is known: index into the pools.
+    known: usize,
+    phase: Phase,
+    number: u64,
+    evicted: CancellationToken,
 }
 
+/// All places are taken, by nobody who has more than a share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("too many connections have not shown who they are yet")]
+pub(crate) struct Full;
+
 impl Strangers {
-    /// A place for a connection from `address`; `None` if there is none left.
-    pub(crate) fn place(&self, address: IpAddr) -> Option<Place> {
-        let mut taken = self.lock();
-        let all: usize = taken.values().sum();
-        let of_address = taken.entry(address).or_default();
-        if all >= PLACES || *of_address >= PLACES_PER_ADDRESS {
-            taken.retain(|_, places| *places > 0);
-            return None;
-        }
-        *of_address += 1;
-        Some(Place { strangers: self.clone(), address })
+    /// A place for a new connection from `address`.
+    pub(crate) fn enter(&self, address: IpAddr) -> Result<Place, Full> {
+        let origin = Origin::of(address);
+        let (mut places, now) = (self.lock(), Instant::now());
+        let lately = |since: &Instant| now.saturating_duration_since(*since) < KNOWN_FOR;
+        let known = usize::from(places.known.get(&origin.host).is_some_and(lately));
+        let (phase, evicted) = (Phase::Silent, CancellationToken::new());
+        let number = places.take(known, phase, origin, &evicted, now)?;
+        drop(places);
+        Ok(Place { strangers: self.clone(), origin, known, phase, number, evicted })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+    /// There is a tunnel from `address`: it has places that strangers do not take from now on.
+    pub(crate) fn proven(&self, address: IpAddr) {
+        let (mut places, now) = (self.lock(), Instant::now());
+        let known = &mut places.known;
+        let host = Origin::of(address).host;
+        if known.len() >= KNOWN_MAX && !known.contains_key(&host) {
+            let oldest = known.iter().min_by_key(|(_, since)| **since).map(|(host, _)| *host);
+            oldest.map(|oldest| known.remove(&oldest));
+        }
+        known.insert(host, now);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Places> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Places {
+    fn take(
+        &mut self,
+        known: usize,
+        phase: Phase,
+        origin: Origin,
+        evicted: &CancellationToken,
+        now: Instant,
+    ) -> Result<u64, Full> {
+        self.next += 1;
+        let taken = self.pools[known][phase as usize].take(self.next, origin, evicted, LIMITS[phase as usize], now);
+        taken.then_some(self.next).ok_or(Full)
+    }
+}
+
+impl Place {
+    /// Takes a place of the next phase and gives up the one it has; keeps it if there is none.
+    pub(crate) fn advance(&mut self, phase: Phase) -> Result<(), Full> {
+        let strangers = self.strangers.clone();
+        let mut places = strangers.lock();
+        let number = places.take(self.known, phase, self.origin, &self.evicted, Instant::now())?;
+        places.pools[self.known][self.phase as usize].leave(self.number);
+        (self.phase, self.number) = (phase, number);
+        Ok(())
+    }
+
+    /// Cancelled when the place goes to somebody else: then the connection is to end.
+    pub(crate) fn evicted(&self) -> CancellationToken {
+        self.evicted.clone()
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut taken = self.strangers.lock();
-        if let Some(places) = taken.get_mut(&self.address) {
-            *places -= 1;
-            if *places == 0 {
-                taken.remove(&self.address);
-            }
-        }
+        self.strangers.lock().pools[self.known][self.phase as usize].leave(self.number);
     }
 }
 
@@ -56,17 +139,43 @@ impl Drop for Place {
 mod tests {
     use super::*;
 
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
     #[test]
-    fn no_address_can_take_all_places() {
+    fn an_address_with_a_tunnel_has_places_that_strangers_do_not_take() {
         let strangers = Strangers::default();
-        let address = |last: u8| IpAddr::from([192, 0, 2, last]);
-        let greedy: Vec<_> = (0..PLACES).filter_map(|_| strangers.place(address(1))).collect();
-        assert_eq!(greedy.len(), PLACES_PER_ADDRESS);
-        let others: Vec<_> = (2..=255).filter_map(|last| strangers.place(address(last))).collect();
-        assert_eq!(others.len(), 254);
-        let rest: Vec<_> = (0..=255).filter_map(|last| strangers.place(IpAddr::from([198, 51, 100, last]))).collect();
-        assert_eq!(greedy.len() + others.len() + rest.len(), PLACES);
-        drop((greedy, others, rest));
-        assert!(strangers.lock().is_empty(), "nothing is kept of those who left");
+        let all = LIMITS[0].places;
+        let crowd = (0..all as u32).map(|number| IpAddr::from((0xc000_0000 | number << 8).to_be_bytes()));
+        let crowd: Vec<Place> = crowd.map(|one| strangers.enter(one).unwrap()).collect();
+        assert_eq!(strangers.enter(address("203.0.113.9")).err(), Some(Full), "everybody has one, and none is old");
+        strangers.proven(address("2001:db8::1"));
+        let known = strangers.enter(address("2001:db8::2")).expect("the same /64");
+        assert!(crowd.iter().all(|place| !place.evicted().is_cancelled()));
+        drop((crowd, known));
+        assert!(strangers.lock().pools.iter().flatten().all(Pool::is_empty), "nothing is kept of those who left");
+    }
+
+    #[test]
+    fn whoever_goes_on_gives_back_the_place_of_before() {
+        let strangers = Strangers::default();
+        let mut place = strangers.enter(address("192.0.2.1")).unwrap();
+        place.advance(Phase::Handshake).unwrap();
+        let empty = |phase: Phase| strangers.lock().pools[0][phase as usize].is_empty();
+        assert!(empty(Phase::Silent) && !empty(Phase::Handshake));
+        drop(place);
+        assert!(empty(Phase::Handshake));
+    }
+
+    #[test]
+    fn the_memory_of_known_addresses_is_bounded_and_drops_the_oldest() {
+        let strangers = Strangers::default();
+        for number in 0..=KNOWN_MAX as u32 {
+            strangers.proven(IpAddr::from(number.to_be_bytes()));
+        }
+        let places = strangers.lock();
+        assert_eq!(places.known.len(), KNOWN_MAX);
+        assert!(!places.known.contains_key(&Origin::of(address("0.0.0.0")).host));
     }
 }

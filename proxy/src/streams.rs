@@ -125,7 +125,9 @@ impl Streams {
 
     /// Every live connection, oldest first.
     pub(crate) fn views(&self) -> Vec<StreamView> {
-        self.lock().values().map(|live| live.view()).collect()
+        // What is shown is made without the lock, for which connections that begin and end would wait.
+        let live: Vec<_> = self.lock().values().cloned().collect();
+        live.iter().map(|live| live.view()).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Live>>> {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use culvert_daemon::LogFormat;
+use culvert_daemon::{LogCommand, LogFormat};
 use ipnet::IpNet;
 
 /// Steers connections addressed to edge nodes into the proxy on this host: eBPF connect hooks, nftables, DNS.
@@ -56,6 +56,18 @@ pub(crate) struct Args {
     /// Address of the admin server: /livez, /readyz, /metrics, /debug/destinations, /debug/hooks.
     #[arg(long, env = "CULVERT_ADMIN_LISTEN", default_value = "127.0.0.1:7419", value_name = "IP:PORT")]
     pub(crate) admin_listen: SocketAddr,
+    /// Address of /metrics alone, such as [::]:7418, for scrapers that do not reach --admin-listen. Off by default.
+    #[arg(long, env = "CULVERT_METRICS_LISTEN", value_name = "IP:PORT")]
+    pub(crate) metrics_listen: Option<SocketAddr>,
+    /// Unix socket, mode 0600, of the running redirector's pages and of the `log` command.
+    #[arg(
+        long,
+        global = true,
+        env = "CULVERT_ADMIN_SOCKET",
+        default_value = "/run/culvert/redirector/admin.sock",
+        value_name = "PATH"
+    )]
+    pub(crate) admin_socket: PathBuf,
     /// What is logged, such as `info` or `info,culvert_redirector=debug`.
     #[arg(long, env = "CULVERT_LOG", default_value = "info,hickory_server=warn", value_name = "FILTER")]
     pub(crate) log: String,
@@ -84,7 +96,7 @@ pub(crate) struct Places {
     pub(crate) dns_zone: String,
 }
 
-/// The subcommands work without the daemon, straight from the kernel.
+/// All but `log` work without the daemon, straight from the kernel.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Shows hooks, maps, counters, the nftables table and the routes as the kernel has them.
@@ -102,6 +114,8 @@ pub(crate) enum Command {
         #[arg(long)]
         stay: bool,
     },
+    /// Changes what the running redirector logs, until the next change or restart.
+    Log(LogCommand),
 }
 
 /// What steers connections.

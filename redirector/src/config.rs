@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 
+use culvert_daemon::AdminListen;
 use culvert_redirector_common::MAX_INTERCEPT_PORTS;
 use ipnet::IpNet;
 
@@ -34,7 +35,7 @@ pub(crate) struct Config {
     pub(crate) intercept: Intercept,
     pub(crate) guard_allow: Vec<IpNet>,
     pub(crate) dns: Option<DnsConfig>,
-    pub(crate) admin_listen: SocketAddr,
+    pub(crate) admin: AdminListen,
 }
 
 /// Where connections are steered to, and which are exempt.
@@ -111,7 +112,12 @@ impl TryFrom<Args> for Config {
             dns: dns(&args.dns_listen, node, zone, args.dns_client)?,
             intercept: Intercept { node, ports: ports(args.intercept_port)?, mark: args.mark },
             guard_allow: args.guard_allow,
-            admin_listen: args.admin_listen,
+            admin: AdminListen {
+                program: "culvert-redirector",
+                address: args.admin_listen,
+                metrics: args.metrics_listen,
+                socket: args.admin_socket,
+            },
         })
     }
 }

@@ -55,6 +55,7 @@ async fn start(args: Args) -> anyhow::Result<()> {
             let logs = Logs::init(&format!("hickory_server=warn,{}", args.log), args.log_format)?;
             return Box::pin(run::run(Config::try_from(args)?, logs)).await;
         }
+        Some(Command::Log(command)) => command.run(&args.admin_socket).await?,
         Some(Command::Status) => print!("{}", status::status(&places.bpffs, &places.state_dir).await?),
         Some(Command::Explain { destination }) => print!("{}", explain::explain(places, destination).await?),
         Some(Command::Uninstall { stay }) => {

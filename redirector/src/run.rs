@@ -42,7 +42,7 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     }
     dns_gate.open();
     let routes = debug::routes(pins.clone(), feed.clone()).merge(installed::route(config.clone(), feed.clone()));
-    let admin = Admin::bind(config.admin_listen, readiness, metrics.registry(pins), logs, routes).await?;
+    let admin = Admin::bind(&config.admin, readiness, metrics.registry(pins), logs, routes).await?;
 
     supervisor.spawn_observer("admin", admin.serve());
     supervisor.spawn("steering", steering.run(drain.clone()));

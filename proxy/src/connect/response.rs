@@ -35,7 +35,9 @@ fn classify(error: &RouteError) -> Refusal {
             ResolveError::UnknownAddress { .. } | ResolveError::UnknownName { .. } | ResolveError::UnassignedVip { .. },
         ) => ("403 Forbidden", "destination_not_found"),
         RouteError::Offline { .. } => ("503 Service Unavailable", "destination_unavailable"),
-        RouteError::TooManyStreams { .. } => ("503 Service Unavailable", "connection_limit_reached"),
+        RouteError::TooManyStreams { .. } | RouteError::ShareTaken { .. } => {
+            ("503 Service Unavailable", "connection_limit_reached")
+        }
         RouteError::Dial { failure, .. } | RouteError::Direct { failure, .. } => classify_dial(failure.code),
         RouteError::Tunnel { source: OpenError::TimedOut, .. } => ("504 Gateway Timeout", "connection_timeout"),
         RouteError::Tunnel { .. } => ("502 Bad Gateway", "connection_terminated"),

@@ -2,10 +2,15 @@
 //! is reset at both.
 
 use std::io;
+use std::pin::{Pin, pin};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use culvert_tunnel::{Close, Meter, RelayError, Socket, Transferred};
+use tokio::time::timeout;
 
+/// How long one side may go on when the other has gone.
+const PARTING: Duration = Duration::from_secs(2);
 /// As much as a socket gives at once.
 const BUFFER: usize = 64 << 10;
 
@@ -22,11 +27,33 @@ pub(crate) async fn relay(
         copy(&client, &backend, &transferred.into_tunnel).await
     };
     let to_client = copy(&backend, &client, &transferred.out_of_tunnel);
-    let relayed = tokio::try_join!(to_backend, to_client);
+    let relayed = {
+        let (mut to_backend, mut to_client) = (pin!(to_backend), pin!(to_client));
+        tokio::select! {
+            ended = to_backend.as_mut() => match ended {
+                Ok(()) => second_half(to_client, &client).await,
+                Err(error) => Err(error),
+            },
+            ended = to_client.as_mut() => match ended {
+                Ok(()) => second_half(to_backend, &backend).await,
+                Err(error) => Err(error),
+            },
+        }
+    };
     let close = if relayed.is_ok() { Close::Finish } else { Close::Reset };
     client.on_close(close);
     backend.on_close(close);
-    relayed.map(|((), ())| ()).map_err(RelayError::Socket)
+    relayed.map_err(RelayError::Socket)
+}
+
+/// Runs the direction that is left. That from `reader` has ended, so nothing else would notice that its peer has gone altogether and
+/// reads no more; then the other side may still end by itself.
+async fn second_half(mut left: Pin<&mut impl Future<Output = io::Result<()>>>, reader: &Socket) -> io::Result<()> {
+    tokio::select! {
+        biased;
+        ended = left.as_mut() => ended,
+        gone = reader.failure() => timeout(PARTING, left).await.unwrap_or(Err(gone)),
+    }
 }
 
 async fn copy(from: &Socket, to: &Socket, meter: &Meter) -> io::Result<()> {
@@ -50,11 +77,8 @@ async fn copy(from: &Socket, to: &Socket, meter: &Meter) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::{TcpListener, TcpStream};
-    use tokio::time::timeout;
+    use tokio::net::{TcpListener, TcpStream, UnixStream};
 
     use super::*;
 
@@ -85,6 +109,31 @@ mod tests {
         relayed.unwrap();
         assert_eq!(transferred.into_tunnel.bytes(), 13);
         assert_eq!(transferred.out_of_tunnel.bytes(), 1 << 20);
+    }
+
+    #[tokio::test]
+    async fn a_client_that_has_gone_takes_with_it_a_backend_that_heeds_no_end() {
+        let ((client, near), (far, mut backend)) = (UnixStream::pair().unwrap(), pair().await);
+        drop(client);
+        let transferred = Transferred::default();
+        let relayed = relay(near.into(), far.into(), Bytes::new(), &transferred);
+        timeout(Duration::from_secs(30), relayed).await.expect("it ends").unwrap_err();
+        let mut rest = Vec::new();
+        assert_eq!(backend.read_to_end(&mut rest).await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[tokio::test]
+    async fn a_client_that_has_gone_leaves_a_backend_the_time_to_end() {
+        let ((client, near), (far, mut backend)) = (UnixStream::pair().unwrap(), pair().await);
+        drop(client);
+        let transferred = Transferred::default();
+        let relayed = relay(near.into(), far.into(), Bytes::new(), &transferred);
+        let heeds = async {
+            assert_eq!(backend.read(&mut [0]).await.unwrap(), 0);
+            drop(backend);
+        };
+        let (relayed, ()) = timeout(Duration::from_secs(30), async { tokio::join!(relayed, heeds) }).await.unwrap();
+        relayed.unwrap();
     }
 
     #[tokio::test]

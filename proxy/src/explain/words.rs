@@ -284,7 +284,12 @@ fn dialled(page: &mut Page, dial: &Result<Duration, DialError>, target: &Target)
         DialError::Route(RouteError::TooManyStreams { .. }) => {
             page.fix("`curl http://127.0.0.1:7409/debug/streams` shows them: end some");
         }
-        DialError::Route(RouteError::Offline { .. } | RouteError::Resolve(_) | RouteError::Direct { .. }) => {
+        DialError::Route(
+            RouteError::Offline { .. }
+            | RouteError::Resolve(_)
+            | RouteError::Direct { .. }
+            | RouteError::ShareTaken { .. },
+        ) => {
             page.blocked = true;
         }
     }

@@ -254,7 +254,7 @@ fn start_proxy(lab: &Lab, options: &Options) -> Result<Process> {
     let cloud = lab.site(Place::Cloud);
     let mut command = confined(cloud, PROXY_CAPABILITIES, "culvert-proxy");
     command.args(["--advertise", PROXY_FOR_AGENTS, "--state-dir"]).arg(cloud.file("proxy"));
-    for socket in ["connect", "directory", "control"] {
+    for socket in ["connect", "directory", "control", "admin"] {
         command.arg(format!("--{socket}-socket")).arg(cloud.file(&format!("{socket}.sock")));
     }
     cloud.start_process("culvert-proxy", command.args(&options.proxy).envs(options.cloud_env.iter().cloned()))
@@ -268,6 +268,8 @@ fn start_redirector(lab: &Lab, options: &Options) -> Result<Process> {
         .arg(cloud.cgroup())
         .arg("--directory-socket")
         .arg(cloud.file("directory.sock"))
+        .arg("--admin-socket")
+        .arg(cloud.file("redirector.sock"))
         .arg("--state-dir")
         .arg(cloud.file("redirector"))
         // The cloud's own address is a public one; the other is of its pods.
@@ -279,7 +281,7 @@ fn start_redirector(lab: &Lab, options: &Options) -> Result<Process> {
 fn start_agent(lab: &Lab, place: Place, options: &Options) -> Result<Process> {
     let site = lab.site(place);
     let mut command = confined(site, AGENT_CAPABILITIES, "culvert-agent");
-    command.arg("--state-dir").arg(site.file("agent"));
+    command.arg("--state-dir").arg(site.file("agent")).arg("--admin-socket").arg(site.file("agent.sock"));
     for port in DEFAULT_PORTS.iter().chain(&options.ports) {
         command.args(["--port", &port.to_string()]);
     }

@@ -96,28 +96,92 @@ fn counted_bytes(world: &World<'_>) -> Result<[f64; 4]> {
     ])
 }
 
+/// Changes what one of them logs, as an operator on its host does.
+fn log(world: &World<'_>, program: &str, filter: &str) -> Result<()> {
+    let (place, socket) = match program {
+        "culvert-proxy" => (Place::Cloud, "admin.sock"),
+        "culvert-redirector" => (Place::Cloud, "redirector.sock"),
+        _ => (Place::Edge1, "agent.sock"),
+    };
+    let site = world.lab.site(place);
+    let mut command = site.command(workspace::binary(program));
+    workspace::output(command.args(["log", filter, "--admin-socket"]).arg(site.file(socket))).map(drop)
+}
+
+const NAMES: [&str; 3] = ["culvert-proxy", "culvert-redirector", "culvert-agent"];
+
 #[test]
 fn what_is_logged_can_be_changed_while_a_program_runs() {
     world::with(EDGE, Options::default(), |world| {
-        for (place, port, name) in PROGRAMS {
-            let site = world.lab.site(place);
-            site.http_put(port, "/debug/log", "warn").with_context(|| name.to_owned())?;
-            let wrong = site.http_put(port, "/debug/log", "info,=,").err().context("a wrong filter was taken")?;
-            ensure!(wrong.to_string().contains(" 400 "), "{name}: {wrong}");
+        for name in NAMES {
+            log(world, name, "warn").with_context(|| name.to_owned())?;
+            for (wrong, why) in [("info,=,", "write a level such as"), ("[{a=(x|y)*}]=info", "spans and fields")] {
+                let error = log(world, name, wrong).err().with_context(|| format!("{name} took {wrong}"))?;
+                ensure!(error.to_string().contains(why), "{name}: {error}");
+            }
         }
-        let ended = |process: &Process| process.log().matches("stream ended").count();
-        let before = (ended(&world.culvert.proxy), ended(world.culvert.agent(0)));
+        let before = ended(world);
         world.check_greeting("edge-1", "edge-1")?;
         world.wait_for_no_streams()?;
-        for (place, port, _) in PROGRAMS {
-            world.lab.site(place).http_put(port, "/debug/log", "info")?;
+        for name in NAMES {
+            log(world, name, "info")?;
         }
         world.greeting("edge-1")?;
         wait::until("one stream of two is in both logs", Duration::from_secs(5), || {
-            let now = (ended(&world.culvert.proxy), ended(world.culvert.agent(0)));
+            let now = ended(world);
             ensure!(now == (before.0 + 1, before.1 + 1), "{now:?}, before {before:?}");
             Ok(())
         })
+    });
+}
+
+/// How many ended streams the proxy and the agent have logged.
+fn ended(world: &mut World<'_>) -> (usize, usize) {
+    let ended = |process: &Process| process.log().matches("stream ended").count();
+    (ended(&world.culvert.proxy), ended(world.culvert.agent(0)))
+}
+
+#[test]
+fn no_client_of_a_tunnel_changes_what_an_agent_logs() {
+    world::with(EDGE, Options::default(), |world| {
+        let before = ended(world).1;
+        for filter in ["off", "[{a=(x|y)*x(x|y)(x|y)(x|y)(x|y)(x|y)(x|y)(x|y)(x|y)(x|y)(x|y)(x|y)(x|y)}]=info"] {
+            let length = filter.len();
+            let put = format!(
+                "PUT /debug/log HTTP/1.1\r\nHost: edge-1\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{filter}"
+            );
+            let answer = world.client(&["talk", &format!("edge-1:{AGENT_ADMIN}"), "--send", &put])?;
+            ensure!(answer.contains(" 405 ") && answer.contains("culvert-agent log FILTER"), "{answer}");
+        }
+        wait::until("the agent logs these very streams", Duration::from_secs(5), || {
+            let now = ended(world).1;
+            ensure!(now == before + 2, "{now} ended streams, before {before}");
+            Ok(())
+        })
+    });
+}
+
+#[test]
+fn metrics_can_be_scraped_from_pods_and_nothing_else_can() {
+    let ports = [("proxy", 7408), ("redirector", 7418)];
+    let listen = |port: u16| vec!["--metrics-listen".to_owned(), format!("203.0.113.1:{port}")];
+    let options = Options { proxy: listen(ports[0].1), redirector: listen(ports[1].1), ..Options::default() };
+    world::with(EDGE, options, |world| {
+        let pod = world.lab.add_pod()?;
+        for (program, port) in ports {
+            let ask = |page: &str, wanted: &str| {
+                let mut curl = world.lab.site(Place::Cloud).command_in(&pod, "curl");
+                let url = format!("http://203.0.113.1:{port}{page}");
+                let said = workspace::output(curl.args(["-s", "--max-time", "10", "-w", "%{http_code}", &url]))?;
+                ensure!(said.contains(wanted), "{url}: {said}");
+                Ok(())
+            };
+            ask("/metrics", &format!("culvert_{program}_build_info"))?;
+            for other in ["/readyz", "/debug/streams", "/debug/log"] {
+                ask(other, "404")?;
+            }
+        }
+        Ok(())
     });
 }
 

@@ -5,13 +5,13 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use xtask::lab::culvert::{AGENT_ADMIN, Options};
+use xtask::lab::culvert::{AGENT_ADMIN, Options, PROXY_ADMIN};
 use xtask::lab::place::Place;
-use xtask::wait;
+use xtask::{wait, workspace};
 
 use crate::connect::{self, Answer, BlackHole, GREETING, SWALLOWED};
 use crate::life;
-use crate::world::{self, ECHO, GREET, World};
+use crate::world::{self, ECHO, GREET, HeldClient, World};
 
 const EDGE: &[Place] = &[Place::Edge1];
 
@@ -144,5 +144,36 @@ fn a_proxy_authorization_however_broken_changes_nothing() {
             ensure!(answer.is_greeting(), "{value:?}: {answer:?}");
         }
         world.culvert.proxy.check()
+    });
+}
+
+/// As many streams as one address may have to one node.
+const SHARE: &str = "256";
+
+#[test]
+fn a_pod_that_takes_all_the_streams_it_can_get_leaves_the_others_theirs() {
+    world::with(&[Place::Edge1], Options::default(), |world| {
+        let (pod, cloud) = (world.lab.add_pod()?, world.lab.site(Place::Cloud));
+        let in_the_pod = |args: &[&str]| {
+            let mut client = cloud.command_in(&pod, world::XTASK);
+            client.arg("probe").args(args);
+            client
+        };
+        let target = format!("10.0.3.7:{ECHO}");
+        let mut greedy = HeldClient::spawn(&mut in_the_pod(&["hold", &target, SHARE]))?;
+        greedy.expect("held")?;
+        let refused = workspace::output(&mut in_the_pod(&["talk", &target, "--send", "x"]));
+        ensure!(refused.is_err(), "it got one more: {refused:?}");
+        wait::until("that is counted", Duration::from_secs(5), || {
+            let name = "culvert_proxy_streams_total{frontend=\"ebpf\",outcome=\"client_share\"}";
+            let refused = cloud.metric(PROXY_ADMIN, name)?;
+            ensure!(refused == 1.0, "{refused} were refused for their share");
+            Ok(())
+        })?;
+        world.check_greeting("10.0.3.7", "edge-1").context("the host")?;
+        greedy.check().context("what it has, it keeps")?;
+        drop(greedy);
+        world.wait_for_no_streams()?;
+        workspace::output(&mut in_the_pod(&["talk", &target, "--send", "x"])).context("afterwards").map(drop)
     });
 }

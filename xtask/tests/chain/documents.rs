@@ -13,9 +13,12 @@ use crate::world;
 
 /// Each program with its subcommands.
 const PROGRAMS: [(&str, &[&str]); 3] = [
-    ("culvert-proxy", &["token create", "token list", "token revoke", "node list", "node remove", "explain", "check"]),
-    ("culvert-redirector", &["status", "explain", "uninstall"]),
-    ("culvert-agent", &["join"]),
+    (
+        "culvert-proxy",
+        &["token create", "token list", "token revoke", "node list", "node remove", "explain", "check", "log"],
+    ),
+    ("culvert-redirector", &["status", "explain", "uninstall", "log"]),
+    ("culvert-agent", &["join", "log"]),
 ];
 
 #[test]

@@ -11,6 +11,8 @@ mod floods;
 mod lies;
 #[path = "hostile/proxy.rs"]
 mod proxy;
+#[path = "hostile/strangers.rs"]
+mod strangers;
 #[path = "hostile/streams.rs"]
 mod streams;
 #[path = "hostile/targets.rs"]

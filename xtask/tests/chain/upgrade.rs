@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::Signal;
-use xtask::lab::culvert::Options;
+use xtask::lab::culvert::{Options, PROXY_ADMIN};
 use xtask::lab::place::Place;
 use xtask::{progress, wait, workspace};
 
@@ -69,6 +69,7 @@ fn a_proxy_told_to_end_lets_its_streams_end_first_and_says_no_at_once_to_others(
         let mut loads = Load::by_both(world, seed, addresses)?;
         world.culvert.proxy.signal(Signal::SIGTERM)?;
         wait::until("the proxy takes no more", DEADLINE, || refused(world))?;
+        world.wait_missing(Place::Cloud, PROXY_ADMIN, "listeners: the proxy drains")?;
         wait::throughout("streams go on", Duration::from_secs(2), || {
             refused(world)?;
             held.iter_mut().try_for_each(HeldClient::check)

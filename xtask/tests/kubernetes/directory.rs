@@ -219,6 +219,7 @@ fn names(server: &ApiServer) -> Result<()> {
     let mut redirector = cloud.command(workspace::binary("culvert-redirector"));
     redirector.arg("--cgroup").arg(cloud.cgroup()).arg("--state-dir").arg(cloud.file("redirector"));
     redirector.arg("--directory-socket").arg(proxy.directory_socket());
+    redirector.arg("--admin-socket").arg(cloud.file("redirector.sock"));
     redirector.arg("--dns-client").arg(format!("{}/32", Place::Cloud.address()));
     let mut redirector = cloud.start_process("culvert-redirector", &mut redirector)?;
     let expect = |name: &str, address: Option<&str>| {

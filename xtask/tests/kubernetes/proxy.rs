@@ -42,7 +42,7 @@ impl Proxy {
         let (agents, admin) = (free_address()?, free_address()?);
         let mut command = program("culvert-proxy");
         command.arg("--kubeconfig").arg(kubeconfig).arg("--state-dir").arg(folder.join("state"));
-        for socket in ["connect", "directory", "control"] {
+        for socket in ["connect", "directory", "control", "admin"] {
             command.arg(format!("--{socket}-socket")).arg(folder.join(format!("{socket}.sock")));
         }
         command.args(["--agent-listen", &agents.to_string(), "--admin-listen", &admin.to_string()]);

@@ -12,7 +12,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::{Api, Client, Resource};
 use tokio::sync::watch::Sender;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::record::{Record, Reduced, WatchedNode};
 use super::selector::NodeSelector;
@@ -23,8 +23,14 @@ use crate::metrics::Metrics;
 const PAGE: u32 = 250;
 /// A page comes at once or not at all.
 const LIST_TIMEOUT: Duration = Duration::from_secs(60);
-/// The API server ends a watch after this time; it is asked again, so that both notice a dead connection.
-const WATCH_SECONDS: u32 = 285;
+/// The API server ends a watch after this time, and it is asked again: a connection that is silent for longer is dead.
+const WATCH_SECONDS: u32 = 60;
+/// So long without a word, and the directory counts as stale.
+const SILENCE: Duration = Duration::from_secs(75);
+const _: () = assert!(
+    SILENCE.as_secs() > WATCH_SECONDS as u64 && SILENCE.as_secs() <= 90,
+    "noticed in time, with no false alarm"
+);
 /// A watch that ends sooner than this is as good as none.
 const SHORT: Duration = Duration::from_secs(5);
 /// "Gone": too much has happened since.
@@ -59,6 +65,8 @@ enum WatchError {
     Watch(#[source] kube::Error),
     #[error("watch the cluster's nodes: the API server ends it at once")]
     Short,
+    #[error("watch the cluster's nodes: the API server said nothing for {} s: its host is gone, or the way to it", .0.as_secs())]
+    Silent(Duration),
 }
 
 impl WatchError {
@@ -66,15 +74,14 @@ impl WatchError {
     fn is_gone(&self) -> bool {
         match self {
             Self::List(kube::Error::Api(status)) | Self::Watch(kube::Error::Api(status)) => status.code == GONE,
-            Self::List(_) | Self::Watch(_) | Self::ListTimeout | Self::Short => false,
+            Self::List(_) | Self::Watch(_) | Self::ListTimeout | Self::Short | Self::Silent(_) => false,
         }
     }
 }
 
 /// Keeps `seen_tx` equal to the Nodes until it is dropped.
 pub(super) async fn watch(client: Client, edges: NodeSelector, metrics: Metrics, seen_tx: Sender<Seen>) -> Infallible {
-    let mut watcher =
-        Watcher { api: Api::all(client), edges, metrics, seen_tx, problems: HashMap::new(), version: None };
+    let mut watcher = Watcher::new(client, edges, metrics, seen_tx);
     let mut backoff = Backoff::default();
     loop {
         let Err(error) = watcher.follow(&mut backoff).await;
@@ -96,9 +103,16 @@ struct Watcher {
     problems: HashMap<String, Vec<String>>,
     /// How far the Nodes were followed.
     version: Option<String>,
+    /// See [`SILENCE`].
+    silence: Duration,
 }
 
 impl Watcher {
+    fn new(client: Client, edges: NodeSelector, metrics: Metrics, seen_tx: Sender<Seen>) -> Self {
+        let (problems, version) = (HashMap::new(), None);
+        Self { api: Api::all(client), edges, metrics, seen_tx, problems, version, silence: SILENCE }
+    }
+
     async fn follow(&mut self, backoff: &mut Backoff) -> Result<Infallible, WatchError> {
         loop {
             let version = match self.version.take() {
@@ -107,13 +121,18 @@ impl Watcher {
             };
             self.version = Some(version.clone());
             let params = WatchParams::default().timeout(WATCH_SECONDS);
-            let events = self.api.watch(&params, &version).await.map_err(WatchError::Watch)?;
+            let silent = |_elapsed| WatchError::Silent(self.silence);
+            let events = timeout(self.silence, self.api.watch(&params, &version)).await.map_err(silent)?;
+            let events = events.map_err(WatchError::Watch)?;
             let started = Instant::now();
             self.following();
             backoff.reset();
             let mut events = events.boxed();
             // An end without an error is the time-out that was asked for.
-            while let Some(event) = events.try_next().await.map_err(WatchError::Watch)? {
+            loop {
+                let event = timeout(self.silence, events.try_next()).await;
+                let event = event.map_err(|_elapsed| WatchError::Silent(self.silence))?;
+                let Some(event) = event.map_err(WatchError::Watch)? else { break };
                 self.take(event)?;
             }
             if started.elapsed() < SHORT {
@@ -127,7 +146,7 @@ impl Watcher {
         let (mut nodes, mut problems) = (BTreeMap::new(), HashMap::new());
         let mut params = ListParams::default().limit(PAGE);
         loop {
-            let page = tokio::time::timeout(LIST_TIMEOUT, self.api.list(&params)).await;
+            let page = timeout(LIST_TIMEOUT, self.api.list(&params)).await;
             let page = page.map_err(|_elapsed| WatchError::ListTimeout)?.map_err(WatchError::List)?;
             for node in &page.items {
                 let reduced = node.reduced(&self.edges);
@@ -221,4 +240,58 @@ impl Watcher {
 fn report(name: &str, problems: &[String]) {
     let name: String = name.chars().take(253).collect();
     tracing::warn!(node = name, reason = problems.join("; "), "parts of a Node left out");
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::Config;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    const LIST: &str = r#"{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}"#;
+
+    /// Lists no Nodes, begins every watch, and says nothing more.
+    async fn silent_server(listener: TcpListener) -> Infallible {
+        let mut connections = Vec::new();
+        loop {
+            let (mut connection, _) = listener.accept().await.unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(connection.read_u8().await.unwrap());
+            }
+            let answer = match String::from_utf8_lossy(&head).contains("watch=true") {
+                true => "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_owned(),
+                false => {
+                    format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{LIST}", LIST.len())
+                }
+            };
+            connection.write_all(answer.as_bytes()).await.unwrap();
+            connections.push(connection);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_api_server_that_falls_silent_is_noticed_by_its_silence() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = format!("http://{}", listener.local_addr().unwrap());
+        let client = Client::try_from(Config::new(server.parse().unwrap())).unwrap();
+        let (seen_tx, seen_rx) = tokio::sync::watch::channel(Seen::default());
+        let edges = "culvert.dev/edge".parse().unwrap();
+        let mut watcher = Watcher::new(client, edges, Metrics::default(), seen_tx);
+        watcher.silence = Duration::from_millis(200);
+        let mut backoff = Backoff::default();
+        let noticed = async {
+            tokio::select! {
+                Err(error) = watcher.follow(&mut backoff) => error,
+                never = silent_server(listener) => match never {},
+            }
+        };
+        let error = timeout(Duration::from_secs(30), noticed).await.expect("it is noticed");
+        assert!(matches!(error, WatchError::Silent(_)), "{error}");
+        assert!(!error.is_gone(), "what was seen stays");
+        assert_eq!(seen_rx.borrow().standing, Standing::Following, "it had begun");
+        assert_eq!(watcher.version.as_deref(), Some("7"));
+    }
 }

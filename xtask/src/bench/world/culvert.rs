@@ -37,6 +37,7 @@ impl<'lab> Culvert<'lab> {
         let mut command = starter.command("culvert-redirector");
         command.arg("--cgroup").arg(starter.cloud.cgroup()).args(["--directory-socket", &file("directory.sock")]);
         command.args(["--state-dir", &file("redirector"), "--dns-client", "203.0.113.1/32"]);
+        command.args(["--admin-socket", &file("redirector.sock")]);
         let redirector = starter.cloud.start_process("redirector", &mut command)?;
         let mut culvert = Self { starter, proxy, redirector, agents: BTreeMap::new(), destinations: 0 };
         culvert.wait_ready(PROXY_ADMIN)?;
@@ -94,7 +95,7 @@ impl<'lab> Culvert<'lab> {
     fn start_agent(&mut self, node: &str, port: u16, tunnels: usize) -> Result<()> {
         let state = self.starter.cloud.file(&format!("agent-{node}")).display().to_string();
         let run = format!(
-            "--log warn --state-dir {state} --proxy {} --tunnels {tunnels} --port {},{} --admin-listen 127.0.0.1:0",
+            "--log warn --state-dir {state} --proxy {} --tunnels {tunnels} --port {},{} --admin-listen 127.0.0.1:0 --admin-socket {state}.sock",
             local(port),
             BACKENDS[0],
             BACKENDS[1]
@@ -184,7 +185,7 @@ fn start_proxy(starter: &Starter<'_>) -> Result<Process> {
     let file = |name: &str| starter.cloud.file(name).display().to_string();
     let mut command = starter.command("culvert-proxy");
     command.args(["--log", "warn", "--advertise", &local(PROXY), "--state-dir", &file("proxy")]);
-    for socket in ["connect", "directory", "control"] {
+    for socket in ["connect", "directory", "control", "admin"] {
         command.args([format!("--{socket}-socket"), file(&format!("{socket}.sock"))]);
     }
     starter.cloud.start_process("proxy", command.args(["--directory", &file("nodes.toml")]))

@@ -60,6 +60,7 @@ impl Agent {
         let mut command = program("culvert-agent");
         command.arg("--state-dir").arg(folder.join("state")).arg("--cluster-config").arg(folder.join("config"));
         command.arg("--service-account-token").arg(folder.join("token"));
+        command.arg("--admin-socket").arg(folder.join("admin.sock"));
         command.args(["--admin-listen", &admin.to_string(), "--localhost-port", &backend.to_string()]);
         let process = Process::start(name, server.folder(), &mut command)?;
         let (name, server) = (name.to_owned(), server.folder().to_owned());

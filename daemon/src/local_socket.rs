@@ -1,0 +1,135 @@
+//! Unix sockets of the programs: never reachable before their mode is set, and gone with their owner.
+
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use tokio::net::{UnixListener, UnixStream};
+
+/// A bound socket that is removed with its owner.
+#[derive(Debug)]
+pub struct LocalSocket {
+    listener: UnixListener,
+    path: PathBuf,
+    access: SocketAccess,
+    /// The program's user.
+    owner: u32,
+}
+
+/// Who may connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SocketAccess {
+    /// Root and the program's own user: mode 0600, and the peer's user is checked.
+    Owner,
+    /// Whom the socket's group lets in too: mode 0660.
+    Group,
+}
+
+impl LocalSocket {
+    /// Takes the path, in place of a socket that nobody listens on any more. It is bound in a private directory and moved when
+    /// it has its mode, so that nobody else ever reaches it.
+    ///
+    /// # Errors
+    /// Another process listens there, or the path cannot be written to.
+    pub fn bind(path: &Path, access: SocketAccess) -> Result<Self> {
+        let directory = path.parent().with_context(|| format!("{} has no directory", path.display()))?;
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(directory)
+            .with_context(|| format!("make the directory {}", directory.display()))?;
+        if std::os::unix::net::UnixStream::connect(path).is_ok() {
+            bail!("another process listens on {}: stop it, or choose another socket", path.display());
+        }
+        let private = tempfile::Builder::new()
+            .prefix(".culvert-")
+            .permissions(std::fs::Permissions::from_mode(0o700))
+            .tempdir_in(directory)
+            .with_context(|| format!("write to {}", directory.display()))?;
+        let hidden = private.path().join("s");
+        let bound = || -> io::Result<(UnixListener, u32)> {
+            let listener = UnixListener::bind(&hidden)?;
+            std::fs::set_permissions(&hidden, std::fs::Permissions::from_mode(access.mode()))?;
+            let owner = std::fs::metadata(&hidden)?.uid();
+            std::fs::rename(&hidden, path)?;
+            Ok((listener, owner))
+        };
+        let (listener, owner) = bound().with_context(|| format!("listen on {}", path.display()))?;
+        Ok(Self { listener, path: path.to_owned(), access, owner })
+    }
+
+    /// The next connection of one who may connect; others are closed.
+    ///
+    /// # Errors
+    /// The kernel's, as when descriptors run out.
+    pub async fn accept(&self) -> io::Result<UnixStream> {
+        loop {
+            let (stream, _) = self.listener.accept().await?;
+            if self.admits(&stream) {
+                return Ok(stream);
+            }
+        }
+    }
+
+    fn admits(&self, stream: &UnixStream) -> bool {
+        if self.access == SocketAccess::Group {
+            return true;
+        }
+        let uid = stream.peer_cred().map(|peer| peer.uid());
+        let admitted = uid.as_ref().is_ok_and(|uid| *uid == 0 || *uid == self.owner);
+        if !admitted {
+            tracing::warn!(socket = %self.path.display(), ?uid, "connection refused: not root and not the program's user");
+        }
+        admitted
+    }
+}
+
+impl SocketAccess {
+    const fn mode(self) -> u32 {
+        match self {
+            Self::Owner => 0o600,
+            Self::Group => 0o660,
+        }
+    }
+}
+
+impl Drop for LocalSocket {
+    fn drop(&mut self) {
+        // Best effort: a stale socket is replaced by the next bind.
+        drop(std::fs::remove_file(&self.path));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_is_private_replaces_a_stale_one_and_goes_with_its_owner() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("run/control.sock");
+        std::fs::create_dir(path.parent().unwrap()).unwrap();
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let socket = LocalSocket::bind(&path, SocketAccess::Owner).unwrap();
+        let metadata = std::fs::metadata(&path).unwrap();
+        assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
+        assert!(
+            LocalSocket::bind(&path, SocketAccess::Owner).unwrap_err().to_string().contains("another process listens")
+        );
+        let (client, served) = tokio::join!(UnixStream::connect(&path), async {
+            // The bind that was refused above has left its connection behind.
+            socket.accept().await.unwrap();
+            socket.accept().await
+        });
+        client.unwrap();
+        served.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_dropped_socket_leaves_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        drop(LocalSocket::bind(&directory.path().join("directory.sock"), SocketAccess::Owner).unwrap());
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+}

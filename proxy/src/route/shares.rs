@@ -1,0 +1,133 @@
+//! How the clients of a node share its streams: none of them takes what the others need. Pure but for its lock.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use culvert_tunnel::NodeName;
+
+use super::MAX_STREAMS_PER_AGENT;
+use crate::directory::Target;
+
+/// Streams to one node that one address may have: a quarter of all.
+pub(crate) const SHARE: u32 = MAX_STREAMS_PER_AGENT / 4;
+/// Streams of a node that are kept for its kubelet and for clients of CONNECT, of which kube-apiserver is one.
+const RESERVED: u32 = 24;
+/// The kubelet's port.
+const KUBELET: u16 = 10250;
+
+/// Who asks for a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Client {
+    /// A client of CONNECT, whom the socket's mode or a certificate let in.
+    Connect,
+    /// A program of this host.
+    Host,
+    /// Another address, which is a pod's.
+    Address(IpAddr),
+}
+
+impl Client {
+    /// The client of a steered connection: `local` is the proxy's end, `dialled` what the client thinks it talks to. A host dials itself,
+    /// and a VIP from that very VIP.
+    pub(crate) fn steered(client: IpAddr, local: Option<IpAddr>, dialled: SocketAddr) -> Self {
+        let client = client.to_canonical();
+        let is_host = client.is_loopback()
+            || local.is_some_and(|local| local.to_canonical() == client)
+            || dialled.ip().to_canonical() == client;
+        if is_host { Self::Host } else { Self::Address(client) }
+    }
+
+    /// How many streams of a node may be taken for this one to get another.
+    pub(super) fn limit(self, target: &Target) -> u32 {
+        match self == Self::Connect || target.port == KUBELET {
+            true => MAX_STREAMS_PER_AGENT,
+            false => MAX_STREAMS_PER_AGENT - RESERVED,
+        }
+    }
+}
+
+/// Who has how many streams to which node. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shares(Arc<Mutex<HashMap<(NodeName, IpAddr), u32>>>);
+
+/// One stream of somebody's share, given back on drop.
+#[derive(Debug)]
+pub(crate) struct Share(Option<(Shares, (NodeName, IpAddr))>);
+
+impl Shares {
+    /// One more stream to `node` for `client`; `None` if it has as many as it may have.
+    pub(super) fn take(&self, node: &NodeName, client: Client) -> Option<Share> {
+        let Client::Address(address) = client else { return Some(Share(None)) };
+        let key = (node.clone(), address);
+        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = taken.entry(key.clone()).or_default();
+        if *count >= SHARE {
+            return None;
+        }
+        *count += 1;
+        Some(Share(Some((self.clone(), key))))
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let Some((shares, key)) = &self.0 else { return };
+        let mut taken = shares.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = taken.get_mut(key) {
+            *count -= 1;
+            if *count == 0 {
+                taken.remove(key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(last: u8) -> Client {
+        Client::Address(IpAddr::from([10, 244, 0, last]))
+    }
+
+    #[test]
+    fn one_client_takes_its_share_of_a_node_and_no_more() {
+        let shares = Shares::default();
+        let (one, two) = ("edge-1".parse().unwrap(), "edge-2".parse().unwrap());
+        let taken: Vec<Share> = (0..SHARE).map(|_| shares.take(&one, pod(1)).unwrap()).collect();
+        assert!(shares.take(&one, pod(1)).is_none());
+        assert!(shares.take(&one, pod(2)).is_some(), "another client");
+        assert!(shares.take(&two, pod(1)).is_some(), "another node");
+        for unlimited in [Client::Host, Client::Connect] {
+            assert!(shares.take(&one, unlimited).is_some());
+        }
+        drop(taken);
+        assert!(shares.0.lock().unwrap().is_empty(), "nothing is kept of streams that ended");
+    }
+
+    #[test]
+    fn the_last_streams_are_for_the_kubelet_and_connect() {
+        let target = |port| Target { node: "edge-1".parse().unwrap(), address: None, port };
+        assert_eq!(pod(1).limit(&target(9100)), MAX_STREAMS_PER_AGENT - RESERVED);
+        assert_eq!(Client::Host.limit(&target(9100)), MAX_STREAMS_PER_AGENT - RESERVED);
+        assert_eq!(pod(1).limit(&target(KUBELET)), MAX_STREAMS_PER_AGENT);
+        assert_eq!(Client::Connect.limit(&target(9100)), MAX_STREAMS_PER_AGENT);
+    }
+
+    #[test]
+    fn a_host_that_dials_itself_is_no_pod() {
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        let dialled = "198.18.0.2:9100".parse().unwrap();
+        for (client, local) in [
+            ("203.0.113.1", "203.0.113.1"),
+            ("127.0.0.1", "203.0.113.1"),
+            ("198.18.0.2", "203.0.113.1"),
+            ("::1", "::1"),
+        ] {
+            assert_eq!(Client::steered(address(client), Some(address(local)), dialled), Client::Host, "{client}");
+        }
+        let mapped = Client::steered(address("::ffff:10.244.0.1"), Some(address("::ffff:203.0.113.1")), dialled);
+        assert_eq!(mapped, pod(1));
+    }
+}

@@ -1,0 +1,194 @@
+//! Who gets a place when all are taken. Pure: the clock is an argument.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use tokio_util::sync::CancellationToken;
+
+/// Whoever has one IPv6 address has its /64, and often a /48.
+const HOST_BITS: (u8, u8) = (32, 64);
+const SITE_BITS: (u8, u8) = (24, 48);
+
+/// Where a connection comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Origin {
+    /// An IPv4 address or an IPv6 /64.
+    pub(super) host: IpNet,
+    /// The network around it.
+    site: IpNet,
+}
+
+impl Origin {
+    pub(super) fn of(address: IpAddr) -> Self {
+        let address = address.to_canonical();
+        let network = |(v4, v6): (u8, u8)| {
+            let bits = if address.is_ipv4() { v4 } else { v6 };
+            IpNet::new(address, bits).map_or(IpNet::from(address), |network| network.trunc())
+        };
+        Self { host: network(HOST_BITS), site: network(SITE_BITS) }
+    }
+}
+
+/// What a pool may hold.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) places: usize,
+    /// For so long nobody loses a place to one who has as many: a crowd of honest ones would only throw each other out.
+    pub(super) spared: Duration,
+}
+
+/// The places of one phase.
+#[derive(Debug, Default)]
+pub(super) struct Pool {
+    /// By their numbers, which rise: the first is the oldest.
+    held: BTreeMap<u64, Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    origin: Origin,
+    since: Instant,
+    evicted: CancellationToken,
+}
+
+impl Pool {
+    /// Takes a place, if need be somebody's, who is told by `evicted`. Whether there was one.
+    pub(super) fn take(
+        &mut self,
+        number: u64,
+        origin: Origin,
+        evicted: &CancellationToken,
+        limits: Limits,
+        now: Instant,
+    ) -> bool {
+        if self.held.len() >= limits.places {
+            let Some(victim) = self.victim(origin, limits, now) else { return false };
+            if let Some(held) = self.held.remove(&victim) {
+                held.evicted.cancel();
+            }
+        }
+        self.held.insert(number, Held { origin, since: now, evicted: evicted.clone() });
+        true
+    }
+
+    /// Gives it back.
+    pub(super) fn leave(&mut self, number: u64) {
+        self.held.remove(&number);
+    }
+
+    /// The oldest place of whoever holds most, if the newcomer holds fewer even with one more; otherwise the oldest of all, once it
+    /// is no longer spared.
+    fn victim(&self, origin: Origin, limits: Limits, now: Instant) -> Option<u64> {
+        let site = most(self.held.values().map(|held| held.origin.site))?;
+        let in_site = self.held.values().filter(|held| held.origin.site == site.0);
+        let host = most(in_site.map(|held| held.origin.host))?;
+        let mine = |belongs: &dyn Fn(&Origin) -> bool| self.held.values().filter(|held| belongs(&held.origin)).count();
+        let has_fewer = match origin.site == site.0 {
+            true => mine(&|other| other.host == origin.host) + 1 < host.1,
+            false => mine(&|other| other.site == origin.site) + 1 < site.1,
+        };
+        if has_fewer {
+            return self.held.iter().find(|(_, held)| held.origin.host == host.0).map(|(number, _)| *number);
+        }
+        let (number, oldest) = self.held.first_key_value()?;
+        (now.saturating_duration_since(oldest.since) >= limits.spared).then_some(*number)
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+}
+
+/// The network that is there most often, and how often.
+fn most(networks: impl Iterator<Item = IpNet>) -> Option<(IpNet, usize)> {
+    let mut counts = HashMap::new();
+    networks.for_each(|network| *counts.entry(network).or_insert(0) += 1);
+    counts.into_iter().max_by_key(|(_, count)| *count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits { places: 8, spared: Duration::from_secs(2) };
+
+    /// A pool, the clock, and what became of each who got a place.
+    struct World {
+        pool: Pool,
+        now: Instant,
+        tokens: Vec<CancellationToken>,
+    }
+
+    impl World {
+        fn new() -> Self {
+            Self { pool: Pool::default(), now: Instant::now(), tokens: Vec::new() }
+        }
+
+        fn enters(&mut self, address: &str) -> bool {
+            let token = CancellationToken::new();
+            let origin = Origin::of(address.parse().unwrap());
+            let entered = self.pool.take(self.tokens.len() as u64, origin, &token, LIMITS, self.now);
+            self.tokens.push(token);
+            entered
+        }
+
+        fn evicted(&self) -> Vec<usize> {
+            let evicted = |(number, token): (usize, &CancellationToken)| token.is_cancelled().then_some(number);
+            self.tokens.iter().enumerate().filter_map(evicted).collect()
+        }
+    }
+
+    #[test]
+    fn one_silent_64_locks_nobody_out() {
+        let mut world = World::new();
+        for host in 0..8 {
+            assert!(world.enters(&format!("2001:db8::{host}")));
+        }
+        assert!(world.enters("2001:db8:1::1") && world.enters("192.0.2.1") && world.enters("2001:db8:0:9::1"));
+        assert_eq!(world.evicted(), [0, 1, 2], "its oldest went, however young");
+        assert!(!world.enters("2001:db8::99"), "itself it gets no more");
+    }
+
+    #[test]
+    fn a_network_of_many_64s_counts_as_one_too() {
+        let mut world = World::new();
+        for subnet in 0..8 {
+            assert!(world.enters(&format!("2001:db8:0:{subnet}::1")));
+        }
+        assert!(world.enters("2001:db8:1::1"));
+        assert_eq!(world.evicted().len(), 1);
+    }
+
+    #[test]
+    fn behind_one_forwarder_the_oldest_gives_way_once_it_had_its_time() {
+        let mut world = World::new();
+        for _ in 0..8 {
+            assert!(world.enters("192.0.2.1"));
+        }
+        assert!(!world.enters("192.0.2.1"), "no honest crowd throws itself out");
+        world.now += LIMITS.spared;
+        assert!(world.enters("192.0.2.1"));
+        assert_eq!(world.evicted(), [0]);
+    }
+
+    #[test]
+    fn those_with_a_share_each_are_spared() {
+        let mut world = World::new();
+        for site in 0..8 {
+            assert!(world.enters(&format!("198.51.{site}.1")));
+        }
+        assert!(!world.enters("203.0.113.1"));
+        assert!(world.evicted().is_empty());
+        world.now += LIMITS.spared;
+        assert!(world.enters("203.0.113.1"));
+        assert_eq!(world.evicted(), [0]);
+    }
+
+    #[test]
+    fn a_mapped_address_is_the_ipv4_one() {
+        assert_eq!(Origin::of("::ffff:192.0.2.1".parse().unwrap()).host, Origin::of("192.0.2.1".parse().unwrap()).host);
+    }
+}

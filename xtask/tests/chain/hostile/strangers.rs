@@ -1,0 +1,109 @@
+//! Strangers at the agent port who connect and say nothing, far more of them than there are places.
+
+use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6, TcpStream};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn6, bind, connect, socket};
+use xtask::lab::culvert::{Options, PROXY_ADMIN, PROXY_FOR_AGENTS};
+use xtask::lab::inside;
+use xtask::lab::place::Place;
+use xtask::wait;
+
+use super::{Bystanders, PATIENCE};
+use crate::world::{self, World};
+
+/// More than there are places for those who have said nothing.
+const SILENT: u16 = 1200;
+/// The cloud host itself, and a /64 of which it has every address.
+const CLOUD: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x203, 0, 0x113, 0, 0, 0, 1);
+const SITE: [u16; 4] = [0xfd00, 0xbad, 0, 0];
+
+#[test]
+fn one_silent_64_locks_nobody_out() {
+    world::with(&[Place::Edge1], Options::default(), |world| {
+        let cloud = world.lab.site(Place::Cloud);
+        cloud.output("ip", ["-6", "route", "add", "local", "fd00:bad::/64", "dev", "lo"])?;
+        let one_address_each = |number: u16| {
+            let [a, b, c, d] = SITE;
+            let own = SocketAddrV6::new(Ipv6Addr::new(a, b, c, d, 0, 0, 1, number), 0, 0, 0);
+            let stranger = socket(AddressFamily::Inet6, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+            bind(stranger.as_raw_fd(), &SockaddrIn6::from(own))?;
+            connect(stranger.as_raw_fd(), &SockaddrIn6::from(SocketAddrV6::new(CLOUD, 7400, 0, 0)))?;
+            Ok(TcpStream::from(stranger))
+        };
+        agents_get_in_beside(world, cloud.netns(), one_address_each)
+    });
+}
+
+/// Behind a forwarder all agents and all strangers have one address.
+#[test]
+fn silent_strangers_behind_the_agents_own_forwarder_lock_no_agent_out() {
+    world::with(&[Place::Edge1], Options::default(), |world| {
+        let proxy: SocketAddr = PROXY_FOR_AGENTS.parse()?;
+        let same_address = |_| Ok(TcpStream::connect_timeout(&proxy, PATIENCE)?);
+        agents_get_in_beside(world, world.lab.site(Place::Edge2).netns(), same_address)
+    });
+}
+
+/// While as many strangers as may be hold connections, one joins, and one that was there comes back.
+fn agents_get_in_beside(
+    world: &mut World<'_>,
+    strangers: &Path,
+    connect: impl Fn(u16) -> Result<TcpStream> + Sync,
+) -> Result<()> {
+    let mut bystanders = Bystanders::of(world, "edge-1")?;
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let crowd = scope.spawn(|| inside::run(strangers, || stay_silent(&connect, &over)));
+        let done = agents_get_in(world).and_then(|()| bystanders.check(world, "edge-1"));
+        over.store(true, Ordering::Relaxed);
+        crowd.join().expect("the crowd does not panic")?;
+        done
+    })
+}
+
+fn agents_get_in(world: &mut World<'_>) -> Result<()> {
+    let cloud = world.lab.site(Place::Cloud);
+    wait::until("the crowd is larger than its places", PATIENCE, || {
+        let turned_away = |outcome: &str| {
+            cloud.metric(PROXY_ADMIN, &format!("culvert_proxy_agent_connections_total{{outcome=\"{outcome}\"}}"))
+        };
+        let (busy, evicted) = (turned_away("busy")?, turned_away("evicted")?);
+        ensure!(busy + evicted > 0.0, "nobody was turned away");
+        Ok(())
+    })?;
+    let join = world.culvert.create_token(Place::Edge2, &[])?;
+    wait::until("edge-2 joins", PATIENCE, || world.culvert.join(Place::Edge2, &join))?;
+    world.culvert.start_agent(Place::Edge2)?;
+    world.culvert.wait_online(Place::Edge2)?;
+    world.culvert.agent(0).terminate(Duration::from_secs(10))?;
+    world.culvert.wait_offline(Place::Edge1, PATIENCE)?;
+    world.culvert.restart_agent(0, Place::Edge1)?;
+    world.culvert.wait_online(Place::Edge1)
+}
+
+/// Keeps all connections open that the proxy leaves open, and makes those anew that it ends.
+fn stay_silent(connect: &impl Fn(u16) -> Result<TcpStream>, over: &AtomicBool) -> Result<()> {
+    let mut crowd = Vec::new();
+    for number in 0..SILENT {
+        let stranger = connect(number).with_context(|| format!("stranger {number}"))?;
+        stranger.set_nonblocking(true)?;
+        crowd.push(stranger);
+    }
+    while !over.load(Ordering::Relaxed) {
+        for (number, stranger) in (0..).zip(&mut crowd) {
+            let waits = stranger.peek(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+            // A full queue is no reason to give up.
+            if !waits && let Ok(again) = connect(number) {
+                again.set_nonblocking(true)?;
+                *stranger = again;
+            }
+        }
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+    Ok(())
+}
