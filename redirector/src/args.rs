@@ -43,10 +43,13 @@ pub(crate) struct Args {
     /// Socket mark (`SO_MARK`) that exempts a connection from being steered; 0 exempts none.
     #[arg(long, env = "CULVERT_MARK", default_value = "0x2000", value_parser = parse_mark)]
     pub(crate) mark: u32,
-    /// Source range that may reach the intercept ports although it comes in by the interface that has the node IP; repeat
-    /// for each. Pods of this host need none.
+    /// Range of other sources that are steered, as this host and its pods are, and may reach the intercept ports; repeat for each.
     #[arg(long, env = "CULVERT_GUARD_ALLOW", value_delimiter = ',', value_name = "CIDR")]
     pub(crate) guard_allow: Vec<IpNet>,
+    /// Range of this host's pods; repeat for each. What else comes in is not steered. Default: pods are behind veth, netkit and
+    /// Open vSwitch ports and bridges of them, unless these have the default route or a network card is a port of the bridge.
+    #[arg(long, env = "CULVERT_POD_RANGE", value_delimiter = ',', value_name = "CIDR")]
+    pub(crate) pod_range: Vec<IpNet>,
     /// Address on which DNS is answered, or `none` for no DNS; repeat for each. Default: port 53 of each node IP.
     #[arg(long, env = "CULVERT_DNS_LISTEN", value_delimiter = ',', value_name = "IP:PORT|none")]
     pub(crate) dns_listen: Vec<DnsListen>,

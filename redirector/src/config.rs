@@ -33,6 +33,7 @@ pub(crate) struct Config {
     pub(crate) mechanism: Mechanism,
     pub(crate) intercept: Intercept,
     pub(crate) guard_allow: Vec<IpNet>,
+    pub(crate) pod_ranges: Vec<IpNet>,
     pub(crate) dns: Option<DnsConfig>,
     pub(crate) admin_listen: SocketAddr,
 }
@@ -111,6 +112,7 @@ impl TryFrom<Args> for Config {
             dns: dns(&args.dns_listen, node, zone, args.dns_client)?,
             intercept: Intercept { node, ports: ports(args.intercept_port)?, mark: args.mark },
             guard_allow: args.guard_allow,
+            pod_ranges: args.pod_range,
             admin_listen: args.admin_listen,
         })
     }
