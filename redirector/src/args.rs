@@ -7,6 +7,9 @@ use clap::{Parser, Subcommand, ValueEnum};
 use culvert_daemon::LogFormat;
 use ipnet::IpNet;
 
+/// DNS' own port.
+pub(crate) const DNS_PORT: u16 = 53;
+
 /// Steers connections addressed to edge nodes into the proxy on this host: eBPF connect hooks, nftables, DNS.
 #[derive(Debug, Parser)]
 #[command(name = "culvert-redirector", version)]
@@ -56,6 +59,10 @@ pub(crate) struct Args {
     /// Range of clients that DNS answers; repeat for each. Default: loopback, private and link-local ranges.
     #[arg(long, env = "CULVERT_DNS_CLIENT", value_delimiter = ',', value_name = "CIDR")]
     pub(crate) dns_client: Vec<IpNet>,
+    /// Server that is asked for the names that are not ours, as `IP` or `IP:PORT`; repeat for each, the first is asked first. Not one
+    /// that asks this one. Default: such names are refused.
+    #[arg(long, env = "CULVERT_FORWARD", value_delimiter = ',', value_parser = parse_server, value_name = "IP[:PORT]")]
+    pub(crate) forward: Vec<SocketAddr>,
     /// Address of the admin server: /livez, /readyz, /metrics, /debug/destinations, /debug/hooks.
     #[arg(long, env = "CULVERT_ADMIN_LISTEN", default_value = "127.0.0.1:7419", value_name = "IP:PORT")]
     pub(crate) admin_listen: SocketAddr,
@@ -150,6 +157,13 @@ impl std::str::FromStr for DnsListen {
             .map(Self::At)
             .map_err(|_unhelpful| format!("{text:?} is neither `none` nor an address such as 10.0.0.1:53"))
     }
+}
+
+fn parse_server(text: &str) -> Result<SocketAddr, String> {
+    let without_port = || text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, DNS_PORT));
+    text.parse()
+        .or_else(|_| without_port())
+        .map_err(|_unhelpful| format!("{text:?} is not a server: write 10.0.0.2 or 10.0.0.2:53"))
 }
 
 fn parse_mark(text: &str) -> Result<u32, String> {

@@ -11,7 +11,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::args::Mechanism;
 use crate::bpf::{HookError, Pins};
-use crate::config::Config;
+use crate::config::{Config, NodeIps};
 use crate::directory::{Feed, Ranges};
 use crate::kernel::{Kernel, KernelError};
 use crate::metrics::{Drifted, Repair, SteeringMetrics};
@@ -95,7 +95,7 @@ impl Steering {
     }
 
     /// Follows the directory until the drain begins. What is installed stays: traffic goes on without us.
-    pub(crate) async fn run(mut self, drain: Drain) -> Result<()> {
+    pub(crate) async fn run(mut self, node_tx: watch::Sender<NodeIps>, drain: Drain) -> Result<()> {
         let (mut renewal, mut inspection) = (interval(RENEWAL), interval(INSPECTION));
         renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
         inspection.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -111,7 +111,10 @@ impl Steering {
                 }
                 _now = renewal.tick() => self.renew_lease(),
                 () = events.touched() => self.restore_nftables().await,
-                _now = inspection.tick() => self.restore().await?,
+                _now = inspection.tick() => {
+                    self.follow_node(&node_tx);
+                    self.restore().await?;
+                }
             }
         }
     }
@@ -359,6 +362,21 @@ impl Steering {
                 self.gates.nftables.close(error.to_string());
                 self.progress.behind = true;
             }
+        }
+    }
+
+    /// An address of a family that had none may come later, as IPv6 does with a router's advertisement.
+    fn follow_node(&mut self, node_tx: &watch::Sender<NodeIps>) {
+        let before = self.config.intercept.node;
+        if !self.config.found_node || (before.v4.is_some() && before.v6.is_some()) {
+            return;
+        }
+        let node = before.or(NodeIps::by_routing());
+        if node != before {
+            tracing::info!(?node, "this host has another address; connections are steered to it too");
+            self.config.intercept.node = node;
+            self.progress.behind = true;
+            node_tx.send_replace(node);
         }
     }
 

@@ -344,6 +344,43 @@ fn an_intercept_address_that_the_host_loses_ends_the_redirector() {
 }
 
 #[test]
+fn an_address_that_is_lost_is_missed_where_programs_may_bind_any() {
+    in_a_world(|world| {
+        // As keepalived wants it.
+        std::fs::write("/proc/sys/net/ipv4/ip_nonlocal_bind", "1").unwrap();
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let foreign = run_to_the_end(&mut daemon(world, &["--node-ip", "10.9.0.77"]));
+        let error = String::from_utf8(foreign.stderr).unwrap();
+        assert!(error.contains("10.9.0.77 is not an address of this host"), "{error}");
+        let mut command = daemon(world, &EBPF);
+        let redirector = Redirector::spawn(command.stderr(std::process::Stdio::piped()));
+        redirector.until_ready();
+        sh("ip addr del 10.9.0.1/24 dev up0");
+        let error = redirector.until_the_end();
+        assert!(error.contains("10.9.0.1 is not an address of this host"), "{error}");
+    });
+}
+
+#[test]
+fn an_address_of_a_family_that_had_none_is_taken_up_when_it_comes() {
+    in_a_world(|world| {
+        sh("ip -6 route del default && ip addr del fd09::1/64 dev up0");
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let redirector = Redirector::spawn(daemon(world, &["--mechanism", "both"]).env_remove("CULVERT_NODE_IP"));
+        redirector.until_ready();
+        let proxy = Proxy::listen();
+        let dial = || {
+            let client = TcpStream::connect_timeout(&"[fd00::7]:9100".parse().unwrap(), DEADLINE);
+            client.ok().and_then(|_client| proxy.try_accept())
+        };
+        assert!(dial().is_none());
+        sh("ip addr add fd09::1/64 dev up0 nodad && ip -6 route add default via fd09::2");
+        eventually("IPv6 is steered", dial);
+        eventually("DNS is answered there", || sh("ss -Hlun 'sport = 53'").contains("[fd09::1]:53").then_some(()));
+    });
+}
+
+#[test]
 fn a_cgroup_of_the_first_version_is_refused_even_where_nftables_could_do() {
     in_a_world(|world| {
         let fake = world.state_dir();
