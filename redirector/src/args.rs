@@ -7,6 +7,9 @@ use clap::{Parser, Subcommand, ValueEnum};
 use culvert_daemon::{LogCommand, LogFormat};
 use ipnet::IpNet;
 
+/// DNS' own port.
+pub(crate) const DNS_PORT: u16 = 53;
+
 /// Steers connections addressed to edge nodes into the proxy on this host: eBPF connect hooks, nftables, DNS.
 #[derive(Debug, Parser)]
 #[command(name = "culvert-redirector", version)]
@@ -43,16 +46,23 @@ pub(crate) struct Args {
     /// Socket mark (`SO_MARK`) that exempts a connection from being steered; 0 exempts none.
     #[arg(long, env = "CULVERT_MARK", default_value = "0x2000", value_parser = parse_mark)]
     pub(crate) mark: u32,
-    /// Source range that may reach the intercept ports although it comes in by the interface that has the node IP; repeat
-    /// for each. Pods of this host need none.
+    /// Range of other sources that are steered, as this host and its pods are, and may reach the intercept ports; repeat for each.
     #[arg(long, env = "CULVERT_GUARD_ALLOW", value_delimiter = ',', value_name = "CIDR")]
     pub(crate) guard_allow: Vec<IpNet>,
+    /// Range of this host's pods; repeat for each. What else comes in is not steered. Default: pods are behind veth, netkit and
+    /// Open vSwitch ports and bridges of them, unless these have the default route or a network card is a port of the bridge.
+    #[arg(long, env = "CULVERT_POD_RANGE", value_delimiter = ',', value_name = "CIDR")]
+    pub(crate) pod_range: Vec<IpNet>,
     /// Address on which DNS is answered, or `none` for no DNS; repeat for each. Default: port 53 of each node IP.
     #[arg(long, env = "CULVERT_DNS_LISTEN", value_delimiter = ',', value_name = "IP:PORT|none")]
     pub(crate) dns_listen: Vec<DnsListen>,
     /// Range of clients that DNS answers; repeat for each. Default: loopback, private and link-local ranges.
     #[arg(long, env = "CULVERT_DNS_CLIENT", value_delimiter = ',', value_name = "CIDR")]
     pub(crate) dns_client: Vec<IpNet>,
+    /// Server that is asked for the names that are not ours, as `IP` or `IP:PORT`; repeat for each, the first is asked first. Not one
+    /// that asks this one. Default: such names are refused.
+    #[arg(long, env = "CULVERT_FORWARD", value_delimiter = ',', value_parser = parse_server, value_name = "IP[:PORT]")]
+    pub(crate) forward: Vec<SocketAddr>,
     /// Address of the admin server: /livez, /readyz, /metrics, /debug/destinations, /debug/hooks.
     #[arg(long, env = "CULVERT_ADMIN_LISTEN", default_value = "127.0.0.1:7419", value_name = "IP:PORT")]
     pub(crate) admin_listen: SocketAddr,
@@ -161,6 +171,13 @@ impl std::str::FromStr for DnsListen {
             .map(Self::At)
             .map_err(|_unhelpful| format!("{text:?} is neither `none` nor an address such as 10.0.0.1:53"))
     }
+}
+
+fn parse_server(text: &str) -> Result<SocketAddr, String> {
+    let without_port = || text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, DNS_PORT));
+    text.parse()
+        .or_else(|_| without_port())
+        .map_err(|_unhelpful| format!("{text:?} is not a server: write 10.0.0.2 or 10.0.0.2:53"))
 }
 
 fn parse_mark(text: &str) -> Result<u32, String> {

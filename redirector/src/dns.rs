@@ -1,6 +1,8 @@
-//! The DNS server: authoritative for the nodes' names and for the reverse names of VIPs, straight from the directory.
+//! The DNS server: authoritative for the nodes' names and for the reverse names of VIPs, straight from the directory. Other names
+//! are refused, or forwarded where `--forward` names a server for them.
 
 mod answer;
+mod forward;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod handler;
@@ -10,9 +12,10 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
-use culvert_daemon::Drain;
+use culvert_daemon::{Drain, Gate};
 use hickory_proto::rr::Name;
 use hickory_server::Server;
 use serde::{Deserialize, Serialize};
@@ -23,7 +26,11 @@ use tokio::task::JoinSet;
 use crate::config::{DnsConfig, NodeIps};
 use crate::directory::Feed;
 use crate::metrics::DnsMetrics;
+use forward::Forwarder;
 use handler::{Handler, Shared};
+
+/// Until a taken address is tried again.
+const BIND_AGAIN: Duration = Duration::from_secs(2);
 
 /// The zone of node names, such as `edge.internal.`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,8 +80,46 @@ impl Zone {
     }
 }
 
+/// What answers are made of.
+#[derive(Clone)]
+pub(crate) struct Sources {
+    pub(crate) node: watch::Receiver<NodeIps>,
+    pub(crate) feed: watch::Receiver<Feed>,
+    pub(crate) metrics: DnsMetrics,
+}
+
+/// Answers until the drain begins. An address that another server has is tried again: nothing else waits for it.
+pub(crate) async fn serve(config: DnsConfig, mut sources: Sources, gate: Gate, drain: Drain) -> Result<()> {
+    let mut told = None;
+    loop {
+        let node = *sources.node.borrow_and_update();
+        match Dns::bind(&config, node, &sources).await {
+            Ok(dns) => {
+                gate.open();
+                told = None;
+                tokio::select! {
+                    ended = dns.run(drain.clone()) => return ended,
+                    changed = sources.node.changed() => changed.context("the steering task has ended")?,
+                }
+            }
+            Err(error) => {
+                let reason = format!("{error:#}");
+                if told.as_ref() != Some(&reason) {
+                    tracing::error!(reason, "DNS is not answered; trying again");
+                    told = Some(reason.clone());
+                }
+                gate.close(reason);
+                tokio::select! {
+                    () = drain.begun() => return Ok(()),
+                    () = tokio::time::sleep(BIND_AGAIN) => {}
+                }
+            }
+        }
+    }
+}
+
 /// The server, bound but not yet answering.
-pub(crate) struct Dns {
+struct Dns {
     udp: Server<Shared>,
     tcp: Vec<TcpListener>,
     handler: Arc<Handler>,
@@ -83,15 +128,14 @@ pub(crate) struct Dns {
 
 impl Dns {
     /// Takes the addresses, UDP and TCP.
-    pub(crate) async fn bind(
-        config: DnsConfig,
-        node: NodeIps,
-        feed: watch::Receiver<Feed>,
-        metrics: DnsMetrics,
-    ) -> Result<Self> {
-        let handler = Arc::new(Handler::new(config.zone, config.clients, node, feed, metrics));
+    async fn bind(config: &DnsConfig, node: NodeIps, sources: &Sources) -> Result<Self> {
+        let forward = (!config.forward.is_empty()).then(|| Forwarder::new(config.forward.clone()));
+        let (zone, clients) = (config.zone.clone(), config.clients.clone());
+        let (feed, metrics) = (sources.feed.clone(), sources.metrics.clone());
+        let handler = Arc::new(Handler::new(zone, clients, node, feed, metrics).forwarding(forward));
         let (mut udp, mut tcp) = (Server::new(Shared(Arc::clone(&handler))), Vec::new());
-        for address in &config.listen {
+        let addresses = config.addresses(node);
+        for address in &addresses {
             let explained = || {
                 format!(
                     "answer DNS on {address}; if another server is there, choose another address by --dns-listen, \
@@ -101,11 +145,11 @@ impl Dns {
             udp.register_socket(UdpSocket::bind(address).await.with_context(explained)?);
             tcp.push(TcpListener::bind(address).await.with_context(explained)?);
         }
-        Ok(Self { udp, tcp, handler, addresses: config.listen })
+        Ok(Self { udp, tcp, handler, addresses })
     }
 
     /// Answers until the drain begins.
-    pub(crate) async fn run(mut self, drain: Drain) -> Result<()> {
+    async fn run(mut self, drain: Drain) -> Result<()> {
         tracing::info!(addresses = ?self.addresses, "answering DNS");
         let mut listeners = JoinSet::new();
         for listener in self.tcp {

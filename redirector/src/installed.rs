@@ -12,7 +12,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::bpf::{Hook, Pins, Refusal};
-use crate::config::Config;
+use crate::config::{Config, NodeIps};
 use crate::debug::failed;
 use crate::directory::Feed;
 use crate::nft;
@@ -22,12 +22,13 @@ use crate::route::{HostRoute, Routes, wanted};
 struct Sources {
     pins: Pins,
     config: Config,
+    node: watch::Receiver<NodeIps>,
     feed: watch::Receiver<Feed>,
 }
 
 /// The route for the admin server.
-pub(crate) fn route(config: Config, feed: watch::Receiver<Feed>) -> Router {
-    let sources = Sources { pins: Pins::new(&config.bpffs), config, feed };
+pub(crate) fn route(config: Config, node: watch::Receiver<NodeIps>, feed: watch::Receiver<Feed>) -> Router {
+    let sources = Sources { pins: Pins::new(&config.bpffs), config, node, feed };
     Router::new().route("/debug/installed", get(installed)).with_state(sources)
 }
 
@@ -58,11 +59,12 @@ async fn installed(State(sources): State<Sources>) -> Response {
 }
 
 async fn read(sources: &Sources) -> anyhow::Result<Installed> {
-    let Sources { pins, config, feed } = sources;
+    let Sources { pins, config, node, feed } = sources;
+    let node = *node.borrow();
     let directory = feed.borrow().directory.clone();
     let mut ranges = directory.map(|directory| wanted(directory.ranges)).unwrap_or_default();
     // A host without IPv6 has no use for the route.
-    ranges.retain(|range| matches!(range.addr(), IpAddr::V4(_)) || config.intercept.node.v6.is_some());
+    ranges.retain(|range| matches!(range.addr(), IpAddr::V4(_)) || node.v6.is_some());
     let table =
         if config.mechanism.has_nftables() { nft::read().await.map(|parts| parts.is_some()) } else { Ok(false) };
     let routes = Routes::open()?.ours().await?;
@@ -76,7 +78,7 @@ async fn read(sources: &Sources) -> anyhow::Result<Installed> {
         ranges,
         routes: routes.into_iter().map(|route: HostRoute| route.net).collect(),
         intercept_ports: config.intercept.ports.clone(),
-        dns: config.dns.iter().flat_map(|dns| dns.listen.clone()).collect(),
+        dns: config.dns.iter().flat_map(|dns| dns.addresses(node)).collect(),
         zone: config.dns.as_ref().map(|dns| dns.zone.to_string()).unwrap_or_default(),
     })
 }

@@ -1,6 +1,8 @@
-//! The nftables table `inet culvert`: the second way in which connections are steered, and the guard of the intercept ports.
+//! The nftables table `inet culvert`: the second way in which connections are steered, the guard of the intercept ports, and the
+//! refusal of what must not leave or arrive unsteered.
 //! The only part of the redirector that knows nftables; rules go through the `nft` program.
 
+mod events;
 mod expressions;
 mod render;
 
@@ -12,8 +14,9 @@ use std::time::Duration;
 use nftables::helper::{self, NftablesError};
 use nftables::schema::Nftables;
 
-pub(crate) use render::{Elements, TableSpec};
-use render::{Parts, element_changes, removal, render};
+pub(crate) use events::Events;
+pub(crate) use render::{Elements, Guard, TableSpec};
+use render::{Layout, Parts, TableOf, element_changes, fixed, removal, render};
 
 /// The program; found in `PATH`.
 const NFT: Option<&str> = None;
@@ -29,6 +32,10 @@ const READ_BACK: usize = 8_000;
 #[derive(Debug, Default)]
 pub(crate) struct Nft {
     applied: Option<TableSpec>,
+    /// What this kernel takes; not known before the first table.
+    layout: Option<Layout>,
+    /// The table as nft lists it, right after it was installed.
+    listed: Option<serde_json::Value>,
     /// Looks since the elements were read back.
     looks: usize,
 }
@@ -65,9 +72,11 @@ impl Nft {
             if *applied == wanted {
                 return Ok(Applied::Nothing);
             }
-            if applied.has_same_rules(&wanted) {
+            if let Some(layout) = self.layout
+                && applied.has_same_rules(&wanted)
+            {
                 let (gone, new) = difference(&applied.edges, &wanted.edges);
-                let changes = element_changes(&gone, &new);
+                let changes = element_changes(&gone, &new, layout);
                 if run(&changes).await.is_ok() {
                     self.applied = Some(wanted);
                     return Ok(Applied::Elements(gone.len() + new.len()));
@@ -75,7 +84,7 @@ impl Nft {
                 // Somebody else has changed the table.
             }
         }
-        run(&render(&wanted)).await?;
+        self.install(&wanted).await?;
         self.applied = Some(wanted);
         Ok(Applied::Table)
     }
@@ -83,25 +92,63 @@ impl Nft {
     /// Installs the table again if somebody has removed or changed it, as `nft flush ruleset` does. True if so.
     /// Elements are looked at every so many times.
     pub(crate) async fn restore(&mut self) -> Result<bool, NftError> {
-        let Some(wanted) = &self.applied else { return Ok(false) };
-        let parts = Parts::of(wanted).map_err(NftError::Output)?;
+        let (Some(wanted), Some(layout)) = (self.applied.clone(), self.layout) else { return Ok(false) };
         self.looks += 1;
         let with_elements = self.looks > wanted.edges.len() / READ_BACK;
-        let found = if with_elements { list(&[]).await? } else { list(&TERSE).await? };
-        let same_elements =
-            |found: &serde_json::Value| !with_elements || Elements::of_json(found) == Elements::of(wanted);
-        if found.is_some_and(|found| Parts::of_json(&found) == parts && same_elements(&found)) {
+        let found = if with_elements { list(layout, &[]).await? } else { list(layout, &TERSE).await? };
+        if let Some(found) = found
+            && (!with_elements || Elements::of_json(&found) == Elements::of(&wanted))
+            && self.listed.as_ref() == Some(&fixed(found))
+        {
             self.looks = if with_elements { 0 } else { self.looks };
             return Ok(false);
         }
-        run(&render(wanted)).await?;
+        self.install(&wanted).await?;
         Ok(true)
     }
+
+    /// Replaces the table. The first time the kernel decides where the rules are: before Linux 5.2 an `inet` table does not
+    /// translate addresses.
+    async fn install(&mut self, wanted: &TableSpec) -> Result<(), NftError> {
+        let layout = match self.layout {
+            Some(layout) => run(&render(wanted, layout)).await.map(|()| layout)?,
+            None => first_install(wanted).await?,
+        };
+        self.layout = Some(layout);
+        self.listed = None;
+        // What somebody has changed already is not what we have installed: the next look finds it.
+        let found = list(layout, &TERSE).await?;
+        let parts = Parts::of(wanted, layout).map_err(NftError::Output)?;
+        self.listed = found.filter(|found| Parts::of_json(found) == parts).map(fixed);
+        Ok(())
+    }
+}
+
+async fn first_install(wanted: &TableSpec) -> Result<Layout, NftError> {
+    let layout = match run(&render(wanted, Layout::Joint)).await {
+        Ok(()) => Layout::Joint,
+        Err(NftError::Run(reason)) => {
+            if run(&render(wanted, Layout::Split)).await.is_err() {
+                return Err(NftError::Run(reason));
+            }
+            tracing::info!(
+                reason,
+                "the kernel takes no table inet culvert; the tables ip culvert and ip6 culvert are in its place"
+            );
+            Layout::Split
+        }
+        Err(error) => return Err(error),
+    };
+    // Of a redirector on another kernel, or of another version.
+    for other in Layout::ALL.into_iter().filter(|other| *other != layout) {
+        remove_layout(other).await?;
+    }
+    Ok(layout)
 }
 
 /// What there is of the table in the kernel; nothing if there is none.
 pub(crate) async fn read() -> Result<Option<Parts>, NftError> {
-    Ok(list(&TERSE).await?.as_ref().map(Parts::of_json))
+    Ok(list_any(&TERSE).await?.as_ref().map(Parts::of_json))
 }
 
 /// All of the table in the kernel.
@@ -114,12 +161,33 @@ pub(crate) struct Listing {
 /// The table in the kernel with its elements; nothing if there is none.
 pub(crate) async fn read_all() -> Result<Option<Listing>, NftError> {
     let of = |json: serde_json::Value| Listing { parts: Parts::of_json(&json), elements: Elements::of_json(&json) };
-    Ok(list(&[]).await?.map(of))
+    Ok(list_any(&[]).await?.map(of))
 }
 
-/// nft's listing of the table; nothing if there is none.
-async fn list(flags: &[&'static str]) -> Result<Option<serde_json::Value>, NftError> {
-    let args: Vec<&str> = [flags, &["list", "table", "inet", render::TABLE]].concat();
+/// nft's listing of the tables of whichever layout there is.
+async fn list_any(flags: &[&'static str]) -> Result<Option<serde_json::Value>, NftError> {
+    for layout in Layout::ALL {
+        if let Some(found) = list(layout, flags).await? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+/// nft's listing of a layout's tables as one; nothing if one of them is missing.
+async fn list(layout: Layout, flags: &[&'static str]) -> Result<Option<serde_json::Value>, NftError> {
+    let mut objects = Vec::new();
+    for table in layout.tables() {
+        let Some(mut listing) = list_table(table, flags).await? else { return Ok(None) };
+        if let serde_json::Value::Array(of_table) = listing["nftables"].take() {
+            objects.extend(of_table);
+        }
+    }
+    Ok(Some(serde_json::json!({ "nftables": objects })))
+}
+
+async fn list_table(table: &TableOf, flags: &[&'static str]) -> Result<Option<serde_json::Value>, NftError> {
+    let args: Vec<&str> = [flags, &["list", "table", table.name, render::TABLE]].concat();
     let listed = timed(helper::get_current_ruleset_raw_async(NFT, args)).await;
     match listed {
         Ok(text) => serde_json::from_str(&text).map(Some).map_err(NftError::Output),
@@ -130,11 +198,26 @@ async fn list(flags: &[&'static str]) -> Result<Option<serde_json::Value>, NftEr
 
 /// Removes the table; false if there was none, as on a host without the program `nft`.
 pub(crate) async fn remove() -> Result<bool, NftError> {
-    match read().await {
-        Ok(None) | Err(NftError::Missing) => Ok(false),
-        Ok(Some(_parts)) => run(&removal()).await.map(|()| true),
-        Err(error) => Err(error),
+    let mut removed = false;
+    for layout in Layout::ALL {
+        removed |= remove_layout(layout).await?;
     }
+    Ok(removed)
+}
+
+async fn remove_layout(layout: Layout) -> Result<bool, NftError> {
+    let mut removed = false;
+    for table in layout.tables() {
+        match list_table(table, &TERSE).await {
+            Ok(None) | Err(NftError::Missing) => {}
+            Ok(Some(_)) => {
+                run(&removal(table)).await?;
+                removed = true;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(removed)
 }
 
 fn difference(before: &BTreeSet<SocketAddr>, after: &BTreeSet<SocketAddr>) -> (Vec<SocketAddr>, Vec<SocketAddr>) {

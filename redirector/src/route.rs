@@ -1,21 +1,36 @@
-//! A `local` route for each VIP range, so that a connection to a VIP never leaves the host: with all mechanisms gone it is
-//! refused at once.
+//! A route for each VIP range, so that a connection to a VIP never leaves the host and reaches none of its own services: with all
+//! mechanisms gone it fails within seconds.
+//!
+//! The routes lead to a bridge without ports, which drops what comes. It answers no ARP request either, so that after three of them
+//! the kernel says "no route to host". Not `unreachable` routes: those fail in `connect()`, before nftables could steer. Not `local`
+//! ones: they make the range addresses of this host, for every service that listens on all, and for ARP on every interface.
 
+mod uplinks;
+
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::TryStreamExt;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use nix::net::if_::if_indextoname;
+use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
-use rtnetlink::{Handle, RouteMessageBuilder, new_connection};
+use rtnetlink::{Handle, LinkBridge, LinkUnspec, RouteMessageBuilder, new_connection};
 use tokio::task::JoinSet;
 
 use crate::config::NodeIps;
 use crate::directory::Ranges;
+use uplinks::{Link, Network};
 
+/// The bridge that the routes lead to.
+pub(crate) const SINK: &str = "culvert0";
+/// As the loopback interface has it, less one, which is the longest that a bridge takes: packets that nftables steers leave by the
+/// loopback interface, but their sockets have asked the route to the VIP.
+const SINK_MTU: u32 = 65_535;
 /// Who made a route, as rtnetlink(7) counts; 77 is nobody else's in iproute2's rt_protos.
 const PROTOCOL: RouteProtocol = RouteProtocol::Other(77);
 /// The table of local addresses.
@@ -28,6 +43,8 @@ const SHORTEST_NETWORK: u8 = 8;
 /// Speaks to the kernel's routing tables.
 pub(crate) struct Routes {
     handle: Handle,
+    /// This kernel makes no bridges.
+    no_sink: AtomicBool,
     /// Owns the task that moves the messages.
     _connection: JoinSet<()>,
 }
@@ -38,8 +55,18 @@ pub(crate) struct HostRoute {
     pub(crate) net: IpNet,
     kind: RouteType,
     table: u32,
+    index: u32,
     interface: Option<String>,
     ours: bool,
+}
+
+/// Where a route of ours leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Towards {
+    /// The bridge with this index, which drops all.
+    Sink(u32),
+    /// This host, where the kernel makes no bridge.
+    Host,
 }
 
 /// A route that cannot be read or made.
@@ -51,6 +78,14 @@ pub(crate) enum RouteError {
     Read(#[source] rtnetlink::Error),
     #[error("make the route to {net}; needs root, or CAP_NET_ADMIN")]
     Make { net: IpNet, source: rtnetlink::Error },
+    #[error("read the network interfaces")]
+    ReadLinks(#[source] rtnetlink::Error),
+    #[error("make the interface {SINK}; needs root, or CAP_NET_ADMIN")]
+    MakeSink(#[source] rtnetlink::Error),
+    #[error("the interface {SINK} is there, and is no bridge of culvert-redirector: give it another name")]
+    ForeignSink,
+    #[error("remove the interface {SINK}")]
+    RemoveSink(#[source] rtnetlink::Error),
     #[error("remove the route to {net}")]
     Remove { net: IpNet, source: rtnetlink::Error },
     #[error("the range of VIPs {range} overlaps {taken}: give the proxy another range ({})", flag(*range))]
@@ -62,7 +97,7 @@ impl Routes {
         let (connection, handle, _messages) = new_connection().map_err(RouteError::Open)?;
         let mut tasks = JoinSet::new();
         tasks.spawn(connection);
-        Ok(Self { handle, _connection: tasks })
+        Ok(Self { handle, no_sink: AtomicBool::new(false), _connection: tasks })
     }
 
     /// Makes our routes those of `ranges`, unless the host uses the ranges itself. The source address of connections to a
@@ -75,16 +110,19 @@ impl Routes {
                 return Err(RouteError::Overlap { range: *range, taken: taken.clone() });
             }
         }
-        for stale in routes.iter().filter(|route| route.ours && !wanted.contains(&route.net)) {
-            self.delete(stale.net).await?;
-        }
-        for net in wanted {
-            let made = self.handle.route().add(message(net, node)).replace().execute().await;
+        let towards = if wanted.is_empty() { Towards::Host } else { self.towards().await? };
+        for net in &wanted {
+            let made = self.handle.route().add(message(*net, node, towards)).replace().execute().await;
             if let Err(source) = made
-                && !may_be_absent(net, node)
+                && !may_be_absent(*net, node)
             {
-                return Err(RouteError::Make { net, source });
+                return Err(RouteError::Make { net: *net, source });
             }
+        }
+        for stale in
+            self.ours().await?.iter().filter(|route| !wanted.contains(&route.net) || route.towards() != towards)
+        {
+            self.delete(stale).await?;
         }
         Ok(())
     }
@@ -92,10 +130,11 @@ impl Routes {
     /// Makes those of our routes that somebody has removed; says whether there were any.
     pub(crate) async fn restore(&self, ranges: Ranges, node: NodeIps) -> Result<bool, RouteError> {
         let mut restored = false;
+        let towards = self.towards().await?;
         for net in wanted(ranges) {
-            match self.handle.route().add(message(net, node)).execute().await {
+            match self.handle.route().add(message(net, node, towards)).execute().await {
                 Ok(()) => restored = true,
-                Err(rtnetlink::Error::NetlinkError(found)) if found.raw_code() == -nix::libc::EEXIST => {}
+                Err(error) if is(&error, nix::libc::EEXIST) => {}
                 Err(_without_ipv6) if may_be_absent(net, node) => {}
                 Err(source) => return Err(RouteError::Make { net, source }),
             }
@@ -108,31 +147,86 @@ impl Routes {
         Ok(self.list().await?.into_iter().filter(|route| route.ours).collect())
     }
 
-    /// Removes all of them; returns what there was.
+    /// Removes all of them, and the interface; returns what routes there were.
     pub(crate) async fn remove(&self) -> Result<Vec<HostRoute>, RouteError> {
         let ours = self.ours().await?;
         for route in &ours {
-            self.delete(route.net).await?;
+            self.delete(route).await?;
+        }
+        if let Some(sink) = self.sink().await? {
+            self.handle.link().del(sink.header.index).execute().await.map_err(RouteError::RemoveSink)?;
         }
         Ok(ours)
     }
 
-    async fn delete(&self, net: IpNet) -> Result<(), RouteError> {
-        let deleted = self.handle.route().del(message(net, NodeIps::default())).execute().await;
+    /// The interfaces by which other hosts' packets come in; see [`uplinks`].
+    pub(crate) async fn uplinks(&self) -> Result<BTreeSet<String>, RouteError> {
+        let links: Vec<LinkMessage> =
+            self.handle.link().get().execute().try_collect().await.map_err(RouteError::ReadLinks)?;
+        let links = links.iter().map(Link::of).collect();
+        Ok(Network { links, routes: self.messages().await? }.uplinks())
+    }
+
+    /// Where our routes lead: to the interface that drops all, which is made and set up if it is not.
+    async fn towards(&self) -> Result<Towards, RouteError> {
+        if self.no_sink.load(Ordering::Relaxed) {
+            return Ok(Towards::Host);
+        }
+        let failed = |error| RouteError::MakeSink(error);
+        if self.sink().await?.is_none() {
+            let bridge = LinkBridge::new(SINK).append_extra_attribute(LinkAttribute::Mtu(SINK_MTU)).build();
+            match self.handle.link().add(bridge).execute().await {
+                Ok(()) => {}
+                Err(error) if is(&error, nix::libc::EOPNOTSUPP) => {
+                    let reason = "the kernel makes no bridge; load the module bridge and restart";
+                    tracing::warn!(reason, "while nothing steers, this host's own services answer on VIPs");
+                    self.no_sink.store(true, Ordering::Relaxed);
+                    return Ok(Towards::Host);
+                }
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        let sink = self.sink().await?.ok_or(RouteError::ForeignSink)?;
+        let index = sink.header.index;
+        if !sink.header.flags.contains(LinkFlags::Up) {
+            self.handle.link().set(LinkUnspec::new_with_index(index).up().build()).execute().await.map_err(failed)?;
+        }
+        Ok(Towards::Sink(index))
+    }
+
+    /// The interface that drops all, if it is there.
+    async fn sink(&self) -> Result<Option<LinkMessage>, RouteError> {
+        match self.handle.link().get().match_name(SINK).execute().try_next().await {
+            Ok(Some(link)) if is_bridge(&link) => Ok(Some(link)),
+            Ok(Some(_)) => Err(RouteError::ForeignSink),
+            Ok(None) => Ok(None),
+            Err(error) if is(&error, nix::libc::ENODEV) => Ok(None),
+            Err(error) => Err(RouteError::ReadLinks(error)),
+        }
+    }
+
+    async fn delete(&self, route: &HostRoute) -> Result<(), RouteError> {
+        let net = route.net;
+        let message = message(net, NodeIps::default(), route.towards());
+        let deleted = self.handle.route().del(message).execute().await;
         deleted.map_err(|source| RouteError::Remove { net, source })
     }
 
     async fn list(&self) -> Result<Vec<HostRoute>, RouteError> {
+        Ok(self.messages().await?.iter().filter_map(HostRoute::of).collect())
+    }
+
+    /// The routes of all tables.
+    async fn messages(&self) -> Result<Vec<RouteMessage>, RouteError> {
         let mut found = Vec::new();
         let v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
         let v6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
-        for family in [v4, v6] {
-            let mut family = family;
+        for mut family in [v4, v6] {
             // Zero: all tables.
             family.header.table = RouteHeader::RT_TABLE_UNSPEC;
             let routes: Vec<RouteMessage> =
                 self.handle.route().get(family).execute().try_collect().await.map_err(RouteError::Read)?;
-            found.extend(routes.iter().filter_map(HostRoute::of));
+            found.extend(routes);
         }
         Ok(found)
     }
@@ -147,7 +241,7 @@ impl HostRoute {
         }
         let mut destination = None;
         let mut table = u32::from(header.table);
-        let mut interface = None;
+        let mut index = 0;
         for attribute in &message.attributes {
             if let RouteAttribute::Destination(RouteAddress::Inet(v4)) = attribute {
                 destination = Some(IpAddr::V4(*v4));
@@ -155,17 +249,23 @@ impl HostRoute {
                 destination = Some(IpAddr::V6(*v6));
             } else if let RouteAttribute::Table(number) = attribute {
                 table = *number;
-            } else if let RouteAttribute::Oif(index) = attribute {
-                interface = name_of_interface(*index);
+            } else if let RouteAttribute::Oif(interface) = attribute {
+                index = *interface;
             }
         }
         Some(Self {
             net: IpNet::new(destination?, header.destination_prefix_length).ok()?,
             kind: header.kind,
             table,
-            interface,
-            ours: header.protocol == PROTOCOL && header.kind == RouteType::Local,
+            index,
+            interface: name_of_interface(index),
+            ours: header.protocol == PROTOCOL && table == LOCAL_TABLE,
         })
+    }
+
+    /// Of a route of ours.
+    fn towards(&self) -> Towards {
+        if self.kind == RouteType::Local { Towards::Host } else { Towards::Sink(self.index) }
     }
 }
 
@@ -178,6 +278,17 @@ impl fmt::Display for HostRoute {
         }
         write!(f, "{net}, which this host routes by {interface} (ip route show table {table})")
     }
+}
+
+fn is(error: &rtnetlink::Error, code: i32) -> bool {
+    matches!(error, rtnetlink::Error::NetlinkError(found) if found.raw_code() == -code)
+}
+
+fn is_bridge(link: &LinkMessage) -> bool {
+    let of_bridge = |info: &LinkInfo| matches!(info, LinkInfo::Kind(InfoKind::Bridge));
+    let is =
+        |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::LinkInfo(infos) if infos.iter().any(of_bridge));
+    link.attributes.iter().any(is)
 }
 
 fn name_of_interface(index: u32) -> Option<String> {
@@ -211,16 +322,21 @@ fn may_be_absent(net: IpNet, node: NodeIps) -> bool {
     matches!(net, IpNet::V6(_)) && node.v6.is_none()
 }
 
-/// `local NET dev lo table local proto 77 src NODE`.
-fn message(net: IpNet, node: NodeIps) -> RouteMessage {
+/// `NET dev culvert0 table local proto 77 src NODE`, or `local NET dev lo ...`. In the table of local addresses, which the kernel
+/// asks before all others: a default route of another table never takes a VIP.
+fn message(net: IpNet, node: NodeIps, towards: Towards) -> RouteMessage {
+    let (interface, kind, scope) = match towards {
+        Towards::Sink(index) => (index, RouteType::Unicast, RouteScope::Link),
+        Towards::Host => (LOOPBACK, RouteType::Local, RouteScope::Host),
+    };
     match net {
         IpNet::V4(net) => {
             let builder = RouteMessageBuilder::<Ipv4Addr>::new()
                 .destination_prefix(net.network(), net.prefix_len())
-                .output_interface(LOOPBACK)
+                .output_interface(interface)
                 .table_id(LOCAL_TABLE)
-                .kind(RouteType::Local)
-                .scope(RouteScope::Host)
+                .kind(kind)
+                .scope(scope)
                 .protocol(PROTOCOL);
             match node.v4 {
                 Some(source) => builder.pref_source(source).build(),
@@ -230,9 +346,9 @@ fn message(net: IpNet, node: NodeIps) -> RouteMessage {
         IpNet::V6(net) => {
             let builder = RouteMessageBuilder::<Ipv6Addr>::new()
                 .destination_prefix(net.network(), net.prefix_len())
-                .output_interface(LOOPBACK)
+                .output_interface(interface)
                 .table_id(LOCAL_TABLE)
-                .kind(RouteType::Local)
+                .kind(kind)
                 .protocol(PROTOCOL);
             match node.v6 {
                 Some(source) => builder.pref_source(source).build(),
@@ -248,7 +364,7 @@ mod tests {
 
     fn route(net: &str) -> HostRoute {
         let interface = Some("eth0".to_owned());
-        HostRoute { net: net.parse().unwrap(), kind: RouteType::Unicast, table: 254, interface, ours: false }
+        HostRoute { net: net.parse().unwrap(), kind: RouteType::Unicast, table: 254, index: 2, interface, ours: false }
     }
 
     fn overlapping(range: &str, routes: &[HostRoute]) -> Option<String> {

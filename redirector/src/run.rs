@@ -13,7 +13,7 @@ use crate::bpf::Pins;
 use crate::config::Config;
 use crate::debug;
 use crate::directory::{Directory, Feed, Saved, Watch};
-use crate::dns::Dns;
+use crate::dns;
 use crate::installed;
 use crate::metrics::Metrics;
 use crate::steering::Steering;
@@ -35,17 +35,21 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     let drain = supervisor.drain();
 
     let steering = Steering::install(config.clone(), feed.clone(), &readiness, metrics.steering.clone()).await?;
+    let (node_tx, node) = watch::channel(config.intercept.node);
     let dns_gate = readiness.gate("dns");
-    if let Some(dns) = config.dns.clone() {
-        let dns = Dns::bind(dns, config.intercept.node, feed.clone(), metrics.dns.clone()).await?;
-        supervisor.spawn("dns", dns.run(drain.clone()));
+    match config.dns.clone() {
+        Some(dns) => {
+            let sources = dns::Sources { node: node.clone(), feed: feed.clone(), metrics: metrics.dns.clone() };
+            supervisor.spawn("dns", dns::serve(dns, sources, dns_gate, drain.clone()));
+        }
+        None => dns_gate.open(),
     }
-    dns_gate.open();
-    let routes = debug::routes(pins.clone(), feed.clone()).merge(installed::route(config.clone(), feed.clone()));
+    let installed = installed::route(config.clone(), node, feed.clone());
+    let routes = debug::routes(pins.clone(), feed.clone()).merge(installed);
     let admin = Admin::bind(&config.admin, readiness, metrics.registry(pins), logs, routes).await?;
 
     supervisor.spawn_observer("admin", admin.serve());
-    supervisor.spawn("steering", steering.run(drain.clone()));
+    supervisor.spawn("steering", steering.run(node_tx, drain.clone()));
     supervisor.spawn("directory", watch.run(drain.clone()));
     supervisor.spawn("saved directory", keep_saved(saved, feed, drain));
     supervisor.run().await

@@ -1,5 +1,6 @@
 //! The one task that changes the host: keeps hooks, nftables and routes equal to the directory.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -10,11 +11,11 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::args::Mechanism;
 use crate::bpf::{HookError, Pins};
-use crate::config::Config;
+use crate::config::{Config, NodeIps};
 use crate::directory::{Feed, Ranges};
 use crate::kernel::{Kernel, KernelError};
 use crate::metrics::{Drifted, Repair, SteeringMetrics};
-use crate::nft::{self, Nft, NftError, TableSpec};
+use crate::nft::{self, Events, Guard, Nft, NftError, TableSpec};
 use crate::plan::{Freshness, Plan, plan};
 use crate::route::{RouteError, Routes};
 
@@ -45,6 +46,8 @@ struct Progress {
     behind: bool,
     /// How many destinations have no room in the hooks' table.
     beyond: usize,
+    /// The interfaces that lead to other hosts, as nftables has them.
+    uplinks: BTreeSet<String>,
 }
 
 struct Gates {
@@ -92,10 +95,11 @@ impl Steering {
     }
 
     /// Follows the directory until the drain begins. What is installed stays: traffic goes on without us.
-    pub(crate) async fn run(mut self, drain: Drain) -> Result<()> {
+    pub(crate) async fn run(mut self, node_tx: watch::Sender<NodeIps>, drain: Drain) -> Result<()> {
         let (mut renewal, mut inspection) = (interval(RENEWAL), interval(INSPECTION));
         renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
         inspection.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut events = Events::listen();
         loop {
             tokio::select! {
                 // First: the directory's task may end first.
@@ -106,7 +110,11 @@ impl Steering {
                     self.apply().await?;
                 }
                 _now = renewal.tick() => self.renew_lease(),
-                _now = inspection.tick() => self.restore().await?,
+                () = events.touched() => self.restore_nftables().await,
+                _now = inspection.tick() => {
+                    self.follow_node(&node_tx);
+                    self.restore().await?;
+                }
             }
         }
     }
@@ -216,7 +224,19 @@ impl Steering {
             self.gates.nftables.open();
             return Ok(());
         };
-        let spec = TableSpec::new(self.config.intercept.clone(), self.config.guard_allow.clone(), plan);
+        match self.routes.uplinks().await {
+            Ok(uplinks) => self.progress.uplinks = uplinks,
+            Err(error) => {
+                self.gates.nftables.close(chain(&error));
+                self.progress.behind = true;
+            }
+        }
+        let guard = Guard {
+            allow: self.config.guard_allow.clone(),
+            pods: self.config.pod_ranges.clone(),
+            uplinks: self.progress.uplinks.clone(),
+        };
+        let spec = TableSpec::new(self.config.intercept.clone(), guard, plan);
         match nft.apply(spec).await {
             Ok(applied) => {
                 tracing::debug!(?applied, "nftables updated");
@@ -291,6 +311,7 @@ impl Steering {
         self.restore_destinations();
         self.restore_nftables().await;
         self.restore_routes().await;
+        self.follow_uplinks().await;
         if self.progress.behind { self.apply().await } else { Ok(()) }
     }
 
@@ -341,6 +362,28 @@ impl Steering {
                 self.gates.nftables.close(error.to_string());
                 self.progress.behind = true;
             }
+        }
+    }
+
+    /// An address of a family that had none may come later, as IPv6 does with a router's advertisement.
+    fn follow_node(&mut self, node_tx: &watch::Sender<NodeIps>) {
+        let before = self.config.intercept.node;
+        if !self.config.found_node || (before.v4.is_some() && before.v6.is_some()) {
+            return;
+        }
+        let node = before.or(NodeIps::by_routing());
+        if node != before {
+            tracing::info!(?node, "this host has another address; connections are steered to it too");
+            self.config.intercept.node = node;
+            self.progress.behind = true;
+            node_tx.send_replace(node);
+        }
+    }
+
+    /// Interfaces come and go.
+    async fn follow_uplinks(&mut self) {
+        if self.nft.is_some() && self.routes.uplinks().await.is_ok_and(|uplinks| uplinks != self.progress.uplinks) {
+            self.progress.behind = true;
         }
     }
 

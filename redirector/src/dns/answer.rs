@@ -72,10 +72,13 @@ impl Question<'_> {
         }
     }
 
-    /// A node's name without the zone, or with a zone of the node's own: each is a zone of its own. Other names are not ours.
+    /// A node's name without the zone, or with a zone of the node's own: each is a zone of its own. Other names are not ours. Nor is a
+    /// name with dots one of ours without a zone: who names a node `registry.example.com` gets nobody's connections by it.
     fn bare(&self) -> Answer {
         let text = self.name.to_ascii();
-        match self.find(text.trim_end_matches('.')).or_else(|| self.in_own_zone(text.trim_end_matches('.'))) {
+        let text = text.trim_end_matches('.');
+        let found = if text.contains('.') { self.in_own_zone(text) } else { self.find(text) };
+        match found {
             Some(_) if self.kind == RecordType::SOA => self.apex(self.name),
             Some(found) => self.addresses(found, self.name),
             None => refused(),

@@ -65,7 +65,7 @@ impl Dns {
         let shared = Shared(Arc::clone(&self.handler));
         shared.handle_request::<_, TokioTime>(&request, handle).now_or_never().expect("nothing to wait for");
         let (udp, _) = sent.next().now_or_never().flatten().expect("every query is answered").into_parts();
-        let tcp = self.handler.respond(&request).expect("every query is answered");
+        let tcp = self.handler.respond(&request).now_or_never().flatten().expect("every query is answered");
         Some(Answered { udp, tcp, room })
     }
 }

@@ -4,10 +4,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use hickory_proto::op::{Edns, Header, HeaderCounts, Metadata, OpCode, ResponseCode};
+use hickory_proto::op::{Edns, Header, HeaderCounts, Message, Metadata, OpCode, ResponseCode};
 use hickory_proto::rr::{DNSClass, Name, Record, RecordType};
 use hickory_proto::serialize::binary::{BinDecoder, BinEncoder};
 use hickory_server::net::runtime::Time;
+use hickory_server::net::xfer::Protocol;
 use hickory_server::server::{Request, RequestHandler, ResponseHandler, ResponseInfo};
 use hickory_server::zone_handler::{MessageResponseBuilder, Queries};
 use ipnet::IpNet;
@@ -15,6 +16,7 @@ use tokio::sync::{Semaphore, watch};
 
 use super::Zone;
 use super::answer::{Answer, answer, refused, unknown};
+use super::forward::Forwarder;
 use crate::config::NodeIps;
 use crate::directory::Feed;
 use crate::metrics::DnsMetrics;
@@ -39,6 +41,7 @@ pub(super) struct Handler {
     node: NodeIps,
     feed: watch::Receiver<Feed>,
     permits: Semaphore,
+    forward: Option<Forwarder>,
     metrics: DnsMetrics,
 }
 
@@ -48,7 +51,11 @@ pub(super) struct Shared(pub(super) Arc<Handler>);
 /// All that an answer's message is made of besides the question.
 struct Reply {
     metadata: Metadata,
-    answer: Answer,
+    answers: Vec<Record>,
+    authorities: Vec<Record>,
+    additionals: Vec<Record>,
+    /// Beside the authorities, where it says how long a denial may be kept.
+    soa: Option<Record>,
     edns: Option<Edns>,
 }
 
@@ -60,7 +67,11 @@ impl Handler {
         feed: watch::Receiver<Feed>,
         metrics: DnsMetrics,
     ) -> Self {
-        Self { zone, clients, node, feed, permits: Semaphore::new(CONCURRENT), metrics }
+        Self { zone, clients, node, feed, permits: Semaphore::new(CONCURRENT), forward: None, metrics }
+    }
+
+    pub(super) fn forwarding(self, forward: Option<Forwarder>) -> Self {
+        Self { forward, ..self }
     }
 
     /// Whether a client is one of those that may ask.
@@ -70,70 +81,111 @@ impl Handler {
     }
 
     /// The answer's bytes, for TCP.
-    pub(super) fn respond(&self, request: &Request) -> Option<Vec<u8>> {
-        let reply = self.reply(request);
+    pub(super) async fn respond(&self, request: &Request) -> Option<Vec<u8>> {
+        let reply = self.reply(request, Protocol::Tcp).await?;
         let mut bytes = Vec::new();
         let nothing = nothing_asked();
         let builder = MessageResponseBuilder::new(repeated(request).unwrap_or(&nothing), reply.edns.as_ref());
-        let none: [&Record; 0] = [];
-        let response = builder.build(reply.metadata, &reply.answer.answers, none, reply.answer.soa.as_ref(), none);
+        let Reply { metadata, answers, authorities, additionals, soa, .. } = &reply;
+        let response = builder.build(*metadata, answers, authorities, soa, additionals);
         response.destructive_emit(&mut BinEncoder::new(&mut bytes)).ok().map(|_info| bytes)
     }
 
-    fn reply(&self, request: &Request) -> Reply {
-        let answer = self.answer(request);
-        self.metrics.answered(answer.code);
-        let mut metadata = Metadata::response_from_request(&request.metadata);
-        metadata.response_code = answer.code;
-        metadata.authoritative = matches!(answer.code, ResponseCode::NoError | ResponseCode::NXDomain);
-        let edns = request.edns.as_ref().map(|asked| {
-            let mut edns = Edns::new();
-            edns.set_max_payload(asked.max_payload().clamp(LEAST_PAYLOAD, UDP_PAYLOAD));
-            edns.set_version(EDNS_VERSION).set_rcode_high(answer.code.high());
-            edns
-        });
-        Reply { metadata, answer, edns }
+    /// None where one question too many is under way: an answer costs as much as what is being kept away, and the client asks
+    /// again.
+    async fn reply(&self, request: &Request, protocol: Protocol) -> Option<Reply> {
+        let own = {
+            let _permit = self.permits.try_acquire().ok()?;
+            self.answer(request)
+        };
+        let reply = match (own, &self.forward) {
+            (Ok(answer), _) => Reply::own(request, answer),
+            (Err(NotOurs), None) => Reply::own(request, refused()),
+            (Err(NotOurs), Some(forward)) => match forward.ask(request, protocol).await {
+                Some(answer) => Reply::forwarded(request, answer),
+                None => Reply::own(request, unknown()),
+            },
+        };
+        self.metrics.answered(reply.metadata.response_code);
+        Some(reply)
     }
 
-    fn answer(&self, request: &Request) -> Answer {
+    /// What we know, if the question is for us.
+    fn answer(&self, request: &Request) -> Result<Answer, NotOurs> {
         let (Ok(info), Some(_)) = (request.request_info(), repeated(request)) else {
-            return Answer { code: ResponseCode::FormErr, ..refused() };
+            return Ok(Answer { code: ResponseCode::FormErr, ..refused() });
         };
         if request.edns.as_ref().is_some_and(|asked| asked.version() > EDNS_VERSION) {
             // The client asks again in the version that the answer names (RFC 6891, 6.1.3).
-            return Answer { code: ResponseCode::BADVERS, ..refused() };
+            return Ok(Answer { code: ResponseCode::BADVERS, ..refused() });
         }
         if request.metadata.op_code != OpCode::Query {
-            return Answer { code: ResponseCode::NotImp, ..refused() };
+            return Ok(Answer { code: ResponseCode::NotImp, ..refused() });
         }
         let transfer = matches!(info.query.query_type(), RecordType::AXFR | RecordType::IXFR);
         if !self.is_allowed(info.src.ip()) || info.query.query_class() != DNSClass::IN || transfer {
-            return refused();
+            return Ok(refused());
         }
         let mut name = Name::from(info.query.name());
         name.set_fqdn(true);
         let directory = self.feed.borrow().directory.clone();
-        match directory {
+        let found = match directory {
             Some(directory) => answer(&directory, &self.zone, self.node, &name, info.query.query_type()),
-            None if self.zone.contains(&name) => unknown(),
+            // A bare name may be a node's; what another server says of it would be kept.
+            None if self.zone.contains(&name) || (self.forward.is_some() && name.num_labels() == 1) => unknown(),
             None => refused(),
-        }
+        };
+        if found.code == ResponseCode::Refused { Err(NotOurs) } else { Ok(found) }
     }
+}
+
+/// A name of which we know nothing, and that a client may ask for.
+struct NotOurs;
+
+impl Reply {
+    fn own(request: &Request, answer: Answer) -> Self {
+        let mut metadata = Metadata::response_from_request(&request.metadata);
+        metadata.response_code = answer.code;
+        metadata.authoritative = matches!(answer.code, ResponseCode::NoError | ResponseCode::NXDomain);
+        let (authorities, additionals) = Default::default();
+        let edns = edns(request, answer.code, false);
+        Self { metadata, answers: answer.answers, authorities, additionals, soa: answer.soa, edns }
+    }
+
+    fn forwarded(request: &Request, answer: Message) -> Self {
+        let theirs = answer.metadata;
+        let mut metadata = Metadata::response_from_request(&request.metadata);
+        metadata.response_code = theirs.response_code;
+        metadata.authoritative = theirs.authoritative;
+        metadata.truncation = theirs.truncation;
+        metadata.recursion_available = theirs.recursion_available;
+        metadata.authentic_data = theirs.authentic_data;
+        let signed = answer.edns.as_ref().is_some_and(|edns| edns.flags().dnssec_ok);
+        let edns = edns(request, theirs.response_code, signed);
+        let Message { answers, authorities, additionals, .. } = answer;
+        Self { metadata, answers, authorities, additionals, soa: None, edns }
+    }
+}
+
+/// Only to a client that speaks it.
+fn edns(request: &Request, code: ResponseCode, dnssec_ok: bool) -> Option<Edns> {
+    request.edns.as_ref().map(|asked| {
+        let mut edns = Edns::new();
+        edns.set_max_payload(asked.max_payload().clamp(LEAST_PAYLOAD, UDP_PAYLOAD));
+        edns.set_version(EDNS_VERSION).set_rcode_high(code.high()).set_dnssec_ok(dnssec_ok);
+        edns
+    })
 }
 
 /// UDP comes by way of hickory's server.
 #[async_trait]
 impl RequestHandler for Shared {
     async fn handle_request<R: ResponseHandler, T: Time>(&self, request: &Request, mut udp: R) -> ResponseInfo {
-        let Ok(_permit) = self.0.permits.try_acquire() else {
-            // An answer costs as much as what is being kept away; the client asks again.
-            return unsent(request);
-        };
-        let reply = self.0.reply(request);
+        let Some(reply) = self.0.reply(request, Protocol::Udp).await else { return unsent(request) };
         let nothing = nothing_asked();
         let builder = MessageResponseBuilder::new(repeated(request).unwrap_or(&nothing), reply.edns.as_ref());
-        let none: [&Record; 0] = [];
-        let response = builder.build(reply.metadata, &reply.answer.answers, none, reply.answer.soa.as_ref(), none);
+        let Reply { metadata, answers, authorities, additionals, soa, .. } = &reply;
+        let response = builder.build(*metadata, answers, authorities, soa, additionals);
         match udp.send_response(response).await {
             Ok(info) => info,
             Err(error) => {

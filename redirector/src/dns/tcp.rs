@@ -93,34 +93,36 @@ impl Drop for Slot {
 
 /// Answers one question after the other until the client leaves.
 async fn converse(mut stream: TcpStream, client: SocketAddr, handler: &Handler) -> Result<()> {
-    while let Some(question) = timeout(TIMEOUT, read(&mut stream)).await.context("wait for a question")?? {
+    while let Some(question) =
+        timeout(TIMEOUT, read(&mut stream, LONGEST_QUESTION)).await.context("wait for a question")??
+    {
         let request = Request::from_bytes(question, client, Protocol::Tcp).context("parse the question")?;
-        let answer = handler.respond(&request).context("encode the answer")?;
+        let answer = handler.respond(&request).await.context("encode the answer")?;
         timeout(TIMEOUT, write(&mut stream, &answer)).await.context("wait for the client")??;
     }
     Ok(())
 }
 
-/// A question with its length before it (RFC 1035, 4.2.2); none when the client has closed.
-async fn read(stream: &mut TcpStream) -> Result<Option<Vec<u8>>> {
+/// A message with its length before it (RFC 1035, 4.2.2); none when the other end has closed.
+pub(super) async fn read(stream: &mut TcpStream, longest: u16) -> Result<Option<Vec<u8>>> {
     let length = match stream.read_u16().await {
         Ok(length) => length,
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-        Err(error) => return Err(error).context("read a question"),
+        Err(error) => return Err(error).context("read a message"),
     };
-    if length > LONGEST_QUESTION {
-        bail!("a question of {length} bytes; {LONGEST_QUESTION} are enough for any");
+    if length > longest {
+        bail!("a message of {length} bytes; {longest} are enough for any");
     }
-    let mut question = vec![0; length.into()];
-    stream.read_exact(&mut question).await.context("read a question")?;
-    Ok(Some(question))
+    let mut message = vec![0; length.into()];
+    stream.read_exact(&mut message).await.context("read a message")?;
+    Ok(Some(message))
 }
 
-async fn write(stream: &mut TcpStream, answer: &[u8]) -> Result<()> {
-    let length = u16::try_from(answer.len()).context("an answer longer than TCP's DNS can say")?;
-    let mut message = length.to_be_bytes().to_vec();
-    message.extend_from_slice(answer);
-    stream.write_all(&message).await.context("write an answer")
+pub(super) async fn write(stream: &mut TcpStream, message: &[u8]) -> Result<()> {
+    let length = u16::try_from(message.len()).context("a message longer than TCP's DNS can say")?;
+    let mut sent = length.to_be_bytes().to_vec();
+    sent.extend_from_slice(message);
+    stream.write_all(&sent).await.context("write a message")
 }
 
 #[cfg(test)]

@@ -9,11 +9,15 @@ use nftables::expr::{
     BinaryOperation, Expression, Fib, FibFlag, FibResult, Meta, MetaKey, NamedExpression, Payload, PayloadField,
     Prefix, SetItem,
 };
-use nftables::stmt::{Counter, Match, NAT, NATFamily, Operator, Reject, RejectType, Statement};
+use nftables::stmt::{Counter, JumpTarget, Match, NAT, NATFamily, Operator, Reject, RejectType, Statement};
 use nftables::types::RejectCode;
 
 pub(super) type Expr = Expression<'static>;
 pub(super) type Stmt = Statement<'static>;
+
+/// The flags of a TCP segment that say what it is for, and those of the first one of a connection.
+const FIN_SYN_RST_ACK: u32 = 0x17;
+const SYN: u32 = 0x02;
 
 /// An address family in nft's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,14 +98,30 @@ pub(super) fn equal(left: Expr, right: Expr) -> Stmt {
     Statement::Match(Match { left, right, op: Operator::EQ })
 }
 
+/// `left != right`, which for a set is "not in".
+pub(super) fn differ(left: Expr, right: Expr) -> Stmt {
+    Statement::Match(Match { left, right, op: Operator::NEQ })
+}
+
 /// `meta l4proto tcp`.
 pub(super) fn is_tcp() -> Stmt {
     equal(meta(MetaKey::L4proto), text("tcp"))
 }
 
+/// `tcp flags & (fin | syn | rst | ack) == syn`: the first segment of a connection.
+pub(super) fn begins_a_connection() -> Stmt {
+    let masked = BinaryOperation::AND(payload("tcp", "flags"), Expression::Number(FIN_SYN_RST_ACK));
+    equal(Expression::BinaryOperation(Box::new(masked)), Expression::Number(SYN))
+}
+
 /// `iifname "name"`.
 pub(super) fn comes_in_by(interface: &'static str) -> Stmt {
     equal(meta(MetaKey::Iifname), text(interface))
+}
+
+/// `iifname { "a", "b" }`.
+pub(super) fn comes_in_by_one_of(interfaces: impl IntoIterator<Item = String>) -> Stmt {
+    equal(meta(MetaKey::Iifname), anonymous_set(interfaces.into_iter().map(text)))
 }
 
 /// `meta mark & mark == mark`.
@@ -130,9 +150,18 @@ pub(super) fn dnat(to: IpAddr, port: u16) -> Stmt {
     }))
 }
 
-/// `reject with icmpx host-unreachable`.
-pub(super) fn reject() -> Stmt {
-    Statement::Reject(Some(Reject::new(Some(RejectType::ICMPX), Some(RejectCode::HostUnreach))))
+/// `reject with icmp host-unreachable`, or with its word for IPv6. `icmpx` is for `inet` tables alone.
+pub(super) fn reject(family: Family) -> Stmt {
+    let (kind, code) = match family {
+        Family::V4 => (RejectType::ICMP, RejectCode::HostUnreach),
+        Family::V6 => (RejectType::ICMPv6, RejectCode::AddrUnreach),
+    };
+    Statement::Reject(Some(Reject::new(Some(kind), Some(code))))
+}
+
+/// `jump chain`.
+pub(super) fn jump(chain: &'static str) -> Stmt {
+    Statement::Jump(JumpTarget { target: chain.into() })
 }
 
 /// `counter`.

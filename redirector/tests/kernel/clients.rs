@@ -1,13 +1,17 @@
 //! Clients that need more than `TcpStream::connect`.
 
 use std::io;
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::libc;
 use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrIn6, bind, connect, setsockopt, socket, sockopt,
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6, bind, connect, recv, sendto,
+    setsockopt, socket, sockopt,
 };
+use nix::sys::time::{TimeVal, TimeValLike};
+
+use crate::world::DEADLINE;
 
 /// A TCP socket that has not dialled yet.
 pub(crate) struct Client(pub(crate) OwnedFd);
@@ -15,6 +19,10 @@ pub(crate) struct Client(pub(crate) OwnedFd);
 impl Client {
     pub(crate) fn new_v4() -> Self {
         Self(socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap())
+    }
+
+    pub(crate) fn new_v6() -> Self {
+        Self(socket(AddressFamily::Inet6, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap())
     }
 
     /// Dials from a given port, even if a connection from it was there a moment ago.
@@ -77,4 +85,37 @@ pub(crate) fn udp_peer(destination: &str) -> SocketAddr {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     socket.connect(destination).unwrap();
     socket.peer_addr().unwrap()
+}
+
+/// What comes of an echo request.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Ping {
+    Answered,
+    Unreachable,
+}
+
+/// As ping(8).
+pub(crate) fn ping(destination: Ipv4Addr) -> Ping {
+    let raw = socket(AddressFamily::Inet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Icmp).unwrap();
+    let deadline = i64::try_from(DEADLINE.as_secs()).unwrap();
+    setsockopt(&raw, sockopt::ReceiveTimeout, &TimeVal::seconds(deadline)).unwrap();
+    // Echo request, its checksum, an identifier, the first of its numbers.
+    let request = [8, 0, 0xe7, 0xfd, 0x10, 0x01, 0, 1];
+    let to = SockaddrIn::from(SocketAddrV4::new(destination, 0));
+    if sendto(raw.as_raw_fd(), &request, &to, MsgFlags::empty()).is_err() {
+        return Ping::Unreachable;
+    }
+    loop {
+        let mut packet = [0; 128];
+        match recv(raw.as_raw_fd(), &mut packet, MsgFlags::empty()) {
+            Err(nix::errno::Errno::EHOSTUNREACH) => return Ping::Unreachable,
+            received => assert!(received.unwrap() > 20, "an IPv4 header"),
+        }
+        // Behind the IPv4 header: what kind it is. The request itself comes too.
+        match packet[20] {
+            0 => return Ping::Answered,
+            3 => return Ping::Unreachable,
+            _other => {}
+        }
+    }
 }

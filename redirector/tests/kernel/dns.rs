@@ -1,14 +1,18 @@
 //! The DNS server over real sockets.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, UdpSocket};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
-use hickory_proto::rr::{Name, RData, RecordType};
+use hickory_proto::rr::rdata::A;
+use hickory_proto::rr::{Name, RData, Record, RecordType};
 
 use crate::fake_directory::{FakeDirectory, node, usual_nodes};
-use crate::redirector::{Redirector, daemon, run_to_the_end};
+use crate::proxy::Proxy;
+use crate::redirector::{Redirector, get};
 use crate::world::{World, eventually, in_a_world};
 
 const SERVER: &str = "10.9.0.1:53";
@@ -26,7 +30,7 @@ fn ask_udp(name: &str, kind: RecordType) -> Message {
 /// Asks again when a datagram was lost, as every client does.
 fn ask_udp_with(question: &[u8]) -> Message {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     let mut answer = [0; 1500];
     let length = eventually("DNS answers", || {
         socket.send_to(question, SERVER).unwrap();
@@ -182,11 +186,119 @@ fn a_client_that_may_not_ask_is_refused() {
 }
 
 #[test]
-fn an_address_that_is_taken_is_an_error_that_names_the_fix() {
+fn a_taken_address_leaves_steering_alone_and_is_tried_again() {
     in_a_world(|world| {
-        let _taken = UdpSocket::bind(SERVER).unwrap();
-        let output = run_to_the_end(&mut daemon(world, &["--mechanism", "none"]));
-        let error = String::from_utf8(output.stderr).unwrap();
-        assert!(error.contains("answer DNS on 10.9.0.1:53") && error.contains("--dns-listen"), "{error}");
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let taken = UdpSocket::bind(SERVER).unwrap();
+        let redirector = Redirector::start_unready(world, &["--mechanism", "nftables"]);
+        let cause = eventually("the cause", || get("/readyz").filter(|text| text.contains("dns: ")));
+        assert!(cause.contains("answer DNS on 10.9.0.1:53") && cause.contains("--dns-listen"), "{cause}");
+        let proxy = Proxy::listen();
+        eventually("connections are steered", || {
+            let client = TcpStream::connect_timeout(&"10.0.3.7:9100".parse().unwrap(), Duration::from_secs(1)).ok()?;
+            proxy.try_accept().map(|accepted| drop((client, accepted)))
+        });
+        drop(taken);
+        redirector.until_ready();
+        assert_eq!(ask_udp("edge-1.", RecordType::A).answers.len(), 1);
+    });
+}
+
+/// A server that knows all names: `big.` has more addresses than a datagram takes, `none.` does not exist, all others have one.
+struct Upstream {
+    asked: Arc<AtomicUsize>,
+}
+
+impl Upstream {
+    fn serve(address: &str) -> Self {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let (udp, tcp) = (UdpSocket::bind(address).unwrap(), TcpListener::bind(address).unwrap());
+        let count = Arc::clone(&asked);
+        std::thread::spawn(move || {
+            let mut question = [0; 1500];
+            while let Ok((length, client)) = udp.recv_from(&mut question) {
+                count.fetch_add(1, Ordering::Relaxed);
+                let mut answer = answer(&question[..length]);
+                if answer.to_vec().unwrap().len() > 512 {
+                    answer.answers.clear();
+                    answer.metadata.truncation = true;
+                }
+                udp.send_to(&answer.to_vec().unwrap(), client).unwrap();
+            }
+        });
+        std::thread::spawn(move || {
+            while let Ok((mut stream, _client)) = tcp.accept() {
+                let mut length = [0; 2];
+                stream.read_exact(&mut length).unwrap();
+                let mut question = vec![0; u16::from_be_bytes(length).into()];
+                stream.read_exact(&mut question).unwrap();
+                let answer = answer(&question).to_vec().unwrap();
+                stream.write_all(&u16::try_from(answer.len()).unwrap().to_be_bytes()).unwrap();
+                stream.write_all(&answer).unwrap();
+            }
+        });
+        Self { asked }
+    }
+}
+
+fn answer(question: &[u8]) -> Message {
+    let mut message = Message::from_vec(question).unwrap();
+    message.metadata.message_type = MessageType::Response;
+    message.metadata.recursion_available = true;
+    let name = message.queries[0].name().clone();
+    let addresses = match name.to_ascii().as_str() {
+        "big." => 100,
+        "none." => 0,
+        _ => 1,
+    };
+    if addresses == 0 {
+        message.metadata.response_code = ResponseCode::NXDomain;
+    }
+    message.answers =
+        (0..addresses).map(|last| Record::from_rdata(name.clone(), 60, RData::A(A::new(192, 0, 2, last)))).collect();
+    message
+}
+
+#[test]
+fn foreign_names_are_forwarded_and_our_own_are_not() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let upstream = Upstream::serve("127.0.0.1:5353");
+        // The first answers nothing, the second refuses: they are not the last word.
+        let _silent = UdpSocket::bind("127.0.0.2:5353").unwrap();
+        let servers = "127.0.0.2:5353,127.0.0.3:5353,127.0.0.1:5353";
+        let _redirector = Redirector::start(world, &["--mechanism", "none", "--forward", servers]);
+        for number in 0..1_000 {
+            let found = ask_udp(&format!("name-{number}.example.com."), RecordType::A);
+            assert_eq!((found.metadata.response_code, found.answers.len()), (ResponseCode::NoError, 1), "{number}");
+            assert!(found.metadata.recursion_available && !found.metadata.authoritative);
+        }
+        assert_eq!(ask_udp("none.", RecordType::A).metadata.response_code, ResponseCode::NXDomain);
+        let cut = ask_udp("big.", RecordType::A);
+        assert!(cut.metadata.truncation && cut.answers.is_empty());
+        assert_eq!(ask_tcp("big.", RecordType::A).answers.len(), 100);
+        let before = upstream.asked.load(Ordering::Relaxed);
+        for ours in ["edge-1.", "edge-1.edge.internal.", "edge-77.edge.internal.", "9.9.18.198.in-addr.arpa."] {
+            assert_ne!(ask_udp(ours, RecordType::A).metadata.response_code, ResponseCode::Refused, "{ours}");
+        }
+        assert_eq!(ask_udp("example.com.", RecordType::AXFR).metadata.response_code, ResponseCode::Refused);
+        assert_eq!(upstream.asked.load(Ordering::Relaxed), before);
+    });
+}
+
+#[test]
+fn names_that_no_server_answers_are_a_failure_and_our_own_are_answered_meanwhile() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let silent = UdpSocket::bind("127.0.0.1:5353").unwrap();
+        let _redirector = Redirector::start(world, &["--mechanism", "none", "--forward", "127.0.0.1:5353"]);
+        let flood = UdpSocket::bind("0.0.0.0:0").unwrap();
+        for number in 0..2_000 {
+            flood.send_to(&question(&format!("name-{number}.example.com."), RecordType::A), SERVER).unwrap();
+        }
+        assert_eq!(ask_udp("edge-1.", RecordType::A).answers.len(), 1);
+        let failed = ask_udp("example.com.", RecordType::A);
+        assert_eq!(failed.metadata.response_code, ResponseCode::ServFail);
+        drop(silent);
     });
 }

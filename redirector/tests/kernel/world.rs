@@ -125,7 +125,7 @@ impl Drop for World {
 }
 
 impl Netns {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let made = std::thread::spawn(|| {
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
             sh("ip link set lo up");
@@ -148,7 +148,7 @@ impl Netns {
 }
 
 /// A veth pair between the cloud and another namespace, where it is called `eth0`.
-fn cable(name: &str, near4: &str, near6: &str, far: &Netns, far4: &str, far6: &str) {
+pub(crate) fn cable(name: &str, near4: &str, near6: &str, far: &Netns, far4: &str, far6: &str) {
     let netns = format!("/proc/{}/fd/{}", std::process::id(), far.0.as_raw_fd());
     sh(&format!("ip link add {name} type veth peer name eth0 netns {netns}"));
     let set_up = |link: &str, v4: &str, v6: &str| {

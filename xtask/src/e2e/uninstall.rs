@@ -51,8 +51,8 @@ const LOOKS: [(&[&str], &str); 5] = [
     (&["find", "/sys/fs/bpf"], "culvert"),
     (&["bpftool", "cgroup", "show", CGROUP], "cgroup_inet4_connect"),
     (&["nft", "list", "tables"], "culvert"),
-    (&["ip", "route", "show", "table", "all"], "local 198.18."),
-    (&["ip", "-6", "route", "show", "table", "all"], "local fd"),
+    (&["ip", "route", "show", "table", "all"], "culvert0"),
+    (&["ip", "-6", "route", "show", "table", "all"], "culvert0"),
 ];
 
 /// The first line of each kind that is there.

@@ -121,6 +121,7 @@ fn a_name_above_a_node_exists_without_records() {
         answer(&directory, &zone, both_families(), &Name::from_ascii(name).unwrap(), RecordType::A)
     };
     assert_eq!(data(&ask("press.hall-2.edge.internal.")), ["198.18.0.1"]);
+    assert_eq!(ask("press.hall-2."), refused(), "with dots it may be anybody's");
     assert_negative(&ask("hall-2.edge.internal."), ResponseCode::NoError, "edge.internal.");
     assert_negative(&ask("2.edge.internal."), ResponseCode::NXDomain, "edge.internal.");
 }

@@ -13,7 +13,12 @@ const GOLDEN: &str = include_str!("golden.jsonl");
 fn spec(node: NodeIps) -> TableSpec {
     let plan = plan(&examples::directory(), Freshness::Live);
     let intercept = Intercept { node, ports: vec![7410, 7411, 7412, 7413], mark: 0x2000 };
-    TableSpec::new(intercept, vec!["10.244.0.0/16".parse().unwrap()], &plan)
+    let guard = Guard {
+        allow: vec!["10.9.8.0/24".parse().unwrap()],
+        pods: vec!["10.244.0.0/16".parse().unwrap()],
+        uplinks: ["eth0".to_owned(), "eth1".to_owned()].into(),
+    };
+    TableSpec::new(intercept, guard, &plan)
 }
 
 fn v4_only() -> NodeIps {
@@ -46,14 +51,14 @@ fn rules(commands: &Nftables<'_>, chain: &str) -> Vec<String> {
 
 #[test]
 fn the_whole_table_is_as_the_golden_file_has_it() {
-    let rendered = rendered(&render(&spec(v4_only())));
+    let rendered = rendered(&render(&spec(v4_only()), Layout::Joint));
     let lines: String = rendered["nftables"].as_array().unwrap().iter().map(|command| format!("{command}\n")).collect();
     assert_eq!(lines, GOLDEN, "if the change is meant, this is the new file:\n{lines}");
 }
 
 #[test]
 fn the_table_is_replaced_whatever_it_was_before() {
-    let commands = rendered(&render(&spec(v4_only())));
+    let commands = rendered(&render(&spec(v4_only()), Layout::Joint));
     let first: Vec<_> = commands["nftables"].as_array().unwrap().iter().take(3).cloned().collect();
     let table = json!({ "table": { "family": "inet", "name": "culvert" } });
     assert_eq!(first, [json!({ "add": table }), json!({ "delete": table }), json!({ "add": table })]);
@@ -61,7 +66,7 @@ fn the_table_is_replaced_whatever_it_was_before() {
 
 #[test]
 fn marked_packets_leave_before_anything_is_translated() {
-    let commands = render(&spec(v4_only()));
+    let commands = render(&spec(v4_only()), Layout::Joint);
     for chain in ["prerouting", "output"] {
         let first = &rules(&commands, chain)[0];
         assert!(first.contains("mark") && first.contains("return"), "{first}");
@@ -70,18 +75,55 @@ fn marked_packets_leave_before_anything_is_translated() {
 
 #[test]
 fn a_family_without_an_intercept_address_is_refused_and_with_one_steered() {
-    let without = render(&spec(v4_only()));
-    assert_eq!(rules(&without, "refuse_output").len(), 2);
-    assert!(!rules(&without, "output").iter().any(|rule| rule.contains("ip6")));
-    let with = render(&spec(NodeIps { v6: Some("fd09::1".parse().unwrap()), ..v4_only() }));
-    assert_eq!(rules(&with, "refuse_output").len(), 0);
-    assert_eq!(rules(&with, "output").iter().filter(|rule| rule.contains("fd09::1")).count(), 2);
+    let without = render(&spec(v4_only()), Layout::Joint);
+    assert!(!rules(&without, STEER).iter().any(|rule| rule.contains("ip6")));
+    for refused in ["@dst4", "@dst6", "@vip4", "@vip6"] {
+        assert!(rules(&without, "refuse_output").iter().any(|rule| rule.contains(refused)), "{refused}");
+    }
+    let with = render(&spec(NodeIps { v6: Some("fd09::1".parse().unwrap()), ..v4_only() }), Layout::Joint);
+    assert_eq!(rules(&with, STEER).iter().filter(|rule| rule.contains("fd09::1")).count(), 2);
+}
+
+#[test]
+fn a_vip_is_refused_whatever_its_packets_mark_and_an_edge_address_only_without() {
+    let commands = render(&spec(v4_only()), Layout::Joint);
+    let refused = rules(&commands, "refuse_output");
+    let first = |word: &str| refused.iter().position(|rule| rule.contains(word)).unwrap();
+    assert!(first("@vip4") < first("mark") && first("@vip6") < first("mark"));
+    assert!(first("mark") < first("@dst4") && first("mark") < first("@dst6"));
+    assert!(rules(&commands, "guard")[0].contains("@vip4"), "before anything is let in");
+}
+
+#[test]
+fn tables_of_one_family_each_have_the_rules_of_that_family() {
+    let joint = rendered(&render(&spec(v4_only()), Layout::Joint));
+    let split = rendered(&render(&spec(v4_only()), Layout::Split));
+    let lines = |value: &Value, of: &str| -> BTreeSet<String> {
+        let commands = value["nftables"].as_array().unwrap().iter().filter_map(|command| command["add"].as_object());
+        let of_family = commands.flat_map(serde_json::Map::values).filter(|object| object["family"] == of);
+        of_family.map(|object| object["expr"].to_string() + &object["elem"].to_string()).collect()
+    };
+    let (v4, v6) = (lines(&split, "ip"), lines(&split, "ip6"));
+    assert_eq!(&v4 | &v6, lines(&joint, "inet"));
+    for (own, other) in [(&v4, "@dst6"), (&v6, "@dst4")] {
+        assert!(!own.iter().any(|line| line.contains(other)), "{other} has no such set");
+    }
+}
+
+#[test]
+fn a_rule_that_is_replaced_is_not_the_same_and_its_counter_does_not_matter() {
+    let listing = |handle: u32, packets: u32| {
+        let rule = json!({ "handle": handle, "expr": [{ "counter": { "packets": packets, "bytes": 0 } }] });
+        fixed(json!({ "nftables": [{ "metainfo": { "version": "1" } }, { "rule": rule }] }))
+    };
+    assert_eq!(listing(7, 1), listing(7, 2));
+    assert_ne!(listing(7, 1), listing(8, 1));
 }
 
 #[test]
 fn elements_change_alone_while_the_rules_are_the_same() {
     let (gone, new) = ("10.0.3.7:9100".parse().unwrap(), "[fd00::9]:9100".parse().unwrap());
-    let commands = rendered(&element_changes(&[gone], &[new]));
+    let commands = rendered(&element_changes(&[gone], &[new], Layout::Joint));
     let element = |set: &str, ip: &str| json!({ "element": { "family": "inet", "table": "culvert", "name": set, "elem": [{ "concat": [ip, 9100] }] } });
     let expected = [json!({ "delete": element("dst4", "10.0.3.7") }), json!({ "add": element("dst6", "fd00::9") })];
     assert_eq!(commands["nftables"], Value::from(expected.to_vec()));
@@ -90,7 +132,7 @@ fn elements_change_alone_while_the_rules_are_the_same() {
 #[test]
 fn a_listing_has_the_elements_that_were_rendered_and_a_changed_one_differs() {
     let spec = spec(v4_only());
-    let commands = rendered(&render(&spec));
+    let commands = rendered(&render(&spec, Layout::Joint));
     // A listing differs from our commands in that there is no "add" around each object.
     let objects: Vec<_> =
         commands["nftables"].as_array().unwrap().iter().map(|command| command["add"].clone()).collect();
@@ -108,9 +150,9 @@ fn a_listing_has_the_elements_that_were_rendered_and_a_changed_one_differs() {
 
 #[test]
 fn a_listing_has_the_parts_that_were_rendered() {
-    let rendered = Parts::of(&spec(v4_only())).unwrap();
-    assert_eq!((rendered.sets, rendered.chains, rendered.rules), (4, 5, 13));
-    let rule = json!({ "chain": "refuse_output", "expr": [{ "match": { "right": "@dst6" } }] });
+    let rendered = Parts::of(&spec(v4_only()), Layout::Joint).unwrap();
+    assert_eq!((rendered.sets, rendered.chains, rendered.rules), (4, 6, 26));
+    let rule = json!({ "chain": "steer", "expr": [{ "match": { "right": "@dst4" } }] });
     let listing =
         json!({ "nftables": [{ "metainfo": {} }, { "table": {} }, { "set": {} }, { "chain": {} }, { "rule": rule }] });
     let listed = Parts::of_json(&listing);
