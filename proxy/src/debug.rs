@@ -1,4 +1,4 @@
-//! `/debug/{nodes,tunnels,streams}` of the admin server, as JSON.
+//! `/debug/{nodes,left-out,tunnels,streams}` of the admin server, as JSON.
 
 use std::time::Instant;
 
@@ -51,7 +51,9 @@ impl From<&Registered> for TunnelView {
 
 /// The proxy's own routes. Somebody has to keep `idle` looking at the streams.
 pub(crate) fn routes(directory: Directory, registry: Registry, streams: Streams, idle: Idle<u64>) -> Router {
+    let left_out = directory.clone();
     Router::new()
+        .route("/debug/left-out", get(async move || Json(left_out.left_out())))
         .route("/debug/nodes", get(async move || Json(directory.nodes())))
         .route("/debug/tunnels", get(async move || Json(tunnels(&registry))))
         .route("/debug/streams", get(async move || Json(pages(&streams, &idle))))

@@ -37,9 +37,9 @@ pub(crate) use interfaces::host_addresses;
 pub(crate) use node::{MAX_ADDRESSES, MAX_PORTS, never_a_nodes};
 pub(crate) use sources::Removal;
 use sources::{Refreshed, Sources};
-pub(crate) use view::{AddressView, Census, Clouds, NodeView, Routing, Source, Zone};
+pub(crate) use view::{AddressView, Census, Clouds, LeftOut, NodeView, Routing, Source, Zone};
 use view::{Difference, View};
-pub(crate) use vips::{VipError, VipRanges};
+pub(crate) use vips::{Most, VipError, VipRanges};
 use watch::Step;
 pub(crate) use watch::{Change, Event, Watcher};
 
@@ -282,6 +282,11 @@ impl Directory {
         self.published().view.clouds().clone()
     }
 
+    /// What of the cluster's Nodes is not in use, and why.
+    pub(crate) fn left_out(&self) -> BTreeSet<LeftOut> {
+        self.published().view.left_out().clone()
+    }
+
     /// The cloud node that a destination leads to, and what to dial: clients reach it without a tunnel.
     pub(crate) fn cloud(&self, destination: &Destination) -> Option<(NodeName, SocketAddr)> {
         self.published().view.cloud(destination)
@@ -361,6 +366,9 @@ impl Directory {
         let mut published = self.published_mut();
         for node in &published.online {
             view.set_online(node, true);
+        }
+        for LeftOut { node, reason } in view.left_out().difference(published.view.left_out()) {
+            tracing::warn!(%node, reason, "a part of a Node is left out");
         }
         let difference = view.since(&published.view);
         let anew = !published.is_known() || view.ranges() != published.view.ranges();

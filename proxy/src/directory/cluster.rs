@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::addresses::Claims;
 use super::node::{DEFAULT_PORTS, InvalidNode, MAX_PORTS, NodeSpec};
-use super::view::Zone;
-use super::vips::{VipError, VipRanges, Vips};
+use super::view::{LeftOut, Zone};
+use super::vips::{Most, VipError, VipRanges, Vips};
 use crate::clock::UnixTime;
 use crate::state::{StateDir, StateError, StateFile};
 
@@ -169,18 +169,19 @@ pub(crate) struct Proposal {
 }
 
 impl Proposal {
-    /// The allocation when exactly `edges` exist: from the one that the cluster keeps, or from this proxy's last where it keeps none.
+    /// The allocation, within `most`, when exactly `edges` exist: from the one that the cluster keeps, or from this proxy's last where it keeps none.
     pub(crate) fn agreed<'a>(
         &self,
         kept: Option<Allocation>,
         edges: impl Iterator<Item = &'a NodeName>,
         now: UnixTime,
+        most: Most,
     ) -> Result<Allocation, VipError> {
         let Allocation { ranges, vips } = match kept {
             Some(kept) => self.fits(&kept.ranges).map(|()| kept)?,
             None => self.last.clone(),
         };
-        Ok(Allocation { ranges, vips: vips.reconciled(edges, &ranges, now)? })
+        Ok(Allocation { ranges, vips: vips.reconciled_as_fits(edges, &ranges, now, most) })
     }
 
     fn fits(&self, kept: &VipRanges) -> Result<(), VipError> {
@@ -240,6 +241,28 @@ pub(super) struct Kept {
     /// Addresses that edge nodes had before a Node claimed them.
     #[serde(default)]
     pub(super) contested: BTreeSet<IpAddr>,
+}
+
+impl Kept {
+    /// The cloud nodes with the addresses that can be theirs, and what of all nodes is left out: no Node keeps the others out.
+    pub(super) fn in_use(&self) -> (BTreeMap<NodeName, CloudNode>, BTreeSet<LeftOut>) {
+        let ranges = &self.allocation.ranges;
+        let (mut clouds, mut left_out) = (self.nodes.clouds.clone(), BTreeSet::new());
+        for (name, node) in &mut clouds {
+            for address in node.addresses.extract_if(.., |address| ranges.contains(*address)) {
+                let reason = format!(
+                    "{address} of the cloud node {name} is in the VIP range, where it reaches nothing: give the node another address, or the proxies another --vip4-range or --vip6-range"
+                );
+                left_out.insert(LeftOut { node: name.clone(), reason });
+            }
+        }
+        let without = self.nodes.edges.keys().filter(|name| self.allocation.vips.of(name, ranges).is_none());
+        left_out.extend(without.map(|name| LeftOut {
+            node: name.clone(),
+            reason: format!("the edge node {name} has no VIP: there are too many nodes, or their names are too long"),
+        }));
+        (clouds, left_out)
+    }
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -362,6 +385,7 @@ impl ClusterSource {
 mod tests {
     use super::*;
 
+    const MOST: Most = Most { nodes: 100, bytes: 10_000 };
     const NOW: UnixTime = UnixTime::from_seconds(1_700_000_000);
 
     fn names(names: &[&str]) -> Vec<NodeName> {
@@ -384,8 +408,8 @@ mod tests {
     #[test]
     fn what_the_cluster_keeps_wins_over_what_a_proxy_remembers() {
         let (ours, theirs) = (proposal("198.18.0.0/15", None), proposal("198.18.0.0/15", Some("fd00:2::/64")));
-        let kept = theirs.agreed(None, names(&["b"]).iter(), NOW).unwrap();
-        let agreed = ours.agreed(Some(kept.clone()), names(&["a", "b"]).iter(), NOW).unwrap();
+        let kept = theirs.agreed(None, names(&["b"]).iter(), NOW, MOST).unwrap();
+        let agreed = ours.agreed(Some(kept.clone()), names(&["a", "b"]).iter(), NOW, MOST).unwrap();
         assert_eq!((vip4(&agreed, "a"), vip4(&agreed, "b")), ("198.18.0.2".into(), "198.18.0.1".into()));
         assert_eq!(agreed.ranges, kept.ranges);
     }
@@ -393,16 +417,17 @@ mod tests {
     #[test]
     fn a_cluster_that_lost_its_vips_gets_back_those_that_a_proxy_remembers() {
         let mut proposal = proposal("198.18.0.0/15", None);
-        proposal.last = proposal.agreed(None, names(&["b"]).iter(), NOW).unwrap();
-        let agreed = proposal.agreed(None, names(&["a", "b"]).iter(), NOW).unwrap();
+        proposal.last = proposal.agreed(None, names(&["b"]).iter(), NOW, MOST).unwrap();
+        let agreed = proposal.agreed(None, names(&["a", "b"]).iter(), NOW, MOST).unwrap();
         assert_eq!((vip4(&agreed, "a"), vip4(&agreed, "b")), ("198.18.0.2".into(), "198.18.0.1".into()));
     }
 
     #[test]
     fn a_proxy_with_other_ranges_than_the_clusters_refuses_and_says_what_to_give() {
-        let kept = proposal("198.18.0.0/15", Some("fd00:2::/64")).agreed(None, names(&["b"]).iter(), NOW).unwrap();
+        let kept =
+            proposal("198.18.0.0/15", Some("fd00:2::/64")).agreed(None, names(&["b"]).iter(), NOW, MOST).unwrap();
         let refusal =
-            |own: Proposal| own.agreed(Some(kept.clone()), names(&["b"]).iter(), NOW).unwrap_err().to_string();
+            |own: Proposal| own.agreed(Some(kept.clone()), names(&["b"]).iter(), NOW, MOST).unwrap_err().to_string();
         assert!(refusal(proposal("10.9.0.0/16", None)).contains("give --vip4-range 198.18.0.0/15"));
         assert!(refusal(proposal("198.18.0.0/15", Some("fd00:3::/64"))).contains("give --vip6-range fd00:2::/64"));
     }
@@ -413,7 +438,7 @@ mod tests {
         let mut source = ClusterSource::open(&StateDir::open(folder.path()).unwrap()).unwrap();
         let edge = EdgeNode { ports: [10250, 8080].into(), ..EdgeNode::default() };
         let nodes = ClusterNodes { edges: [("a".parse().unwrap(), edge)].into(), ..ClusterNodes::default() };
-        let allocation = proposal("198.18.0.0/15", None).agreed(None, nodes.edges.keys(), NOW).unwrap();
+        let allocation = proposal("198.18.0.0/15", None).agreed(None, nodes.edges.keys(), NOW, MOST).unwrap();
         source.set(nodes, allocation, &Claims::default()).unwrap();
         source.set_ports(ClusterPorts { ports: [10250].into(), localhost_ports: [10266].into() }).unwrap();
         assert_eq!(source.specs()[&"a".parse::<NodeName>().unwrap()].ports, [8080, 10250, 10266]);
@@ -444,7 +469,7 @@ mod tests {
         let contested = |nodes: ClusterNodes| {
             let mut source = ClusterSource::open(&state).unwrap();
             let claims = source.kept().map(|kept| Claims::new(&kept.nodes)).unwrap_or_default();
-            let allocation = proposal("198.18.0.0/15", None).agreed(None, nodes.edges.keys(), NOW).unwrap();
+            let allocation = proposal("198.18.0.0/15", None).agreed(None, nodes.edges.keys(), NOW, MOST).unwrap();
             source.set(nodes, allocation, &claims).unwrap();
             let kept = source.kept().unwrap();
             kept.contested.iter().map(ToString::to_string).collect::<Vec<_>>()
@@ -458,6 +483,26 @@ mod tests {
         assert_eq!(contested(nodes(&edge, &[], &["10.0.3.0/24"])), ["10.0.3.7"], "by whatever claim");
         assert_eq!(contested(nodes(&[], &[("edge-7", "10.0.3.7")], &[])), [""; 0]);
         assert_eq!(contested(nodes(&edge, &[("edge-7", "10.0.3.7")], &[])), [""; 0], "the cloud's came first");
+    }
+
+    #[test]
+    fn one_bad_node_is_left_out_and_keeps_nobody_else_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut source = ClusterSource::open(&StateDir::open(folder.path()).unwrap()).unwrap();
+        let edges = [("edge-1", "10.0.3.7"), ("edge-2", "10.0.3.8"), ("edge-3", "10.0.3.9")];
+        let nodes = nodes(&edges, &[("worker", "198.18.0.9"), ("master", "192.0.2.1")], &[]);
+        let two = Most { nodes: 2, ..MOST };
+        let allocation = proposal("198.18.0.0/15", None).agreed(None, nodes.edges.keys(), NOW, two).unwrap();
+        source.set(nodes, allocation, &Claims::default()).unwrap();
+        let (clouds, left_out) = source.kept().unwrap().in_use();
+        assert_eq!(clouds.values().map(|cloud| cloud.addresses.len()).collect::<Vec<_>>(), [1, 0]);
+        let reasons: Vec<String> = left_out.into_iter().map(|left| format!("{}: {}", left.node, left.reason)).collect();
+        assert!(reasons[0].starts_with("edge-3: the edge node edge-3 has no VIP"), "{reasons:?}");
+        assert!(
+            reasons[1].starts_with("worker: 198.18.0.9 of the cloud node worker is in the VIP range"),
+            "{reasons:?}"
+        );
+        assert_eq!(reasons.len(), 2);
     }
 
     #[test]

@@ -125,12 +125,14 @@ impl Sources {
             zone: &self.zone,
             localhost_ports: BTreeSet::new(),
             clouds: Clouds::default(),
+            left_out: BTreeSet::new(),
         })
     }
 
     fn cluster_view(&self, cluster: &ClusterSource) -> View {
         let nobodys = Vips::default();
         let kept = cluster.kept();
+        let (clouds, left_out) = kept.map(Kept::in_use).unwrap_or_default();
         View::new(&Given {
             nodes: &cluster.specs(),
             source: &|_| Source::Cluster,
@@ -139,7 +141,8 @@ impl Sources {
             ranges: kept.map_or(self.stored.ranges, |kept| kept.allocation.ranges),
             zone: &self.zone,
             localhost_ports: cluster.ports().localhost_ports.clone(),
-            clouds: Arc::new(kept.map(|kept| kept.nodes.clouds.clone()).unwrap_or_default()),
+            clouds: Arc::new(clouds),
+            left_out,
         })
     }
 
@@ -167,13 +170,11 @@ impl Sources {
     }
 
     pub(super) fn set_cluster(&mut self, nodes: ClusterNodes, allocation: Allocation) -> Result<(), DirectoryError> {
-        if nodes.edges.len() > MAX_NODES {
-            return Err(DirectoryError::Full(MAX_NODES));
+        let known = self.kept().is_some_and(|kept| kept.allocation.ranges == allocation.ranges);
+        if !known {
+            let foreign = foreign(&self.protected.ranges, &self.protected.host);
+            VipRanges::checked(allocation.ranges.vip4, allocation.ranges.vip6, &foreign)?;
         }
-        let clouds = nodes.clouds.iter().flat_map(|(name, node)| node.addresses.iter().map(move |ip| (name, *ip)));
-        let clouds = clouds.map(|(name, ip)| (IpNet::from(ip), format!("{ip} of the cloud node {name}")));
-        let foreign: Vec<_> = foreign(&self.protected.ranges, &self.protected.host).into_iter().chain(clouds).collect();
-        VipRanges::checked(allocation.ranges.vip4, allocation.ranges.vip6, &foreign)?;
         let (Some(cluster), Some(protected)) = (&mut self.cluster, &self.protected.cluster) else { return Ok(()) };
         let claims = cluster.set(nodes, allocation, &protected.claims)?;
         self.protect(Some(claims));

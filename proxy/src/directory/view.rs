@@ -146,6 +146,15 @@ pub(crate) struct View {
     /// Dialled at the node's 127.0.0.1.
     localhost_ports: BTreeSet<u16>,
     clouds: Clouds,
+    left_out: BTreeSet<LeftOut>,
+}
+
+/// Something that a Node says and nobody uses.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub(crate) struct LeftOut {
+    pub(crate) node: NodeName,
+    /// What, why, and the fix.
+    pub(crate) reason: String,
 }
 
 /// What a view is computed from.
@@ -158,6 +167,7 @@ pub(crate) struct Given<'a> {
     pub(crate) zone: &'a Zone,
     pub(crate) localhost_ports: BTreeSet<u16>,
     pub(crate) clouds: Clouds,
+    pub(crate) left_out: BTreeSet<LeftOut>,
 }
 
 impl View {
@@ -182,8 +192,16 @@ impl View {
             };
             nodes.insert(name.clone(), view);
         }
-        let (localhost_ports, clouds) = (given.localhost_ports.clone(), given.clouds.clone());
-        Self { ranges: given.ranges, zone: given.zone.clone(), nodes, addresses, vips, localhost_ports, clouds }
+        Self {
+            ranges: given.ranges,
+            zone: given.zone.clone(),
+            nodes,
+            addresses,
+            vips,
+            localhost_ports: given.localhost_ports.clone(),
+            clouds: given.clouds.clone(),
+            left_out: given.left_out.clone(),
+        }
     }
 
     pub(crate) fn ranges(&self) -> VipRanges {
@@ -192,6 +210,10 @@ impl View {
 
     pub(crate) fn clouds(&self) -> &Clouds {
         &self.clouds
+    }
+
+    pub(crate) fn left_out(&self) -> &BTreeSet<LeftOut> {
+        &self.left_out
     }
 
     pub(crate) fn zone(&self) -> &Zone {

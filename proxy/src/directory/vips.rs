@@ -114,6 +114,20 @@ pub(crate) fn random_vip6_range() -> Ipv6Net {
     Ipv6Net::new_assert(Ipv6Addr::from(network), 64)
 }
 
+/// What a node's host part takes of the JSON besides its name: `"":4294967295,`.
+const HELD_BYTES: usize = 14;
+/// The same of one at rest: `"":{"offset":4294967295,"until":18446744073709551615},`.
+const RESTING_BYTES: usize = 56;
+
+/// What VIPs may grow to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Most {
+    /// Nodes that have one.
+    pub(crate) nodes: usize,
+    /// Their JSON.
+    pub(crate) bytes: usize,
+}
+
 /// Who has which host part of the ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -144,16 +158,8 @@ impl Vips {
         now: UnixTime,
     ) -> Result<Self, VipError> {
         let nodes: BTreeSet<&NodeName> = nodes.collect();
-        let mut next = self.clone();
-        next.resting.retain(|_, resting| resting.until > now);
-        for (node, offset) in &self.held {
-            if !nodes.contains(node) {
-                next.held.remove(node);
-                next.resting.insert(node.clone(), Resting { offset: *offset, until: now + REST });
-            }
-        }
-        let taken: BTreeSet<u32> =
-            next.held.values().copied().chain(next.resting.values().map(|resting| resting.offset)).collect();
+        let mut next = self.stepped(&nodes, now);
+        let taken = next.taken();
         let mut free = ranges.offsets().filter(|offset| !taken.contains(offset));
         for node in nodes {
             if next.held.contains_key(node) {
@@ -166,6 +172,70 @@ impl Vips {
             next.held.insert(node.clone(), offset);
         }
         Ok(next)
+    }
+
+    /// The same for nodes that others may add: who does not fit gets none, and takes none from those that have one.
+    pub(crate) fn reconciled_as_fits<'a>(
+        &self,
+        nodes: impl Iterator<Item = &'a NodeName>,
+        ranges: &VipRanges,
+        now: UnixTime,
+        most: Most,
+    ) -> Self {
+        let nodes: BTreeSet<&NodeName> = nodes.collect();
+        let mut next = self.stepped(&nodes, now);
+        let mut bytes = next.bytes();
+        let mut resting: Vec<(UnixTime, NodeName)> =
+            next.resting.iter().map(|(node, resting)| (resting.until, node.clone())).collect();
+        resting.sort_unstable();
+        for (_, node) in resting.into_iter().filter(|(_, node)| !nodes.contains(node)) {
+            if bytes <= most.bytes {
+                break;
+            }
+            bytes -= RESTING_BYTES + node.as_str().len();
+            next.resting.remove(&node);
+        }
+        let taken = next.taken();
+        let mut free = ranges.offsets().filter(|offset| !taken.contains(offset));
+        for node in nodes {
+            if next.held.contains_key(node) {
+                continue;
+            }
+            let more = HELD_BYTES + node.as_str().len();
+            match next.resting.remove(node) {
+                Some(resting) => drop(next.held.insert(node.clone(), resting.offset)),
+                None if bytes + more > most.bytes || next.held.len() >= most.nodes => {}
+                None => {
+                    let Some(offset) = free.next() else { continue };
+                    bytes += more;
+                    next.held.insert(node.clone(), offset);
+                }
+            }
+        }
+        next
+    }
+
+    /// Without what has rested, and with the VIPs of nodes that are gone at rest.
+    fn stepped(&self, nodes: &BTreeSet<&NodeName>, now: UnixTime) -> Self {
+        let mut next = self.clone();
+        next.resting.retain(|_, resting| resting.until > now);
+        for (node, offset) in &self.held {
+            if !nodes.contains(node) {
+                next.held.remove(node);
+                next.resting.insert(node.clone(), Resting { offset: *offset, until: now + REST });
+            }
+        }
+        next
+    }
+
+    fn taken(&self) -> BTreeSet<u32> {
+        self.held.values().copied().chain(self.resting.values().map(|resting| resting.offset)).collect()
+    }
+
+    /// Their JSON is no longer than this.
+    fn bytes(&self) -> usize {
+        let held: usize = self.held.keys().map(|node| HELD_BYTES + node.as_str().len()).sum();
+        held + self.resting.keys().map(|node| RESTING_BYTES + node.as_str().len()).sum::<usize>()
     }
 
     /// What is left of the allocations in other ranges, and how many nodes have to get a new one.
@@ -256,6 +326,33 @@ mod tests {
         Vips::default().reconciled(nodes[..254].iter(), &ranges, NOW).unwrap();
         let error = Vips::default().reconciled(nodes.iter(), &ranges, NOW).unwrap_err().to_string();
         assert!(error.contains("all 254 VIPs of 198.18.0.0/24") && error.contains("--vip4-range"), "{error}");
+    }
+
+    #[test]
+    fn nodes_that_do_not_fit_are_left_out_and_take_nothing_from_the_others() {
+        let small = ranges("198.18.0.0/24");
+        let many: Vec<NodeName> = (0..300).map(|index| format!("n{index:03}").parse().unwrap()).collect();
+        let as_fits = |vips: &Vips, nodes: &[NodeName], most| vips.reconciled_as_fits(nodes.iter(), &small, NOW, most);
+        let any = Most { nodes: usize::MAX, bytes: usize::MAX };
+        let full = as_fits(&Vips::default(), &many, any);
+        assert_eq!(full.held.len(), 254);
+
+        let first = as_fits(&Vips::default(), &names(&["z"]), any);
+        let crowded = as_fits(&first, &[names(&["z"]), many.clone()].concat(), Most { nodes: 10, ..any });
+        assert_eq!((crowded.held.len(), v4(&crowded, "z")), (10, "198.18.0.1".into()));
+
+        let long: Vec<NodeName> =
+            (0..40).map(|index| format!("{index:02}{}", "a".repeat(60)).parse().unwrap()).collect();
+        let most = Most { bytes: 2_000, ..any };
+        let bounded = as_fits(&first, &[names(&["z"]), long.clone()].concat(), most);
+        assert!((20..40).contains(&bounded.held.len()) && bounded.held.contains_key(&names(&["z"])[0]));
+        let shown = |vips: &Vips| serde_json::to_string(vips).unwrap().len();
+        assert!(shown(&bounded) <= 2_000 + r#"{"held":{},"resting":{}}"#.len(), "{}", shown(&bounded));
+
+        // Gone ones need more; those that rest longest keep their place.
+        let gone = as_fits(&bounded, &names(&["z"]), most);
+        assert!(shown(&gone) <= 2_000 + 24 && gone.held.len() == 1, "{}", shown(&gone));
+        assert_eq!(gone.problem(&small), None);
     }
 
     #[test]

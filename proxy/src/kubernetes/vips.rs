@@ -10,7 +10,7 @@ use kube::Api;
 use super::configmap::{MAX_BYTES, empty, write};
 use super::request::{RequestError, ask};
 use crate::clock::UnixTime;
-use crate::directory::{Allocation, ClusterNodes, Proposal, VipError, VipRanges};
+use crate::directory::{Allocation, ClusterNodes, Most, Proposal, VipError, VipRanges};
 
 /// The ConfigMap's name.
 const NAME: &str = "culvert-vips";
@@ -19,6 +19,8 @@ const VIP4: &str = "vip4-range";
 const VIP6: &str = "vip6-range";
 /// Who has which host part of the ranges, and which ones are at rest; JSON.
 const VIPS: &str = "vips";
+/// More nodes than these have no VIP, nor are their names kept; those that have one keep it.
+const MOST: Most = Most { nodes: 20_000, bytes: MAX_BYTES - 1024 };
 /// Attempts while others write at the same time, each after a short pause.
 const ATTEMPTS: u32 = 20;
 
@@ -52,7 +54,7 @@ pub(super) async fn agree(
     for _ in 0..ATTEMPTS {
         let found = ask(api.get_opt(NAME)).await.map_err(AgreeError::Read)?;
         let kept = found.as_ref().map_or(Ok(None), read)?;
-        let agreed = proposal.agreed(kept.clone(), nodes.edges.keys(), UnixTime::now());
+        let agreed = proposal.agreed(kept.clone(), nodes.edges.keys(), UnixTime::now(), MOST);
         let agreed = agreed.map_err(|source| AgreeError::Vips { source })?;
         if kept.as_ref() == Some(&agreed) {
             return Ok(agreed);

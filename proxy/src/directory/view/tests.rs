@@ -21,6 +21,7 @@ fn view(nodes: &[(&str, &[&str])]) -> View {
         ranges,
         zone: &"Edge.Internal.".parse().unwrap(),
         localhost_ports: [10266].into(),
+        left_out: BTreeSet::new(),
         clouds: Arc::new([("master-1".parse().unwrap(), cloud)].into()),
     })
 }
