@@ -14,7 +14,7 @@ use kube::{Api, Client, Resource};
 use tokio::sync::watch::Sender;
 use tokio::time::Instant;
 
-use super::record::{Record, Reduced, WatchedNode};
+use super::record::{Annotations, Record, Reduced, WatchedNode};
 use super::selector::NodeSelector;
 use crate::kubernetes::backoff::Backoff;
 use crate::metrics::Metrics;
@@ -29,6 +29,14 @@ const WATCH_SECONDS: u32 = 285;
 const SHORT: Duration = Duration::from_secs(5);
 /// "Gone": too much has happened since.
 const GONE: u16 = 410;
+
+/// How Nodes are read.
+#[derive(Clone, Debug)]
+pub(super) struct Reading {
+    /// Which ones are edge nodes.
+    pub(super) edges: NodeSelector,
+    pub(super) annotations: Annotations,
+}
 
 /// What is known of the Nodes.
 #[derive(Clone, Debug, Default)]
@@ -72,9 +80,9 @@ impl WatchError {
 }
 
 /// Keeps `seen_tx` equal to the Nodes until it is dropped.
-pub(super) async fn watch(client: Client, edges: NodeSelector, metrics: Metrics, seen_tx: Sender<Seen>) -> Infallible {
+pub(super) async fn watch(client: Client, reading: Reading, metrics: Metrics, seen_tx: Sender<Seen>) -> Infallible {
     let mut watcher =
-        Watcher { api: Api::all(client), edges, metrics, seen_tx, problems: HashMap::new(), version: None };
+        Watcher { api: Api::all(client), reading, metrics, seen_tx, problems: HashMap::new(), version: None };
     let mut backoff = Backoff::default();
     loop {
         let Err(error) = watcher.follow(&mut backoff).await;
@@ -89,7 +97,7 @@ pub(super) async fn watch(client: Client, edges: NodeSelector, metrics: Metrics,
 
 struct Watcher {
     api: Api<WatchedNode>,
-    edges: NodeSelector,
+    reading: Reading,
     metrics: Metrics,
     seen_tx: Sender<Seen>,
     /// What was left out of Nodes, by the names that the API server has.
@@ -130,7 +138,7 @@ impl Watcher {
             let page = tokio::time::timeout(LIST_TIMEOUT, self.api.list(&params)).await;
             let page = page.map_err(|_elapsed| WatchError::ListTimeout)?.map_err(WatchError::List)?;
             for node in &page.items {
-                let reduced = node.reduced(&self.edges);
+                let reduced = node.reduced(&self.reading.edges, self.reading.annotations);
                 nodes.extend(reduced.node);
                 if !reduced.problems.is_empty() {
                     problems.insert(node.name().to_owned(), reduced.problems);
@@ -158,7 +166,7 @@ impl Watcher {
         match event {
             WatchEvent::Added(node) | WatchEvent::Modified(node) => {
                 self.version = node.meta().resource_version.clone();
-                let reduced = node.reduced(&self.edges);
+                let reduced = node.reduced(&self.reading.edges, self.reading.annotations);
                 self.put(node.name(), reduced);
             }
             WatchEvent::Deleted(node) => {
