@@ -225,6 +225,15 @@ impl View {
         Census { online, offline: self.nodes.len() - online }
     }
 
+    /// How many addresses do not route, and parts of Nodes are left out, by reason.
+    pub(crate) fn refused(&self) -> [(&'static str, usize); 3] {
+        let protected = |state: &&AddressState| matches!(state, AddressState::Protected { .. });
+        let protected = self.addresses.values().filter(protected).count();
+        let routed = self.addresses.values().filter(|state| matches!(state, AddressState::Routed(_))).count();
+        let shared = self.addresses.len() - routed - protected;
+        [("shared", shared), ("protected", protected), ("left_out", self.left_out.len())]
+    }
+
     pub(crate) fn node(&self, name: &NodeName) -> Option<&NodeView> {
         self.nodes.get(name)
     }
