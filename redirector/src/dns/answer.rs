@@ -75,7 +75,10 @@ impl Question<'_> {
     /// A node's name without the zone, or with a zone of the node's own: each is a zone of its own. Other names are not ours.
     fn bare(&self) -> Answer {
         let text = self.name.to_ascii();
-        match self.find(text.trim_end_matches('.')).or_else(|| self.in_own_zone(text.trim_end_matches('.'))) {
+        let text = text.trim_end_matches('.');
+        // Whoever may register Nodes may name one registry.example.com: such a name is of the cluster's only inside the zone.
+        let foreign = |found: &Found<'_>| matches!(found, Found::Cloud(_)) && text.contains('.');
+        match self.find(text).filter(|found| !foreign(found)).or_else(|| self.in_own_zone(text)) {
             Some(_) if self.kind == RecordType::SOA => self.apex(self.name),
             Some(found) => self.addresses(found, self.name),
             None => refused(),
