@@ -173,6 +173,11 @@ impl Directory {
         self.published().view.node(node).cloned()
     }
 
+    /// How many addresses do not route, and parts of Nodes are left out, by reason.
+    pub(crate) fn refused(&self) -> [(&'static str, usize); 3] {
+        self.published().view.refused()
+    }
+
     /// How many nodes there are.
     pub(crate) fn census(&self) -> Census {
         self.published().view.census()

@@ -200,7 +200,7 @@ fn tunnels(facts: &Facts) -> Option<Judged> {
     Some(match offline.first() {
         None if nodes.is_empty() => warning(
             "there are no nodes",
-            "culvert-proxy token create NODE; in a cluster: kubectl label node NODE culvert.dev/edge=",
+            "culvert-proxy token create NODE; in a cluster: kubectl label node NODE node-restriction.kubernetes.io/culvert-edge=",
         ),
         None => ok(format!("all {} nodes have tunnels", nodes.len())),
         Some(node) if offline.len() == nodes.len() => {

@@ -424,7 +424,8 @@ mod tests {
 
     #[test]
     fn a_proxy_with_other_ranges_than_the_clusters_refuses_and_says_what_to_give() {
-        let kept = proposal("198.18.0.0/15", Some("fd00:2::/64")).agreed(None, names(&["b"]).iter(), NOW, MOST).unwrap();
+        let kept =
+            proposal("198.18.0.0/15", Some("fd00:2::/64")).agreed(None, names(&["b"]).iter(), NOW, MOST).unwrap();
         let refusal =
             |own: Proposal| own.agreed(Some(kept.clone()), names(&["b"]).iter(), NOW, MOST).unwrap_err().to_string();
         assert!(refusal(proposal("10.9.0.0/16", None)).contains("give --vip4-range 198.18.0.0/15"));
@@ -497,7 +498,10 @@ mod tests {
         assert_eq!(clouds.values().map(|cloud| cloud.addresses.len()).collect::<Vec<_>>(), [1, 0]);
         let reasons: Vec<String> = left_out.into_iter().map(|left| format!("{}: {}", left.node, left.reason)).collect();
         assert!(reasons[0].starts_with("edge-3: the edge node edge-3 has no VIP"), "{reasons:?}");
-        assert!(reasons[1].starts_with("worker: 198.18.0.9 of the cloud node worker is in the VIP range"), "{reasons:?}");
+        assert!(
+            reasons[1].starts_with("worker: 198.18.0.9 of the cloud node worker is in the VIP range"),
+            "{reasons:?}"
+        );
         assert_eq!(reasons.len(), 2);
     }
 

@@ -29,7 +29,7 @@ pub(crate) enum DirectoryError {
     #[error("{node} is described in {}: change its addresses and ports there", file.display())]
     DescribedInFile { node: NodeName, file: PathBuf },
     #[error(
-        "{node} is described by its Node in the cluster: change its addresses there, its ports by the annotation culvert.dev/ports"
+        "{node} is described by its Node in the cluster: change its addresses there, its ports by its label node-restriction.kubernetes.io/culvert-ports or in ConfigMap culvert-ports"
     )]
     DescribedInCluster { node: NodeName },
     #[error(

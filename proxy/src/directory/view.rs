@@ -225,6 +225,15 @@ impl View {
         Census { online, offline: self.nodes.len() - online }
     }
 
+    /// How many addresses do not route, and parts of Nodes are left out, by reason.
+    pub(crate) fn refused(&self) -> [(&'static str, usize); 3] {
+        let protected = |state: &&AddressState| matches!(state, AddressState::Protected { .. });
+        let protected = self.addresses.values().filter(protected).count();
+        let routed = self.addresses.values().filter(|state| matches!(state, AddressState::Routed(_))).count();
+        let shared = self.addresses.len() - routed - protected;
+        [("shared", shared), ("protected", protected), ("left_out", self.left_out.len())]
+    }
+
     pub(crate) fn node(&self, name: &NodeName) -> Option<&NodeView> {
         self.nodes.get(name)
     }
@@ -268,8 +277,13 @@ impl View {
                     zone == self.zone.0
                         || self.nodes.values().any(|node| node.zone.as_ref().is_some_and(|z| z.0 == zone))
                 };
+                // As the redirectors' DNS: with dots and without a zone it is a name of whoever has that domain.
+                let is_zone = |name: &NodeName, zone: Option<&str>| match zone {
+                    Some(zone) => any_zone(zone),
+                    None => !name.as_str().contains('.'),
+                };
                 let is_named =
-                    |name: &NodeName, zone: Option<&str>| self.clouds.contains_key(name) && zone.is_none_or(any_zone);
+                    |name: &NodeName, zone: Option<&str>| self.clouds.contains_key(name) && is_zone(name, zone);
                 let node = named(text, is_named)?;
                 let address = *self.clouds.get(&node)?.addresses.iter().find(|address| is_clouds(address))?;
                 Some((node, SocketAddr::new(address, *port)))

@@ -341,7 +341,8 @@ mod tests {
         let crowded = as_fits(&first, &[names(&["z"]), many.clone()].concat(), Most { nodes: 10, ..any });
         assert_eq!((crowded.held.len(), v4(&crowded, "z")), (10, "198.18.0.1".into()));
 
-        let long: Vec<NodeName> = (0..40).map(|index| format!("{index:02}{}", "a".repeat(60)).parse().unwrap()).collect();
+        let long: Vec<NodeName> =
+            (0..40).map(|index| format!("{index:02}{}", "a".repeat(60)).parse().unwrap()).collect();
         let most = Most { bytes: 2_000, ..any };
         let bounded = as_fits(&first, &[names(&["z"]), long.clone()].concat(), most);
         assert!((20..40).contains(&bounded.held.len()) && bounded.held.contains_key(&names(&["z"])[0]));

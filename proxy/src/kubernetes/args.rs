@@ -22,10 +22,21 @@ pub(crate) struct KubernetesArgs {
     #[arg(long, env = "CULVERT_NAMESPACE", value_name = "NAMESPACE")]
     pub(crate) namespace: Option<String>,
 
-    /// Label selector of edge nodes; all others are cloud nodes. OpenYurt: openyurt.io/is-edge-worker=true. SuperEdge:
-    /// superedge.io/edge-node=enable.
-    #[arg(long, env = "CULVERT_NODE_SELECTOR", value_name = "SELECTOR", default_value = "culvert.dev/edge")]
+    /// Label selector of edge nodes; all others are cloud nodes. By the default one no kubelet makes its own node an edge node or
+    /// a cloud node, where the API server has the admission plugin NodeRestriction. By labels that a kubelet may write it can:
+    /// culvert.dev/edge, OpenYurt's openyurt.io/is-edge-worker=true, SuperEdge's superedge.io/edge-node=enable.
+    #[arg(
+        long,
+        env = "CULVERT_NODE_SELECTOR",
+        value_name = "SELECTOR",
+        default_value = "node-restriction.kubernetes.io/culvert-edge"
+    )]
     pub(crate) node_selector: String,
+
+    /// Believe the annotations culvert.dev/ports and culvert.dev/zone of edge nodes, which their own kubelets may write: without it the
+    /// labels node-restriction.kubernetes.io/culvert-ports (such as 8080.9256) and node-restriction.kubernetes.io/culvert-zone alone.
+    #[arg(long, env = "CULVERT_TRUST_NODE_ANNOTATIONS")]
+    pub(crate) trust_node_annotations: bool,
 
     /// Range of the cluster's Services, which no edge node's address is in. Repeat it for more. Default: those of the ServiceCIDRs and of
     /// kubeadm's ConfigMap. While it is known from nowhere, edge nodes are reached by name only, unless --edge-range is given.

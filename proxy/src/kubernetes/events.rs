@@ -1,4 +1,4 @@
-//! Events: what operators see with `kubectl describe node` of a node that is offline or shares its address, and with `kubectl
+//! Events: what operators see with `kubectl describe node` of a node that is offline, shares its address or claims one that is not its, and with `kubectl
 //! describe configmap` of ports that are none.
 //!
 //! Every proxy reports. What they report of one occurrence has one name, so that it is one Event however many there are: the first
@@ -83,6 +83,7 @@ impl Cluster {
                 Some(occurrence) = told.recv() => queue.extend([occurrence]),
                 _ = ticks.tick() => {
                     queue.extend(attention.due(Instant::now()));
+                    queue.extend(attention.left_out(directory.left_out()));
                     if Instant::now() >= next_write {
                         next_write = writer.write_some(&mut queue, &drain).await;
                     }

@@ -22,10 +22,10 @@ use super::backoff::Backoff;
 use super::request::RequestError;
 use super::vips::{self, AgreeError};
 use crate::directory::{ClusterNodes, Directory, DirectoryError, Freshness, VipError};
-use crate::kubernetes::nodes::record::{Kind, Record};
+use crate::kubernetes::nodes::record::{Annotations, Kind, Record};
 use crate::metrics::Metrics;
 pub(crate) use selector::{InvalidSelector, NodeSelector};
-use watch::{Seen, Standing};
+use watch::{Reading, Seen, Standing};
 
 /// Nodes often change together: what comes within this time is one change.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -61,8 +61,10 @@ impl Cluster {
         if directory.is_known() {
             gate.open();
         }
+        let annotations = if self.args.trust_node_annotations { Annotations::Trusted } else { Annotations::Ignored };
+        let reading = Reading { edges: self.selector.clone(), annotations };
         let (seen_tx, seen_rx) = tokio::sync::watch::channel(Seen::default());
-        let watched = watch::watch(self.client.clone(), self.selector.clone(), metrics, seen_tx);
+        let watched = watch::watch(self.client.clone(), reading, metrics, seen_tx);
         let vips = Api::namespaced(self.client.clone(), &self.namespace);
         let workers = Workers::start(NonZeroUsize::MIN).context("start the directory's thread")?;
         let (cluster, directory_too, backoff) = (self, directory.clone(), Backoff::default());

@@ -32,6 +32,13 @@ impl Collector for Scraped {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             ConstGauge::new(count).encode(nodes.encode_family(&[("state", state)])?)?;
         }
+        let help =
+            "What nodes claim and is not used: addresses that do not route, and parts of Nodes that are left out";
+        let mut claims = encoder.encode_descriptor("refused_claims", help, None, MetricType::Gauge)?;
+        for (reason, count) in self.directory.refused() {
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            ConstGauge::new(count).encode(claims.encode_family(&[("reason", reason)])?)?;
+        }
         let help = "Seconds since the cluster's API server confirmed the directory; +Inf if it never did";
         let age = encoder.encode_descriptor("directory_age_seconds", help, None, MetricType::Gauge)?;
         if let Some(freshness) = self.directory.freshness() {
@@ -106,6 +113,7 @@ mod tests {
         for line in [
             "culvert_proxy_nodes{state=\"online\"} 1",
             "culvert_proxy_nodes{state=\"offline\"} 1",
+            "culvert_proxy_refused_claims{reason=\"protected\"} 0",
             "culvert_proxy_dials_total{outcome=\"timed_out\"} 0",
             "culvert_proxy_bytes_total{direction=\"to_backend\"} 7",
             "culvert_proxy_bytes_total{direction=\"to_client\"} 0",

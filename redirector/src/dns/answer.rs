@@ -72,13 +72,13 @@ impl Question<'_> {
         }
     }
 
-    /// A node's name without the zone, or with a zone of the node's own: each is a zone of its own. Other names are not ours. Nor is a
-    /// name with dots one of ours without a zone: who names a node `registry.example.com` gets nobody's connections by it.
+    /// A node's name without the zone, or with a zone of the node's own: each is a zone of its own. Other names are not ours.
     fn bare(&self) -> Answer {
         let text = self.name.to_ascii();
         let text = text.trim_end_matches('.');
-        let found = if text.contains('.') { self.in_own_zone(text) } else { self.find(text) };
-        match found {
+        // Whoever may register Nodes may name one registry.example.com: such a name is of the cluster's only inside the zone.
+        let foreign = |found: &Found<'_>| matches!(found, Found::Cloud(_)) && text.contains('.');
+        match self.find(text).filter(|found| !foreign(found)).or_else(|| self.in_own_zone(text)) {
             Some(_) if self.kind == RecordType::SOA => self.apex(self.name),
             Some(found) => self.addresses(found, self.name),
             None => refused(),

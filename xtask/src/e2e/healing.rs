@@ -56,7 +56,7 @@ fn cluster_state(world: &mut World) -> Result<()> {
         })
     })?;
     world.claim("a node that comes later is known, and forgotten when it is deleted", |world| {
-        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "edge-9", "labels": {"culvert.dev/edge": ""}}});
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "edge-9", "labels": {"node-restriction.kubernetes.io/culvert-edge": ""}}});
         world.apply("edge-9", &[node])?;
         let known = || world.in_pod("culvert-proxy", &["node", "list"]).map(|list| list.contains("edge-9"));
         wait::until("it is known", HEALED, || known()?.then_some(()).context("not yet"))?;
@@ -81,7 +81,13 @@ fn cluster_state(world: &mut World) -> Result<()> {
 /// kube-apiserver has been restarted: what the proxy knew goes on, and what changes afterwards arrives.
 pub(super) fn apiserver(world: &mut World) -> Result<()> {
     world.claim("the API server is restarted: a port that a node is given afterwards is known soon", |world| {
-        world.cluster.ask(&["annotate", "node", "edge-1", "--overwrite", "culvert.dev/ports=18999"])?;
+        world.cluster.ask(&[
+            "label",
+            "node",
+            "edge-1",
+            "--overwrite",
+            "node-restriction.kubernetes.io/culvert-ports=18999",
+        ])?;
         wait::until("explain knows the port", HEALED, || {
             let said = world.in_pod("culvert-proxy", &["explain", &format!("{EDGE_1_ADDRESS}:18999")])?;
             ensure!(said.contains("edge-1") && !said.contains("not steered"), "it says {said}");

@@ -25,7 +25,13 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     world.claim("nodes are labelled and the manifests applied; every pod becomes ready", |world| {
         world.cluster.ask(&["label", "node", MASTER, "--overwrite", "node-role.kubernetes.io/control-plane="])?;
         for edge in EDGES {
-            world.cluster.ask(&["label", "node", edge, "--overwrite", "culvert.dev/edge="])?;
+            world.cluster.ask(&[
+                "label",
+                "node",
+                edge,
+                "--overwrite",
+                "node-restriction.kubernetes.io/culvert-edge=",
+            ])?;
         }
         world.apply_overlay("e2e")?;
         PROGRAMS.into_iter().try_for_each(|program| world.wait_for_rollout(program))

@@ -59,7 +59,7 @@ fn config() -> Result<Value> {
     let found =
         [("edge-1", "10.0.3.7"), ("edge-2", "192.168.1.10"), ("edge-3", "192.168.1.10")].map(|(node, address)| {
             let labels = format!(
-                "{{__meta_kubernetes_node_name: {node}, __meta_kubernetes_node_labelpresent_culvert_dev_edge: 'true'}}"
+                "{{__meta_kubernetes_node_name: {node}, __meta_kubernetes_node_labelpresent_node_restriction_kubernetes_io_culvert_edge: 'true'}}"
             );
             format!("  - targets: ['{address}:10250']\n    labels: {labels}\n")
         });

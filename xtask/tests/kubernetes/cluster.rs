@@ -54,7 +54,7 @@ pub(crate) fn node(server: &ApiServer, name: &str, address: &str, labels: &Value
 }
 
 pub(crate) fn edge(server: &ApiServer, name: &str, address: &str) -> Result<()> {
-    node(server, name, address, &json!({"culvert.dev/edge": ""}))
+    node(server, name, address, &json!({"node-restriction.kubernetes.io/culvert-edge": ""}))
 }
 
 /// Gives the object of this path that status, as a controller would. kubectl learnt to write statuses much later than 1.20.

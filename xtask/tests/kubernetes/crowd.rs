@@ -81,7 +81,7 @@ fn node(number: u32) -> Value {
     let images: Vec<Value> = (0..IMAGES).map(image).collect();
     let address = std::net::Ipv4Addr::from(u32::from(std::net::Ipv4Addr::new(10, 64, 0, 1)) + number);
     json!({"apiVersion": "v1", "kind": "Node",
-        "metadata": {"name": format!("edge-{number:05}"), "labels": {"culvert.dev/edge": ""}},
+        "metadata": {"name": format!("edge-{number:05}"), "labels": {"node-restriction.kubernetes.io/culvert-edge": ""}},
         "status": {"addresses": [{"type": "InternalIP", "address": address}], "images": images,
             "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}}}})
 }

@@ -67,7 +67,12 @@ fn life_of_a_node(server: &ApiServer) -> Result<()> {
     ensure!(!vips(&proxy)?.contains_key("master-1"), "a cloud node is none of the listed");
     ensure!(kept(server)?.0 == BTreeMap::from([("edge-1".to_owned(), 1)]), "{:?}", kept(server)?);
 
-    workspace::output(server.kubectl().args(["annotate", "node", "edge-1", "culvert.dev/ports=8080,9256"]))?;
+    workspace::output(server.kubectl().args([
+        "label",
+        "node",
+        "edge-1",
+        "node-restriction.kubernetes.io/culvert-ports=8080.9256",
+    ]))?;
     proxy.wait_for_node("edge-1", &["8080,9100,9256"])?;
     edge(server, "edge-2", "192.0.2.10")?;
     proxy.wait_for_node("edge-2", &["192.0.2.10*", "198.18.0.2"])?;
@@ -83,7 +88,12 @@ fn life_of_a_node(server: &ApiServer) -> Result<()> {
     edge(server, "edge-1", "10.0.3.70")?;
     proxy.wait_for_node("edge-1", &["10.0.3.70", "198.18.0.1"])?;
 
-    workspace::output(server.kubectl().args(["label", "node", "edge-1", "culvert.dev/edge-"]))?;
+    workspace::output(server.kubectl().args([
+        "label",
+        "node",
+        "edge-1",
+        "node-restriction.kubernetes.io/culvert-edge-",
+    ]))?;
     wait_until_gone(&proxy, "edge-1")?;
     let refused = proxy.control(&["token", "create", "edge-1"]).output()?;
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
@@ -186,7 +196,7 @@ fn agreement(server: &ApiServer) -> Result<()> {
 }
 
 fn bare_edge(name: &str) -> Value {
-    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"culvert.dev/edge": ""}}})
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"node-restriction.kubernetes.io/culvert-edge": ""}}})
 }
 
 /// What all proxies list, once it is so many nodes.
@@ -210,7 +220,12 @@ fn dns_answers_cloud_nodes_with_their_own_address_in_all_zones() {
 
 fn names(server: &ApiServer) -> Result<()> {
     edge(server, "edge-1", "10.0.3.7")?;
-    workspace::output(server.kubectl().args(["annotate", "node", "edge-1", "culvert.dev/zone=plant.example"]))?;
+    workspace::output(server.kubectl().args([
+        "label",
+        "node",
+        "edge-1",
+        "node-restriction.kubernetes.io/culvert-zone=plant.example",
+    ]))?;
     node(server, "master-1", "192.0.2.10", &json!({}))?;
     let mut proxy = Proxy::start(server, "proxy", &[])?;
     proxy.wait_for_node("edge-1", &["198.18.0.1"])?;

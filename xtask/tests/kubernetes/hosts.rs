@@ -49,8 +49,13 @@ fn hosts(server: &ApiServer) -> Result<()> {
     let edge_2 = "198.18.0.2\tedge-2 # culvert";
     wait_for(server, &[registry, edge_1, edge_2, master])?;
     let settled = version(server)?;
-    // What changes nothing here is not written: the annotation is the news of both proxies' watches.
-    workspace::output(server.kubectl().args(["annotate", "node", "edge-1", "culvert.dev/ports=8080"]))?;
+    // What changes nothing here is not written: the label is the news of both proxies' watches.
+    workspace::output(server.kubectl().args([
+        "label",
+        "node",
+        "edge-1",
+        "node-restriction.kubernetes.io/culvert-ports=8080",
+    ]))?;
     workspace::output(server.kubectl().args(["delete", "node", "edge-2"]))?;
     wait_for(server, &[registry, edge_1, master])?;
     let writes: u64 = count_writes(server, &settled)?;

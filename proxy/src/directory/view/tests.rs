@@ -12,7 +12,7 @@ fn view(nodes: &[(&str, &[&str])]) -> View {
     let protect = "10.96.0.0/12".parse().unwrap();
     let ranges = VipRanges::checked("198.18.0.0/15".parse().unwrap(), "fd00:1::/64".parse().unwrap(), &[]).unwrap();
     let vips = Vips::default().reconciled(nodes.keys(), &ranges, UnixTime::now()).unwrap();
-    let cloud = CloudNode { addresses: vec!["10.0.0.1".parse().unwrap()], ..CloudNode::default() };
+    let cloud = |address: &str| CloudNode { addresses: vec![address.parse().unwrap()], ..CloudNode::default() };
     View::new(&Given {
         nodes: &nodes,
         source: &|_| Source::File,
@@ -22,7 +22,10 @@ fn view(nodes: &[(&str, &[&str])]) -> View {
         zone: &"Edge.Internal.".parse().unwrap(),
         localhost_ports: [10266].into(),
         left_out: BTreeSet::new(),
-        clouds: Arc::new([("master-1".parse().unwrap(), cloud)].into()),
+        clouds: Arc::new(
+            [("master-1".parse().unwrap(), cloud("10.0.0.1")), ("db.example".parse().unwrap(), cloud("10.0.0.2"))]
+                .into(),
+        ),
     })
 }
 
@@ -76,7 +79,8 @@ fn a_node_answers_to_its_own_zone_too_and_a_cloud_node_to_all() {
     for text in ["master-1:443", "Master-1.edge.internal.:443", "master-1.plant.example:443", "10.0.0.1:443"] {
         assert_eq!(cloud(text), found, "{text}");
     }
-    for text in ["edge-1:443", "master-1.other.example:443", "10.0.3.7:443"] {
+    assert_eq!(cloud("db.example.edge.internal:5432").as_deref(), Some("db.example 10.0.0.2:5432"));
+    for text in ["edge-1:443", "master-1.other.example:443", "10.0.3.7:443", "db.example:5432"] {
         assert_eq!(cloud(text), None, "{text}");
     }
     refusal(&view, "master-1:443");

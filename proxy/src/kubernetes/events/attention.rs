@@ -1,14 +1,14 @@
 //! What of the directory deserves an Event: what lasts for a while, so that an agent that reconnects or a node that moves makes
 //! none. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use culvert_tunnel::NodeName;
 
 use super::occurrence::Occurrence;
-use crate::directory::{Event, NodeView, Routing, Source};
+use crate::directory::{AddressView, Event, LeftOut, NodeView, Routing, Source};
 
 /// A dead tunnel is noticed within 18 s of silence, an agent tries again every 2 s for a minute: what is longer is no hiccup.
 pub(super) const GRACE: Duration = Duration::from_secs(30);
@@ -17,12 +17,14 @@ pub(super) const GRACE: Duration = Duration::from_secs(30);
 #[derive(Debug, Default)]
 pub(super) struct Attention {
     nodes: BTreeMap<NodeName, Vec<Standing>>,
+    left_out: BTreeSet<LeftOut>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Condition {
     Offline,
     Claimed(IpAddr),
+    Refused(IpAddr),
 }
 
 #[derive(Debug)]
@@ -62,6 +64,13 @@ impl Attention {
         }
     }
 
+    /// What of Nodes is left out and was not told.
+    pub(super) fn left_out(&mut self, now: BTreeSet<LeftOut>) -> Vec<Occurrence> {
+        let news = now.difference(&self.left_out).map(|left| Occurrence::refused(&left.node, &left.reason)).collect();
+        self.left_out = now;
+        news
+    }
+
     /// What has lasted for the grace period by now and was not told.
     pub(super) fn due(&mut self, now: Instant) -> Vec<Occurrence> {
         let mut due = Vec::new();
@@ -74,6 +83,7 @@ impl Attention {
                 due.push(match standing.condition {
                     Condition::Offline => Occurrence::offline(name),
                     Condition::Claimed(_) => Occurrence::claimed_twice(name, &standing.owners),
+                    Condition::Refused(_) => Occurrence::refused(name, &standing.owners),
                 });
             }
         }
@@ -85,9 +95,14 @@ impl Attention {
         if node.source != Source::Cluster {
             return None;
         }
-        let shared = node.addresses.iter().filter(|address| address.routing == Routing::Shared);
+        let condition = |address: &AddressView| match address.routing {
+            Routing::Routed => None,
+            Routing::Shared => Some(Condition::Claimed(address.ip)),
+            Routing::Protected => Some(Condition::Refused(address.ip)),
+        };
+        let addresses = node.addresses.iter();
         let mut wrong: BTreeMap<Condition, &str> =
-            shared.map(|address| (Condition::Claimed(address.ip), address.reason.as_str())).collect();
+            addresses.filter_map(|address| Some((condition(address)?, address.reason.as_str()))).collect();
         if !node.online {
             wrong.insert(Condition::Offline, "");
         }
@@ -112,7 +127,7 @@ mod tests {
 
     use super::super::occurrence::Reason;
     use super::*;
-    use crate::directory::{AddressView, Change};
+    use crate::directory::Change;
 
     fn node(name: &str, online: bool, shared_with: &str) -> NodeView {
         let routing = if shared_with.is_empty() { Routing::Routed } else { Routing::Shared };
@@ -171,6 +186,22 @@ mod tests {
         attention.see(&changed(&[node("edge-2", true, "")]), start + GRACE * 4);
         attention.see(&changed(&[node("edge-2", true, "edge-5")]), start + GRACE * 5);
         assert_eq!(attention.due(start + GRACE * 6).len(), 1, "it was well in between");
+    }
+
+    #[test]
+    fn an_address_that_is_not_steered_and_a_part_left_out_are_told_once() {
+        let (mut attention, start) = (Attention::default(), Instant::now());
+        let mut claiming = node("edge-7", true, "");
+        claiming.addresses[0].routing = Routing::Protected;
+        claiming.addresses[0].reason = "10.96.0.1 of edge-7 is also a Service's".to_owned();
+        attention.see(&changed(&[claiming]), start);
+        let due = attention.due(start + GRACE);
+        assert_eq!((reasons(&due), due[0].note.contains("10.96.0.1")), (vec![Reason::ClaimRefused], true));
+        let left = LeftOut { node: "worker".parse().unwrap(), reason: "its address".to_owned() };
+        let told: Vec<usize> = (0..2).map(|_| attention.left_out([left.clone()].into()).len()).collect();
+        assert_eq!(told, [1, 0]);
+        attention.left_out(BTreeSet::new());
+        assert_eq!(reasons(&attention.left_out([left].into())), [Reason::ClaimRefused]);
     }
 
     #[test]

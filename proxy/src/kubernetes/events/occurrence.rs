@@ -31,6 +31,7 @@ pub(super) enum Reason {
     EdgeOffline,
     EdgeOnline,
     AddressClaimedTwice,
+    ClaimRefused,
     InvalidPorts,
 }
 
@@ -62,6 +63,12 @@ impl Occurrence {
             reason: Reason::AddressClaimedTwice,
             note: cut(owners, MAX_NOTE_BYTES),
         }
+    }
+
+    /// Something that the Node says and nobody uses, with the reason.
+    pub(super) fn refused(node: &NodeName, reason: &str) -> Self {
+        let note = cut(reason, MAX_NOTE_BYTES);
+        Self { about: About::Node(node.clone()), reason: Reason::ClaimRefused, note }
     }
 
     /// About a ConfigMap of ports, with what is wrong with it.
@@ -101,7 +108,7 @@ impl Occurrence {
     fn action(&self) -> &'static str {
         match self.reason {
             Reason::EdgeOffline | Reason::EdgeOnline => "WatchTunnels",
-            Reason::AddressClaimedTwice => "RouteAddress",
+            Reason::AddressClaimedTwice | Reason::ClaimRefused => "RouteAddress",
             Reason::InvalidPorts => "ReadPorts",
         }
     }

@@ -18,7 +18,7 @@ impl Queue {
             let opposite = match occurrence.reason {
                 Reason::EdgeOnline => Some(Reason::EdgeOffline),
                 Reason::EdgeOffline => Some(Reason::EdgeOnline),
-                Reason::AddressClaimedTwice | Reason::InvalidPorts => None,
+                Reason::AddressClaimedTwice | Reason::ClaimRefused | Reason::InvalidPorts => None,
             };
             let undone = |waiting: &Occurrence| Some(waiting.reason) == opposite && waiting.about == occurrence.about;
             match self.0.iter().position(undone) {

@@ -14,10 +14,16 @@ use serde::Deserialize;
 use super::NodeSelector;
 use crate::directory::{CloudNode, EdgeNode, MAX_ADDRESSES, MAX_PORTS, Zone, never_a_nodes};
 
-/// Further ports of the node that are steered, such as `8080,9256`.
-const PORTS: &str = "culvert.dev/ports";
-/// A zone of the node's name besides --dns-zone.
-const ZONE: &str = "culvert.dev/zone";
+/// Label with further ports of the node that are steered, such as `8080.9256`. API servers with the admission plugin NodeRestriction
+/// let no kubelet write labels of this prefix; its annotations and most other labels a kubelet may write as it likes.
+const PORTS: &str = "node-restriction.kubernetes.io/culvert-ports";
+/// Label with a zone of the node's name besides --dns-zone.
+const ZONE: &str = "node-restriction.kubernetes.io/culvert-zone";
+/// The same as annotations, ports with commas: read with --trust-node-annotations only.
+const PORTS_ANNOTATION: &str = "culvert.dev/ports";
+const ZONE_ANNOTATION: &str = "culvert.dev/zone";
+/// Where kubelets listen, KubeEdge's at the second one. A kubelet may say any port: others are an operator's to name.
+const KUBELET_PORTS: [u16; 2] = [10250, 10350];
 /// Addresses of other types of a cloud node that are protected.
 const MAX_OTHERS: usize = 64;
 /// A node has one of each family, which is in `podCIDR` too.
@@ -103,6 +109,14 @@ impl Resource for WatchedNode {
     }
 }
 
+/// Whether annotations of Nodes are believed, which their kubelets may write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Annotations {
+    /// `--trust-node-annotations`.
+    Trusted,
+    Ignored,
+}
+
 /// A node as the directory takes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
@@ -134,7 +148,7 @@ impl WatchedNode {
     }
 
     /// The record; what makes no sense is left out and said.
-    pub(super) fn reduced(&self, edges: &NodeSelector) -> Reduced {
+    pub(super) fn reduced(&self, edges: &NodeSelector, annotations: Annotations) -> Reduced {
         let mut problems = Vec::new();
         let name = match self.name().parse::<NodeName>() {
             Ok(name) => name,
@@ -145,7 +159,8 @@ impl WatchedNode {
         let none = BTreeMap::new();
         let kind = match edges.selects(self.metadata.labels.as_ref().unwrap_or(&none)) {
             true => {
-                Kind::Edge(EdgeNode { addresses, ports: self.ports(&mut problems), zone: self.zone(&mut problems) })
+                let ports = self.ports(annotations, &mut problems);
+                Kind::Edge(EdgeNode { addresses, ports, zone: self.zone(annotations, &mut problems) })
             }
             false => Kind::Cloud(CloudNode { others: self.others(&addresses), addresses }),
         };
@@ -190,30 +205,56 @@ impl WatchedNode {
         ranges
     }
 
-    fn ports(&self, problems: &mut Vec<String>) -> BTreeSet<u16> {
+    fn ports(&self, annotations: Annotations, problems: &mut Vec<String>) -> BTreeSet<u16> {
         let endpoints = self.status.as_ref().and_then(|status| status.daemon_endpoints.as_ref());
         let kubelet = endpoints.and_then(|endpoints| endpoints.kubelet_endpoint.as_ref()).map(|endpoint| endpoint.port);
-        let mut ports: BTreeSet<u16> = kubelet.and_then(port).into_iter().collect();
-        match self.annotation(PORTS).map(further_ports) {
-            Some(Ok(further)) => ports.extend(further),
-            Some(Err(problem)) => problems.push(format!("annotation {PORTS}: {problem}: write ports as in 8080,9256")),
+        let mut ports = BTreeSet::new();
+        match kubelet.and_then(port) {
+            Some(port) if KUBELET_PORTS.contains(&port) => drop(ports.insert(port)),
+            Some(port) => {
+                problems.push(format!("the kubelet's port {port} is steered only if ConfigMap culvert-ports names it"));
+            }
             None => {}
+        }
+        let Some(given) = self.operators(PORTS, PORTS_ANNOTATION, annotations, problems) else { return ports };
+        match further_ports(given) {
+            Ok(further) => ports.extend(further),
+            Err(problem) => problems.push(format!("{PORTS}: {problem}: write ports as in 8080.9256")),
         }
         ports
     }
 
-    fn zone(&self, problems: &mut Vec<String>) -> Option<Zone> {
-        match self.annotation(ZONE)?.trim().parse::<Zone>() {
+    fn zone(&self, annotations: Annotations, problems: &mut Vec<String>) -> Option<Zone> {
+        match self.operators(ZONE, ZONE_ANNOTATION, annotations, problems)?.trim().parse::<Zone>() {
             Ok(zone) => Some(zone),
             Err(error) => {
-                problems.push(format!("annotation {ZONE}: {}", shown(&error.to_string())));
+                problems.push(format!("{ZONE}: {}", shown(&error.to_string())));
                 None
             }
         }
     }
 
-    fn annotation(&self, name: &str) -> Option<&str> {
-        self.metadata.annotations.as_ref()?.get(name).map(String::as_str)
+    /// The label, or the annotation where that is believed.
+    fn operators(
+        &self,
+        label: &str,
+        annotation: &str,
+        annotations: Annotations,
+        problems: &mut Vec<String>,
+    ) -> Option<&str> {
+        if let Some(value) = self.metadata.labels.as_ref().and_then(|labels| labels.get(label)) {
+            return Some(value);
+        }
+        let value = self.metadata.annotations.as_ref()?.get(annotation)?;
+        match annotations {
+            Annotations::Trusted => Some(value),
+            Annotations::Ignored => {
+                problems.push(format!(
+                    "annotation {annotation} is not read, for a kubelet may write it: use the label {label}, or give --trust-node-annotations"
+                ));
+                None
+            }
+        }
     }
 }
 
@@ -230,7 +271,8 @@ fn port(number: i32) -> Option<u16> {
 }
 
 fn further_ports(text: &str) -> Result<BTreeSet<u16>, String> {
-    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    // A label's value has no commas.
+    let parts = text.split([',', '.', '_', '-']).map(str::trim).filter(|part| !part.is_empty());
     let number = |part: &str| part.parse().ok().and_then(port).ok_or_else(|| format!("{:?} is no port", shown(part)));
     let ports: BTreeSet<u16> = parts.map(number).collect::<Result<_, _>>()?;
     match ports.len() > MAX_PORTS {
@@ -251,7 +293,12 @@ mod tests {
 
     fn reduced(node: Value) -> Reduced {
         let node: WatchedNode = serde_json::from_value(node).unwrap();
-        node.reduced(&"culvert.dev/edge".parse().unwrap())
+        node.reduced(&"node-restriction.kubernetes.io/culvert-edge".parse().unwrap(), Annotations::Ignored)
+    }
+
+    fn trusting(node: Value) -> Reduced {
+        let node: WatchedNode = serde_json::from_value(node).unwrap();
+        node.reduced(&"culvert.dev/edge".parse().unwrap(), Annotations::Trusted)
     }
 
     fn node(metadata: Value, addresses: &[(&str, &str)]) -> Value {
@@ -279,8 +326,10 @@ mod tests {
     #[test]
     fn an_edge_node_is_what_the_selector_says_with_its_internal_addresses_and_ports() {
         let metadata = json!({
-            "name": "edge-1", "labels": {"culvert.dev/edge": ""},
-            "annotations": {"culvert.dev/ports": "8080, 9256", "culvert.dev/zone": "plant.example"}
+            "name": "edge-1", "labels": {
+                "node-restriction.kubernetes.io/culvert-edge": "",
+                "node-restriction.kubernetes.io/culvert-ports": "8080.9256",
+                "node-restriction.kubernetes.io/culvert-zone": "plant.example"}
         });
         let addresses =
             [("InternalIP", "10.0.3.7"), ("InternalIP", "fd00::7"), ("Hostname", "edge-1"), ("ExternalIP", "1.2.3.4")];
@@ -290,6 +339,30 @@ mod tests {
         assert_eq!(edge.ports, BTreeSet::from([8080, 9256, 10250]));
         assert_eq!(edge.zone.as_ref().unwrap().to_string(), "plant.example");
         assert_eq!(reduced.problems, [""; 0]);
+    }
+
+    #[test]
+    fn what_a_kubelet_may_write_opens_no_port_and_gives_no_name_unless_an_operator_trusts_it() {
+        let metadata = json!({
+            "name": "edge-1", "labels": {"culvert.dev/edge": "", "node-restriction.kubernetes.io/culvert-edge": ""},
+            "annotations": {"culvert.dev/ports": "443, 6443", "culvert.dev/zone": "plant.example"}
+        });
+        let mut written = node(metadata, &[("InternalIP", "10.0.3.7")]);
+        let read = reduced(written.clone());
+        assert_eq!((&edge(&read).ports, &edge(&read).zone), (&BTreeSet::from([10250]), &None));
+        for (problem, label) in read.problems.iter().zip(["culvert-ports", "culvert-zone"]) {
+            assert!(problem.contains(label) && problem.contains("--trust-node-annotations"), "{problem}");
+        }
+        let trusted = trusting(written.clone());
+        assert_eq!(edge(&trusted).ports, BTreeSet::from([443, 6443, 10250]));
+        assert!(edge(&trusted).zone.is_some() && trusted.problems.is_empty());
+
+        for (said, steered) in [(10350, true), (443, false)] {
+            written["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] = json!(said);
+            let read = reduced(written.clone());
+            assert_eq!(edge(&read).ports.contains(&said), steered, "{said}");
+            assert_eq!(read.problems[0].contains("culvert-ports names it"), !steered, "{:?}", read.problems);
+        }
     }
 
     #[test]
@@ -322,14 +395,16 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_left_out_and_named() {
-        let labels = json!({"culvert.dev/edge": "true"});
-        let annotations = json!({"culvert.dev/ports": "80,http", "culvert.dev/zone": "no zone"});
-        let metadata = json!({"name": "edge-1", "labels": labels, "annotations": annotations});
+        let labels = json!({
+            "node-restriction.kubernetes.io/culvert-edge": "true",
+            "node-restriction.kubernetes.io/culvert-ports": "80.http",
+            "node-restriction.kubernetes.io/culvert-zone": "no_zone"});
+        let metadata = json!({"name": "edge-1", "labels": labels});
         let addresses = [("InternalIP", "ten"), ("InternalIP", "127.0.0.1"), ("InternalIP", "10.0.3.7")];
         let reduced = reduced(node(metadata, &addresses));
         assert_eq!((edge(&reduced).addresses.len(), edge(&reduced).ports.len(), &edge(&reduced).zone), (1, 1, &None));
         for (problem, said) in
-            reduced.problems.iter().zip(["\"ten\" is no", "127.0.0.1 is a loopback", "\"http\"", "\"no zone\""])
+            reduced.problems.iter().zip(["\"ten\" is no", "127.0.0.1 is a loopback", "\"http\"", "\"no_zone\""])
         {
             assert!(problem.contains(said), "{problem}");
         }

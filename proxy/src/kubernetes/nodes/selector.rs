@@ -12,7 +12,7 @@ pub(crate) struct NodeSelector(Selector);
 /// A text that is no selector.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "--node-selector: {text:?} is no label selector: {problem}: write one such as culvert.dev/edge, key=value or key in (a,b)"
+    "--node-selector: {text:?} is no label selector: {problem}: write one such as node-restriction.kubernetes.io/culvert-edge, key=value or key in (a,b)"
 )]
 pub(crate) struct InvalidSelector {
     text: String,
@@ -123,7 +123,7 @@ mod tests {
     fn what_is_no_selector_is_told_so() {
         for bad in ["", ",", "a,", "a b", "a in b", "a in (b", "a (b)", "A B=c", "a=b c", "UPPER/a", "=b"] {
             let error = bad.parse::<NodeSelector>().unwrap_err().to_string();
-            assert!(error.contains("write one such as culvert.dev/edge"), "{bad}: {error}");
+            assert!(error.contains("write one such as node-restriction"), "{bad}: {error}");
         }
     }
 }

@@ -14,7 +14,7 @@ use kube::{Api, Client, Resource};
 use tokio::sync::watch::Sender;
 use tokio::time::{Instant, timeout};
 
-use super::record::{Record, Reduced, WatchedNode};
+use super::record::{Annotations, Record, Reduced, WatchedNode};
 use super::selector::NodeSelector;
 use crate::kubernetes::backoff::Backoff;
 use crate::metrics::Metrics;
@@ -35,6 +35,14 @@ const _: () = assert!(
 const SHORT: Duration = Duration::from_secs(5);
 /// "Gone": too much has happened since.
 const GONE: u16 = 410;
+
+/// How Nodes are read.
+#[derive(Clone, Debug)]
+pub(super) struct Reading {
+    /// Which ones are edge nodes.
+    pub(super) edges: NodeSelector,
+    pub(super) annotations: Annotations,
+}
 
 /// What is known of the Nodes.
 #[derive(Clone, Debug, Default)]
@@ -80,8 +88,8 @@ impl WatchError {
 }
 
 /// Keeps `seen_tx` equal to the Nodes until it is dropped.
-pub(super) async fn watch(client: Client, edges: NodeSelector, metrics: Metrics, seen_tx: Sender<Seen>) -> Infallible {
-    let mut watcher = Watcher::new(client, edges, metrics, seen_tx);
+pub(super) async fn watch(client: Client, reading: Reading, metrics: Metrics, seen_tx: Sender<Seen>) -> Infallible {
+    let mut watcher = Watcher::new(client, reading, metrics, seen_tx);
     let mut backoff = Backoff::default();
     loop {
         let Err(error) = watcher.follow(&mut backoff).await;
@@ -96,7 +104,7 @@ pub(super) async fn watch(client: Client, edges: NodeSelector, metrics: Metrics,
 
 struct Watcher {
     api: Api<WatchedNode>,
-    edges: NodeSelector,
+    reading: Reading,
     metrics: Metrics,
     seen_tx: Sender<Seen>,
     /// What was left out of Nodes, by the names that the API server has.
@@ -108,9 +116,9 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn new(client: Client, edges: NodeSelector, metrics: Metrics, seen_tx: Sender<Seen>) -> Self {
+    fn new(client: Client, reading: Reading, metrics: Metrics, seen_tx: Sender<Seen>) -> Self {
         let (problems, version) = (HashMap::new(), None);
-        Self { api: Api::all(client), edges, metrics, seen_tx, problems, version, silence: SILENCE }
+        Self { api: Api::all(client), reading, metrics, seen_tx, problems, version, silence: SILENCE }
     }
 
     async fn follow(&mut self, backoff: &mut Backoff) -> Result<Infallible, WatchError> {
@@ -149,7 +157,7 @@ impl Watcher {
             let page = timeout(LIST_TIMEOUT, self.api.list(&params)).await;
             let page = page.map_err(|_elapsed| WatchError::ListTimeout)?.map_err(WatchError::List)?;
             for node in &page.items {
-                let reduced = node.reduced(&self.edges);
+                let reduced = node.reduced(&self.reading.edges, self.reading.annotations);
                 nodes.extend(reduced.node);
                 if !reduced.problems.is_empty() {
                     problems.insert(node.name().to_owned(), reduced.problems);
@@ -177,7 +185,7 @@ impl Watcher {
         match event {
             WatchEvent::Added(node) | WatchEvent::Modified(node) => {
                 self.version = node.meta().resource_version.clone();
-                let reduced = node.reduced(&self.edges);
+                let reduced = node.reduced(&self.reading.edges, self.reading.annotations);
                 self.put(node.name(), reduced);
             }
             WatchEvent::Deleted(node) => {
