@@ -286,8 +286,8 @@ mod tests {
         let server = format!("http://{}", listener.local_addr().unwrap());
         let client = Client::try_from(Config::new(server.parse().unwrap())).unwrap();
         let (seen_tx, seen_rx) = tokio::sync::watch::channel(Seen::default());
-        let edges = "culvert.dev/edge".parse().unwrap();
-        let mut watcher = Watcher::new(client, edges, Metrics::default(), seen_tx);
+        let reading = Reading { edges: "culvert.dev/edge".parse().unwrap(), annotations: Annotations::Ignored };
+        let mut watcher = Watcher::new(client, reading, Metrics::default(), seen_tx);
         watcher.silence = Duration::from_millis(200);
         let mut backoff = Backoff::default();
         let noticed = async {
