@@ -58,7 +58,9 @@ impl Logs {
     /// A filter that no logs go through.
     #[cfg(test)]
     pub(crate) fn for_tests() -> Self {
-        let (_layer, filter) = reload::Layer::new(EnvFilter::default());
+        let (layer, filter) = reload::Layer::new(EnvFilter::default());
+        // A filter ends with its layer.
+        std::mem::forget(layer);
         Self { filter }
     }
 
