@@ -2,6 +2,7 @@
 //! The only part of the redirector that knows nftables; rules go through the `nft` program.
 
 mod expressions;
+mod others;
 mod render;
 
 use std::collections::BTreeSet;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use nftables::helper::{self, NftablesError};
 use nftables::schema::Nftables;
 
+pub(crate) use others::dropping_chains;
 pub(crate) use render::{Elements, TableSpec};
 use render::{Parts, element_changes, removal, render};
 
