@@ -1,10 +1,12 @@
 //! `culvert-proxy check`: goes through everything that connections to edge nodes rest on, and says for each what is wrong and
 //! what to do.
 
+mod dial;
 mod dns;
 mod facts;
 mod finding;
 mod judge;
+mod resolver;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -14,6 +16,7 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use crate::kubernetes::KubernetesArgs;
+pub(crate) use dial::PORT;
 use facts::Facts;
 use finding::{Finding, Verdict, page};
 

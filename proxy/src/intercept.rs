@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use culvert_daemon::Workers;
 use culvert_tunnel::{Close, Detached, Early, Socket};
+use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio_util::task::TaskTracker;
 
+use crate::check;
 use crate::clock::UnixTime;
 use crate::directory::{Destination, Target};
 use crate::listen;
@@ -33,6 +35,13 @@ impl Intercept {
     pub(crate) fn serve(&self, (accepted, client): (TcpStream, SocketAddr), connections: &TaskTracker) {
         let client = canonical(client);
         let original_dst = self.original_dsts.of(&accepted);
+        if let Some((vip, frontend)) = original_dst.filter(|(dialled, _)| self.is_check(*dialled)) {
+            // A new socket takes a word at once.
+            if let Err(error) = SockRef::from(&accepted).send(frontend.label().as_bytes()) {
+                tracing::debug!(client.addr = %client, original_dst = %vip, %error, "answer a check");
+            }
+            return;
+        }
         let local = accepted.local_addr().ok().map(|local| local.ip());
         if let Err(error) = listen::tune(&accepted) {
             tracing::debug!(client.addr = %client, %error, "tune a socket");
@@ -67,6 +76,14 @@ impl Intercept {
             }
             Err(error) => tracing::warn!(client.addr = %client, %error, "reset: the socket cannot be moved"),
         }
+    }
+}
+
+impl Intercept {
+    /// Whether a check dialled a node's VIP to learn how connections come here.
+    fn is_check(&self, dialled: SocketAddr) -> bool {
+        let by_vip = |target: Target| target.address != Some(dialled.ip());
+        dialled.port() == check::PORT && self.router.resolve(&Destination::Address(dialled)).is_ok_and(by_vip)
     }
 }
 

@@ -49,6 +49,25 @@ struct Installed {
     intercept_ports: Vec<u16>,
     dns: Vec<SocketAddr>,
     zone: String,
+    /// Programs of others at the same places as ours.
+    neighbours: Vec<Neighbours>,
+    /// Chains of others that drop packets to this host, as far as nft can be asked.
+    dropping_chains: Vec<String>,
+}
+
+/// Programs of others, by the kernel's numbers, in the order in which they run.
+#[derive(Serialize)]
+struct Neighbours {
+    program: &'static str,
+    before: Vec<u32>,
+    after: Vec<u32>,
+}
+
+impl Neighbours {
+    fn of(hook: &Hook) -> Option<Self> {
+        let around = hook.surroundings().filter(|around| !around.before.is_empty() || !around.after.is_empty())?;
+        Some(Self { program: hook.program, before: around.before, after: around.after })
+    }
 }
 
 async fn installed(State(sources): State<Sources>) -> Response {
@@ -68,10 +87,12 @@ async fn read(sources: &Sources) -> anyhow::Result<Installed> {
     let table =
         if config.mechanism.has_nftables() { nft::read().await.map(|parts| parts.is_some()) } else { Ok(false) };
     let routes = Routes::open()?.ours().await?;
+    let hooks = Hook::read_all(pins)?;
     let mechanism = config.mechanism.to_possible_value().map(|value| value.get_name().to_owned());
     Ok(Installed {
         mechanism: mechanism.unwrap_or_default(),
-        hooks: Hook::read_all(pins)?,
+        neighbours: hooks.iter().filter_map(Neighbours::of).collect(),
+        hooks,
         refusal: Refusal::of_this_kernel().ok(),
         table: *table.as_ref().unwrap_or(&false),
         table_problem: table.err().map(|error| error.to_string()),
@@ -80,5 +101,7 @@ async fn read(sources: &Sources) -> anyhow::Result<Installed> {
         intercept_ports: config.intercept.ports.clone(),
         dns: config.dns.iter().flat_map(|dns| dns.addresses(node)).collect(),
         zone: config.dns.as_ref().map(|dns| dns.zone.to_string()).unwrap_or_default(),
+        // Without nft, or on a kernel without nftables, there is nothing to say.
+        dropping_chains: nft::dropping_chains().await.unwrap_or_default(),
     })
 }

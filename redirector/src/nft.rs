@@ -4,6 +4,7 @@
 
 mod events;
 mod expressions;
+mod others;
 mod render;
 
 use std::collections::BTreeSet;
@@ -15,6 +16,7 @@ use nftables::helper::{self, NftablesError};
 use nftables::schema::Nftables;
 
 pub(crate) use events::Events;
+pub(crate) use others::dropping_chains;
 pub(crate) use render::{Elements, Guard, TableSpec};
 use render::{Layout, Parts, TableOf, element_changes, fixed, removal, render};
 

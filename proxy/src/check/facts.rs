@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::{CheckCommand, dns};
+use super::{CheckCommand, dial, dns, resolver};
 use crate::cli::Client;
 use crate::clock::UnixTime;
 use crate::kubernetes::{Cluster, ClusterFacts};
@@ -23,14 +23,15 @@ use crate::kubernetes::{Cluster, ClusterFacts};
 const TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_ANSWER_BYTES: usize = 1 << 20;
 
+/// The host's or the pod's own, and what systemd-resolved writes for kubelet to hand to pods.
+const RESOLV_CONF: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
+
 /// What was asked for, or why there is no answer.
 pub(super) type Asked<T> = Result<T, String>;
 
 /// Everything.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
-    /// `/proc/sys/kernel/osrelease`.
-    pub(super) kernel: String,
     /// `/proc/self/mounts`.
     pub(super) mounts: String,
     /// TCP ports on which anything listens.
@@ -43,6 +44,14 @@ pub(super) struct Facts {
     pub(super) proxy: Asked<Daemon>,
     pub(super) nodes: Asked<Vec<proto::NodeStatus>>,
     pub(super) certificates: Asked<Vec<proto::CertificateStatus>>,
+    /// How a connection of this process to the VIP of a node came to the proxy. `None`: no node is online, or nothing steers.
+    pub(super) dial: Option<Dialled>,
+    /// Nodes, or parts of them, that the directory leaves out, and why.
+    pub(super) left_out: Vec<LeftOut>,
+    /// Whether clients use the CONNECT socket, as kube-apiserver's egress selector does.
+    pub(super) has_connects: bool,
+    /// Servers that this host's programs ask for names; in a pod, those that CoreDNS pods of this host ask too.
+    pub(super) resolvers: Vec<IpAddr>,
     pub(super) now: UnixTime,
     /// `None`: there is no cluster.
     pub(super) cluster: Option<Asked<ClusterFacts>>,
@@ -55,11 +64,47 @@ pub(super) struct Daemon {
     pub(super) missing: Vec<String>,
 }
 
+/// One of `/debug/left-out`.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct LeftOut {
+    pub(super) node: String,
+    pub(super) reason: String,
+}
+
+/// A connection to a VIP.
+#[derive(Clone, Debug)]
+pub(super) struct Dialled {
+    pub(super) node: String,
+    pub(super) vip: IpAddr,
+    /// `ebpf` or `nftables`.
+    pub(super) way: Asked<String>,
+}
+
 /// What the redirector should have installed, and what there is.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct Installed {
     /// `--mechanism`.
     pub(super) mechanism: String,
+    /// What steers now, in the same words.
+    #[serde(default)]
+    pub(super) in_force: Option<String>,
+    /// Why connect hooks that were asked for are not there.
+    #[serde(default)]
+    pub(super) fallback: Option<String>,
+    /// Why nothing sees pods' connections.
+    #[serde(default)]
+    pub(super) unseen_pods: Option<String>,
+    /// `--hooks`.
+    #[serde(default)]
+    pub(super) hooks_see: Option<String>,
+    /// Links that another version has left.
+    #[serde(default)]
+    pub(super) other_versions: Vec<String>,
+    #[serde(default)]
+    pub(super) neighbours: Vec<Neighbours>,
+    /// Chains of others that drop packets to this host.
+    #[serde(default)]
+    pub(super) dropping_chains: Vec<String>,
     pub(super) hooks: Vec<Hook>,
     /// Whether its table is there.
     pub(super) table: bool,
@@ -74,6 +119,20 @@ pub(super) struct Installed {
     /// Where it answers DNS.
     pub(super) dns: Vec<SocketAddr>,
     pub(super) zone: String,
+    /// `--forward`: whom it asks for names that are not its own.
+    #[serde(default)]
+    pub(super) forward: Vec<String>,
+    /// The error of connects that the hooks refuse.
+    #[serde(default)]
+    pub(super) refusal: Option<String>,
+}
+
+/// Programs of others at the place of one of the redirector's.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Neighbours {
+    pub(super) program: String,
+    pub(super) before: Vec<u32>,
+    pub(super) after: Vec<u32>,
 }
 
 /// A program in the kernel.
@@ -95,8 +154,11 @@ impl Facts {
             dns.push((*address, dns::ask(*address, zone).await.map_err(|error| culvert_daemon::chain(&error))));
         }
         let (nodes, certificates) = control(control_socket).await;
+        let dial = match installed.as_ref().is_ok_and(Installed::steers) {
+            true => dialled(nodes.as_deref().unwrap_or_default()).await,
+            false => None,
+        };
         Self {
-            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
             mounts: read("/proc/self/mounts"),
             listening: listening(&[read("/proc/net/tcp"), read("/proc/net/tcp6")]),
             redirector: daemon(command.redirector_admin).await,
@@ -105,6 +167,10 @@ impl Facts {
             proxy: daemon(proxy_admin).await,
             nodes,
             certificates,
+            dial,
+            left_out: json(proxy_admin, "/debug/left-out").await.unwrap_or_default(),
+            has_connects: has_connects(proxy_admin).await,
+            resolvers: RESOLV_CONF.iter().flat_map(|path| resolver::servers(&read(path))).collect(),
             now: UnixTime::now(),
             cluster: match command.kubernetes.wanted() {
                 true => Some(cluster(command).await.map_err(|error| format!("{error:#}"))),
@@ -112,6 +178,24 @@ impl Facts {
             },
         }
     }
+}
+
+/// By the first node that is online; those that are not are refused before the proxy sees anything.
+async fn dialled(nodes: &[proto::NodeStatus]) -> Option<Dialled> {
+    let online = nodes.iter().filter(|node| node.tunnels > 0);
+    let (node, vip) = online.filter_map(|node| Some((node.name.clone(), node.vip4.parse().ok()?))).next()?;
+    Some(Dialled { node, vip, way: dial::dial(vip).await.map_err(|error| culvert_daemon::chain(&error)) })
+}
+
+async fn has_connects(proxy_admin: SocketAddr) -> bool {
+    let metrics = get(proxy_admin, "/metrics").await;
+    metrics.is_ok_and(|(_, text)| text.lines().any(is_a_connect))
+}
+
+/// A sample of streams that came by the CONNECT socket, other than of none.
+fn is_a_connect(sample: &str) -> bool {
+    let streams = sample.strip_prefix("culvert_proxy_streams_total{").unwrap_or_default();
+    streams.contains(r#"frontend="connect_socket""#) && !streams.ends_with("} 0")
 }
 
 async fn cluster(command: &CheckCommand) -> anyhow::Result<ClusterFacts> {

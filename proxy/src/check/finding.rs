@@ -65,10 +65,10 @@ mod tests {
     #[test]
     fn a_page_has_what_was_found_and_below_it_the_fix() {
         let finding = |check, (verdict, found, fix): Judged| Finding { check, verdict, found, fix };
-        let page = page(&[finding("kernel", ok("Linux 6.1")), finding("hooks", failure("none", "start it"))]);
+        let page = page(&[finding("mechanism", ok("both")), finding("hooks", failure("none", "start it"))]);
         assert_eq!(
             page,
-            "ok       kernel        Linux 6.1\nFAILURE  hooks         none\n                       fix: start it\n"
+            "ok       mechanism     both\nFAILURE  hooks         none\n                       fix: start it\n"
         );
     }
 }

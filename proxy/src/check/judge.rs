@@ -1,16 +1,15 @@
 //! The checks: each a judgement on the facts, in the order in which one thing rests on another. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use culvert_tunnel::proto::control::{CertificateStatus, NodeStatus};
 
-use super::facts::{Asked, Daemon, Facts, Installed};
+use super::facts::{Asked, Daemon, Dialled, Facts, Installed};
 use super::finding::{Finding, Judged, failure, ok, warning};
 use crate::clock::UnixTime;
+use crate::kubernetes::{MAX_NODES, MAX_PROXIES};
 
-/// The first kernel with all that connect hooks need.
-const HOOKS_KERNEL: (u32, u32) = (5, 18);
 /// Certificates that end sooner were not renewed when they should have been.
 const SOON: Duration = Duration::from_secs(6 * 3600);
 /// An authority has to be replaced by people, who need time.
@@ -18,25 +17,34 @@ const SOON_FOR_AN_AUTHORITY: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Certificates begin a few minutes before they are made.
 const SKEW_WARNING: Duration = Duration::from_secs(10);
 const SKEW_FAILURE: Duration = Duration::from_secs(120);
+/// What the directory says of addresses in a cluster of which it does not know what it uses itself.
+const RANGES_UNKNOWN: &str = "ranges of Services and pods are unknown";
 /// Names in a sentence; the others are counted.
 const NAMED: usize = 5;
 
 /// The name of a check and its judgement; `None`: there is nothing to judge here.
 type Check = (&'static str, fn(&Facts) -> Option<Judged>);
 
-const CHECKS: [Check; 16] = [
-    ("kernel", kernel),
+const CHECKS: [Check; 23] = [
     ("cgroup2", cgroup2),
     ("bpffs", bpffs),
     ("redirector", redirector),
+    ("mechanism", mechanism),
     ("hooks", hooks),
+    ("neighbours", neighbours),
     ("nftables", nftables),
+    ("firewall", firewall),
     ("route", route),
     ("dns", dns),
+    ("resolver", resolver),
+    ("names", names),
     ("proxy", proxy),
     ("intercept", intercept),
+    ("dial", dial),
     ("tunnels", tunnels),
+    ("caps", caps),
     ("addresses", addresses),
+    ("left out", left_out),
     ("ports", ports),
     ("certificates", certificates),
     ("clock", clock),
@@ -52,17 +60,141 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     CHECKS.iter().filter_map(finding).collect()
 }
 
-fn kernel(facts: &Facts) -> Option<Judged> {
-    let found = format!("Linux {}", facts.kernel);
-    let mut numbers = facts.kernel.split(|char: char| !char.is_ascii_digit()).map(|number| number.parse().ok());
-    let version = numbers.next().flatten().zip(numbers.next().flatten());
-    Some(match version {
-        Some(version) if version >= HOOKS_KERNEL => ok(found),
-        _ if facts.installed.as_ref().is_ok_and(|installed| !installed.has_hooks()) => ok(found),
-        Some(_) => {
-            failure(found, "connect hooks need Linux 5.18 or later: update, or --mechanism nftables on the redirector")
+/// What steers now, which is not always what was asked for.
+fn mechanism(facts: &Facts) -> Option<Judged> {
+    let installed = facts.installed.as_ref().ok()?;
+    if !installed.other_versions.is_empty() {
+        return Some(failure(
+            format!("hooks of another version steer too: {}", installed.other_versions.join(", ")),
+            "restart the redirector, or run `culvert-redirector uninstall` of either version, then start it",
+        ));
+    }
+    if let Some(unseen) = &installed.unseen_pods {
+        return Some(failure(
+            format!("pods are not steered: {unseen}"),
+            "docs/cni.md says what this network plug-in needs",
+        ));
+    }
+    let asked = installed.mechanism.as_str();
+    let in_force = installed.in_force.as_deref().unwrap_or(asked);
+    let whose = if installed.hooks_see.as_deref() == Some("host") { "the host's connections" } else { "host and pods" };
+    Some(match (asked, in_force) {
+        ("none", _) => ok("nothing is steered, as --mechanism none wants it; names are answered"),
+        (_, "none") => failure("nothing steers connections", "the redirector's log and /readyz say why"),
+        (_, "both") if whose != "host and pods" => ok(format!("connect hooks carry {whose}, nftables those of pods")),
+        (_, "both") => ok(format!("connect hooks carry {whose}, nftables what hooks do not see")),
+        (_, "ebpf") if asked == "both" => {
+            warning(format!("connect hooks alone carry {whose}"), "install the package nftables on this host")
         }
-        None => warning(format!("{found}: no version that is understood"), "see that it is 5.18 or later: uname -r"),
+        (_, "ebpf") => ok(format!("connect hooks carry {whose}")),
+        ("nftables", _) => ok(format!("nftables carries {whose}")),
+        _ => {
+            let reason = installed.fallback.as_deref().unwrap_or("the log of the redirector says why");
+            warning(
+                format!("nftables alone carries {whose}, without connect hooks: {reason}"),
+                "nothing, if that is enough: with --mechanism nftables this is what is asked for; else see docs/cni.md",
+            )
+        }
+    })
+}
+
+/// A connection of this process to a VIP.
+fn dial(facts: &Facts) -> Option<Judged> {
+    let Dialled { node, vip, way } = facts.dial.as_ref()?;
+    let installed = facts.installed.as_ref().ok()?;
+    let hooked = installed.has_hooks() && installed.is_attached();
+    Some(match way.as_deref() {
+        Ok("nftables") if hooked => warning(
+            format!("a connection of this process to {vip} ({node}) came by nftables, past the connect hooks"),
+            "--cgroup of the redirector leaves this process out: take the cgroup2 root, if all are meant",
+        ),
+        Ok("ebpf") => ok(format!("a connection of this host to {vip} ({node}) came by the connect hooks")),
+        Ok(way) => ok(format!("a connection of this host to {vip} ({node}) came by {way}")),
+        Err(problem) => failure(
+            format!("a connection of this host to {vip} ({node}) did not come to the proxy: {problem}"),
+            format!("culvert-redirector explain {vip}"),
+        ),
+    })
+}
+
+/// Programs of others where ours are attached: each may refuse or change what ours did.
+fn neighbours(facts: &Facts) -> Option<Judged> {
+    let installed = facts.installed.as_ref().ok().filter(|installed| installed.has_hooks())?;
+    let others: BTreeSet<u32> =
+        installed.neighbours.iter().flat_map(|others| others.before.iter().chain(&others.after)).copied().collect();
+    // Behind `getpeername` hooks a load balancer's are in their right place.
+    let connects = || installed.neighbours.iter().filter(|others| others.program.starts_with("cv_connect"));
+    let after: BTreeSet<u32> = connects().flat_map(|others| others.after.clone()).collect();
+    let listed = |ids: &BTreeSet<u32>| ids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+    Some(match (others.is_empty(), after.is_empty()) {
+        (true, _) => ok("no other program is attached where ours are"),
+        (false, true) => ok(format!("programs of others do their work beside ours: {}", listed(&others))),
+        (false, false) => {
+            let whose: Vec<&str> = connects().map(|others| others.program.as_str()).collect();
+            warning(
+                format!("programs of others run after ours ({}): {}", whose.join(", "), listed(&after)),
+                "bpftool prog show id N says whose each is; what it makes an edge address of another one, only nftables sees",
+            )
+        }
+    })
+}
+
+/// Tables of others that drop what pods send to this host.
+fn firewall(facts: &Facts) -> Option<Judged> {
+    let installed = facts.installed.as_ref().ok().filter(|installed| installed.steers())?;
+    let dropping = &installed.dropping_chains;
+    Some(match dropping.is_empty() {
+        true => ok("no table of others drops what pods send to the intercept ports, as far as nft shows"),
+        false => warning(
+            format!("{} drops or rejects what no rule accepts, and none names port 7410", dropping.join(", ")),
+            "let pods reach TCP 7410-7413 of this host, with ufw: ufw allow proto tcp from 10.244.0.0/16 to any port 7410:7413; \
+             with firewalld: firewall-cmd --zone=trusted --add-source=10.244.0.0/16; nothing if that is done already (docs/cni.md)",
+        ),
+    })
+}
+
+/// Who hands on what the redirector refuses.
+fn resolver(facts: &Facts) -> Option<Judged> {
+    let installed = facts.installed.as_ref().ok()?;
+    let redirector = facts.resolvers.iter().find(|server| installed.dns.iter().any(|dns| dns.ip() == **server));
+    Some(match redirector {
+        None => ok("no program of this host asks the redirector for names outside of its zone"),
+        Some(server) if installed.forwards() => ok(format!("this host asks the redirector, {server}, which forwards")),
+        Some(server) => warning(
+            format!(
+                "/etc/resolv.conf names the redirector, {server}: CoreDNS pods inherit it and hand on what it refuses"
+            ),
+            "take it out; give kube-apiserver alone the resolver, and CoreDNS the zone: docs/dns.md",
+        ),
+    })
+}
+
+/// Names for a kube-apiserver that comes by the CONNECT socket.
+fn names(facts: &Facts) -> Option<Judged> {
+    let installed = facts.installed.as_ref().ok().filter(|_| facts.has_connects)?;
+    Some(match installed.dns.is_empty() {
+        false => ok("clients of the CONNECT socket can resolve names by the redirector"),
+        true => warning(
+            "clients use the CONNECT socket, and no redirector here answers names",
+            "kube-apiserver resolves a node's name itself before requests to nodes/NODE/proxy (1.22.16 and later): leave out \
+             --dns-listen none, or give it --kubelet-preferred-address-types=InternalIP,Hostname",
+        ),
+    })
+}
+
+/// Limits that nobody is told of where they are met.
+fn caps(facts: &Facts) -> Option<Judged> {
+    let proxies = facts.cluster.as_ref()?.as_ref().ok()?.proxies;
+    Some(match proxies {
+        proxies if proxies == MAX_NODES || proxies >= MAX_PROXIES => warning(
+            format!(
+                "agents are told of {proxies} proxies, the most there can be: those of further cloud nodes have no tunnels"
+            ),
+            format!(
+                "run proxies on at most {MAX_NODES} cloud nodes where agents come by a NodePort, on {MAX_PROXIES} otherwise"
+            ),
+        ),
+        proxies => ok(format!("agents are told of {proxies} proxies")),
     })
 }
 
@@ -125,6 +257,10 @@ fn hooks(facts: &Facts) -> Option<Judged> {
     let lost = installed.hooks.iter().filter(|hook| hook.link.is_none() || hook.cgroup_id == Some(0));
     let lost: Vec<&str> = lost.map(|hook| hook.program.as_str()).collect();
     Some(match lost.is_empty() && !installed.hooks.is_empty() {
+        true if installed.refusal.as_deref() == Some("EPERM") => ok(format!(
+            "{} kernel programs are attached; on this kernel a refused connect fails with EPERM, not EHOSTUNREACH",
+            installed.hooks.len()
+        )),
         true => ok(format!("{} kernel programs are attached", installed.hooks.len())),
         false => failure(
             format!("not attached: {}", if lost.is_empty() { "any program".to_owned() } else { lost.join(", ") }),
@@ -138,16 +274,16 @@ fn nftables(facts: &Facts) -> Option<Judged> {
     let installed = facts.installed.as_ref().ok().filter(|installed| installed.has_nftables())?;
     Some(match (&installed.table_problem, installed.table) {
         (Some(problem), _) => failure(problem, "install the package nftables, or --mechanism ebpf on the redirector"),
-        (None, true) => ok("table inet culvert is there"),
+        (None, true) => ok("the table culvert is there"),
         (None, false) => failure(
-            "there is no table inet culvert",
+            "there is no table culvert",
             "the redirector makes it again within 5 s; if not, somebody flushes the rule set, as `nft flush ruleset` of a firewall",
         ),
     })
 }
 
 fn route(facts: &Facts) -> Option<Judged> {
-    let installed = facts.installed.as_ref().ok()?;
+    let installed = facts.installed.as_ref().ok().filter(|installed| installed.steers())?;
     let lost = installed.ranges.iter().filter(|range| !installed.routes.contains(range));
     let lost: Vec<String> = lost.map(ToString::to_string).collect();
     Some(match lost.is_empty() {
@@ -180,8 +316,7 @@ fn dns(facts: &Facts) -> Option<Judged> {
 
 /// Whether the proxy listens where the redirector steers to.
 fn intercept(facts: &Facts) -> Option<Judged> {
-    let installed =
-        facts.installed.as_ref().ok().filter(|installed| installed.has_hooks() || installed.has_nftables())?;
+    let installed = facts.installed.as_ref().ok().filter(|installed| installed.steers())?;
     let deaf = installed.intercept_ports.iter().filter(|port| !facts.listening.contains(port));
     let deaf: Vec<String> = deaf.map(ToString::to_string).collect();
     Some(match deaf.is_empty() {
@@ -218,13 +353,30 @@ fn addresses(facts: &Facts) -> Option<Judged> {
     reasons.retain(|reason| !reason.is_empty());
     reasons.sort_unstable();
     reasons.dedup();
+    if let Some(unknown) = reasons.iter().find(|reason| reason.contains(RANGES_UNKNOWN)) {
+        return Some(failure(
+            *unknown,
+            "--edge-range on the proxy, or --service-range and --pod-range: until then nodes are reached by name only",
+        ));
+    }
     Some(match reasons.is_empty() {
         true => ok("every address of a node leads to it"),
         // The reason says it.
         false => warning(
             named(&reasons),
-            "reach these nodes by name; kube-apiserver: --kubelet-preferred-address-types=Hostname",
+            "reach these nodes by name, kube-apiserver by --kubelet-preferred-address-types=Hostname,InternalIP; what is an edge's and \
+             what the cloud's is said by --edge-range, --service-range, --pod-range and --protect of the proxy",
         ),
+    })
+}
+
+fn left_out(facts: &Facts) -> Option<Judged> {
+    facts.nodes.as_ref().ok()?;
+    let left_out: Vec<String> = facts.left_out.iter().map(|left| format!("{}: {}", left.node, left.reason)).collect();
+    let left_out: Vec<&str> = left_out.iter().map(String::as_str).collect();
+    Some(match left_out.is_empty() {
+        true => ok("no node is left out"),
+        false => warning(named(&left_out), "the reason names what to change about the Node; Events of it say the same"),
     })
 }
 
@@ -232,7 +384,7 @@ fn ports(facts: &Facts) -> Option<Judged> {
     if let Some(Ok(cluster)) = &facts.cluster
         && let Some(problem) = cluster.ports_problems.first()
     {
-        return Some(failure(problem, "mend the ConfigMap: until then the last good ports are used"));
+        return Some(failure(problem, "fix the ConfigMap: until then the last good ports are used"));
     }
     let nodes = facts.nodes.as_ref().ok()?;
     let mut forbidden: BTreeMap<u32, Vec<&str>> = BTreeMap::new();
@@ -271,7 +423,7 @@ fn certificates(facts: &Facts) -> Option<Judged> {
         false => "replace it in time, the new one trusted beside the old one: --ca-cert, or Secret culvert-ca",
     };
     Some(match left {
-        Duration::ZERO => failure(format!("{found}, which is over"), fix),
+        Duration::ZERO => failure(format!("{found}, which is past"), fix),
         left if left < soon => warning(found, fix),
         _ => ok(found),
     })
@@ -326,8 +478,19 @@ impl Installed {
         self.hooks.iter().any(|hook| hook.link.is_some() && hook.cgroup_id != Some(0))
     }
 
+    /// Whether hooks should be there: where nftables carries all in their place, another check says so.
     fn has_hooks(&self) -> bool {
-        matches!(self.mechanism.as_str(), "both" | "ebpf")
+        matches!(self.mechanism.as_str(), "both" | "ebpf") && self.fallback.is_none()
+    }
+
+    /// Whether anything should.
+    pub(super) fn steers(&self) -> bool {
+        self.has_hooks() || self.has_nftables()
+    }
+
+    /// Whether it asks others for names that are not its own.
+    fn forwards(&self) -> bool {
+        !self.forward.is_empty()
     }
 
     fn has_nftables(&self) -> bool {

@@ -2,12 +2,14 @@
 
 use http::header::DATE;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::jiff::fmt::rfc2822::DateTimeParser;
 use kube::api::PostParams;
 use kube::client::Body;
 use kube::{Api, Client};
 
 use super::Cluster;
+use super::bootstrap::{CONFIG_MAP as TOLD, PROXIES as TOLD_PROXIES};
 use super::request::{RequestError, ask};
 use crate::clock::UnixTime;
 
@@ -20,6 +22,8 @@ pub(crate) struct ClusterFacts {
     pub(crate) time: Option<UnixTime>,
     /// What is wrong with the ConfigMaps of ports.
     pub(crate) ports_problems: Vec<String>,
+    /// How many addresses of proxies agents are told.
+    pub(crate) proxies: usize,
 }
 
 /// Where a right holds.
@@ -81,7 +85,16 @@ impl Cluster {
             }
         }
         let ports_problems = ask(self.ports_problems()).await.unwrap_or_default();
-        Ok(ClusterFacts { lacking, time, ports_problems })
+        let proxies = self.told_proxies().await.unwrap_or_default();
+        Ok(ClusterFacts { lacking, time, ports_problems, proxies })
+    }
+
+    /// Those of ConfigMap culvert-agent.
+    async fn told_proxies(&self) -> Result<usize, RequestError> {
+        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
+        let map = ask(maps.get_opt(TOLD)).await?;
+        let proxies = map.and_then(|map| map.data?.remove(TOLD_PROXIES)).unwrap_or_default();
+        Ok(proxies.lines().filter(|line| !line.trim().is_empty()).count())
     }
 
     fn needed(&self) -> Vec<ResourceAttributes> {

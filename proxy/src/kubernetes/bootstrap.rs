@@ -17,19 +17,20 @@ use crate::advertise::Advertised;
 use crate::clock::UnixTime;
 use crate::trust::Trust;
 pub(super) use addresses::AddressesError;
+pub(crate) use addresses::MAX_NODES;
 use addresses::Proxies;
 
-const CONFIG_MAP: &str = "culvert-agent";
+pub(super) const CONFIG_MAP: &str = "culvert-agent";
 const CA: &str = "ca.crt";
 const SERVER_NAME: &str = "server-name";
-const PROXIES: &str = "proxies";
+pub(super) const PROXIES: &str = "proxies";
 /// When each proxy's address was last said to be one, as JSON: how those of proxies that are no more are known.
 const SEEN: &str = "culvert.dev/proxies-seen";
 /// Each change is told to the kubelet of every edge node: seldom.
 const SAY_AGAIN: Duration = Duration::from_secs(2 * 3600);
 const FORGET: Duration = Duration::from_secs(6 * 3600);
 /// No set-up has as many.
-const MAX_PROXIES: usize = 64;
+pub(crate) const MAX_PROXIES: usize = 64;
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// Proxies that write at the same time.
 const MAX_CONFLICTS: usize = 8;

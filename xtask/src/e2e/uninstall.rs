@@ -37,7 +37,8 @@ pub(super) fn everything_there(world: &World) -> Result<()> {
     Ok(())
 }
 
-fn nothing_left(world: &World) -> Result<()> {
+/// Fails if the master has any of it.
+pub(super) fn nothing_left(world: &World) -> Result<()> {
     let left = left(world)?;
     ensure!(left.is_empty(), "left: {left:?}");
     Ok(())

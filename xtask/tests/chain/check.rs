@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use xtask::lab::culvert::Options;
+use xtask::lab::culvert::{AGENT_ADMIN, Options};
 use xtask::lab::place::Place;
 use xtask::wait;
 
@@ -72,22 +72,35 @@ fn a_check_names_a_missing_hook_a_stopped_redirector_and_an_offline_node_with_th
     with(&[Place::Edge1, Place::Edge2], options, |world| {
         let good = wait::until("all is well", DEADLINE, || {
             let checked = Checked::of(world)?;
-            ensure!(checked.not_ok().is_empty(), "{checked:?}");
+            // The lab's cloud has the redirector in its resolv.conf, and nobody else to ask.
+            ensure!(checked.not_ok() == ["resolver"], "{checked:?}");
             Ok(checked)
         })?;
         ensure!(good.passed, "{good:?}");
         ensure!(good.verdict("hooks")?.1.contains("5 kernel programs"), "{good:?}");
+        ensure!(good.verdict("mechanism")?.1.contains("connect hooks carry host and pods, nftables"), "{good:?}");
+        ensure!(good.verdict("dial")?.1.contains("(edge-1) came by the connect hooks"), "{good:?}");
+        ensure!(good.verdict("resolver")?.1.contains("203.0.113.1: CoreDNS pods"), "{good:?}");
 
         let cloud = world.lab.site(Place::Cloud);
         let pin = "/sys/fs/bpf/culvert/v1/links/cv_sockops";
-        // The redirector mends it within 5 s.
+        // The redirector attaches it again within 5 s.
         finds(world, "hooks", "failure", &["cv_sockops", "culvert-redirector status"], || {
             cloud.output("rm", ["-f", pin]).map(drop)
         })?;
         wait::until("the hook is back", DEADLINE, || {
-            ensure!(Checked::of(world)?.not_ok().is_empty(), "not yet");
+            ensure!(Checked::of(world)?.not_ok() == ["resolver"], "not yet");
             Ok(())
         })?;
+
+        // As firewalld has it: accepted by policy, rejected by the last rule.
+        let firewalld = "add table inet firewalld; add chain inet firewalld filter_INPUT { type filter hook input priority filter + 10; policy accept; }";
+        cloud.output("nft", [firewalld])?;
+        let allow = "add rule inet firewalld filter_INPUT tcp dport 7410-7413 accept";
+        finds(world, "firewall", "warning", &["inet firewalld filter_INPUT", "firewall-cmd"], || Ok(()))?;
+        cloud.output("nft", [allow])?;
+        finds(world, "firewall", "ok", &["no table of others"], || Ok(()))?;
+        cloud.output("nft", ["delete table inet firewalld"])?;
 
         world.culvert.agent(1).kill()?;
         finds(
@@ -107,5 +120,31 @@ fn a_check_names_a_missing_hook_a_stopped_redirector_and_an_offline_node_with_th
         let page = String::from_utf8_lossy(&page.stdout).into_owned();
         ensure!(page.contains("FAILURE  redirector") && page.contains("fix: start culvert-redirector"), "{page}");
         fs::write(world.lab.site(Place::Cloud).file("check.txt"), page).context("keep the page")
+    });
+}
+
+#[test]
+fn a_check_dials_itself_and_no_agent_hears_of_it() {
+    let mechanism = ["--mechanism", "nftables"].map(str::to_owned);
+    let options = Options { redirector: mechanism.into(), ..Options::default() };
+    with(&[Place::Edge1], options, |world| {
+        // Of streams and dials, by their outcomes.
+        let counts = || -> Result<Vec<String>> {
+            let metrics = world.lab.site(Place::Edge1).http_get(AGENT_ADMIN, "/metrics")?;
+            let is_count = |line: &&str| {
+                ["culvert_agent_streams_total{", "culvert_agent_dials_total{"].iter().any(|name| line.starts_with(name))
+            };
+            Ok(metrics.lines().filter(is_count).map(str::to_owned).collect())
+        };
+        let before = counts()?;
+        let checked = wait::until("a connection came", DEADLINE, || {
+            let checked = Checked::of(world)?;
+            ensure!(checked.verdict("dial")?.1.contains("(edge-1) came by nftables"), "{checked:?}");
+            Ok(checked)
+        })?;
+        ensure!(checked.verdict("mechanism")?.1.contains("nftables carries host and pods"), "{checked:?}");
+        let after = counts()?;
+        ensure!(!before.is_empty() && before == after, "the agent was asked: {before:?}, then {after:?}");
+        Ok(())
     });
 }

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use super::super::facts::Hook;
+use super::super::facts::{Hook, LeftOut, Neighbours};
 use super::super::finding::Verdict;
 use super::*;
 use crate::kubernetes::ClusterFacts;
@@ -17,7 +17,6 @@ fn good() -> Facts {
         not_after: NOW + days * DAY,
     };
     Facts {
-        kernel: "6.1.0-18-amd64".into(),
         mounts: "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\nbpf /sys/fs/bpf bpf rw 0 0\n".into(),
         listening: BTreeSet::from([7400, 7410, 7413]),
         redirector: Ok(Daemon { missing: Vec::new() }),
@@ -31,16 +30,24 @@ fn good() -> Facts {
             intercept_ports: vec![7410, 7413],
             dns: vec!["10.0.0.1:53".parse().unwrap()],
             zone: "edge.internal".into(),
+            in_force: Some("both".into()),
+            hooks_see: Some("all".into()),
+            ..Installed::default()
         }),
         dns: vec![("10.0.0.1:53".parse().unwrap(), Ok(()))],
         proxy: Ok(Daemon { missing: Vec::new() }),
         nodes: Ok(vec![node("edge-1", 2), node("edge-2", 2)]),
         certificates: Ok(vec![certificate("this proxy", 20), certificate("an authority of agents", 3000)]),
+        dial: Some(Dialled { node: "edge-1".into(), vip: "198.18.0.1".parse().unwrap(), way: Ok("ebpf".into()) }),
+        left_out: Vec::new(),
+        has_connects: true,
+        resolvers: vec!["10.0.0.53".parse().unwrap()],
         now: UnixTime::from_seconds(NOW),
         cluster: Some(Ok(ClusterFacts {
             lacking: Vec::new(),
             time: Some(UnixTime::from_seconds(NOW + 1)),
             ports_problems: Vec::new(),
+            proxies: 3,
         })),
     }
 }
@@ -84,9 +91,61 @@ fn a_missing_cgroup2_is_a_fault_only_where_no_hook_is_attached() {
 #[test]
 fn each_fault_is_found_by_its_own_check_with_what_and_the_fix() {
     type Fault = (&'static str, Verdict, &'static str, &'static str, fn(&mut Facts));
-    let faults: [Fault; 20] = [
-        ("kernel", Verdict::Failure, "5.15", "5.18", |facts| facts.kernel = "5.15.0".into()),
-        ("kernel", Verdict::Warning, "no version", "uname", |facts| facts.kernel = "strange".into()),
+    let faults: [Fault; 32] = [
+        (
+            "mechanism",
+            Verdict::Warning,
+            "nftables alone carries host and pods, without connect hooks: no CAP_BPF",
+            "docs/cni.md",
+            |facts| {
+                change(&mut facts.installed, |installed| {
+                    installed.in_force = Some("nftables".into());
+                    installed.fallback = Some("no CAP_BPF".into());
+                });
+            },
+        ),
+        ("mechanism", Verdict::Warning, "connect hooks alone", "package nftables", |facts| {
+            change(&mut facts.installed, |installed| installed.in_force = Some("ebpf".into()));
+        }),
+        ("mechanism", Verdict::Failure, "nothing steers", "log", |facts| {
+            change(&mut facts.installed, |installed| installed.in_force = Some("none".into()));
+        }),
+        ("mechanism", Verdict::Failure, "pods are not steered: Calico", "docs/cni.md", |facts| {
+            change(&mut facts.installed, |installed| installed.unseen_pods = Some("Calico's eBPF data plane".into()));
+        }),
+        ("mechanism", Verdict::Failure, "culvert/v2/links/cv_connect4", "uninstall", |facts| {
+            change(&mut facts.installed, |installed| {
+                installed.other_versions.push("culvert/v2/links/cv_connect4".into())
+            });
+        }),
+        ("neighbours", Verdict::Warning, "after ours (cv_connect4): 12", "bpftool", |facts| {
+            let others = Neighbours { program: "cv_connect4".into(), before: vec![11], after: vec![12] };
+            change(&mut facts.installed, |installed| installed.neighbours.push(others));
+        }),
+        ("firewall", Verdict::Warning, "ip filter INPUT", "ufw allow", |facts| {
+            change(&mut facts.installed, |installed| installed.dropping_chains.push("ip filter INPUT".into()));
+        }),
+        ("resolver", Verdict::Warning, "10.0.0.1: CoreDNS", "docs/dns.md", |facts| {
+            facts.resolvers.insert(0, "10.0.0.1".parse().unwrap());
+        }),
+        (
+            "dial",
+            Verdict::Failure,
+            "198.18.0.1 (edge-1) did not come to the proxy: refused",
+            "explain 198.18.0.1",
+            |facts| {
+                facts.dial.as_mut().unwrap().way = Err("refused".into());
+            },
+        ),
+        ("dial", Verdict::Warning, "past the connect hooks", "--cgroup", |facts| {
+            facts.dial.as_mut().unwrap().way = Ok("nftables".into());
+        }),
+        ("caps", Verdict::Warning, "agents are told of 16 proxies", "NodePort", |facts| {
+            change(facts.cluster.as_mut().unwrap(), |cluster| cluster.proxies = 16);
+        }),
+        ("caps", Verdict::Warning, "agents are told of 64 proxies", "on 64 otherwise", |facts| {
+            change(facts.cluster.as_mut().unwrap(), |cluster| cluster.proxies = 64);
+        }),
         ("bpffs", Verdict::Failure, "no BPF file system", "mount -t bpf", |facts| {
             facts.mounts = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0".into();
         }),
@@ -99,7 +158,7 @@ fn each_fault_is_found_by_its_own_check_with_what_and_the_fix() {
         ("hooks", Verdict::Failure, "cv_connect4", "status", |facts| {
             change(&mut facts.installed, |installed| installed.hooks[0].cgroup_id = Some(0));
         }),
-        ("nftables", Verdict::Failure, "no table inet culvert", "flush", |facts| {
+        ("nftables", Verdict::Failure, "no table culvert", "flush", |facts| {
             change(&mut facts.installed, |installed| installed.table = false);
         }),
         ("route", Verdict::Failure, "198.18.0.0/15", "--vip4-range", |facts| {
@@ -123,10 +182,17 @@ fn each_fault_is_found_by_its_own_check_with_what_and_the_fix() {
         ("addresses", Verdict::Warning, "edge-1 and edge-2", "by name", |facts| {
             change(&mut facts.nodes, |nodes| nodes[0].reasons.push("shared by edge-1 and edge-2".into()));
         }),
+        ("addresses", Verdict::Failure, "are unknown", "--edge-range", |facts| {
+            let reason = "the ranges of Services and pods are unknown: --edge-range";
+            change(&mut facts.nodes, |nodes| nodes[0].reasons.push(reason.into()));
+        }),
+        ("left out", Verdict::Warning, "worker-1: in the VIP range", "Node", |facts| {
+            facts.left_out.push(LeftOut { node: "worker-1".into(), reason: "in the VIP range".into() });
+        }),
         ("ports", Verdict::Warning, "8080 (edge-2)", "--port 8080", |facts| {
             change(&mut facts.nodes, |nodes| nodes[1].forbidden_ports.push(8080));
         }),
-        ("certificates", Verdict::Failure, "over", "--tls-cert", |facts| {
+        ("certificates", Verdict::Failure, "past", "--tls-cert", |facts| {
             change(&mut facts.certificates, |certificates| certificates[0].not_after = NOW - 1);
         }),
         ("certificates", Verdict::Warning, "authority", "culvert-ca", |facts| {
@@ -159,6 +225,7 @@ fn what_a_stopped_program_would_have_said_is_not_guessed() {
         facts.redirector = Err("connection refused".into());
         facts.installed = Err("connection refused".into());
         facts.dns.clear();
+        facts.dial = None;
     });
     assert_eq!(without_redirector, ["redirector"]);
     let without_proxy = stopped(|facts| {
@@ -166,6 +233,7 @@ fn what_a_stopped_program_would_have_said_is_not_guessed() {
         facts.nodes = Err("no answer on the control socket".into());
         facts.certificates = Err("the proxy does not answer".into());
         facts.listening.clear();
+        facts.dial = None;
     });
     assert_eq!(without_proxy, ["proxy", "intercept"]);
     assert_eq!(stopped(|facts| facts.cluster = Some(Err("connection refused".into()))), ["rbac"]);
@@ -174,13 +242,56 @@ fn what_a_stopped_program_would_have_said_is_not_guessed() {
 #[test]
 fn nftables_alone_needs_neither_hooks_nor_their_file_systems() {
     let mut facts = good();
-    facts.kernel = "4.19.0".into();
     facts.mounts = String::new();
     change(&mut facts.installed, |installed| {
         installed.mechanism = "nftables".into();
         installed.hooks.iter_mut().for_each(|hook| hook.link = None);
     });
     assert!(findings(&facts).iter().all(|finding| finding.verdict == Verdict::Ok), "{:#?}", findings(&facts));
+}
+
+#[test]
+fn what_is_in_force_decides_and_not_the_kernel_s_version() {
+    let mut facts = good();
+    change(&mut facts.installed, |installed| {
+        installed.in_force = Some("nftables".into());
+        installed.fallback = Some("load cv_connect4: the kernel refuses it".into());
+        installed.hooks.iter_mut().for_each(|hook| hook.link = None);
+    });
+    facts.mounts = String::new();
+    facts.dial.as_mut().unwrap().way = Ok("nftables".into());
+    let bad: Vec<_> = findings(&facts).into_iter().filter(|finding| finding.verdict != Verdict::Ok).collect();
+    assert_eq!(bad.iter().map(|finding| finding.check).collect::<Vec<_>>(), ["mechanism"], "one finding for one fact");
+}
+
+#[test]
+fn names_alone_are_no_fault_but_connect_clients_need_them() {
+    let mut facts = good();
+    change(&mut facts.installed, |installed| {
+        *installed = Installed {
+            mechanism: "none".into(),
+            in_force: Some("none".into()),
+            dns: installed.dns.clone(),
+            ..Installed::default()
+        };
+    });
+    facts.dial = None;
+    assert!(findings(&facts).iter().all(|finding| finding.verdict == Verdict::Ok), "{:#?}", findings(&facts));
+    change(&mut facts.installed, |installed| installed.dns.clear());
+    facts.dns.clear();
+    let (verdict, found, fix) = names(&facts).unwrap();
+    assert_eq!(verdict, Verdict::Warning);
+    assert!(found.contains("CONNECT") && fix.contains("InternalIP,Hostname"), "{found}: {fix}");
+    facts.has_connects = false;
+    assert_eq!(names(&facts), None, "nobody asks");
+}
+
+#[test]
+fn a_redirector_that_forwards_may_be_the_host_s_resolver() {
+    let mut facts = good();
+    facts.resolvers.insert(0, "10.0.0.1".parse().unwrap());
+    change(&mut facts.installed, |installed| installed.forward.push("10.0.0.53:53".into()));
+    assert_eq!(resolver(&facts).unwrap().0, Verdict::Ok);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use super::super::request::{RequestError, ask};
 use crate::advertise::Advertised;
 
 /// Nodes whose ports are told to agents: enough, and each agent keeps tunnels to all of them.
-const MAX_NODES: usize = 16;
+pub(crate) const MAX_NODES: usize = 16;
 
 /// Why the Service does not tell addresses.
 #[derive(Debug, thiserror::Error)]
