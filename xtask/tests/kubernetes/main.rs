@@ -13,4 +13,5 @@ mod identity;
 mod loopback;
 mod ports;
 mod proxy;
+mod revocation;
 mod service;

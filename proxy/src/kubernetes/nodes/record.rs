@@ -12,6 +12,7 @@ use serde::Deserialize;
 
 use super::NodeSelector;
 use crate::directory::{CloudNode, EdgeNode, MAX_ADDRESSES, MAX_PORTS, Zone, never_a_nodes};
+use crate::identity::NodeUid;
 
 /// Further ports of the node that are steered, such as `8080,9256`.
 const PORTS: &str = "culvert.dev/ports";
@@ -119,11 +120,16 @@ impl WatchedNode {
         let none = BTreeMap::new();
         let record = match edges.selects(self.metadata.labels.as_ref().unwrap_or(&none)) {
             true => {
-                Record::Edge(EdgeNode { addresses, ports: self.ports(&mut problems), zone: self.zone(&mut problems) })
+                let (ports, zone) = (self.ports(&mut problems), self.zone(&mut problems));
+                Record::Edge(EdgeNode { addresses, ports, zone, uid: self.uid() })
             }
             false => Record::Cloud(CloudNode { addresses }),
         };
         Reduced { node: Some((name, record)), problems }
+    }
+
+    fn uid(&self) -> Option<NodeUid> {
+        self.metadata.uid.as_deref().and_then(|uid| uid.parse().ok())
     }
 
     fn addresses(&self, problems: &mut Vec<String>) -> Vec<IpAddr> {
