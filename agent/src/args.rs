@@ -144,6 +144,11 @@ pub(crate) struct JoinArgs {
     #[arg(long, env = "CULVERT_SERVER_NAME", value_name = "NAME", default_value = culvert_tunnel::PROXY_SERVER_NAME)]
     pub(crate) server_name: String,
 
+    /// The user that the agent runs as: key and certificate become its own. Only root can give them to somebody else. Default: the
+    /// owner of the state directory, or the user culvert if there is one.
+    #[arg(long, env = "CULVERT_USER", value_name = "NAME")]
+    pub(crate) user: Option<String>,
+
     /// Take the new certificate even if this directory holds that of another node.
     #[arg(long)]
     pub(crate) force: bool,

@@ -11,6 +11,7 @@ use crate::args::JoinArgs;
 use crate::connect::connect;
 use crate::enroll::{self, Credential, Enrolled};
 use crate::outbound::Outbound;
+use crate::owner::Owner;
 use crate::proxy_address::ProxyAddress;
 use crate::state::{StateDir, StateError};
 use crate::tls;
@@ -22,7 +23,13 @@ use crate::tls;
 pub(crate) async fn run(state_dir: &Path, args: JoinArgs) -> Result<()> {
     let outbound = Outbound::from_environment(|name| std::env::var(name).ok())?;
     let state = StateDir::new(state_dir);
-    let node = join(&outbound, &state, &args).await?;
+    // Looked up first: a token that was used up for files that nobody may read is lost.
+    let owner = Owner::of(state.path(), args.user.as_deref())?;
+    let joined = join(&outbound, &state, &args).await;
+    if let Some(owner) = owner.filter(|_| state.path().exists()) {
+        owner.take(state.path())?;
+    }
+    let node = joined?;
     println!("Joined as node {node}. Key and certificate are in {}.", state.path().display());
     println!("Next, start the agent: {}", next_command(&state));
     Ok(())
@@ -111,6 +118,7 @@ mod tests {
                 ca_pin: Pin::of(&proxy.authority.certificate()),
                 token: Token("good-edge-1".to_owned()),
                 server_name: culvert_tunnel::PROXY_SERVER_NAME.to_owned(),
+                user: None,
                 force: false,
             };
             Self { root: tempfile::tempdir().unwrap(), args }

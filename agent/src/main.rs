@@ -16,6 +16,7 @@ mod identity;
 mod join;
 mod metrics;
 mod outbound;
+mod owner;
 mod pin;
 mod proxies;
 mod proxy_address;

@@ -1,6 +1,7 @@
 //! One tunnel's place: sets a tunnel up, serves it, and when it ends sets up the next, for ever.
 
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use culvert_tunnel::{ALPN_TUNNEL, AgentTunnel, AgentTunnelState, Budget, DEFAULT
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use crate::allow::AllowList;
@@ -27,6 +29,10 @@ use crate::tunnels::{Place, SlotName};
 const PREFACE: usize = 24;
 /// What a proxy sends in place of HTTP/2's preface when it does not take the node: this word, the reason, and a line end.
 const REFUSED: &[u8] = culvert_tunnel::REFUSED.as_bytes();
+/// How long a worn-out tunnel still takes new streams once the next one is up: longer than the proxy takes to see that.
+const OVERLAP: Duration = Duration::from_secs(5);
+/// Worn-out tunnels of a slot that may still have streams; with more, the next one is used for longer.
+const WORN_OUT_MAX: usize = 8;
 /// Longest reason that is read.
 const REASON_MAX: u64 = 512;
 
@@ -97,6 +103,65 @@ impl SlotError {
     }
 }
 
+/// How a tunnel's life in its slot ended well.
+enum End {
+    Drained,
+    /// Its certificate was renewed: it goes on beside the next one for as long as it has streams, and no longer than its certificate.
+    WornOut,
+}
+
+/// A tunnel at work, to its end.
+type Serving = Pin<Box<dyn Future<Output = Result<(), TunnelError>> + Send>>;
+
+/// A slot's earlier tunnels. Each takes new streams until another one is up, then it ends with its streams.
+#[derive(Default)]
+struct WornOut {
+    serving: JoinSet<()>,
+    replaced: Vec<Arc<Notify>>,
+}
+
+impl WornOut {
+    fn is_empty(&self) -> bool {
+        self.serving.is_empty()
+    }
+
+    fn has_room(&mut self) -> bool {
+        while self.serving.try_join_next().is_some() {}
+        self.serving.len() < WORN_OUT_MAX
+    }
+
+    fn add(&mut self, serving: Serving, replaced: Arc<Notify>) {
+        self.replaced.push(replaced);
+        self.serving.spawn(async move {
+            if let Err(error) = serving.await {
+                tracing::debug!(%error, "a worn-out tunnel ended");
+            }
+        });
+    }
+
+    /// The slot's next tunnel is up.
+    fn are_replaced(&mut self) {
+        self.replaced.drain(..).for_each(|tunnel| tunnel.notify_one());
+    }
+
+    /// Waits for their streams to end.
+    async fn end(&mut self) {
+        while self.serving.join_next().await.is_some() {}
+    }
+}
+
+/// When a tunnel has to go: when the agent drains, or when another one has been in its place for a while.
+async fn leave(drain: Drain, replaced: Arc<Notify>) {
+    let replaced = async {
+        replaced.notified().await;
+        tokio::time::sleep(OVERLAP).await;
+    };
+    tokio::select! {
+        () = drain.begun() => {}
+        () = replaced => {}
+    }
+}
+
 /// One slot.
 pub(crate) struct Slot {
     pub(crate) name: SlotName,
@@ -107,13 +172,25 @@ pub(crate) struct Slot {
 impl Slot {
     /// Keeps a tunnel until the drain begins.
     pub(crate) async fn run(self, drain: Drain) {
+        let mut worn_out = WornOut::default();
+        self.keep(&drain, &mut worn_out).await;
+        worn_out.end().await;
+    }
+
+    async fn keep(&self, drain: &Drain, worn_out: &mut WornOut) {
         let mut backoff = Backoff::default();
         let mut changes = self.shared.certificates.changes();
         while !drain.has_begun() {
             changes.mark_unchanged();
             let started = Instant::now();
-            self.place.connecting();
-            let Err(error) = self.live(&drain).await else { return };
+            if worn_out.is_empty() {
+                self.place.connecting();
+            }
+            let error = match self.live(drain, worn_out).await {
+                Ok(End::Drained) => return,
+                Ok(End::WornOut) => continue,
+                Err(error) => error,
+            };
             if drain.has_begun() {
                 return;
             }
@@ -131,21 +208,43 @@ impl Slot {
         }
     }
 
-    /// One tunnel's life. Ends well only by the drain.
-    async fn live(&self, drain: &Drain) -> Result<(), SlotError> {
+    /// One tunnel's life in this slot.
+    async fn live(&self, drain: &Drain, worn_out: &mut WornOut) -> Result<End, SlotError> {
         let identity = self.shared.certificates.refresh();
         let connection = tokio::select! {
             connection = self.establish(&identity) => connection?,
-            () = drain.begun() => return Ok(()),
+            () = drain.begun() => return Ok(End::Drained),
         };
+        worn_out.are_replaced();
         let last_read = connection.get_ref().get_ref().0.last_read();
         let state = AgentTunnelState::new(self.shared.metrics.transferred.clone());
-        let _up = self.shared.metrics.tunnel();
+        let up = self.shared.metrics.tunnel();
         self.place.up(state.clone());
         tracing::info!(node = %identity.node, tunnel = %self.name, "tunnel up");
         let backends = NodeBackends::new(identity.node.clone(), self.shared.allow.clone(), self.shared.metrics.clone());
-        let served = self.tunnel().serve(connection, last_read, state, Arc::new(backends), drain.begun()).await;
-        Ok(served?)
+        let (tunnel, replaced) = (self.tunnel(), Arc::<Notify>::default());
+        let (served, leave) = (state.clone(), leave(drain.clone(), replaced.clone()));
+        let mut serving: Serving = Box::pin(async move {
+            let _up = up;
+            tunnel.serve(connection, last_read, served, Arc::new(backends), leave).await
+        });
+        tokio::select! {
+            served = &mut serving => served?,
+            () = self.renewed(&identity), if worn_out.has_room() => {
+                tracing::info!(node = %identity.node, tunnel = %self.name, "certificate renewed; another tunnel takes this one's place");
+                worn_out.add(serving, replaced);
+                return Ok(End::WornOut);
+            }
+        }
+        Ok(End::Drained)
+    }
+
+    /// Completes once there is another certificate: a tunnel ends with the one that it was set up by.
+    async fn renewed(&self, identity: &Identity) {
+        let mut changes = self.shared.certificates.changes();
+        if changes.wait_for(|current| current.chain != identity.chain).await.is_err() {
+            std::future::pending().await
+        }
     }
 
     async fn establish(&self, identity: &Identity) -> Result<BufReader<Connection>, SlotError> {
@@ -297,6 +396,39 @@ mod tests {
             assert_eq!(described.slot, format!("{}/0", proxy.address));
             assert_eq!((described.instance.as_str(), described.version.as_str()), ("test", VERSION));
         }
+    }
+
+    #[tokio::test]
+    async fn a_renewed_certificate_gets_a_tunnel_of_its_own_and_open_streams_go_on() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut proxy = TestProxy::start().await;
+        let root = tempfile::tempdir().unwrap();
+        let allow = Arc::new(AllowList { ports: [port].into(), ..AllowList::default() });
+        let shared = Arc::new(Shared { allow, ..Shared::for_tests(&proxy, root.path()) });
+        let (readiness, drain) = (Readiness::default(), Drain::default());
+        let name = SlotName { proxy: proxy.address.clone(), number: 0 };
+        let place = Tunnels::new(readiness.gate("tunnel")).place(name.clone());
+        let mut task = JoinSet::new();
+        task.spawn(Slot { name, shared: shared.clone(), place }.run(drain.clone()));
+        let (first, _first_task) = establish(proxy.tunnel_rx.recv().await.unwrap()).await;
+        let stream = first.open(Open { port: port.into(), ..Open::default() }, None).await.unwrap();
+        let (mut backend, _) = listener.accept().await.unwrap();
+
+        let state = crate::state::StateDir::new(root.path());
+        state.store_join(&proxy.identity("edge-1"), std::slice::from_ref(&proxy.address)).unwrap();
+        shared.certificates.refresh();
+        let (second, _second_task) = establish(proxy.tunnel_rx.recv().await.unwrap()).await;
+        second.describe(&DescribeRequest::default()).await.unwrap();
+        while first.open(Open { port: port.into(), ..Open::default() }, None).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+        backend.write_all(b"still here").await.unwrap();
+        assert_eq!(readiness.missing(), []);
+        drain.begin();
+        assert!(task.try_join_next().is_none(), "the open stream holds its tunnel");
+        drop((stream, backend, first, second));
+        task.join_next().await.unwrap().unwrap();
     }
 
     #[tokio::test]

@@ -22,6 +22,7 @@ const NEXT_KEY: &str = "next-key.pem";
 const SECRET: u32 = 0o600;
 const PUBLIC: u32 = 0o644;
 const PRIVATE_DIRECTORY: u32 = 0o700;
+const OPEN_DIRECTORY: u32 = 0o755;
 
 /// A state directory.
 #[derive(Clone, Debug)]
@@ -69,7 +70,11 @@ impl StateDir {
     /// Makes the directory if it is missing, for its owner only. One that is there stays as it is: the secrets in it have modes of
     /// their own, and it may be somebody else's too.
     pub(crate) fn prepare(&self) -> Result<(), StateError> {
-        let made = fs::DirBuilder::new().recursive(true).mode(PRIVATE_DIRECTORY).create(&self.0);
+        let above = self.0.parent().filter(|above| !above.as_os_str().is_empty());
+        // Its owner, who may be another user than this one, has to get there.
+        let above =
+            above.map_or(Ok(()), |above| fs::DirBuilder::new().recursive(true).mode(OPEN_DIRECTORY).create(above));
+        let made = above.and_then(|()| fs::DirBuilder::new().recursive(true).mode(PRIVATE_DIRECTORY).create(&self.0));
         made.map_err(|source| StateError::Make { path: self.0.clone(), source })
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use culvert_daemon::{Drain, VERSION, Worker, chain};
 use culvert_tunnel::proto::enroll::enroll_server::EnrollServer;
 use culvert_tunnel::proto::tunnel::DescribeRequest;
-use culvert_tunnel::{ALPN_ENROLL, ALPN_TUNNEL, LastRead, NodeName, ProxyTunnel, REFUSED, ReadAhead, TunnelError};
+use culvert_tunnel::{ALPN_ENROLL, ALPN_TUNNEL, LastRead, ProxyTunnel, REFUSED, ReadAhead, TunnelError};
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -20,9 +20,10 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
+use crate::admissions::Admissions;
 use crate::clock::UnixTime;
 use crate::enroll::{ClientAddr, Enroll, PeerChain};
-use crate::identity::{IdentityError, Purpose};
+use crate::identity::{Credential, IdentityError, Purpose};
 use crate::log_budget::LogBudget;
 use crate::metrics::Metrics;
 use crate::original_dst::canonical;
@@ -57,6 +58,7 @@ pub(crate) struct Agents {
 pub(crate) struct Parts {
     pub(crate) trust: Trust,
     pub(crate) registry: Registry,
+    pub(crate) admissions: Admissions,
     pub(crate) streams: Streams,
     pub(crate) enroll: EnrollServer<Enroll>,
     pub(crate) tunnel: ProxyTunnel,
@@ -78,6 +80,8 @@ enum AgentError {
     NoProtocol,
     #[error("identity refused")]
     Identity(#[source] IdentityError),
+    #[error("the tunnel's certificate ended")]
+    Void(#[source] IdentityError),
     #[error("tunnel")]
     Tunnel(#[source] TunnelError),
     #[error("enrolment")]
@@ -99,6 +103,7 @@ impl AgentError {
             Self::Evicted => "evicted",
             Self::Socket(_) | Self::Handshake(_) | Self::NoProtocol => "handshake_failed",
             Self::Identity(_) => "identity_refused",
+            Self::Void(_) => "certificate_ended",
             Self::Tunnel(_) => "tunnel_failed",
             Self::Enroll(_) | Self::EnrollTimedOut => "enroll_failed",
         }
@@ -184,7 +189,7 @@ impl Agents {
         mut place: Place,
     ) -> Result<(), AgentError> {
         let node = match self.identify(chain) {
-            Ok(node) => node,
+            Ok(credential) => credential.node,
             Err(refused) => {
                 self.note_refusal(&refused);
                 return Err(tell(tls, refused).await);
@@ -209,12 +214,13 @@ impl Agents {
         let agent_version = described.version.clone();
         let registration = self.parts.registry.register(node.clone(), tunnel, described, client);
         // The node may have been removed since: its tunnels were closed before this one was among them.
-        self.identify(chain)?;
+        let mut admission = self.parts.admissions.add(self.identify(chain)?);
         let generation = registration.generation();
         tracing::info!(%node, tunnel = generation, client.addr = %client, agent_version, "tunnel up");
         let ended = tokio::select! {
             ended = &mut driven => ended.map_err(AgentError::Tunnel),
             () = registration.closed() => Ok(()),
+            void = admission.void() => Err(AgentError::Void(void)),
             () = self.drained() => {
                 // Without anyone to use it the tunnel says good-bye, behind all that still waits to go out.
                 drop(registration);
@@ -236,7 +242,7 @@ impl Agents {
         }
     }
 
-    fn identify(&self, chain: &[CertificateDer<'static>]) -> Result<NodeName, AgentError> {
+    fn identify(&self, chain: &[CertificateDer<'static>]) -> Result<Credential, AgentError> {
         self.parts.trust.identify(chain, Purpose::Tunnel).map_err(AgentError::Identity)
     }
 

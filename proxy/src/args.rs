@@ -130,9 +130,15 @@ pub(crate) struct ListenArgs {
     #[arg(long, env = "CULVERT_CONNECT_LISTEN", value_name = "IP:PORT", requires = "connect_client_ca")]
     pub(crate) connect_listen: Option<SocketAddr>,
 
-    /// The authorities of --connect-listen's clients (PEM). It must not be the agents': an edge node is no such client.
+    /// The authorities of --connect-listen's clients (PEM); read again when it changes, for new connections. It must not have the
+    /// agents': an edge node is no such client.
     #[arg(long, env = "CULVERT_CONNECT_CLIENT_CA", value_name = "FILE", requires = "connect_listen")]
     pub(crate) connect_client_ca: Option<PathBuf>,
+
+    /// Lets the clients of --connect-listen also reach what needs no tunnel: a cluster's cloud nodes, any port, and the ranges of
+    /// --direct. By default they reach edge nodes only; clients of --connect-socket reach all of it.
+    #[arg(long, env = "CULVERT_CONNECT_LISTEN_DIRECT", requires = "connect_listen")]
+    pub(crate) connect_listen_direct: bool,
 
     /// What HTTP CONNECT may reach without a tunnel, dialled from the proxy itself, besides the cloud nodes of a Kubernetes cluster:
     /// service and pod addresses, for kube-apiserver's egress selector. Repeat it for more.

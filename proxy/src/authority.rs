@@ -8,14 +8,14 @@ use culvert_daemon::write_atomic;
 use culvert_tunnel::NodeName;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKey, PublicKeyData, SerialNumber,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKey, PublicKeyData, SanType, SerialNumber,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use sha2::{Digest, Sha256};
 
 use crate::clock::UnixTime;
-use crate::identity::{Leaf, Serial};
+use crate::identity::{Binding, Leaf, Serial};
 use crate::state::{StateDir, read_bounded};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -207,7 +207,7 @@ impl Authority {
     /// A certificate that makes the key's owner the node.
     pub(crate) fn node_certificate(
         &self,
-        node: &NodeName,
+        (node, binding): (&NodeName, &Binding),
         key: &ProvenKey,
         lifetime: Duration,
         now: UnixTime,
@@ -217,6 +217,7 @@ impl Authority {
         let mut params = params(node.as_str(), now, lifetime.min(DAY), lifetime);
         params.subject_alt_names =
             CertificateParams::new(vec![node.as_str().to_owned()]).map_err(failed)?.subject_alt_names;
+        params.subject_alt_names.push(SanType::URI(binding.to_string().try_into().map_err(failed)?));
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         params.serial_number = Some(SerialNumber::from_slice(serial.as_bytes()));
         let made = params.signed_by(&key.0, &self.issuer).map_err(failed)?;
@@ -240,7 +241,8 @@ pub(crate) fn read_private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Au
     private_key_in(Pem { origin: path, text: &read(path)? })
 }
 
-fn certificates_in(pem: Pem<'_>) -> Result<Vec<CertificateDer<'static>>, AuthorityError> {
+/// The certificates in a PEM text: at least one.
+pub(crate) fn certificates_in(pem: Pem<'_>) -> Result<Vec<CertificateDer<'static>>, AuthorityError> {
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem.text.as_bytes())
         .collect::<Result<_, _>>()
         .map_err(|error| unusable(pem, format!("is not PEM: {error}")))?;

@@ -77,7 +77,10 @@ impl TokenCommand {
                     eprintln!("# note: {note}");
                 }
                 let expires = UnixTime::from_seconds(created.expires);
-                eprintln!("# run this as root on {}; it works once, until {expires}:", create.node);
+                eprintln!(
+                    "# run this as root on {}, once its user culvert is made (README); it works once, until {expires}:",
+                    create.node
+                );
                 println!("{}", join_command(&created)?);
             }
             Self::List => print!("{}", token_table(&client.list_tokens().await?)),

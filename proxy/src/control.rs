@@ -23,6 +23,9 @@ use crate::trust::{Trust, TrustError};
 /// Longer than this nobody keeps a join command by intention.
 const MAX_TOKEN_LIFETIME: Duration = Duration::from_secs(366 * 24 * 3600);
 
+/// How long an operator waits for the other proxies of a cluster to be told.
+const SHARED_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// The tunnels that the proxy has now.
 pub(crate) trait Tunnels: Send + Sync + 'static {
     /// How many the node has.
@@ -65,8 +68,14 @@ impl Service for Control {
         request: Request<proto::RemoveNodeRequest>,
     ) -> Result<Response<proto::RemoveNodeResponse>, Status> {
         let node = node_name(&request.into_inner().name)?;
-        self.blocking(move |control| control.remove(&node)).await?;
-        Ok(Response::new(proto::RemoveNodeResponse {}))
+        let name = node.clone();
+        let removed = self.blocking(move |control| control.remove(&name)).await;
+        match tokio::time::timeout(SHARED_TIMEOUT, self.trust.revocations_shared()).await {
+            Ok(()) => removed.map(|()| Response::new(proto::RemoveNodeResponse {})),
+            Err(_) => Err(Status::unavailable(format!(
+                "{node} is shut out of this proxy and its tunnels here are closed, but the other proxies do not know it yet, for the ConfigMap culvert-revocations cannot be written: this proxy does so as soon as it can, see its log"
+            ))),
+        }
     }
 
     async fn create_token(
@@ -170,6 +179,11 @@ impl Control {
 
     fn create(&self, request: TokenRequest) -> Result<proto::CreateTokenResponse, Status> {
         let TokenRequest { node, addresses, ports, lifetime } = request;
+        if self.directory.is_cluster() {
+            return Err(Status::failed_precondition(format!(
+                "this proxy is part of a cluster, where agents enrol by themselves with the token of their pod: label the Node {node} as --node-selector says, and the DaemonSet culvert-agent brings its agent; a join token would be known to this proxy alone"
+            )));
+        }
         let ca_pin = self.trust.pin().map_err(|error| refused(&error.into()))?;
         if node.as_str() == self.trust.server_name() {
             let text = format!("{node} is the name in the proxies' own certificates: name the node otherwise");
@@ -198,12 +212,16 @@ impl Control {
     /// Shuts the node out first, whatever can be written to disk of it.
     fn remove(&self, node: &NodeName) -> Result<(), Status> {
         let _admission = self.trust.admission();
-        if !self.directory.contains(node) {
-            return Err(refused(&DirectoryError::UnknownNode { node: node.clone() }.into()));
-        }
+        let absent = !self.directory.contains(node);
         let revoked = self.trust.revoke(node).map_err(ControlError::from);
         self.tunnels.close(node);
         let disarmed = self.tokens.revoke_of(node).map_err(ControlError::from);
+        if absent {
+            revoked.and(disarmed).map_err(|error| half_removed(node, &error))?;
+            return Err(Status::not_found(format!(
+                "there is no node {node}; the certificates and tokens that it may have had are revoked"
+            )));
+        }
         let removed = self.directory.remove(node).map_err(ControlError::from);
         match revoked.and(disarmed).and(removed).map_err(|error| half_removed(node, &error))? {
             Removal::Gone => {
@@ -211,7 +229,7 @@ impl Control {
                 Ok(())
             }
             Removal::StillInCluster => Err(Status::failed_precondition(format!(
-                "the certificates and tokens of {node} are revoked and its tunnels closed, but the cluster still has it: delete its Node too"
+                "the certificates of {node} are revoked on all proxies and its tunnels closed, but the cluster still has it: its agent enrols again with the token of its pod; delete its Node to keep it out"
             ))),
             Removal::StillInFile(file) => Err(Status::failed_precondition(format!(
                 "the certificates and tokens of {node} are revoked and its tunnels closed, but {} still describes it: remove it there too",

@@ -26,6 +26,16 @@ pub(crate) struct Direct {
     directory: Directory,
     ranges: Arc<[IpNet]>,
     metrics: Metrics,
+    for_whom: Clients,
+}
+
+/// Whose connections they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Clients {
+    /// They may go wherever this proxy may.
+    Trusted,
+    /// They are here for edge nodes.
+    EdgesOnly,
 }
 
 /// Where the proxy itself may dial.
@@ -56,7 +66,12 @@ impl fmt::Display for Reason {
 impl Direct {
     /// `ranges` are those of `--direct`.
     pub(crate) fn new(directory: Directory, ranges: &[IpNet], metrics: Metrics) -> Self {
-        Self { directory, ranges: ranges.into(), metrics }
+        Self { directory, ranges: ranges.into(), metrics, for_whom: Clients::Trusted }
+    }
+
+    /// For clients that reach nothing without a tunnel.
+    pub(crate) fn for_edges_only(self) -> Self {
+        Self { for_whom: Clients::EdgesOnly, ..self }
     }
 
     /// Where to dial for a destination that leads to no edge node because of `error`.
@@ -71,6 +86,9 @@ impl Direct {
             | ResolveError::BadInput { .. } => {
                 return None;
             }
+        }
+        if self.for_whom == Clients::EdgesOnly {
+            return None;
         }
         if let Some((node, address)) = self.directory.cloud(destination) {
             return Some(DirectTarget { address, reason: Reason::CloudNode(node) });
@@ -127,6 +145,13 @@ mod tests {
         for other in ["10.96.0.9:9100", "198.18.9.9:80", "192.0.2.1:443", "webhook.example:443", "edge-1:1"] {
             assert_eq!(target(&direct, other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn who_is_here_for_edge_nodes_gets_nothing_else() {
+        let (direct, _path) = direct(&["10.96.0.0/12"]);
+        assert!(target(&direct, "10.96.0.1:443").is_some());
+        assert_eq!(target(&direct.for_edges_only(), "10.96.0.1:443"), None);
     }
 
     #[test]

@@ -17,7 +17,7 @@ mod view;
 mod vips;
 mod watch;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -44,6 +44,7 @@ use watch::Step;
 pub(crate) use watch::{Change, Event, Watcher};
 
 use crate::clock::UnixTime;
+use crate::identity::NodeUid;
 use crate::state::StateDir;
 
 /// How often the file and the host's interfaces are looked at.
@@ -120,6 +121,8 @@ struct Published {
     revision: u64,
     view: View,
     online: BTreeSet<NodeName>,
+    /// Of the cluster's edge nodes.
+    uids: BTreeMap<NodeName, NodeUid>,
     /// Of the cluster, if there is one.
     freshness: Option<Freshness>,
     known: Known,
@@ -148,6 +151,7 @@ impl Directory {
             revision: 1,
             view: sources.view(),
             online: BTreeSet::new(),
+            uids: sources.uids(),
             freshness: sources.is_cluster().then_some(Freshness::Stale { since, cause }),
             known: if sources.is_known() { Known::Yes } else { Known::NotYet },
         };
@@ -176,6 +180,21 @@ impl Directory {
     /// How many addresses do not route, and parts of Nodes are left out, by reason.
     pub(crate) fn refused(&self) -> [(&'static str, usize); 3] {
         self.published().view.refused()
+    }
+
+    /// Whether a cluster says which nodes there are.
+    pub(crate) fn is_cluster(&self) -> bool {
+        self.published().freshness.is_some()
+    }
+
+    /// Whether the API server confirms the cluster's state now.
+    pub(crate) fn is_live(&self) -> bool {
+        self.published().freshness == Some(Freshness::Live)
+    }
+
+    /// Which Node of the cluster the edge node is at present.
+    pub(crate) fn uid(&self, node: &NodeName) -> Option<NodeUid> {
+        self.published().uids.get(node).cloned()
     }
 
     /// How many nodes there are.
@@ -379,7 +398,17 @@ impl Directory {
         let anew = !published.is_known() || view.ranges() != published.view.ranges();
         published.view = view;
         published.known = if sources.is_known() { Known::Yes } else { Known::NotYet };
-        let gone = difference.removed.clone();
+        let uids = sources.uids();
+        let mut gone = difference.removed.clone();
+        // Deleted and made again: another Node of the same name.
+        gone.extend(
+            published
+                .uids
+                .iter()
+                .filter(|(node, uid)| uids.get(node).is_some_and(|now| now != *uid))
+                .map(|(node, _)| node.clone()),
+        );
+        published.uids = uids;
         match anew {
             true => {
                 published.revision += 1;

@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status};
 use crate::authority::{CsrError, ProvenKey};
 use crate::clock::UnixTime;
 use crate::directory::Directory;
-use crate::identity::{IdentityError, Purpose};
+use crate::identity::{Credential, IdentityError, Purpose};
 use crate::kubernetes::{AccountError, ServiceAccounts};
 use crate::log_budget::LogBudget;
 use crate::metrics::Metrics;
@@ -162,13 +162,16 @@ impl Enroll {
         let token = accounts.read(token)?;
         let key = self.work(move |_| Ok(ProvenKey::from_csr(&csr)?)).await?;
         let client = client.map_or(IpAddr::from([0, 0, 0, 0]), |client| client.ip());
-        let node = accounts.node(&token, client).await?;
+        let (node, uid) = accounts.node(&token, client).await?;
         self.work(move |enroll| {
             let _admission = enroll.trust.admission();
             if !enroll.directory.contains(&node) {
                 return Err(accounts.not_an_edge(node).into());
             }
-            enroll.certificate(node, &key, &[])
+            if uid.is_some() && uid != enroll.directory.uid(&node) {
+                return Err(AccountError::EarlierNode { node }.into());
+            }
+            enroll.certificate(node, &key, None)
         })
         .await
     }
@@ -185,7 +188,7 @@ impl Enroll {
             return Err(IdentityError::UnknownNode { node }.into());
         }
         let node = self.tokens.redeem(&token, key.digest())?;
-        self.certificate(node, &key, &[])
+        self.certificate(node, &key, None)
     }
 
     fn renew_now(&self, chain: &[CertificateDer<'static>], csr: &[u8]) -> Result<Certificate, EnrollError> {
@@ -193,15 +196,15 @@ impl Enroll {
         self.trust.identify(chain, Purpose::Renew)?;
         let key = ProvenKey::from_csr(csr)?;
         let _admission = self.trust.admission();
-        let node = self.trust.identify(chain, Purpose::Renew)?;
-        self.certificate(node, &key, chain)
+        let shown = self.trust.identify(chain, Purpose::Renew)?;
+        self.certificate(shown.node.clone(), &key, Some(&shown))
     }
 
     fn certificate(
         &self,
         node: NodeName,
         key: &ProvenKey,
-        shown: &[CertificateDer<'static>],
+        shown: Option<&Credential>,
     ) -> Result<Certificate, EnrollError> {
         let issued = self.trust.issue(&node, key, shown)?;
         Ok(Certificate {
@@ -257,6 +260,7 @@ impl EnrollError {
                 Status::permission_denied(text)
             }
             Self::Identity(IdentityError::NoCertificate) => Status::unauthenticated(text),
+            Self::Identity(IdentityError::Undecided { .. }) => Status::unavailable(text),
             Self::Identity(_) => Status::permission_denied(text),
             Self::Trust(TrustError::NoAuthority) => Status::failed_precondition(text),
             Self::Tokens(_) | Self::Trust(_) => {

@@ -3,8 +3,10 @@
 
 use culvert_daemon::chain;
 
+use crate::authority::ProvenKey;
 use crate::connect::request;
 use crate::directory::{self, Destination};
+use crate::identity::{Binding, Leaf};
 use crate::tokens::{self, TokenText};
 
 /// The longest head of a CONNECT request that is read, in bytes.
@@ -49,4 +51,27 @@ pub fn token_file(text: &str) -> Result<String, String> {
 /// Why it is not used.
 pub fn directory_file(text: &str) -> Result<String, String> {
     directory::rewritten(text).map_err(|error| chain(&error))
+}
+
+/// The node that a certificate (DER) names, and what it is bound to; `None`: it is bound to nothing.
+///
+/// # Errors
+/// Why it makes nobody a node.
+pub fn certificate(der: &[u8]) -> Result<(String, Option<String>), String> {
+    let credential = Leaf::read(&der.into()).and_then(Leaf::credential).map_err(|error| chain(&error))?;
+    Ok((credential.node.to_string(), credential.binding.map(|binding| binding.to_string())))
+}
+
+/// What a URI in a certificate binds it to, written one way; `None`: nothing.
+#[must_use]
+pub fn binding(uri: &str) -> Option<String> {
+    Binding::from_uri(uri).map(|binding| binding.to_string())
+}
+
+/// The digest of the key in a certificate signing request (PKCS#10, DER).
+///
+/// # Errors
+/// Why it is refused.
+pub fn signing_request(der: &[u8]) -> Result<[u8; 32], String> {
+    ProvenKey::from_csr(der).map(|key| key.digest()).map_err(|error| chain(&error))
 }

@@ -1,5 +1,7 @@
 //! Which node a certificate names, and whether that still holds. Pure.
 
+mod binding;
+
 use std::fmt;
 use std::time::Duration;
 
@@ -12,9 +14,12 @@ use x509_parser::prelude::FromDer;
 
 use crate::authority::hex;
 use crate::clock::UnixTime;
+pub(crate) use binding::{Binding, NodeUid};
 
-/// How long after its end a certificate still gets its node a new one: an edge site may be off for a season.
+/// How long after its end a certificate still gets its node a new one, outside a cluster: an edge site may be off for a season.
 pub(crate) const RENEWAL_GRACE: Duration = Duration::from_secs(90 * 24 * 3600);
+/// How far two hosts' clocks may be apart at a certificate's end. A twentieth of its validity if that is less.
+const CLOCK_SLACK: Duration = Duration::from_secs(60);
 /// RFC 5280: at most 20 octets.
 const MAX_SERIAL_BYTES: usize = 20;
 
@@ -23,7 +28,7 @@ const MAX_SERIAL_BYTES: usize = 20;
 pub(crate) enum Purpose {
     /// To be the node: the certificate must not have expired.
     Tunnel,
-    /// To get a new certificate: it may have expired up to 90 days ago.
+    /// To get a new certificate: it may have expired a while ago.
     Renew,
 }
 
@@ -40,6 +45,18 @@ pub(crate) enum IdentityError {
     UnknownNode { node: NodeName },
     #[error("the certificate of {node} was revoked when the node was removed: join again with a new token")]
     Revoked { node: NodeName },
+    #[error(
+        "the certificate is of an earlier Node {node} that was deleted: the agent on the present one enrols with the token of its pod"
+    )]
+    EarlierNode { node: NodeName },
+    #[error(
+        "the certificate does not say which Node {node} of the cluster it is for, because it was made outside of it: the agent enrols with the token of its pod"
+    )]
+    Unbound { node: NodeName },
+    #[error(
+        "this proxy has not seen the certificate of {node} before, and does not know yet whether it was revoked: it has to read the ConfigMap culvert-revocations first, and tries"
+    )]
+    Undecided { node: NodeName },
     #[error("the certificate of {node} expired at {expired}: renew it, or join again with a new token")]
     Expired { node: NodeName, expired: UnixTime },
     #[error("the certificate of {node} expired at {expired}, too long ago to be renewed: join again with a new token")]
@@ -55,6 +72,9 @@ impl IdentityError {
             Self::NoCertificate | Self::Unreadable(_) | Self::Names(_) => None,
             Self::UnknownNode { node }
             | Self::Revoked { node }
+            | Self::EarlierNode { node }
+            | Self::Unbound { node }
+            | Self::Undecided { node }
             | Self::Expired { node, .. }
             | Self::TooOld { node, .. }
             | Self::NotYet { node, .. } => Some(node),
@@ -67,7 +87,9 @@ impl IdentityError {
             Self::NoCertificate => "no_certificate",
             Self::Unreadable(_) | Self::Names(_) => "bad_certificate",
             Self::UnknownNode { .. } => "unknown_node",
-            Self::Revoked { .. } => "revoked",
+            Self::Revoked { .. } | Self::EarlierNode { .. } => "revoked",
+            Self::Unbound { .. } => "unbound",
+            Self::Undecided { .. } => "undecided",
             Self::Expired { .. } | Self::TooOld { .. } => "expired",
             Self::NotYet { .. } => "not_yet_valid",
         }
@@ -119,8 +141,10 @@ impl fmt::Debug for Serial {
 /// What matters of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Leaf {
-    /// All subject alternative names; others than DNS names in their debug form.
+    /// All subject alternative names but the binding; others than DNS names in their debug form.
     pub(crate) names: Vec<String>,
+    /// `None`: an operator made the certificate.
+    pub(crate) binding: Option<Binding>,
     pub(crate) serial: Serial,
     pub(crate) not_before: UnixTime,
     pub(crate) not_after: UnixTime,
@@ -137,10 +161,17 @@ impl Leaf {
         let raw_serial = certificate.raw_serial();
         let zeros = raw_serial.iter().take_while(|byte| **byte == 0).count();
         let seconds = |timestamp: i64| UnixTime::from_seconds(u64::try_from(timestamp).unwrap_or(0));
+        let (mut names, mut bound) = (Vec::new(), None);
+        for general in alternative.iter().flat_map(|extension| &extension.value.general_names) {
+            match binding(general) {
+                // Two are none.
+                Some(binding) if bound.is_none() => bound = Some(binding),
+                Some(_) | None => names.push(name(general)),
+            }
+        }
         Ok(Self {
-            names: alternative
-                .map(|extension| extension.value.general_names.iter().map(name).collect())
-                .unwrap_or_default(),
+            names,
+            binding: bound,
             serial: Serial(raw_serial[zeros..].to_vec()),
             not_before: seconds(certificate.validity().not_before.timestamp()),
             not_after: seconds(certificate.validity().not_after.timestamp()),
@@ -157,23 +188,51 @@ impl Leaf {
         name.parse().map_err(|_| IdentityError::Names(self.names.clone()))
     }
 
-    /// Whether the certificate may serve the purpose at this time.
-    pub(crate) fn timely(&self, node: &NodeName, purpose: Purpose, now: UnixTime) -> Result<(), IdentityError> {
-        let (node, expired) = (node.clone(), self.not_after);
+    /// What is kept of the certificate while a tunnel is up by it.
+    pub(crate) fn credential(self) -> Result<Credential, IdentityError> {
+        let node = self.node()?;
+        let Self { serial, not_before, not_after, binding, .. } = self;
+        Ok(Credential { node, serial, not_before, not_after, binding })
+    }
+}
+
+/// A certificate that makes its owner a node, as far as that may end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Credential {
+    pub(crate) node: NodeName,
+    pub(crate) serial: Serial,
+    pub(crate) not_before: UnixTime,
+    pub(crate) not_after: UnixTime,
+    pub(crate) binding: Option<Binding>,
+}
+
+impl Credential {
+    /// The last moment at which a tunnel may be up by it.
+    pub(crate) fn ends(&self) -> UnixTime {
+        self.not_after + CLOCK_SLACK.min(self.not_after.since(self.not_before) / 20)
+    }
+
+    /// Whether the certificate may serve the purpose at this time. `grace` is how long after its end it may be renewed.
+    pub(crate) fn timely(&self, purpose: Purpose, grace: Duration, now: UnixTime) -> Result<(), IdentityError> {
+        let (node, expired) = (self.node.clone(), self.not_after);
         if now < self.not_before {
             return Err(IdentityError::NotYet { node, begins: self.not_before });
         }
         match purpose {
-            _ if now <= expired => Ok(()),
-            Purpose::Tunnel => Err(IdentityError::Expired { node, expired }),
-            Purpose::Renew if now.since(expired) <= RENEWAL_GRACE => Ok(()),
+            _ if now <= self.ends() => Ok(()),
+            Purpose::Renew if now.since(expired) <= grace => Ok(()),
             Purpose::Renew => Err(IdentityError::TooOld { node, expired }),
+            Purpose::Tunnel => Err(IdentityError::Expired { node, expired }),
         }
     }
 }
 
 fn name(name: &GeneralName<'_>) -> String {
     if let GeneralName::DNSName(name) = name { (*name).to_owned() } else { format!("{name:?}") }
+}
+
+fn binding(name: &GeneralName<'_>) -> Option<Binding> {
+    if let GeneralName::URI(uri) = name { Binding::from_uri(uri) } else { None }
 }
 
 #[cfg(test)]
@@ -186,6 +245,7 @@ mod tests {
     fn leaf(names: &[&str], not_after: UnixTime) -> Leaf {
         Leaf {
             names: names.iter().map(|name| (*name).to_owned()).collect(),
+            binding: None,
             serial: Serial::random(),
             not_before: UnixTime::from_seconds(1_600_000_000),
             not_after,
@@ -203,16 +263,26 @@ mod tests {
     }
 
     #[test]
-    fn an_expired_certificate_renews_for_90_days_but_opens_no_tunnel() {
-        let node: NodeName = "edge-1".parse().unwrap();
-        let judge = |expired: UnixTime, purpose| leaf(&["edge-1"], expired).timely(&node, purpose, NOW);
+    fn an_expired_certificate_renews_within_the_grace_but_opens_no_tunnel() {
+        let credential = |expired: UnixTime| leaf(&["edge-1"], expired).credential().unwrap();
+        let judge = |expired: UnixTime, purpose| credential(expired).timely(purpose, RENEWAL_GRACE, NOW);
         assert_eq!(judge(NOW, Purpose::Tunnel), Ok(()));
-        let just = NOW.before(SECOND);
-        assert!(matches!(judge(just, Purpose::Tunnel), Err(IdentityError::Expired { .. })));
+        assert_eq!(judge(NOW.before(CLOCK_SLACK), Purpose::Tunnel), Ok(()), "clocks differ");
+        let past = NOW.before(CLOCK_SLACK + SECOND);
+        assert!(matches!(judge(past, Purpose::Tunnel), Err(IdentityError::Expired { .. })));
         assert_eq!(judge(NOW.before(RENEWAL_GRACE), Purpose::Renew), Ok(()));
         assert!(matches!(judge(NOW.before(RENEWAL_GRACE + SECOND), Purpose::Renew), Err(IdentityError::TooOld { .. })));
-        let early = leaf(&["edge-1"], NOW).timely(&node, Purpose::Renew, UnixTime::from_seconds(1));
+        let in_a_cluster = credential(past).timely(Purpose::Renew, Duration::ZERO, NOW);
+        assert!(matches!(in_a_cluster, Err(IdentityError::TooOld { .. })));
+        let early = credential(NOW).timely(Purpose::Renew, RENEWAL_GRACE, UnixTime::from_seconds(1));
         assert!(matches!(early, Err(IdentityError::NotYet { .. })));
+    }
+
+    #[test]
+    fn a_short_certificate_has_little_slack() {
+        let mut short = leaf(&["edge-1"], NOW).credential().unwrap();
+        short.not_before = NOW.before(Duration::from_secs(60));
+        assert_eq!(short.ends(), NOW + Duration::from_secs(3));
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod identity;
 mod nodes;
 mod ports;
 mod request;
+mod revocations;
 mod vips;
 
 use std::path::Path;

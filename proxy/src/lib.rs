@@ -3,6 +3,7 @@
 //! A library so that the fuzz targets reach its parsers; the program is `main.rs`, which only calls [`main`].
 #![forbid(unsafe_code)]
 
+mod admissions;
 mod advertise;
 mod agents;
 mod args;

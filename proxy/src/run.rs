@@ -14,8 +14,10 @@ use culvert_tunnel::proto::enroll::enroll_server::EnrollServer;
 use culvert_tunnel::{Budget, ProxyTunnel, STREAM_WINDOW_RANGE};
 use ipnet::IpNet;
 use prometheus_client::registry::Registry as MetricsRegistry;
+use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
+use crate::admissions::Admissions;
 use crate::advertise::{Advertise, Advertised};
 use crate::agents::{Agents, Parts};
 use crate::args::{ListenArgs, RunArgs, TrustArgs};
@@ -46,6 +48,9 @@ const LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
 /// In a cluster an agent that was off for long enrols anew by itself.
 const CLUSTER_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
+/// How long a start waits for the API server to say which certificates are revoked.
+const REVOCATIONS_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Where operators reach the proxy; subcommands too need to know.
 pub(crate) struct Sockets {
     pub(crate) control: PathBuf,
@@ -73,6 +78,10 @@ pub(crate) async fn run(args: RunArgs, sockets: Sockets, logs: Logs) -> Result<(
     proxy.spawn_maintenance(&mut supervisor, &readiness);
     proxy.spawn_cluster(&mut supervisor, &readiness);
     proxy.spawn_operators(&mut supervisor, &sockets.control)?;
+    // Until they are known no certificate is admitted that this proxy has not seen before.
+    if timeout(REVOCATIONS_TIMEOUT, proxy.trust.revocations_shared()).await.is_err() {
+        tracing::warn!("starting without the cluster's revocations: agents that are new to this proxy have to wait");
+    }
     proxy.spawn_agents(&mut supervisor)?;
     proxy.spawn_frontends(&mut supervisor)?;
     listening.open();
@@ -182,7 +191,15 @@ impl Proxy {
         let drain = supervisor.drain();
         let registry = self.registry.clone();
         let directory = self.directory.clone();
-        let kept_up = directory.maintain(readiness.gate("directory"), move |node| registry.close(node), drain.clone());
+        let trust = self.trust.clone();
+        if self.args.directory.directory_file.is_some() && directory.file_problem().is_none() {
+            trust.departed_meanwhile();
+        }
+        let gone = move |node: &_| {
+            trust.departed(node);
+            registry.close(node);
+        };
+        let kept_up = directory.maintain(readiness.gate("directory"), gone, drain.clone());
         supervisor.spawn("directory", kept_up);
         readiness.gate("certificates").open();
         supervisor.spawn("certificates", self.trust.clone().maintain(drain));
@@ -192,8 +209,11 @@ impl Proxy {
     fn spawn_cluster(&self, supervisor: &mut Supervisor, readiness: &Readiness) {
         let Some(cluster) = self.cluster.clone() else { return };
         let drain = supervisor.drain();
-        let registry = self.registry.clone();
-        let gone = move |node: &_| registry.close(node);
+        let (registry, trust) = (self.registry.clone(), self.trust.clone());
+        let gone = move |node: &_| {
+            trust.departed(node);
+            registry.close(node);
+        };
         let nodes = cluster.clone().follow_nodes(
             self.directory.clone(),
             self.metrics.clone(),
@@ -202,6 +222,8 @@ impl Proxy {
             drain,
         );
         supervisor.spawn("cluster nodes", nodes);
+        let shared = cluster.clone().share_revocations(self.trust.clone(), supervisor.drain());
+        supervisor.spawn("cluster revocations", shared);
         let (events, told) = Events::channel();
         let ports =
             cluster.clone().follow_ports(self.directory.clone(), self.state.clone(), events, supervisor.drain());
@@ -236,7 +258,10 @@ impl Proxy {
     fn spawn_agents(&self, supervisor: &mut Supervisor) -> Result<()> {
         let listener = listen::bind(self.args.listen.agent_listen)?;
         let drain = supervisor.drain();
+        let admissions = Admissions::default();
+        supervisor.spawn("tunnels' certificates", admissions.clone().keep_looking(self.trust.clone(), drain.clone()));
         let agents = Agents::new(Parts {
+            admissions,
             trust: self.trust.clone(),
             registry: self.registry.clone(),
             streams: self.streams.clone(),
@@ -301,13 +326,20 @@ impl Proxy {
         else {
             return Ok(());
         };
-        let tls = self.trust.caller_config(client_ca)?;
-        let (listener, connect) = (listen::bind(*address)?, connect.clone());
+        let callers = self.trust.callers(client_ca)?;
+        let direct = match self.args.listen.connect_listen_direct {
+            true => self.direct(),
+            false => self.direct().for_edges_only(),
+        };
+        let (listener, connect) = (listen::bind(*address)?, Connect { direct, ..connect.clone() });
         let strangers = Strangers::default();
         let serve_one = move |(client, address), connections: &TaskTracker| {
             let address = canonical(address);
+            let Some(tls) = callers.server_config() else {
+                return tracing::debug!(client.addr = %address, "CONNECT: nobody may call: see the error about --connect-client-ca");
+            };
             match strangers.enter(address.ip()) {
-                Ok(place) => drop(connections.spawn(connect.clone().serve_tls(tls.clone(), client, address, place))),
+                Ok(place) => drop(connections.spawn(connect.clone().serve_tls(tls, client, address, place))),
                 Err(full) => {
                     say_busy(&client);
                     connect.refused(&address, &full);

@@ -1,7 +1,9 @@
 //! Who is who: the proxy's own certificate, those of agents, and which node a client certificate makes of its owner.
 
+mod callers;
 mod handshake;
 mod ledger;
+mod revocations;
 mod source;
 
 use std::ops::RangeInclusive;
@@ -15,19 +17,24 @@ use culvert_daemon::{Drain, Problem};
 use culvert_tunnel::NodeName;
 use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, ServerName};
+use tokio::sync::watch;
 
 use crate::authority::{AuthorityError, ProvenKey};
 use crate::clock::UnixTime;
 use crate::directory::Directory;
-use crate::identity::{IdentityError, Leaf, Purpose};
+use crate::identity::{Binding, Credential, IdentityError, Leaf, NodeUid, Purpose, RENEWAL_GRACE};
 use crate::state::{StateDir, StateError, StateFile};
+pub(crate) use callers::Callers;
 use handshake::ServerIdentity;
 use ledger::{Ledger, Standing};
+pub(crate) use revocations::Revocations;
 use source::Material;
 pub(crate) use source::TrustSource;
 
 const CERTIFICATES: StateFile =
     StateFile { name: "certificates.json", what: "the revocations of removed nodes' certificates" };
+const REVOCATIONS: StateFile =
+    StateFile { name: "revocations.json", what: "the revocations that the cluster's proxies share, as last seen" };
 /// How often given files are looked at, and whether the proxy's own certificate is due.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -69,6 +76,8 @@ pub(crate) enum TrustError {
         "{file} has an authority of the agents: any edge node could dial any other with its own certificate. Give CONNECT clients an authority of their own with --connect-client-ca"
     )]
     SharedAuthority { file: String },
+    #[error("the cluster's Node {node} is not known well enough to bind a certificate to it: its UID is missing")]
+    NoUid { node: NodeName },
     #[error(
         "this proxy uses ready certificates (--tls-cert, --tls-key, --agent-ca) and cannot make any: give the agent its certificate with --cert, --key and --ca, or start the proxy with --ca-cert and --ca-key"
     )]
@@ -93,13 +102,25 @@ struct Shared {
     identity: ServerIdentity,
     agent_config: ArcSwap<ServerConfig>,
     material: Mutex<Material>,
+    callers: Mutex<Option<Callers>>,
     ledger: RwLock<Ledger>,
     /// Held while the ledger is changed and written; who only reads it does not wait for the disk.
     ledger_change: Mutex<()>,
     /// Certificates were seen that the ledger on disk does not have yet.
     unwritten: AtomicBool,
+    /// Where the proxy is part of a cluster.
+    cluster: Option<Shares>,
     steady: SteadyClock,
     admission: Mutex<()>,
+}
+
+/// What the proxies of a cluster share about certificates.
+#[derive(Debug)]
+struct Shares {
+    /// All revocations that this proxy knows of.
+    known: watch::Sender<Revocations>,
+    /// What the cluster had of them last; `None`: it was not asked yet.
+    agreed: watch::Sender<Option<Revocations>>,
 }
 
 /// How long proxies have run on this state, which no jump of a wall clock changes.
@@ -119,8 +140,15 @@ impl Trust {
             return Err(TrustError::ServerNameText(config.server_name));
         }
         let now = UnixTime::now();
+        let cluster = match directory.is_cluster() {
+            true => {
+                let known = config.state.read(REVOCATIONS)?.unwrap_or_default();
+                Some(Shares { known: watch::Sender::new(known), agreed: watch::Sender::default() })
+            }
+            false => None,
+        };
         let mut ledger: Ledger = config.state.read(CERTIFICATES)?.unwrap_or_default();
-        ledger.prune(now);
+        ledger.prune(grace(cluster.is_some()), now);
         let steady = SteadyClock { started: Instant::now(), before: ledger.served() };
         let (material, certificate) = Material::load(&config, now)?;
         let tls = |source| TrustError::Tls { what: config.source.to_string(), source };
@@ -132,9 +160,11 @@ impl Trust {
             identity,
             agent_config,
             material: Mutex::new(material),
+            callers: Mutex::default(),
             ledger: RwLock::new(ledger),
             ledger_change: Mutex::default(),
             unwritten: AtomicBool::default(),
+            cluster,
             steady,
             admission: Mutex::default(),
         })))
@@ -145,34 +175,77 @@ impl Trust {
         self.0.agent_config.load_full()
     }
 
-    /// For the CONNECT listener: TLS with the proxy's certificate and a required client certificate of an authority in the file.
-    pub(crate) fn caller_config(&self, client_ca: &Path) -> Result<Arc<ServerConfig>, TrustError> {
-        let authorities = crate::authority::read_certificates(client_ca)?;
-        let agents = public_keys(self.material().authorities());
-        if public_keys(&authorities).iter().any(|key| agents.contains(key)) {
-            return Err(TrustError::SharedAuthority { file: client_ca.display().to_string() });
-        }
-        let failed = |source| TrustError::Verifier { what: client_ca.display().to_string(), source };
-        handshake::caller_config(&self.0.identity, &authorities, agents).map(Arc::new).map_err(failed)
+    /// For the CONNECT listener: TLS with the proxy's certificate and a required client certificate of an authority in the file, which
+    /// is read again when it changes.
+    pub(crate) fn callers(&self, client_ca: &Path) -> Result<Callers, TrustError> {
+        let callers = Callers::open(client_ca, &self.0.identity, self.material().authorities())?;
+        *self.lock_callers() = Some(callers.clone());
+        Ok(callers)
     }
 
-    /// The node that the owner of this verified chain is.
-    pub(crate) fn identify(&self, chain: &[CertificateDer<'_>], purpose: Purpose) -> Result<NodeName, IdentityError> {
-        let leaf = Leaf::read(chain.first().ok_or(IdentityError::NoCertificate)?)?;
-        let node = leaf.node()?;
-        let standing = self.ledger().standing(&node, &leaf.serial, leaf.not_after);
-        if standing == Standing::Revoked {
-            return Err(IdentityError::Revoked { node });
-        }
-        if !self.0.directory.contains(&node) {
-            return Err(IdentityError::UnknownNode { node });
-        }
+    /// The node that the owner of this verified chain is, and by which certificate.
+    pub(crate) fn identify(&self, chain: &[CertificateDer<'_>], purpose: Purpose) -> Result<Credential, IdentityError> {
+        let credential = Leaf::read(chain.first().ok_or(IdentityError::NoCertificate)?)?.credential()?;
         let now = UnixTime::now();
-        leaf.timely(&node, purpose, now)?;
-        match standing {
-            Standing::New => self.note(node, leaf, now),
-            Standing::Known | Standing::Revoked => Ok(node),
+        match self.judge(&credential, purpose, now)? {
+            Standing::New if self.is_noted(&credential) => self.note(credential, now),
+            Standing::New | Standing::Known | Standing::Revoked => Ok(credential),
         }
+    }
+
+    /// Whether a tunnel that is up by the certificate may go on.
+    pub(crate) fn check(&self, credential: &Credential, now: UnixTime) -> Result<(), IdentityError> {
+        match self.judge(credential, Purpose::Tunnel, now) {
+            // It was admitted when more was known.
+            Ok(_) | Err(IdentityError::Undecided { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn judge(&self, credential: &Credential, purpose: Purpose, now: UnixTime) -> Result<Standing, IdentityError> {
+        let node = || credential.node.clone();
+        let standing = match &self.0.cluster {
+            Some(shares) => self.standing_in_cluster(shares, credential)?,
+            None => self.ledger().standing(credential),
+        };
+        if standing == Standing::Revoked {
+            return Err(IdentityError::Revoked { node: node() });
+        }
+        if !self.0.directory.contains(&credential.node) {
+            return Err(IdentityError::UnknownNode { node: node() });
+        }
+        credential.timely(purpose, grace(self.0.cluster.is_some()), now)?;
+        Ok(standing)
+    }
+
+    /// Of a Node: a certificate is of the one that there is now, and made after its last revocation. One that was never seen before has
+    /// to wait until it is known what was revoked.
+    fn standing_in_cluster(&self, shares: &Shares, credential: &Credential) -> Result<Standing, IdentityError> {
+        let node = || credential.node.clone();
+        let standing = match &credential.binding {
+            Some(Binding { uid: Some(uid), revocation }) => match self.0.directory.uid(&credential.node) {
+                Some(present) if present != *uid => return Err(IdentityError::EarlierNode { node: node() }),
+                None => return Err(IdentityError::UnknownNode { node: node() }),
+                Some(_) if *revocation < shares.known.borrow().last(uid) => Standing::Revoked,
+                Some(_) if self.ledger().has(credential) => Standing::Known,
+                Some(_) => Standing::New,
+            },
+            Some(_) | None if self.material().authority().is_some() => {
+                return Err(IdentityError::Unbound { node: node() });
+            }
+            // An operator makes all certificates here.
+            Some(_) | None => self.ledger().standing(credential),
+        };
+        if standing == Standing::New && shares.agreed.borrow().is_none() {
+            return Err(IdentityError::Undecided { node: node() });
+        }
+        Ok(standing)
+    }
+
+    /// What a proxy made outside a cluster says itself whether it was revoked: one is enough to know that the node had any. All others
+    /// have to be known again.
+    fn is_noted(&self, credential: &Credential) -> bool {
+        self.0.cluster.is_some() || credential.binding.is_none() || !self.ledger().holds_any(&credential.node)
     }
 
     /// Held while somebody is admitted or a node removed, so that no certificate is made of what was true a moment ago.
@@ -180,31 +253,48 @@ impl Trust {
         self.0.admission.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a certificate for the node, which showed `shown` for it. It is noted on disk before anybody has it.
+    /// Makes a certificate for the node, which showed `shown` for it: the new one is void when that one is.
     pub(crate) fn issue(
         &self,
         node: &NodeName,
         key: &ProvenKey,
-        shown: &[CertificateDer<'_>],
+        shown: Option<&Credential>,
     ) -> Result<Issued, TrustError> {
         let now = UnixTime::now();
-        let in_use = shown.first().and_then(|leaf| Leaf::read(leaf).ok()).map(|leaf| leaf.serial);
+        let binding = self.binding(node, shown)?;
+        let lifetime = self.0.config.certificate_lifetime;
         let (made, ca_pem) = {
             let material = self.material();
             let authority = material.authority().ok_or(TrustError::NoAuthority)?;
-            let lifetime = self.0.config.certificate_lifetime;
-            (authority.node_certificate(node, key, lifetime, now)?, authority.pem().to_owned())
+            (authority.node_certificate((node, &binding), key, lifetime, now)?, authority.pem().to_owned())
         };
-        self.change_ledger(|ledger| {
-            ledger.prune(now);
-            ledger.note(node, (made.serial.clone(), made.expires), in_use.as_ref(), now);
-        })?;
+        let (serial, not_after) = (made.serial, made.expires);
+        let credential = Credential { node: node.clone(), serial, not_before: now, not_after, binding: Some(binding) };
+        if self.is_noted(&credential) {
+            self.ledger_mut().note(&credential, now);
+            self.0.unwritten.store(true, Ordering::Release);
+        }
         Ok(Issued { chain_pem: made.pem, ca_pem })
     }
 
-    /// Revokes all certificates that the node has now: at once, and if that cannot be written, until this process ends.
+    fn binding(&self, node: &NodeName, shown: Option<&Credential>) -> Result<Binding, TrustError> {
+        let inherited = shown.and_then(|shown| shown.binding.as_ref()).map(|binding| binding.revocation);
+        let (uid, known) = match &self.0.cluster {
+            Some(shares) => {
+                let uid = self.0.directory.uid(node).ok_or_else(|| TrustError::NoUid { node: node.clone() })?;
+                let known = shares.known.borrow().last(&uid);
+                (Some(uid), known)
+            }
+            None => (None, self.ledger().revocation(node)),
+        };
+        Ok(Binding { uid, revocation: inherited.unwrap_or_default().max(known) })
+    }
+
+    /// Revokes all certificates that the node has now: at once, and if that cannot be written, until this process ends. In a cluster
+    /// they are those of the present Node: of others there are none to revoke.
     pub(crate) fn revoke(&self, node: &NodeName) -> Result<(), TrustError> {
         let now = UnixTime::now();
+        let shared = self.revoke_shared(node, now);
         let _change = self.ledger_change();
         let ledger = {
             let mut ledger = self.ledger_mut();
@@ -212,7 +302,78 @@ impl Trust {
             ledger.revoke(node, now + self.0.config.certificate_lifetime, now);
             ledger.clone()
         };
-        Ok(self.0.config.state.write(CERTIFICATES, &ledger)?)
+        let written = self.0.config.state.write(CERTIFICATES, &ledger);
+        shared.and(Ok(written?))
+    }
+
+    fn revoke_shared(&self, node: &NodeName, now: UnixTime) -> Result<(), TrustError> {
+        let (Some(shares), Some(uid)) = (&self.0.cluster, self.0.directory.uid(node)) else { return Ok(()) };
+        shares.known.send_modify(|known| known.add(node, &uid, now));
+        let known = shares.known.borrow().clone();
+        Ok(self.0.config.state.write(REVOCATIONS, &known)?)
+    }
+
+    /// Revokes the certificates of a node that the directory has no more: at once, and a moment later on disk, together with others. In
+    /// a cluster they are void by themselves, unless an operator made them.
+    pub(crate) fn departed(&self, node: &NodeName) {
+        if self.0.cluster.is_some() && self.material().authority().is_some() {
+            return;
+        }
+        let now = UnixTime::now();
+        self.ledger_mut().revoke(node, now + self.0.config.certificate_lifetime, now);
+        self.0.unwritten.store(true, Ordering::Release);
+    }
+
+    /// The same for nodes that went while this proxy was not running.
+    pub(crate) fn departed_meanwhile(&self) {
+        let gone = |node: &&NodeName| !self.0.directory.contains(node);
+        let departed: Vec<NodeName> = self.ledger().holders().filter(gone).cloned().collect();
+        departed.iter().for_each(|node| self.departed(node));
+    }
+
+    /// The revocations that this proxy knows of, in a cluster; the receiver is told of new ones.
+    pub(crate) fn revocations(&self) -> Option<watch::Receiver<Revocations>> {
+        self.0.cluster.as_ref().map(|shares| shares.known.subscribe())
+    }
+
+    /// Takes what the cluster has of revocations, together with what this proxy knew: on disk when this returns. The answer is what the
+    /// cluster should have.
+    pub(crate) fn take_revocations(&self, found: &Revocations) -> Result<Revocations, TrustError> {
+        let Some(shares) = &self.0.cluster else { return Ok(found.clone()) };
+        let directory = &self.0.directory;
+        let is_there =
+            |node: &NodeName, uid: &NodeUid| !directory.is_live() || directory.uid(node).as_ref() == Some(uid);
+        let mut news = false;
+        shares.known.send_if_modified(|known| {
+            let all = known.clone().merged(found).pruned(is_there, UnixTime::now());
+            news = *known != all;
+            *known = all;
+            news
+        });
+        let known = shares.known.borrow().clone();
+        if news {
+            self.0.config.state.write(REVOCATIONS, &known)?;
+        }
+        Ok(known)
+    }
+
+    /// The cluster has these revocations now: whoever is in none of them may be admitted.
+    pub(crate) fn revocations_agreed(&self, agreed: Revocations) {
+        if let Some(shares) = &self.0.cluster {
+            shares.agreed.send_replace(Some(agreed));
+        }
+    }
+
+    /// Waits until the cluster has all revocations that this proxy knows of, so that every other proxy learns of them. At once outside a
+    /// cluster.
+    pub(crate) async fn revocations_shared(&self) {
+        let Some(shares) = &self.0.cluster else { return };
+        let known = shares.known.borrow().clone();
+        let has_all = |agreed: &Option<Revocations>| {
+            agreed.as_ref().is_some_and(|agreed| agreed.clone().merged(&known) == *agreed)
+        };
+        // The sender is in this trust.
+        drop(shares.agreed.subscribe().wait_for(has_all).await);
     }
 
     /// What agents check when they join; an error if this proxy cannot enrol any.
@@ -267,7 +428,14 @@ impl Trust {
 
     fn tend(&self, now: UnixTime) -> Result<(), TrustError> {
         let written = self.write_noted();
-        self.refresh(now).and(written)
+        let refreshed = self.refresh(now);
+        self.refresh_callers().and(refreshed).and(written)
+    }
+
+    fn refresh_callers(&self) -> Result<(), TrustError> {
+        let Some(callers) = self.lock_callers().clone() else { return Ok(()) };
+        let agents = self.material().authorities().to_vec();
+        callers.refresh(&self.0.identity, &agents)
     }
 
     fn refresh(&self, now: UnixTime) -> Result<(), TrustError> {
@@ -287,22 +455,23 @@ impl Trust {
 
     /// Notes a certificate that somebody else made, at once for who removes its node, and a moment later on disk, together with
     /// others: thousands may come at the same time, and are seen again should this process end before.
-    fn note(&self, node: NodeName, leaf: Leaf, now: UnixTime) -> Result<NodeName, IdentityError> {
+    fn note(&self, credential: Credential, now: UnixTime) -> Result<Credential, IdentityError> {
         let mut ledger = self.ledger_mut();
         // The node may have been removed since somebody looked.
-        if ledger.standing(&node, &leaf.serial, leaf.not_after) == Standing::Revoked {
-            return Err(IdentityError::Revoked { node });
+        if self.0.cluster.is_none() && ledger.standing(&credential) == Standing::Revoked {
+            return Err(IdentityError::Revoked { node: credential.node });
         }
-        ledger.note(&node, (leaf.serial, leaf.not_after), None, now);
+        ledger.note(&credential, now);
         self.0.unwritten.store(true, Ordering::Release);
-        Ok(node)
+        Ok(credential)
     }
 
     fn write_noted(&self) -> Result<(), TrustError> {
         if !self.0.unwritten.swap(false, Ordering::Acquire) {
             return Ok(());
         }
-        let written = self.change_ledger(|_as_it_is| {});
+        let (grace, now) = (grace(self.0.cluster.is_some()), UnixTime::now());
+        let written = self.change_ledger(|ledger| ledger.prune(grace, now));
         if written.is_err() {
             self.0.unwritten.store(true, Ordering::Release);
         }
@@ -339,13 +508,19 @@ impl Trust {
         self.0.ledger.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn lock_callers(&self) -> MutexGuard<'_, Option<Callers>> {
+        self.0.callers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn material(&self) -> MutexGuard<'_, Material> {
         self.0.material.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn public_keys(certificates: &[CertificateDer<'_>]) -> Vec<Vec<u8>> {
-    certificates.iter().filter_map(|der| Leaf::read(der).ok()).map(|certificate| certificate.public_key).collect()
+/// How long after its end a certificate is renewed. In a cluster an agent enrols again by its token, and a certificate that was
+/// stolen is worth nothing once it has ended.
+fn grace(in_cluster: bool) -> Duration {
+    if in_cluster { Duration::ZERO } else { RENEWAL_GRACE }
 }
 
 fn agent_config(
@@ -357,5 +532,7 @@ fn agent_config(
     handshake::agent_config(identity, material.authorities()).map_err(failed)
 }
 
+#[cfg(test)]
+mod cluster_tests;
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,8 @@ use clap::builder::PossibleValuesParser;
 use crate::{build_ebpf, interrupt, progress, setup, workspace};
 
 /// Every target: a file of `fuzz/fuzz_targets`, and a folder of `fuzz/seeds`.
-const TARGETS: [&str; 8] = [
+const TARGETS: [&str; 10] = [
+    "certificate",
     "connect_request",
     "directory_file",
     "dns_query",
@@ -21,6 +22,7 @@ const TARGETS: [&str; 8] = [
     "frames",
     "join_token",
     "saved_directory",
+    "signing_request",
     "token_file",
 ];
 

@@ -40,10 +40,13 @@ fn names_in_a_request_are_ignored() {
     let pair = KeyPair::generate().unwrap();
     let key = ProvenKey::from_csr(&csr(&["edge-2", "culvert-proxy"], &pair)).unwrap();
     let now = UnixTime::now();
-    let made = authority.node_certificate(&"edge-1".parse().unwrap(), &key, 30 * DAY, now).unwrap();
+    let binding = Binding { uid: Some("5d1e8a52".parse().unwrap()), revocation: UnixTime::from_seconds(7) };
+    let node = (&"edge-1".parse().unwrap(), &binding);
+    let made = authority.node_certificate(node, &key, 30 * DAY, now).unwrap();
     let der = CertificateDer::from_pem_slice(made.pem.as_bytes()).unwrap();
     let leaf = Leaf::read(&der).unwrap();
     assert_eq!(leaf.names, ["edge-1"]);
+    assert_eq!(leaf.binding, Some(binding));
     assert_eq!(leaf.serial, made.serial);
     assert_eq!(leaf.public_key, pair.public_key_raw());
     assert_eq!((leaf.not_before, leaf.not_after), (now.before(DAY), now + 30 * DAY));
@@ -56,7 +59,8 @@ fn short_certificates_are_backdated_by_their_lifetime() {
     let authority = Authority::embedded(&StateDir::open(directory.path()).unwrap()).unwrap();
     let key = ProvenKey::from_csr(&csr(&[], &KeyPair::generate().unwrap())).unwrap();
     let (now, minute) = (UnixTime::now(), Duration::from_secs(60));
-    let made = authority.node_certificate(&"edge-1".parse().unwrap(), &key, minute, now).unwrap();
+    let node = (&"edge-1".parse().unwrap(), &Binding::default());
+    let made = authority.node_certificate(node, &key, minute, now).unwrap();
     let leaf = Leaf::read(&CertificateDer::from_pem_slice(made.pem.as_bytes()).unwrap()).unwrap();
     assert_eq!((leaf.not_before, leaf.not_after), (now.before(minute), now + minute));
 }

@@ -43,7 +43,12 @@ fn control(file: Option<&str>) -> (TempDir, Control, Arc<Closed>) {
         config.file = Some(path.path().join("nodes.toml"));
         std::fs::write(path.path().join("nodes.toml"), text).unwrap();
     }
-    let directory = Directory::open(&config).unwrap();
+    let (closed, control) = with(&config, &state);
+    (path, control, closed)
+}
+
+fn with(config: &DirectoryConfig, state: &StateDir) -> (Arc<Closed>, Control) {
+    let directory = Directory::open(config).unwrap();
     let trust = TrustConfig {
         state: state.clone(),
         source: TrustSource::Embedded,
@@ -55,11 +60,12 @@ fn control(file: Option<&str>) -> (TempDir, Control, Arc<Closed>) {
     let closed = Arc::new(Closed::default());
     let advertised =
         Advertised { given: vec!["proxy.example:443".parse().unwrap()], agent_listen: "[::]:7400".parse().unwrap() };
-    let tokens = Tokens::open(state, DAY).unwrap();
+    let tokens = Tokens::open(state.clone(), DAY).unwrap();
     let registry = Registry::new(directory.clone(), Metrics::default());
     let router = Router::new(directory.clone(), registry.clone(), Metrics::default());
     let explainer = Explainer::new(directory.clone(), registry, router);
-    (path, Control { directory, trust, tokens, tunnels: closed.clone(), advertised, explainer }, closed)
+    let control = Control { directory, trust, tokens, tunnels: closed.clone(), advertised, explainer };
+    (closed, control)
 }
 
 fn wish(node: &str, addresses: &[&str]) -> Request<proto::CreateTokenRequest> {
@@ -129,6 +135,18 @@ async fn removing_a_node_closes_its_tunnels_and_revokes_certificates_and_tokens(
     assert!(!control.directory.contains(&"edge-1".parse().unwrap()));
     assert!(control.tokens.check(&token.parse().unwrap()).unwrap_err().to_string().contains("was revoked"));
     refused(control.remove_node(removal("edge-1")).await, Code::NotFound, "there is no node edge-1");
+}
+
+#[tokio::test]
+async fn in_a_cluster_a_join_token_is_refused_with_what_to_do_instead() {
+    let path = tempfile::tempdir().unwrap();
+    let state = StateDir::open(&path.path().join("state")).unwrap();
+    let mut config = DirectoryConfig::for_tests(state.clone());
+    config.membership = crate::directory::Membership::Cluster;
+    let control = with(&config, &state).1;
+    let answer = control.create_token(wish("edge-1", &[])).await;
+    refused(answer, Code::FailedPrecondition, "label the Node edge-1 as --node-selector says");
+    assert!(control.tokens.list().is_empty());
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ use super::node::{DEFAULT_PORTS, InvalidNode, MAX_PORTS, NodeSpec};
 use super::view::{LeftOut, Zone};
 use super::vips::{Most, VipError, VipRanges, Vips};
 use crate::clock::UnixTime;
+use crate::identity::NodeUid;
 use crate::state::{StateDir, StateError, StateFile};
 
 const KEPT: StateFile =
@@ -59,6 +60,9 @@ pub(crate) struct EdgeNode {
     pub(crate) ports: BTreeSet<u16>,
     /// `<node>.<zone>` is the node, besides `--dns-zone`.
     pub(crate) zone: Option<Zone>,
+    /// Another one each time that a Node of this name is made.
+    #[serde(default)]
+    pub(crate) uid: Option<NodeUid>,
 }
 
 /// A node that clients reach by themselves.

@@ -18,6 +18,7 @@ use super::view::{Clouds, Given, Source, View, Zone};
 use super::vips::{VipRanges, Vips, foreign};
 use super::{DirectoryConfig, DirectoryError, Membership};
 use crate::clock::UnixTime;
+use crate::identity::NodeUid;
 use crate::state::{StateDir, StateError};
 
 /// The operator's file as it last was good: used when the proxy starts and finds the file broken.
@@ -154,6 +155,12 @@ impl Sources {
     /// The last state of the cluster.
     pub(super) fn kept(&self) -> Option<&Kept> {
         self.cluster.as_ref()?.kept()
+    }
+
+    /// Which Nodes the cluster's edge nodes are.
+    pub(super) fn uids(&self) -> BTreeMap<NodeName, NodeUid> {
+        let edges = self.kept().into_iter().flat_map(|kept| &kept.nodes.edges);
+        edges.filter_map(|(name, edge)| Some((name.clone(), edge.uid.clone()?))).collect()
     }
 
     pub(super) fn is_cluster(&self) -> bool {

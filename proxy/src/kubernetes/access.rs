@@ -54,13 +54,14 @@ const fn right(
 }
 
 /// What every proxy of a cluster needs, as the manifests give it.
-const RIGHTS: [Right; 16] = [
+const RIGHTS: [Right; 17] = [
     right(In::Cluster, "", "nodes", "", &["list", "watch"]),
     right(In::Cluster, "authentication.k8s.io", "tokenreviews", "", &["create"]),
     right(In::Own, "", "pods", "", &["get"]),
     right(In::Own, "", "configmaps", "culvert-ports", &["list", "watch"]),
     right(In::Own, "", "configmaps", "culvert-vips", &["get", "update"]),
     right(In::Own, "", "configmaps", "culvert-agent", &["get", "update"]),
+    right(In::Own, "", "configmaps", "culvert-revocations", &["list", "watch", "update"]),
     right(In::Own, "", "secrets", "culvert-ca", &["get"]),
     right(In::Own, "", "configmaps", "", &["create"]),
     right(In::Own, "", "secrets", "", &["create"]),

@@ -17,6 +17,7 @@ use tokio::sync::Semaphore;
 
 use super::Cluster;
 use super::request::{RequestError, ask};
+use crate::identity::NodeUid;
 use callers::Callers;
 pub(crate) use claims::AccountToken;
 use review::Reviewed;
@@ -58,6 +59,10 @@ pub(crate) enum AccountError {
         "{node} is no edge node: label it as --node-selector says ({selector:?}), or keep the agent's DaemonSet off it"
     )]
     NotAnEdge { node: NodeName, selector: String },
+    #[error(
+        "the token was made for another Node {node} than the cluster has now, or than this proxy knows yet: kubelet makes a new one"
+    )]
+    EarlierNode { node: NodeName },
     #[error("too many tokens of this address were refused: try again in a minute")]
     TooManyRefusals,
     #[error("too many agents ask at once: try again")]
@@ -76,7 +81,7 @@ impl AccountError {
             Self::Account { .. } => "wrong_account",
             Self::NotAuthenticated(_) => "not_authenticated",
             Self::NotBound => "not_bound",
-            Self::Pod { .. } => "wrong_pod",
+            Self::Pod { .. } | Self::EarlierNode { .. } => "wrong_pod",
             Self::NodeName(_) | Self::NotAnEdge { .. } => "not_an_edge",
             Self::TooManyRefusals | Self::Busy => "busy",
             Self::Unanswered(_) => "api_server",
@@ -106,8 +111,12 @@ impl ServiceAccounts {
         AccountToken::read(token, &self.account)
     }
 
-    /// The node of the token's pod. `client` is who showed it.
-    pub(crate) async fn node(&self, token: &AccountToken, client: IpAddr) -> Result<NodeName, AccountError> {
+    /// The node of the token's pod, and which Node of that name if the token says so. `client` is who showed it.
+    pub(crate) async fn node(
+        &self,
+        token: &AccountToken,
+        client: IpAddr,
+    ) -> Result<(NodeName, Option<NodeUid>), AccountError> {
         if !self.callers.may_ask(client, Instant::now()) {
             return Err(AccountError::TooManyRefusals);
         }
@@ -125,18 +134,18 @@ impl ServiceAccounts {
         AccountError::NotAnEdge { node, selector: self.cluster.args.node_selector.clone() }
     }
 
-    async fn review(&self, token: &AccountToken) -> Result<NodeName, AccountError> {
+    async fn review(&self, token: &AccountToken) -> Result<(NodeName, Option<NodeUid>), AccountError> {
         let spec =
             TokenReviewSpec { audiences: Some(vec![AUDIENCE.to_owned()]), token: Some(token.reveal().to_owned()) };
         let reviews: Api<TokenReview> = Api::all(self.cluster.client.clone());
         let question = TokenReview { spec, ..TokenReview::default() };
         let answer = ask(reviews.create(&PostParams::default(), &question)).await?;
         match review::judge(answer.status.unwrap_or_default(), &self.account)? {
-            Reviewed::Node(node) => Ok(node),
+            Reviewed::Node(node, uid) => Ok((node, uid)),
             Reviewed::Pod(bound) => {
                 let pods: Api<Pod> = Api::namespaced(self.cluster.client.clone(), &self.cluster.namespace);
                 let found = ask(pods.get_opt(&bound.name)).await?;
-                review::node_of_pod(&bound, found.as_ref())
+                review::node_of_pod(&bound, found.as_ref()).map(|node| (node, None))
             }
         }
     }

@@ -1,7 +1,6 @@
 //! TLS on the agent port: who may shake hands, and with which certificate the proxy answers.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use culvert_tunnel::{ALPN_ENROLL, ALPN_TUNNEL};
@@ -137,12 +136,18 @@ impl ClientCertVerifier for ClientVerifier {
         intermediates: &[CertificateDer<'_>],
         now: TlsTime,
     ) -> Result<ClientCertVerified, Error> {
+        // Nothing of a stranger's certificate is parsed here before webpki has found it good.
         let verified = self.webpki.verify_client_cert(end_entity, intermediates, now);
         match &self.rule {
-            Rule::ExpiredMayRenew => match last_valid(end_entity, now).filter(|_| has_expired(&verified)) {
-                Some(then) => self.webpki.verify_client_cert(end_entity, intermediates, then),
+            Rule::ExpiredMayRenew => match lately_expired(&verified, now) {
+                Some(then) => {
+                    let verified = self.webpki.verify_client_cert(end_entity, intermediates, then)?;
+                    // Not an authority on the way to its root.
+                    if ends_at(end_entity, then) { Ok(verified) } else { Err(CertificateError::Expired.into()) }
+                }
                 None => verified,
             },
+            Rule::NotThrough(_) if verified.is_err() => verified,
             Rule::NotThrough(keys) if intermediates.iter().any(|der| has_key(der, keys)) => {
                 Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
             }
@@ -173,18 +178,19 @@ impl ClientCertVerifier for ClientVerifier {
     }
 }
 
-fn has_expired(verified: &Result<ClientCertVerified, Error>) -> bool {
-    use CertificateError::{Expired, ExpiredContext};
-    matches!(verified, Err(Error::InvalidCertificate(Expired | ExpiredContext { .. })))
-}
-
 fn has_key(certificate: &CertificateDer<'_>, keys: &[Vec<u8>]) -> bool {
     Leaf::read(certificate).is_ok_and(|certificate| keys.contains(&certificate.public_key))
 }
 
-/// The end of a certificate's validity if that is past, but not by more than the grace for renewals.
-fn last_valid(certificate: &CertificateDer<'_>, now: TlsTime) -> Option<TlsTime> {
-    let end = Duration::from_secs(Leaf::read(certificate).ok()?.not_after.seconds());
-    let now = Duration::from_secs(now.as_secs());
-    (end < now && now - end <= RENEWAL_GRACE).then(|| TlsTime::since_unix_epoch(end))
+/// When a certificate ended of which nothing else was found wrong yet, if that is not longer ago than the grace for renewals.
+fn lately_expired(verified: &Result<ClientCertVerified, Error>, now: TlsTime) -> Option<TlsTime> {
+    let Err(Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. })) = verified else {
+        return None;
+    };
+    let lately = now.as_secs().checked_sub(not_after.as_secs())? <= RENEWAL_GRACE.as_secs();
+    lately.then_some(*not_after)
+}
+
+fn ends_at(certificate: &CertificateDer<'_>, then: TlsTime) -> bool {
+    Leaf::read(certificate).is_ok_and(|certificate| certificate.not_after.seconds() == then.as_secs())
 }

@@ -1,4 +1,4 @@
-//! Which certificates nodes were given, so that removing a node revokes them. Pure.
+//! Which nodes were removed and which certificates were seen, so that removing a node revokes what it had. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use culvert_tunnel::NodeName;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::UnixTime;
-use crate::identity::{RENEWAL_GRACE, Serial};
+use crate::identity::{Credential, RENEWAL_GRACE, Serial};
 
 /// Certificates of one node that are remembered one by one; a node renews long before it has as many.
 const MAX_PER_NODE: usize = 64;
@@ -22,16 +22,20 @@ pub(super) struct Ledger {
     served: u64,
 }
 
-/// A node's certificates. Those that end by `revoked_until` are revoked unless they are in `valid`: so a removed node needs no
-/// list of all that it ever had, and certificates that another proxy gave it are covered too.
+/// A node's certificates. One that says after which revocation it was made is void if that is not the last one. Of the others, which
+/// an operator made, those that end by `revoked_until` are revoked unless they are in `valid`: so a removed node needs no list of all
+/// that it ever had.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Record {
     valid: BTreeMap<Serial, UnixTime>,
     revoked_until: Option<UnixTime>,
-    /// The revocation is not forgotten before proxies have run for so long. A clock that jumps ahead readmits nobody.
+    /// The revocation by date is not forgotten before proxies have run for so long. A clock that jumps ahead readmits nobody.
     #[serde(default)]
     kept_until_served: u64,
+    /// When the node was last removed. Never forgotten: a proxy that does not know it may have renewed since.
+    #[serde(default)]
+    revocation: UnixTime,
 }
 
 /// What the ledger says of a certificate.
@@ -46,43 +50,62 @@ pub(super) enum Standing {
 }
 
 impl Ledger {
-    pub(super) fn standing(&self, node: &NodeName, serial: &Serial, expires: UnixTime) -> Standing {
-        let Some(record) = self.nodes.get(node) else { return Standing::New };
-        match record.revoked_until {
-            _ if record.valid.contains_key(serial) => Standing::Known,
-            Some(until) if expires <= until => Standing::Revoked,
+    pub(super) fn standing(&self, credential: &Credential) -> Standing {
+        let Some(record) = self.nodes.get(&credential.node) else { return Standing::New };
+        match (&credential.binding, record.revoked_until) {
+            (Some(binding), _) if binding.revocation < record.revocation => Standing::Revoked,
+            _ if record.valid.contains_key(&credential.serial) => Standing::Known,
+            (None, Some(until)) if credential.not_after <= until => Standing::Revoked,
             _ => Standing::New,
         }
     }
 
-    /// Notes a certificate as the node's. The oldest of too many is revoked, but never the one `in_use`, that was shown to get this
-    /// one: an agent whose answers get lost goes on with it.
-    pub(super) fn note(
-        &mut self,
-        node: &NodeName,
-        (serial, expires): (Serial, UnixTime),
-        in_use: Option<&Serial>,
-        now: UnixTime,
-    ) {
+    /// Whether the certificate was given or seen before.
+    pub(super) fn has(&self, credential: &Credential) -> bool {
+        self.nodes.get(&credential.node).is_some_and(|record| record.valid.contains_key(&credential.serial))
+    }
+
+    /// Whether any certificate of the node was given or seen.
+    pub(super) fn holds_any(&self, node: &NodeName) -> bool {
+        self.nodes.get(node).is_some_and(|record| !record.valid.is_empty())
+    }
+
+    /// When the node was last removed; 1970 if never.
+    pub(super) fn revocation(&self, node: &NodeName) -> UnixTime {
+        self.nodes.get(node).map(|record| record.revocation).unwrap_or_default()
+    }
+
+    /// The nodes that certificates were noted of.
+    pub(super) fn holders(&self) -> impl Iterator<Item = &NodeName> {
+        self.nodes.iter().filter(|(_, record)| !record.valid.is_empty()).map(|(node, _)| node)
+    }
+
+    /// Notes a certificate as the node's. The oldest of too many is forgotten, and revoked if an operator made it.
+    pub(super) fn note(&mut self, credential: &Credential, now: UnixTime) {
         let served = self.served;
-        let record = self.nodes.entry(node.clone()).or_default();
-        record.valid.insert(serial.clone(), expires);
+        let record = self.nodes.entry(credential.node.clone()).or_default();
+        record.valid.insert(credential.serial.clone(), credential.not_after);
         while record.valid.len() > MAX_PER_NODE {
-            let spare = record.valid.iter().filter(|(other, _)| **other != serial && Some(*other) != in_use);
+            let spare = record.valid.iter().filter(|(other, _)| **other != credential.serial);
             let oldest = spare.min_by_key(|(_, expires)| **expires);
             let Some((oldest, expires)) = oldest.map(|(serial, expires)| (serial.clone(), *expires)) else { break };
             record.valid.remove(&oldest);
-            record.revoke_until(expires, now, served);
+            if credential.binding.is_none() {
+                record.revoke_until(expires, now, served);
+            }
         }
     }
 
-    /// Revokes all certificates of the node that end by `latest` or were noted.
+    /// Revokes all certificates of the node that were made before, and of those that an operator made, those that end by `latest` or
+    /// were noted.
     pub(super) fn revoke(&mut self, node: &NodeName, latest: UnixTime, now: UnixTime) {
         let served = self.served;
         let record = self.nodes.entry(node.clone()).or_default();
         let noted = record.valid.values().copied().max();
         record.revoke_until(noted.max(Some(latest)).unwrap_or(latest), now, served);
         record.valid.clear();
+        // A clock that was set back makes no revocation void.
+        record.revocation = now.max(record.revocation + Duration::from_secs(1));
     }
 
     /// How long proxies have run on this state.
@@ -95,17 +118,17 @@ impl Ledger {
         self.served = served.as_secs();
     }
 
-    /// Forgets what could not even be renewed any more. Beside a revocation nothing is forgotten: a certificate that is not known
-    /// any more would be revoked by it.
-    pub(super) fn prune(&mut self, now: UnixTime) {
-        let over = |expires: UnixTime| now.since(expires) > RENEWAL_GRACE;
+    /// Forgets what ended more than `grace` ago. Beside a revocation by date nothing is forgotten: a certificate that is not known any
+    /// more would be revoked by it.
+    pub(super) fn prune(&mut self, grace: Duration, now: UnixTime) {
+        let over = |expires: UnixTime, grace| now.since(expires) > grace;
         for record in self.nodes.values_mut() {
             let served = self.served > record.kept_until_served;
-            if record.revoked_until.is_some_and(|until| served && over(until)) {
+            if record.revoked_until.is_some_and(|until| served && over(until, RENEWAL_GRACE)) {
                 (record.revoked_until, record.kept_until_served) = (None, 0);
             }
             if record.revoked_until.is_none() {
-                record.valid.retain(|_, expires| !over(*expires));
+                record.valid.retain(|_, expires| !over(*expires, grace));
             }
         }
         self.nodes.retain(|_, record| *record != Record::default());
@@ -123,6 +146,7 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::identity::Binding;
 
     const NOW: UnixTime = UnixTime::from_seconds(1_700_000_000);
     const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -131,68 +155,99 @@ mod tests {
         "edge-1".parse().unwrap()
     }
 
+    /// One that an operator made.
+    fn ready(not_after: UnixTime) -> Credential {
+        Credential { node: node(), serial: Serial::random(), not_before: NOW, not_after, binding: None }
+    }
+
+    /// One that a proxy made after that revocation.
+    fn made(revocation: UnixTime) -> Credential {
+        Credential { binding: Some(Binding { uid: None, revocation }), ..ready(NOW + 30 * DAY) }
+    }
+
     #[test]
     fn removing_a_node_revokes_what_it_had_seen_or_not_and_a_new_certificate_is_good() {
-        let (mut ledger, old, unseen, new) = (Ledger::default(), Serial::random(), Serial::random(), Serial::random());
-        ledger.note(&node(), (old.clone(), NOW + 40 * DAY), None, NOW);
+        let (mut ledger, old, unseen) = (Ledger::default(), ready(NOW + 40 * DAY), ready(NOW + 20 * DAY));
+        ledger.note(&old, NOW);
         ledger.revoke(&node(), NOW + 30 * DAY, NOW);
-        assert_eq!(ledger.standing(&node(), &old, NOW + 40 * DAY), Standing::Revoked);
-        assert_eq!(ledger.standing(&node(), &unseen, NOW + 20 * DAY), Standing::Revoked);
+        assert_eq!(ledger.standing(&old), Standing::Revoked);
+        assert_eq!(ledger.standing(&unseen), Standing::Revoked);
         // Made right after the node came back, with a shorter lifetime than before.
-        ledger.note(&node(), (new.clone(), NOW + DAY), None, NOW);
-        assert_eq!(ledger.standing(&node(), &new, NOW + DAY), Standing::Known);
-        assert_eq!(ledger.standing(&node(), &old, NOW + 40 * DAY), Standing::Revoked);
-        assert_eq!(ledger.standing(&"edge-2".parse().unwrap(), &old, NOW), Standing::New);
+        let new = ready(NOW + DAY);
+        ledger.note(&new, NOW);
+        assert_eq!(ledger.standing(&new), Standing::Known);
+        assert_eq!(ledger.standing(&old), Standing::Revoked);
+        let other = Credential { node: "edge-2".parse().unwrap(), ..old };
+        assert_eq!(ledger.standing(&other), Standing::New);
+    }
+
+    #[test]
+    fn a_certificate_of_before_the_removal_is_void_however_often_and_wherever_it_was_renewed() {
+        let (mut ledger, never_removed) = (Ledger::default(), UnixTime::default());
+        ledger.note(&made(never_removed), NOW);
+        ledger.revoke(&node(), NOW + 30 * DAY, NOW);
+        let renewed_elsewhere = Credential { not_after: NOW + 400 * DAY, ..made(never_removed) };
+        assert_eq!(ledger.standing(&renewed_elsewhere), Standing::Revoked);
+        assert_eq!(ledger.standing(&made(ledger.revocation(&node()))), Standing::New);
+        // It is not forgotten with time, nor by a clock that was set back.
+        ledger.set_served(1000 * DAY);
+        ledger.prune(RENEWAL_GRACE, NOW + 1000 * DAY);
+        assert_eq!(ledger.standing(&renewed_elsewhere), Standing::Revoked);
+        let before = ledger.revocation(&node());
+        ledger.revoke(&node(), NOW, NOW.before(DAY));
+        assert!(ledger.revocation(&node()) > before);
     }
 
     #[test]
     fn a_node_that_renews_without_end_loses_its_oldest_certificates() {
-        let (mut ledger, first) = (Ledger::default(), Serial::random());
-        ledger.note(&node(), (first.clone(), NOW), None, NOW);
+        let (mut ledger, first) = (Ledger::default(), ready(NOW));
+        ledger.note(&first, NOW);
         for day in 1..=64 {
-            ledger.note(&node(), (Serial::random(), NOW + day * DAY), None, NOW);
+            ledger.note(&ready(NOW + day * DAY), NOW);
         }
-        assert_eq!(ledger.standing(&node(), &first, NOW), Standing::Revoked);
+        assert_eq!(ledger.standing(&first), Standing::Revoked);
         assert_eq!(ledger.nodes[&node()].valid.len(), MAX_PER_NODE);
     }
 
     #[test]
-    fn a_node_that_never_gets_its_answers_keeps_the_certificate_that_it_has() {
-        let (mut ledger, in_use) = (Ledger::default(), Serial::random());
-        ledger.note(&node(), (in_use.clone(), NOW), None, NOW);
-        for day in 1..=200 {
-            ledger.note(&node(), (Serial::random(), NOW + day * DAY), Some(&in_use), NOW);
+    fn a_flood_of_renewals_revokes_nothing_that_a_proxy_made() {
+        let (mut ledger, first) = (Ledger::default(), made(UnixTime::default()));
+        ledger.note(&first, NOW);
+        for _ in 0..200 {
+            ledger.note(&made(UnixTime::default()), NOW);
         }
-        assert_eq!(ledger.standing(&node(), &in_use, NOW), Standing::Known);
         assert_eq!(ledger.nodes[&node()].valid.len(), MAX_PER_NODE);
+        assert_ne!(ledger.standing(&first), Standing::Revoked);
+        ledger.prune(DAY, NOW + 40 * DAY);
+        assert_eq!(ledger, Ledger::default(), "what has ended is forgotten");
     }
 
     #[test]
-    fn a_revocation_is_kept_until_the_certificates_could_not_be_renewed() {
-        let (mut ledger, old) = (Ledger::default(), Serial::random());
-        ledger.note(&node(), (old.clone(), NOW), None, NOW);
+    fn a_revocation_by_date_is_kept_until_the_certificates_could_not_be_renewed() {
+        let (mut ledger, old) = (Ledger::default(), ready(NOW));
+        ledger.note(&old, NOW);
         ledger.revoke(&node(), NOW, NOW);
         ledger.set_served(RENEWAL_GRACE);
-        ledger.prune(NOW + RENEWAL_GRACE);
-        assert_eq!(ledger.standing(&node(), &old, NOW), Standing::Revoked);
+        ledger.prune(RENEWAL_GRACE, NOW + RENEWAL_GRACE);
+        assert_eq!(ledger.standing(&old), Standing::Revoked);
         let over = RENEWAL_GRACE + DAY;
         ledger.set_served(over);
-        ledger.prune(NOW + over);
-        assert_eq!(ledger, Ledger { served: over.as_secs(), ..Ledger::default() });
+        ledger.prune(RENEWAL_GRACE, NOW + over);
+        assert_eq!(ledger.standing(&old), Standing::New);
     }
 
     #[test]
     fn a_clock_that_jumps_ahead_and_returns_readmits_nobody_and_locks_nobody_out() {
-        let (mut ledger, old, new) = (Ledger::default(), Serial::random(), Serial::random());
-        ledger.note(&node(), (old.clone(), NOW + 30 * DAY), None, NOW);
+        let (mut ledger, old, new) = (Ledger::default(), ready(NOW + 30 * DAY), ready(NOW + 20 * DAY));
+        ledger.note(&old, NOW);
         ledger.revoke(&node(), NOW + 30 * DAY, NOW);
         // The node is back, with a certificate that ends before those that were revoked.
-        ledger.note(&node(), (new.clone(), NOW + 20 * DAY), None, NOW);
+        ledger.note(&new, NOW);
         ledger.set_served(DAY);
         for days in [120, 4000, 1] {
-            ledger.prune(NOW + days * DAY);
-            assert_eq!(ledger.standing(&node(), &old, NOW + 30 * DAY), Standing::Revoked, "after {days} days");
-            assert_eq!(ledger.standing(&node(), &new, NOW + 20 * DAY), Standing::Known, "after {days} days");
+            ledger.prune(RENEWAL_GRACE, NOW + days * DAY);
+            assert_eq!(ledger.standing(&old), Standing::Revoked, "after {days} days");
+            assert_eq!(ledger.standing(&new), Standing::Known, "after {days} days");
         }
     }
 }

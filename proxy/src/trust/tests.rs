@@ -9,7 +9,6 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::*;
 use crate::authority::Authority;
-use crate::identity::RENEWAL_GRACE;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -36,7 +35,11 @@ impl Site {
     /// A certificate of edge-1 made at that time.
     fn certificate(&self, agent: &Agent, made: UnixTime) -> Vec<CertificateDer<'static>> {
         let material = self.trust.material();
-        let made = material.authority().unwrap().node_certificate(&edge_1(), &agent.proven(), LIFETIME, made).unwrap();
+        let made = material
+            .authority()
+            .unwrap()
+            .node_certificate((&edge_1(), &Binding::default()), &agent.proven(), LIFETIME, made)
+            .unwrap();
         chain(&made.pem)
     }
 
@@ -75,6 +78,10 @@ fn config(path: &Path, source: TrustSource) -> TrustConfig {
 
 fn edge_1() -> NodeName {
     "edge-1".parse().unwrap()
+}
+
+fn node(identified: Result<Credential, IdentityError>) -> Result<NodeName, IdentityError> {
+    identified.map(|credential| credential.node)
 }
 
 fn chain(pem: &str) -> Vec<CertificateDer<'static>> {
@@ -123,12 +130,12 @@ async fn shake(
 async fn a_certificate_makes_its_owner_the_node() {
     let site = Site::embedded();
     let agent = Agent::new();
-    let issued = site.trust.issue(&edge_1(), &agent.proven(), &[]).unwrap();
+    let issued = site.trust.issue(&edge_1(), &agent.proven(), None).unwrap();
     let client = Some((chain(&issued.chain_pem), agent.key()));
     // As an agent does: the authority comes from the answer, the name from nobody.
     let shaken = shake(site.trust.server_config(), &chain(&issued.ca_pem), "culvert-proxy", client).await.unwrap();
     assert_eq!(shaken.alpn.unwrap(), culvert_tunnel::ALPN_TUNNEL);
-    assert_eq!(site.trust.identify(&shaken.client_chain, Purpose::Tunnel), Ok(edge_1()));
+    assert_eq!(node(site.trust.identify(&shaken.client_chain, Purpose::Tunnel)), Ok(edge_1()));
     assert_eq!(shaken.server_chain[1], site.authorities()[0], "the chain holds what agents pin");
 }
 
@@ -158,7 +165,7 @@ async fn an_expired_certificate_passes_the_handshake_and_only_renews() {
     let shaken = shake(site.trust.server_config(), &site.authorities(), "culvert-proxy", client).await.unwrap();
     let identify = |purpose| site.trust.identify(&shaken.client_chain, purpose);
     assert!(matches!(identify(Purpose::Tunnel), Err(IdentityError::Expired { .. })));
-    assert_eq!(identify(Purpose::Renew), Ok(edge_1()));
+    assert_eq!(node(identify(Purpose::Renew)), Ok(edge_1()));
 }
 
 #[tokio::test]
@@ -178,29 +185,66 @@ async fn long_expired_and_foreign_certificates_do_not_pass_the_handshake() {
 fn a_removed_node_is_out_and_coming_back_readmits_no_old_certificate() {
     let site = Site::embedded();
     let agent = Agent::new();
-    let old = chain(&site.trust.issue(&edge_1(), &agent.proven(), &[]).unwrap().chain_pem);
+    let old = chain(&site.trust.issue(&edge_1(), &agent.proven(), None).unwrap().chain_pem);
     let unseen = site.certificate(&agent, UnixTime::now().before(DAY));
     site.trust.revoke(&edge_1()).unwrap();
     site.directory.remove(&edge_1()).unwrap();
     assert_eq!(site.trust.identify(&old, Purpose::Tunnel), Err(IdentityError::Revoked { node: edge_1() }));
 
     site.directory.put(&edge_1(), Vec::new(), Vec::new()).unwrap();
-    let new = chain(&site.trust.issue(&edge_1(), &agent.proven(), &[]).unwrap().chain_pem);
+    let new = chain(&site.trust.issue(&edge_1(), &agent.proven(), None).unwrap().chain_pem);
     let Site { directory, trust, path } = site;
     drop(trust);
     let trust = Trust::open(config(path.path(), TrustSource::Embedded), directory).unwrap();
     for purpose in [Purpose::Tunnel, Purpose::Renew] {
-        assert_eq!(trust.identify(&new, purpose), Ok(edge_1()));
+        assert_eq!(node(trust.identify(&new, purpose)), Ok(edge_1()));
         assert_eq!(trust.identify(&old, purpose), Err(IdentityError::Revoked { node: edge_1() }));
         assert_eq!(trust.identify(&unseen, purpose), Err(IdentityError::Revoked { node: edge_1() }));
     }
 }
 
 #[test]
+fn a_node_that_left_the_directory_comes_back_without_its_old_certificates() {
+    let site = Site::embedded();
+    let old = chain(&site.trust.issue(&edge_1(), &Agent::new().proven(), None).unwrap().chain_pem);
+    site.trust.tend(UnixTime::now()).unwrap();
+    site.directory.remove(&edge_1()).unwrap();
+    site.trust.departed(&edge_1());
+    site.directory.put(&edge_1(), Vec::new(), Vec::new()).unwrap();
+    assert_eq!(site.trust.identify(&old, Purpose::Renew), Err(IdentityError::Revoked { node: edge_1() }));
+    let new = chain(&site.trust.issue(&edge_1(), &Agent::new().proven(), None).unwrap().chain_pem);
+    assert_eq!(node(site.trust.identify(&new, Purpose::Tunnel)), Ok(edge_1()));
+
+    // It leaves and comes back while this proxy does not run.
+    site.trust.tend(UnixTime::now()).unwrap();
+    site.directory.remove(&edge_1()).unwrap();
+    let Site { directory, trust, path } = site;
+    drop(trust);
+    let trust = Trust::open(config(path.path(), TrustSource::Embedded), directory.clone()).unwrap();
+    trust.departed_meanwhile();
+    directory.put(&edge_1(), Vec::new(), Vec::new()).unwrap();
+    assert_eq!(trust.identify(&new, Purpose::Renew), Err(IdentityError::Revoked { node: edge_1() }));
+}
+
+#[test]
+fn a_removal_holds_though_another_proxy_of_the_same_authority_renews() {
+    let site = Site::embedded();
+    let other = Site::new(|_| {
+        let authority = site.path.path().join("trust");
+        TrustSource::Authority { cert: authority.join("ca.crt"), key: authority.join("ca.key") }
+    });
+    let stolen = chain(&site.trust.issue(&edge_1(), &Agent::new().proven(), None).unwrap().chain_pem);
+    site.trust.revoke(&edge_1()).unwrap();
+    let shown = other.trust.identify(&stolen, Purpose::Renew).unwrap();
+    let renewed = chain(&other.trust.issue(&edge_1(), &Agent::new().proven(), Some(&shown)).unwrap().chain_pem);
+    assert_eq!(site.trust.identify(&renewed, Purpose::Tunnel), Err(IdentityError::Revoked { node: edge_1() }));
+}
+
+#[test]
 fn a_node_that_the_directory_lacks_is_nobody() {
     let site = Site::embedded();
     let agent = Agent::new();
-    let chain = chain(&site.trust.issue(&"edge-2".parse().unwrap(), &agent.proven(), &[]).unwrap().chain_pem);
+    let chain = chain(&site.trust.issue(&"edge-2".parse().unwrap(), &agent.proven(), None).unwrap().chain_pem);
     assert!(matches!(site.trust.identify(&chain, Purpose::Renew), Err(IdentityError::UnknownNode { .. })));
 }
 
@@ -248,7 +292,7 @@ fn a_certificate_that_was_seen_is_written_down_a_moment_later() {
         let file = site.path.path().join("trust/certificates.json");
         std::fs::read_to_string(file).is_ok_and(|text| text.contains(&serial))
     };
-    assert_eq!(site.trust.identify(&seen, Purpose::Tunnel), Ok(edge_1()));
+    assert_eq!(node(site.trust.identify(&seen, Purpose::Tunnel)), Ok(edge_1()));
     assert!(!is_written(), "nobody waited for the disk");
     site.trust.tend(UnixTime::now()).unwrap();
     assert!(is_written());
@@ -257,7 +301,8 @@ fn a_certificate_that_was_seen_is_written_down_a_moment_later() {
 #[test]
 fn a_revocation_that_cannot_be_written_holds_all_the_same() {
     let site = Site::embedded();
-    let leaf = chain(&site.trust.issue(&edge_1(), &Agent::new().proven(), &[]).unwrap().chain_pem);
+    let leaf = chain(&site.trust.issue(&edge_1(), &Agent::new().proven(), None).unwrap().chain_pem);
+    site.trust.tend(UnixTime::now()).unwrap();
     let file = site.path.path().join("trust/certificates.json");
     std::fs::remove_file(&file).unwrap();
     std::fs::create_dir(&file).unwrap();
@@ -283,7 +328,7 @@ async fn an_operators_authority_signs_and_its_change_is_taken_up() {
     site.trust.refresh(UnixTime::now()).unwrap();
     assert_ne!(site.trust.pin().unwrap(), before);
     let agent = Agent::new();
-    let client = Some((chain(&site.trust.issue(&edge_1(), &agent.proven(), &[]).unwrap().chain_pem), agent.key()));
+    let client = Some((chain(&site.trust.issue(&edge_1(), &agent.proven(), None).unwrap().chain_pem), agent.key()));
     shake(site.trust.server_config(), &chain(&std::fs::read_to_string(cert).unwrap()), "culvert-proxy", client)
         .await
         .unwrap();
@@ -295,10 +340,10 @@ async fn with_ready_certificates_nobody_enrols_and_agents_of_their_authority_are
     let site = Site::new(|path| ready(path, &operator.trust, "culvert-proxy"));
     assert!(site.trust.pin().unwrap_err().to_string().contains("--tls-cert"));
     let agent = Agent::new();
-    assert!(matches!(site.trust.issue(&edge_1(), &agent.proven(), &[]), Err(TrustError::NoAuthority)));
+    assert!(matches!(site.trust.issue(&edge_1(), &agent.proven(), None), Err(TrustError::NoAuthority)));
     let client = Some((operator.certificate(&agent, UnixTime::now()), agent.key()));
     let shaken = shake(site.trust.server_config(), &operator.authorities(), "culvert-proxy", client).await.unwrap();
-    assert_eq!(site.trust.identify(&shaken.client_chain, Purpose::Tunnel), Ok(edge_1()));
+    assert_eq!(node(site.trust.identify(&shaken.client_chain, Purpose::Tunnel)), Ok(edge_1()));
     site.trust.revoke(&edge_1()).unwrap();
     let revoked = site.trust.identify(&shaken.client_chain, Purpose::Tunnel);
     assert_eq!(revoked, Err(IdentityError::Revoked { node: edge_1() }), "seen once, it can be revoked");
@@ -351,10 +396,55 @@ fn an_authority_of_the_agents_vouches_for_no_connect_client() {
     let site = Site::embedded();
     let file = site.path.path().join("client-ca.pem");
     std::fs::write(&file, site.trust.material().authority().unwrap().pem()).unwrap();
-    let error = site.trust.caller_config(&file).unwrap_err();
+    let error = site.trust.callers(&file).unwrap_err();
     assert!(matches!(error, TrustError::SharedAuthority { .. }), "{error}");
     std::fs::write(&file, Site::embedded().trust.material().authority().unwrap().pem()).unwrap();
-    assert!(site.trust.caller_config(&file).is_ok());
+    assert!(site.trust.callers(&file).unwrap().server_config().is_some());
+}
+
+#[tokio::test]
+async fn who_may_call_changes_with_the_file_and_with_the_agents_authority() {
+    let site = Site::new(|path| {
+        let state = StateDir::open(&path.join("authority")).unwrap();
+        Authority::embedded(&state).unwrap();
+        TrustSource::Authority { cert: state.join("ca.crt"), key: state.join("ca.key") }
+    });
+    let file = site.path.path().join("client-ca.pem");
+    let (first, second) = (Site::embedded(), Site::embedded());
+    let pem_of = |site: &Site| site.trust.material().authority().unwrap().pem().to_owned();
+    std::fs::write(&file, pem_of(&first)).unwrap();
+    let callers = site.trust.callers(&file).unwrap();
+    let agent = Agent::new();
+    let call = async |authority: &Site| {
+        let mut config = (*callers.server_config().ok_or("nobody may call")?).clone();
+        config.alpn_protocols.clear();
+        let client = Some((authority.certificate(&agent, UnixTime::now()), agent.key()));
+        shake(Arc::new(config), &site.authorities(), "culvert-proxy", client).await.map(drop)
+    };
+    call(&first).await.unwrap();
+    call(&second).await.unwrap_err();
+
+    std::fs::write(&file, pem_of(&second)).unwrap();
+    site.trust.tend(UnixTime::now()).unwrap();
+    call(&second).await.unwrap();
+    call(&first).await.unwrap_err();
+
+    std::fs::write(&file, "half a file").unwrap();
+    assert!(site.trust.tend(UnixTime::now()).unwrap_err().to_string().contains("client-ca.pem"));
+    call(&second).await.unwrap();
+
+    // The agents' authority is rotated to that very one: the file is still broken, and it counts all the same.
+    let authority = site.path.path().join("authority");
+    for name in ["ca.crt", "ca.key"] {
+        std::fs::copy(second.path.path().join("trust").join(name), authority.join(name)).unwrap();
+    }
+    site.trust.tend(UnixTime::now()).unwrap_err();
+    assert_eq!(call(&second).await.unwrap_err(), "nobody may call");
+    std::fs::write(&file, pem_of(&second)).unwrap();
+    assert!(site.trust.tend(UnixTime::now()).unwrap_err().to_string().contains("has an authority of the agents"));
+    std::fs::write(&file, pem_of(&first)).unwrap();
+    site.trust.tend(UnixTime::now()).unwrap();
+    call(&first).await.unwrap();
 }
 
 #[tokio::test]
@@ -377,11 +467,12 @@ async fn no_agent_becomes_a_connect_client_by_a_root_that_its_authority_is_below
         std::fs::write(path.join("root.crt"), root.pem()).unwrap();
         TrustSource::Authority { cert: path.join("ca.crt"), key: path.join("ca.key") }
     });
-    let mut callers = (*site.trust.caller_config(&site.path.path().join("root.crt")).unwrap()).clone();
+    let callers = site.trust.callers(&site.path.path().join("root.crt")).unwrap();
+    let mut callers = (*callers.server_config().unwrap()).clone();
     callers.alpn_protocols.clear();
     let callers = Arc::new(callers);
     let agent = Agent::new();
-    let mut as_agent = chain(&site.trust.issue(&edge_1(), &agent.proven(), &[]).unwrap().chain_pem);
+    let mut as_agent = chain(&site.trust.issue(&edge_1(), &agent.proven(), None).unwrap().chain_pem);
     as_agent.push(below.der().clone());
     let shake = |client| shake(callers.clone(), std::slice::from_ref(below.der()), "culvert-proxy", Some(client));
     let refused = shake((as_agent, agent.key())).await.unwrap_err();

@@ -55,6 +55,19 @@ fn cluster_state(world: &mut World) -> Result<()> {
             Ok(())
         })
     })?;
+    world.claim(
+        "a certificate is revoked on all proxies, and the agent of its node enrols again by itself",
+        |world| {
+            // It is an error, for the Node is still there.
+            let said = world.in_pod("culvert-proxy", &["node", "remove", "edge-1"]);
+            let said = said.unwrap_or_else(|error| format!("{error:#}"));
+            ensure!(said.contains("revoked on all proxies"), "it says {said}");
+            let shared = ["get", "configmap", "culvert-revocations", "--output", "jsonpath={.data.revocations}"];
+            let shared = world.culvert(&shared)?;
+            ensure!(shared.contains("edge-1"), "they share {shared}");
+            install::all_online(world)
+        },
+    )?;
     world.claim("a node that comes later is known, and forgotten when it is deleted", |world| {
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "edge-9", "labels": {"node-restriction.kubernetes.io/culvert-edge": ""}}});
         world.apply("edge-9", &[node])?;

@@ -97,7 +97,7 @@ fn life_of_a_node(server: &ApiServer) -> Result<()> {
     wait_until_gone(&proxy, "edge-1")?;
     let refused = proxy.control(&["token", "create", "edge-1"]).output()?;
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    ensure!(said.contains("the cluster has no edge node edge-1: label its Node"), "{said}");
+    ensure!(said.contains("label the Node edge-1 as --node-selector says"), "{said}");
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! Who an agent is, by the token of its pod: enrolment, what is refused, and the authority that the proxies share.
 
-mod site;
+pub(crate) mod site;
 
 use std::path::Path;
 use std::process::Command;
@@ -15,8 +15,8 @@ use crate::loopback::{echo, echo_backend};
 use crate::proxy::Proxy;
 use site::{Agent, agent_token, furnish, new_authority};
 
-/// Long enough to be seen in use, short enough to be renewed within a test: after some 20 s.
-const SHORT_LIVED: [&str; 2] = ["--certificate-lifetime", "30s"];
+/// Long enough to be seen in use, short enough to be renewed within a test: after some 40 s.
+const SHORT_LIVED: [&str; 2] = ["--certificate-lifetime", "60s"];
 
 /// Since Kubernetes 1.30 the review of a pod's token names its node; before it only the pod does.
 const NODE_CLAIM_SINCE: u32 = 30;
@@ -79,7 +79,7 @@ fn enrolment(server: &mut ApiServer) -> Result<()> {
 }
 
 #[test]
-fn the_authority_is_rotated_and_replaced_under_a_running_stream() {
+fn the_authority_is_rotated_and_replaced_and_streams_go_on_until_their_certificates_end() {
     with_server(|server| rotation(server));
 }
 
@@ -99,14 +99,13 @@ fn rotation(server: &ApiServer) -> Result<()> {
     agent.mount_until(server, "old and new", |ca, _| ca.matches("BEGIN").count() == 2)?;
     secret(server, &format!("{new}{old}"), &key)?;
     agent.mount_until(server, "new and old", |ca, _| ca.starts_with(&first_lines(&new)))?;
+    echo(&mut stream)?;
     wait::until("a certificate of the new authority", DEADLINE, || {
-        echo(&mut stream)?;
         signed_by(&agent.state("identity.pem"), &new, server.folder())
     })?;
     secret(server, &new, &key)?;
     agent.mount_until(server, "the new one alone", |ca, _| ca.matches("BEGIN").count() == 1)?;
     agent.wait_for_log(&["certificate renewed"], 1)?;
-    echo(&mut stream)?;
     drop(proxy.wait_for_stream(&target)?);
 
     // Replaced at one stroke, which leaves every agent with a certificate that nobody knows: they enrol anew.
@@ -114,7 +113,7 @@ fn rotation(server: &ApiServer) -> Result<()> {
     secret(server, &third, &third_key)?;
     agent.mount_until(server, "the third one", |ca, _| ca.starts_with(&first_lines(&third)))?;
     agent.wait_for_log(&["enrolled anew"], 1)?;
-    echo(&mut stream)?;
+    drop(proxy.wait_for_stream(&target)?);
     agent.restart()?;
     proxy.wait_for_stream(&target)?;
 

@@ -14,4 +14,5 @@ mod identity;
 mod loopback;
 mod ports;
 mod proxy;
+mod revocation;
 mod service;

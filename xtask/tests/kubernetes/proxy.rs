@@ -55,6 +55,11 @@ impl Proxy {
     /// Ends it well and starts it again.
     pub(crate) fn restart(&mut self) -> Result<()> {
         self.process.terminate(DEADLINE)?;
+        self.start_again()
+    }
+
+    /// Starts it again once it has ended.
+    pub(crate) fn start_again(&mut self) -> Result<()> {
         self.process = Process::start(&self.name, &self.logs, &mut self.command)?;
         Ok(())
     }

@@ -5,17 +5,19 @@ use k8s_openapi::api::authentication::v1::{TokenReviewStatus, UserInfo};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{AUDIENCE, AccountError, SERVICE_ACCOUNT};
+use crate::identity::NodeUid;
 
 const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
 const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
 /// Since Kubernetes 1.30.
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
+const NODE_UID: &str = "authentication.kubernetes.io/node-uid";
 
 /// What a reviewed token tells.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reviewed {
-    /// The node that its owner runs on.
-    Node(NodeName),
+    /// The node that its owner runs on, and which Node of that name it was then.
+    Node(NodeName, Option<NodeUid>),
     /// The pod that it is bound to: that one knows its node.
     Pod(BoundPod),
 }
@@ -46,7 +48,7 @@ pub(super) fn judge(status: TokenReviewStatus, account: &str) -> Result<Reviewed
     let pod = extra(&user, POD_NAME).zip(extra(&user, POD_UID));
     let (name, uid) = pod.ok_or(AccountError::NotBound)?;
     match extra(&user, NODE_NAME) {
-        Some(node) => Ok(Reviewed::Node(node.parse()?)),
+        Some(node) => Ok(Reviewed::Node(node.parse()?, extra(&user, NODE_UID).and_then(|uid| uid.parse().ok()))),
         None => Ok(Reviewed::Pod(BoundPod { name: name.to_owned(), uid: uid.to_owned() })),
     }
 }
@@ -121,7 +123,11 @@ mod tests {
         let pod = [(POD_NAME, "agent-x"), (POD_UID, "1")];
         assert_eq!(judge(status(&pod), ACCOUNT).unwrap(), Reviewed::Pod(bound()));
         let with_node = [pod[0], pod[1], (NODE_NAME, "edge-1")];
-        assert_eq!(judge(status(&with_node), ACCOUNT).unwrap(), Reviewed::Node("edge-1".parse().unwrap()));
+        let node = || "edge-1".parse().unwrap();
+        assert_eq!(judge(status(&with_node), ACCOUNT).unwrap(), Reviewed::Node(node(), None));
+        let with_uid = [pod[0], pod[1], (NODE_NAME, "edge-1"), (NODE_UID, "a-1")];
+        let uid = Some("a-1".parse().unwrap());
+        assert_eq!(judge(status(&with_uid), ACCOUNT).unwrap(), Reviewed::Node(node(), uid));
     }
 
     #[test]

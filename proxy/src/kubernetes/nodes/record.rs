@@ -13,6 +13,7 @@ use serde::Deserialize;
 
 use super::NodeSelector;
 use crate::directory::{CloudNode, EdgeNode, MAX_ADDRESSES, MAX_PORTS, Zone, never_a_nodes};
+use crate::identity::NodeUid;
 
 /// Label with further ports of the node that are steered, such as `8080.9256`. API servers with the admission plugin NodeRestriction
 /// let no kubelet write labels of this prefix; its annotations and most other labels a kubelet may write as it likes.
@@ -160,11 +161,16 @@ impl WatchedNode {
         let kind = match edges.selects(self.metadata.labels.as_ref().unwrap_or(&none)) {
             true => {
                 let ports = self.ports(annotations, &mut problems);
-                Kind::Edge(EdgeNode { addresses, ports, zone: self.zone(annotations, &mut problems) })
+                let zone = self.zone(annotations, &mut problems);
+                Kind::Edge(EdgeNode { addresses, ports, zone, uid: self.uid() })
             }
             false => Kind::Cloud(CloudNode { others: self.others(&addresses), addresses }),
         };
         Reduced { node: Some((name, Record { kind, pods })), problems }
+    }
+
+    fn uid(&self) -> Option<NodeUid> {
+        self.metadata.uid.as_deref().and_then(|uid| uid.parse().ok())
     }
 
     fn addresses(&self, problems: &mut Vec<String>) -> Vec<IpAddr> {

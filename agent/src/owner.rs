@@ -1,0 +1,97 @@
+//! Whose the files of a join are. Root joins, but another user runs the agent and has to read them.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{User, geteuid};
+
+/// The user that the unit in `deploy/systemd` runs the agent as.
+const USUAL: &str = "culvert";
+
+/// A user, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    uid: u32,
+    gid: u32,
+}
+
+/// Why the files cannot be given to whom they are for.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OwnerError {
+    #[error("--user {0}: there is no such user on this host: make it, or give the one that the agent runs as")]
+    Unknown(String),
+    #[error("--user {0}: only root can give files to somebody else: run the command as root, or as {0} without --user")]
+    NotRoot(String),
+    #[error("look the user {user} up")]
+    Lookup { user: String, source: nix::Error },
+    #[error("give {} to the agent's user", .path.display())]
+    Give { path: PathBuf, source: io::Error },
+}
+
+impl Owner {
+    /// Who shall own the files in the state directory; `None`: whoever runs this.
+    ///
+    /// # Errors
+    /// The user does not exist, or this is not root.
+    pub(crate) fn of(state: &Path, wish: Option<&str>) -> Result<Option<Self>, OwnerError> {
+        let found = fs::metadata(state).ok().map(|found| Self { uid: found.uid(), gid: found.gid() });
+        match (geteuid().is_root(), wish) {
+            (true, Some(wish)) => lookup(wish)?.ok_or_else(|| OwnerError::Unknown(wish.to_owned())).map(Some),
+            (true, None) => Ok(by_default(found, lookup(USUAL)?)),
+            (false, Some(wish)) => match lookup(wish)? {
+                Some(user) if user.uid == geteuid().as_raw() => Ok(None),
+                Some(_) | None => Err(OwnerError::NotRoot(wish.to_owned())),
+            },
+            (false, None) => Ok(None),
+        }
+    }
+
+    /// Gives the state directory and the files in it to the user.
+    ///
+    /// # Errors
+    /// One of them cannot be given.
+    pub(crate) fn take(self, state: &Path) -> Result<(), OwnerError> {
+        let give = |path: &Path| {
+            // Not to what a link leads to: the directory may be somebody else's already.
+            let given = std::os::unix::fs::lchown(path, Some(self.uid), Some(self.gid));
+            given.map_err(|source| OwnerError::Give { path: path.to_owned(), source })
+        };
+        let list = |source| OwnerError::Give { path: state.to_owned(), source };
+        for entry in fs::read_dir(state).map_err(list)? {
+            give(&entry.map_err(list)?.path())?;
+        }
+        give(state)
+    }
+}
+
+/// The one who has the directory already, or the usual user if there is one.
+fn by_default(directory: Option<Owner>, usual: Option<Owner>) -> Option<Owner> {
+    directory.filter(|owner| owner.uid != 0).or(usual)
+}
+
+fn lookup(user: &str) -> Result<Option<Owner>, OwnerError> {
+    let found = User::from_name(user).map_err(|source| OwnerError::Lookup { user: user.to_owned(), source })?;
+    Ok(found.map(|found| Owner { uid: found.uid.as_raw(), gid: found.gid.as_raw() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_gives_the_files_to_the_directorys_owner_or_else_to_the_usual_user() {
+        let owner = |uid| Some(Owner { uid, gid: uid });
+        assert_eq!(by_default(owner(7), owner(9)), owner(7));
+        assert_eq!(by_default(owner(0), owner(9)), owner(9));
+        assert_eq!(by_default(None, owner(9)), owner(9));
+        assert_eq!(by_default(owner(0), None), None, "root runs the agent");
+    }
+
+    #[test]
+    fn a_user_that_does_not_exist_is_named() {
+        let error = Owner::of(Path::new("/"), Some("nobody-of-that-name")).unwrap_err().to_string();
+        assert!(error.contains("--user nobody-of-that-name"), "{error}");
+    }
+}

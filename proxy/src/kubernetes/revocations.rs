@@ -1,0 +1,138 @@
+//! The ConfigMap `culvert-revocations`: which Nodes' certificates `node remove` has revoked, on whichever proxy. All proxies follow it.
+//! Each puts together what it finds and what it knows, so that nothing is lost by a deleted ConfigMap or by an API server that is away.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use culvert_daemon::{Drain, Problem};
+use futures_util::StreamExt;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use tokio::time::sleep;
+
+use super::Cluster;
+use super::configmap::{ConfigMapName, MAX_BYTES, empty, write};
+use super::request::RequestError;
+use crate::trust::{Revocations, Trust, TrustError};
+
+/// The ConfigMap's name.
+const NAME: &str = "culvert-revocations";
+/// Its key; JSON.
+const REVOCATIONS: &str = "revocations";
+/// After an attempt that failed.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Why the proxies do not agree on what is revoked.
+#[derive(Debug, thiserror::Error)]
+enum ShareError {
+    #[error("write the ConfigMap {NAME}")]
+    Write(#[source] RequestError),
+    #[error(
+        "the ConfigMap {NAME} makes no sense: restore it, or delete it to have it made from what the proxies remember"
+    )]
+    Broken(#[source] serde_json::Error),
+    #[error(
+        "the ConfigMap {NAME} would have {bytes} bytes, the API server takes {MAX_BYTES}: delete Nodes that are revoked"
+    )]
+    TooLong { bytes: usize },
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+    #[error("remember the revocations")]
+    GivenUp,
+}
+
+impl Cluster {
+    /// Keeps the ConfigMap and this proxy's knowledge equal until the drain begins.
+    pub(crate) async fn share_revocations(self, trust: Trust, drain: Drain) -> anyhow::Result<()> {
+        let Some(mut known) = trust.revocations() else { return Ok(()) };
+        let maps = self.config_maps(&self.namespace);
+        let which = ConfigMapName { namespace: self.namespace.clone(), name: NAME.to_owned() };
+        let mut found = pin!(self.follow(which));
+        let mut last: Option<Option<ConfigMap>> = None;
+        let (mut problem, mut again) = (Problem::default(), false);
+        loop {
+            tokio::select! {
+                Some(map) = found.next() => last = Some(map),
+                Ok(()) = known.changed() => {}
+                () = sleep(RETRY), if again => {}
+                () = drain.begun() => return Ok(()),
+            }
+            known.mark_unchanged();
+            let Some(present) = &last else { continue };
+            let (now_wrong, written) = match share(&maps, present.as_ref(), &trust).await {
+                Ok(written) => (None, written),
+                Err(error) => (Some(culvert_daemon::chain(&error)), None),
+            };
+            again = now_wrong.is_some();
+            if let Some(reason) = problem.news(now_wrong) {
+                tracing::error!(reason, "revocations are not shared with the other proxies; trying again");
+            }
+            if let Some(written) = written {
+                last = Some(Some(written));
+            }
+        }
+    }
+}
+
+/// Takes what the ConfigMap has, and writes it if it lacks something. The answer is what was written.
+async fn share(
+    maps: &Api<ConfigMap>,
+    present: Option<&ConfigMap>,
+    trust: &Trust,
+) -> Result<Option<ConfigMap>, ShareError> {
+    let found = present.map(read).transpose()?.flatten();
+    let (taken, shown) = (trust.clone(), found.clone().unwrap_or_default());
+    let all = tokio::task::spawn_blocking(move || taken.take_revocations(&shown));
+    let all = all.await.map_err(|_| ShareError::GivenUp)??;
+    let written = match found.as_ref() == Some(&all) {
+        true => None,
+        false => match write(maps, &with(present.cloned(), &all)?).await {
+            Ok(written) => Some(written),
+            // Another proxy was faster: its ConfigMap is about to be seen.
+            Err(error) if error.is_conflict() => return Ok(None),
+            Err(error) => return Err(ShareError::Write(error)),
+        },
+    };
+    trust.revocations_agreed(all);
+    Ok(written)
+}
+
+/// What the ConfigMap says; `None` if it has nothing of it yet.
+fn read(map: &ConfigMap) -> Result<Option<Revocations>, ShareError> {
+    let text = map.data.as_ref().and_then(|data| data.get(REVOCATIONS));
+    text.map(|text| serde_json::from_str(text)).transpose().map_err(ShareError::Broken)
+}
+
+/// The ConfigMap that was found, or a new one, with all revocations.
+fn with(found: Option<ConfigMap>, all: &Revocations) -> Result<ConfigMap, ShareError> {
+    let text = serde_json::to_string(all).map_err(ShareError::Broken)?;
+    let mut map = found.unwrap_or_else(|| empty(NAME));
+    let data = map.data.get_or_insert_default();
+    data.insert(REVOCATIONS.to_owned(), text);
+    let bytes = data.iter().map(|(key, value)| key.len() + value.len()).sum();
+    if bytes > MAX_BYTES { Err(ShareError::TooLong { bytes }) } else { Ok(map) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_what_others_wrote_stays() {
+        let mut revocations = Revocations::default();
+        let (node, uid) = ("edge-1".parse().unwrap(), "a-1".parse().unwrap());
+        revocations.add(&node, &uid, crate::clock::UnixTime::from_seconds(1_700_000_000));
+        let mut foreign = empty(NAME);
+        foreign.data.get_or_insert_default().insert("note".to_owned(), "mine".to_owned());
+        assert_eq!(read(&foreign).unwrap(), None, "nothing of ours is one to be filled");
+        let map = with(Some(foreign), &revocations).unwrap();
+        assert_eq!((read(&map).unwrap(), map.data.as_ref().unwrap()["note"].as_str()), (Some(revocations), "mine"));
+    }
+
+    #[test]
+    fn what_somebody_broke_is_named() {
+        let mut map = empty(NAME);
+        map.data.get_or_insert_default().insert(REVOCATIONS.to_owned(), "{".to_owned());
+        assert!(read(&map).unwrap_err().to_string().contains("culvert-revocations makes no sense"));
+    }
+}

@@ -1,0 +1,107 @@
+//! The revocations that the proxies of a cluster share: which Node's certificates are void that were made before when. Each proxy keeps
+//! all that it knows; two sets are put together by taking the later of each. Pure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use culvert_tunnel::NodeName;
+use serde::{Deserialize, Serialize};
+
+use crate::clock::UnixTime;
+use crate::identity::NodeUid;
+
+/// A Node that is gone needs none: its UID never returns. Until then a proxy may be late to hear of a new one.
+const KEPT_WITHOUT_NODE: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// By the Node's UID.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Revocations(BTreeMap<NodeUid, Revocation>);
+
+/// A Node's last one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Revocation {
+    /// For people.
+    node: NodeName,
+    at: UnixTime,
+}
+
+impl Revocations {
+    /// When the Node's certificates were last revoked; 1970 if never.
+    pub(crate) fn last(&self, uid: &NodeUid) -> UnixTime {
+        self.0.get(uid).map(|revocation| revocation.at).unwrap_or_default()
+    }
+
+    /// Revokes what was made for the Node until now.
+    pub(crate) fn add(&mut self, node: &NodeName, uid: &NodeUid, now: UnixTime) {
+        // Later than each one before, whatever the clock says.
+        let at = now.max(self.last(uid) + Duration::from_secs(1));
+        self.0.insert(uid.clone(), Revocation { node: node.clone(), at });
+    }
+
+    /// All of both.
+    pub(crate) fn merged(mut self, other: &Self) -> Self {
+        for (uid, revocation) in &other.0 {
+            if revocation.at > self.last(uid) {
+                self.0.insert(uid.clone(), revocation.clone());
+            }
+        }
+        self
+    }
+
+    /// Without those of Nodes that are long gone.
+    pub(crate) fn pruned(mut self, is_there: impl Fn(&NodeName, &NodeUid) -> bool, now: UnixTime) -> Self {
+        self.0
+            .retain(|uid, revocation| now.since(revocation.at) < KEPT_WITHOUT_NODE || is_there(&revocation.node, uid));
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: UnixTime = UnixTime::from_seconds(1_700_000_000);
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+
+    fn uid(text: &str) -> NodeUid {
+        text.parse().unwrap()
+    }
+
+    fn node() -> NodeName {
+        "edge-1".parse().unwrap()
+    }
+
+    #[test]
+    fn whoever_puts_sets_together_in_whichever_order_has_the_last_revocation_of_each_node() {
+        let (mut one, mut other) = (Revocations::default(), Revocations::default());
+        one.add(&node(), &uid("a"), NOW);
+        other.add(&node(), &uid("a"), NOW + DAY);
+        other.add(&node(), &uid("b"), NOW);
+        let both = one.clone().merged(&other);
+        assert_eq!(both, other.merged(&one));
+        assert_eq!((both.last(&uid("a")), both.last(&uid("b"))), (NOW + DAY, NOW));
+        assert_eq!(both.last(&uid("c")), UnixTime::default());
+    }
+
+    #[test]
+    fn a_revocation_is_later_than_the_one_before_whatever_the_clock_says() {
+        let mut revocations = Revocations::default();
+        let mut last = UnixTime::default();
+        for now in [NOW, NOW, NOW.before(DAY)] {
+            revocations.add(&node(), &uid("a"), now);
+            assert!(revocations.last(&uid("a")) > last);
+            last = revocations.last(&uid("a"));
+        }
+    }
+
+    #[test]
+    fn a_revocation_is_kept_as_long_as_its_node_and_a_week_without() {
+        let mut revocations = Revocations::default();
+        revocations.add(&node(), &uid("a"), NOW);
+        let after = |days: u32, there: bool| revocations.clone().pruned(|_, _| there, NOW + days * DAY);
+        assert_eq!((after(1, false), after(4000, true)), (revocations.clone(), revocations.clone()));
+        assert_eq!(after(8, false), Revocations::default());
+    }
+}

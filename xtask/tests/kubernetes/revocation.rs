@@ -1,0 +1,109 @@
+//! A certificate that was copied from a node is worth nothing once the node was removed, or deleted and made again: at no proxy,
+//! whether it was told, away or asked to renew.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use xtask::kube::apiserver::ApiServer;
+use xtask::lab::process::Process;
+use xtask::{wait, workspace};
+
+use crate::cluster::{DEADLINE, edge, get};
+use crate::identity::site::{Agent, agent_token, furnish};
+use crate::loopback::{echo_backend, free_address};
+use crate::proxy::{Proxy, program};
+
+#[test]
+fn what_one_proxy_revokes_or_the_cluster_deletes_is_void_at_all_of_them() {
+    crate::cluster::with_server(|server| revocation(server));
+}
+
+fn revocation(server: &ApiServer) -> Result<()> {
+    furnish(server)?;
+    let backend = echo_backend()?;
+    let target = format!("edge-1:{backend}");
+    let mut proxies = [Proxy::start(server, "proxy-1", &[])?, Proxy::start(server, "proxy-2", &[])?];
+    let mut agent = Agent::start(server, "agent", &agent_token(server, "agent", "edge-1")?, backend)?;
+    let both = proxies.each_ref().map(|proxy| proxy.agents.to_string());
+    agent.mount_until(server, "both proxies", |_, told| both.iter().all(|one| told.contains(one)))?;
+    for proxy in &mut proxies {
+        drop(proxy.wait_for_stream(&target)?);
+    }
+
+    // The Node is still there, but somebody has its key.
+    let stolen = steal(server, &agent, "stolen-1")?;
+    let said = proxies[0].control(&["node", "remove", "edge-1"]).output()?;
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    ensure!(said.contains("revoked on all proxies"), "{said}");
+    let shared = get(server, &["configmap", "-n", "culvert-system", "culvert-revocations"])?;
+    ensure!(shared["data"]["revocations"].as_str().is_some_and(|text| text.contains("edge-1")), "{shared}");
+    expect_refused(server, &mut proxies, "thief-1", &stolen, "was revoked")?;
+    agent.wait_for_log(&["enrolled anew"], 1)?;
+    for proxy in &mut proxies {
+        drop(proxy.wait_for_stream(&target)?);
+    }
+
+    // The Node is deleted and made again, of which the second proxy sees nothing.
+    let stolen = steal(server, &agent, "stolen-2")?;
+    agent.process.terminate(DEADLINE)?;
+    proxies[1].process.terminate(DEADLINE)?;
+    workspace::output(server.kubectl().args(["delete", "node", "edge-1"]))?;
+    edge(server, "edge-1", "10.0.3.7")?;
+    proxies[1].start_again()?;
+    for proxy in &mut proxies {
+        wait::until("the proxy has the Node that there is now", DEADLINE, || {
+            let age = proxy.metric("culvert_proxy_directory_age_seconds")?;
+            ensure!(age == Some(0.0), "{age:?}");
+            Ok(())
+        })?;
+        proxy.wait_for_node("edge-1", &["10.0.3.7"])?;
+    }
+    expect_refused(server, &mut proxies, "thief-2", &stolen, "of an earlier Node edge-1")?;
+    // The agent of the Node that there is now has a pod of its own.
+    agent.set_token(Some(&agent_token(server, "agent-again", "edge-1")?))?;
+    agent.start_again()?;
+    for proxy in &mut proxies {
+        drop(proxy.wait_for_stream(&target)?);
+    }
+
+    // A join token would be known to one proxy alone.
+    let refused = proxies[0].control(&["token", "create", "edge-1"]).output()?;
+    let refused = String::from_utf8_lossy(&refused.stderr).into_owned();
+    ensure!(refused.contains("agents enrol by themselves"), "{refused}");
+    Ok(())
+}
+
+/// Copies what the agent keeps.
+fn steal(server: &ApiServer, agent: &Agent, name: &str) -> Result<PathBuf> {
+    let folder = server.folder().join(name);
+    fs::create_dir_all(&folder)?;
+    for file in ["identity.pem", "ca.pem"] {
+        fs::copy(agent.state(file), folder.join(file)).with_context(|| format!("copy {file}"))?;
+    }
+    Ok(folder)
+}
+
+/// Whoever has only the stolen files gets a tunnel at no proxy, and is told why.
+fn expect_refused(server: &ApiServer, proxies: &mut [Proxy; 2], name: &str, stolen: &Path, words: &str) -> Result<()> {
+    let mut command = program("culvert-agent");
+    command.arg("--state-dir").arg(server.folder().join(name)).arg("--ca").arg(stolen.join("ca.pem"));
+    command.arg("--cert").arg(stolen.join("identity.pem")).arg("--key").arg(stolen.join("identity.pem"));
+    command.args(["--admin-listen", &free_address()?.to_string()]);
+    for proxy in proxies.iter() {
+        command.args(["--proxy", &proxy.agents.to_string()]);
+    }
+    let mut thief = Process::start(name, server.folder(), &mut command)?;
+    wait::until(&format!("{name} is refused by both proxies"), DEADLINE, || {
+        thief.check()?;
+        let log = thief.log();
+        for proxy in proxies.iter() {
+            let at = proxy.agents.to_string();
+            let refused = log.lines().any(|line| line.contains(&at) && line.contains(words));
+            ensure!(refused, "not at {at}: {log}");
+        }
+        Ok(())
+    })?;
+    ensure!(!thief.log().contains("tunnel up"), "{}", thief.log());
+    Ok(())
+}
