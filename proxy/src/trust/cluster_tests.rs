@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::authority::Authority;
-use crate::directory::{ClusterNodes, DirectoryConfig, EdgeNode, Membership};
+use crate::directory::{ClusterNodes, DirectoryConfig, EdgeNode, Membership, Most};
 
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
@@ -70,8 +70,9 @@ impl Proxy {
     /// The Node edge-1 of this UID is the only one; the answer is which nodes are gone.
     fn sees(&self, uid: &str) -> Vec<NodeName> {
         let edge = EdgeNode { uid: Some(uid.parse().unwrap()), ..EdgeNode::default() };
-        let nodes = ClusterNodes { edges: [(edge_1(), edge)].into(), clouds: BTreeMap::new() };
-        let allocation = self.directory.proposal().agreed(None, nodes.edges.keys(), UnixTime::now()).unwrap();
+        let nodes = ClusterNodes { edges: [(edge_1(), edge)].into(), ..ClusterNodes::default() };
+        let most = Most { nodes: 10, bytes: 10_000 };
+        let allocation = self.directory.proposal().agreed(None, nodes.edges.keys(), UnixTime::now(), most).unwrap();
         self.directory.set_cluster(nodes, allocation).unwrap()
     }
 
