@@ -26,11 +26,11 @@ pub(crate) enum Phase {
     Call,
 }
 
-/// A place costs a descriptor, and in the later phases a TLS session. A ClientHello comes with the connection itself. Handshakes share the
-/// processors: so many at a time still end in time where two thousand agents come at once, and none loses its place to another of them. An
-/// enrolment may wait for the API server.
+/// A place costs a descriptor, and in the later phases a TLS session. Who says nothing costs little: two thousand agents that come at once
+/// all find room to begin. Handshakes share the processors: so many at a time still end in time, and none loses its place to another of
+/// them. An enrolment may wait for the API server.
 const LIMITS: [Limits; 3] = [
-    Limits { places: 1024, spared: Duration::from_millis(250) },
+    Limits { places: 2048, spared: Duration::from_millis(500) },
     Limits { places: 128, spared: Duration::from_secs(8) },
     Limits { places: 256, spared: Duration::from_secs(8) },
 ];
