@@ -145,8 +145,10 @@ impl Agents {
     }
 
     async fn serve_agent(&self, socket: std::net::TcpStream, client: SocketAddr) -> Result<&'static str, AgentError> {
+        // Whoever has begun to speak does not wait for a place among those who say nothing.
+        let phase = if socket.peek(&mut [0]).is_ok_and(|count| count > 0) { Phase::Handshake } else { Phase::Silent };
         let socket = TcpStream::from_std(socket).map_err(AgentError::Socket)?;
-        let mut place = self.strangers.enter(client.ip()).inspect_err(|_| say_busy(&socket))?;
+        let mut place = self.strangers.enter(client.ip(), phase).inspect_err(|_| say_busy(&socket))?;
         let evicted = place.evicted();
         let handshake = tokio::select! {
             handshake = self.handshake(socket, &mut place) => handshake,

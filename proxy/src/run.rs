@@ -37,7 +37,7 @@ use crate::original_dst::{OriginalDsts, canonical};
 use crate::registry::Registry;
 use crate::route::{MAX_STREAMS_PER_AGENT, Router};
 use crate::state::StateDir;
-use crate::strangers::{Strangers, say_busy};
+use crate::strangers::{Phase, Strangers, say_busy};
 use crate::streams::Streams;
 use crate::tokens::Tokens;
 use crate::trust::{Trust, TrustConfig, TrustSource};
@@ -338,7 +338,7 @@ impl Proxy {
             let Some(tls) = callers.server_config() else {
                 return tracing::debug!(client.addr = %address, "CONNECT: nobody may call: see the error about --connect-client-ca");
             };
-            match strangers.enter(address.ip()) {
+            match strangers.enter(address.ip(), Phase::Silent) {
                 Ok(place) => drop(connections.spawn(connect.clone().serve_tls(tls, client, address, place))),
                 Err(full) => {
                     say_busy(&client);

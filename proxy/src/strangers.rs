@@ -20,18 +20,19 @@ use pool::{Limits, Origin, Pool};
 pub(crate) enum Phase {
     /// It has not said what it wants.
     Silent,
-    /// TLS is under way.
+    /// It has begun to speak TLS.
     Handshake,
     /// TLS is done: an enrolment, or a tunnel that is being set up.
     Call,
 }
 
-/// A place costs a descriptor, and in the later phases a TLS session. A ClientHello comes with the connection itself; a handshake takes a
-/// round trip; an enrolment may wait for the API server.
+/// A place costs a descriptor, and in the later phases a TLS session. Who says nothing costs little: two thousand agents that come at once
+/// all find room to begin. Handshakes share the processors: so many at a time still end in time, and none loses its place to another of
+/// them. An enrolment may wait for the API server.
 const LIMITS: [Limits; 3] = [
-    Limits { places: 1024, spared: Duration::from_millis(250) },
-    Limits { places: 512, spared: Duration::from_secs(2) },
-    Limits { places: 256, spared: Duration::from_secs(5) },
+    Limits { places: 2048, spared: Duration::from_millis(500) },
+    Limits { places: 128, spared: Duration::from_secs(8) },
+    Limits { places: 256, spared: Duration::from_secs(8) },
 ];
 /// How long an address is remembered from which there was a tunnel.
 const KNOWN_FOR: Duration = Duration::from_secs(24 * 3600);
@@ -68,13 +69,13 @@ pub(crate) struct Place {
 pub(crate) struct Full;
 
 impl Strangers {
-    /// A place for a new connection from `address`.
-    pub(crate) fn enter(&self, address: IpAddr) -> Result<Place, Full> {
+    /// A place for a new connection from `address`, in the phase that it is at.
+    pub(crate) fn enter(&self, address: IpAddr, phase: Phase) -> Result<Place, Full> {
         let origin = Origin::of(address);
         let (mut places, now) = (self.lock(), Instant::now());
         let lately = |since: &Instant| now.saturating_duration_since(*since) < KNOWN_FOR;
         let known = usize::from(places.known.get(&origin.host).is_some_and(lately));
-        let (phase, evicted) = (Phase::Silent, CancellationToken::new());
+        let evicted = CancellationToken::new();
         let number = places.take(known, phase, origin, &evicted, now)?;
         drop(places);
         Ok(Place { strangers: self.clone(), origin, known, phase, number, evicted })
@@ -115,6 +116,9 @@ impl Places {
 impl Place {
     /// Takes a place of the next phase and gives up the one it has; keeps it if there is none.
     pub(crate) fn advance(&mut self, phase: Phase) -> Result<(), Full> {
+        if self.phase == phase {
+            return Ok(());
+        }
         let strangers = self.strangers.clone();
         let mut places = strangers.lock();
         let number = places.take(self.known, phase, self.origin, &self.evicted, Instant::now())?;
@@ -146,12 +150,16 @@ mod tests {
     #[test]
     fn an_address_with_a_tunnel_has_places_that_strangers_do_not_take() {
         let strangers = Strangers::default();
-        let all = LIMITS[0].places;
+        let all = LIMITS[Phase::Handshake as usize].places;
         let crowd = (0..all as u32).map(|number| IpAddr::from((0xc000_0000 | number << 8).to_be_bytes()));
-        let crowd: Vec<Place> = crowd.map(|one| strangers.enter(one).unwrap()).collect();
-        assert_eq!(strangers.enter(address("203.0.113.9")).err(), Some(Full), "everybody has one, and none is old");
+        let crowd: Vec<Place> = crowd.map(|one| strangers.enter(one, Phase::Handshake).unwrap()).collect();
+        assert_eq!(
+            strangers.enter(address("203.0.113.9"), Phase::Handshake).err(),
+            Some(Full),
+            "everybody has one, and none is old"
+        );
         strangers.proven(address("2001:db8::1"));
-        let known = strangers.enter(address("2001:db8::2")).expect("the same /64");
+        let known = strangers.enter(address("2001:db8::2"), Phase::Handshake).expect("the same /64");
         assert!(crowd.iter().all(|place| !place.evicted().is_cancelled()));
         drop((crowd, known));
         assert!(strangers.lock().pools.iter().flatten().all(Pool::is_empty), "nothing is kept of those who left");
@@ -160,7 +168,7 @@ mod tests {
     #[test]
     fn whoever_goes_on_gives_back_the_place_of_before() {
         let strangers = Strangers::default();
-        let mut place = strangers.enter(address("192.0.2.1")).unwrap();
+        let mut place = strangers.enter(address("192.0.2.1"), Phase::Silent).unwrap();
         place.advance(Phase::Handshake).unwrap();
         let empty = |phase: Phase| strangers.lock().pools[0][phase as usize].is_empty();
         assert!(empty(Phase::Silent) && !empty(Phase::Handshake));

@@ -15,8 +15,8 @@ use tokio_rustls::server::TlsStream;
 
 use super::{Phase, Place};
 
-/// From the accepted connection to the whole ClientHello, which a client sends at once.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(3);
+/// From the accepted connection to the whole ClientHello, which a client sends at once: from far away it may be lost twice.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// From there to the end of the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// TLS's fatal alert `internal_error`, for those who come while nobody can be served: in plain text, as before any handshake.

@@ -17,7 +17,7 @@ use super::PATIENCE;
 use crate::world::{self, World};
 
 /// More than there are places for those who have said nothing.
-const SILENT: u16 = 1200;
+const SILENT: u16 = 2400;
 /// The cloud host itself, and a /64 of which it has every address.
 const CLOUD: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x203, 0, 0x113, 0, 0, 0, 1);
 const SITE: [u16; 4] = [0xfd00, 0xbad, 0, 0];

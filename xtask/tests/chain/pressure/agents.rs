@@ -17,7 +17,7 @@ use crate::world::{self, World};
 
 const AGENTS: usize = 2000;
 
-/// From a proxy that can be reached to the last of all agents: their back-off grows to 15 s, and there are 512 places for
+/// From a proxy that can be reached to the last of all agents: their back-off grows to 15 s, and there are 128 places for
 /// handshakes at a time.
 const ALL_ONLINE: Duration = Duration::from_secs(90);
 
