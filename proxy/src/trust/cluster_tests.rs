@@ -1,7 +1,5 @@
 //! Trust among the proxies of a cluster: what one revokes, or what the cluster deletes, is void at all of them.
 
-use std::collections::BTreeMap;
-
 use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use tempfile::TempDir;
