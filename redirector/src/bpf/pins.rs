@@ -195,7 +195,7 @@ mod tests {
         let (own, other) = (file("culvert/v1/links/cv_connect4"), file("culvert/v2/links/cv_other"));
         let map = file("culvert/v2/maps/cv_config");
         let strangers = [file("culvert/notes"), file("other/v2/links/link")];
-        assert_eq!(pins.other_links(), [other.clone()]);
+        assert_eq!(pins.other_links(), std::slice::from_ref(&other));
         assert_eq!(pins.remove_others().unwrap(), [other, map]);
         assert!(own.exists() && pins.any_link() && !bpffs.path().join("culvert/v2").exists());
         assert_eq!(pins.remove().unwrap(), [own]);
