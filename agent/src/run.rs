@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use culvert_daemon::{
-    Admin, Drain, Gate, Logs, Readiness, Supervisor, VERSION, Workers, raise_open_file_limit, use_small_pages,
+    Admin, Drain, Gate, Logs, Readiness, Supervisor, VERSION, Workers, raise_open_file_limit, report_to_systemd,
+    use_small_pages,
 };
 use culvert_tunnel::NodeName;
 use prometheus_client::registry::Registry;
@@ -41,7 +42,8 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     let workers = std::thread::available_parallelism().and_then(Workers::start).context("start the worker threads")?;
     workers.register(registry.sub_registry_with_prefix("culvert_agent"));
     let gate = readiness.gate("certificate");
-    let admin = Admin::bind(&config.admin, readiness, registry, logs, admin::routes(tunnels.clone())).await?;
+    let admin =
+        Admin::bind(&config.admin, readiness.clone(), registry, logs, admin::routes(tunnels.clone())).await?;
     let node = first.node();
     let node = node.as_ref().map(tracing::field::display);
     tracing::info!(node, version = VERSION, admin.addr = %admin.local_addr(), "agent started");
@@ -51,6 +53,7 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     let mut supervisor = Supervisor::new(config.grace)?;
     let drain = supervisor.drain();
     supervisor.spawn_observer("admin", admin.serve());
+    supervisor.spawn_observer("systemd", report_to_systemd(readiness, &[], drain.clone()));
     supervisor.spawn_observer("idle streams", tunnels.clone().watch_idle());
     let agent = Agent { config, outbound, proxies, metrics, tunnels, workers, gate };
     supervisor.spawn("tunnels", agent.run(first, drain));

@@ -160,12 +160,14 @@ fn is_ours(host: &[u8]) -> bool {
 }
 
 async fn ready(State(parts): State<Parts>) -> Response {
-    let missing = parts.readiness.missing();
+    let lines = |parts: Vec<(&str, String)>| -> String {
+        parts.iter().map(|(name, text)| format!("{name}: {text}\n")).collect()
+    };
+    let (missing, remarks) = (parts.readiness.missing(), lines(parts.readiness.remarks()));
     if missing.is_empty() {
-        return "ok\n".into_response();
+        return format!("ok\n{remarks}").into_response();
     }
-    let lines: String = missing.iter().map(|(name, reason)| format!("{name}: {reason}\n")).collect();
-    (StatusCode::SERVICE_UNAVAILABLE, lines).into_response()
+    (StatusCode::SERVICE_UNAVAILABLE, lines(missing) + &remarks).into_response()
 }
 
 async fn metrics(State(parts): State<Parts>) -> Response {

@@ -17,6 +17,7 @@ mod problem;
 mod readiness;
 mod small_pages;
 mod supervisor;
+mod systemd;
 mod units;
 mod workers;
 
@@ -33,6 +34,7 @@ pub use problem::Problem;
 pub use readiness::{Gate, Readiness};
 pub use small_pages::use_small_pages;
 pub use supervisor::{Drain, Supervisor};
+pub use systemd::report_to_systemd;
 pub use units::{parse_duration, parse_size};
 pub use workers::{Worker, Workers};
 

@@ -1,12 +1,20 @@
 //! Readiness by parts: `/readyz` is true once every gate has been opened, and until then names those that have not.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use tokio::sync::watch;
 
 /// What a process waits for before it calls itself ready. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness {
-    missing: Arc<Mutex<BTreeMap<&'static str, String>>>,
+    parts: Arc<watch::Sender<Parts>>,
+}
+
+#[derive(Debug, Default)]
+struct Parts {
+    missing: BTreeMap<&'static str, String>,
+    remarks: BTreeMap<&'static str, String>,
 }
 
 impl Readiness {
@@ -21,11 +29,24 @@ impl Readiness {
     /// What is missing: name and reason of each closed gate, in the names' order. Empty: ready.
     #[must_use]
     pub fn missing(&self) -> Vec<(&'static str, String)> {
-        self.lock().iter().map(|(name, reason)| (*name, reason.clone())).collect()
+        self.parts.borrow().missing.iter().map(|(name, reason)| (*name, reason.clone())).collect()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<&'static str, String>> {
-        self.missing.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What is worth knowing of parts that are there, by their gates' names.
+    #[must_use]
+    pub fn remarks(&self) -> Vec<(&'static str, String)> {
+        self.parts.borrow().remarks.iter().map(|(name, remark)| (*name, remark.clone())).collect()
+    }
+
+    /// Waits until all gates are open, those in `without` excepted.
+    pub async fn ready_without(&self, without: &[&str]) {
+        let mut parts = self.parts.subscribe();
+        // The sender lives as long as `self`.
+        let _open = parts.wait_for(|parts| parts.missing.keys().all(|name| without.contains(name))).await;
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Parts)) {
+        self.parts.send_modify(change);
     }
 }
 
@@ -39,18 +60,28 @@ pub struct Gate {
 impl Gate {
     /// The part is there.
     pub fn open(&self) {
-        self.readiness.lock().remove(self.name);
+        self.readiness.change(|parts| drop(parts.missing.remove(self.name)));
     }
 
     /// Whether the part is there.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        !self.readiness.lock().contains_key(self.name)
+        !self.readiness.parts.borrow().missing.contains_key(self.name)
     }
 
     /// The part is not there (any more), with the reason for people.
     pub fn close(&self, reason: impl Into<String>) {
-        self.readiness.lock().insert(self.name, reason.into());
+        self.readiness.change(|parts| drop(parts.missing.insert(self.name, reason.into())));
+    }
+
+    /// What `/readyz` adds about the part although it is there; `None` for nothing.
+    pub fn remark(&self, remark: Option<String>) {
+        self.readiness.change(|parts| {
+            drop(match remark {
+                Some(remark) => parts.remarks.insert(self.name, remark),
+                None => parts.remarks.remove(self.name),
+            });
+        });
     }
 }
 
@@ -68,5 +99,17 @@ mod tests {
         assert_eq!(readiness.missing(), [("directory", "nodes.toml: line 3: no such key".to_owned())]);
         directory.open();
         assert_eq!(readiness.missing(), []);
+    }
+
+    #[test]
+    fn a_remark_does_not_make_anything_missing() {
+        let readiness = Readiness::default();
+        let hooks = readiness.gate("hooks");
+        hooks.open();
+        hooks.remark(Some("nftables alone".to_owned()));
+        assert_eq!(readiness.missing(), []);
+        assert_eq!(readiness.remarks(), [("hooks", "nftables alone".to_owned())]);
+        hooks.remark(None);
+        assert_eq!(readiness.remarks(), []);
     }
 }

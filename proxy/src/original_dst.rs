@@ -7,16 +7,21 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use anyhow::{Context, Result};
 use aya::maps::{Map, MapData, MapError, SkStorage};
-use culvert_daemon::chain;
+use culvert_daemon::{Drain, Gate, chain};
 use culvert_redirector_common::SocketDst;
 use culvert_redirector_common::names::SOCKETS_PIN;
-use socket2::{SockAddr, SockRef};
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use tokio::net::TcpStream;
 
 use crate::streams::Frontend;
+
+/// How often it is tried whether the map can be read.
+pub(crate) const TRIAL: Duration = Duration::from_secs(5);
 
 /// Reads original destinations.
 pub(crate) struct OriginalDsts {
@@ -41,6 +46,39 @@ impl OriginalDsts {
         self.stored(accepted)
             .map(|address| (address, Frontend::Ebpf))
             .or_else(|| tracked(accepted).map(|address| (address, Frontend::Nftables)))
+    }
+
+    /// Keeps the gate closed while there is a map that this process cannot read: then all that connect hooks steer is reset.
+    pub(crate) async fn watch(self: Arc<Self>, every: Duration, gate: Gate, drain: Drain) -> Result<()> {
+        let mut ticks = tokio::time::interval(every);
+        loop {
+            tokio::select! {
+                () = drain.begun() => return Ok(()),
+                _now = ticks.tick() => {}
+            }
+            match self.try_map() {
+                Ok(()) => gate.open(),
+                Err(error) => gate.close(format!(
+                    "{error:#}; connections that connect hooks steer are reset: the proxy needs CAP_BPF on kernels before 6.0, \
+                     and a seccomp profile and a security module that let it call bpf()"
+                )),
+            }
+        }
+    }
+
+    /// Without a map there are no connect hooks.
+    fn try_map(&self) -> Result<()> {
+        match std::fs::metadata(&self.pin) {
+            Ok(_there) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error).with_context(|| format!("find {}", self.pin.display())),
+        }
+        let map = open(&self.pin).with_context(|| format!("open {}", self.pin.display()))?;
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).context("make a socket")?;
+        match map.get(&socket, 0) {
+            Ok(_) | Err(MapError::KeyNotFound) => Ok(()),
+            Err(error) => Err(error).with_context(|| format!("read {}", self.pin.display())),
+        }
     }
 
     fn stored(&self, accepted: &TcpStream) -> Option<SocketAddr> {
@@ -101,8 +139,11 @@ pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
 #[cfg(test)]
 mod tests {
     use aya::sys::SyscallError;
+    use culvert_daemon::Readiness;
 
     use super::*;
+
+    const SHORT: Duration = Duration::from_millis(10);
 
     fn refused(errno: nix::errno::Errno) -> MapError {
         MapError::SyscallError(SyscallError { call: "BPF_OBJ_GET", io_error: errno.into() })
@@ -117,5 +158,30 @@ mod tests {
     #[test]
     fn a_map_of_a_redirector_that_has_just_gone_is_told_without_a_fix() {
         assert_eq!(super::fix(&refused(nix::errno::Errno::ENOENT)), None);
+    }
+
+    #[tokio::test]
+    async fn a_map_that_cannot_be_read_keeps_the_proxy_from_being_ready() {
+        let bpffs = tempfile::tempdir().unwrap();
+        let original_dsts = Arc::new(OriginalDsts::new(bpffs.path()));
+        let (readiness, drain) = (Readiness::default(), Drain::default());
+        let watched = original_dsts.watch(SHORT, readiness.gate("original destinations"), drain.clone());
+        let changes = async {
+            readiness.ready_without(&[]).await;
+            let pin = bpffs.path().join(SOCKETS_PIN);
+            std::fs::create_dir_all(pin.parent().unwrap()).unwrap();
+            // No map, and refused by the kernel as one that may not be read is.
+            std::fs::write(&pin, "").unwrap();
+            while readiness.missing().is_empty() {
+                tokio::task::yield_now().await;
+            }
+            let (_, reason) = readiness.missing().remove(0);
+            assert!(reason.contains(SOCKETS_PIN) && reason.contains("CAP_BPF"), "{reason}");
+            std::fs::remove_file(&pin).unwrap();
+            readiness.ready_without(&[]).await;
+            drain.begin();
+        };
+        let (watched, ()) = tokio::join!(watched, changes);
+        watched.unwrap();
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_daemon::{
-    Admin, AdminListen, Drain, Idle, Logs, Readiness, Supervisor, Workers, raise_open_file_limit, use_small_pages,
+    Admin, AdminListen, Drain, Idle, Logs, Readiness, Supervisor, Workers, raise_open_file_limit, report_to_systemd, use_small_pages,
 };
 use culvert_tunnel::proto::enroll::enroll_server::EnrollServer;
 use culvert_tunnel::{Budget, ProxyTunnel, STREAM_WINDOW_RANGE};
@@ -33,7 +33,7 @@ use crate::kubernetes::{Cluster, Events, ServiceAccounts, SharedAuthority};
 use crate::listen;
 use crate::local_socket::{Access, LocalSocket};
 use crate::metrics::{Metrics, Scraped};
-use crate::original_dst::{OriginalDsts, canonical};
+use crate::original_dst::{OriginalDsts, TRIAL, canonical};
 use crate::registry::Registry;
 use crate::route::{MAX_STREAMS_PER_AGENT, Router};
 use crate::state::StateDir;
@@ -69,6 +69,7 @@ pub(crate) async fn run(args: RunArgs, sockets: Sockets, logs: Logs) -> Result<(
     let mut supervisor = Supervisor::new(args.grace)?;
     let readiness = Readiness::default();
     let listening = readiness.gate("listeners");
+    supervisor.spawn_observer("systemd", report_to_systemd(readiness.clone(), &[], supervisor.drain()));
     let cluster = match args.kubernetes.wanted() {
         true => Some(Cluster::open(&args.kubernetes).await?),
         false => None,
@@ -83,7 +84,7 @@ pub(crate) async fn run(args: RunArgs, sockets: Sockets, logs: Logs) -> Result<(
         tracing::warn!("starting without the cluster's revocations: agents that are new to this proxy have to wait");
     }
     proxy.spawn_agents(&mut supervisor)?;
-    proxy.spawn_frontends(&mut supervisor)?;
+    proxy.spawn_frontends(&mut supervisor, &readiness)?;
     listening.open();
     let drain = supervisor.drain();
     supervisor.spawn_observer("readiness", async move {
@@ -290,11 +291,14 @@ impl Proxy {
         enroll::service(self.trust.clone(), self.tokens.clone(), accounts, self.metrics.clone())
     }
 
-    fn spawn_frontends(&self, supervisor: &mut Supervisor) -> Result<()> {
+    fn spawn_frontends(&self, supervisor: &mut Supervisor, readiness: &Readiness) -> Result<()> {
         let listen = &self.args.listen;
         let drain = supervisor.drain();
+        let original_dsts = Arc::new(OriginalDsts::new(&self.args.bpffs));
+        let gate = readiness.gate("original destinations");
+        supervisor.spawn("original destinations", original_dsts.clone().watch(TRIAL, gate, drain.clone()));
         let intercept = Intercept {
-            original_dsts: Arc::new(OriginalDsts::new(&self.args.bpffs)),
+            original_dsts,
             router: self.router.clone(),
             streams: self.streams.clone(),
             workers: self.workers.clone(),

@@ -9,6 +9,7 @@ use aya_ebpf::programs::SockAddrContext;
 use culvert_redirector_common::{Addr, Connect, Counter, Endpoint, SocketDst, Steer, Storage, Verdict, decide};
 
 use crate::maps::{CONFIG, DESTINATIONS, SOCKETS, count};
+use crate::netns::is_foreign;
 use crate::stack::{KeySlot, key};
 
 /// The call goes on; its address may have been rewritten.
@@ -112,6 +113,9 @@ fn connect6(ctx: &SockAddrContext, choose_error: impl FnOnce()) -> i32 {
 /// in its own arm: what LLVM merges after them it computes from registers that the verifier holds for pointers.
 #[inline(always)]
 fn steer(ctx: &SockAddrContext, dst: Endpoint, rewrite: impl FnOnce(Endpoint), choose_error: impl FnOnce()) -> i32 {
+    if is_foreign(ctx) {
+        return ALLOW;
+    }
     let Some(config) = CONFIG.get(0) else { return ALLOW };
     // SAFETY: `sk` is in the context of this hook; the verifier wants the null check below before any use.
     let socket: *mut bpf_sock = unsafe { (*ctx.sock_addr).__bindgen_anon_1.sk };

@@ -8,6 +8,7 @@
 
 mod connect;
 mod maps;
+mod netns;
 mod peer;
 mod sockops;
 mod stack;

@@ -1,14 +1,14 @@
 //! One redirector at a time: two would undo each other's work, and one would restore what `uninstall` removes. Both the state
 //! directory and the BPF file system are locked: neither of them need be the other redirector's.
 
-use std::fs::{DirBuilder, File, TryLockError};
+use std::fs::{DirBuilder, File, Metadata, TryLockError};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Locks on directories, for as long as the process lives.
 #[derive(Debug)]
-pub(crate) struct Alone(#[expect(dead_code, reason = "open, they hold the locks")] Vec<File>);
+pub(crate) struct Alone(Vec<File>);
 
 /// A directory that cannot be had alone.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +45,16 @@ impl Alone {
         }
         Ok(Self(locks))
     }
+
+    /// Locks a BPF file system that was mounted after the start, too. One that has been locked already stays so.
+    pub(crate) fn extend(&mut self, bpffs: &Path) -> Result<(), AloneError> {
+        let id = |metadata: Metadata| (metadata.dev(), metadata.ino());
+        let wanted = std::fs::metadata(bpffs).map(id).ok();
+        if !self.0.iter().any(|held| held.metadata().map(id).ok() == wanted) {
+            self.0.push(lock(bpffs)?);
+        }
+        Ok(())
+    }
 }
 
 fn lock(directory: &Path) -> Result<File, AloneError> {
@@ -72,6 +82,16 @@ mod tests {
         assert!(matches!(Alone::take(&path, &bpffs), Err(AloneError::Running { .. })));
         drop(first);
         Alone::take(&path, &bpffs).unwrap();
+    }
+
+    #[test]
+    fn a_bpf_file_system_that_comes_later_is_had_alone_too() {
+        let [first, second, bpffs] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+        let mut running = Alone::take(first.path(), &bpffs.path().join("not mounted")).unwrap();
+        for _again in 0..2 {
+            running.extend(bpffs.path()).unwrap();
+        }
+        assert!(matches!(Alone::take(second.path(), bpffs.path()), Err(AloneError::Running { .. })));
     }
 
     #[test]

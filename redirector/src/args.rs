@@ -29,6 +29,18 @@ pub(crate) struct Args {
     /// What steers connections: connect hooks, nftables, both, or nothing (DNS only).
     #[arg(long, env = "CULVERT_MECHANISM", value_enum, default_value_t = Mechanism::Both)]
     pub(crate) mechanism: Mechanism,
+    /// Whose connections the hooks steer: those of all processes, or those of the host's network namespace alone, with pods left
+    /// to nftables, for service meshes and for containers in pods.
+    #[arg(long, env = "CULVERT_HOOKS", value_enum, default_value_t = HookScope::All)]
+    pub(crate) hooks: HookScope,
+    /// Attach hooks at the root cgroup beside a Cilium that has none like them: its versions without the fix of its issue 43877
+    /// then do not start.
+    #[arg(long, env = "CULVERT_BESIDE_CILIUM")]
+    pub(crate) beside_cilium: bool,
+    /// Be ready although nothing steers pods' connections: without hooks that see pods, on a host whose pods' packets bypass
+    /// nftables (Cilium without kube-proxy, Calico's eBPF data plane, OVN-Kubernetes).
+    #[arg(long, env = "CULVERT_ACCEPT_UNSEEN_PODS")]
+    pub(crate) accept_unseen_pods: bool,
     /// This host's address that connections are steered to, at most one of each family. Default: the one that the host
     /// uses towards its default route.
     #[arg(long, env = "CULVERT_NODE_IP", value_delimiter = ',', value_name = "IP")]
@@ -128,7 +140,7 @@ pub(crate) enum Command {
     Log(LogCommand),
 }
 
-/// What steers connections.
+/// What steers connections, or is to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Mechanism {
     /// Connect hooks and nftables.
@@ -142,6 +154,28 @@ pub(crate) enum Mechanism {
 }
 
 impl Mechanism {
+    pub(crate) const ALL: [Self; 4] = [Self::Both, Self::Ebpf, Self::Nftables, Self::None];
+
+    /// What is in force where these are.
+    pub(crate) fn of(hooks: bool, nftables: bool) -> Self {
+        match (hooks, nftables) {
+            (true, true) => Self::Both,
+            (true, false) => Self::Ebpf,
+            (false, true) => Self::Nftables,
+            (false, false) => Self::None,
+        }
+    }
+
+    /// As the flag has it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Both => "both",
+            Self::Ebpf => "ebpf",
+            Self::Nftables => "nftables",
+            Self::None => "none",
+        }
+    }
+
     pub(crate) fn has_ebpf(self) -> bool {
         matches!(self, Self::Both | Self::Ebpf)
     }
@@ -149,6 +183,15 @@ impl Mechanism {
     pub(crate) fn has_nftables(self) -> bool {
         matches!(self, Self::Both | Self::Nftables)
     }
+}
+
+/// Whose connections the hooks steer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum HookScope {
+    /// Those of all processes of the cgroup, pods' too.
+    All,
+    /// Those of processes in the redirector's own network namespace.
+    Host,
 }
 
 /// A value of `--dns-listen`.
@@ -197,6 +240,14 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn a_mechanism_is_named_as_the_flag_has_it() {
+        for mechanism in Mechanism::ALL {
+            assert_eq!(Mechanism::from_str(mechanism.name(), false), Ok(mechanism));
+            assert_eq!(Mechanism::of(mechanism.has_ebpf(), mechanism.has_nftables()), mechanism);
+        }
     }
 
     #[test]

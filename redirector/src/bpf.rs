@@ -1,5 +1,6 @@
 //! The kernel programs from user space: the only part of the redirector that knows aya and the `bpf()` system call.
 
+mod bypass;
 mod cgroup;
 mod cilium;
 mod compatible;
@@ -13,10 +14,11 @@ mod refusal;
 mod sys;
 mod tables;
 
-pub(crate) use cgroup::CgroupError;
+pub(crate) use bypass::bypassing_data_plane;
+pub(crate) use cgroup::{CgroupError, find as find_cgroup};
 pub(crate) use cilium::{Cilium, Neighbourhood};
 pub(crate) use hooks::{Hook, HookChange, HookError, Hooks, Surroundings};
-pub(crate) use pins::{PinError, Pins};
+pub(crate) use pins::{PinError, Pins, cgroup_id};
 pub(crate) use proof::{Proof, ProofError, prove};
 pub(crate) use refusal::Refusal;
 pub(crate) use tables::{Changed, KernelConfig, Tables, TablesError, kernel_config};

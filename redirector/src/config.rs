@@ -8,7 +8,7 @@ use culvert_redirector_common::MAX_INTERCEPT_PORTS;
 use ipnet::IpNet;
 use nix::ifaddrs::getifaddrs;
 
-use crate::args::{Args, DNS_PORT, DnsListen, Mechanism};
+use crate::args::{Args, DNS_PORT, DnsListen, HookScope, Mechanism};
 use crate::dns::{InvalidZone, Zone};
 
 /// Who may ask: clients on this host, in its pods and in private networks, not the internet.
@@ -40,6 +40,9 @@ pub(crate) struct Config {
     pub(crate) bpffs: PathBuf,
     pub(crate) cgroup: Option<PathBuf>,
     pub(crate) mechanism: Mechanism,
+    pub(crate) hook_scope: HookScope,
+    pub(crate) beside_cilium: bool,
+    pub(crate) accept_unseen_pods: bool,
     pub(crate) intercept: Intercept,
     /// Whether the node's addresses were found, not given: another may come.
     pub(crate) found_node: bool,
@@ -119,6 +122,8 @@ pub(crate) enum ConfigError {
     Ports(Vec<u16>),
     #[error("--dns-listen: `none` stands alone")]
     NoneAndMore,
+    #[error("--hooks host leaves pods to nftables: give it with --mechanism both")]
+    HostHooksAlone,
     #[error("--dns-zone")]
     Zone(#[from] InvalidZone),
 }
@@ -127,6 +132,9 @@ impl TryFrom<Args> for Config {
     type Error = ConfigError;
 
     fn try_from(args: Args) -> Result<Self, ConfigError> {
+        if args.hooks == HookScope::Host && args.mechanism == Mechanism::Ebpf {
+            return Err(ConfigError::HostHooksAlone);
+        }
         let node = NodeIps::find(&args.node_ip)?;
         let zone: Zone = args.places.dns_zone.parse()?;
         Ok(Self {
@@ -135,6 +143,9 @@ impl TryFrom<Args> for Config {
             bpffs: args.places.bpffs,
             cgroup: args.cgroup,
             mechanism: args.mechanism,
+            hook_scope: args.hooks,
+            beside_cilium: args.beside_cilium,
+            accept_unseen_pods: args.accept_unseen_pods,
             dns: dns(&args.dns_listen, zone, args.dns_client, node, args.forward)?,
             found_node: args.node_ip.is_empty(),
             intercept: Intercept { node, ports: ports(args.intercept_port)?, mark: args.mark },
@@ -316,6 +327,12 @@ mod tests {
         assert_eq!(found.dns.unwrap().addresses(found.intercept.node), ["127.0.0.1:53".parse().unwrap()]);
         assert!(config(&["--dns-listen", "none"]).unwrap().dns.is_none());
         assert!(matches!(config(&["--dns-listen", "none,127.0.0.1:5"]), Err(ConfigError::NoneAndMore)));
+    }
+
+    #[test]
+    fn hooks_of_the_host_alone_leave_pods_to_somebody() {
+        assert!(matches!(config(&["--hooks", "host", "--mechanism", "ebpf"]), Err(ConfigError::HostHooksAlone)));
+        assert_eq!(config(&["--hooks", "host"]).unwrap().hook_scope, HookScope::Host);
     }
 
     #[test]

@@ -1,20 +1,22 @@
 //! `/debug/installed`: what should be on this host and what the kernel has of it, for `culvert-proxy check`.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use clap::ValueEnum;
 use ipnet::IpNet;
 use serde::Serialize;
 use tokio::sync::watch;
 
+use crate::args::HookScope;
 use crate::bpf::{Hook, Pins, Refusal};
 use crate::config::{Config, NodeIps};
 use crate::debug::failed;
 use crate::directory::Feed;
+use crate::in_force::InForce;
 use crate::nft;
 use crate::route::{HostRoute, Routes, wanted};
 
@@ -24,18 +26,30 @@ struct Sources {
     config: Config,
     node: watch::Receiver<NodeIps>,
     feed: watch::Receiver<Feed>,
+    in_force: watch::Receiver<InForce>,
 }
 
 /// The route for the admin server.
-pub(crate) fn route(config: Config, node: watch::Receiver<NodeIps>, feed: watch::Receiver<Feed>) -> Router {
-    let sources = Sources { pins: Pins::new(&config.bpffs), config, node, feed };
+pub(crate) fn route(
+    config: Config,
+    node: watch::Receiver<NodeIps>,
+    feed: watch::Receiver<Feed>,
+    in_force: watch::Receiver<InForce>,
+) -> Router {
+    let sources = Sources { pins: Pins::new(&config.bpffs), config, node, feed, in_force };
     Router::new().route("/debug/installed", get(installed)).with_state(sources)
 }
 
 #[derive(Serialize)]
 struct Installed {
     /// As `--mechanism` is written.
-    mechanism: String,
+    mechanism: &'static str,
+    #[serde(flatten)]
+    in_force: InForce,
+    /// As `--hooks` is written.
+    hooks_see: &'static str,
+    /// Links that another version has left: what they steer the proxy cannot take.
+    other_versions: Vec<PathBuf>,
     hooks: Vec<Hook>,
     /// The error of a connect that the hooks refuse; none where the kernel cannot be asked.
     refusal: Option<Refusal>,
@@ -78,7 +92,7 @@ async fn installed(State(sources): State<Sources>) -> Response {
 }
 
 async fn read(sources: &Sources) -> anyhow::Result<Installed> {
-    let Sources { pins, config, node, feed } = sources;
+    let Sources { pins, config, node, feed, in_force } = sources;
     let node = *node.borrow();
     let directory = feed.borrow().directory.clone();
     let mut ranges = directory.map(|directory| wanted(directory.ranges)).unwrap_or_default();
@@ -88,9 +102,15 @@ async fn read(sources: &Sources) -> anyhow::Result<Installed> {
         if config.mechanism.has_nftables() { nft::read().await.map(|parts| parts.is_some()) } else { Ok(false) };
     let routes = Routes::open()?.ours().await?;
     let hooks = Hook::read_all(pins)?;
-    let mechanism = config.mechanism.to_possible_value().map(|value| value.get_name().to_owned());
+    let in_force = in_force.borrow().clone();
     Ok(Installed {
-        mechanism: mechanism.unwrap_or_default(),
+        mechanism: config.mechanism.name(),
+        in_force,
+        hooks_see: match config.hook_scope {
+            HookScope::All => "all",
+            HookScope::Host => "host",
+        },
+        other_versions: pins.other_links(),
         neighbours: hooks.iter().filter_map(Neighbours::of).collect(),
         hooks,
         refusal: Refusal::of_this_kernel().ok(),

@@ -1,17 +1,17 @@
 //! The eBPF mechanism as a whole: programs attached, maps equal to the plan, the offline lease alive.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
 use crate::bpf::{
-    Changed, Hook, HookChange, HookError, Hooks, KernelConfig, Neighbourhood, Pins, Proof, ProofError, Refusal, Tables,
-    TablesError, kernel_config, prove,
+    Changed, Cilium, Hook, HookChange, HookError, Hooks, KernelConfig, Neighbourhood, PinError, Pins, Proof,
+    ProofError, Refusal, Tables, TablesError, cgroup_id, find_cgroup, kernel_config, prove,
 };
-use crate::config::{Intercept, NodeIps};
+use crate::config::{Config, Intercept, NodeIps};
 use crate::directory::Ranges;
 use crate::plan::{Destination, Liveness, Plan};
 
@@ -41,34 +41,42 @@ pub(crate) enum KernelError {
     Tables(#[from] TablesError),
     #[error(transparent)]
     Proof(#[from] ProofError),
+    /// Hooks of ours would keep it from starting.
+    #[error("{0}")]
+    Cilium(String),
+    #[error(transparent)]
+    Pins(#[from] PinError),
     #[error("read the monotonic clock")]
     Clock(#[source] nix::Error),
 }
 
 impl Kernel {
     /// Installs everything: maps first, programs last, so that nothing is steered by half a table. Without a plan the maps
-    /// stay as an earlier redirector left them.
-    pub(crate) fn install(
-        pins: &Pins,
-        cgroup: Option<&PathBuf>,
-        intercept: &Intercept,
-        plan: Option<&Plan>,
-    ) -> Result<Self, KernelError> {
-        let mut hooks = Hooks::load(pins.clone(), cgroup.map(PathBuf::as_path))?;
+    /// stay as an earlier redirector left them. Beside a Cilium that would not bear it nothing is attached.
+    pub(crate) fn install(pins: &Pins, config: &Config, plan: Option<&Plan>) -> Result<Self, KernelError> {
+        let cgroup = find_cgroup(config.cgroup.as_deref()).map_err(HookError::from)?;
+        let neighbourhood = neighbourhood(pins, &cgroup);
+        if let Some(Neighbourhood::Dangerous(danger)) = &neighbourhood
+            && !config.beside_cilium
+        {
+            return Err(KernelError::Cilium(danger.clone()));
+        }
+        let mut hooks = Hooks::load(pins.clone(), cgroup.clone(), config.hook_scope)?;
         let tables = Tables::open(pins)?;
-        let (config, destinations) = (tables.config()?, tables.destinations()?);
-        let (pins, cgroup) = (pins.clone(), hooks.cgroup().to_owned());
-        let mut kernel = Self { pins, cgroup, proof: None, tables, config, destinations, looks: 0 };
+        let (in_kernel, destinations) = (tables.config()?, tables.destinations()?);
+        let pins = pins.clone();
+        let mut kernel = Self { pins, cgroup, proof: None, tables, config: in_kernel, destinations, looks: 0 };
         if let Some(plan) = plan {
-            kernel.apply(intercept, plan)?;
+            kernel.apply(&config.intercept, plan)?;
         }
         for (program, change) in hooks.attach()? {
             let how = match change {
                 HookChange::Attached => "attached",
                 HookChange::TakenOver => "taken over",
                 HookChange::Replaced => "moved from another cgroup",
+                HookChange::MovedBehind => "moved behind programs of others",
             };
-            tracing::info!(program, how, cgroup = %hooks.cgroup().display(), "connect hook installed");
+            tracing::info!(program, how, cgroup = %kernel.cgroup.display(), "connect hook installed");
         }
         if hooks.refusal() == Refusal::NotPermitted {
             tracing::info!(
@@ -76,12 +84,30 @@ impl Kernel {
                 "this kernel's connect hooks cannot choose the error of a refused connect; EHOSTUNREACH elsewhere"
             );
         }
-        match hooks.neighbourhood() {
+        let removed = kernel.pins.remove_others()?;
+        if !removed.is_empty() {
+            tracing::info!(?removed, "removed hooks and maps of another version");
+        }
+        match neighbourhood {
             Some(Neighbourhood::Good(cilium)) => tracing::info!(cilium, "Cilium is on this host"),
-            Some(Neighbourhood::Dangerous(cilium)) => tracing::warn!(cilium, "Cilium is on this host"),
+            Some(Neighbourhood::Dangerous(cilium)) => tracing::warn!(cilium, "attached beside Cilium, as told"),
             None => {}
         }
         Ok(kernel)
+    }
+
+    /// A Cilium that does not start beside hooks of ours, with what to do.
+    pub(crate) fn danger(&self) -> Option<String> {
+        match neighbourhood(&self.pins, &self.cgroup) {
+            Some(Neighbourhood::Dangerous(cilium)) => Some(cilium),
+            Some(Neighbourhood::Good(_)) | None => None,
+        }
+    }
+
+    /// Programs of others that came after our connect hooks, in the same cgroup.
+    pub(crate) fn followers(&self) -> BTreeSet<u32> {
+        let hooks = Hook::read_all(&self.pins).unwrap_or_default();
+        hooks.iter().flat_map(|hook| hook.followers(&self.cgroup)).collect()
     }
 
     /// Makes the maps equal to the plan.
@@ -152,6 +178,11 @@ impl Kernel {
         let attached = Hook::read_all(&self.pins).is_ok_and(|hooks| hooks.iter().all(Hook::is_attached));
         attached && self.pins.has_all_maps()
     }
+}
+
+/// Whether Cilium is there too, and bears hooks at `cgroup`.
+fn neighbourhood(pins: &Pins, cgroup: &Path) -> Option<Neighbourhood> {
+    Some(Cilium::find(pins.bpffs())?.beside(cgroup_id(cgroup).ok()?))
 }
 
 /// The kernel's `bpf_ktime_get_ns()`.

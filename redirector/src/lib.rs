@@ -17,6 +17,7 @@ mod dns;
 mod explain;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod in_force;
 mod installed;
 mod kernel;
 mod metrics;

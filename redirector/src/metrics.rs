@@ -12,6 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
+use crate::args::Mechanism;
 use crate::bpf::{Pins, Refusal, Tables};
 use crate::plan::{Liveness, Plan};
 
@@ -31,6 +32,7 @@ pub(crate) struct DnsMetrics {
 /// Of what is installed on the host.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SteeringMetrics {
+    mechanism: Family<MechanismLabels, Gauge>,
     destinations: Family<DestinationLabels, Gauge>,
     drift: Family<DriftLabels, Counter>,
 }
@@ -63,6 +65,11 @@ struct AnswerLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct MechanismLabels {
+    mechanism: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct DestinationLabels {
     state: &'static str,
 }
@@ -80,6 +87,8 @@ impl Metrics {
         registry.register("build", "Version of the redirector", Info::new([("version", VERSION)]));
         registry.register("dns_answers", "DNS answers by response code", self.dns.answers.clone());
         let steering = &self.steering;
+        let help = "1 for what steers connections now, 0 for all else";
+        registry.register("mechanism", help, steering.mechanism.clone());
         registry.register("destinations", "Destinations that are steered, by state", steering.destinations.clone());
         let help =
             "Times that somebody had removed or changed what is installed, by what and by what came of its repair";
@@ -93,6 +102,9 @@ impl Metrics {
 
     /// What never happened is zero, not absent: a rate sees the first time too.
     fn begin_at_zero(&self) {
+        if self.steering.mechanism.get(&MechanismLabels { mechanism: Mechanism::None.name() }).is_none() {
+            self.steering.in_force(Mechanism::None);
+        }
         for what in [Drifted::Hooks, Drifted::Destinations, Drifted::Nftables, Drifted::Routes] {
             for repair in [Repair::Done, Repair::Failed] {
                 drop(self.steering.drift(what, repair));
@@ -120,6 +132,14 @@ impl DnsMetrics {
 }
 
 impl SteeringMetrics {
+    /// What steers now.
+    pub(crate) fn in_force(&self, mechanism: Mechanism) {
+        for each in Mechanism::ALL {
+            let labels = MechanismLabels { mechanism: each.name() };
+            self.mechanism.get_or_create(&labels).set(i64::from(each == mechanism));
+        }
+    }
+
     /// Something of ours had been removed or changed.
     pub(crate) fn drifted(&self, what: Drifted, repair: Repair) {
         self.drift(what, repair).inc();
@@ -188,12 +208,17 @@ mod tests {
     fn every_metric_has_the_prefix_of_its_component() {
         let metrics = Metrics::default();
         metrics.dns.answered(ResponseCode::NXDomain);
+        metrics.steering.in_force(Mechanism::Nftables);
         metrics.steering.planned(&plan(&examples::directory(), Freshness::Live));
         let mut text = String::new();
         let registry = metrics.registry(Pins::new(std::path::Path::new("/nonexistent")));
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         assert!(text.contains("culvert_redirector_dns_answers_total{code=\"nxdomain\"} 1"), "{text}");
         assert!(text.contains("culvert_redirector_destinations{state=\"offline\"} 2"), "{text}");
+        for (mechanism, value) in [("both", 0), ("ebpf", 0), ("nftables", 1), ("none", 0)] {
+            let line = format!("culvert_redirector_mechanism{{mechanism=\"{mechanism}\"}} {value}\n");
+            assert!(text.contains(&line), "no {line} in {text}");
+        }
         let samples = text.lines().filter(|line| !line.starts_with('#'));
         assert!(samples.into_iter().all(|line| line.starts_with("culvert_redirector_")), "{text}");
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use culvert_daemon::{Admin, Drain, Logs, Readiness, Supervisor};
+use culvert_daemon::{Admin, Drain, Logs, Readiness, Supervisor, report_to_systemd};
 use tokio::sync::watch;
 
 use crate::alone::Alone;
@@ -25,7 +25,7 @@ const SAVE_AGAIN: Duration = Duration::from_secs(5);
 
 /// Runs until a signal or a failure. What is installed on the host stays.
 pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
-    let _alone = Alone::take(&config.state_dir, &config.bpffs)?;
+    let alone = Alone::take(&config.state_dir, &config.bpffs)?;
     let readiness = Readiness::default();
     let metrics = Metrics::default();
     let pins = Pins::new(&config.bpffs);
@@ -34,7 +34,7 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     let mut supervisor = Supervisor::new(GRACE)?;
     let drain = supervisor.drain();
 
-    let steering = Steering::install(config.clone(), feed.clone(), &readiness, metrics.steering.clone()).await?;
+    let steering = Steering::install(config.clone(), alone, feed.clone(), &readiness, metrics.steering.clone()).await?;
     let (node_tx, node) = watch::channel(config.intercept.node);
     let dns_gate = readiness.gate("dns");
     match config.dns.clone() {
@@ -44,11 +44,13 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
         }
         None => dns_gate.open(),
     }
-    let installed = installed::route(config.clone(), node, feed.clone());
+    let installed = installed::route(config.clone(), node, feed.clone(), steering.in_force());
     let routes = debug::routes(pins.clone(), feed.clone()).merge(installed);
-    let admin = Admin::bind(&config.admin, readiness, metrics.registry(pins), logs, routes).await?;
+    let admin = Admin::bind(&config.admin, readiness.clone(), metrics.registry(pins), logs, routes).await?;
 
     supervisor.spawn_observer("admin", admin.serve());
+    // A start does not wait for the proxy: what was saved is installed.
+    supervisor.spawn_observer("systemd", report_to_systemd(readiness, &["directory"], drain.clone()));
     supervisor.spawn("steering", steering.run(node_tx, drain.clone()));
     supervisor.spawn("directory", watch.run(drain.clone()));
     supervisor.spawn("saved directory", keep_saved(saved, feed, drain));

@@ -4,8 +4,10 @@ use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::Result;
+use culvert_redirector_common::names::SOCKOPS;
 
-use crate::bpf::{Cilium, Hook, Neighbourhood, Pins, Refusal, Surroundings, Tables};
+use crate::args::Mechanism;
+use crate::bpf::{Cilium, Hook, Neighbourhood, Pins, Refusal, Surroundings, Tables, bypassing_data_plane};
 use crate::directory::Saved;
 use crate::kernel::now_ns;
 use crate::nft::{self, NftError};
@@ -16,6 +18,7 @@ use crate::route::Routes;
 pub(crate) async fn status(bpffs: &Path, state_dir: &Path) -> Result<String> {
     let pins = Pins::new(bpffs);
     let mut out = String::new();
+    mechanism(&mut out, &pins).await?;
     hooks(&mut out, &pins)?;
     line(&mut out, "refused with", &refusal())?;
     cilium(&mut out, &pins)?;
@@ -29,6 +32,28 @@ pub(crate) async fn status(bpffs: &Path, state_dir: &Path) -> Result<String> {
     line(&mut out, "routes", &or_none(routes.join(", ")))?;
     line(&mut out, "directory", &saved(state_dir))?;
     Ok(out)
+}
+
+/// What steers, and what does not although it should.
+async fn mechanism(out: &mut String, pins: &Pins) -> Result<()> {
+    let hooks = Hook::read_all(pins)?;
+    let attached = hooks.iter().filter(|hook| hook.is_attached()).count();
+    let hooked = attached == hooks.len();
+    let in_force = Mechanism::of(hooked, nft::read().await.is_ok_and(|table| table.is_some()));
+    let why = match attached {
+        0 => "; if hooks are asked for, /readyz of the daemon says why there are none",
+        _ if hooked => "",
+        _ => "; hooks are missing",
+    };
+    line(out, "mechanism", &format!("{}{why}", in_force.name()))?;
+    if let Some(data_plane) = bypassing_data_plane(pins.bpffs()).filter(|_| !hooked) {
+        line(out, "pods", &format!("not steered, most likely: {data_plane} carries their packets past nftables"))?;
+    }
+    for link in pins.other_links() {
+        let text = format!("{} steers too: restart the redirector, or uninstall", link.display());
+        line(out, "other version", &text)?;
+    }
+    Ok(())
 }
 
 fn hooks(out: &mut String, pins: &Pins) -> Result<()> {
@@ -62,7 +87,9 @@ fn refusal() -> String {
 /// Only where it is: most hosts have none.
 fn cilium(out: &mut String, pins: &Pins) -> Result<()> {
     let Some(cilium) = Cilium::find(pins.bpffs()) else { return Ok(()) };
-    let cgroup = Hook::read_all(pins)?.iter().find_map(|hook| hook.cgroup_id).unwrap_or_default();
+    let hooks = Hook::read_all(pins)?;
+    let cgroup =
+        hooks.iter().filter(|hook| hook.program != SOCKOPS).find_map(|hook| hook.cgroup_id).unwrap_or_default();
     let (Neighbourhood::Good(text) | Neighbourhood::Dangerous(text)) = cilium.beside(cgroup);
     line(out, "cilium", &text)
 }

@@ -1,5 +1,7 @@
 //! The one task that changes the host: keeps hooks, nftables and routes equal to the directory.
 
+mod hooks;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -9,11 +11,13 @@ use culvert_redirector_common::names::DESTINATIONS_MAX;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::args::Mechanism;
-use crate::bpf::{HookError, Pins};
+use crate::alone::Alone;
+use crate::args::{HookScope, Mechanism};
+use crate::bpf::{Pins, bypassing_data_plane};
 use crate::config::{Config, NodeIps};
 use crate::directory::{Feed, Ranges};
-use crate::kernel::{Kernel, KernelError};
+use crate::in_force::{InForce, unseen_pods};
+use crate::kernel::Kernel;
 use crate::metrics::{Drifted, Repair, SteeringMetrics};
 use crate::nft::{self, Events, Guard, Nft, NftError, TableSpec};
 use crate::plan::{Freshness, Plan, plan};
@@ -27,13 +31,16 @@ const INSPECTION: Duration = Duration::from_secs(5);
 /// Owner of everything that is installed on the host.
 pub(crate) struct Steering {
     config: Config,
+    alone: Alone,
     pins: Pins,
     feed: watch::Receiver<Feed>,
     kernel: Option<Kernel>,
+    hooks: hooks::Lookout,
     nft: Option<Nft>,
     routes: Routes,
     gates: Gates,
     metrics: SteeringMetrics,
+    in_force: watch::Sender<InForce>,
     progress: Progress,
 }
 
@@ -48,6 +55,10 @@ struct Progress {
     beyond: usize,
     /// The interfaces that lead to other hosts, as nftables has them.
     uplinks: BTreeSet<String>,
+    /// The hooks are attached, as last seen.
+    hooked: bool,
+    /// The nftables table is there, as last seen.
+    table: bool,
 }
 
 struct Gates {
@@ -55,6 +66,8 @@ struct Gates {
     hooks: Gate,
     nftables: Gate,
     route: Gate,
+    /// Something sees pods' connections.
+    pods: Gate,
     /// Nothing is left of mechanisms that an earlier redirector had and that are switched off now.
     switched_off: Gate,
 }
@@ -63,6 +76,7 @@ impl Steering {
     /// Installs what is known so far, before anything waits for the proxy.
     pub(crate) async fn install(
         config: Config,
+        alone: Alone,
         feed: watch::Receiver<Feed>,
         readiness: &Readiness,
         metrics: SteeringMetrics,
@@ -72,6 +86,7 @@ impl Steering {
             hooks: readiness.gate("hooks"),
             nftables: readiness.gate("nftables"),
             route: readiness.gate("route"),
+            pods: readiness.gate("pods"),
             switched_off: readiness.gate("switched off"),
         };
         if config.mechanism == Mechanism::Both {
@@ -83,7 +98,10 @@ impl Steering {
         let nft = config.mechanism.has_nftables().then(Nft::default);
         let routes = Routes::open()?;
         let progress = Progress::default();
-        let mut steering = Self { config, pins, feed, kernel: None, nft, routes, gates, metrics, progress };
+        let (in_force, hooks) = (watch::Sender::new(InForce::NOTHING), hooks::Lookout::default());
+        let kernel = None;
+        let mut steering =
+            Self { config, alone, pins, feed, kernel, hooks, nft, routes, gates, metrics, in_force, progress };
         let known = steering.plan();
         if let Some(plan) = &known {
             // Before the hooks, which would take connections to what the host itself has in the range.
@@ -91,7 +109,13 @@ impl Steering {
         }
         steering.install_hooks(known.as_ref())?;
         steering.apply().await?;
+        steering.publish();
         Ok(steering)
+    }
+
+    /// What steers from now on, and why.
+    pub(crate) fn in_force(&self) -> watch::Receiver<InForce> {
+        self.in_force.subscribe()
     }
 
     /// Follows the directory until the drain begins. What is installed stays: traffic goes on without us.
@@ -108,6 +132,7 @@ impl Steering {
                 changed = self.feed.changed() => {
                     changed.context("the directory's task has ended")?;
                     self.apply().await?;
+                    self.publish();
                 }
                 _now = renewal.tick() => self.renew_lease(),
                 () = events.touched() => self.restore_nftables().await,
@@ -133,35 +158,6 @@ impl Steering {
         Some(plan(directory, freshness))
     }
 
-    /// Fatal, unless nftables can carry everything and no hook of an earlier redirector goes on with old tables.
-    fn install_hooks(&mut self, known: Option<&Plan>) -> Result<()> {
-        if !self.config.mechanism.has_ebpf() {
-            self.gates.hooks.open();
-            return Ok(());
-        }
-        let cgroup = self.config.cgroup.as_ref();
-        let earlier = self.pins.any_link();
-        let error = match Kernel::install(&self.pins, cgroup, &self.config.intercept, known) {
-            Ok(kernel) => {
-                self.kernel = Some(kernel);
-                self.gates.hooks.open();
-                return Ok(());
-            }
-            Err(error) => error,
-        };
-        let misled = cgroup.is_some() && matches!(error, KernelError::Hooks(HookError::Cgroup(_)));
-        if !earlier {
-            self.pins.remove_links().context("remove what was half installed")?;
-        }
-        if self.config.mechanism != Mechanism::Both || earlier || misled {
-            return Err(error).context("install the connect hooks (other mechanisms: --mechanism)");
-        }
-        tracing::warn!(reason = chain(&error), "connect hooks not installed; nftables alone steers connections");
-        self.pins.remove().context("remove what was half installed")?;
-        self.gates.hooks.open();
-        Ok(())
-    }
-
     /// Makes everything equal to the directory. Only an overlap of the VIP range, or nftables missing when nothing else
     /// steers, ends the process; what else fails is reported and tried again.
     async fn apply(&mut self) -> Result<()> {
@@ -172,6 +168,7 @@ impl Steering {
         self.apply_hooks(&plan);
         self.renew_lease();
         self.apply_nftables(&plan).await?;
+        self.retire_hooks();
         self.apply_beyond(&plan);
         if !self.progress.behind && !self.gates.switched_off.is_open() {
             self.remove_switched_off().await?;
@@ -208,7 +205,7 @@ impl Steering {
         let intercept = &self.config.intercept;
         let applied = kernel.apply(intercept, plan).and_then(|()| kernel.prove(intercept.node, plan.ranges));
         match applied {
-            Ok(()) if kernel.is_complete() => self.gates.hooks.open(),
+            Ok(()) if kernel.is_complete() && !self.hooks.is_dangerous() => self.gates.hooks.open(),
             Ok(()) => {}
             Err(error) => {
                 let reason = chain(&error);
@@ -240,6 +237,7 @@ impl Steering {
         match nft.apply(spec).await {
             Ok(applied) => {
                 tracing::debug!(?applied, "nftables updated");
+                self.progress.table = true;
                 self.gates.nftables.open();
             }
             Err(error @ NftError::Missing) if self.kernel.is_none() => {
@@ -252,6 +250,7 @@ impl Steering {
             }
             Err(error) => {
                 tracing::error!(%error, "nftables not updated");
+                self.progress.table = false;
                 self.gates.nftables.close(error.to_string());
                 self.progress.behind = true;
             }
@@ -312,23 +311,36 @@ impl Steering {
         self.restore_nftables().await;
         self.restore_routes().await;
         self.follow_uplinks().await;
-        if self.progress.behind { self.apply().await } else { Ok(()) }
+        if self.progress.behind {
+            self.apply().await?;
+        }
+        self.publish();
+        Ok(())
     }
 
-    fn restore_hooks(&mut self) {
-        if self.kernel.as_ref().is_none_or(Kernel::is_complete) {
-            return;
-        }
-        tracing::warn!("somebody removed connect hooks or their pins; installing them again");
-        let known = self.plan();
-        match self.install_hooks(known.as_ref()) {
-            Ok(()) => self.metrics.drifted(Drifted::Hooks, Repair::Done),
-            Err(error) => {
-                let reason = format!("{error:#}");
-                tracing::error!(reason, "connect hooks not installed");
-                self.gates.hooks.close(reason);
-                self.metrics.drifted(Drifted::Hooks, Repair::Failed);
+    /// Says what is in force wherever that is asked for, and whether anything sees pods.
+    fn publish(&mut self) {
+        let mechanism =
+            Mechanism::of(self.kernel.is_some() && self.progress.hooked, self.nft.is_some() && self.progress.table);
+        let fallback = self.hooks.fallback();
+        let sees_pods = mechanism.has_ebpf() && self.config.hook_scope == HookScope::All;
+        let bypass =
+            (self.config.mechanism != Mechanism::None && !sees_pods).then(|| bypassing_data_plane(&self.config.bpffs));
+        let unseen = bypass.flatten().map(|data_plane| unseen_pods(data_plane, fallback));
+        let now = InForce { mechanism, fallback: fallback.map(str::to_owned), unseen_pods: unseen.clone() };
+        self.in_force.send_if_modified(|before| {
+            let is_news = *before != now;
+            if is_news {
+                tracing::info!(mechanism = now.mechanism.name(), "in force");
+                *before = now;
             }
+            is_news
+        });
+        self.gates.hooks.remark(fallback.map(|reason| format!("nftables alone steers connections: {reason}")));
+        self.metrics.in_force(mechanism);
+        match unseen.filter(|_| !self.config.accept_unseen_pods) {
+            Some(reason) => self.gates.pods.close(reason),
+            None => self.gates.pods.open(),
         }
     }
 
@@ -353,12 +365,14 @@ impl Steering {
         match nft.restore().await {
             Ok(true) => {
                 tracing::warn!("somebody removed or changed the table inet culvert; installed again");
+                self.progress.table = true;
                 self.metrics.drifted(Drifted::Nftables, Repair::Done);
                 self.gates.nftables.open();
             }
             Ok(false) => {}
             Err(error) => {
                 self.metrics.drifted(Drifted::Nftables, Repair::Failed);
+                self.progress.table = false;
                 self.gates.nftables.close(error.to_string());
                 self.progress.behind = true;
             }

@@ -30,7 +30,7 @@ pub(crate) enum CgroupError {
 }
 
 /// The given directory, or the real root.
-pub(super) fn find(given: Option<&Path>) -> Result<PathBuf, CgroupError> {
+pub(crate) fn find(given: Option<&Path>) -> Result<PathBuf, CgroupError> {
     if let Some(given) = given {
         let is_cgroup2 = statfs(given).map(|stat| stat.filesystem_type() == CGROUP2_SUPER_MAGIC);
         return match is_cgroup2 {

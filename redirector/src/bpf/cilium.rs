@@ -48,7 +48,7 @@ impl Cilium {
     /// Beside hooks of ours at the cgroup with this id.
     pub(crate) fn beside(&self, cgroup: u64) -> Neighbourhood {
         let text = match self.hooks.len() {
-            0 => "on this host, without connect hooks".to_owned(),
+            0 => "without connect hooks".to_owned(),
             _ => format!("has hooks of its own: {}", list(self.hooks.iter().map(String::as_str))),
         };
         let alone = COUNTERPARTS.iter().filter(|(_, theirs)| !self.hooks.contains(*theirs)).map(|(ours, _)| *ours);
@@ -57,8 +57,8 @@ impl Cilium {
             return Neighbourhood::Good(text);
         }
         Neighbourhood::Dangerous(format!(
-            "{text}; it has none like our {alone}, and a version without the fix of its issue 43877 then does not start: \
-             run with --mechanism nftables, or with a --cgroup below the root"
+            "Cilium is on this host ({text}) and has none like our {alone}: a version without the fix of its issue 43877 does not \
+             start beside them. If yours has the fix: --beside-cilium; else --mechanism nftables, or a --cgroup below the root"
         ))
     }
 }

@@ -8,15 +8,16 @@ use aya::maps::{MapError, MapInfo};
 use aya::programs::links::{FdLink, LinkError};
 use aya::programs::{CgroupAttachMode, Program, ProgramError};
 use aya::{Ebpf, EbpfError, EbpfLoader};
-use culvert_redirector_common::names::{MAPS, PROGRAMS};
+use culvert_redirector_common::names::{CONNECT4, CONNECT6, MAPS, PROGRAMS, SOCKOPS};
 use nix::libc::{ENOLINK, EPERM};
 use serde::Serialize;
 
 use super::compatible::Shape;
 use super::memory::{MemoryLimit, lift_limit};
 use super::pins::cgroup_id;
-use super::sys::{LinkInfo, attached_programs, link_info, open_link, update_link};
-use super::{CgroupError, Cilium, Neighbourhood, PinError, Pins, Refusal, cgroup, object};
+use super::sys::{LinkInfo, attached_programs, link_info, netns_cookie, open_link, update_link};
+use super::{CgroupError, PinError, Pins, Refusal, cgroup, object};
+use crate::args::HookScope;
 
 /// The programs, loaded and with all maps pinned, but not necessarily attached.
 pub(crate) struct Hooks {
@@ -24,6 +25,8 @@ pub(crate) struct Hooks {
     refusal: Refusal,
     pins: Pins,
     cgroup: PathBuf,
+    /// Where destinations are carried over. The proxy, which is not among the clients of a smaller cgroup, must be below it.
+    root: PathBuf,
 }
 
 /// One attached program, as the kernel has it.
@@ -57,6 +60,8 @@ pub(crate) enum HookChange {
     TakenOver,
     /// The earlier link was on another cgroup, or on one that is gone.
     Replaced,
+    /// Programs of others had come after it, and may make any address an edge node's.
+    MovedBehind,
 }
 
 /// Hooks that cannot be installed.
@@ -91,6 +96,8 @@ pub(crate) enum HookError {
     Exclusive { program: &'static str, cgroup: PathBuf },
     #[error("attach {program} to {cgroup}")]
     Attach { program: &'static str, cgroup: PathBuf, source: ProgramError },
+    #[error("--hooks host needs Linux 5.14 or later (SO_NETNS_COOKIE); else --hooks all, or --mechanism nftables")]
+    Netns(#[source] io::Error),
     #[error("{call} {path}")]
     Link { call: &'static str, path: PathBuf, source: io::Error },
     #[error("take the link of {program}")]
@@ -106,14 +113,25 @@ impl HookError {
 }
 
 impl Hooks {
-    /// Loads programs and maps; re-uses pinned maps with all their contents.
-    pub(crate) fn load(pins: Pins, cgroup: Option<&Path>) -> Result<Self, HookError> {
-        let cgroup = cgroup::find(cgroup)?;
+    /// Loads programs and maps for the processes of `cgroup`; re-uses pinned maps with all their contents.
+    pub(crate) fn load(pins: Pins, cgroup: PathBuf, scope: HookScope) -> Result<Self, HookError> {
+        let root = cgroup::find(None).unwrap_or_else(|error| {
+            tracing::warn!(
+                error = culvert_daemon::chain(&error),
+                "the proxy must be in --cgroup: there is no root to be seen"
+            );
+            cgroup.clone()
+        });
         pins.prepare()?;
         lift_limit();
         // Why the kernel cannot be asked shows at the programs themselves.
         let refusal = Refusal::of_this_kernel().unwrap_or(Refusal::HostUnreachable);
+        let netns = match scope {
+            HookScope::All => 0,
+            HookScope::Host => netns_cookie().map_err(HookError::Netns)?,
+        };
         let mut loader = EbpfLoader::new();
+        loader.override_global("ONLY_NETNS", &netns, true);
         for name in MAPS {
             check_compatible(&pins, name)?;
             loader.map_pin_path(name, pins.map(name));
@@ -122,7 +140,7 @@ impl Hooks {
         for program in PROGRAMS {
             load_program(&mut ebpf, refusal.variant(program))?;
         }
-        Ok(Self { ebpf, refusal, pins, cgroup })
+        Ok(Self { ebpf, refusal, pins, cgroup, root })
     }
 
     /// Which error a refused connect gets.
@@ -132,29 +150,24 @@ impl Hooks {
 
     /// Attaches all programs, in the order of [`PROGRAMS`].
     pub(crate) fn attach(&mut self) -> Result<Vec<(&'static str, HookChange)>, HookError> {
-        let wanted =
-            cgroup_id(&self.cgroup).map_err(|source| CgroupError::Open { path: self.cgroup.clone(), source })?;
-        PROGRAMS.iter().map(|program| Ok((*program, self.install(program, wanted)?))).collect()
+        PROGRAMS.iter().map(|program| Ok((*program, self.install(program)?))).collect()
     }
 
-    /// Whether Cilium is there too, and bears it.
-    pub(crate) fn neighbourhood(&self) -> Option<Neighbourhood> {
-        Some(Cilium::find(self.pins.bpffs())?.beside(cgroup_id(&self.cgroup).ok()?))
+    fn place(&self, program: &str) -> PathBuf {
+        if program == SOCKOPS { self.root.clone() } else { self.cgroup.clone() }
     }
 
-    /// The cgroup whose processes are steered.
-    pub(crate) fn cgroup(&self) -> &Path {
-        &self.cgroup
-    }
-
-    fn install(&mut self, program: &'static str, cgroup: u64) -> Result<HookChange, HookError> {
+    fn install(&mut self, program: &'static str) -> Result<HookChange, HookError> {
+        let place = self.place(program);
+        let cgroup = cgroup_id(&place).map_err(|source| CgroupError::Open { path: place.clone(), source })?;
         let pin = self.pins.link(program);
         if !pin.exists() {
             self.pin_new_link(program, &pin)?;
             return Ok(HookChange::Attached);
         }
         let replacement = self.pins.replacement(program);
-        if self.take_over(program, &pin, cgroup)? {
+        let taken_over = self.take_over(program, &pin, cgroup)?;
+        if taken_over && Hook::read(&self.pins, program)?.followers(&place).is_empty() {
             // Of one that died while it moved to another cgroup.
             remove_if_there(&replacement).map_err(HookError::link("remove", &replacement))?;
             return Ok(HookChange::TakenOver);
@@ -164,7 +177,7 @@ impl Hooks {
         remove_if_there(&replacement).map_err(HookError::link("remove", &replacement))?;
         self.pin_new_link(program, &replacement)?;
         std::fs::rename(&replacement, &pin).map_err(HookError::link("replace", &pin))?;
-        Ok(HookChange::Replaced)
+        Ok(if taken_over { HookChange::MovedBehind } else { HookChange::Replaced })
     }
 
     /// Makes the pinned link run our program; false if it is on another cgroup, or on one that is gone.
@@ -182,9 +195,8 @@ impl Hooks {
     }
 
     fn pin_new_link(&mut self, program: &'static str, pin: &Path) -> Result<(), HookError> {
-        let cgroup =
-            File::open(&self.cgroup).map_err(|source| CgroupError::Open { path: self.cgroup.clone(), source })?;
-        let place = self.cgroup.clone();
+        let place = self.place(program);
+        let cgroup = File::open(&place).map_err(|source| CgroupError::Open { path: place.clone(), source })?;
         let attach = |source| not_attached(program, place.clone(), source);
         let take = |source| HookError::TakeLink { program, source };
         // The kernel refuses flags on cgroup links, which always allow other programs beside them: aya calls that "single".
@@ -223,6 +235,18 @@ impl Hook {
         let programs = attached_programs(&File::open(&cgroup).ok()?, self.attach_type).ok()?;
         let ours = programs.iter().position(|id| Some(*id) == self.program_id)?;
         Some(Surroundings { cgroup, before: programs[..ours].to_vec(), after: programs[ours + 1..].to_vec() })
+    }
+
+    /// The programs of others on `cgroup` that see what this one has decided: those of a connect may lead to an edge node what was
+    /// none before. What others do to `getpeername()` is well done after ours.
+    pub(crate) fn followers(&self, cgroup: &Path) -> Vec<u32> {
+        if ![CONNECT4, CONNECT6].contains(&self.program) {
+            return Vec::new();
+        }
+        let programs = File::open(cgroup).and_then(|cgroup| attached_programs(&cgroup, self.attach_type));
+        let programs = programs.unwrap_or_default();
+        let ours = programs.iter().position(|id| Some(*id) == self.program_id);
+        ours.map(|ours| programs[ours + 1..].to_vec()).unwrap_or_default()
     }
 
     fn read(pins: &Pins, program: &'static str) -> Result<Self, HookError> {

@@ -52,9 +52,38 @@ impl Pins {
         self.bpffs.join(PIN_ROOT)
     }
 
-    /// Whether any of our links is pinned, that is whether connects may be steered.
+    /// Whether any of our links is pinned, of whichever version, that is whether connects may be steered.
     pub(crate) fn any_link(&self) -> bool {
-        PROGRAMS.iter().any(|name| self.link(name).exists())
+        PROGRAMS.iter().any(|name| self.link(name).exists()) || !self.other_links().is_empty()
+    }
+
+    /// Links of other versions of the layouts, as an upgrade and a rollback leave them. What they steer the proxy cannot take.
+    pub(crate) fn other_links(&self) -> Vec<PathBuf> {
+        self.other_pins("links")
+    }
+
+    /// Removes all that other versions have pinned, links first. Returns what there was.
+    pub(crate) fn remove_others(&self) -> Result<Vec<PathBuf>, PinError> {
+        let removed = remove_all(self.other_pins("links").into_iter().chain(self.other_pins("maps")))?;
+        for root in self.other_versions() {
+            remove_directories([root.join("maps"), root.join("links"), root])?;
+        }
+        Ok(removed)
+    }
+
+    fn other_pins(&self, kind: &str) -> Vec<PathBuf> {
+        self.other_versions().iter().flat_map(|root| entries(&root.join(kind))).collect()
+    }
+
+    /// `culvert/v2` and so on.
+    fn other_versions(&self) -> Vec<PathBuf> {
+        let is_version = |path: &PathBuf| {
+            let number = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix('v'));
+            number.is_some_and(|number| number.parse::<u32>().is_ok())
+        };
+        let own = self.root();
+        let all = own.parent().map(entries).unwrap_or_default();
+        all.into_iter().filter(|path| is_version(path) && *path != own).collect()
     }
 
     /// Whether any of our maps is pinned.
@@ -88,13 +117,17 @@ impl Pins {
     pub(crate) fn remove(&self) -> Result<Vec<PathBuf>, PinError> {
         let mut removed = self.remove_links()?;
         removed.extend(remove_all(MAPS.iter().map(|name| self.map(name)))?);
-        self.remove_directories()?;
+        removed.extend(self.remove_others()?);
+        let root = self.root();
+        let parent = root.parent().map(Path::to_owned);
+        remove_directories([root.join("maps"), root.join("links"), root].into_iter().chain(parent))?;
         Ok(removed)
     }
 
     /// Removes what steers, and leaves the maps. Returns what there was.
     pub(crate) fn remove_links(&self) -> Result<Vec<PathBuf>, PinError> {
-        remove_all(PROGRAMS.iter().rev().map(|name| self.link(name)).chain(self.left_overs()))
+        let own = PROGRAMS.iter().rev().map(|name| self.link(name)).chain(self.left_overs());
+        remove_all(own.chain(self.other_links()))
     }
 
     /// Links that were being replaced when the redirector died.
@@ -106,19 +139,20 @@ impl Pins {
     pub(super) fn replacement(&self, name: &str) -> PathBuf {
         self.root().join("links").join(format!("{name}_new"))
     }
+}
 
-    fn remove_directories(&self) -> Result<(), PinError> {
-        let root = self.root();
-        let parent = root.parent().map(Path::to_owned);
-        for path in [root.join("maps"), root.join("links"), root].into_iter().chain(parent) {
-            match std::fs::remove_dir(&path) {
-                Ok(()) => {}
-                Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => {}
-                Err(source) => return Err(PinError::Remove { path, source }),
-            }
+/// Those that are empty.
+fn remove_directories(paths: impl IntoIterator<Item = PathBuf>) -> Result<(), PinError> {
+    for path in paths {
+        match std::fs::remove_dir(&path) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+            Err(source) if path.exists() => return Err(PinError::Remove { path, source }),
+            // A file system that is mounted read-only says so of what it does not have.
+            Err(_none) => {}
         }
-        Ok(())
     }
+    Ok(())
 }
 
 fn remove_all(pins: impl Iterator<Item = PathBuf>) -> Result<Vec<PathBuf>, PinError> {
@@ -126,14 +160,45 @@ fn remove_all(pins: impl Iterator<Item = PathBuf>) -> Result<Vec<PathBuf>, PinEr
     for path in pins {
         match std::fs::remove_file(&path) {
             Ok(()) => removed.push(path),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(source) => return Err(PinError::Remove { path, source }),
+            Err(source) if path.exists() => return Err(PinError::Remove { path, source }),
+            Err(_none) => {}
         }
     }
     Ok(removed)
 }
 
+/// What is in a directory; nothing if it is not there.
+fn entries(directory: &Path) -> Vec<PathBuf> {
+    std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
 /// The id by which the kernel knows a cgroup: the inode of its directory.
-pub(super) fn cgroup_id(directory: &Path) -> io::Result<u64> {
+pub(crate) fn cgroup_id(directory: &Path) -> io::Result<u64> {
     Ok(std::fs::metadata(directory)?.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pins_of_all_versions_are_removed_and_nothing_else() {
+        let bpffs = tempfile::tempdir().unwrap();
+        let pins = Pins::new(bpffs.path());
+        assert!(!pins.any_link());
+        let file = |path: &str| {
+            let path = bpffs.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, "").unwrap();
+            path
+        };
+        let (own, other) = (file("culvert/v1/links/cv_connect4"), file("culvert/v2/links/cv_other"));
+        let map = file("culvert/v2/maps/cv_config");
+        let strangers = [file("culvert/notes"), file("other/v2/links/link")];
+        assert_eq!(pins.other_links(), std::slice::from_ref(&other));
+        assert_eq!(pins.remove_others().unwrap(), [other, map]);
+        assert!(own.exists() && pins.any_link() && !bpffs.path().join("culvert/v2").exists());
+        assert_eq!(pins.remove().unwrap(), [own]);
+        assert!(strangers.iter().all(|path| path.exists()) && !pins.any_link());
+    }
 }

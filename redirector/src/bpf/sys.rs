@@ -130,6 +130,26 @@ pub(super) fn attached_programs(cgroup: &File, attach_type: u32) -> io::Result<V
     Ok(ids.into_iter().take(usize::try_from(attr.prog_cnt).unwrap_or(usize::MAX)).collect())
 }
 
+/// The number of this thread's network namespace, which programs see too.
+pub(super) fn netns_cookie() -> io::Result<u64> {
+    /// `SO_NETNS_COOKIE` of asm-generic/socket.h.
+    const SO_NETNS_COOKIE: libc::c_int = 71;
+    let socket = std::net::UdpSocket::bind(("0.0.0.0", 0))?;
+    let mut cookie = 0_u64;
+    let mut length = libc::socklen_t::try_from(size_of::<u64>()).map_err(io::Error::other)?;
+    // SAFETY: the kernel writes at most `length` bytes into `cookie`, which outlives the call.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_NETNS_COOKIE,
+            std::ptr::from_mut(&mut cookie).cast(),
+            &raw mut length,
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(cookie) }
+}
+
 fn number(fd: RawFd) -> io::Result<u32> {
     u32::try_from(fd).map_err(io::Error::other)
 }

@@ -10,8 +10,8 @@ use crate::clients::Client;
 use crate::fake_directory::{FakeDirectory, usual_nodes};
 use crate::foreign::{Family, Foreign, Rule};
 use crate::proxy::{Proxy, Sockets, so_original_dst};
-use crate::redirector::{Redirector, daemon, run, run_to_the_end};
-use crate::world::{Cgroup, NODE4, NODE6, World, in_a_world, sh};
+use crate::redirector::{Redirector, daemon, get, installed, mechanism, run, run_to_the_end};
+use crate::world::{Cgroup, DEADLINE, NODE4, NODE6, World, eventually, in_a_world, sh, within};
 
 const BOTH: [&str; 4] = ["--mechanism", "both", "--dns-listen", "none"];
 const EBPF: [&str; 4] = ["--mechanism", "ebpf", "--dns-listen", "none"];
@@ -130,10 +130,8 @@ fn connect_hooks_below_before_behind_and_above_ours_do_their_work_and_ours_does_
         assert_ours_steers(&proxy, &sockets);
         assert_theirs_work(&server);
         let status = run(world, &["status"]);
-        assert!(
-            status.contains("; before it runs program ") && status.contains("; after it runs program "),
-            "{status}"
-        );
+        assert!(status.contains("; before it runs program "), "{status}");
+        assert_eq!(followers(world), Vec::<String>::new());
         redirector.kill();
         run(world, &["uninstall"]);
         assert_theirs_work(&server);
@@ -167,15 +165,13 @@ fn an_address_that_another_program_makes_an_edge_address_is_steered() {
         let _redirector =
             nest.around(rules, |ours| Redirector::start(world, &[&BOTH[..], &["--cgroup", ours]].concat()));
         let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+        eventually("ours goes behind who came later", || followers(world).is_empty().then_some(()));
         for place in PLACES {
             let _client = TcpStream::connect((own(place, REWRITTEN)[0], 80)).unwrap();
             let accepted = proxy.accept();
-            // Whoever comes after our hook is followed by nftables.
-            let seen_by = if [Place::Below, Place::Before].contains(&place) {
-                sockets.original_dst(&accepted)
-            } else {
-                so_original_dst(&accepted)
-            };
+            // Whoever is above our hook is followed by nftables.
+            let seen_by =
+                if place == Place::Above { so_original_dst(&accepted) } else { sockets.original_dst(&accepted) };
             assert_eq!(seen_by, Some(socket("10.0.3.7:9100")), "{place:?}");
         }
     });
@@ -234,14 +230,97 @@ fn of_two_redirectors_one_above_the_other_the_inner_one_keeps_the_destination() 
     });
 }
 
+/// The lines of `status` by which a program of others sees what our connect hooks have decided.
+fn followers(world: &World) -> Vec<String> {
+    let status = run(world, &["status"]);
+    let overtaken = |line: &&str| line.starts_with("cv_connect") && line.contains("; after it runs program ");
+    status.lines().filter(overtaken).map(str::to_owned).collect()
+}
+
+/// Pins a Cilium's hooks on `cgroup`.
+fn pin_cilium(world: &World, cgroup: &Path, names: &[&str]) {
+    for name in names {
+        let family = if name.contains('4') { Family::V4 } else { Family::V6 };
+        let pin = world.bpffs().join("cilium/socketlb/links/cgroup").join(name);
+        Foreign::load(world, &name[..15], family, &[]).link(cgroup, &pin);
+    }
+}
+
+#[test]
+fn beside_a_cilium_that_does_not_bear_hooks_nftables_alone_steers_unless_told_otherwise() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        std::fs::create_dir(world.bpffs().join("cilium")).unwrap();
+        let root = ["--cgroup", world.root_cgroup().to_str().unwrap()];
+        let output = run_to_the_end(&mut daemon(world, &[&EBPF[..], &root].concat()));
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && error.contains("--beside-cilium"), "{error}");
+        let redirector = Redirector::start(world, &[&BOTH[..], &root].concat());
+        let proxy = Proxy::listen();
+        let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
+        assert_eq!(so_original_dst(&proxy.accept()), Some(socket("10.0.3.7:9100")));
+        assert!(!sh(&format!("bpftool cgroup show {}", root[1])).contains("cv_"));
+        assert!(installed()["fallback"].as_str().unwrap().contains("none like our cv_connect4"), "{}", installed());
+        redirector.kill();
+        let _redirector = Redirector::start(world, &[&EBPF[..], &root, &["--beside-cilium"]].concat());
+        assert_ours_steers(&proxy, &Sockets::open(world));
+    });
+}
+
+#[test]
+fn hooks_give_way_to_a_cilium_that_comes_later_and_come_back_when_it_has_gone() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let root = ["--cgroup", world.root_cgroup().to_str().unwrap()];
+        let _redirector = Redirector::start(world, &[&BOTH[..], &root].concat());
+        assert_eq!(mechanism(), "both");
+        let cilium = world.bpffs().join("cilium");
+        std::fs::create_dir(&cilium).unwrap();
+        within(3 * DEADLINE, "hooks go", || (mechanism() == "nftables").then_some(()));
+        let attached = sh(&format!("bpftool cgroup show {}", root[1]));
+        assert!(
+            !attached.contains("cv_") && !world.bpffs().join("culvert/v1/links/cv_connect4").exists(),
+            "{attached}"
+        );
+        let proxy = Proxy::listen();
+        let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
+        assert_eq!(so_original_dst(&proxy.accept()), Some(socket("10.0.3.7:9100")));
+        let ready = get("/readyz").unwrap();
+        assert!(ready.contains("\r\n\r\nok\nhooks: nftables alone steers connections: Cilium"), "{ready}");
+        std::fs::remove_dir(&cilium).unwrap();
+        within(3 * DEADLINE, "hooks come back", || (mechanism() == "both").then_some(()));
+        assert_ours_steers(&proxy, &Sockets::open(world));
+    });
+}
+
+#[test]
+fn a_redirector_that_cannot_see_pods_is_not_ready_unless_told_that_it_need_not() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        pin_cilium(world, world.cgroup(), &["cil_sock4_connect"]);
+        let unseen = |flags: &[&str], data_plane: &str| {
+            let cause = format!("pods: {data_plane} is on this host");
+            let redirector = Redirector::start_unready(world, flags);
+            eventually("the cause", || get("/readyz").filter(|answer| answer.contains(&cause)));
+            assert!(installed()["unseen_pods"].as_str().unwrap().contains("--accept-unseen-pods"));
+            redirector.kill();
+            Redirector::start(world, &[flags, &["--accept-unseen-pods"]].concat()).kill();
+        };
+        let nftables = ["--mechanism", "nftables", "--dns-listen", "none"];
+        unseen(&nftables, "Cilium in place of kube-proxy");
+        // The hooks see pods.
+        Redirector::start(world, &BOTH).kill();
+        std::fs::remove_dir_all(world.bpffs().join("cilium")).unwrap();
+        sh("ip link add ovn-k8s-mp0 type veth peer name ovn-far");
+        unseen(&[&BOTH[..], &["--hooks", "host"]].concat(), "OVN-Kubernetes");
+    });
+}
+
 #[test]
 fn a_cilium_is_named_with_its_hooks() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
-        for (family, name) in [(Family::V4, "cil_sock4_connect"), (Family::V6, "cil_sock6_connect")] {
-            let pin = world.bpffs().join("cilium/socketlb/links/cgroup").join(name);
-            Foreign::load(world, &name[..15], family, &[]).link(world.cgroup(), &pin);
-        }
+        pin_cilium(world, world.cgroup(), &["cil_sock4_connect", "cil_sock6_connect"]);
         let redirector = Redirector::start(world, &EBPF);
         let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
         assert_ours_steers(&proxy, &sockets);

@@ -7,12 +7,21 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::fake_directory::{FakeDirectory, node, usual_nodes};
-use crate::proxy::{Proxy, Sockets};
-use crate::redirector::{Redirector, daemon, get, link_ids, run, run_to_the_end, saved_directory};
-use crate::world::{Cgroup, DEADLINE, NODE4, eventually, in_a_world, sh};
+use crate::proxy::{Proxy, Sockets, so_original_dst};
+use crate::redirector::{
+    Redirector, daemon, get, installed, link_ids, mechanism, run, run_to_the_end, saved_directory,
+};
+use crate::world::{Cgroup, DEADLINE, NODE4, World, eventually, in_a_world, sh, within};
 
 const EBPF: [&str; 4] = ["--mechanism", "ebpf", "--dns-listen", "none"];
 const BOTH: [&str; 4] = ["--mechanism", "both", "--dns-listen", "none"];
+
+/// A subcommand with another state directory than the world's.
+fn elsewhere(world: &World, subcommand: &str) -> Command {
+    let mut command = Command::new(daemon(world, &[]).get_program());
+    command.arg(subcommand).arg("--bpffs").arg(world.bpffs()).args(["--state-dir", "/nonexistent"]);
+    command
+}
 
 #[test]
 fn a_killed_redirector_leaves_the_hooks_and_its_successor_takes_over_the_links() {
@@ -153,6 +162,124 @@ fn another_cgroup_gets_the_hooks_and_the_first_loses_them() {
         assert_eq!(sockets.original_dst(&proxy.accept()), Some("10.0.3.7:9100".parse().unwrap()));
         let attached = sh(&format!("bpftool cgroup show {}", world.cgroup().display()));
         assert!(!attached.contains("cv_"), "the first cgroup has none: {attached}");
+    });
+}
+
+#[test]
+fn hooks_come_without_a_restart_once_the_bpf_file_system_allows_them() {
+    let ways = [("umount", "mount -t bpf bpf"), ("mount -o remount,ro", "mount -o remount,rw")];
+    for (hinder, allow) in ways {
+        in_a_world(|world| {
+            let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+            sh(&format!("{hinder} {}", world.bpffs().display()));
+            let _redirector = Redirector::start(world, &BOTH);
+            let proxy = Proxy::listen();
+            let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
+            assert_eq!(so_original_dst(&proxy.accept()), Some("10.0.3.7:9100".parse().unwrap()));
+            assert_eq!(mechanism(), "nftables");
+            let (ready, installed) = (get("/readyz").unwrap(), installed());
+            assert!(ready.contains("\nhooks: nftables alone steers connections: "), "{ready}");
+            let reason = installed["fallback"].as_str().unwrap();
+            assert!(ready.contains(reason) && reason.contains(world.bpffs().to_str().unwrap()), "{installed}");
+            assert_eq!(installed["in_force"], "nftables");
+            sh(&format!("{allow} {}", world.bpffs().display()));
+            within(3 * DEADLINE, "hooks come", || (mechanism() == "both").then_some(()));
+            let sockets = Sockets::open(world);
+            let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
+            assert_eq!(sockets.original_dst(&proxy.accept()), Some("10.0.3.7:9100".parse().unwrap()));
+            assert!(get("/readyz").unwrap().ends_with("\r\n\r\nok\n"));
+            // Whose lock was on what was there before.
+            let uninstall = run_to_the_end(&mut elsewhere(world, "uninstall"));
+            assert!(!uninstall.status.success(), "the redirector still runs");
+        });
+    }
+}
+
+#[test]
+fn hooks_of_another_version_go_when_ours_come() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let (pins, other) = (world.bpffs().join("culvert/v1"), world.bpffs().join("culvert/v2"));
+        let leave_another = || {
+            Redirector::start(world, &EBPF).kill();
+            sh(&format!("mkdir -p {0} && mv {1}/maps {1}/links {0}", other.display(), pins.display()));
+        };
+        leave_another();
+        let status = run(world, &["status"]);
+        assert!(
+            status.contains(&format!("other version {}/links/cv_connect4 steers too", other.display())),
+            "{status}"
+        );
+        let _redirector = Redirector::start(world, &EBPF);
+        assert!(!other.exists());
+        let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+        let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
+        assert_eq!(sockets.original_dst(&proxy.accept()), Some("10.0.3.7:9100".parse().unwrap()));
+        let attached = sh(&format!("bpftool cgroup show {}", world.cgroup().display()));
+        assert_eq!(attached.lines().filter(|line| line.contains("connect4")).count(), 1, "{attached}");
+        drop(_redirector);
+        leave_another();
+        let removed = run(world, &["uninstall"]);
+        assert!(removed.contains("v2/links/cv_connect4") && !world.bpffs().join("culvert").exists(), "{removed}");
+        assert!(!sh(&format!("bpftool cgroup show {}", world.cgroup().display())).contains("connect"));
+    });
+}
+
+#[test]
+fn a_proxy_outside_the_cgroup_whose_processes_are_steered_learns_what_they_dialled() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let clients = world.cgroup().join("clients");
+        std::fs::create_dir(&clients).unwrap();
+        let _redirector = Redirector::start(world, &[&EBPF[..], &["--cgroup", clients.to_str().unwrap()]].concat());
+        let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+        let dial = format!("echo $$ > {}/cgroup.procs && exec 3<>/dev/tcp/10.0.3.7/9100", clients.display());
+        sh(&dial);
+        let dialled = sockets.original_dst(&proxy.accept());
+        std::fs::remove_dir(&clients).unwrap();
+        assert_eq!(dialled, Some("10.0.3.7:9100".parse().unwrap()));
+    });
+}
+
+#[test]
+fn hooks_of_the_host_alone_leave_pods_to_nftables() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let _redirector = Redirector::start(world, &[&BOTH[..], &["--hooks", "host"]].concat());
+        assert_eq!((mechanism(), installed()["hooks_see"].as_str()), ("both".to_owned(), Some("host")));
+        let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+        let dialled = Some("10.0.3.7:9100".parse().unwrap());
+        let _on_the_host = TcpStream::connect("10.0.3.7:9100").unwrap();
+        assert_eq!(sockets.original_dst(&proxy.accept()), dialled);
+        let in_a_pod = world.pods[0].run(|| TcpStream::connect("10.0.3.7:9100").unwrap());
+        let accepted = proxy.accept();
+        assert_eq!((sockets.original_dst(&accepted), so_original_dst(&accepted)), (None, dialled));
+        assert_eq!(sockets.stored(&in_a_pod), None, "as a mesh in the pod wants it");
+    });
+}
+
+#[test]
+fn systemd_hears_that_the_kernel_steers_without_the_proxy() {
+    in_a_world(|world| {
+        let directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        Redirector::start(world, &BOTH).kill();
+        drop(directory);
+        let path = world.bpffs().with_file_name("notify");
+        let systemd = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+        systemd.set_read_timeout(Some(DEADLINE)).unwrap();
+        let redirector = Redirector::spawn(daemon(world, &BOTH).env("NOTIFY_SOCKET", &path));
+        let next = || {
+            let mut message = [0; 512];
+            let length = systemd.recv(&mut message).unwrap();
+            String::from_utf8(message[..length].into()).unwrap()
+        };
+        assert_eq!(next(), "READY=1");
+        let proxy = Proxy::listen();
+        let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
+        proxy.accept();
+        let status = next();
+        assert!(status.starts_with("STATUS=not ready: directory: "), "{status}");
+        assert!(redirector.terminate().success());
     });
 }
 
@@ -322,9 +449,7 @@ fn while_one_redirector_runs_there_is_no_second_one_and_no_uninstall() {
         let error = String::from_utf8(uninstall.stderr).unwrap();
         assert!(!uninstall.status.success() && error.contains("stop it first"), "{error}");
         // Nor with another state directory, which that redirector has not locked.
-        let mut elsewhere = Command::new(daemon(world, &[]).get_program());
-        elsewhere.arg("uninstall").arg("--bpffs").arg(world.bpffs()).args(["--state-dir", "/nonexistent"]);
-        let error = String::from_utf8(run_to_the_end(&mut elsewhere).stderr).unwrap();
+        let error = String::from_utf8(run_to_the_end(&mut elsewhere(world, "uninstall")).stderr).unwrap();
         assert!(error.contains(&format!("is running with {}", world.bpffs().display())), "{error}");
         assert!(run(world, &["status"]).contains("cv_connect4   link"));
     });

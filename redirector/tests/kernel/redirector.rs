@@ -41,7 +41,7 @@ impl Redirector {
 
     /// Waits until it is ready.
     pub(crate) fn until_ready(&self) {
-        eventually("the redirector is ready", || get("/readyz").filter(|answer| answer.ends_with("\r\n\r\nok\n")));
+        eventually("the redirector is ready", || get("/readyz").filter(|answer| answer.contains("\r\n\r\nok\n")));
     }
 
     /// SIGTERM; how it ended.
@@ -120,6 +120,21 @@ pub(crate) fn get(path: &str) -> Option<String> {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     Some(answer)
+}
+
+/// What steers, by `/metrics`.
+#[track_caller]
+pub(crate) fn mechanism() -> String {
+    let metrics = get("/metrics").unwrap();
+    let mut lines = metrics.lines().filter_map(|line| line.strip_prefix("culvert_redirector_mechanism{mechanism=\""));
+    lines.find_map(|line| line.strip_suffix("\"} 1")).unwrap().to_owned()
+}
+
+/// `/debug/installed`.
+#[track_caller]
+pub(crate) fn installed() -> serde_json::Value {
+    let answer = get("/debug/installed").unwrap();
+    serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
 }
 
 /// What the kernel programs have counted for a reason.

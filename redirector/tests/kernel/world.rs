@@ -109,6 +109,11 @@ impl World {
         &self.cgroup.path
     }
 
+    /// The root of all cgroups.
+    pub(crate) fn root_cgroup(&self) -> &Path {
+        self.cgroup.path.parent().unwrap()
+    }
+
     /// Runs a shell command as a process that the hooks do not see, in the cloud's network.
     pub(crate) fn outside_the_cgroup(&self, command: &str) -> Command {
         let mut shell = Command::new("bash");
@@ -196,8 +201,14 @@ pub(crate) fn sh(command: &str) -> String {
 
 /// Waits until `check` gives something.
 #[track_caller]
-pub(crate) fn eventually<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + DEADLINE;
+pub(crate) fn eventually<T>(what: &str, check: impl FnMut() -> Option<T>) -> T {
+    within(DEADLINE, what, check)
+}
+
+/// Waits for what takes several of the redirector's inspections.
+#[track_caller]
+pub(crate) fn within<T>(longest: Duration, what: &str, mut check: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + longest;
     loop {
         if let Some(value) = check() {
             return value;

@@ -1,8 +1,9 @@
 //! Life: what ends, is cut or comes back late, and that the rest goes on.
 
+use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
 use xtask::lab::culvert::{AGENT_ADMIN, Options};
 use xtask::lab::cut::Cut;
@@ -37,6 +38,58 @@ fn a_killed_proxy_comes_back_with_the_same_nodes_and_agents_return() {
         wait_within("the agent", world.culvert.agent(0), agent)?;
         wait_within("the redirector", &world.culvert.redirector, redirector)
     });
+}
+
+#[test]
+fn every_program_reports_to_systemd_that_it_is_ready() {
+    let (cloud, edge) = (Systemd::listen("cloud").expect("a socket"), Systemd::listen("edge").expect("a socket"));
+    let options = Options { cloud_env: cloud.environment(), agent_env: edge.environment(), ..Options::default() };
+    world::with(EDGE, options, |_world| {
+        // Proxy and redirector share a socket here.
+        cloud.hear("READY=1")?;
+        cloud.hear("READY=1")?;
+        cloud.hear("WATCHDOG=1")?;
+        edge.hear("READY=1")?;
+        edge.hear("STATUS=ready")?;
+        edge.hear("WATCHDOG=1")
+    });
+}
+
+/// The end of `NOTIFY_SOCKET` that systemd has.
+struct Systemd {
+    socket: UnixDatagram,
+    name: String,
+}
+
+impl Systemd {
+    fn listen(who: &str) -> Result<Self> {
+        let path = std::env::temp_dir().join(format!("culvert-notify-{who}-{}", std::process::id()));
+        let socket = UnixDatagram::bind(&path).context("bind")?;
+        socket.set_read_timeout(Some(RECOVERY)).context("set the time-out")?;
+        Ok(Self { socket, name: path.display().to_string() })
+    }
+
+    fn environment(&self) -> Vec<(String, String)> {
+        vec![("NOTIFY_SOCKET".into(), self.name.clone()), ("WATCHDOG_USEC".into(), "60000000".into())]
+    }
+
+    /// Waits for a report, past others.
+    fn hear(&self, wanted: &str) -> Result<()> {
+        let mut message = [0; 1024];
+        loop {
+            let length = self.socket.recv(&mut message).with_context(|| format!("wait for {wanted}"))?;
+            if &message[..length] == wanted.as_bytes() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Drop for Systemd {
+    fn drop(&mut self) {
+        // The test has said what there is to say.
+        let _gone = std::fs::remove_file(&self.name);
+    }
 }
 
 #[test]

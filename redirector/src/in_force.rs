@@ -1,0 +1,49 @@
+//! What steers connections right now, and why it is not what was asked for.
+
+use serde::{Serialize, Serializer};
+
+use crate::args::Mechanism;
+
+/// What the daemon says of itself wherever it is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct InForce {
+    #[serde(rename = "in_force", serialize_with = "name")]
+    pub(crate) mechanism: Mechanism,
+    /// Why the connect hooks that were asked for are not there.
+    pub(crate) fallback: Option<String>,
+    /// Why nothing sees pods' connections.
+    pub(crate) unseen_pods: Option<String>,
+}
+
+impl InForce {
+    /// Before anything is installed.
+    pub(crate) const NOTHING: Self = Self { mechanism: Mechanism::None, fallback: None, unseen_pods: None };
+}
+
+fn name<S: Serializer>(mechanism: &Mechanism, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(mechanism.name())
+}
+
+/// Why pods' connections are not steered on a host with this data plane.
+pub(crate) fn unseen_pods(data_plane: &str, fallback: Option<&str>) -> String {
+    let why = fallback.map_or_else(
+        || "connect hooks do not look at pods: --mechanism both with --hooks all".to_owned(),
+        |fallback| format!("connect hooks are not installed: {fallback}"),
+    );
+    format!(
+        "{data_plane} is on this host and most likely carries pods' packets past nftables, and {why}. \
+         If no pod here dials edge nodes: --accept-unseen-pods"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mechanism_in_force_is_written_as_the_flag_has_it() {
+        let in_force = InForce { mechanism: Mechanism::Nftables, fallback: Some("no room".into()), unseen_pods: None };
+        let written = serde_json::to_value(&in_force).unwrap();
+        assert_eq!(written, serde_json::json!({"in_force": "nftables", "fallback": "no room", "unseen_pods": null}));
+    }
+}

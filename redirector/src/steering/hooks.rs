@@ -1,0 +1,234 @@
+//! The connect hooks' share of steering: installed, looked after, given up where they do harm, and tried again.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result};
+use culvert_daemon::chain;
+
+use super::Steering;
+use crate::args::Mechanism;
+use crate::bpf::HookError;
+use crate::kernel::{Kernel, KernelError};
+use crate::metrics::{Drifted, Repair};
+use crate::plan::Plan;
+
+/// Hooks that could not be installed are tried again after one inspection, two, four, and so on up to this: each minute.
+const RAREST: u32 = 12;
+/// For so many inspections a Cilium without hooks like ours may be one that has only begun to make them.
+const PATIENCE: u32 = 4;
+/// How many programs of others ours go behind: one that insists on being the last has its way in the end.
+const FOLLOWERS: usize = 64;
+
+/// What is known of hooks that are not there, or not well.
+#[derive(Default)]
+pub(super) struct Lookout {
+    fallback: Option<Fallback>,
+    /// Inspections in a row that saw a Cilium which does not bear ours.
+    dangers: u32,
+    /// Programs of others that ours have gone behind.
+    followed: BTreeSet<u32>,
+}
+
+/// Hooks that are asked for, and that nftables does without.
+struct Fallback {
+    reason: String,
+    /// Inspections between two attempts, and until the next.
+    pause: u32,
+    left: u32,
+}
+
+impl Lookout {
+    /// Why nftables alone steers.
+    pub(super) fn fallback(&self) -> Option<&str> {
+        self.fallback.as_ref().map(|fallback| fallback.reason.as_str())
+    }
+
+    /// Whether a Cilium suffers from our hooks.
+    pub(super) fn is_dangerous(&self) -> bool {
+        self.dangers >= PATIENCE
+    }
+
+    /// Counts down to the next attempt.
+    fn is_due(&mut self) -> bool {
+        let Some(fallback) = &mut self.fallback else { return false };
+        fallback.left = fallback.left.saturating_sub(1);
+        fallback.left == 0
+    }
+
+    fn fell_back(&mut self, reason: String) {
+        let pause = self.fallback.as_ref().map_or(1, |earlier| (earlier.pause * 2).min(RAREST));
+        if self.fallback() != Some(&reason) {
+            tracing::warn!(reason, "connect hooks not installed; nftables alone steers connections");
+        }
+        self.fallback = Some(Fallback { reason, pause, left: pause });
+    }
+
+    /// Whether there are followers that ours have not gone behind yet.
+    fn is_overtaken(&mut self, followers: BTreeSet<u32>) -> bool {
+        let is_news = self.followed.len() < FOLLOWERS && !followers.is_subset(&self.followed);
+        self.followed.extend(followers);
+        is_news
+    }
+}
+
+impl Steering {
+    /// Fatal, unless nftables can carry everything and no hook of an earlier redirector goes on with old tables.
+    pub(super) fn install_hooks(&mut self, known: Option<&Plan>) -> Result<()> {
+        if !self.config.mechanism.has_ebpf() {
+            self.gates.hooks.open();
+            return Ok(());
+        }
+        let earlier = self.pins.any_link();
+        let error = match Kernel::install(&self.pins, &self.config, known) {
+            Ok(kernel) => {
+                self.kernel = Some(kernel);
+                self.hooks.fallback = None;
+                self.progress.hooked = true;
+                self.gates.hooks.open();
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        let misled = self.config.cgroup.is_some() && matches!(error, KernelError::Hooks(HookError::Cgroup(_)));
+        let harmful = matches!(error, KernelError::Cilium(_));
+        if !earlier {
+            self.pins.remove_links().context("remove what was half installed")?;
+        }
+        if self.config.mechanism != Mechanism::Both || misled || (earlier && !harmful) {
+            return Err(error).context("install the connect hooks (other mechanisms: --mechanism)");
+        }
+        if !earlier {
+            self.pins.remove().context("remove what was half installed")?;
+        }
+        self.fall_back(chain(&error));
+        Ok(())
+    }
+
+    /// From now on nftables alone steers. Hooks that are attached go once it does.
+    fn fall_back(&mut self, reason: String) {
+        self.kernel = None;
+        self.progress.hooked = false;
+        self.progress.behind = true;
+        self.hooks.fell_back(reason);
+        self.gates.hooks.open();
+    }
+
+    /// Takes away hooks that were given up, once nftables steers in their place. Their maps stay for connections under way.
+    pub(super) fn retire_hooks(&mut self) {
+        if self.hooks.fallback.is_none() || !self.progress.table || !self.pins.any_link() {
+            return;
+        }
+        match self.pins.remove_links() {
+            Ok(removed) => tracing::warn!(?removed, "took the connect hooks away"),
+            Err(error) => {
+                let reason = chain(&error);
+                tracing::error!(reason, "connect hooks not taken away");
+                self.gates.hooks.close(reason);
+                self.progress.behind = true;
+            }
+        }
+    }
+
+    /// Puts back hooks that somebody has removed, goes behind those who came later, gives way to a Cilium that does not bear them,
+    /// and tries again what could not be installed.
+    pub(super) fn restore_hooks(&mut self) {
+        let Some(kernel) = &self.kernel else { return self.try_hooks_again() };
+        if !kernel.is_complete() {
+            tracing::warn!("somebody removed connect hooks or their pins; installing them again");
+            return self.reinstall_hooks();
+        }
+        let (danger, followers) = (kernel.danger().filter(|_| !self.config.beside_cilium), kernel.followers());
+        if let Some(danger) = danger {
+            return self.endure(danger);
+        }
+        if self.hooks.is_dangerous() {
+            self.gates.hooks.open();
+        }
+        self.hooks.dangers = 0;
+        if self.hooks.is_overtaken(followers) {
+            tracing::info!("programs of others came after the connect hooks; moving behind them");
+            self.reinstall_hooks();
+        }
+    }
+
+    fn reinstall_hooks(&mut self) {
+        let known = self.plan();
+        match self.install_hooks(known.as_ref()) {
+            Ok(()) => self.metrics.drifted(Drifted::Hooks, Repair::Done),
+            Err(error) => {
+                let reason = format!("{error:#}");
+                tracing::error!(reason, "connect hooks not installed");
+                self.progress.hooked = false;
+                self.gates.hooks.close(reason);
+                self.metrics.drifted(Drifted::Hooks, Repair::Failed);
+            }
+        }
+    }
+
+    /// A Cilium is here that does not start beside ours, unless it is about to get hooks like them.
+    fn endure(&mut self, danger: String) {
+        self.hooks.dangers = self.hooks.dangers.saturating_add(1);
+        if !self.hooks.is_dangerous() {
+            return;
+        }
+        if self.config.mechanism == Mechanism::Both && self.nft.is_some() {
+            self.hooks.dangers = 0;
+            return self.fall_back(danger);
+        }
+        // Nothing else steers, and what is not steered is dialled for real.
+        if self.hooks.dangers == PATIENCE {
+            tracing::error!(danger, "the connect hooks stay: nothing else steers");
+        }
+        self.gates.hooks.close(danger);
+    }
+
+    /// As when the BPF file system is mounted late, or a profile of AppArmor is lifted.
+    fn try_hooks_again(&mut self) {
+        if !self.hooks.is_due() {
+            return;
+        }
+        if let Err(error) = self.alone.extend(&self.config.bpffs) {
+            return self.fall_back(chain(&error));
+        }
+        let known = self.plan();
+        match self.install_hooks(known.as_ref()) {
+            Ok(()) if self.kernel.is_some() => {
+                tracing::info!("connect hooks installed after all");
+                // They are yet to be tried.
+                self.progress.behind = true;
+            }
+            Ok(()) => {}
+            Err(error) => self.fall_back(format!("{error:#}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_become_rarer_and_never_end() {
+        let mut lookout = Lookout::default();
+        assert!(!lookout.is_due(), "nothing is missing");
+        let pauses = [1, 2, 4, 8, 12, 12].map(|expected| {
+            lookout.fell_back("no BPF file system".into());
+            let pause = (1..).find(|_inspection| lookout.is_due()).unwrap();
+            assert_eq!(pause, expected);
+            pause
+        });
+        assert_eq!(lookout.fallback(), Some("no BPF file system"), "{pauses:?}");
+    }
+
+    #[test]
+    fn hooks_go_behind_each_program_once() {
+        let mut lookout = Lookout::default();
+        assert!(!lookout.is_overtaken(BTreeSet::new()));
+        assert!(lookout.is_overtaken([7].into()));
+        assert!(!lookout.is_overtaken([7].into()), "it insists");
+        assert!(lookout.is_overtaken([7, 8].into()));
+        let news = (100..).filter(|program| lookout.is_overtaken([*program].into())).take(FOLLOWERS - 2);
+        assert_eq!(news.count(), FOLLOWERS - 2);
+        assert!(!lookout.is_overtaken([9].into()), "enough");
+    }
+}
