@@ -10,21 +10,21 @@ use xtask::lab::process::Process;
 use xtask::{wait, workspace};
 
 use crate::pki::{Authority, Use, text};
-use crate::world::{self, ECHO, GIB, SOURCE, World};
+use crate::world::{self, ECHO, SMALL, SMALL_SOURCE, World};
 
 /// What the ready certificate of the proxy says.
 const SERVER_NAME: &str = "tunnel.example.org";
 
 #[test]
 fn new_tunnels_take_over_before_a_certificate_ends_and_a_stream_ends_with_its_own() {
-    world::with(&[Place::Edge1], world::proxy_options(["--certificate-lifetime", "45s"]), |world| {
+    world::with(&[Place::Edge1], world::proxy_options(["--certificate-lifetime", "60s"]), |world| {
         let mut held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "10"])?;
         held.expect("held")?;
         let tunnels = world.culvert.tunnels("edge-1")?;
         let edge = world.lab.site(Place::Edge1);
         wait::until("the certificate was renewed, with downloads going on", Duration::from_secs(90), || {
-            let whole = world.client(&["download", &format!("edge-1:{SOURCE}")])?;
-            if !whole.starts_with(&format!("{GIB} ")) {
+            let whole = world.client(&["download", &format!("edge-1:{SMALL_SOURCE}")])?;
+            if !whole.starts_with(&format!("{SMALL} ")) {
                 return Ok(Err(anyhow::anyhow!("a download was cut: {whole}")));
             }
             let renewed = edge.metric(AGENT_ADMIN, "culvert_agent_certificate_renewals_total{outcome=\"ok\"}")?;
