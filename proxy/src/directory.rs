@@ -253,14 +253,19 @@ impl Directory {
 
     /// Takes what the API server says that the cluster uses itself. On disk when this returns.
     pub(crate) fn set_own(&self, own: ClusterOwn) -> Result<(), DirectoryError> {
-        self.change(|sources| sources.set_own(own))
+        let mut sources = self.sources();
+        if sources.set_own(own)? == Refreshed::Changed {
+            self.publish(&sources);
+        }
+        Ok(())
     }
 
     /// Takes the addresses by which this proxy itself reaches the API server.
     pub(crate) fn set_api_servers(&self, addresses: BTreeSet<IpAddr>) {
         let mut sources = self.sources();
-        sources.set_api_servers(addresses);
-        self.publish(&sources);
+        if sources.set_api_servers(addresses) == Refreshed::Changed {
+            self.publish(&sources);
+        }
     }
 
     /// What this proxy has to say about the VIPs of its cluster.

@@ -363,7 +363,10 @@ mod tests {
             ranges: vec!["10.96.0.0/12".parse().unwrap()],
             host: ["10.0.0.1".parse().unwrap()].into(),
             edge_ranges: vec!["10.0.0.0/8".parse().unwrap()],
-            cluster: Some(ClusterProtected { claims: claims(&[("master-1", &["10.0.0.2"])], &[]), ..known() }),
+            cluster: Some(ClusterProtected {
+                claims: claims(&[("master-1", &["10.0.0.2"])], &[]),
+                ..Default::default()
+            }),
             ..Protected::default()
         };
         let states = states(&[("edge-1", &["10.96.0.1", "10.0.0.1", "10.0.0.2", "10.0.3.7"])], &protected);

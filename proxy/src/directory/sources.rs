@@ -189,17 +189,25 @@ impl Sources {
     }
 
     /// Takes what the API server says that the cluster uses itself.
-    pub(super) fn set_own(&mut self, own: ClusterOwn) -> Result<(), DirectoryError> {
-        let Some(cluster) = &mut self.cluster else { return Ok(()) };
+    pub(super) fn set_own(&mut self, own: ClusterOwn) -> Result<Refreshed, DirectoryError> {
+        let Some(cluster) = &mut self.cluster else { return Ok(Refreshed::Unchanged) };
+        let before = cluster.own().cloned();
         cluster.set_own(own)?;
+        if before.as_ref() == cluster.own() {
+            return Ok(Refreshed::Unchanged);
+        }
         self.protect(None);
-        Ok(())
+        Ok(Refreshed::Changed)
     }
 
     /// Takes the addresses by which this proxy itself reaches the API server.
-    pub(super) fn set_api_servers(&mut self, addresses: BTreeSet<IpAddr>) {
+    pub(super) fn set_api_servers(&mut self, addresses: BTreeSet<IpAddr>) -> Refreshed {
+        if self.given.api_servers == addresses {
+            return Refreshed::Unchanged;
+        }
         self.given.api_servers = addresses;
         self.protect(None);
+        Refreshed::Changed
     }
 
     pub(super) fn confirm_cluster(&mut self) -> Result<(), DirectoryError> {

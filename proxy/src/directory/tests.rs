@@ -219,3 +219,31 @@ async fn change(watcher: &mut Watcher) -> Arc<Change> {
 fn changed(change: &Change) -> Vec<String> {
     change.changed.iter().map(|node| node.name.to_string()).collect()
 }
+
+#[test]
+fn a_poisoned_state_of_before_frees_the_api_server_at_once_and_has_no_edge_node_dialled_for_real() {
+    let temporary = tempfile::tempdir().unwrap();
+    let mut config = config(temporary.path());
+    let poisoned = r#"{"version": 1, "state": {"kept": {"as_of": 1700000000,
+        "allocation": {"ranges": {"vip4": "198.18.0.0/15", "vip6": "fd00:1::/64"},
+            "vips": {"held": {"edge-1": 1, "edge-7": 2}, "resting": {}}},
+        "nodes": {"clouds": {}, "edges": {
+            "edge-1": {"addresses": ["10.0.3.7"], "ports": [], "zone": null},
+            "edge-7": {"addresses": ["192.0.2.5"], "ports": [443], "zone": null}}}},
+        "ports": {"ports": [10250], "localhost_ports": []}}}"#;
+    std::fs::write(config.state.join("cluster.json"), poisoned).unwrap();
+    config.membership = Membership::Cluster;
+    config.given.api_servers = addresses(&["192.0.2.5"]).into_iter().collect();
+    let directory = Directory::open(&config).unwrap();
+    assert!(directory.is_known(), "redirectors are told");
+    let routing = |node: &str| directory.node(&name(node)).unwrap().addresses[0].routing;
+    assert_eq!((routing("edge-1"), routing("edge-7")), (Routing::Shared, Routing::Protected));
+    assert_eq!(directory.node(&name("edge-7")).unwrap().ports, [10250]);
+
+    let ranges = |text: &str| [text.parse().unwrap()].into();
+    let (service_ranges, pod_ranges) = (ranges("10.96.0.0/12"), ranges("10.244.0.0/16"));
+    directory.set_own(ClusterOwn { service_ranges, pod_ranges, ..ClusterOwn::default() }).unwrap();
+    assert_eq!((routing("edge-1"), routing("edge-7")), (Routing::Routed, Routing::Protected));
+    directory.set_api_servers(addresses(&["10.0.3.7"]).into_iter().collect());
+    assert_eq!(routing("edge-1"), Routing::Protected, "its name is looked up again");
+}

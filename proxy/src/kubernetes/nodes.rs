@@ -68,7 +68,16 @@ impl Cluster {
         let vips = Api::namespaced(self.client.clone(), &self.namespace);
         let workers = Workers::start(NonZeroUsize::MIN).context("start the directory's thread")?;
         let (cluster, directory_too, backoff) = (self, directory.clone(), Backoff::default());
-        let applier = Applier { cluster, vips, directory: directory_too, gate, workers, backoff, asked_own: None };
+        let applier = Applier {
+            cluster,
+            vips,
+            directory: directory_too,
+            gate,
+            workers,
+            backoff,
+            asked_own: None,
+            looked_up: None,
+        };
         tokio::select! {
             never = watched => match never {},
             () = applier.run(seen_rx, gone) => {}
@@ -91,6 +100,8 @@ struct Applier {
     backoff: Backoff,
     /// When the API server last said what the cluster uses itself.
     asked_own: Option<Instant>,
+    /// When the API server's name was last looked up.
+    looked_up: Option<Instant>,
 }
 
 impl Applier {
@@ -121,7 +132,11 @@ impl Applier {
     }
 
     /// The addresses by which this proxy itself reaches the API server are no edge node's, whether it answers or not.
-    async fn follow_api_server(&self) {
+    async fn follow_api_server(&mut self) {
+        if !is_due(self.looked_up) {
+            return;
+        }
+        self.looked_up = Some(Instant::now());
         let addresses = self.cluster.api_addresses().await;
         if !addresses.is_empty() {
             self.on_worker(move |directory| directory.set_api_servers(addresses)).await;
@@ -130,7 +145,7 @@ impl Applier {
 
     /// Before the nodes: they are judged by it.
     async fn ask_own(&mut self) -> Result<(), ApplyError> {
-        if self.asked_own.is_some_and(|asked| asked.elapsed() < REASK_OWN) {
+        if !is_due(self.asked_own) {
             return Ok(());
         }
         let own = self.cluster.cluster_own().await?;
@@ -183,6 +198,10 @@ impl Applier {
         }
         self.backoff.wait()
     }
+}
+
+fn is_due(last: Option<Instant>) -> bool {
+    last.is_none_or(|last| last.elapsed() >= REASK_OWN)
 }
 
 /// Edge nodes and cloud nodes.

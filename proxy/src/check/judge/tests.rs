@@ -176,9 +176,7 @@ fn each_fault_is_found_by_its_own_check_with_what_and_the_fix() {
         ("tunnels", Verdict::Failure, "no node has a tunnel", "explain edge-1", |facts| {
             change(&mut facts.nodes, |nodes| nodes.iter_mut().for_each(|node| node.tunnels = 0));
         }),
-        ("tunnels", Verdict::Warning, "no nodes", "node-restriction.kubernetes.io/culvert-edge", |facts| {
-            facts.nodes = Ok(Vec::new())
-        }),
+        ("tunnels", Verdict::Warning, "no nodes", "culvert-edge", |facts| facts.nodes = Ok(Vec::new())),
         ("addresses", Verdict::Warning, "edge-1 and edge-2", "by name", |facts| {
             change(&mut facts.nodes, |nodes| nodes[0].reasons.push("shared by edge-1 and edge-2".into()));
         }),
