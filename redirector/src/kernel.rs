@@ -36,7 +36,7 @@ pub(crate) struct Kernel {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KernelError {
     #[error(transparent)]
-    Hooks(#[from] HookError),
+    Hooks(Box<HookError>),
     #[error(transparent)]
     Tables(#[from] TablesError),
     #[error(transparent)]
@@ -48,6 +48,12 @@ pub(crate) enum KernelError {
     Pins(#[from] PinError),
     #[error("read the monotonic clock")]
     Clock(#[source] nix::Error),
+}
+
+impl From<HookError> for KernelError {
+    fn from(error: HookError) -> Self {
+        Self::Hooks(Box::new(error))
+    }
 }
 
 impl Kernel {

@@ -89,7 +89,8 @@ impl Steering {
             }
             Err(error) => error,
         };
-        let misled = self.config.cgroup.is_some() && matches!(error, KernelError::Hooks(HookError::Cgroup(_)));
+        let no_cgroup = matches!(&error, KernelError::Hooks(error) if matches!(**error, HookError::Cgroup(_)));
+        let misled = self.config.cgroup.is_some() && no_cgroup;
         let harmful = matches!(error, KernelError::Cilium(_));
         if !earlier {
             self.pins.remove_links().context("remove what was half installed")?;
