@@ -63,6 +63,8 @@ struct Installed {
     intercept_ports: Vec<u16>,
     dns: Vec<SocketAddr>,
     zone: String,
+    /// Whom it asks for names that are not its own.
+    forward: Vec<SocketAddr>,
     /// Programs of others at the same places as ours.
     neighbours: Vec<Neighbours>,
     /// Chains of others that drop packets to this host, as far as nft can be asked.
@@ -121,6 +123,7 @@ async fn read(sources: &Sources) -> anyhow::Result<Installed> {
         intercept_ports: config.intercept.ports.clone(),
         dns: config.dns.iter().flat_map(|dns| dns.addresses(node)).collect(),
         zone: config.dns.as_ref().map(|dns| dns.zone.to_string()).unwrap_or_default(),
+        forward: config.dns.iter().flat_map(|dns| dns.forward.clone()).collect(),
         // Without nft, or on a kernel without nftables, there is nothing to say.
         dropping_chains: nft::dropping_chains().await.unwrap_or_default(),
     })
