@@ -1,6 +1,8 @@
 //! `cargo xtask test`: builds everything once and runs all tests, with the eBPF programs compiled first and the privileged
 //! suites last, one test at a time.
 
+mod kernels;
+
 use std::fmt;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -26,6 +28,12 @@ pub struct Args {
     /// Churn a million connections and kill for a quarter of an hour, where the short forms take some minutes
     #[arg(long)]
     long: bool,
+    /// Run what depends on the kernel on Linux 5.10, 6.1, 6.12 and 7.2, which the program named by KERNEL_RUNNER boots
+    #[arg(long)]
+    kernels: bool,
+    /// Of that only what kernels are known to differ in
+    #[arg(long, requires = "kernels")]
+    short: bool,
 }
 
 /// Runs all tests.
@@ -36,6 +44,9 @@ pub fn run(args: &Args) -> Result<()> {
     setup::ensure()?;
     build_ebpf::run()?;
     let suites = build()?;
+    if args.kernels {
+        return kernels::run(args, &suites);
+    }
     // Under REQUIRE_PRIVILEGED the suites run, and fail themselves where they cannot.
     let may_run_privileged =
         workspace::is_root() || std::env::var_os("REQUIRE_PRIVILEGED").is_some_and(|value| value == "1");
@@ -58,7 +69,7 @@ struct Suite {
     is_privileged: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     /// With how many tests that said that they were skipped, which libtest counts as passed.
     Passed {
@@ -66,6 +77,11 @@ enum Verdict {
     },
     Failed,
     Skipped,
+}
+
+impl Verdict {
+    /// Nothing failed, nothing was skipped.
+    const PASSED: Self = Self::Passed { skipped: 0 };
 }
 
 impl fmt::Display for Verdict {
@@ -137,8 +153,15 @@ impl Suite {
         } else {
             command.arg("--quiet");
         }
-        let mut child =
-            command.stderr(Stdio::piped()).spawn().with_context(|| format!("start {}", self.executable.display()))?;
+        self.watch(&mut command)
+    }
+
+    /// Runs the suite's executable, by whatever command.
+    fn watch(&self, command: &mut Command) -> Result<Verdict> {
+        let mut child = command
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("start {:?} for {}", command.get_program(), self.name))?;
         let mut skipped = 0;
         for line in BufReader::new(child.stderr.take().context("stderr")?).split(b'\n') {
             let line = String::from_utf8_lossy(&line?).into_owned();

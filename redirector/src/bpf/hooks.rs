@@ -71,13 +71,14 @@ pub(crate) enum HookError {
     Pins(#[from] PinError),
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    #[error("load the kernel programs; needs root, or CAP_BPF and CAP_NET_ADMIN{memory}")]
-    Load { memory: MemoryLimit, source: EbpfError },
+    #[error("load the kernel programs; needs root, or CAP_BPF and CAP_NET_ADMIN{}", MemoryLimit::behind(errno_of_map(.0)))]
+    Load(#[from] EbpfError),
     #[error(
         "load the kernel program {program}; Linux 5.10 and later take it, and nftables does without it \
-         (--mechanism nftables){memory}"
+         (--mechanism nftables){}",
+        MemoryLimit::behind(errno_of_program(.source))
     )]
-    LoadProgram { program: &'static str, memory: MemoryLimit, source: ProgramError },
+    LoadProgram { program: &'static str, source: ProgramError },
     #[error("read the kernel program {program}")]
     Program { program: &'static str, source: ProgramError },
     #[error("read the pinned map {path}")]
@@ -136,7 +137,7 @@ impl Hooks {
             check_compatible(&pins, name)?;
             loader.map_pin_path(name, pins.map(name));
         }
-        let mut ebpf = loader.load(object::OBJECT).map_err(not_loaded)?;
+        let mut ebpf = loader.load(object::OBJECT)?;
         for program in PROGRAMS {
             load_program(&mut ebpf, refusal.variant(program))?;
         }
@@ -283,22 +284,16 @@ fn load_program(ebpf: &mut Ebpf, program: &'static str) -> Result<(), HookError>
         Some(Program::SockOps(hook)) => hook.load(),
         _ => return Err(HookError::Missing(program)),
     };
-    loaded.map_err(|source| {
-        let error = match &source {
-            ProgramError::LoadError { io_error, .. } => io_error.raw_os_error(),
-            _ => None,
-        };
-        HookError::LoadProgram { program, memory: MemoryLimit::behind(error), source }
-    })
+    loaded.map_err(|source| HookError::LoadProgram { program, source })
 }
 
-/// The object as a whole was not loaded: nearly always one of its maps.
-fn not_loaded(source: EbpfError) -> HookError {
-    let error = match &source {
-        EbpfError::MapError(MapError::CreateError { io_error, .. }) => io_error.raw_os_error(),
-        _ => None,
-    };
-    HookError::Load { memory: MemoryLimit::behind(error), source }
+fn errno_of_program(error: &ProgramError) -> Option<i32> {
+    if let ProgramError::LoadError { io_error, .. } = error { io_error.raw_os_error() } else { None }
+}
+
+/// Of an object that is not loaded as a whole: nearly always for one of its maps.
+fn errno_of_map(error: &EbpfError) -> Option<i32> {
+    if let EbpfError::MapError(MapError::CreateError { io_error, .. }) = error { io_error.raw_os_error() } else { None }
 }
 
 fn not_attached(program: &'static str, cgroup: PathBuf, source: ProgramError) -> HookError {

@@ -50,10 +50,9 @@ pub(crate) fn in_a_world(test: impl FnOnce(&World) + Send) {
         eprintln!("skipped: needs root");
         return;
     }
-    // For the programs that tests load themselves: kernels before 5.11 count them as locked memory. Later ones do not.
-    if let Err(error) = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY) {
-        eprintln!("the limit of locked memory stays: {error}");
-    }
+    // For the programs that tests load themselves: kernels before 5.11 count them as locked memory. Root without
+    // CAP_SYS_RESOURCE may not, which newer kernels do not mind.
+    let _kept = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     // Namespaces belong to threads: this one's end with it.
     let outcome = std::thread::scope(|scope| scope.spawn(|| test(&World::new())).join());

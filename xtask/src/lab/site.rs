@@ -47,7 +47,7 @@ impl Site {
         command.args(["-c", HOLD]).arg(&cgroup).arg(&netns).arg(place.name()).arg(resolv_conf).arg(&ready);
         let mut holder = Process::start("host", &folder, &mut command)?;
         std::fs::write(folder.join("pid"), holder.pid().to_string()).context("write the host's pid")?;
-        wait::until(&format!("host {}", place.name()), Duration::from_secs(10), || {
+        wait::until(&format!("host {}", place.name()), Duration::from_secs(60), || {
             holder.check()?;
             ready.exists().then_some(()).context("its mounts are not ready")
         })?;

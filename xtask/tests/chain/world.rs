@@ -95,7 +95,7 @@ pub(crate) fn serve(lab: &Lab, place: Place) -> Result<Process> {
     command.arg(format!("{SOURCE}=source:{GIB}")).arg(format!("{SMALL_SOURCE}=source:{SMALL}"));
     command.arg(format!("{HASTY}=hasty:{HASTY_ANSWER}"));
     let mut server = site.start_process("backends", &mut command)?;
-    wait::until("the backends listen", Duration::from_secs(10), || {
+    wait::until("the backends listen", Duration::from_secs(60), || {
         server.check()?;
         server.log().contains("ready").then_some(()).context("not yet")
     })?;

@@ -1,0 +1,134 @@
+//! `cargo xtask test --kernels`: what depends on the kernel, tested on other ones than this machine's.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+
+use super::{Args, LONG, Suite, Verdict, summarize};
+use crate::{progress, workspace};
+
+/// Names the program that boots them. CONTRIBUTING.md says what it has to do.
+const RUNNER: &str = "KERNEL_RUNNER";
+
+/// The oldest that the connect hooks are for, and long-term ones up to the newest.
+const KERNELS: [&str; 4] = ["5.10", "6.1", "6.12", "7.2"];
+
+/// Seconds for all tests of a suite on an emulated processor, and for the short list.
+const TIME: u32 = 5_400;
+const SHORT_TIME: u32 = 900;
+
+/// The tests that are run: on which kernels, of which suite.
+struct Part {
+    suite: &'static str,
+    kernels: &'static [&'static str],
+    short: &'static [&'static str],
+    /// Without `--short`.
+    all: Tests,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tests {
+    Every,
+    TheShortOnes,
+}
+
+const PARTS: [Part; 2] = [
+    Part {
+        suite: "redirector: kernel",
+        kernels: &KERNELS,
+        short: &[
+            // The verifier, with the capabilities that are shipped, and its locked memory.
+            "lifecycle::three_capabilities_are_enough",
+            "lifecycle::a_limit_of_locked_memory_is_named_with_the_fix_where_the_kernel_counts_maps",
+            // Every hook of both families; getpeername.
+            "steering::a_client_sees_what_it_dialled_and_the_proxy_sees_the_client",
+            // The error of a refused connect.
+            "steering::an_offline_node_is_refused_at_connect_until_its_agent_comes",
+            // Expressions of nftables, and conntrack.
+            "nftables::with_both_the_hooks_carry_what_they_see_and_nftables_the_rest",
+            // Links, and the order of programs.
+            "lifecycle::a_killed_redirector_leaves_the_hooks_and_its_successor_takes_over_the_links",
+            "coexistence::what_another_program_refuses_is_refused_and_leaves_nothing",
+        ],
+        all: Tests::Every,
+    },
+    Part {
+        suite: "xtask: chain",
+        // Where the programs differ in what they may do: 5.10 wants CAP_BPF of the proxy, 6.1 is Debian 12's.
+        kernels: &["5.10", "6.1"],
+        short: &["steering::pods_are_steered_by_connect_hooks_alone"],
+        all: Tests::TheShortOnes,
+    },
+];
+
+/// Runs them, one kernel after the other.
+pub(super) fn run(args: &Args, suites: &[Suite]) -> Result<()> {
+    let runner = std::env::var_os(RUNNER).filter(|runner| !runner.is_empty()).with_context(|| {
+        format!("{RUNNER} names no program that boots other kernels; CONTRIBUTING.md says what it has to do")
+    })?;
+    let mut outcomes = Vec::new();
+    for kernel in KERNELS {
+        for part in PARTS.iter().filter(|part| part.kernels.contains(&kernel)) {
+            let suite = suites.iter().find(|suite| suite.name == part.suite);
+            let suite = suite.with_context(|| format!("no suite {}", part.suite))?;
+            let chosen = part.chosen(args, suite)?;
+            if chosen.as_ref().is_some_and(Vec::is_empty) {
+                continue;
+            }
+            let name = format!("Linux {kernel}, {}", suite.name);
+            progress::say(&format!("==> {name}"));
+            let started = Instant::now();
+            let verdict = suite.watch(&mut command(&runner, kernel, args, suite, chosen.as_deref()))?;
+            progress::say(&format!("==> {name}: {verdict}"));
+            outcomes.push((name, verdict, started.elapsed().as_secs_f32()));
+        }
+    }
+    ensure!(!outcomes.is_empty(), "no test has that name: {}", args.filter.as_deref().unwrap_or_default());
+    // Only other kernels were asked for: one that ran nothing has shown nothing.
+    let skipped = outcomes.iter().filter(|(_, verdict, _)| *verdict != Verdict::PASSED && *verdict != Verdict::Failed);
+    let skipped = skipped.count();
+    summarize(&outcomes)?;
+    ensure!(skipped == 0, "{skipped} suites skipped tests");
+    Ok(())
+}
+
+impl Part {
+    /// The tests of the suite to run, by name; none: all of them.
+    fn chosen(&self, args: &Args, suite: &Suite) -> Result<Option<Vec<String>>> {
+        let there = suite.tests()?;
+        let missing: Vec<_> = self.short.iter().filter(|test| !there.contains(**test)).collect();
+        ensure!(missing.is_empty(), "{} has no such tests any more: {missing:?}", suite.name);
+        let matches = |test: &str| args.filter.as_deref().is_none_or(|filter| test.contains(filter));
+        if !args.short && self.all == Tests::Every {
+            return Ok(args.filter.is_some().then(|| there.into_iter().filter(|test| matches(test)).collect()));
+        }
+        Ok(Some(self.short.iter().copied().filter(|test| matches(test)).map(str::to_owned).collect()))
+    }
+}
+
+impl Suite {
+    /// The names of its tests.
+    fn tests(&self) -> Result<BTreeSet<String>> {
+        let listed = workspace::output(Command::new(&self.executable).arg("--list"))?;
+        Ok(listed.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
+    }
+}
+
+fn command(runner: &OsString, kernel: &str, args: &Args, suite: &Suite, chosen: Option<&[String]>) -> Command {
+    let seconds = if args.short { SHORT_TIME } else { TIME };
+    let mut command = Command::new(runner);
+    command.args([kernel, "--timeout", &seconds.to_string(), "--"]).arg(&suite.executable);
+    command.args(["--test-threads=1", "--nocapture"]);
+    if let Some(tests) = chosen {
+        command.arg("--exact").args(tests);
+    }
+    if args.long {
+        command.env(LONG, "1");
+    }
+    // Who asks for other kernels wants no test skipped.
+    workspace::without_outer_cargo(&mut command).current_dir(&suite.package).env("REQUIRE_PRIVILEGED", "1");
+    command
+}
