@@ -42,8 +42,7 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     let workers = std::thread::available_parallelism().and_then(Workers::start).context("start the worker threads")?;
     workers.register(registry.sub_registry_with_prefix("culvert_agent"));
     let gate = readiness.gate("certificate");
-    let admin =
-        Admin::bind(&config.admin, readiness.clone(), registry, logs, admin::routes(tunnels.clone())).await?;
+    let admin = Admin::bind(&config.admin, readiness.clone(), registry, logs, admin::routes(tunnels.clone())).await?;
     let node = first.node();
     let node = node.as_ref().map(tracing::field::display);
     tracing::info!(node, version = VERSION, admin.addr = %admin.local_addr(), "agent started");
@@ -108,6 +107,8 @@ impl Agent {
             metrics: self.metrics.clone(),
             stream_window: self.config.stream_window,
             budget: self.config.budget,
+            keepalive: self.config.keepalive,
+            streams_in_life: culvert_tunnel::STREAMS_IN_LIFE,
             instance: format!("{:016x}", rand::random::<u64>()),
             refused: refused.clone(),
         });

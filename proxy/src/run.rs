@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_daemon::{
-    Admin, AdminListen, Drain, Idle, Logs, Readiness, Supervisor, Workers, raise_open_file_limit, report_to_systemd, use_small_pages,
+    Admin, AdminListen, Drain, Idle, Logs, Readiness, Supervisor, Workers, raise_open_file_limit, report_to_systemd,
+    use_small_pages,
 };
 use culvert_tunnel::proto::enroll::enroll_server::EnrollServer;
-use culvert_tunnel::{Budget, ProxyTunnel, STREAM_WINDOW_RANGE};
+use culvert_tunnel::{Budget, ProxyTunnel, STREAM_WINDOW_RANGE, STREAMS_IN_LIFE};
 use ipnet::IpNet;
 use prometheus_client::registry::Registry as MetricsRegistry;
 use tokio::time::timeout;
@@ -270,6 +271,7 @@ impl Proxy {
             tunnel: ProxyTunnel {
                 stream_window: self.args.stream_window,
                 max_streams: MAX_STREAMS_PER_AGENT,
+                streams_in_life: STREAMS_IN_LIFE,
                 budget: self.budget.clone(),
             },
             metrics: self.metrics.clone(),
