@@ -20,9 +20,11 @@ pub(crate) struct AllowList {
     pub(crate) localhost_ports: BTreeSet<u16>,
     /// Whatever else the operator named.
     pub(crate) explicit: BTreeSet<SocketAddr>,
+    /// The node's own addresses, if the operator named them; else those of its interfaces.
+    pub(crate) node_addresses: BTreeSet<IpAddr>,
 }
 
-/// Addresses of the host's interfaces, canonical: never v4-mapped.
+/// The node's own addresses, canonical: never v4-mapped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OwnAddresses(pub(crate) BTreeSet<IpAddr>);
 
@@ -125,6 +127,7 @@ mod tests {
             ports: [9100, 10250].into(),
             localhost_ports: [10255].into(),
             explicit: ["10.9.9.9:502".parse().unwrap(), "[2001:db8::9]:443".parse().unwrap()].into(),
+            ..AllowList::default()
         };
         let own = OwnAddresses(["10.0.3.7".parse().unwrap(), "2001:db8::7".parse().unwrap()].into());
         let open = Open { address: address.to_owned(), port, ..Open::default() };

@@ -1,6 +1,6 @@
 //! The command line, and the environment variables that stand in for it. [`crate::config`] checks what it means.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -68,6 +68,11 @@ pub(crate) struct RunArgs {
     #[arg(long, env = "CULVERT_ALLOW", value_name = "ADDRESS:PORT", value_delimiter = ',')]
     pub(crate) allow: Vec<SocketAddr>,
 
+    /// An address of this node; repeat it for more. Default: those of its interfaces, without dummy ones, which hold addresses of
+    /// services.
+    #[arg(long, env = "CULVERT_NODE_ADDRESS", value_name = "IP", value_delimiter = ',')]
+    pub(crate) node_address: Vec<IpAddr>,
+
     /// Address of /livez, /readyz, /metrics and /debug.
     #[arg(long, env = "CULVERT_ADMIN_LISTEN", value_name = "IP:PORT", default_value = "127.0.0.1:7429")]
     pub(crate) admin_listen: SocketAddr,
@@ -81,10 +86,16 @@ pub(crate) struct RunArgs {
     #[arg(long, env = "CULVERT_STREAM_WINDOW", value_name = "SIZE", default_value = "4MiB", value_parser = parse_size)]
     pub(crate) stream_window: u32,
 
-    /// Bytes that may wait in memory for backends that take nothing, all together. Over it, the connection whose backend has taken
-    /// nothing for longest is reset.
+    /// Bytes that may wait in memory for backends that take nothing, all together; as many may wait to be sent. Over it a
+    /// connection is reset: of the proxy or backend whose connections hold most, the one that has waited longest.
     #[arg(long, env = "CULVERT_BUFFER_BUDGET", value_name = "SIZE", default_value = "128MiB", value_parser = parse_size)]
     pub(crate) buffer_budget: u32,
+
+    /// How long a tunnel may be silent before the proxy asks whether this agent is there, 5s to 5m. Either end is taken for dead
+    /// after three times as long. Where bytes flow nothing is asked: longer saves traffic on a metered link, if whatever is on the
+    /// way keeps silent connections for as long.
+    #[arg(long, env = "CULVERT_KEEPALIVE", value_name = "DURATION", default_value = "6s", value_parser = parse_duration)]
+    pub(crate) keepalive: Duration,
 
     /// How long streams may go on after SIGTERM.
     #[arg(long, env = "CULVERT_GRACE", value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use culvert_daemon::chain;
 use culvert_tunnel::proto::tunnel::{DialCode, Open};
 use culvert_tunnel::{Backends, DIAL_TIMEOUT, DialFailure, NodeName, StreamEnd, StreamError, dial_code, dial_reason};
+use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::SockaddrStorage;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
@@ -21,6 +22,8 @@ use crate::metrics::{Active, Metrics};
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
+/// Interfaces with the addresses of services, whatever their kind.
+const SERVICE_INTERFACES: [&str; 3] = ["kube-ipvs0", "kube-dummy-if", "nodelocaldns"];
 /// How old the list of the host's addresses may be: reading it costs as much as a dial where there are many.
 const OWN_ADDRESSES_AGE: Duration = Duration::from_secs(1);
 
@@ -66,7 +69,7 @@ impl NodeBackends {
         {
             return Ok(addresses.clone());
         }
-        let addresses = Arc::new(own_addresses()?);
+        let addresses = Arc::new(own_addresses(&self.allow)?);
         *own = Some((Instant::now(), addresses.clone()));
         Ok(addresses)
     }
@@ -113,10 +116,22 @@ fn outcome(end: &StreamEnd) -> &'static str {
     }
 }
 
-/// Addresses of the host's interfaces now: they change while the agent runs.
-pub(crate) fn own_addresses() -> io::Result<OwnAddresses> {
+/// The node's own addresses now, unless the operator named them: those of its interfaces, which change while the agent runs.
+pub(crate) fn own_addresses(allow: &AllowList) -> io::Result<OwnAddresses> {
+    if !allow.node_addresses.is_empty() {
+        return Ok(OwnAddresses(allow.node_addresses.clone()));
+    }
     let interfaces = nix::ifaddrs::getifaddrs()?;
-    Ok(OwnAddresses(interfaces.filter_map(|interface| interface.address.as_ref().and_then(ip)).collect()))
+    let own = interfaces.filter(|interface| !holds_services(&interface.interface_name, interface.flags));
+    Ok(OwnAddresses(own.filter_map(|interface| interface.address.as_ref().and_then(ip)).collect()))
+}
+
+/// Whether an interface only makes addresses of services local, as kube-proxy in IPVS mode, kube-router and NodeLocal DNSCache have
+/// one: behind them are pods anywhere, not this node. Those are of the kind `dummy`, which alone can broadcast and does no ARP.
+fn holds_services(name: &str, flags: InterfaceFlags) -> bool {
+    let is_dummy = flags.contains(InterfaceFlags::IFF_BROADCAST | InterfaceFlags::IFF_NOARP)
+        && !flags.intersects(InterfaceFlags::IFF_POINTOPOINT | InterfaceFlags::IFF_LOOPBACK);
+    is_dummy || SERVICE_INTERFACES.contains(&name)
 }
 
 fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
@@ -200,6 +215,34 @@ mod tests {
 
     #[test]
     fn loopback_is_among_the_interface_addresses() {
-        assert!(own_addresses().unwrap().0.contains(&IpAddr::from([127, 0, 0, 1])));
+        assert!(own_addresses(&AllowList::default()).unwrap().0.contains(&IpAddr::from([127, 0, 0, 1])));
+    }
+
+    #[test]
+    fn addresses_that_the_operator_named_are_the_only_own_ones() {
+        let named = IpAddr::from([10, 0, 3, 7]);
+        let allow = AllowList { node_addresses: [named].into(), ..AllowList::default() };
+        assert_eq!(own_addresses(&allow).unwrap().0, [named].into());
+    }
+
+    #[test]
+    fn interfaces_that_hold_services_are_told_from_those_that_hold_the_node() {
+        type F = InterfaceFlags;
+        let up = F::IFF_UP | F::IFF_RUNNING;
+        let ethernet = up | F::IFF_BROADCAST | F::IFF_MULTICAST;
+        for (name, flags, expected) in [
+            ("kube-ipvs0", F::IFF_BROADCAST | F::IFF_NOARP, true),
+            ("kube-ipvs0", ethernet, true),
+            ("nodelocaldns", F::IFF_BROADCAST | F::IFF_NOARP, true),
+            ("dummy0", up | F::IFF_BROADCAST | F::IFF_NOARP, true),
+            ("eth0", ethernet, false),
+            ("bond0.7", ethernet, false),
+            ("wg0", up | F::IFF_POINTOPOINT | F::IFF_NOARP, false),
+            ("wwan0", up | F::IFF_POINTOPOINT | F::IFF_MULTICAST | F::IFF_NOARP, false),
+            ("tunl0", up | F::IFF_NOARP, false),
+            ("lo", up | F::IFF_LOOPBACK, false),
+        ] {
+            assert_eq!(holds_services(name, flags), expected, "{name} {flags:?}");
+        }
     }
 }

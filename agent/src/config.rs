@@ -1,12 +1,12 @@
 //! The checked form of the command line.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use culvert_daemon::AdminListen;
-use culvert_tunnel::{Budget, PROXY_SERVER_NAME, STREAM_WINDOW_RANGE};
+use culvert_tunnel::{Budget, KEEPALIVE_RANGE, PROXY_SERVER_NAME, STREAM_WINDOW_RANGE};
 
 use crate::allow::AllowList;
 use crate::args::{Args, RunArgs};
@@ -30,6 +30,7 @@ pub(crate) struct Config {
     pub(crate) admin: AdminListen,
     pub(crate) stream_window: u32,
     pub(crate) budget: Budget,
+    pub(crate) keepalive: Duration,
     pub(crate) grace: Duration,
 }
 
@@ -42,6 +43,8 @@ pub(crate) enum ConfigError {
     NoProxy,
     #[error("--stream-window {0} is out of range: 256KiB to 16MiB")]
     StreamWindow(u32),
+    #[error("--keepalive {}s is out of range: 5s to 5m", .0.as_secs())]
+    Keepalive(Duration),
 }
 
 impl TryFrom<Args> for Config {
@@ -51,6 +54,9 @@ impl TryFrom<Args> for Config {
         let run = args.run;
         if !STREAM_WINDOW_RANGE.contains(&run.stream_window) {
             return Err(ConfigError::StreamWindow(run.stream_window));
+        }
+        if !KEEPALIVE_RANGE.contains(&run.keepalive) {
+            return Err(ConfigError::Keepalive(run.keepalive));
         }
         let allow = allow_list(&run);
         let admin = AdminListen {
@@ -82,6 +88,7 @@ impl TryFrom<Args> for Config {
             admin,
             stream_window: run.stream_window,
             budget: Budget::new(run.buffer_budget as usize),
+            keepalive: run.keepalive,
             grace: run.grace,
         })
     }
@@ -121,7 +128,8 @@ fn allow_list(run: &RunArgs) -> AllowList {
     }
     let explicit =
         run.allow.iter().map(|address| SocketAddr::new(address.ip().to_canonical(), address.port())).collect();
-    AllowList { ports, localhost_ports, explicit }
+    let node_addresses = run.node_address.iter().map(IpAddr::to_canonical).collect();
+    AllowList { ports, localhost_ports, explicit, node_addresses }
 }
 
 #[cfg(test)]
@@ -160,6 +168,16 @@ mod tests {
         assert_eq!(config(&["--ca", "a"]).unwrap_err(), missing("--cert"));
         assert_eq!(config(&["--cert", "c", "--key", "k", "--ca", "a"]).unwrap_err(), ConfigError::NoProxy);
         assert!(config(&["--cert", "c", "--key", "k", "--ca", "a", "--proxy", "p:1"]).is_ok());
+    }
+
+    #[test]
+    fn a_keepalive_out_of_range_is_noticed() {
+        for (text, seconds) in [("4s", 4), ("6m", 360)] {
+            let error = config(&["--keepalive", text]).unwrap_err();
+            assert_eq!(error, ConfigError::Keepalive(Duration::from_secs(seconds)));
+        }
+        assert_eq!(config(&["--keepalive", "5m"]).unwrap().keepalive, Duration::from_secs(300));
+        assert_eq!(config(&[]).unwrap().keepalive, culvert_tunnel::DEFAULT_KEEPALIVE);
     }
 
     #[test]

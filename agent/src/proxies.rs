@@ -191,7 +191,12 @@ mod tests {
     async fn take(proxy: &mut TestProxy) -> JoinSet<()> {
         let tunnel = timeout(Duration::from_secs(10), proxy.tunnel_rx.recv()).await.unwrap().unwrap();
         let last_read = tunnel.get_ref().0.last_read();
-        let settings = ProxyTunnel { stream_window: 1 << 20, max_streams: 8, budget: Budget::new(1 << 20) };
+        let settings = ProxyTunnel {
+            stream_window: 1 << 20,
+            max_streams: 8,
+            streams_in_life: 1 << 29,
+            budget: Budget::new(1 << 20),
+        };
         let (tunnel, driver) = settings.establish(tunnel, last_read).await.unwrap();
         let mut task = JoinSet::new();
         task.spawn(async move {

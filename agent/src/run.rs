@@ -107,6 +107,8 @@ impl Agent {
             metrics: self.metrics.clone(),
             stream_window: self.config.stream_window,
             budget: self.config.budget,
+            keepalive: self.config.keepalive,
+            streams_in_life: culvert_tunnel::STREAMS_IN_LIFE,
             instance: format!("{:016x}", rand::random::<u64>()),
             refused: refused.clone(),
         });

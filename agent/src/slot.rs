@@ -45,6 +45,9 @@ pub(crate) struct Shared {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) stream_window: u32,
     pub(crate) budget: Budget,
+    pub(crate) keepalive: Duration,
+    /// Of each tunnel, before another one takes its place.
+    pub(crate) streams_in_life: u32,
     /// Random for each run of the agent.
     pub(crate) instance: String,
     /// Told when a proxy does not take this agent's certificate.
@@ -106,7 +109,8 @@ impl SlotError {
 /// How a tunnel's life in its slot ended well.
 enum End {
     Drained,
-    /// Its certificate was renewed: it goes on beside the next one for as long as it has streams, and no longer than its certificate.
+    /// Its certificate was renewed, or it has carried all that it may: it goes on beside the next one for as long as it has
+    /// streams, and no longer than its certificate.
     WornOut,
 }
 
@@ -235,6 +239,11 @@ impl Slot {
                 worn_out.add(serving, replaced);
                 return Ok(End::WornOut);
             }
+            () = state.worn_out(), if worn_out.has_room() => {
+                tracing::info!(node = %identity.node, tunnel = %self.name, "tunnel worn out; another takes its place");
+                worn_out.add(serving, replaced);
+                return Ok(End::WornOut);
+            }
         }
         Ok(End::Drained)
     }
@@ -255,17 +264,19 @@ impl Slot {
     }
 
     fn tunnel(&self) -> AgentTunnel {
-        let addresses = own_addresses().map(|own| own.0.iter().map(ToString::to_string).collect());
+        let addresses = own_addresses(&self.shared.allow).map(|own| own.0.iter().map(ToString::to_string).collect());
         AgentTunnel {
             stream_window: self.shared.stream_window,
             max_streams: DEFAULT_MAX_STREAMS,
-            budget: self.shared.budget.clone(),
+            streams_in_life: self.shared.streams_in_life,
+            budget: self.shared.budget.of(&self.name.proxy.to_string()),
             describe: DescribeResponse {
                 version: VERSION.to_owned(),
                 instance: self.shared.instance.clone(),
                 slot: self.name.to_string(),
                 addresses: addresses.unwrap_or_default(),
                 allowed: self.shared.allow.told(),
+                keepalive_seconds: u32::try_from(self.shared.keepalive.as_secs()).unwrap_or(u32::MAX),
             },
         }
     }
@@ -325,6 +336,8 @@ impl Shared {
             metrics: Arc::default(),
             stream_window: culvert_tunnel::DEFAULT_STREAM_WINDOW,
             budget: culvert_tunnel::Budget::new(1 << 20),
+            keepalive: culvert_tunnel::DEFAULT_KEEPALIVE,
+            streams_in_life: culvert_tunnel::STREAMS_IN_LIFE,
             instance: "test".to_owned(),
             refused: Arc::default(),
         }
@@ -339,7 +352,6 @@ mod tests {
     use tempfile::TempDir;
     use tokio::io::AsyncWriteExt;
     use tokio::net::TcpListener;
-    use tokio::task::JoinSet;
 
     use super::*;
     use crate::test_pki::Authority;
@@ -356,8 +368,12 @@ mod tests {
 
     impl Agent {
         fn start(proxy: &TestProxy, allow: AllowList) -> Self {
+            Self::with_life(proxy, allow, culvert_tunnel::STREAMS_IN_LIFE)
+        }
+
+        fn with_life(proxy: &TestProxy, allow: AllowList, streams_in_life: u32) -> Self {
             let root = tempfile::tempdir().unwrap();
-            let shared = Shared { allow: Arc::new(allow), ..Shared::for_tests(proxy, root.path()) };
+            let shared = Shared { allow: Arc::new(allow), streams_in_life, ..Shared::for_tests(proxy, root.path()) };
             let (readiness, drain) = (Readiness::default(), Drain::default());
             let name = SlotName { proxy: proxy.address.clone(), number: 0 };
             let place = Tunnels::new(readiness.gate("tunnel")).place(name.clone());
@@ -379,7 +395,12 @@ mod tests {
 
     async fn establish(tunnel: ServerTunnel) -> (Tunnel, JoinSet<Result<(), TunnelError>>) {
         let last_read = tunnel.get_ref().0.last_read();
-        let settings = ProxyTunnel { stream_window: 1 << 20, max_streams: 8, budget: Budget::new(1 << 20) };
+        let settings = ProxyTunnel {
+            stream_window: 1 << 20,
+            max_streams: 8,
+            streams_in_life: 1 << 29,
+            budget: Budget::new(1 << 20),
+        };
         let (tunnel, driver) = settings.establish(tunnel, last_read).await.unwrap();
         let mut task = JoinSet::new();
         task.spawn(driver.run());
@@ -447,6 +468,44 @@ mod tests {
         drop((stream, backend, tunnel));
         agent.task.join_next().await.unwrap().unwrap();
         driver.join_next().await.unwrap().unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_worn_out_tunnel_is_replaced_before_it_is_left_and_no_stream_is_cut() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut proxy = TestProxy::start().await;
+        let allow = AllowList { ports: [port].into(), ..AllowList::default() };
+        let agent = Agent::with_life(&proxy, allow, 2);
+        let open = || Open { port: port.into(), ..Open::default() };
+        let (first, mut first_driver) = establish(proxy.tunnel_rx.recv().await.unwrap()).await;
+        let stream = first.open(open(), None).await.unwrap();
+        let (mut backend, _) = listener.accept().await.unwrap();
+        drop(first.open(open(), None).await.unwrap());
+        let tunnel = timeout(Duration::from_secs(10), proxy.tunnel_rx.recv()).await.expect("another tunnel").unwrap();
+        drop(first.open(open(), None).await.expect("until it is used, the first takes streams"));
+        let (second, _second_driver) = establish(tunnel).await;
+        drop(second.open(open(), None).await.unwrap());
+        assert_eq!(agent.readiness.missing(), [], "there was always one");
+        let left = async { while first.open(open(), None).await.is_ok() {} };
+        timeout(OVERLAP * 4, left).await.expect("the first is left then");
+        let (client, mut far) = tokio::net::UnixStream::pair().unwrap();
+        let relayed = async {
+            let mut stream = stream;
+            stream.relay(&client.into(), &culvert_tunnel::Transferred::default()).await.unwrap();
+        };
+        let said = async {
+            backend.write_all(b"last words").await.unwrap();
+            drop(backend);
+            let mut read = [0; 10];
+            far.read_exact(&mut read).await.unwrap();
+            far.shutdown().await.unwrap();
+            read
+        };
+        let ((), read) = tokio::join!(relayed, said);
+        assert_eq!(&read, b"last words", "its streams were not cut");
+        drop(first);
+        first_driver.join_next().await.unwrap().unwrap().unwrap();
     }
 
     #[tokio::test]

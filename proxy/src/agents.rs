@@ -197,10 +197,13 @@ impl Agents {
                 return Err(tell(tls, refused).await);
             }
         };
+        // What waits for this node's clients, and for itself, counts as its own.
+        let budget = self.parts.tunnel.budget.of(node.as_str());
+        let tunnel = ProxyTunnel { budget, ..self.parts.tunnel.clone() };
         place.advance(Phase::Call)?;
         let evicted = place.evicted();
         let established = tokio::select! {
-            established = self.parts.tunnel.establish(tls, last_read) => established,
+            established = tunnel.establish(tls, last_read) => established,
             () = evicted.cancelled() => return Err(AgentError::Evicted),
         };
         let (tunnel, driver) = established.map_err(AgentError::Tunnel)?;

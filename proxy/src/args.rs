@@ -94,8 +94,8 @@ pub(crate) struct RunArgs {
     #[arg(long, env = "CULVERT_STREAM_WINDOW", value_name = "SIZE", default_value = "4MiB", value_parser = parse_size)]
     pub(crate) stream_window: u32,
 
-    /// Bytes that may wait in memory for clients that take nothing, all together. Over it, the connection whose client has taken
-    /// nothing for longest is reset.
+    /// Bytes that may wait in memory for clients that take nothing, all together; as many may wait to be sent. Over it a connection
+    /// is reset: of the client or node whose connections hold most, the one that has waited longest.
     #[arg(long, env = "CULVERT_BUFFER_BUDGET", value_name = "SIZE", default_value = "512MiB", value_parser = parse_size)]
     pub(crate) buffer_budget: u32,
 

@@ -127,14 +127,20 @@ impl Registry {
         Registration { registry: self.clone(), registered }
     }
 
-    /// The node's tunnels in the order in which a new stream should try them.
+    /// The node's tunnels in the order in which a new stream should try them. One that is worn out is closed as soon as it has no
+    /// streams, if there is another.
     pub(crate) fn candidates(&self, node: &NodeName) -> Vec<Arc<Registered>> {
         let mut tunnels = self.lock().nodes.get(node).cloned().unwrap_or_default();
         let superseded =
             |tunnel: &Registered, all: &[Arc<Registered>]| all.iter().any(|other| other.supersedes(tunnel));
         let all = tunnels.clone();
+        if all.iter().any(|tunnel| !tunnel.tunnel.is_worn_out()) {
+            let spent = |tunnel: &&Arc<Registered>| tunnel.tunnel.is_worn_out() && tunnel.tunnel.streams() == 0;
+            all.iter().filter(spent).for_each(|tunnel| tunnel.close.cancel());
+        }
         tunnels.sort_by_cached_key(|tunnel| {
-            (tunnel.tunnel.is_silent(), superseded(tunnel, &all), tunnel.tunnel.streams())
+            let last = superseded(tunnel, &all) || tunnel.tunnel.is_worn_out();
+            (tunnel.tunnel.is_silent(), last, tunnel.tunnel.streams())
         });
         tunnels
     }
@@ -184,10 +190,14 @@ mod tests {
     use super::*;
 
     async fn tunnel() -> Tunnel {
+        tunnel_for(1 << 29).await
+    }
+
+    async fn tunnel_for(streams_in_life: u32) -> Tunnel {
         let (near, _far) = tokio::io::duplex(1 << 10);
         let io = ReadAhead::new(near);
         let last_read = io.last_read();
-        ProxyTunnel { stream_window: 1 << 20, max_streams: 8, budget: Budget::new(1 << 20) }
+        ProxyTunnel { stream_window: 1 << 20, max_streams: 8, streams_in_life, budget: Budget::new(1 << 20) }
             .establish(io, last_read)
             .await
             .unwrap()
@@ -238,6 +248,19 @@ mod tests {
         assert_eq!(order(&registry), [2, 3, 1], "the slot's earlier tunnel may be dead");
         let _restarted = register(&registry, "run-2", "0").await;
         assert_eq!(order(&registry)[0], 4, "all of the earlier run may be");
+    }
+
+    #[tokio::test]
+    async fn a_worn_out_tunnel_is_tried_last_and_closed_once_another_has_taken_its_place() {
+        let (_state, registry) = registry();
+        let described = |slot: &str| DescribeResponse { slot: slot.into(), ..Default::default() };
+        let agent = "10.0.3.7:40000".parse().unwrap();
+        let worn_out = registry.register(node(), tunnel_for(0).await, described("0"), agent);
+        assert_eq!(order(&registry), [1]);
+        assert!(futures_util::poll!(std::pin::pin!(worn_out.closed())).is_pending(), "there is no other");
+        let _other = registry.register(node(), tunnel().await, described("1"), agent);
+        assert_eq!(order(&registry), [2, 1]);
+        worn_out.closed().await;
     }
 
     #[tokio::test]

@@ -12,7 +12,7 @@ use culvert_daemon::{
     use_small_pages,
 };
 use culvert_tunnel::proto::enroll::enroll_server::EnrollServer;
-use culvert_tunnel::{Budget, ProxyTunnel, STREAM_WINDOW_RANGE};
+use culvert_tunnel::{Budget, ProxyTunnel, STREAM_WINDOW_RANGE, STREAMS_IN_LIFE};
 use ipnet::IpNet;
 use prometheus_client::registry::Registry as MetricsRegistry;
 use tokio::time::timeout;
@@ -271,6 +271,7 @@ impl Proxy {
             tunnel: ProxyTunnel {
                 stream_window: self.args.stream_window,
                 max_streams: MAX_STREAMS_PER_AGENT,
+                streams_in_life: STREAMS_IN_LIFE,
                 budget: self.budget.clone(),
             },
             metrics: self.metrics.clone(),

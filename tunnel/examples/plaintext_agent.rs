@@ -8,7 +8,7 @@ use std::sync::Arc;
 use culvert_tunnel::proto::tunnel::{DescribeResponse, DialCode, Open};
 use culvert_tunnel::{
     AgentTunnel, AgentTunnelState, Backends, Budget, DEFAULT_MAX_STREAMS, DEFAULT_STREAM_WINDOW, DialFailure,
-    ReadAhead, StreamEnd,
+    ReadAhead, STREAMS_IN_LIFE, StreamEnd,
 };
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -39,6 +39,7 @@ async fn main() -> std::io::Result<()> {
     let tunnel = AgentTunnel {
         stream_window: DEFAULT_STREAM_WINDOW,
         max_streams: DEFAULT_MAX_STREAMS,
+        streams_in_life: STREAMS_IN_LIFE,
         budget: Budget::new(1 << 20),
         describe: DescribeResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use h2::RecvStream;
 use h2::server::SendResponse;
+use h2::{PingPong, RecvStream};
 use http::Request;
 use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -21,8 +22,9 @@ use crate::dial_failure::DialFailure;
 use crate::error::TunnelError;
 use crate::frame;
 use crate::grpc;
-use crate::http2::{self, RoundTrip};
+use crate::http2::{self, Keepalive, Pings, RoundTrip};
 use crate::io::LastRead;
+use crate::outbox::Payload;
 use crate::proto::tunnel::{DescribeRequest, DescribeResponse, DialCode, Frame, Open, Opened, frame::Kind};
 use crate::relay::{self, Incoming, RelayError, Role};
 use crate::socket::Socket;
@@ -32,8 +34,8 @@ use crate::transferred::{Total, Transferred};
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long streams may take to end after their tunnel has.
 const LAST_STREAMS: Duration = Duration::from_secs(1);
-/// A `Describe` request holds a version.
-const DESCRIBE_MAX: usize = 4096;
+/// A `Describe` request holds a version, `Open` an address and what the client dialled.
+const FIRST_MAX: usize = 4096;
 
 /// What an agent does for the streams of its tunnels.
 pub trait Backends: Send + Sync + 'static {
@@ -76,9 +78,12 @@ pub struct AgentTunnel {
     pub stream_window: u32,
     /// Streams relayed at once in this tunnel; more are answered with `TOO_MANY_STREAMS`.
     pub max_streams: u32,
-    /// For what waits for backends, in all tunnels together.
+    /// Streams carried in this tunnel's life, after which it is [worn out](AgentTunnelState::worn_out):
+    /// [`crate::STREAMS_IN_LIFE`].
+    pub streams_in_life: u32,
+    /// For what waits for backends, in all tunnels together: that [of](Budget::of) this tunnel's proxy.
     pub budget: Budget,
-    /// What `Describe` answers.
+    /// What `Describe` answers: also how long the tunnel may be silent.
     pub describe: DescribeResponse,
 }
 
@@ -92,6 +97,7 @@ struct State {
     total: Total,
     next: AtomicU64,
     streams: Mutex<BTreeMap<u64, Arc<LiveStream>>>,
+    worn_out: Notify,
 }
 
 /// A stream that is being relayed.
@@ -124,6 +130,12 @@ impl AgentTunnelState {
         self.0.round_trip.last()
     }
 
+    /// Completes once when the tunnel has carried as many streams as it may. It goes on, but another one should take its place before
+    /// HTTP/2 has no numbers left for its streams.
+    pub async fn worn_out(&self) {
+        self.0.worn_out.notified().await;
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<LiveStream>>> {
         self.0.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -147,15 +159,15 @@ impl AgentTunnel {
         T: AsyncRead + AsyncWrite + Unpin,
         B: Backends,
     {
-        let handshake = self.builder().handshake::<_, Bytes>(io);
+        let handshake = self.builder().handshake::<_, Payload>(io);
         let handshake = timeout(http2::HANDSHAKE_TIMEOUT, handshake).await;
         let mut connection = handshake.map_err(|_| TunnelError::HandshakeTimedOut)?.map_err(TunnelError::Http2)?;
         let pings = connection.ping_pong().expect("taken once");
-        let mut death = std::pin::pin!(http2::peer_death(pings, last_read, state.0.round_trip.clone()));
+        let mut death = std::pin::pin!(self.peer_death(pings, last_read, &state));
         let mut drain = std::pin::pin!(drain);
-        let mut draining = false;
+        let (mut draining, mut carried) = (false, 0_u32);
         let mut streams = JoinSet::new();
-        let tunnel = Arc::new(self.clone());
+        let (tunnel, worn_out) = (Arc::new(self.clone()), state.clone());
         let ended = loop {
             tokio::select! {
                 accepted = connection.accept() => match accepted {
@@ -165,6 +177,10 @@ impl AgentTunnel {
                         let incoming = Incoming::new(request.into_body(), self.budget.share());
                         let mut call = Call { tunnel, state, backends, incoming, respond };
                         streams.spawn(async move { call.serve(method).await });
+                        carried = carried.saturating_add(1);
+                        if carried == self.streams_in_life {
+                            worn_out.0.worn_out.notify_one();
+                        }
                     }
                     Some(Err(error)) => break Err(TunnelError::Http2(error)),
                     None if draining => break Ok(()),
@@ -184,6 +200,16 @@ impl AgentTunnel {
         // A stream that hangs on is dropped, which resets it.
         timeout(LAST_STREAMS, last_streams).await.ok();
         ended
+    }
+
+    fn peer_death(
+        &self,
+        pings: PingPong,
+        last_read: LastRead,
+        state: &AgentTunnelState,
+    ) -> impl Future<Output = Duration> + use<> {
+        let keepalive = Keepalive::of(self.describe.keepalive_seconds);
+        http2::peer_death(pings, last_read, state.0.round_trip.clone(), keepalive, Pings::IfUnheard)
     }
 
     fn builder(&self) -> h2::server::Builder {
@@ -227,7 +253,7 @@ struct Call<B> {
     state: AgentTunnelState,
     backends: Arc<B>,
     incoming: Incoming,
-    respond: SendResponse<Bytes>,
+    respond: SendResponse<Payload>,
 }
 
 impl<B: Backends> Call<B> {
@@ -244,18 +270,18 @@ impl<B: Backends> Call<B> {
 
     /// What the proxy says first; `None` if it is no message.
     async fn first_message(&mut self) -> Result<Option<Bytes>, TunnelError> {
-        let first = timeout(OPEN_TIMEOUT, self.incoming.first_message()).await;
+        let first = timeout(OPEN_TIMEOUT, self.incoming.first_message(FIRST_MAX)).await;
         Ok(first.map_err(|_| TunnelError::HandshakeTimedOut)?.ok())
     }
 
     async fn describe(&mut self) -> Result<(), TunnelError> {
-        let request = self.first_message().await?.filter(|message| message.len() <= DESCRIBE_MAX);
+        let request = self.first_message().await?;
         let Some(request) = request.and_then(|message| DescribeRequest::decode(message).ok()) else {
             return reject(&mut self.respond, grpc::INVALID_ARGUMENT, "no DescribeRequest");
         };
         tracing::debug!(proxy.version = request.version, "described");
         let mut send = self.respond.send_response(grpc::response(), false).map_err(TunnelError::Http2)?;
-        send.send_data(frame::encode(&self.tunnel.describe), false).map_err(TunnelError::Http2)?;
+        send.send_data(frame::encode(&self.tunnel.describe).into(), false).map_err(TunnelError::Http2)?;
         send.send_trailers(grpc::trailers(grpc::OK)).map_err(TunnelError::Http2)
     }
 
@@ -284,7 +310,7 @@ impl<B: Backends> Call<B> {
         let lost = |error| StreamError::Relay(RelayError::from(error));
         let mut send = self.respond.send_response(grpc::response(), false).map_err(lost)?;
         let opened = Opened { code: DialCode::Ok.into(), message: String::new() };
-        send.send_data(frame::encode(&Frame { kind: Some(Kind::Opened(opened)) }), false).map_err(lost)?;
+        send.send_data(frame::encode(&Frame { kind: Some(Kind::Opened(opened)) }).into(), false).map_err(lost)?;
         let relayed = relay::relay(&socket, &mut send, &mut self.incoming, Role::Server, &stream.transferred);
         relayed.await.map_err(StreamError::Relay)
     }
@@ -296,6 +322,7 @@ impl<B: Backends> Call<B> {
             left = std::future::poll_fn(|context| self.respond.poll_reset(context)) => {
                 return Err(StreamError::Relay(left.map_or_else(RelayError::from, RelayError::Reset)));
             }
+            ended = self.incoming.gather() => return Err(StreamError::Relay(ended)),
         };
         dialled.map(Socket::from).map_err(|failure| {
             // It is refused all the same where the proxy cannot hear of it any more.
@@ -324,10 +351,11 @@ fn too_many_streams(limit: u32) -> DialFailure {
 }
 
 /// Answers an `Open` with the reason why there is no connection.
-fn refuse(respond: &mut SendResponse<Bytes>, failure: &DialFailure) -> Result<(), TunnelError> {
+fn refuse(respond: &mut SendResponse<Payload>, failure: &DialFailure) -> Result<(), TunnelError> {
     let opened = Opened { code: failure.code.into(), message: failure.message.clone() };
     let mut send = respond.send_response(grpc::response(), false).map_err(TunnelError::Http2)?;
-    send.send_data(frame::encode(&Frame { kind: Some(Kind::Opened(opened)) }), false).map_err(TunnelError::Http2)?;
+    send.send_data(frame::encode(&Frame { kind: Some(Kind::Opened(opened)) }).into(), false)
+        .map_err(TunnelError::Http2)?;
     send.send_trailers(grpc::trailers(grpc::OK)).map_err(TunnelError::Http2)
 }
 
@@ -339,7 +367,7 @@ fn discard(incoming: &mut Incoming) -> Pin<Box<impl Future<Output = ()>>> {
     Box::pin(async { timeout(OPEN_TIMEOUT, incoming.discard()).await.unwrap_or_default() })
 }
 
-fn reject(respond: &mut SendResponse<Bytes>, status: u8, message: &'static str) -> Result<(), TunnelError> {
+fn reject(respond: &mut SendResponse<Payload>, status: u8, message: &'static str) -> Result<(), TunnelError> {
     respond.send_response(grpc::error_response(status, message), true).map(|_| ()).map_err(TunnelError::Http2)
 }
 

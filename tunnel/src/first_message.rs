@@ -16,12 +16,12 @@ pub(crate) enum FirstMessageError {
     Frame(#[from] FrameError),
 }
 
-/// The first message of a body, whole, and the bytes behind it, whose part of the window is not given back yet.
-pub(crate) async fn first_message(body: &mut RecvStream) -> Result<(Bytes, Bytes), FirstMessageError> {
+/// The first message of a body, whole and of at most `max` bytes, and the bytes behind it, whose part of the window is not given back yet.
+pub(crate) async fn first_message(body: &mut RecvStream, max: usize) -> Result<(Bytes, Bytes), FirstMessageError> {
     let mut buffer = BytesMut::new();
     let mut taken = 0;
     loop {
-        if let Some(message) = frame::split_message(&mut buffer)? {
+        if let Some(message) = frame::split_message(&mut buffer, max)? {
             body.flow_control().release_capacity(taken - buffer.len())?;
             return Ok((message, buffer.freeze()));
         }

@@ -26,8 +26,8 @@ pub enum FrameError {
     /// The compression flag is set.
     #[error("a compressed message, which was never offered")]
     Compressed,
-    /// A first message over [`MESSAGE_MAX`].
-    #[error("a message of {0} bytes; at most {MESSAGE_MAX} are taken")]
+    /// A first message that is longer than it may be.
+    #[error("a message of {0} bytes, more than are taken")]
     TooLong(usize),
     /// Protobuf that does not parse, or with another kind of frame than is due here.
     #[error("a message that is no data frame")]
@@ -240,13 +240,13 @@ fn field(tag: u64) -> Result<State, FrameError> {
     }
 }
 
-/// Splits the first message, whole, off `buffer`; `None`: more bytes are needed.
-pub(crate) fn split_message(buffer: &mut BytesMut) -> Result<Option<Bytes>, FrameError> {
+/// Splits the first message, whole and of at most `max` bytes, off `buffer`; `None`: more bytes are needed.
+pub(crate) fn split_message(buffer: &mut BytesMut, max: usize) -> Result<Option<Bytes>, FrameError> {
     if buffer.len() < PREFIX {
         return Ok(None);
     }
     let length = message_length(&buffer[..PREFIX])?;
-    if length > MESSAGE_MAX {
+    if length > max {
         return Err(FrameError::TooLong(length));
     }
     if buffer.len() < PREFIX + length {
@@ -348,10 +348,10 @@ mod tests {
     #[test]
     fn a_first_message_is_bounded() {
         let mut buffer = BytesMut::from(&[0, 0xff, 0, 0, 0][..]);
-        assert_eq!(split_message(&mut buffer), Err(FrameError::TooLong(0xff00_0000)));
+        assert_eq!(split_message(&mut buffer, MESSAGE_MAX), Err(FrameError::TooLong(0xff00_0000)));
         let mut wire = BytesMut::from(&encode(&Frame { kind: Some(Kind::Data("x".into())) })[..]);
         wire.extend_from_slice(b"rest");
-        let message = split_message(&mut wire).unwrap().unwrap();
+        let message = split_message(&mut wire, MESSAGE_MAX).unwrap().unwrap();
         assert_eq!(first_kind(message).unwrap(), Kind::Data("x".into()));
         assert_eq!(&wire[..], b"rest");
     }

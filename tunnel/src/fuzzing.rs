@@ -44,7 +44,7 @@ pub fn encode(payload: &[u8]) -> Bytes {
 /// What is wrong with it.
 pub fn split_message(wire: &[u8]) -> Result<Option<(Bytes, Bytes)>, FrameError> {
     let mut buffer = BytesMut::from(wire);
-    Ok(frame::split_message(&mut buffer)?.map(|message| (message, buffer.freeze())))
+    Ok(frame::split_message(&mut buffer, FIRST_MESSAGE_MAX)?.map(|message| (message, buffer.freeze())))
 }
 
 /// The kind of a first `Frame`.

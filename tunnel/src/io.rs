@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use socket2::{SockRef, TcpKeepalive};
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::task::coop::poll_proceed;
@@ -30,15 +30,14 @@ const UNSENT: u32 = 256 << 10;
 /// Data that stays unacknowledged for this long means that the peer is gone.
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Prepares a tunnel's TCP connection: small writes go out at once, little waits unsent, a vanished peer is noticed.
+/// Prepares a tunnel's TCP connection: small writes go out at once, little waits unsent, a peer that takes nothing is noticed. A
+/// silent one is by pings: the kernel's keepalive would only add packets.
 ///
 /// # Errors
 /// The kernel refuses an option.
 pub fn tune(socket: &TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
     let socket = SockRef::from(socket);
-    let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10));
-    socket.set_tcp_keepalive(&keepalive)?;
     socket.set_tcp_notsent_lowat(UNSENT)?;
     socket.set_tcp_user_timeout(Some(USER_TIMEOUT))
 }

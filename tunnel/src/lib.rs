@@ -15,6 +15,7 @@ mod grpc;
 mod http2;
 mod io;
 mod node_name;
+mod outbox;
 mod proxy_end;
 mod relay;
 mod socket;
@@ -48,7 +49,10 @@ pub use budget::Budget;
 pub use dial_failure::{DialFailure, dial_code, dial_reason};
 pub use error::TunnelError;
 pub use frame::FrameError;
-pub use http2::{DEFAULT_MAX_STREAMS, DEFAULT_STREAM_WINDOW, RoundTrip, STREAM_WINDOW_RANGE};
+pub use http2::{
+    DEFAULT_KEEPALIVE, DEFAULT_MAX_STREAMS, DEFAULT_STREAM_WINDOW, KEEPALIVE_RANGE, RoundTrip, STREAM_WINDOW_RANGE,
+    STREAMS_IN_LIFE,
+};
 pub use io::{LastRead, ReadAhead, tune};
 pub use node_name::{InvalidNodeName, NodeName};
 pub use proxy_end::{DIAL_TIMEOUT, Driver, Early, OpenError, ProxyTunnel, Stream, Tunnel};

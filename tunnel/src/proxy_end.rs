@@ -19,8 +19,9 @@ use crate::error::TunnelError;
 use crate::first_message::{FirstMessageError, first_message};
 use crate::frame::{self, FrameError};
 use crate::grpc;
-use crate::http2::{self, RoundTrip};
+use crate::http2::{self, Keepalive, Pings, RoundTrip};
 use crate::io::LastRead;
+use crate::outbox::Payload;
 use crate::proto::tunnel::{DescribeRequest, DescribeResponse, DialCode, Frame, Open, Opened, frame::Kind};
 use crate::relay::{self, Incoming, RelayError, Role};
 use crate::socket::Socket;
@@ -41,27 +42,30 @@ pub struct ProxyTunnel {
     pub stream_window: u32,
     /// Streams relayed at once in this tunnel.
     pub max_streams: u32,
-    /// For what waits for clients, in all tunnels together.
+    /// Streams carried in this tunnel's life, after which it is worn out: [`crate::STREAMS_IN_LIFE`].
+    pub streams_in_life: u32,
+    /// For what waits for clients, in all tunnels together: that [of](Budget::of) this tunnel's node.
     pub budget: Budget,
 }
 
 /// An established tunnel, ready to open streams. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Tunnel {
-    requests: SendRequest<Bytes>,
+    requests: SendRequest<Payload>,
     round_trip: RoundTrip,
-    last_read: LastRead,
-    active: Arc<AtomicU32>,
+    load: Arc<Load>,
     max_streams: u32,
+    streams_in_life: u32,
     budget: Budget,
 }
 
 /// Moves a tunnel's bytes. The tunnel lives while this runs.
 pub struct Driver<T> {
-    connection: Connection<T, Bytes>,
+    connection: Connection<T, Payload>,
     pings: PingPong,
     last_read: LastRead,
     round_trip: RoundTrip,
+    keepalive: Keepalive,
 }
 
 /// Why a stream was not opened.
@@ -119,15 +123,15 @@ impl Early<'_> {
         self.transferred.into_tunnel.bytes() > 0
     }
 
-    async fn send(self, stream: &mut SendStream<Bytes>) -> io::Result<()> {
-        relay::send_first(self.client, stream, &self.transferred.into_tunnel).await
+    async fn send(self, stream: &mut SendStream<Payload>, budget: &Budget) -> io::Result<()> {
+        relay::send_first(self.client, stream, budget, &self.transferred.into_tunnel).await
     }
 }
 
 /// A stream whose backend has answered. Dropping it resets it.
 #[derive(Debug)]
 pub struct Stream {
-    send: SendStream<Bytes>,
+    send: SendStream<Payload>,
     incoming: Incoming,
     _place: Place,
 }
@@ -145,16 +149,16 @@ impl ProxyTunnel {
         let (requests, mut connection) =
             handshake.map_err(|_| TunnelError::HandshakeTimedOut)?.map_err(TunnelError::Http2)?;
         let pings = connection.ping_pong().expect("taken once");
-        let round_trip = RoundTrip::default();
+        let (round_trip, keepalive) = (RoundTrip::default(), Keepalive::of(0));
         let tunnel = Tunnel {
             requests,
             round_trip: round_trip.clone(),
-            last_read: last_read.clone(),
-            active: Arc::default(),
+            load: Arc::new(Load::new(last_read.clone(), keepalive.clone())),
             max_streams: self.max_streams,
+            streams_in_life: self.streams_in_life,
             budget: self.budget.clone(),
         };
-        Ok((tunnel, Driver { connection, pings, last_read, round_trip }))
+        Ok((tunnel, Driver { connection, pings, last_read, round_trip, keepalive }))
     }
 
     fn builder(&self) -> h2::client::Builder {
@@ -170,7 +174,7 @@ impl ProxyTunnel {
             .max_send_buffer_size(http2::SEND_BUFFER)
             .max_concurrent_reset_streams(http2::RESETS)
             .max_pending_accept_reset_streams(http2::RESETS)
-            .max_local_error_reset_streams(None)
+            .max_local_error_reset_streams(Some(http2::LATE_RESETS))
             .reset_stream_duration(http2::RESET_MEMORY);
         builder
     }
@@ -182,16 +186,17 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
     /// # Errors
     /// Why it ended. The agent's orderly leave, and the end of all [`Tunnel`]s here, are none.
     pub async fn run(self) -> Result<(), TunnelError> {
-        let Self { connection, pings, last_read, round_trip } = self;
+        let Self { connection, pings, last_read, round_trip, keepalive } = self;
+        let death = http2::peer_death(pings, last_read, round_trip, keepalive, Pings::First);
         tokio::select! {
             ended = connection => ended.map_err(TunnelError::Http2),
-            silent = http2::peer_death(pings, last_read, round_trip) => Err(TunnelError::PeerSilent(silent)),
+            silent = death => Err(TunnelError::PeerSilent(silent)),
         }
     }
 }
 
 impl Tunnel {
-    /// Asks the agent who it is.
+    /// Asks the agent who it is, and how long the tunnel may be silent.
     ///
     /// # Errors
     /// The tunnel fails, or the agent's answer makes no sense or does not come in time.
@@ -203,9 +208,11 @@ impl Tunnel {
             if let Some(error) = grpc::error_of(&response) {
                 return Err(TunnelError::Call(error));
             }
-            let (message, _) =
-                first_message(&mut response.into_body()).await.map_err(|error| TunnelError::Call(error.to_string()))?;
+            let (message, _) = first_message(&mut response.into_body(), frame::MESSAGE_MAX)
+                .await
+                .map_err(|error| TunnelError::Call(error.to_string()))?;
             let described = DescribeResponse::decode(message).map_err(|error| TunnelError::Call(error.to_string()))?;
+            self.load.keepalive.set(described.keepalive_seconds);
             Ok(printable(described))
         };
         timeout(http2::HANDSHAKE_TIMEOUT, answer).await.map_err(|_| TunnelError::HandshakeTimedOut)?
@@ -217,7 +224,7 @@ impl Tunnel {
     /// # Errors
     /// [`OpenError::Tunnel`] if another tunnel of the node may do better, unless bytes went early; else what the caller should hear.
     pub async fn open(&self, open: Open, early: Option<Early<'_>>) -> Result<Stream, OpenError> {
-        let place = Place::take(&self.active, self.max_streams)?;
+        let place = Place::take(&self.load, self.max_streams)?;
         timeout(OPEN_TIMEOUT, self.open_in(place, open, early)).await.map_err(|_| OpenError::TimedOut)?
     }
 
@@ -231,7 +238,7 @@ impl Tunnel {
             Some(early) => tokio::select! {
                 biased;
                 response = &mut response => response,
-                sent = early.send(&mut send) => match sent {
+                sent = early.send(&mut send, &self.budget) => match sent {
                     Ok(()) => response.await,
                     Err(error) => return Err(OpenError::Client(error)),
                 },
@@ -242,7 +249,7 @@ impl Tunnel {
             return Err(OpenError::Answer(error));
         }
         let mut incoming = Incoming::new(response.into_body(), self.budget.share());
-        let message = incoming.first_message().await?;
+        let message = incoming.first_message(frame::MESSAGE_MAX).await?;
         let Kind::Opened(Opened { code, message }) = frame::first_kind(message)? else {
             return Err(OpenError::Answer("another frame than `opened`".to_owned()));
         };
@@ -259,23 +266,33 @@ impl Tunnel {
         path: &'static str,
         message: Bytes,
         end: bool,
-    ) -> Result<(h2::client::ResponseFuture, SendStream<Bytes>), h2::Error> {
+    ) -> Result<(h2::client::ResponseFuture, SendStream<Payload>), h2::Error> {
         let mut requests = self.requests.clone().ready().await?;
         let (response, mut send) = requests.send_request(grpc::request(path), false)?;
-        send.send_data(message, end)?;
+        self.load.opened.fetch_add(1, Ordering::Relaxed);
+        send.send_data(message.into(), end)?;
         Ok((response, send))
     }
 
     /// Streams open or opening in this tunnel.
     #[must_use]
     pub fn streams(&self) -> u32 {
-        self.active.load(Ordering::Relaxed)
+        self.load.active.load(Ordering::Relaxed)
     }
 
     /// Whether nothing has come from the agent for longer than a ping takes: the tunnel may be dead.
     #[must_use]
     pub fn is_silent(&self) -> bool {
-        self.last_read.at().elapsed() > http2::SILENT_AFTER
+        self.load.is_silent()
+    }
+
+    /// Whether another tunnel should take its place once it has no streams: it has carried as many as it may, or so many clients gave
+    /// up while the link was cut that their late frames could end it one day.
+    #[must_use]
+    pub fn is_worn_out(&self) -> bool {
+        let (opened, given_up) = (&self.load.opened, &self.load.given_up_in_silence);
+        opened.load(Ordering::Relaxed) >= self.streams_in_life
+            || given_up.load(Ordering::Relaxed) >= http2::GIVEN_UP_IN_SILENCE
     }
 
     /// Round trip to the agent, once measured.
@@ -288,7 +305,8 @@ impl Tunnel {
 impl Stream {
     /// Sends what a client has sent already, before [`Self::relay`], which tells if that failed.
     pub fn send_pipelined(&mut self, pipelined: &[u8], transferred: &Transferred) {
-        relay::send_now(pipelined, &mut self.send, &transferred.into_tunnel);
+        let budget = self.incoming.budget();
+        relay::send_now(pipelined, &mut self.send, &budget, &transferred.into_tunnel);
     }
 
     /// Relays between `client` and the backend until both directions ended or one failed; then `client`, once dropped, ends with
@@ -307,7 +325,7 @@ impl Stream {
 
 /// What an agent says of itself, without what would command an operator's terminal.
 fn printable(mut described: DescribeResponse) -> DescribeResponse {
-    let DescribeResponse { version, instance, slot, addresses, allowed } = &mut described;
+    let DescribeResponse { version, instance, slot, addresses, allowed, keepalive_seconds: _ } = &mut described;
     let further = allowed.iter_mut().flat_map(|allowed| &mut allowed.further);
     for text in [version, instance, slot].into_iter().chain(addresses).chain(further) {
         *text = text.chars().map(printable_char).collect();
@@ -319,20 +337,68 @@ fn printable_char(character: char) -> char {
     if character.is_control() { ' ' } else { character }
 }
 
+/// What a tunnel carries and has carried.
+#[derive(Debug)]
+struct Load {
+    /// Streams open or opening.
+    active: AtomicU32,
+    /// Streams of its whole life.
+    opened: AtomicU32,
+    /// Streams that ended at this end while nothing came from the agent.
+    given_up_in_silence: AtomicU32,
+    last_read: LastRead,
+    keepalive: Keepalive,
+}
+
+impl Load {
+    fn new(last_read: LastRead, keepalive: Keepalive) -> Self {
+        let (active, opened, given_up_in_silence) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
+        Self { active, opened, given_up_in_silence, last_read, keepalive }
+    }
+
+    fn is_silent(&self) -> bool {
+        self.last_read.at().elapsed() > self.keepalive.silent_after()
+    }
+}
+
 /// A stream's place among those that a tunnel may have; given back on drop.
 #[derive(Debug)]
-struct Place(Arc<AtomicU32>);
+struct Place(Arc<Load>);
 
 impl Place {
-    fn take(active: &Arc<AtomicU32>, limit: u32) -> Result<Self, OpenError> {
+    fn take(load: &Arc<Load>, limit: u32) -> Result<Self, OpenError> {
         let below = |active: u32| (active < limit).then_some(active + 1);
-        let taken = active.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below);
-        taken.map(|_| Self(active.clone())).map_err(|_| OpenError::TooManyStreams(limit))
+        let taken = load.active.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below);
+        taken.map(|_| Self(load.clone())).map_err(|_| OpenError::TooManyStreams(limit))
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.active.fetch_sub(1, Ordering::Relaxed);
+        if self.0.is_silent() {
+            self.0.given_up_in_silence.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn load() -> Arc<Load> {
+        let last_read = crate::ReadAhead::new(tokio::io::empty()).last_read();
+        Arc::new(Load::new(last_read, Keepalive::of(0)))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_that_give_up_count_against_a_tunnel_only_while_its_link_is_cut() {
+        let load = load().await;
+        let given_up = || load.given_up_in_silence.load(Ordering::Relaxed);
+        drop(Place::take(&load, 1).unwrap());
+        assert_eq!(given_up(), 0);
+        tokio::time::advance(Duration::from_secs(10)).await;
+        drop(Place::take(&load, 1).unwrap());
+        assert_eq!(given_up(), 1);
     }
 }

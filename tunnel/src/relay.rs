@@ -3,6 +3,7 @@
 //! One task does it all: nothing is buffered while a stream is idle, a direction that ends is half-closed, and a failure of
 //! either side reaches the other behind what that side had said, even while one waits for the other's window.
 
+mod backlog;
 mod error;
 mod into_tunnel;
 mod out_of_tunnel;
@@ -10,7 +11,6 @@ mod out_of_tunnel;
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
-use bytes::Bytes;
 use h2::{Reason, SendStream};
 use tokio::time::timeout;
 
@@ -21,6 +21,7 @@ pub(crate) use out_of_tunnel::Incoming;
 use out_of_tunnel::out_of_tunnel;
 
 use crate::grpc;
+use crate::outbox::Payload;
 use crate::socket::{Close, Socket};
 use crate::transferred::Transferred;
 
@@ -43,15 +44,16 @@ pub(crate) enum Role {
 /// What failed first.
 pub(crate) async fn relay(
     socket: &Socket,
-    send: &mut SendStream<Bytes>,
+    send: &mut SendStream<Payload>,
     incoming: &mut Incoming,
     role: Role,
     transferred: &Transferred,
 ) -> Result<(), RelayError> {
     socket.on_close(Close::Reset);
+    let budget = incoming.budget();
     let mut inward = pin!(out_of_tunnel(socket, incoming, role, &transferred.out_of_tunnel));
     let first = {
-        let outward = into_tunnel(socket, send, &transferred.into_tunnel);
+        let outward = into_tunnel(socket, send, &budget, &transferred.into_tunnel);
         first_half(inward.as_mut(), pin!(outward)).await
     };
     finish(send, role, first.as_ref().err());
@@ -100,7 +102,7 @@ async fn first_half(
 async fn second_half(
     mut inward: Pin<&mut impl Future<Output = Result<(), RelayError>>>,
     socket: &Socket,
-    send: &mut SendStream<Bytes>,
+    send: &mut SendStream<Payload>,
     role: Role,
 ) -> Result<(), RelayError> {
     let failed = tokio::select! {
@@ -128,10 +130,10 @@ async fn after_last_words(
 }
 
 /// Ends the direction into the tunnel, which has read all that its socket had.
-fn finish(send: &mut SendStream<Bytes>, role: Role, failed: Option<&RelayError>) {
+fn finish(send: &mut SendStream<Payload>, role: Role, failed: Option<&RelayError>) {
     send.reserve_capacity(0);
     let finished = match (role, failed) {
-        (Role::Client, None) => send.send_data(Bytes::new(), true),
+        (Role::Client, None) => send.send_data(Payload::end(), true),
         (Role::Server, None) => send.send_trailers(grpc::trailers(grpc::OK)),
         // In its place behind the data: a reset would overtake them.
         (Role::Server, Some(RelayError::Socket(_))) => send.send_trailers(grpc::trailers(grpc::ABORTED)),

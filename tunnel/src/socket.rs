@@ -183,6 +183,14 @@ impl Socket {
         }
     }
 
+    /// The address at the other end; none of a Unix socket, or of a connection that is gone.
+    pub(crate) fn peer(&self) -> Option<std::net::SocketAddr> {
+        match self {
+            Self::Tcp(socket) => socket.peer_addr().ok(),
+            Self::Unix(_) => None,
+        }
+    }
+
     /// Sets what the socket's close will be. A Unix socket knows no RST.
     pub fn on_close(&self, close: Close) {
         let Self::Tcp(_) = self else { return };

@@ -3,8 +3,12 @@
 
 #[path = "tunnel/early.rs"]
 mod early;
+#[path = "tunnel/hostile.rs"]
+mod hostile;
 #[path = "tunnel/predecessors.rs"]
 mod predecessors;
+#[path = "tunnel/silence.rs"]
+mod silence;
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -13,7 +17,7 @@ use std::time::Duration;
 use culvert_tunnel::proto::tunnel::{DescribeRequest, DescribeResponse, DialCode, Open};
 use culvert_tunnel::{
     AgentTunnel, AgentTunnelState, Backends, Budget, Close, DialFailure, OpenError, ProxyTunnel, ReadAhead, Socket,
-    Stream, StreamEnd, Transferred, Tunnel, TunnelError,
+    Stream, StreamEnd, Total, Transferred, Tunnel, TunnelError,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
@@ -96,13 +100,17 @@ async fn pair_with_budget(stream_window: u32, max_streams: u32, budget: Budget) 
                     std::future::pending().await
                 }
             };
-            let end = AgentTunnel { stream_window, max_streams, budget: Budget::new(64 << 20), describe };
+            let budget = Budget::new(64 << 20);
+            let end = AgentTunnel { stream_window, max_streams, streams_in_life: 1 << 29, budget, describe };
             end.serve(io, last_read, state, backends, drain).await
         }
     });
     let io = ReadAhead::new(proxy_socket);
     let last_read = io.last_read();
-    let (tunnel, driver) = ProxyTunnel { stream_window, max_streams, budget }.establish(io, last_read).await.unwrap();
+    let (tunnel, driver) = ProxyTunnel { stream_window, max_streams, streams_in_life: 1 << 29, budget }
+        .establish(io, last_read)
+        .await
+        .unwrap();
     ends.spawn(driver.run());
     Pair { tunnel, backends, agent_state, drain: Some(drain_tx), agent, ends }
 }
@@ -441,10 +449,11 @@ async fn rubbish_instead_of_http2_is_an_error() {
     let (mut stranger, proxy_socket) = socket_pair().await;
     let io = ReadAhead::new(proxy_socket);
     let last_read = io.last_read();
-    let (tunnel, driver) = ProxyTunnel { stream_window: 1 << 20, max_streams: 8, budget: Budget::new(1 << 20) }
-        .establish(io, last_read)
-        .await
-        .unwrap();
+    let (tunnel, driver) =
+        ProxyTunnel { stream_window: 1 << 20, max_streams: 8, streams_in_life: 1 << 29, budget: Budget::new(1 << 20) }
+            .establish(io, last_read)
+            .await
+            .unwrap();
     stranger.write_all(&[0xff; 100]).await.unwrap();
     let request = DescribeRequest::default();
     let (described, driven) = tokio::join!(tunnel.describe(&request), driver.run());

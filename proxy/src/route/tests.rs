@@ -60,7 +60,13 @@ async fn two_tunnels() -> TwoTunnels {
     for slot in ["0", "1"] {
         let (near, far) = tokio::io::duplex(64 << 10);
         let (budget, described) = (Budget::new(1 << 20), DescribeResponse::default());
-        let settings = AgentTunnel { stream_window: 1 << 20, max_streams: 8, budget, describe: described.clone() };
+        let settings = AgentTunnel {
+            stream_window: 1 << 20,
+            max_streams: 8,
+            streams_in_life: 1 << 29,
+            budget,
+            describe: described.clone(),
+        };
         let served = backends.clone();
         agents.push(ends.spawn(async move {
             let io = ReadAhead::new(far);
@@ -70,7 +76,12 @@ async fn two_tunnels() -> TwoTunnels {
         }));
         let io = ReadAhead::new(near);
         let last_read = io.last_read();
-        let settings = ProxyTunnel { stream_window: 1 << 20, max_streams: 8, budget: Budget::new(1 << 20) };
+        let settings = ProxyTunnel {
+            stream_window: 1 << 20,
+            max_streams: 8,
+            streams_in_life: 1 << 29,
+            budget: Budget::new(1 << 20),
+        };
         let (tunnel, driver) = settings.establish(io, last_read).await.unwrap();
         ends.spawn(async move {
             driver.run().await.ok();

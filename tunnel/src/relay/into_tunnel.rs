@@ -3,12 +3,14 @@
 use std::future::poll_fn;
 use std::io;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, BytesMut};
 use h2::SendStream;
 
 use super::RelayError;
-use crate::frame::{self, HEADER_ROOM};
+use crate::budget::Budget;
+use crate::frame::HEADER_ROOM;
 use crate::http2::FRAME_SIZE;
+use crate::outbox::Payload;
 use crate::socket::Socket;
 use crate::transferred::Meter;
 
@@ -25,13 +27,18 @@ const PIECE_COST: usize = 1 << 10;
 /// Copies until the socket's end.
 pub(super) async fn into_tunnel(
     socket: &Socket,
-    send: &mut SendStream<Bytes>,
+    send: &mut SendStream<Payload>,
+    budget: &Budget,
     meter: &Meter,
 ) -> Result<(), RelayError> {
     let mut size = READ_MIN;
     loop {
         readable(socket, send).await?;
         // Room first: what nobody can take stays in the socket, and a stalled stream holds no buffer.
+        if budget.is_full() {
+            // Boxed: idle streams would all be that much larger.
+            Box::pin(outbox_room(socket, send, budget)).await?;
+        }
         let wanted = room(socket, send, size + HEADER_ROOM).await? - HEADER_ROOM;
         let mut buffer = BytesMut::with_capacity(wanted + HEADER_ROOM);
         buffer.put_bytes(0, HEADER_ROOM);
@@ -40,7 +47,7 @@ pub(super) async fn into_tunnel(
             Ok(read) => {
                 meter.add(read);
                 size = next_size(size, read);
-                if send.send_data(frame::seal(fitted(buffer)), false).is_err() {
+                if send.send_data(Payload::data(fitted(buffer), budget), false).is_err() {
                     return Err(reset(send).await);
                 }
             }
@@ -52,7 +59,12 @@ pub(super) async fn into_tunnel(
 
 /// Sends the first [`FIRST_MAX`] bytes of a socket as they come, before the relay begins. An end is left for the relay to find again;
 /// a failure, which a socket tells only once, is returned.
-pub(crate) async fn send_first(socket: &Socket, send: &mut SendStream<Bytes>, meter: &Meter) -> io::Result<()> {
+pub(crate) async fn send_first(
+    socket: &Socket,
+    send: &mut SendStream<Payload>,
+    budget: &Budget,
+    meter: &Meter,
+) -> io::Result<()> {
     let mut room = FIRST_MAX;
     while room > 0 {
         socket.readable().await?;
@@ -62,7 +74,7 @@ pub(crate) async fn send_first(socket: &Socket, send: &mut SendStream<Bytes>, me
             Ok(0) => return Ok(()),
             Ok(read) => {
                 room = room.saturating_sub(read.max(PIECE_COST));
-                send_now(&first, send, meter);
+                send_now(&first, send, budget, meter);
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
@@ -73,19 +85,19 @@ pub(crate) async fn send_first(socket: &Socket, send: &mut SendStream<Bytes>, me
 
 /// Sends what came before the relay began. That is little: it goes ahead of the window. A stream that takes it no more has failed,
 /// which the relay finds behind what has come out of it.
-pub(crate) fn send_now(bytes: &[u8], send: &mut SendStream<Bytes>, meter: &Meter) {
+pub(crate) fn send_now(bytes: &[u8], send: &mut SendStream<Payload>, budget: &Budget, meter: &Meter) {
     for piece in bytes.chunks(READ_MAX) {
         let mut buffer = BytesMut::zeroed(HEADER_ROOM);
         buffer.extend_from_slice(piece);
         meter.add(piece.len());
-        if send.send_data(frame::seal(buffer), false).is_err() {
+        if send.send_data(Payload::data(buffer, budget), false).is_err() {
             return;
         }
     }
 }
 
 /// Waits until the socket has bytes, or an end, to read.
-async fn readable(socket: &Socket, send: &mut SendStream<Bytes>) -> Result<(), RelayError> {
+async fn readable(socket: &Socket, send: &mut SendStream<Payload>) -> Result<(), RelayError> {
     tokio::select! {
         biased;
         ready = socket.readable() => ready.map_err(RelayError::Socket),
@@ -94,16 +106,26 @@ async fn readable(socket: &Socket, send: &mut SendStream<Bytes>) -> Result<(), R
 }
 
 /// Waits until the stream is reset, or its tunnel lost.
-pub(super) async fn reset(send: &mut SendStream<Bytes>) -> RelayError {
+pub(super) async fn reset(send: &mut SendStream<Payload>) -> RelayError {
     match poll_fn(|context| send.poll_reset(context)).await {
         Ok(reason) => RelayError::Reset(reason),
         Err(error) => error.into(),
     }
 }
 
+/// Waits until the tunnel has less to send. A stream that is reset meanwhile, or a socket that fails, ends the wait.
+async fn outbox_room(socket: &Socket, send: &mut SendStream<Payload>, budget: &Budget) -> Result<(), RelayError> {
+    tokio::select! {
+        biased;
+        failed = reset(send) => Err(failed),
+        () = budget.room() => Ok(()),
+        failed = socket.failure() => Err(RelayError::Socket(failed)),
+    }
+}
+
 /// Waits until the stream takes a frame with at least one byte, at most `wanted` in all. A socket that fails meanwhile ends the
 /// wait: its client has gone.
-async fn room(socket: &Socket, send: &mut SendStream<Bytes>, wanted: usize) -> Result<usize, RelayError> {
+async fn room(socket: &Socket, send: &mut SendStream<Payload>, wanted: usize) -> Result<usize, RelayError> {
     // For many small messages in one go: each assignment wakes the task that waits for this stream, which is this one.
     if send.capacity() < wanted {
         send.reserve_capacity(FRAME_SIZE as usize);

@@ -1,21 +1,19 @@
 //! From a stream of the tunnel out to a socket.
 
-use std::collections::VecDeque;
 use std::io;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::Bytes;
 use h2::RecvStream;
+use tokio::sync::futures::OwnedNotified;
 
+use super::backlog::Backlog;
 use super::{RelayError, Role};
-use crate::budget::Share;
+use crate::budget::{Budget, Near, Share};
 use crate::first_message::{FirstMessageError, first_message};
 use crate::frame::{Decoder, FrameError};
 use crate::grpc;
 use crate::socket::Socket;
 use crate::transferred::Meter;
-
-/// Pieces below this length are put together while their socket is blocked.
-const PIECE_MIN: usize = 4 << 10;
 
 /// Copies until the stream's end. While the socket takes nothing, what arrives is moved out of HTTP/2's hands: there each frame
 /// costs some 200 bytes whatever its length, and enough small ones would end the whole tunnel.
@@ -25,25 +23,18 @@ pub(super) async fn out_of_tunnel(
     role: Role,
     meter: &Meter,
 ) -> Result<(), RelayError> {
-    let mut backlog = Backlog::default();
-    let mut ended = false;
     loop {
-        if backlog.is_empty() {
-            match incoming.data().await? {
-                Some(data) => backlog.push(data),
-                None => break,
-            }
+        if incoming.backlog.is_empty() && !incoming.receive().await? {
+            break;
         }
-        match socket.try_write(backlog.front()) {
+        match socket.try_write(incoming.backlog.front()) {
             Ok(written) => {
                 meter.add(written);
-                backlog.advance(written);
-                incoming.share.moves();
-                incoming.release(written)?;
+                incoming.wrote(written)?;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 // Boxed: idle streams would all be that much larger.
-                ended |= Box::pin(stalled(socket, incoming, &mut backlog, ended)).await?;
+                Box::pin(stalled(socket, incoming, role)).await?;
             }
             Err(error) => return Err(RelayError::Socket(error)),
         }
@@ -52,66 +43,23 @@ pub(super) async fn out_of_tunnel(
     socket.shutdown_write().map_err(RelayError::Socket)
 }
 
-/// Waits until a socket takes bytes again, or until more come for it. Whether those have come to their end.
-async fn stalled(
-    socket: &Socket,
-    incoming: &mut Incoming,
-    backlog: &mut Backlog,
-    ended: bool,
-) -> Result<bool, RelayError> {
-    let given_up = incoming.share.stalls(backlog.bytes);
+/// Waits until a socket takes bytes again, or until more come for it.
+async fn stalled(socket: &Socket, incoming: &mut Incoming, role: Role) -> Result<(), RelayError> {
+    let given_up = incoming.stalls(|| near(socket, role));
+    let ended = incoming.ended;
     tokio::select! {
         biased;
-        ready = socket.writable() => ready.map_err(RelayError::Socket)?,
-        () = given_up => return Err(RelayError::Budget),
-        data = incoming.data(), if !ended => match data? {
-            Some(data) => backlog.push(data),
-            None => return Ok(true),
-        },
+        () = given_up => Err(RelayError::Budget),
+        ready = socket.writable() => ready.map_err(RelayError::Socket),
+        received = incoming.receive(), if !ended => received.map(|_| ()),
     }
-    Ok(false)
 }
 
-/// Payload that a socket has not taken yet, bounded by the stream's window; small pieces are put together.
-#[derive(Debug, Default)]
-struct Backlog {
-    pieces: VecDeque<Bytes>,
-    /// Behind `pieces`, still growing.
-    tail: BytesMut,
-    /// In all of them.
-    bytes: usize,
-}
-
-impl Backlog {
-    fn is_empty(&self) -> bool {
-        self.bytes == 0
-    }
-
-    fn push(&mut self, data: Bytes) {
-        let is_first = self.is_empty();
-        self.bytes += data.len();
-        // The first piece is written at once: copying it would be a waste.
-        if data.len() < PIECE_MIN && !is_first {
-            self.tail.extend_from_slice(&data);
-            return;
-        }
-        if !self.tail.is_empty() {
-            self.pieces.push_back(self.tail.split().freeze());
-        }
-        self.pieces.push_back(data);
-    }
-
-    fn front(&self) -> &[u8] {
-        self.pieces.front().map_or(&self.tail, |piece| piece)
-    }
-
-    fn advance(&mut self, written: usize) {
-        self.bytes -= written;
-        match self.pieces.front_mut() {
-            Some(piece) if written == piece.len() => drop(self.pieces.pop_front()),
-            Some(piece) => piece.advance(written),
-            None => self.tail.advance(written),
-        }
+fn near(socket: &Socket, role: Role) -> Near {
+    match (socket.peer(), role) {
+        (Some(client), Role::Client) => Near::client(client.ip()),
+        (Some(backend), Role::Server) => Near::Backend(backend),
+        (None, _) => Near::Unknown,
     }
 }
 
@@ -123,6 +71,10 @@ pub(crate) struct Incoming {
     chunk: Bytes,
     /// Bytes of `chunk`'s frames that were framing: given back with the next payload.
     framing: usize,
+    /// What the socket has not taken yet.
+    backlog: Backlog,
+    /// Nothing comes behind the backlog.
+    ended: bool,
     /// Of the memory for payload that waits.
     share: Share,
 }
@@ -130,32 +82,80 @@ pub(crate) struct Incoming {
 impl Incoming {
     /// A body of which nothing has been read.
     pub(crate) fn new(stream: RecvStream, share: Share) -> Self {
-        Self { stream, decoder: Decoder::default(), chunk: Bytes::new(), framing: 0, share }
+        let (decoder, backlog) = (Decoder::default(), Backlog::default());
+        Self { stream, decoder, chunk: Bytes::new(), framing: 0, backlog, ended: false, share }
     }
 
-    /// The message that comes before the payload.
-    pub(crate) async fn first_message(&mut self) -> Result<Bytes, FirstMessageError> {
-        let (message, behind) = first_message(&mut self.stream).await?;
+    /// The budget of what this stream, and its tunnel, may hold.
+    pub(crate) fn budget(&self) -> Budget {
+        self.share.budget.clone()
+    }
+
+    /// The message that comes before the payload, of at most `max` bytes.
+    pub(crate) async fn first_message(&mut self, max: usize) -> Result<Bytes, FirstMessageError> {
+        let (message, behind) = first_message(&mut self.stream, max).await?;
         self.chunk = behind;
         Ok(message)
     }
 
-    /// The next payload bytes; `None` at the end. To be followed by [`Self::release`].
-    async fn data(&mut self) -> Result<Option<Bytes>, RelayError> {
+    /// Takes what comes while there is no socket to write it to, so that it counts. Returns why the stream has to end.
+    pub(crate) async fn gather(&mut self) -> RelayError {
         loop {
+            if self.ended {
+                return std::future::pending().await;
+            }
+            let given_up = (!self.backlog.is_empty()).then(|| self.stalls(|| Near::Unknown));
+            let given_up =
+                async { if let Some(given_up) = given_up { given_up.await } else { std::future::pending().await } };
+            let received = tokio::select! {
+                biased;
+                () = given_up => Err(RelayError::Budget),
+                received = self.receive() => received,
+            };
+            if let Err(error) = received {
+                return error;
+            }
+        }
+    }
+
+    fn stalls(&mut self, near: impl FnOnce() -> Near) -> OwnedNotified {
+        if !self.share.is_stalled() {
+            self.backlog.blocks();
+        }
+        self.share.stalls(self.backlog.held(), near)
+    }
+
+    /// Waits for more payload; false at the end.
+    async fn receive(&mut self) -> Result<bool, RelayError> {
+        while !self.ended {
             let before = self.chunk.len();
             let data = self.decoder.data(&mut self.chunk)?;
-            self.framing += before - self.chunk.len() - data.as_ref().map_or(0, Bytes::len);
-            if data.is_some() {
-                return Ok(data);
+            let payload = data.as_ref().map_or(0, Bytes::len);
+            self.framing += before - self.chunk.len() - payload;
+            if let Some(data) = data {
+                self.backlog.push(data, before);
+                return Ok(true);
             }
-            self.release(0)?;
+            // An empty slice keeps what it is a slice of.
+            self.chunk = Bytes::new();
+            // Framing that was given back while the socket takes nothing would come without end.
+            if !self.share.is_stalled() {
+                self.release(0)?;
+            }
             match self.stream.data().await {
                 Some(chunk) => self.chunk = chunk?,
-                None if self.decoder.between_messages() => return Ok(None),
+                None if self.decoder.between_messages() => self.ended = true,
                 None => return Err(FrameError::Truncated.into()),
             }
         }
+        Ok(false)
+    }
+
+    /// The socket has taken `written` bytes: the other end may send as many more.
+    fn wrote(&mut self, written: usize) -> Result<(), RelayError> {
+        self.backlog.advance(written);
+        self.share.moves(written, self.backlog.held());
+        self.release(written)
     }
 
     /// Whether the end of the payload was the end of what the other side had to say.
@@ -176,32 +176,5 @@ impl Incoming {
     fn release(&mut self, payload: usize) -> Result<(), RelayError> {
         let bytes = payload + std::mem::take(&mut self.framing);
         Ok(self.stream.flow_control().release_capacity(bytes)?)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_backlog_keeps_order_and_puts_small_pieces_together() {
-        let mut backlog = Backlog::default();
-        let large = Bytes::from(vec![7; PIECE_MIN]);
-        let pieces = [
-            Bytes::from_static(b"a"),
-            Bytes::from_static(b"b"),
-            Bytes::from_static(b"c"),
-            large,
-            Bytes::from_static(b"d"),
-        ];
-        pieces.iter().for_each(|piece| backlog.push(piece.clone()));
-        assert_eq!(backlog.pieces.len(), 3, "b and c are one");
-        let mut read = Vec::new();
-        while !backlog.is_empty() {
-            let part = backlog.front().len().min(3000);
-            read.extend_from_slice(&backlog.front()[..part]);
-            backlog.advance(part);
-        }
-        assert!(read == pieces.concat());
     }
 }

@@ -110,20 +110,26 @@ async fn a_client_that_fails_while_it_is_listened_to_opens_nothing() {
 }
 
 /// An agent's end, and the bare other end of it.
-struct ByHand {
+pub(crate) struct ByHand {
     requests: SendRequest<Bytes>,
     ends: JoinSet<()>,
 }
 
 impl ByHand {
     async fn start() -> Self {
+        Self::with_budget(Budget::new(64 << 20)).await
+    }
+
+    /// The budget is the agent's.
+    pub(crate) async fn with_budget(budget: Budget) -> Self {
         let (agent_socket, socket) = socket_pair().await;
         let mut ends = JoinSet::new();
         ends.spawn(async move {
             let io = ReadAhead::new(agent_socket);
             let last_read = io.last_read();
-            let budget = Budget::new(64 << 20);
-            let end = AgentTunnel { stream_window: 256 << 10, max_streams: 8, budget, describe: Default::default() };
+            let (stream_window, max_streams, streams_in_life) = (256 << 10, 8, 1 << 29);
+            let describe = Default::default();
+            let end = AgentTunnel { stream_window, max_streams, streams_in_life, budget, describe };
             let backends = Arc::<Loopback>::default();
             end.serve(io, last_read, AgentTunnelState::default(), backends, std::future::pending()).await.ok();
         });
@@ -133,7 +139,7 @@ impl ByHand {
     }
 
     /// Asks the agent to open a stream, with nothing said yet.
-    async fn ask(&mut self) -> (ResponseFuture, SendStream<Bytes>) {
+    pub(crate) async fn ask(&mut self) -> (ResponseFuture, SendStream<Bytes>) {
         let request = http::Request::post("http://culvert/culvert.tunnel.v1.Agent/Open")
             .header("content-type", "application/grpc")
             .header("te", "trailers");
@@ -143,7 +149,7 @@ impl ByHand {
 }
 
 /// A frame as gRPC has it.
-fn message(kind: Kind) -> Bytes {
+pub(crate) fn message(kind: Kind) -> Bytes {
     let frame = Frame { kind: Some(kind) }.encode_to_vec();
     let mut message = BytesMut::new();
     message.put_u8(0);

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use culvert_tunnel::proto::tunnel::{DescribeResponse, DialCode, Open};
 use culvert_tunnel::{
     ALPN_TUNNEL, AgentTunnel, AgentTunnelState, Backends, Budget, DEFAULT_MAX_STREAMS, DEFAULT_STREAM_WINDOW,
-    DialFailure, PROXY_SERVER_NAME, ReadAhead, StreamEnd, TunnelError, tune,
+    DialFailure, PROXY_SERVER_NAME, ReadAhead, STREAMS_IN_LIFE, StreamEnd, TunnelError, tune,
 };
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
@@ -147,6 +147,7 @@ impl Agent {
         AgentTunnel {
             stream_window: DEFAULT_STREAM_WINDOW,
             max_streams: DEFAULT_MAX_STREAMS,
+            streams_in_life: STREAMS_IN_LIFE,
             budget: Budget::new(128 << 20),
             describe: DescribeResponse {
                 version: env!("CARGO_PKG_VERSION").to_owned(),

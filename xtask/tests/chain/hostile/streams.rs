@@ -10,15 +10,19 @@ use culvert_tunnel::proto::tunnel::{DescribeResponse, DialCode, Open};
 use xtask::lab::culvert::Options;
 use xtask::lab::place::Place;
 
-use super::agent::{HostileAgent, PLACE, opened, response};
+use super::agent::{HostileAgent, PLACE, data, opened, response};
 use super::proxy::{self, HostileTunnel};
-use super::wire::{DATA, RST_STREAM, WINDOW_DEFAULT, WINDOW_MAX, WINDOW_UPDATE, frame, initial_window};
+use super::wire::{DATA, RST_STREAM, WINDOW_DEFAULT, WINDOW_MAX, WINDOW_UPDATE, frame, initial_window, rough_grpc};
 use super::{Before, Bystanders, PATIENCE};
 use crate::connect;
 use crate::world::{self, ECHO, SMALL_SOURCE};
 
 const UPLOADS: usize = 16;
 const DOWNLOADS: usize = 64;
+/// Streams whose windows come to 120 MiB.
+const STALLED: usize = 24;
+/// Of a proxy with a budget of 16 MiB, with what it reads ahead and what sockets took.
+const MEMORY_OF_BUDGET: u64 = 48 << 20;
 /// What may wait in a stream whose other end takes nothing, with all that it costs.
 const MEMORY_PER_STREAM: u64 = 1 << 20;
 /// An upload that moves nothing for this long has come to its end.
@@ -66,6 +70,41 @@ fn pour(client: &mut UnixStream) -> Result<u64> {
         }
         ensure!(taken < 64 << 20, "the upload goes on and on");
     }
+}
+
+#[test]
+fn an_agent_whose_framing_outweighs_its_payload_has_the_proxy_hold_no_more_than_its_budget() {
+    world::with(&[Place::Edge1], world::proxy_options(["--buffer-budget", "16MiB"]), |world| {
+        let mut bystanders = Bystanders::of(world, "edge-1")?;
+        HostileAgent::join(world)?;
+        let before = Before::of("the proxy", &world.culvert.proxy)?;
+        let mut agent = HostileAgent::registered(world)?;
+        let mut stalled = Vec::new();
+        for _ in 0..STALLED {
+            let client = connect::open(world, &format!("{}:{ECHO}", PLACE.name()))?;
+            let stream = agent.call()?;
+            agent.wire.send(&[response(stream), frame(DATA, 0, stream, &opened(DialCode::Ok.into(), ""))].concat())?;
+            stalled.push((client, stream));
+        }
+        let payload = data(&[7; 60 << 10]);
+        let framing =
+            [&[(9_u8 << 3) | 2, 0x80, 0xd8, 0x03][..], &[0; 59 << 10], &[(3 << 3) | 2, 0x80, 0x20], &[7; 4 << 10]];
+        let framing = rough_grpc(&framing.concat());
+        let harm = || -> Result<()> {
+            for (_, stream) in &stalled {
+                // Enough for its socket to stall, then as much as its window has left.
+                for piece in std::iter::repeat_n(&payload, 4).chain(std::iter::repeat_n(&framing, 74)) {
+                    agent.wire.send(&frame(DATA, 0, *stream, piece))?;
+                }
+            }
+            Ok(())
+        };
+        bystanders.during(world, "edge-1", harm)??;
+        before.check_memory(&mut world.culvert.proxy, MEMORY_OF_BUDGET, "framing that outweighs payload")?;
+        drop((agent, stalled));
+        bystanders.check(world, "edge-1")?;
+        before.wait_restored(&world.culvert.proxy)
+    });
 }
 
 #[test]

@@ -11,6 +11,8 @@ use super::wire::Wire;
 use super::{Bystanders, proxy, wait_log};
 use crate::world::{ECHO, FORBIDDEN, GREET};
 
+/// Addresses of services on edge-1.
+const SERVICES: [&str; 2] = ["10.96.0.10", "10.96.0.11"];
 /// Whatever a proxy says on the way to a tunnel, an agent gives it this long.
 const GREETING_TIME: Duration = Duration::from_secs(15);
 
@@ -20,6 +22,15 @@ fn a_hostile_proxy_has_the_agent_dial_nothing_outside_its_list() {
         let mut bystanders = Bystanders::of(world, "edge-1")?;
         let mut tunnel = hostile.tunnel()?;
         let edge = world.lab.site(Place::Edge1);
+        // As kube-proxy in IPVS mode has them, by its interface's name, and by what a dummy interface is like.
+        for (interface, peer, address) in
+            [("kube-ipvs0", "ipvs-far", SERVICES[0]), ("services", "services-far", SERVICES[1])]
+        {
+            let ip = |args: &[&str]| edge.output("ip", args).map(drop);
+            ip(&["link", "add", interface, "type", "veth", "peer", "name", peer])?;
+            ip(&["link", "set", interface, "arp", "off"])?;
+            ip(&["addr", "add", &format!("{address}/32"), "dev", interface])?;
+        }
         let dialled = || edge.metric(AGENT_ADMIN, "culvert_agent_dials_total{outcome=\"ok\"}");
         let before = dialled()?;
         for (address, port, hops, expected) in targets() {
@@ -46,6 +57,9 @@ fn targets() -> Vec<(&'static str, u32, u32, DialCode)> {
         "203.0.113.1",
         "198.51.100.2",
         "fd00:203:0:113::1",
+        // Services, whose addresses this host has only for its own clients.
+        SERVICES[0],
+        SERVICES[1],
         "::ffff:192.168.1.10",
         // What clouds serve their secrets on, everybody, nobody, all of a link.
         "169.254.169.254",

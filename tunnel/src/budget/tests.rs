@@ -1,0 +1,110 @@
+use futures_util::FutureExt;
+
+use super::*;
+
+fn is_given_up(given_up: OwnedNotified) -> bool {
+    given_up.now_or_never().is_some()
+}
+
+fn client(number: u8) -> Near {
+    Near::client([10, 0, 0, number].into())
+}
+
+fn stall(share: &mut Share, bytes: usize) -> OwnedNotified {
+    share.stalls(bytes, || Near::Unknown)
+}
+
+#[test]
+fn the_longest_stalled_is_given_up_and_only_as_many_as_needed() {
+    let budget = Budget::new(100);
+    let mut shares: Vec<Share> = (0..3).map(|_| budget.share()).collect();
+    let given_up: Vec<_> = shares.iter_mut().map(|share| stall(share, 40)).collect();
+    assert_eq!(given_up.into_iter().map(is_given_up).collect::<Vec<_>>(), [true, false, false]);
+    assert_eq!(budget.held(), 80);
+}
+
+#[test]
+fn one_that_took_all_that_had_waited_has_not_stalled_for_long() {
+    let budget = Budget::new(100);
+    let (mut slow, mut stuck, mut third) = (budget.share(), budget.share(), budget.share());
+    drop(stall(&mut slow, 40));
+    let stuck = stall(&mut stuck, 40);
+    slow.moves(40, 30);
+    let given_up = [stall(&mut slow, 30), stuck, stall(&mut third, 40)];
+    assert_eq!(given_up.map(is_given_up), [false, true, false]);
+}
+
+#[test]
+fn one_that_takes_a_byte_now_and_then_has_stalled_all_along() {
+    let budget = Budget::new(100);
+    let (mut dripping, mut stuck, mut third) = (budget.share(), budget.share(), budget.share());
+    drop(stall(&mut dripping, 40));
+    let stuck = stall(&mut stuck, 40);
+    dripping.moves(1, 39);
+    let given_up = [stall(&mut dripping, 40), stuck, stall(&mut third, 40)];
+    assert_eq!(given_up.map(is_given_up), [true, false, false]);
+}
+
+#[test]
+fn what_has_been_held_is_given_back() {
+    let budget = Budget::new(100);
+    let mut share = budget.share();
+    drop((stall(&mut share, 70), stall(&mut share, 90)));
+    assert_eq!(budget.held(), 90);
+    share.moves(90, 0);
+    assert_eq!(budget.held(), 0);
+    assert!(is_given_up(stall(&mut share, 101)), "alone it may not be over it either");
+    drop(stall(&mut share, 50));
+    drop(share);
+    assert_eq!(budget.held(), 0);
+}
+
+/// `kubectl logs -f | less` beside a pod with connections to a hundred nodes.
+#[test]
+fn a_client_with_many_stalled_streams_pays_for_them_and_not_a_neighbour_that_stalled_before_it() {
+    let budget = Budget::new(500);
+    let mut honest = budget.of("edge-1").share();
+    let kept = honest.stalls(50, || client(1));
+    let mut streams = Vec::new();
+    for node in 0..100 {
+        let mut share = budget.of(&format!("edge-{node}")).share();
+        let given_up = share.stalls(50, || client(2));
+        streams.push((share, given_up));
+    }
+    assert!(!is_given_up(kept));
+    let paid = streams.into_iter().filter_map(|(share, given_up)| is_given_up(given_up).then_some(share)).count();
+    assert_eq!(paid, 91, "9 of theirs are left, and the other's one");
+}
+
+/// All of a cluster's users come by kube-apiserver's one connection to the proxy's Unix socket.
+#[test]
+fn among_clients_that_cannot_be_told_apart_the_node_with_most_pays() {
+    let budget = Budget::new(500);
+    let mut honest = budget.of("edge-1").share();
+    let kept = stall(&mut honest, 50);
+    let hostile = budget.of("edge-2");
+    let mut shares: Vec<Share> = (0..20).map(|_| hostile.share()).collect();
+    let given_up: Vec<_> = shares.iter_mut().map(|share| stall(share, 50)).collect();
+    assert!(!is_given_up(kept));
+    assert_eq!(given_up.into_iter().filter_map(|given_up| given_up.now_or_never()).count(), 11);
+}
+
+#[test]
+fn at_an_agent_the_proxy_with_most_pays_and_of_its_backends_the_one_with_most() {
+    let budget = Budget::new(100);
+    let backend = |port| Near::Backend(([127, 0, 0, 1], port).into());
+    let (honest, hostile) = (budget.of("proxy-1:7400"), budget.of("proxy-2:7400"));
+    let mut shares = [honest.share(), hostile.share(), hostile.share(), hostile.share()];
+    let given_up = [(0, 20, 10250), (1, 20, 9100), (2, 40, 10250), (3, 40, 10250)]
+        .map(|(number, bytes, port)| shares[number].stalls(bytes, || backend(port)));
+    assert_eq!(given_up.map(is_given_up), [false, false, true, false]);
+}
+
+#[test]
+fn all_of_an_ipv6_host_s_addresses_are_one_client() {
+    let near = |text: &str| Near::client(text.parse().unwrap());
+    assert_eq!(near("2001:db8:0:1::1"), near("2001:db8:0:1:ffff::2"));
+    assert_ne!(near("2001:db8:0:1::1"), near("2001:db8:0:2::1"));
+    assert_eq!(near("::ffff:10.0.0.1"), client(1));
+    assert_ne!(client(1), client(2));
+}

@@ -1,0 +1,158 @@
+//! Payload that a socket has not taken yet.
+
+use std::collections::VecDeque;
+
+use bytes::{Buf, Bytes, BytesMut};
+
+/// Pieces below this length are put together while their socket is blocked.
+const PIECE_MIN: usize = 4 << 10;
+/// Pieces below this length are copied while their socket is blocked. A piece is a slice of HTTP/2's read buffer, which it keeps
+/// alive, whatever else was in it: of at most one frame's 64 KiB mostly, of 128 KiB if the peer tries.
+const COPY_BELOW: usize = 32 << 10;
+/// Small pieces are put together up to about this length.
+const BLOCK: usize = 16 << 10;
+
+/// Payload in its order, bounded by the stream's window.
+#[derive(Debug, Default)]
+pub(super) struct Backlog {
+    pieces: VecDeque<Bytes>,
+    /// Behind `pieces`, still growing.
+    tail: BytesMut,
+    /// In all of them.
+    bytes: usize,
+    /// Bytes beside the first piece that it keeps alive: its frame's others, and those of its own that were taken.
+    spent: usize,
+}
+
+impl Backlog {
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Bytes of memory that it keeps alive: those of payload, and what the first piece was cut from.
+    pub(super) fn held(&self) -> usize {
+        self.bytes + self.spent
+    }
+
+    /// Adds `data`, cut from the begin of a piece of `chunk` bytes.
+    pub(super) fn push(&mut self, data: Bytes, chunk: usize) {
+        let is_first = self.is_empty();
+        self.bytes += data.len();
+        if is_first {
+            // It is written at once: copying it would be a waste.
+            self.spent = chunk - data.len();
+            self.pieces.push_back(data);
+        } else if data.len() < PIECE_MIN {
+            self.tail.extend_from_slice(&data);
+            if self.tail.len() >= BLOCK {
+                self.close_tail();
+            }
+        } else {
+            self.close_tail();
+            self.pieces.push_back(owned(data));
+        }
+    }
+
+    /// The socket takes nothing: what is left of the first piece may stay for long.
+    pub(super) fn blocks(&mut self) {
+        if let Some(first) = self.pieces.front_mut()
+            && first.len() < COPY_BELOW
+        {
+            *first = Bytes::copy_from_slice(first);
+            self.spent = 0;
+        }
+    }
+
+    pub(super) fn front(&self) -> &[u8] {
+        self.pieces.front().map_or(&self.tail, |piece| piece)
+    }
+
+    pub(super) fn advance(&mut self, written: usize) {
+        self.bytes -= written;
+        self.spent += written;
+        match self.pieces.front_mut() {
+            Some(piece) if written < piece.len() => piece.advance(written),
+            Some(_) => {
+                self.pieces.pop_front();
+                self.spent = 0;
+            }
+            None => self.tail.advance(written),
+        }
+        if self.bytes == 0 {
+            self.tail = BytesMut::new();
+            self.spent = 0;
+        }
+    }
+
+    fn close_tail(&mut self) {
+        if !self.tail.is_empty() {
+            let tail = std::mem::take(&mut self.tail);
+            self.pieces.push_back(tail.freeze());
+        }
+    }
+}
+
+fn owned(data: Bytes) -> Bytes {
+    if data.len() < COPY_BELOW { Bytes::copy_from_slice(&data) } else { data }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a frame that has nothing else.
+    fn push(backlog: &mut Backlog, data: impl Into<Bytes>) {
+        let data = data.into();
+        let chunk = data.len();
+        backlog.push(data, chunk);
+    }
+
+    #[test]
+    fn a_backlog_keeps_order_and_puts_small_pieces_together() {
+        let mut backlog = Backlog::default();
+        let pieces = [
+            Bytes::from_static(b"a"),
+            Bytes::from_static(b"b"),
+            Bytes::from_static(b"c"),
+            Bytes::from(vec![7; PIECE_MIN]),
+            Bytes::from(vec![8; COPY_BELOW]),
+            Bytes::from_static(b"d"),
+        ];
+        pieces.iter().for_each(|piece| push(&mut backlog, piece.clone()));
+        assert_eq!(backlog.pieces.len(), 4, "b and c are one");
+        let mut read = Vec::new();
+        while !backlog.is_empty() {
+            let part = backlog.front().len().min(3000);
+            read.extend_from_slice(&backlog.front()[..part]);
+            backlog.advance(part);
+        }
+        assert!(read == pieces.concat());
+        assert_eq!((backlog.held(), backlog.tail.capacity()), (0, 0));
+    }
+
+    #[test]
+    fn a_piece_of_a_frame_keeps_no_more_alive_than_is_counted() {
+        let frame = Bytes::from(vec![7; 64 << 10]);
+        let mut backlog = Backlog::default();
+        backlog.push(frame.slice(..9), frame.len());
+        assert_eq!(backlog.held(), frame.len(), "the first is a slice until its socket blocks");
+        backlog.blocks();
+        assert_eq!(backlog.held(), 9);
+        for length in [1, PIECE_MIN, COPY_BELOW - 1] {
+            backlog.push(frame.slice(..length), frame.len());
+        }
+        assert!(frame.is_unique(), "none is kept alive");
+        assert_eq!(backlog.held(), 9 + 1 + PIECE_MIN + COPY_BELOW - 1);
+    }
+
+    #[test]
+    fn what_was_taken_of_a_piece_counts_until_all_of_it_was() {
+        let mut backlog = Backlog::default();
+        push(&mut backlog, vec![7; 64 << 10]);
+        push(&mut backlog, vec![8; 64 << 10]);
+        backlog.advance(60 << 10);
+        assert_eq!(backlog.held(), 128 << 10);
+        backlog.advance(4 << 10);
+        assert_eq!(backlog.held(), 64 << 10);
+    }
+}

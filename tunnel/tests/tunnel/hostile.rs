@@ -1,0 +1,252 @@
+//! Ends of a tunnel, made by hand, that would have the other one hold more memory than it counts.
+
+use std::future::poll_fn;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use culvert_tunnel::proto::tunnel::{Opened, frame::Kind};
+use h2::SendStream;
+use h2::server::SendResponse;
+use socket2::SockRef;
+
+use super::early::{ByHand, message};
+use super::*;
+
+/// Of a stream, in HTTP/2: a quarter more than what may be under way.
+const WINDOW: usize = 320 << 10;
+/// Bytes of payload in a message, beside as many of a field that nobody knows that it fills a frame.
+const PAYLOAD: usize = 4 << 10;
+/// No more can be sent when this long nothing could be.
+const STILL: Duration = Duration::from_millis(500);
+
+/// A message of a frame's length that is mostly framing: field 9, then data.
+fn mostly_framing() -> Bytes {
+    let (mut fields, unknown) = (BytesMut::new(), vec![0; 60 << 10]);
+    fields.put_u8((9 << 3) | 2);
+    prost::encoding::encode_varint(unknown.len() as u64, &mut fields);
+    fields.extend_from_slice(&unknown);
+    fields.put_u8((3 << 3) | 2);
+    prost::encoding::encode_varint(PAYLOAD as u64, &mut fields);
+    fields.extend_from_slice(&[7; PAYLOAD]);
+    let mut message = BytesMut::new();
+    message.put_u8(0);
+    message.put_u32(fields.len().try_into().unwrap());
+    message.extend_from_slice(&fields);
+    message.freeze()
+}
+
+/// Sends such messages until the other end takes no more of them; says how many bytes and how much payload it took.
+async fn pour(send: &mut SendStream<Bytes>) -> (usize, usize) {
+    let (mut bytes, mut messages) = (0, 0);
+    loop {
+        let mut message = mostly_framing();
+        while !message.is_empty() {
+            send.reserve_capacity(message.len());
+            let Ok(room) = timeout(STILL, poll_fn(|context| send.poll_capacity(context))).await else {
+                return (bytes, messages * PAYLOAD);
+            };
+            let room = room.unwrap().unwrap().min(message.len());
+            bytes += room;
+            send.send_data(message.split_to(room), false).unwrap();
+        }
+        messages += 1;
+        assert!(bytes < 256 << 20, "it takes them without end");
+    }
+}
+
+/// What was given back of the window is for the payload that the socket took and its framing: of what it did not take, none.
+fn check(budget: &Budget, (bytes, payload): (usize, usize)) {
+    let held = budget.held();
+    let taken = payload.saturating_sub(held);
+    let message = mostly_framing().len();
+    let most = taken.div_ceil(PAYLOAD) * message + WINDOW + 2 * message;
+    assert!(held > 0, "the socket took all of {payload}");
+    assert!(bytes <= most, "{bytes} were taken, with {held} of {payload} held: {most} at most");
+}
+
+#[tokio::test]
+async fn framing_for_a_stalled_backend_is_not_given_back_to_the_proxy() {
+    let budget = Budget::new(64 << 20);
+    let mut agent = ByHand::with_budget(budget.clone()).await;
+    let (listener, port) = backend().await;
+    SockRef::from(&listener).set_recv_buffer_size(4 << 10).unwrap();
+    let (response, mut send) = agent.ask().await;
+    send.send_data(message(Kind::Open(to_port(port))), false).unwrap();
+    let (response, accepted) = tokio::join!(response, listener.accept());
+    let poured = pour(&mut send).await;
+    check(&budget, poured);
+    drop((response, accepted));
+}
+
+/// An agent by hand, for one call: what it answers is its own affair.
+struct AgentByHand {
+    tunnel: Tunnel,
+    calls: tokio::sync::mpsc::Receiver<SendResponse<Bytes>>,
+    reads_no_more: Arc<Notify>,
+    _ends: JoinSet<()>,
+}
+
+impl AgentByHand {
+    async fn start(budget: Budget, window: u32) -> Self {
+        let (agent_socket, proxy_socket) = socket_pair().await;
+        let (calls_tx, calls) = tokio::sync::mpsc::channel(1024);
+        let mut ends = JoinSet::new();
+        let reads_no_more = Arc::<Notify>::default();
+        let stop = reads_no_more.clone();
+        ends.spawn(async move {
+            let mut server = h2::server::Builder::new();
+            server.initial_window_size(window).initial_connection_window_size((1 << 31) - 1);
+            let mut connection = server.handshake::<_, Bytes>(agent_socket).await.unwrap();
+            let mut unread = Vec::new();
+            loop {
+                tokio::select! {
+                    Some(Ok((request, respond))) = connection.accept() => {
+                        unread.push(request);
+                        calls_tx.send(respond).await.unwrap();
+                    }
+                    () = stop.notified() => std::future::pending().await,
+                }
+            }
+        });
+        let io = ReadAhead::new(proxy_socket);
+        let last_read = io.last_read();
+        let settings = ProxyTunnel { stream_window: 256 << 10, max_streams: 1024, streams_in_life: 1 << 29, budget };
+        let (tunnel, driver) = settings.establish(io, last_read).await.unwrap();
+        ends.spawn(async move {
+            driver.run().await.ok();
+        });
+        Self { tunnel, calls, reads_no_more, _ends: ends }
+    }
+
+    /// A stream of the proxy, and the agent's half of it.
+    async fn open(&mut self) -> (Stream, SendStream<Bytes>) {
+        let answer = async {
+            let mut respond = self.calls.recv().await.unwrap();
+            let mut send = respond.send_response(http::Response::new(()), false).unwrap();
+            let opened = Opened { code: DialCode::Ok.into(), message: String::new() };
+            send.send_data(message(Kind::Opened(opened)), false).unwrap();
+            send
+        };
+        let (stream, send) = tokio::join!(self.tunnel.open(to_port(9), None), answer);
+        (stream.unwrap(), send)
+    }
+}
+
+#[tokio::test]
+async fn framing_for_a_stalled_client_is_not_given_back_to_the_agent() {
+    let budget = Budget::new(64 << 20);
+    let mut agent = AgentByHand::start(budget.clone(), 1 << 20).await;
+    let (stream, mut send) = agent.open().await;
+    let (_client, proxy_side) = UnixStream::pair().unwrap();
+    let mut relays = JoinSet::new();
+    relays.spawn(relay(stream, proxy_side));
+    let poured = pour(&mut send).await;
+    check(&budget, poured);
+}
+
+#[tokio::test]
+async fn what_comes_while_a_backend_is_dialled_counts_in_the_budget() {
+    let budget = Budget::new(256 << 10);
+    let mut agent = ByHand::with_budget(budget.clone()).await;
+    let (response, mut send) = agent.ask().await;
+    send.send_data(message(Kind::Open(to_port(1))), false).unwrap();
+    let data = message(Kind::Data(vec![7; 200 << 10].into()));
+    send.send_data(data.clone(), false).unwrap();
+    let counted = async {
+        while budget.held() < 200 << 10 {
+            yield_now().await;
+        }
+    };
+    timeout(DEADLINE, counted).await.expect("it counts");
+    send.send_data(data, false).unwrap();
+    let ended = timeout(DEADLINE, response).await.expect("it has to go");
+    assert!(ended.is_err() && budget.held() == 0, "{ended:?}");
+}
+
+/// Streams whose queues would take four times as much as a tunnel may have to send.
+const UPLOADS: usize = 256;
+const TUNNEL_MAX: u64 = 16 << 20;
+/// What the kernel may keep of the tunnel's own connection.
+const SOCKETS: u64 = 16 << 20;
+
+#[tokio::test]
+async fn uploads_to_an_agent_that_reads_nothing_wait_at_their_clients_and_not_in_memory() {
+    let mut agent = AgentByHand::start(Budget::new(1 << 30), (1 << 31) - 1).await;
+    let (total, mut relays, mut clients) = (Total::default(), JoinSet::new(), JoinSet::new());
+    let mut streams = Vec::new();
+    for _ in 0..UPLOADS {
+        streams.push(agent.open().await);
+    }
+    agent.reads_no_more.notify_one();
+    let mut answers = Vec::new();
+    for (mut stream, answer) in streams {
+        answers.push(answer);
+        let (mut client, proxy_side) = UnixStream::pair().unwrap();
+        let transferred = total.begin();
+        relays.spawn(async move { stream.relay(&proxy_side.into(), &transferred).await });
+        clients.spawn(async move { client.write_all(&[7; 1 << 20]).await });
+    }
+    let mut before = None;
+    while before.replace(total.into_tunnel()) != Some(total.into_tunnel()) || total.into_tunnel() == 0 {
+        timeout(STILL, relays.join_next()).await.expect_err("all of them wait");
+    }
+    let taken = total.into_tunnel();
+    assert!((TUNNEL_MAX / 2..TUNNEL_MAX + SOCKETS).contains(&taken), "{taken} bytes were taken from the clients");
+}
+
+/// More than a proxy resets in a tunnel's life for frames of streams that it has forgotten, and all that it remembers.
+const FORGOTTEN: u32 = 25_000;
+
+/// An agent that answers each call with an end, and then has something to say on all of them, each once.
+#[tokio::test]
+async fn an_agent_that_speaks_on_every_stream_there_ever_was_loses_its_tunnel() {
+    let (mut agent, proxy_socket) = socket_pair().await;
+    let io = ReadAhead::new(proxy_socket);
+    let last_read = io.last_read();
+    let budget = Budget::new(1 << 20);
+    let settings = ProxyTunnel { stream_window: 256 << 10, max_streams: 64, streams_in_life: 1 << 29, budget };
+    let (tunnel, driver) = settings.establish(io, last_read).await.unwrap();
+    let mut ends = JoinSet::new();
+    ends.spawn(driver.run());
+    agent.read_exact(&mut [0; 24]).await.unwrap();
+    agent.write_all(&frame(4, 0, 0, &[])).await.unwrap();
+    let carried = async {
+        for _ in 0..FORGOTTEN {
+            assert!(matches!(tunnel.open(to_port(9), None).await, Err(OpenError::Answer(_))));
+        }
+    };
+    let answering = async {
+        loop {
+            let mut head = [0; 9];
+            agent.read_exact(&mut head).await.unwrap();
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+            agent.read_exact(&mut vec![0; length]).await.unwrap();
+            match head[3] {
+                // HEADERS: `:status` 500 and no more, by its index in HPACK's static table.
+                1 => agent
+                    .write_all(&frame(1, 5, u32::from_be_bytes([head[5], head[6], head[7], head[8]]), &[0x8e]))
+                    .await
+                    .unwrap(),
+                // SETTINGS, but no answer to ours.
+                4 if head[4] == 0 => agent.write_all(&frame(4, 1, 0, &[])).await.unwrap(),
+                _ => {}
+            }
+        }
+    };
+    timeout(DEADLINE * 6, async {
+        tokio::select! { () = carried => {}, () = answering => {} }
+    })
+    .await
+    .expect("all are carried");
+    assert!(ends.try_join_next().is_none(), "the tunnel is up");
+    let late: Vec<u8> = (0..FORGOTTEN).flat_map(|number| frame(0, 0, 2 * number + 1, &[])).collect();
+    let flooded = agent.write_all(&late).await;
+    let ended = timeout(DEADLINE, ends.join_next()).await.expect("the tunnel ends").unwrap().unwrap();
+    let TunnelError::Http2(error) = ended.unwrap_err() else { panic!("{flooded:?}") };
+    assert!(format!("{error:?}").contains("too_many_internal_resets"), "{error:?}");
+}
+
+/// The first bytes of HTTP/2's frames are their length, type, flags and stream.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
