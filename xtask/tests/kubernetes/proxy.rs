@@ -106,7 +106,9 @@ impl Proxy {
 
     /// What it shows as JSON at this path.
     pub(crate) fn json(&self, path: &str) -> Result<serde_json::Value> {
-        Ok(serde_json::from_str(&http_get(self.admin, path)?)?)
+        let answer = http_get(self.admin, path)?;
+        let (_, body) = answer.split_once("\r\n\r\n").context("an answer without a head")?;
+        serde_json::from_str(body).with_context(|| format!("{path} is not JSON: {body}"))
     }
 
     /// The value of a metric, written as it is served; `None` if it is not.
