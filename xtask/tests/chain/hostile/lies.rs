@@ -38,6 +38,7 @@ fn an_agent_that_lies_about_its_node_draws_no_connection_and_forges_no_line() {
                     further: vec![FORGERY.into()],
                     ..Allowed::default()
                 }),
+                keepalive_seconds: u32::MAX,
             };
             liars.push(HostileAgent::described(world, &[], &describe)?);
         }
