@@ -65,7 +65,8 @@ where
 
 async fn serve_one<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(connection: S, router: Router, limits: Limits) {
     let mut server = http1::Builder::new();
-    server.timer(TokioTimer::new()).header_read_timeout(limits.head).max_buf_size(MAX_HEAD);
+    // Whoever sends a request and shuts its direction, as `nc` does, still waits for the answer.
+    server.half_close(true).timer(TokioTimer::new()).header_read_timeout(limits.head).max_buf_size(MAX_HEAD);
     let mut served = pin!(server.serve_connection(TokioIo::new(connection), TowerToHyperService::new(router)));
     let ended = tokio::select! {
         ended = served.as_mut() => ended,
@@ -130,6 +131,18 @@ mod tests {
         far.write_all(&REQUEST[..20]).await.unwrap();
         let limits = Limits { head: Duration::from_millis(50), age: LONG, parting: LONG };
         timeout(Duration::from_secs(20), serve_one(near, router(), limits)).await.expect("it ends");
+    }
+
+    #[tokio::test]
+    async fn a_client_that_has_said_all_still_gets_its_answer() {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        far.write_all(REQUEST).await.unwrap();
+        far.shutdown().await.unwrap();
+        let limits = Limits { head: LONG, age: LONG, parting: LONG };
+        let mut answer = String::new();
+        let (read, ()) = tokio::join!(far.read_to_string(&mut answer), serve_one(near, router(), limits));
+        read.unwrap();
+        assert!(answer.ends_with("here"), "{answer}");
     }
 
     #[tokio::test]

@@ -67,12 +67,17 @@ fn client_changed(ctx: &SockOpsContext) {
 fn accepted(ctx: &SockOpsContext) {
     // SAFETY: the kernel passes a valid context.
     let port = unsafe { read_volatile(addr_of!((*ctx.ops).local_port)) } as u16;
-    match CONFIG.get(0) {
-        Some(config) if config.is_intercept_port(port.to_be()) => {}
+    let config = match CONFIG.get(0) {
+        Some(config) if config.is_intercept_port(port.to_be()) => config,
         _ => return,
+    };
+    let ends = Ends::read(ctx);
+    // Network namespaces of this kernel that are hosts of their own may have listeners on the same ports.
+    if !config.is_intercept(&ends.local.addr, ends.local.port) {
+        return;
     }
     let mut key = TupleSlot::uninit();
-    let tuple = tuple(&mut key, &Ends::read(ctx).swapped());
+    let tuple = tuple(&mut key, &ends.swapped());
     let Some(stored) = TUPLES.get_ptr_mut(tuple) else {
         count(Counter::Unknown);
         return;
