@@ -68,7 +68,7 @@ async fn start(args: Args) -> Result<()> {
         Some(Command::Log(command)) => command.run(&args.admin_socket).await,
         None => {
             let sockets = run::Sockets { control: args.control_socket, admin: args.admin_socket };
-            run::run(args.run, sockets, Logs::init(&args.log, args.log_format)?).await
+            Box::pin(run::run(args.run, sockets, Logs::init(&args.log, args.log_format)?)).await
         }
     }
 }

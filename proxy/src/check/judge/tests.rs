@@ -88,123 +88,124 @@ fn a_missing_cgroup2_is_a_fault_only_where_no_hook_is_attached() {
     assert_eq!(cgroup2(&facts).unwrap().0, Verdict::Failure);
 }
 
+/// The check, its verdict, parts of what it finds and of its fix, and the fault.
+type Fault = (&'static str, Verdict, &'static str, &'static str, fn(&mut Facts));
+/// What is wrong, with what is found and what fixes it.
+const FAULTS: [Fault; 32] = [
+    (
+        "mechanism",
+        Verdict::Warning,
+        "nftables alone carries host and pods, without connect hooks: no CAP_BPF",
+        "docs/cni.md",
+        |facts| {
+            change(&mut facts.installed, |installed| {
+                installed.in_force = Some("nftables".into());
+                installed.fallback = Some("no CAP_BPF".into());
+            });
+        },
+    ),
+    ("mechanism", Verdict::Warning, "connect hooks alone", "package nftables", |facts| {
+        change(&mut facts.installed, |installed| installed.in_force = Some("ebpf".into()));
+    }),
+    ("mechanism", Verdict::Failure, "nothing steers", "log", |facts| {
+        change(&mut facts.installed, |installed| installed.in_force = Some("none".into()));
+    }),
+    ("mechanism", Verdict::Failure, "pods are not steered: Calico", "docs/cni.md", |facts| {
+        change(&mut facts.installed, |installed| installed.unseen_pods = Some("Calico's eBPF data plane".into()));
+    }),
+    ("mechanism", Verdict::Failure, "culvert/v2/links/cv_connect4", "uninstall", |facts| {
+        change(&mut facts.installed, |installed| installed.other_versions.push("culvert/v2/links/cv_connect4".into()));
+    }),
+    ("neighbours", Verdict::Warning, "after ours (cv_connect4): 12", "bpftool", |facts| {
+        let others = Neighbours { program: "cv_connect4".into(), before: vec![11], after: vec![12] };
+        change(&mut facts.installed, |installed| installed.neighbours.push(others));
+    }),
+    ("firewall", Verdict::Warning, "ip filter INPUT", "ufw allow", |facts| {
+        change(&mut facts.installed, |installed| installed.dropping_chains.push("ip filter INPUT".into()));
+    }),
+    ("resolver", Verdict::Warning, "10.0.0.1: CoreDNS", "docs/dns.md", |facts| {
+        facts.resolvers.insert(0, "10.0.0.1".parse().unwrap());
+    }),
+    (
+        "dial",
+        Verdict::Failure,
+        "198.18.0.1 (edge-1) did not come to the proxy: refused",
+        "explain 198.18.0.1",
+        |facts| {
+            facts.dial.as_mut().unwrap().way = Err("refused".into());
+        },
+    ),
+    ("dial", Verdict::Warning, "past the connect hooks", "--cgroup", |facts| {
+        facts.dial.as_mut().unwrap().way = Ok("nftables".into());
+    }),
+    ("caps", Verdict::Warning, "agents are told of 16 proxies", "NodePort", |facts| {
+        change(facts.cluster.as_mut().unwrap(), |cluster| cluster.proxies = 16);
+    }),
+    ("caps", Verdict::Warning, "agents are told of 64 proxies", "on 64 otherwise", |facts| {
+        change(facts.cluster.as_mut().unwrap(), |cluster| cluster.proxies = 64);
+    }),
+    ("bpffs", Verdict::Failure, "no BPF file system", "mount -t bpf", |facts| {
+        facts.mounts = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0".into();
+    }),
+    ("redirector", Verdict::Failure, "directory: connect", "log", |facts| {
+        change(&mut facts.redirector, |daemon| daemon.missing.push("directory: connect".into()));
+    }),
+    ("hooks", Verdict::Failure, "cv_sockops", "status", |facts| {
+        change(&mut facts.installed, |installed| installed.hooks[1].link = None);
+    }),
+    ("hooks", Verdict::Failure, "cv_connect4", "status", |facts| {
+        change(&mut facts.installed, |installed| installed.hooks[0].cgroup_id = Some(0));
+    }),
+    ("nftables", Verdict::Failure, "no table culvert", "flush", |facts| {
+        change(&mut facts.installed, |installed| installed.table = false);
+    }),
+    ("route", Verdict::Failure, "198.18.0.0/15", "--vip4-range", |facts| {
+        change(&mut facts.installed, |installed| installed.routes.clear());
+    }),
+    ("dns", Verdict::Failure, "10.0.0.1:53: no answer", "--dns-listen", |facts| {
+        facts.dns[0].1 = Err("no answer".into());
+    }),
+    ("intercept", Verdict::Failure, "7413", "--intercept-listen", |facts| {
+        facts.listening.remove(&7413);
+    }),
+    ("tunnels", Verdict::Warning, "1 of 2 nodes are offline: edge-2", "explain edge-2", |facts| {
+        change(&mut facts.nodes, |nodes| nodes[1].tunnels = 0);
+    }),
+    ("tunnels", Verdict::Failure, "no node has a tunnel", "explain edge-1", |facts| {
+        change(&mut facts.nodes, |nodes| nodes.iter_mut().for_each(|node| node.tunnels = 0));
+    }),
+    ("tunnels", Verdict::Warning, "no nodes", "culvert-edge", |facts| facts.nodes = Ok(Vec::new())),
+    ("addresses", Verdict::Warning, "edge-1 and edge-2", "by name", |facts| {
+        change(&mut facts.nodes, |nodes| nodes[0].reasons.push("shared by edge-1 and edge-2".into()));
+    }),
+    ("addresses", Verdict::Failure, "are unknown", "--edge-range", |facts| {
+        let reason = "the ranges of Services and pods are unknown: --edge-range";
+        change(&mut facts.nodes, |nodes| nodes[0].reasons.push(reason.into()));
+    }),
+    ("left out", Verdict::Warning, "worker-1: in the VIP range", "Node", |facts| {
+        facts.left_out.push(LeftOut { node: "worker-1".into(), reason: "in the VIP range".into() });
+    }),
+    ("ports", Verdict::Warning, "8080 (edge-2)", "--port 8080", |facts| {
+        change(&mut facts.nodes, |nodes| nodes[1].forbidden_ports.push(8080));
+    }),
+    ("certificates", Verdict::Failure, "past", "--tls-cert", |facts| {
+        change(&mut facts.certificates, |certificates| certificates[0].not_after = NOW - 1);
+    }),
+    ("certificates", Verdict::Warning, "authority", "culvert-ca", |facts| {
+        change(&mut facts.certificates, |certificates| certificates[1].not_after = NOW + 10 * DAY);
+    }),
+    ("clock", Verdict::Failure, "begins at", "ntp", |facts| {
+        change(&mut facts.certificates, |certificates| certificates[0].not_before = NOW + 1);
+    }),
+    ("clock", Verdict::Failure, "600 s", "ntp", |facts| facts.now = UnixTime::from_seconds(NOW + 601)),
+    ("rbac", Verdict::Failure, "patch events", "kubectl apply", |facts| {
+        change(facts.cluster.as_mut().unwrap(), |cluster| cluster.lacking.push("patch events in default".into()));
+    }),
+];
+
 #[test]
 fn each_fault_is_found_by_its_own_check_with_what_and_the_fix() {
-    type Fault = (&'static str, Verdict, &'static str, &'static str, fn(&mut Facts));
-    let faults: [Fault; 32] = [
-        (
-            "mechanism",
-            Verdict::Warning,
-            "nftables alone carries host and pods, without connect hooks: no CAP_BPF",
-            "docs/cni.md",
-            |facts| {
-                change(&mut facts.installed, |installed| {
-                    installed.in_force = Some("nftables".into());
-                    installed.fallback = Some("no CAP_BPF".into());
-                });
-            },
-        ),
-        ("mechanism", Verdict::Warning, "connect hooks alone", "package nftables", |facts| {
-            change(&mut facts.installed, |installed| installed.in_force = Some("ebpf".into()));
-        }),
-        ("mechanism", Verdict::Failure, "nothing steers", "log", |facts| {
-            change(&mut facts.installed, |installed| installed.in_force = Some("none".into()));
-        }),
-        ("mechanism", Verdict::Failure, "pods are not steered: Calico", "docs/cni.md", |facts| {
-            change(&mut facts.installed, |installed| installed.unseen_pods = Some("Calico's eBPF data plane".into()));
-        }),
-        ("mechanism", Verdict::Failure, "culvert/v2/links/cv_connect4", "uninstall", |facts| {
-            change(&mut facts.installed, |installed| {
-                installed.other_versions.push("culvert/v2/links/cv_connect4".into())
-            });
-        }),
-        ("neighbours", Verdict::Warning, "after ours (cv_connect4): 12", "bpftool", |facts| {
-            let others = Neighbours { program: "cv_connect4".into(), before: vec![11], after: vec![12] };
-            change(&mut facts.installed, |installed| installed.neighbours.push(others));
-        }),
-        ("firewall", Verdict::Warning, "ip filter INPUT", "ufw allow", |facts| {
-            change(&mut facts.installed, |installed| installed.dropping_chains.push("ip filter INPUT".into()));
-        }),
-        ("resolver", Verdict::Warning, "10.0.0.1: CoreDNS", "docs/dns.md", |facts| {
-            facts.resolvers.insert(0, "10.0.0.1".parse().unwrap());
-        }),
-        (
-            "dial",
-            Verdict::Failure,
-            "198.18.0.1 (edge-1) did not come to the proxy: refused",
-            "explain 198.18.0.1",
-            |facts| {
-                facts.dial.as_mut().unwrap().way = Err("refused".into());
-            },
-        ),
-        ("dial", Verdict::Warning, "past the connect hooks", "--cgroup", |facts| {
-            facts.dial.as_mut().unwrap().way = Ok("nftables".into());
-        }),
-        ("caps", Verdict::Warning, "agents are told of 16 proxies", "NodePort", |facts| {
-            change(facts.cluster.as_mut().unwrap(), |cluster| cluster.proxies = 16);
-        }),
-        ("caps", Verdict::Warning, "agents are told of 64 proxies", "on 64 otherwise", |facts| {
-            change(facts.cluster.as_mut().unwrap(), |cluster| cluster.proxies = 64);
-        }),
-        ("bpffs", Verdict::Failure, "no BPF file system", "mount -t bpf", |facts| {
-            facts.mounts = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0".into();
-        }),
-        ("redirector", Verdict::Failure, "directory: connect", "log", |facts| {
-            change(&mut facts.redirector, |daemon| daemon.missing.push("directory: connect".into()));
-        }),
-        ("hooks", Verdict::Failure, "cv_sockops", "status", |facts| {
-            change(&mut facts.installed, |installed| installed.hooks[1].link = None);
-        }),
-        ("hooks", Verdict::Failure, "cv_connect4", "status", |facts| {
-            change(&mut facts.installed, |installed| installed.hooks[0].cgroup_id = Some(0));
-        }),
-        ("nftables", Verdict::Failure, "no table culvert", "flush", |facts| {
-            change(&mut facts.installed, |installed| installed.table = false);
-        }),
-        ("route", Verdict::Failure, "198.18.0.0/15", "--vip4-range", |facts| {
-            change(&mut facts.installed, |installed| installed.routes.clear());
-        }),
-        ("dns", Verdict::Failure, "10.0.0.1:53: no answer", "--dns-listen", |facts| {
-            facts.dns[0].1 = Err("no answer".into());
-        }),
-        ("intercept", Verdict::Failure, "7413", "--intercept-listen", |facts| {
-            facts.listening.remove(&7413);
-        }),
-        ("tunnels", Verdict::Warning, "1 of 2 nodes are offline: edge-2", "explain edge-2", |facts| {
-            change(&mut facts.nodes, |nodes| nodes[1].tunnels = 0);
-        }),
-        ("tunnels", Verdict::Failure, "no node has a tunnel", "explain edge-1", |facts| {
-            change(&mut facts.nodes, |nodes| nodes.iter_mut().for_each(|node| node.tunnels = 0));
-        }),
-        ("tunnels", Verdict::Warning, "no nodes", "culvert-edge", |facts| facts.nodes = Ok(Vec::new())),
-        ("addresses", Verdict::Warning, "edge-1 and edge-2", "by name", |facts| {
-            change(&mut facts.nodes, |nodes| nodes[0].reasons.push("shared by edge-1 and edge-2".into()));
-        }),
-        ("addresses", Verdict::Failure, "are unknown", "--edge-range", |facts| {
-            let reason = "the ranges of Services and pods are unknown: --edge-range";
-            change(&mut facts.nodes, |nodes| nodes[0].reasons.push(reason.into()));
-        }),
-        ("left out", Verdict::Warning, "worker-1: in the VIP range", "Node", |facts| {
-            facts.left_out.push(LeftOut { node: "worker-1".into(), reason: "in the VIP range".into() });
-        }),
-        ("ports", Verdict::Warning, "8080 (edge-2)", "--port 8080", |facts| {
-            change(&mut facts.nodes, |nodes| nodes[1].forbidden_ports.push(8080));
-        }),
-        ("certificates", Verdict::Failure, "past", "--tls-cert", |facts| {
-            change(&mut facts.certificates, |certificates| certificates[0].not_after = NOW - 1);
-        }),
-        ("certificates", Verdict::Warning, "authority", "culvert-ca", |facts| {
-            change(&mut facts.certificates, |certificates| certificates[1].not_after = NOW + 10 * DAY);
-        }),
-        ("clock", Verdict::Failure, "begins at", "ntp", |facts| {
-            change(&mut facts.certificates, |certificates| certificates[0].not_before = NOW + 1);
-        }),
-        ("clock", Verdict::Failure, "600 s", "ntp", |facts| facts.now = UnixTime::from_seconds(NOW + 601)),
-        ("rbac", Verdict::Failure, "patch events", "kubectl apply", |facts| {
-            change(facts.cluster.as_mut().unwrap(), |cluster| cluster.lacking.push("patch events in default".into()));
-        }),
-    ];
-    for (check, verdict, found, fix, edit) in faults {
+    for (check, verdict, found, fix, edit) in FAULTS {
         let finding = only(edit);
         assert_eq!((finding.check, finding.verdict), (check, verdict), "{finding:?}");
         assert!(finding.found.contains(found) && finding.fix.contains(fix), "{finding:?}");
