@@ -139,7 +139,7 @@ fn a_client_with_no_certificate_or_with_an_agent_s_is_refused_over_tls() {
         let stranger = stranger.issue("prometheus", Use::Client)?;
         for (who, certificate, alert) in [
             ("nobody", None, "certificate required"),
-            ("an agent", Some(&agent), "access denied"),
+            ("an agent", Some(&agent), "unknown ca"),
             ("a stranger", Some(&stranger), "unknown ca"),
         ] {
             let (answer, said) = connect_tls(world, certificate, &format!("edge-1:{GREET}"), GREETING.len())?;
