@@ -1,5 +1,6 @@
 //! The certificates of the tunnels that are up. They are looked at again and again: a tunnel ends with its certificate, whether that
-//! expires, is revoked by whichever proxy, or turns out to be of a Node that is no more.
+//! expires, is revoked by whichever proxy, or turns out to be of a Node that is no more. Time runs on from when a tunnel was admitted:
+//! no jump of the host's clock ends it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use culvert_daemon::Drain;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::clock::UnixTime;
 use crate::identity::{Credential, IdentityError};
@@ -28,6 +30,8 @@ struct State {
 #[derive(Debug)]
 struct Admitted {
     credential: Credential,
+    /// When it was admitted, by the host's clock and by one that does not jump.
+    since: (UnixTime, Instant),
     void_tx: oneshot::Sender<IdentityError>,
 }
 
@@ -42,11 +46,12 @@ pub(crate) struct Admission {
 impl Admissions {
     /// Adds a tunnel that is up by the certificate.
     pub(crate) fn add(&self, credential: Credential) -> Admission {
+        let since = (UnixTime::now(), Instant::now());
         let (void_tx, void_rx) = oneshot::channel();
         let mut state = self.lock();
         state.last += 1;
         let number = state.last;
-        state.admitted.insert(number, Admitted { credential, void_tx });
+        state.admitted.insert(number, Admitted { credential, since, void_tx });
         Admission { all: self.clone(), number, void_rx }
     }
 
@@ -65,13 +70,16 @@ impl Admissions {
                 () = news => {}
                 () = drain.begun() => return Ok(()),
             }
-            self.look(&trust, UnixTime::now());
+            self.look(&trust, Instant::now());
         }
     }
 
-    fn look(&self, trust: &Trust, now: UnixTime) {
-        let check =
-            |(number, admitted): (&u64, &Admitted)| Some((*number, trust.check(&admitted.credential, now).err()?));
+    fn look(&self, trust: &Trust, at: Instant) {
+        let check = |(number, admitted): (&u64, &Admitted)| {
+            let (admitted_at, then) = admitted.since;
+            let now = admitted_at + at.saturating_duration_since(then);
+            Some((*number, trust.check(&admitted.credential, now).err()?))
+        };
         let void: Vec<_> = self.lock().admitted.iter().filter_map(check).collect();
         for (number, error) in void {
             if let Some(admitted) = self.lock().admitted.remove(&number) {
@@ -139,13 +147,14 @@ mod tests {
         let mut long = admissions.add(until(now + Duration::from_secs(3600)));
         let gone = admissions.add(until(now));
         drop(gone);
-        admissions.look(&trust, now + Duration::from_secs(60));
+        let start = Instant::now();
+        admissions.look(&trust, start + Duration::from_secs(50));
         assert!(futures_util::poll!(Box::pin(short.void())).is_pending(), "not before its end");
-        admissions.look(&trust, now + Duration::from_secs(300));
+        admissions.look(&trust, start + Duration::from_secs(300));
         assert_eq!(short.void().await.reason(), "expired");
         assert!(futures_util::poll!(Box::pin(long.void())).is_pending());
         trust.revoke(&node).unwrap();
-        admissions.look(&trust, now);
+        admissions.look(&trust, Instant::now());
         assert_eq!(long.void().await.reason(), "revoked");
         assert!(admissions.lock().admitted.is_empty());
     }

@@ -12,7 +12,7 @@ use crate::directory::Target;
 /// Streams to one node that one address may have: a quarter of all.
 pub(crate) const SHARE: u32 = MAX_STREAMS_PER_AGENT / 4;
 /// Streams of a node that are kept for its kubelet and for clients of CONNECT, of which kube-apiserver is one.
-const RESERVED: u32 = 24;
+const RESERVED: u32 = 16;
 /// The kubelet's port.
 const KUBELET: u16 = 10250;
 
