@@ -44,17 +44,6 @@ pub(super) fn run(world: &mut World) -> Result<()> {
 
 /// What others change in the cluster.
 fn cluster_state(world: &mut World) -> Result<()> {
-    world.claim("addresses that somebody changes in the ConfigMap culvert-agent are put right", |world| {
-        let proxies = ["get", "configmap", "culvert-agent", "--output", "jsonpath={.data.proxies}"];
-        let before = world.culvert(&proxies)?;
-        let wrong = r#"{"data": {"proxies": "203.0.113.99:7400"}}"#;
-        world.culvert(&["patch", "configmap", "culvert-agent", "--type", "merge", "--patch", wrong])?;
-        wait::until("the addresses", HEALED, || {
-            let now = world.culvert(&proxies)?;
-            ensure!(now == before, "they are {now:?}, not {before:?}");
-            Ok(())
-        })
-    })?;
     world.claim(
         "a certificate is revoked on all proxies, and the agent of its node enrols again by itself",
         |world| {
@@ -68,6 +57,17 @@ fn cluster_state(world: &mut World) -> Result<()> {
             install::all_online(world)
         },
     )?;
+    world.claim("addresses that somebody changes in the ConfigMap culvert-agent are put right", |world| {
+        let proxies = ["get", "configmap", "culvert-agent", "--output", "jsonpath={.data.proxies}"];
+        let before = world.culvert(&proxies)?;
+        let wrong = r#"{"data": {"proxies": "203.0.113.99:7400"}}"#;
+        world.culvert(&["patch", "configmap", "culvert-agent", "--type", "merge", "--patch", wrong])?;
+        wait::until("the addresses", HEALED, || {
+            let now = world.culvert(&proxies)?;
+            ensure!(now == before, "they are {now:?}, not {before:?}");
+            Ok(())
+        })
+    })?;
     world.claim("a node that comes later is known, and forgotten when it is deleted", |world| {
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "edge-9", "labels": {"node-restriction.kubernetes.io/culvert-edge": ""}}});
         world.apply("edge-9", &[node])?;
