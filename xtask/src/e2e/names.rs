@@ -34,12 +34,12 @@ pub(super) fn run(world: &mut World) -> Result<()> {
             Ok(())
         },
     )?;
-    patched(world)?;
     world.claim("the API server is restarted to dial nodes by name", |world| {
         world.restart_apiserver(&[BY_NAME.to_owned()])
     })?;
     healing::apiserver(world)?;
     logs::prove(world, MASTER)?;
+    patched(world)?;
     EDGES.into_iter().try_for_each(|node| everything(world, node))
 }
 
