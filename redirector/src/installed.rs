@@ -103,7 +103,8 @@ async fn read(sources: &Sources) -> anyhow::Result<Installed> {
     let table =
         if config.mechanism.has_nftables() { nft::read().await.map(|parts| parts.is_some()) } else { Ok(false) };
     let routes = Routes::open()?.ours().await?;
-    let hooks = Hook::read_all(pins)?;
+    // Without hooks the redirector may lack the right to ask for them.
+    let hooks = if config.mechanism.has_ebpf() { Hook::read_all(pins)? } else { Vec::new() };
     let in_force = in_force.borrow().clone();
     Ok(Installed {
         mechanism: config.mechanism.name(),
