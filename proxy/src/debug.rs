@@ -1,4 +1,4 @@
-//! `/debug/{nodes,left-out,tunnels,streams}` of the admin server, as JSON.
+//! `/debug/{nodes,left-out,claims,tunnels,streams}` of the admin server, as JSON.
 
 use std::time::Instant;
 
@@ -6,11 +6,21 @@ use axum::Router;
 use axum::routing::get;
 use culvert_daemon::{Idle, page};
 use culvert_tunnel::NodeName;
-use serde::Serialize;
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 
 use crate::directory::Directory;
 use crate::registry::{Registered, Registry};
 use crate::streams::{StreamView, Streams};
+
+/// Which of the nodes' own claims count, as `/debug/claims` shows it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Claims {
+    /// `--edge-range`; none: addresses anywhere.
+    pub(crate) edge_ranges: Vec<IpNet>,
+    /// `--trust-node-annotations`.
+    pub(crate) annotations: bool,
+}
 
 /// A tunnel as `/debug/tunnels` shows it.
 #[derive(Debug, Serialize)]
@@ -50,9 +60,16 @@ impl From<&Registered> for TunnelView {
 }
 
 /// The proxy's own routes. Somebody has to keep `idle` looking at the streams.
-pub(crate) fn routes(directory: Directory, registry: Registry, streams: Streams, idle: Idle<u64>) -> Router {
+pub(crate) fn routes(
+    claims: Claims,
+    directory: Directory,
+    registry: Registry,
+    streams: Streams,
+    idle: Idle<u64>,
+) -> Router {
     let left_out = directory.clone();
     Router::new()
+        .route("/debug/claims", get(async move || page(move || claims.clone()).await))
         .route("/debug/left-out", get(async move || page(move || left_out.left_out()).await))
         .route("/debug/nodes", get(async move || page(move || directory.nodes()).await))
         .route("/debug/tunnels", get(async move || page(move || tunnels(&registry)).await))

@@ -41,7 +41,9 @@ pub(crate) enum IdentityError {
     Unreadable(String),
     #[error("the client certificate names {0:?}: a node's certificate has exactly one DNS name, the node's")]
     Names(Vec<String>),
-    #[error("the directory has no node {node}: make it with `culvert-proxy token create {node}` and join again")]
+    #[error(
+        "the directory has no node {node}: add it (`culvert-proxy token create {node}`; in a cluster the edge label of its Node) and join again"
+    )]
     UnknownNode { node: NodeName },
     #[error("the certificate of {node} was revoked when the node was removed: join again with a new token")]
     Revoked { node: NodeName },

@@ -175,7 +175,12 @@ impl Proxy {
         self.metrics.register(&mut metrics, scraped);
         self.workers.register(metrics.sub_registry_with_prefix("culvert_proxy"));
         let idle = Idle::default();
-        let debug = debug::routes(self.directory.clone(), self.registry.clone(), self.streams.clone(), idle.clone());
+        let claims = debug::Claims {
+            edge_ranges: self.args.directory.edge_range.clone(),
+            annotations: self.args.kubernetes.trust_node_annotations,
+        };
+        let debug =
+            debug::routes(claims, self.directory.clone(), self.registry.clone(), self.streams.clone(), idle.clone());
         let listen = AdminListen {
             program: "culvert-proxy",
             address: self.args.listen.admin_listen,

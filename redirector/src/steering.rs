@@ -55,6 +55,8 @@ struct Progress {
     beyond: usize,
     /// The interfaces that lead to other hosts, as nftables has them.
     uplinks: BTreeSet<String>,
+    /// Why they are not known as they are now.
+    unguarded: Option<String>,
     /// The hooks are attached, as last seen.
     hooked: bool,
     /// The nftables table is there, as last seen.
@@ -222,9 +224,12 @@ impl Steering {
             return Ok(());
         };
         match self.routes.uplinks().await {
-            Ok(uplinks) => self.progress.uplinks = uplinks,
+            Ok(uplinks) => {
+                self.progress.uplinks = uplinks;
+                self.progress.unguarded = None;
+            }
             Err(error) => {
-                self.gates.nftables.close(chain(&error));
+                self.progress.unguarded = Some(format!("interfaces not read: {}", chain(&error)));
                 self.progress.behind = true;
             }
         }
@@ -237,8 +242,7 @@ impl Steering {
         match nft.apply(spec).await {
             Ok(applied) => {
                 tracing::debug!(?applied, "nftables updated");
-                self.progress.table = true;
-                self.gates.nftables.open();
+                self.table_is_there();
             }
             Err(error @ NftError::Missing) if self.kernel.is_none() => {
                 return Err(error).context("nothing else steers connections");
@@ -256,6 +260,14 @@ impl Steering {
             }
         }
         Ok(())
+    }
+
+    fn table_is_there(&mut self) {
+        self.progress.table = true;
+        match &self.progress.unguarded {
+            None => self.gates.nftables.open(),
+            Some(reason) => self.gates.nftables.close(reason.clone()),
+        }
     }
 
     /// What the hooks' table has no room for is steered by nftables, which has no such limit, or by nobody.
@@ -365,9 +377,8 @@ impl Steering {
         match nft.restore().await {
             Ok(true) => {
                 tracing::warn!("somebody removed or changed the table inet culvert; installed again");
-                self.progress.table = true;
                 self.metrics.drifted(Drifted::Nftables, Repair::Done);
-                self.gates.nftables.open();
+                self.table_is_there();
             }
             Ok(false) => {}
             Err(error) => {

@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 use super::{CheckCommand, dial, dns, resolver};
 use crate::cli::Client;
 use crate::clock::UnixTime;
+use crate::debug::Claims;
 use crate::kubernetes::{Cluster, ClusterFacts};
 
 /// Programs on this host answer from memory; the redirector runs `nft` for one of its answers.
@@ -46,6 +47,8 @@ pub(super) struct Facts {
     pub(super) certificates: Asked<Vec<proto::CertificateStatus>>,
     /// How a connection of this process to the VIP of a node came to the proxy. `None`: no node is online, or nothing steers.
     pub(super) dial: Option<Dialled>,
+    /// Which of the nodes' own claims the proxy takes.
+    pub(super) claims: Asked<Claims>,
     /// Nodes, or parts of them, that the directory leaves out, and why.
     pub(super) left_out: Vec<LeftOut>,
     /// Whether clients use the CONNECT socket, as kube-apiserver's egress selector does.
@@ -168,6 +171,7 @@ impl Facts {
             nodes,
             certificates,
             dial,
+            claims: json(proxy_admin, "/debug/claims").await,
             left_out: json(proxy_admin, "/debug/left-out").await.unwrap_or_default(),
             has_connects: has_connects(proxy_admin).await,
             resolvers: RESOLV_CONF.iter().flat_map(|path| resolver::servers(&read(path))).collect(),

@@ -25,7 +25,7 @@ const NAMED: usize = 5;
 /// The name of a check and its judgement; `None`: there is nothing to judge here.
 type Check = (&'static str, fn(&Facts) -> Option<Judged>);
 
-const CHECKS: [Check; 23] = [
+const CHECKS: [Check; 25] = [
     ("cgroup2", cgroup2),
     ("bpffs", bpffs),
     ("redirector", redirector),
@@ -43,6 +43,8 @@ const CHECKS: [Check; 23] = [
     ("dial", dial),
     ("tunnels", tunnels),
     ("caps", caps),
+    ("edge label", edge_label),
+    ("claims", claims),
     ("addresses", addresses),
     ("left out", left_out),
     ("ports", ports),
@@ -344,6 +346,40 @@ fn tunnels(facts: &Facts) -> Option<Judged> {
         Some(node) => {
             warning(format!("{} of {} nodes are offline: {}", offline.len(), nodes.len(), named(&offline)), fix(node))
         }
+    })
+}
+
+/// Nodes that another tunnel's label makes edge nodes, and ours does not.
+fn edge_label(facts: &Facts) -> Option<Judged> {
+    let labelled = &facts.cluster.as_ref()?.as_ref().ok()?.other_labels;
+    let nodes = facts.nodes.as_ref().ok()?;
+    let is_taken = |name: &&str| nodes.iter().any(|node| node.name == *name);
+    let not_taken: Vec<&str> = labelled.iter().map(String::as_str).filter(|name| !is_taken(name)).collect();
+    Some(match not_taken.is_empty() {
+        true => ok("no node has an edge label of another tunnel alone"),
+        false => warning(
+            format!("labelled as edge nodes for another tunnel, and not for this one: {}", named(&not_taken)),
+            "kubectl label node NODE node-restriction.kubernetes.io/culvert-edge=, or --node-selector of the proxy",
+        ),
+    })
+}
+
+/// What kubelets may decide about all hosts of the cloud.
+fn claims(facts: &Facts) -> Option<Judged> {
+    facts.cluster.as_ref()?;
+    let claims = facts.claims.as_ref().ok()?;
+    if claims.annotations {
+        return Some(warning(
+            "kubelets choose what is steered to their nodes: the proxy trusts their annotations",
+            "set the labels node-restriction.kubernetes.io/culvert-ports and -zone, then leave out --trust-node-annotations",
+        ));
+    }
+    Some(match claims.edge_ranges.is_empty() {
+        false => ok("addresses of edge nodes are steered inside --edge-range only"),
+        true => warning(
+            "a kubelet may claim any address that neither the cluster nor another node has: no --edge-range is given",
+            "--edge-range on every proxy, with the networks that edge nodes' addresses are in (docs/install-kubernetes.md)",
+        ),
     })
 }
 

@@ -34,7 +34,7 @@ pub(crate) struct Target {
 pub(crate) enum ResolveError {
     /// No node has the address.
     #[error(
-        "no edge node has the address {address} (the directory has {nodes}): add it with `culvert-proxy token create`"
+        "no edge node has the address {address} (the directory has {nodes}): `culvert-proxy node list` shows their addresses, and which of them are refused"
     )]
     UnknownAddress {
         /// What was dialled.

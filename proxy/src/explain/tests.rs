@@ -91,7 +91,7 @@ fn a_port_that_is_not_steered_or_not_allowed_comes_with_the_fix() {
         &[
             "steering: passes: steered on ports 9100 only\n",
             "agent: dials 10.0.3.7:22\n",
-            "fix: dial edge-1.edge.internal:22, or have the port steered: `culvert-proxy token create edge-1 --port 9100,22`",
+            "fix: dial edge-1.edge.internal:22, or have the port steered: `culvert-proxy token create edge-1 --port 9100,22`; in a cluster: ConfigMap culvert-ports",
         ],
     );
     says(

@@ -72,7 +72,9 @@ fn unrouted(page: &mut Page, facts: &Facts, error: &ResolveError) {
         ResolveError::UnknownAddress { address, .. } => {
             page.line("directory", "not an edge node's address");
             page.line("steering", "passes: the client dials it itself");
-            page.fix(format!("if a node has it: `culvert-proxy token create NODE --address {address}`"));
+            page.fix(format!(
+                "if a node has it: `culvert-proxy token create NODE --address {address}`; in a cluster its Node says it"
+            ));
         }
         ResolveError::UnknownName { .. } | ResolveError::BadInput { .. } => {
             page.line("directory", error.to_string());
@@ -167,7 +169,8 @@ fn directory(page: &mut Page, facts: &Facts, owner: &NodeView) {
             page.line("steering", format!("{}{offline}", by_ports(facts, address)));
             if let Some(port) = facts.query.port().filter(|port| !owner.ports.contains(port)) {
                 page.fix(format!(
-                    "dial {name}.{}:{port}, or have the port steered: `culvert-proxy token create {name} --port {}`",
+                    "dial {name}.{}:{port}, or have the port steered: `culvert-proxy token create {name} --port {}`; in a cluster: \
+                     ConfigMap culvert-ports",
                     facts.zone,
                     listed(owner.ports.iter().chain([&port]), ",")
                 ));

@@ -1,10 +1,12 @@
 //! What `culvert-proxy check` asks of the cluster: the proxy's rights, the API server's clock, and the ConfigMaps of ports.
 
+use std::collections::BTreeSet;
+
 use http::header::DATE;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use k8s_openapi::jiff::fmt::rfc2822::DateTimeParser;
-use kube::api::PostParams;
+use kube::api::{ListParams, PostParams};
 use kube::client::Body;
 use kube::{Api, Client};
 
@@ -12,6 +14,12 @@ use super::Cluster;
 use super::bootstrap::{CONFIG_MAP as TOLD, PROXIES as TOLD_PROXIES};
 use super::request::{RequestError, ask};
 use crate::clock::UnixTime;
+
+/// By which other tunnels, and earlier versions of this one, know edge nodes.
+const OTHER_LABELS: [&str; 3] =
+    ["culvert.dev/edge", "openyurt.io/is-edge-worker=true", "superedge.io/edge-node=enable"];
+/// Of each label.
+const MAX_LABELLED: u32 = 500;
 
 /// What the cluster says to a check.
 #[derive(Clone, Debug)]
@@ -24,6 +32,8 @@ pub(crate) struct ClusterFacts {
     pub(crate) ports_problems: Vec<String>,
     /// How many addresses of proxies agents are told.
     pub(crate) proxies: usize,
+    /// Nodes that have an edge label of another tunnel.
+    pub(crate) other_labels: Vec<String>,
 }
 
 /// Where a right holds.
@@ -87,7 +97,8 @@ impl Cluster {
         }
         let ports_problems = ask(self.ports_problems()).await.unwrap_or_default();
         let proxies = self.told_proxies().await.unwrap_or_default();
-        Ok(ClusterFacts { lacking, time, ports_problems, proxies })
+        let other_labels = self.other_labels().await.unwrap_or_default();
+        Ok(ClusterFacts { lacking, time, ports_problems, proxies, other_labels })
     }
 
     /// Those of ConfigMap culvert-agent.
@@ -96,6 +107,18 @@ impl Cluster {
         let map = ask(maps.get_opt(TOLD)).await?;
         let proxies = map.and_then(|map| map.data?.remove(TOLD_PROXIES)).unwrap_or_default();
         Ok(proxies.lines().filter(|line| !line.trim().is_empty()).count())
+    }
+
+    /// By name.
+    async fn other_labels(&self) -> Result<Vec<String>, RequestError> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let mut labelled = BTreeSet::new();
+        for label in OTHER_LABELS {
+            let params = ListParams::default().labels(label).limit(MAX_LABELLED);
+            let page = ask(nodes.list_metadata(&params)).await?;
+            labelled.extend(page.into_iter().filter_map(|node| node.metadata.name));
+        }
+        Ok(labelled.into_iter().collect())
     }
 
     fn needed(&self) -> Vec<ResourceAttributes> {

@@ -171,9 +171,9 @@ pub(super) fn fix(
     };
     match known {
         Known::Nothing => Some(START.to_owned()),
-        Known::Foreign => {
-            Some(format!("if a node has it, where the proxy runs: `culvert-proxy token create NODE --address {ip}`"))
-        }
+        Known::Foreign => Some(format!(
+            "if a node has it, where the proxy runs: `culvert-proxy token create NODE --address {ip}`; in a cluster its Node says it"
+        )),
         Known::UnassignedVip => {
             Some("look the node's name up again: VIPs of removed nodes are not given to others for a day".to_owned())
         }
@@ -183,7 +183,10 @@ pub(super) fn fix(
             let ports = ports.iter().copied().chain(port).collect::<BTreeSet<_>>();
             let [owner] = owners.as_slice() else { return Some(by_name(owners)) };
             let more = format!("`culvert-proxy token create {owner} --port {}`", listed(&ports, ","));
-            Some(format!("{}, or have the port steered, where the proxy runs: {more}", by_name(owners)))
+            Some(format!(
+                "{}, or have the port steered, where the proxy runs: {more}; in a cluster: ConfigMap culvert-ports",
+                by_name(owners)
+            ))
         }
         Known::Vip(node) | Known::Edge(node) => unsteered(node, hooked, packets),
     }

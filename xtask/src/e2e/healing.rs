@@ -86,7 +86,11 @@ fn cluster_state(world: &mut World) -> Result<()> {
             let said = world.culvert(&["describe", "configmap", "culvert-ports"])?;
             ensure!(said.contains("InvalidPorts"), "not yet: {said}");
             Ok(())
-        })
+        })?;
+        let check = world.in_pod("culvert-proxy", &["check", "--kubernetes"]);
+        let said = format!("{:#}", check.err().context("the check finds nothing wrong")?);
+        ensure!(said.contains("\"many\" is no port"), "{said}");
+        world.culvert(&["delete", "configmap", "culvert-ports"]).map(drop)
     })?;
     logs::prove(world, "edge-1")
 }

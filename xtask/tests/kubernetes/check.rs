@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use xtask::kube::apiserver::ApiServer;
 use xtask::{wait, workspace};
 
-use crate::cluster::{DEADLINE, config_map, token, with_server};
+use crate::cluster::{DEADLINE, config_map, node, token, with_server};
 use crate::proxy::Proxy;
 
 /// The verdict of a check, and all that it says.
@@ -49,6 +49,12 @@ fn rights(server: &ApiServer) -> Result<()> {
         );
         Ok(())
     })?;
+
+    let (verdict, found) = checked(&proxy, &kubeconfig, "claims")?;
+    ensure!(verdict == "warning" && found.contains("no --edge-range is given"), "{found}");
+    node(server, "edge-old", "10.0.3.9", &json!({"openyurt.io/is-edge-worker": "true"}))?;
+    let (verdict, found) = checked(&proxy, &kubeconfig, "edge label")?;
+    ensure!(verdict == "warning" && found.contains("not for this one: edge-old"), "{found}");
 
     config_map(server, "culvert-system", "culvert-ports", &json!({"ports": "x"}))?;
     let (verdict, found) = checked(&proxy, &kubeconfig, "ports")?;

@@ -3,6 +3,7 @@ use std::collections::BTreeSet;
 use super::super::facts::{Hook, LeftOut, Neighbours};
 use super::super::finding::Verdict;
 use super::*;
+use crate::debug::Claims;
 use crate::kubernetes::ClusterFacts;
 
 const NOW: u64 = 1_700_000_000;
@@ -39,6 +40,7 @@ fn good() -> Facts {
         nodes: Ok(vec![node("edge-1", 2), node("edge-2", 2)]),
         certificates: Ok(vec![certificate("this proxy", 20), certificate("an authority of agents", 3000)]),
         dial: Some(Dialled { node: "edge-1".into(), vip: "198.18.0.1".parse().unwrap(), way: Ok("ebpf".into()) }),
+        claims: Ok(Claims { edge_ranges: vec!["10.0.3.0/24".parse().unwrap()], annotations: false }),
         left_out: Vec::new(),
         has_connects: true,
         resolvers: vec!["10.0.0.53".parse().unwrap()],
@@ -48,6 +50,7 @@ fn good() -> Facts {
             time: Some(UnixTime::from_seconds(NOW + 1)),
             ports_problems: Vec::new(),
             proxies: 3,
+            other_labels: vec!["edge-1".into()],
         })),
     }
 }
@@ -91,7 +94,7 @@ fn a_missing_cgroup2_is_a_fault_only_where_no_hook_is_attached() {
 /// The check, its verdict, parts of what it finds and of its fix, and the fault.
 type Fault = (&'static str, Verdict, &'static str, &'static str, fn(&mut Facts));
 /// What is wrong, with what is found and what fixes it.
-const FAULTS: [Fault; 32] = [
+const FAULTS: [Fault; 35] = [
     (
         "mechanism",
         Verdict::Warning,
@@ -174,7 +177,19 @@ const FAULTS: [Fault; 32] = [
     ("tunnels", Verdict::Failure, "no node has a tunnel", "explain edge-1", |facts| {
         change(&mut facts.nodes, |nodes| nodes.iter_mut().for_each(|node| node.tunnels = 0));
     }),
-    ("tunnels", Verdict::Warning, "no nodes", "culvert-edge", |facts| facts.nodes = Ok(Vec::new())),
+    ("tunnels", Verdict::Warning, "no nodes", "culvert-edge", |facts| {
+        facts.nodes = Ok(Vec::new());
+        change(facts.cluster.as_mut().unwrap(), |cluster| cluster.other_labels.clear());
+    }),
+    ("edge label", Verdict::Warning, "not for this one: worker-1", "culvert-edge=", |facts| {
+        change(facts.cluster.as_mut().unwrap(), |cluster| cluster.other_labels.push("worker-1".into()));
+    }),
+    ("claims", Verdict::Warning, "no --edge-range", "install-kubernetes.md", |facts| {
+        change(&mut facts.claims, |claims| claims.edge_ranges.clear());
+    }),
+    ("claims", Verdict::Warning, "trusts their annotations", "culvert-ports", |facts| {
+        change(&mut facts.claims, |claims| claims.annotations = true);
+    }),
     ("addresses", Verdict::Warning, "edge-1 and edge-2", "by name", |facts| {
         change(&mut facts.nodes, |nodes| nodes[0].reasons.push("shared by edge-1 and edge-2".into()));
     }),
@@ -231,6 +246,7 @@ fn what_a_stopped_program_would_have_said_is_not_guessed() {
         facts.proxy = Err("connection refused".into());
         facts.nodes = Err("no answer on the control socket".into());
         facts.certificates = Err("the proxy does not answer".into());
+        facts.claims = Err("connection refused".into());
         facts.listening.clear();
         facts.dial = None;
     });
