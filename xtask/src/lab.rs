@@ -98,6 +98,11 @@ impl Lab {
         &self.sites[place as usize]
     }
 
+    /// The network namespace of the router between the hosts, where servers of the internet may run.
+    pub fn internet(&self) -> PathBuf {
+        Path::new(network::NAMES).join(self.name.netns(network::INTERNET))
+    }
+
     /// Makes a pod: a network namespace behind the cloud host, as container networks make them. Returns the namespace's path;
     /// it ends with the lab.
     ///

@@ -1,15 +1,21 @@
-//! One DNS question over UDP, asked in the cloud. Answers are read for what the tests compare, no further.
+//! DNS questions over UDP. Answers are read for what the tests compare, no further.
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use xtask::lab::place::Place;
 use xtask::lab::{Lab, inside};
 
 pub(crate) const A: u16 = 1;
 pub(crate) const TXT: u16 = 16;
 pub(crate) const AAAA: u16 = 28;
+
+/// Longer than resolvers wait for servers of theirs that are away.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
+const TRIES: u32 = 3;
 
 /// What came back.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,22 +40,66 @@ impl Answer {
 
 /// Asks the redirector.
 pub(crate) fn ask(lab: &Lab, name: &str, kind: u16) -> Result<Answer> {
-    let question = question(name, kind);
-    let answer = inside::run(lab.site(Place::Cloud).netns(), || {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-        socket.connect((Place::Cloud.address(), 53))?;
-        socket.set_read_timeout(Some(Duration::from_secs(5)))?;
-        socket.send(&question)?;
-        let mut answer = vec![0; 1500];
-        let length = socket.recv(&mut answer).context("no answer from the redirector's DNS")?;
-        answer.truncate(length);
-        Ok(answer)
-    })?;
-    read(&answer, question.len())
+    Resolver::seen_from(lab.site(Place::Cloud).netns(), Place::Cloud.address()).ask(name, kind)
 }
 
-fn question(name: &str, kind: u16) -> Vec<u8> {
-    let mut packet = vec![0x12, 0x34, 0x01, 0x00, 0, 1, 0, 0, 0, 0, 0, 0];
+/// A server that is asked from somewhere.
+pub(crate) struct Resolver {
+    netns: PathBuf,
+    server: IpAddr,
+}
+
+impl Resolver {
+    pub(crate) fn seen_from(netns: &Path, server: IpAddr) -> Self {
+        Self { netns: netns.to_owned(), server }
+    }
+
+    /// One answer.
+    pub(crate) fn ask(&self, name: &str, kind: u16) -> Result<Answer> {
+        let answers = self.ask_each(&[name.to_owned()], kind)?;
+        answers.into_iter().next().context("no answer")
+    }
+
+    /// An answer for each name, in the order of the names, which are asked one after the other.
+    pub(crate) fn ask_each(&self, names: &[String], kind: u16) -> Result<Vec<Answer>> {
+        inside::run(&self.netns, || {
+            let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+            socket.connect((self.server, 53))?;
+            socket.set_read_timeout(Some(ANSWER_TIME))?;
+            (1..)
+                .zip(names)
+                .map(|(id, name)| {
+                    let question = question(id, name, kind);
+                    let answer =
+                        exchange(&socket, &question).with_context(|| format!("ask {} for {name}", self.server))?;
+                    read(&answer, question.len())
+                })
+                .collect()
+        })
+    }
+}
+
+/// Asks until there is an answer, as every client does: datagrams get lost.
+fn exchange(socket: &UdpSocket, question: &[u8]) -> Result<Vec<u8>> {
+    let mut answer = vec![0; 1500];
+    for _ in 0..TRIES {
+        socket.send(question)?;
+        loop {
+            match socket.recv(&mut answer) {
+                // Others answer an earlier question that was sent twice.
+                Ok(length) if answer[..length].starts_with(&question[..2]) => return Ok(answer[..length].to_vec()),
+                Ok(_) => {}
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    bail!("no answer to {TRIES} questions of {ANSWER_TIME:?}")
+}
+
+fn question(id: u16, name: &str, kind: u16) -> Vec<u8> {
+    let mut packet = id.to_be_bytes().to_vec();
+    packet.extend([0x01, 0x00, 0, 1, 0, 0, 0, 0, 0, 0]);
     for label in name.split('.') {
         packet.push(u8::try_from(label.len()).expect("labels in tests are short"));
         packet.extend_from_slice(label.as_bytes());
@@ -88,7 +138,7 @@ fn read(packet: &[u8], question: usize) -> Result<Answer> {
 }
 
 /// Where a name ends: behind its empty label, or behind a pointer.
-fn behind_name(packet: &[u8], mut at: usize) -> Option<usize> {
+pub(crate) fn behind_name(packet: &[u8], mut at: usize) -> Option<usize> {
     loop {
         match *packet.get(at)? {
             0 => return Some(at + 1),
