@@ -2,6 +2,7 @@
 //! nothing and takes no time. Programs that must not run as daemons on a developer's machine are unpacked under `target/`.
 
 mod apt;
+mod coredns;
 mod kustomize;
 mod linker;
 mod python;
@@ -11,6 +12,7 @@ use anyhow::{Result, bail};
 
 use crate::{build_ebpf, progress, workspace};
 
+pub use coredns::program as coredns;
 pub use kustomize::program as kustomize;
 pub use python::interpreter as python_with_grpc;
 pub use unpacked::Unpacked;
@@ -51,6 +53,7 @@ pub fn is_complete() -> bool {
         && Unpacked::ALL.iter().all(|program| program.is_there())
         && python::interpreter().is_some()
         && kustomize().is_some()
+        && coredns().is_some()
 }
 
 /// Runs setup if something is missing.
@@ -74,6 +77,7 @@ pub fn run() -> Result<()> {
     }
     missing.note(python::install());
     missing.note(kustomize::install());
+    missing.note(coredns::install());
     missing.into_result()?;
     progress::say("setup: everything is there");
     Ok(())

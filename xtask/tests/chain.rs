@@ -41,6 +41,8 @@ mod pki;
 mod pressure;
 #[path = "chain/reach.rs"]
 mod reach;
+#[path = "chain/resolvers.rs"]
+mod resolvers;
 #[path = "chain/secrets.rs"]
 mod secrets;
 #[path = "chain/stalls.rs"]
