@@ -18,7 +18,7 @@ pub use python::interpreter as python_with_grpc;
 pub use unpacked::Unpacked;
 
 /// Programs that tests and the demo call, and the Debian package each is in.
-const PROGRAMS: [(&str, &str); 14] = [
+const PROGRAMS: [(&str, &str); 15] = [
     ("nft", "nftables"),
     ("bpftool", "bpftool"),
     ("ip", "iproute2"),
@@ -33,6 +33,7 @@ const PROGRAMS: [(&str, &str); 14] = [
     ("mount", "mount"),
     ("hostname", "hostname"),
     ("python3", "python3"),
+    ("dbus-daemon", "dbus-daemon"),
 ];
 
 /// A Debian 12 whose packages can compile for eBPF, without rustup's nightly.

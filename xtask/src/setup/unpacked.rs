@@ -1,6 +1,7 @@
 //! Stock programs of Debian that the demo and the tests run, unpacked under `target/tools` and never installed.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::{Result, ensure};
 
@@ -14,28 +15,35 @@ pub enum Unpacked {
     Prometheus,
     /// The exporter of a node's metrics.
     NodeExporter,
+    /// The resolver of hosts with systemd.
+    SystemdResolved,
 }
 
 impl Unpacked {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Prometheus, Self::NodeExporter];
+    pub const ALL: [Self; 3] = [Self::Prometheus, Self::NodeExporter, Self::SystemdResolved];
 
-    /// The package, which has a program of the same name.
-    fn package(self) -> &'static str {
+    /// The package with the program, and those that must be of its version.
+    fn packages(self) -> &'static [&'static str] {
         match self {
-            Self::Prometheus => "prometheus",
-            Self::NodeExporter => "prometheus-node-exporter",
+            Self::Prometheus => &["prometheus"],
+            Self::NodeExporter => &["prometheus-node-exporter"],
+            Self::SystemdResolved => &["systemd-resolved", "libsystemd-shared"],
         }
     }
 
     /// The top of the unpacked package.
     pub fn folder(self) -> PathBuf {
-        workspace::tools_dir().join(self.package())
+        workspace::tools_dir().join(self.packages()[0])
     }
 
     /// The program.
     pub fn program(self) -> PathBuf {
-        self.folder().join("usr/bin").join(self.package())
+        self.folder().join(match self {
+            Self::Prometheus => "usr/bin/prometheus",
+            Self::NodeExporter => "usr/bin/prometheus-node-exporter",
+            Self::SystemdResolved => "lib/systemd/systemd-resolved",
+        })
     }
 
     /// Whether it is unpacked.
@@ -43,14 +51,32 @@ impl Unpacked {
         self.program().is_file()
     }
 
+    /// What its `LD_LIBRARY_PATH` has to be: libraries of other versions may be installed.
+    pub fn libraries(self) -> PathBuf {
+        self.folder().join(format!("usr/lib/{}-linux-gnu/systemd", std::env::consts::ARCH))
+    }
+
     pub(super) fn install(self) -> Result<()> {
         if self.is_there() {
             return Ok(());
         }
-        let (package, program) = (self.package(), self.program());
-        ensure!(apt::is_there(), "the demo needs {package}: put the program at {}", program.display());
-        apt::unpack(package, &self.folder())?;
-        ensure!(self.is_there(), "package {package} has no /usr/bin/{package}");
+        let program = self.program();
+        // The package with the program comes last: once it is there, all are.
+        for package in self.packages().iter().rev() {
+            ensure!(apt::is_there(), "tests and the demo need {package}: put the program at {}", program.display());
+            apt::unpack(package, &self.folder())?;
+        }
+        ensure!(self.is_there(), "package {} has no {}", self.packages()[0], program.display());
+        if !self.starts() {
+            // For the libraries that it depends on, which a machine without systemd lacks.
+            apt::install(&["libsystemd-shared"])?;
+        }
         Ok(())
+    }
+
+    fn starts(self) -> bool {
+        let mut command = Command::new(self.program());
+        let done = command.arg("--version").env("LD_LIBRARY_PATH", self.libraries()).output();
+        done.is_ok_and(|done| done.status.success())
     }
 }

@@ -3,6 +3,8 @@
 
 #[path = "resolvers/coredns.rs"]
 mod coredns;
+#[path = "resolvers/resolved.rs"]
+mod resolved;
 #[path = "resolvers/upstream.rs"]
 mod upstream;
 
