@@ -9,7 +9,7 @@ use xtask::lab::place::Place;
 use xtask::lab::process::Process;
 use xtask::{setup, wait};
 
-use super::{REDIRECTORS, Tally, UPSTREAM, check_foreign_names, check_vips, documented, with_upstream};
+use super::{REDIRECTORS, Tally, UPSTREAM, check_foreign_names, check_vips, documented, ip, with_upstream};
 use crate::dns::{self, Answer, Resolver};
 use crate::world::World;
 
@@ -59,12 +59,30 @@ fn coredns_without_failover_hands_on_what_the_redirector_refuses() {
         let tally = Tally::of(&coredns.resolver)?;
         ensure!(tally == Tally::ALL_REFUSED, "not all of 1000 foreign names refused: {tally:?}");
         drop(coredns);
-        let by_chance = without("policy", &in_turn)?;
+        // What kubeadm's CoreDNS does with the servers of the host's file.
+        let file = world.lab.site(Place::Cloud).file("both.conf");
+        std::fs::write(&file, format!("nameserver {}\nnameserver {UPSTREAM}\n", REDIRECTORS[0]))?;
+        let by_chance = USUAL.replace("10.0.0.53", &file.display().to_string());
         let coredns = CoreDns::start(world, &pod, &by_chance)?;
         let tally = Tally::of(&coredns.resolver)?;
         let some = tally.refused > 0 && tally.right > 0 && tally.wrong.is_empty();
         ensure!(some, "not some of 1000 foreign names refused and all others answered: {tally:?}");
         Ok(())
+    });
+}
+
+#[test]
+fn coredns_goes_on_to_the_next_server_while_a_redirector_is_away() {
+    with_upstream(&[], |world, _upstream| {
+        let pod = world.lab.add_pod()?;
+        let zone_only = documented("edge.internal:53 {")? + USUAL;
+        let everything = without("kubernetes", &documented("failover REFUSED")?)?;
+        ip(world.lab.site(Place::Cloud).netns(), &format!("addr del {}/32 dev lo", REDIRECTORS[0]))?;
+        let coredns = CoreDns::start(world, &pod, &zone_only)?;
+        check_vips(world, &coredns.resolver, &["edge-1.edge.internal"])?;
+        drop(coredns);
+        let coredns = CoreDns::start(world, &pod, &everything)?;
+        check_foreign_names(&coredns.resolver)
     });
 }
 
