@@ -228,8 +228,11 @@ impl Control {
                 tracing::info!(%node, "node removed");
                 Ok(())
             }
-            Removal::StillInCluster => Err(Status::failed_precondition(format!(
+            Removal::StillInCluster if self.trust.revokes_everywhere() => Err(Status::failed_precondition(format!(
                 "the certificates of {node} are revoked on all proxies and its tunnels closed, but the cluster still has it: its agent enrols again with the token of its pod; delete its Node to keep it out"
+            ))),
+            Removal::StillInCluster => Err(Status::failed_precondition(format!(
+                "the certificates of {node} that this proxy has seen are revoked here and its tunnels closed; with --agent-ca no other proxy hears of it: say the same at each of them, or delete the Node of {node}"
             ))),
             Removal::StillInFile(file) => Err(Status::failed_precondition(format!(
                 "the certificates and tokens of {node} are revoked and its tunnels closed, but {} still describes it: remove it there too",

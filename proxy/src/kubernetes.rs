@@ -35,8 +35,14 @@ const POD_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/names
 const DEFAULT_NAMESPACE: &str = "culvert-system";
 /// How long the API server may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long it may be silent: longer than the pause between the bookmarks of an idle watch.
-const READ_TIMEOUT: Duration = Duration::from_secs(295);
+/// The API server ends a watch after this time, and it is asked again: a connection that is silent for longer is dead.
+const WATCH_SECONDS: u32 = 60;
+/// How long it may be silent.
+const READ_TIMEOUT: Duration = Duration::from_secs(75);
+const _: () = assert!(
+    READ_TIMEOUT.as_secs() > WATCH_SECONDS as u64 && READ_TIMEOUT.as_secs() <= 90,
+    "noticed in time, with no false alarm"
+);
 
 /// Why the cluster cannot be asked.
 #[derive(Debug, thiserror::Error)]

@@ -290,6 +290,11 @@ impl Trust {
         Ok(Binding { uid, revocation: inherited.unwrap_or_default().max(known) })
     }
 
+    /// Whether a revocation at one proxy of a cluster is one at all of them: of certificates that an operator made they know nothing.
+    pub(crate) fn revokes_everywhere(&self) -> bool {
+        self.0.cluster.is_some() && self.material().authority().is_some()
+    }
+
     /// Revokes all certificates that the node has now: at once, and if that cannot be written, until this process ends. In a cluster
     /// they are those of the present Node: of others there are none to revoke.
     pub(crate) fn revoke(&self, node: &NodeName) -> Result<(), TrustError> {
@@ -316,7 +321,7 @@ impl Trust {
     /// Revokes the certificates of a node that the directory has no more: at once, and a moment later on disk, together with others. In
     /// a cluster they are void by themselves, unless an operator made them.
     pub(crate) fn departed(&self, node: &NodeName) {
-        if self.0.cluster.is_some() && self.material().authority().is_some() {
+        if self.revokes_everywhere() {
             return;
         }
         let now = UnixTime::now();
@@ -344,12 +349,14 @@ impl Trust {
         let is_there =
             |node: &NodeName, uid: &NodeUid| !directory.is_live() || directory.uid(node).as_ref() == Some(uid);
         let mut news = false;
+        let admission = self.admission();
         shares.known.send_if_modified(|known| {
             let all = known.clone().merged(found).pruned(is_there, UnixTime::now());
             news = *known != all;
             *known = all;
             news
         });
+        drop(admission);
         let known = shares.known.borrow().clone();
         if news {
             self.0.config.state.write(REVOCATIONS, &known)?;

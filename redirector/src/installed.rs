@@ -56,10 +56,12 @@ struct Installed {
     table: bool,
     /// Why it is not known whether there is one.
     table_problem: Option<String>,
-    /// Those that a local route is wanted for.
+    /// Those that a route is wanted for.
     ranges: Vec<IpNet>,
     /// Those that have one.
     routes: Vec<IpNet>,
+    /// They lead to this host itself, for the kernel makes no bridge.
+    routes_to_host: bool,
     intercept_ports: Vec<u16>,
     dns: Vec<SocketAddr>,
     zone: String,
@@ -120,6 +122,7 @@ async fn read(sources: &Sources) -> anyhow::Result<Installed> {
         table: *table.as_ref().unwrap_or(&false),
         table_problem: table.err().map(|error| error.to_string()),
         ranges,
+        routes_to_host: routes.iter().any(HostRoute::leads_to_host),
         routes: routes.into_iter().map(|route: HostRoute| route.net).collect(),
         intercept_ports: config.intercept.ports.clone(),
         dns: config.dns.iter().flat_map(|dns| dns.addresses(node)).collect(),

@@ -263,9 +263,14 @@ impl HostRoute {
         })
     }
 
+    /// Whether what it has comes to this host's own services where nothing steers it.
+    pub(crate) fn leads_to_host(&self) -> bool {
+        self.kind == RouteType::Local
+    }
+
     /// Of a route of ours.
     fn towards(&self) -> Towards {
-        if self.kind == RouteType::Local { Towards::Host } else { Towards::Sink(self.index) }
+        if self.leads_to_host() { Towards::Host } else { Towards::Sink(self.index) }
     }
 }
 

@@ -107,7 +107,7 @@ pub(crate) async fn uninstall(bpffs: &Path, state_dir: &Path) -> Result<String> 
         lines.push("removed table inet culvert\n".to_owned());
     }
     for route in crate::route::Routes::open()?.remove().await? {
-        lines.push(format!("removed route local {}\n", route.net));
+        lines.push(format!("removed route {}\n", route.net));
     }
     Saved::new(state_dir).remove()?;
     if lines.is_empty() {

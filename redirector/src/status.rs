@@ -28,7 +28,7 @@ pub(crate) async fn status(bpffs: &Path, state_dir: &Path) -> Result<String> {
     }
     line(&mut out, "nftables", &nftables().await)?;
     let routes = Routes::open()?.ours().await?;
-    let routes: Vec<_> = routes.iter().map(|route| format!("local {}", route.net)).collect();
+    let routes: Vec<_> = routes.iter().map(|route| route.net.to_string()).collect();
     line(&mut out, "routes", &or_none(routes.join(", ")))?;
     line(&mut out, "directory", &saved(state_dir))?;
     Ok(out)

@@ -1,6 +1,6 @@
 //! What a check knows of this host, gathered from the system, the proxy, the redirector and the cluster. Nothing is judged here.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
@@ -26,6 +26,13 @@ const MAX_ANSWER_BYTES: usize = 1 << 20;
 
 /// The host's or the pod's own, and what systemd-resolved writes for kubelet to hand to pods.
 const RESOLV_CONF: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
+
+/// Outcomes by which the proxy's metrics count what a limit refused or ended, and what each means.
+pub(super) const LIMITS: [(&str, &str); 3] = [
+    ("client_share", "refused, for their client had its share of a node's streams"),
+    ("buffer_budget", "reset, for their client took nothing while --buffer-budget was used up"),
+    ("busy", "of agents refused, for too many were setting up theirs"),
+];
 
 /// What was asked for, or why there is no answer.
 pub(super) type Asked<T> = Result<T, String>;
@@ -53,6 +60,8 @@ pub(super) struct Facts {
     pub(super) left_out: Vec<LeftOut>,
     /// Whether clients use the CONNECT socket, as kube-apiserver's egress selector does.
     pub(super) has_connects: bool,
+    /// Connections that a limit of the proxy refused or ended since it started, by their outcome.
+    pub(super) limited: BTreeMap<String, u64>,
     /// Servers that this host's programs ask for names; in a pod, those that CoreDNS pods of this host ask too.
     pub(super) resolvers: Vec<IpAddr>,
     pub(super) now: UnixTime,
@@ -115,8 +124,11 @@ pub(super) struct Installed {
     pub(super) table_problem: Option<String>,
     /// The directory's VIP ranges.
     pub(super) ranges: Vec<IpNet>,
-    /// The local routes that there are.
+    /// The routes that there are.
     pub(super) routes: Vec<IpNet>,
+    /// They lead to this host itself, for the kernel makes no bridge.
+    #[serde(default)]
+    pub(super) routes_to_host: bool,
     /// Where connections are steered to.
     pub(super) intercept_ports: Vec<u16>,
     /// Where it answers DNS.
@@ -161,6 +173,7 @@ impl Facts {
             true => dialled(nodes.as_deref().unwrap_or_default()).await,
             false => None,
         };
+        let metrics = get(proxy_admin, "/metrics").await.map(|(_, text)| text).unwrap_or_default();
         Self {
             mounts: read("/proc/self/mounts"),
             listening: listening(&[read("/proc/net/tcp"), read("/proc/net/tcp6")]),
@@ -173,7 +186,8 @@ impl Facts {
             dial,
             claims: json(proxy_admin, "/debug/claims").await,
             left_out: json(proxy_admin, "/debug/left-out").await.unwrap_or_default(),
-            has_connects: has_connects(proxy_admin).await,
+            has_connects: metrics.lines().any(is_a_connect),
+            limited: limited(&metrics),
             resolvers: RESOLV_CONF.iter().flat_map(|path| resolver::servers(&read(path))).collect(),
             now: UnixTime::now(),
             cluster: match command.kubernetes.wanted() {
@@ -191,9 +205,15 @@ async fn dialled(nodes: &[proto::NodeStatus]) -> Option<Dialled> {
     Some(Dialled { node, vip, way: dial::dial(vip).await.map_err(|error| culvert_daemon::chain(&error)) })
 }
 
-async fn has_connects(proxy_admin: SocketAddr) -> bool {
-    let metrics = get(proxy_admin, "/metrics").await;
-    metrics.is_ok_and(|(_, text)| text.lines().any(is_a_connect))
+/// Of the outcomes in [`LIMITS`], those that there were.
+fn limited(metrics: &str) -> BTreeMap<String, u64> {
+    let sums = LIMITS.map(|(outcome, _)| {
+        let label = format!("outcome=\"{outcome}\"");
+        let samples = metrics.lines().filter(|line| line.contains("_total{") && line.contains(&label));
+        let counts = samples.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok());
+        (outcome.to_owned(), counts.sum())
+    });
+    sums.into_iter().filter(|(_, count)| *count > 0).collect()
 }
 
 /// A sample of streams that came by the CONNECT socket, other than of none.
@@ -270,6 +290,14 @@ fn listening(tables: &[String]) -> BTreeSet<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_limits_refused_is_read_off_the_metrics() {
+        let metrics = "# HELP busy\nculvert_proxy_streams_total{frontend=\"ebpf\",outcome=\"client_share\"} 3\n\
+            culvert_proxy_streams_total{frontend=\"nftables\",outcome=\"client_share\"} 4\n\
+            culvert_proxy_agent_connections_total{outcome=\"busy\"} 0\n";
+        assert_eq!(limited(metrics), BTreeMap::from([("client_share".to_owned(), 7)]));
+    }
 
     #[test]
     fn ports_that_listen_are_read_of_both_tables() {

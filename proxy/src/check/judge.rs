@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use culvert_tunnel::proto::control::{CertificateStatus, NodeStatus};
 
-use super::facts::{Asked, Daemon, Dialled, Facts, Installed};
+use super::facts::{Asked, Daemon, Dialled, Facts, Installed, LIMITS};
 use super::finding::{Finding, Judged, failure, ok, warning};
 use crate::clock::UnixTime;
 use crate::kubernetes::{MAX_NODES, MAX_PROXIES};
@@ -25,7 +25,7 @@ const NAMED: usize = 5;
 /// The name of a check and its judgement; `None`: there is nothing to judge here.
 type Check = (&'static str, fn(&Facts) -> Option<Judged>);
 
-const CHECKS: [Check; 25] = [
+const CHECKS: [Check; 26] = [
     ("cgroup2", cgroup2),
     ("bpffs", bpffs),
     ("redirector", redirector),
@@ -43,6 +43,7 @@ const CHECKS: [Check; 25] = [
     ("dial", dial),
     ("tunnels", tunnels),
     ("caps", caps),
+    ("limits", limits),
     ("edge label", edge_label),
     ("claims", claims),
     ("addresses", addresses),
@@ -200,6 +201,23 @@ fn caps(facts: &Facts) -> Option<Judged> {
     })
 }
 
+/// What limits did to connections.
+fn limits(facts: &Facts) -> Option<Judged> {
+    facts.proxy.as_ref().ok()?;
+    let in_words = |(outcome, words): &(&str, &str)| {
+        let count = facts.limited.get(*outcome)?;
+        Some(format!("{count} connections {words} ({outcome})"))
+    };
+    let met: Vec<String> = LIMITS.iter().filter_map(in_words).collect();
+    Some(match met.is_empty() {
+        true => ok("no connection has met a limit of the proxy since it started"),
+        false => warning(
+            format!("since the proxy started: {}", met.join("; ")),
+            "docs/metrics.md says whom each limit protects; the proxy's log names the clients",
+        ),
+    })
+}
+
 fn cgroup2(facts: &Facts) -> Option<Judged> {
     Some(match mount_point(facts, "cgroup2") {
         Some(mounted) => ok(format!("mounted on {mounted}")),
@@ -292,9 +310,13 @@ fn route(facts: &Facts) -> Option<Judged> {
         true if installed.ranges.is_empty() => {
             warning("no VIP range is known yet", "the redirector learns them of the proxy: is culvert-proxy ready?")
         }
-        true => ok("every VIP range has its local route"),
+        true if installed.routes_to_host => warning(
+            "the routes of VIPs lead to this host itself: while nothing steers, its own services answer on every VIP",
+            "modprobe bridge, then restart the redirector",
+        ),
+        true => ok("every VIP range has its route"),
         false => failure(
-            format!("no local route to {}", lost.join(", ")),
+            format!("no route to {}", lost.join(", ")),
             "the redirector's log says why: this host may use the range itself (--vip4-range and --vip6-range of the proxy), \
              or have no IPv6",
         ),

@@ -209,7 +209,10 @@ enum Verdict {
 
 impl Protected {
     fn verdict(&self, address: IpAddr) -> Verdict {
+        // Where an operator says that edges' addresses are, no Node makes them pods' ones.
+        let in_edge_range = self.edge_ranges.iter().any(|range| range.contains(&address));
         let claim = self.cluster.as_ref().and_then(|cluster| cluster.claims.by(address));
+        let claim = claim.filter(|claim| !(in_edge_range && matches!(claim, Protection::NodesPods(..))));
         let contested = self.cluster.as_ref().is_some_and(|cluster| cluster.contested.contains(&address));
         if let (Some(by), false) = (&claim, contested) {
             return Verdict::Never(by.clone());
@@ -459,6 +462,20 @@ mod tests {
             assert_eq!(matches!(state, AddressState::Contested { .. }), is_contested, "{state:?}");
             assert_eq!(matches!(state, AddressState::Protected { .. }), !is_contested, "{state:?}");
         }
+    }
+
+    #[test]
+    fn no_nodes_pods_are_inside_the_edge_range() {
+        let claims = claims(&[("worker-1", &["10.0.3.9"])], &[("10.0.0.0/20", "edge-7")]);
+        let mut protected = in_cluster(ClusterProtected { claims, ..known() });
+        let nodes: &[(&str, &[&str])] = &[("edge-1", &["10.0.3.7", "10.0.3.9"])];
+        assert!(reason(&states(nodes, &protected), "10.0.3.7").contains("pod range 10.0.0.0/20 of the node edge-7"));
+        protected.edge_ranges = vec!["10.0.3.0/24".parse().unwrap()];
+        assert_eq!(reason(&states(nodes, &protected), "10.0.3.7"), "");
+        assert!(
+            reason(&states(nodes, &protected), "10.0.3.9").contains("cloud node worker-1"),
+            "an address is another matter"
+        );
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub(crate) struct KubernetesArgs {
     #[arg(long, env = "CULVERT_TRUST_NODE_ANNOTATIONS")]
     pub(crate) trust_node_annotations: bool,
 
-    /// Range of the cluster's Services, which no edge node's address is in. Repeat it for more. Default: those of the ServiceCIDRs and of
+    /// Range of the cluster's Services, which no edge node's address is in. Repeat it for more, those of both IP versions. Default: those of the ServiceCIDRs and of
     /// kubeadm's ConfigMap. While it is known from nowhere, edge nodes are reached by name only, unless --edge-range is given.
     #[arg(long, env = "CULVERT_SERVICE_RANGE", value_name = "CIDR", value_delimiter = ',')]
     pub(crate) service_range: Vec<IpNet>,

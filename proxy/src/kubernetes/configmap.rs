@@ -4,10 +4,11 @@ use futures_util::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{ObjectMeta, PostParams};
+use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 
-use super::Cluster;
 use super::request::{RequestError, ask};
+use super::{Cluster, WATCH_SECONDS};
 
 /// What the API server takes of all of a ConfigMap's keys and values together.
 pub(super) const MAX_BYTES: usize = 1 << 20;
@@ -34,13 +35,27 @@ impl Cluster {
     /// nothing new, and one line in the log.
     pub(super) fn follow(&self, which: ConfigMapName) -> impl Stream<Item = Option<ConfigMap>> + Send + use<> {
         let mut trouble = Trouble::None;
-        let found = watcher::watch_object(self.config_maps(&which.namespace), &which.name).default_backoff();
-        found.filter_map(move |found| {
-            let news = match found {
-                Ok(found) => {
-                    trouble = Trouble::None;
-                    Some(found)
+        let by_name = format!("metadata.name={}", which.name);
+        let config = watcher::Config::default().fields(&by_name).timeout(WATCH_SECONDS);
+        let events = watcher::watcher(self.config_maps(&which.namespace), config).default_backoff();
+        // Whether the list that is being read has it.
+        let mut listed = false;
+        events.filter_map(move |event| {
+            if event.is_ok() {
+                trouble = Trouble::None;
+            }
+            let news = match event {
+                Ok(Event::Init) => {
+                    listed = false;
+                    None
                 }
+                Ok(Event::InitApply(map)) => {
+                    listed = true;
+                    Some(Some(map))
+                }
+                Ok(Event::Apply(map)) => Some(Some(map)),
+                Ok(Event::Delete(_)) => Some(None),
+                Ok(Event::InitDone) => (!listed).then_some(None),
                 Err(error) => {
                     trouble.log(&which, &error);
                     None

@@ -11,10 +11,11 @@ use crate::directory::Target;
 
 /// Streams to one node that one address may have: a quarter of all.
 pub(crate) const SHARE: u32 = MAX_STREAMS_PER_AGENT / 4;
-/// Streams of a node that are kept for its kubelet and for clients of CONNECT, of which kube-apiserver is one.
+/// Streams of a node that no pod takes: for this host's programs that ask its kubelet and for clients of CONNECT, kube-apiserver
+/// being one or the other.
 const RESERVED: u32 = 16;
-/// The kubelet's port.
-const KUBELET: u16 = 10250;
+/// The kubelet's port, and KubeEdge's.
+const KUBELET: [u16; 2] = [10250, 10350];
 
 /// Who asks for a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,10 +41,12 @@ impl Client {
 
     /// How many streams of a node may be taken for this one to get another.
     pub(super) fn limit(self, target: &Target) -> u32 {
-        match self == Self::Connect || target.port == KUBELET {
-            true => MAX_STREAMS_PER_AGENT,
-            false => MAX_STREAMS_PER_AGENT - RESERVED,
-        }
+        let may_take_all = match self {
+            Self::Connect => true,
+            Self::Host => KUBELET.contains(&target.port),
+            Self::Address(_) => false,
+        };
+        if may_take_all { MAX_STREAMS_PER_AGENT } else { MAX_STREAMS_PER_AGENT - RESERVED }
     }
 }
 
@@ -107,12 +110,21 @@ mod tests {
     }
 
     #[test]
-    fn the_last_streams_are_for_the_kubelet_and_connect() {
-        let target = |port| Target { node: "edge-1".parse().unwrap(), address: None, port };
-        assert_eq!(pod(1).limit(&target(9100)), MAX_STREAMS_PER_AGENT - RESERVED);
-        assert_eq!(Client::Host.limit(&target(9100)), MAX_STREAMS_PER_AGENT - RESERVED);
-        assert_eq!(pod(1).limit(&target(KUBELET)), MAX_STREAMS_PER_AGENT);
-        assert_eq!(Client::Connect.limit(&target(9100)), MAX_STREAMS_PER_AGENT);
+    fn the_last_streams_are_for_connect_and_for_hosts_that_ask_the_kubelet() {
+        let limit =
+            |client: Client, port| client.limit(&Target { node: "edge-1".parse().unwrap(), address: None, port });
+        for port in [9100, 10250, 10350] {
+            assert_eq!(
+                limit(pod(1), port),
+                MAX_STREAMS_PER_AGENT - RESERVED,
+                "four pods have a share each: all there are"
+            );
+            assert_eq!(limit(Client::Connect, port), MAX_STREAMS_PER_AGENT);
+        }
+        assert_eq!(limit(Client::Host, 9100), MAX_STREAMS_PER_AGENT - RESERVED);
+        for port in KUBELET {
+            assert_eq!(limit(Client::Host, port), MAX_STREAMS_PER_AGENT);
+        }
     }
 
     #[test]

@@ -583,7 +583,7 @@ fn status_and_explain_work_without_the_daemon() {
             "cv_connect4   link",
             "destinations  10, of which offline: 4",
             "table inet culvert",
-            "local 198.18.0.0/15",
+            "198.18.0.0/15",
             "2 nodes",
         ] {
             assert!(status.contains(part), "no {part:?} in {status}");

@@ -6,7 +6,7 @@ use bytes::{Buf, Bytes, BytesMut};
 
 /// Pieces below this length are put together while their socket is blocked.
 const PIECE_MIN: usize = 4 << 10;
-/// Pieces below this length are copied while their socket is blocked. A piece is a slice of HTTP/2's read buffer, which it keeps
+/// Pieces below this length, and those of frames with much else in them, are copied while their socket is blocked. A piece is a slice of HTTP/2's read buffer, which it keeps
 /// alive, whatever else was in it: of at most one frame's 64 KiB mostly, of 128 KiB if the peer tries.
 const COPY_BELOW: usize = 32 << 10;
 /// Small pieces are put together up to about this length.
@@ -49,7 +49,7 @@ impl Backlog {
             }
         } else {
             self.close_tail();
-            self.pieces.push_back(owned(data));
+            self.pieces.push_back(owned(data, chunk));
         }
     }
 
@@ -92,8 +92,10 @@ impl Backlog {
     }
 }
 
-fn owned(data: Bytes) -> Bytes {
-    if data.len() < COPY_BELOW { Bytes::copy_from_slice(&data) } else { data }
+/// Itself where most of what it keeps alive is its own.
+fn owned(data: Bytes, chunk: usize) -> Bytes {
+    let is_most = data.len() > chunk - chunk / 8;
+    if data.len() >= COPY_BELOW && is_most { data } else { Bytes::copy_from_slice(&data) }
 }
 
 #[cfg(test)]
@@ -138,11 +140,12 @@ mod tests {
         assert_eq!(backlog.held(), frame.len(), "the first is a slice until its socket blocks");
         backlog.blocks();
         assert_eq!(backlog.held(), 9);
-        for length in [1, PIECE_MIN, COPY_BELOW - 1] {
+        let lengths = [1, PIECE_MIN, COPY_BELOW - 1, COPY_BELOW + 1];
+        for length in lengths {
             backlog.push(frame.slice(..length), frame.len());
         }
         assert!(frame.is_unique(), "none is kept alive");
-        assert_eq!(backlog.held(), 9 + 1 + PIECE_MIN + COPY_BELOW - 1);
+        assert_eq!(backlog.held(), 9 + lengths.iter().sum::<usize>());
     }
 
     #[test]

@@ -90,7 +90,7 @@ fn cluster_state(world: &mut World) -> Result<()> {
         let check = world.in_pod("culvert-proxy", &["check", "--kubernetes"]);
         let said = format!("{:#}", check.err().context("the check finds nothing wrong")?);
         ensure!(said.contains("\"many\" is no port"), "{said}");
-        world.culvert(&["delete", "configmap", "culvert-ports"]).map(drop)
+        Ok(())
     })?;
     logs::prove(world, "edge-1")
 }

@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::facts::{Hook, LeftOut, Neighbours};
 use super::super::finding::Verdict;
@@ -43,6 +43,7 @@ fn good() -> Facts {
         claims: Ok(Claims { edge_ranges: vec!["10.0.3.0/24".parse().unwrap()], annotations: false }),
         left_out: Vec::new(),
         has_connects: true,
+        limited: BTreeMap::new(),
         resolvers: vec!["10.0.0.53".parse().unwrap()],
         now: UnixTime::from_seconds(NOW),
         cluster: Some(Ok(ClusterFacts {
@@ -94,7 +95,7 @@ fn a_missing_cgroup2_is_a_fault_only_where_no_hook_is_attached() {
 /// The check, its verdict, parts of what it finds and of its fix, and the fault.
 type Fault = (&'static str, Verdict, &'static str, &'static str, fn(&mut Facts));
 /// What is wrong, with what is found and what fixes it.
-const FAULTS: [Fault; 35] = [
+const FAULTS: [Fault; 37] = [
     (
         "mechanism",
         Verdict::Warning,
@@ -147,6 +148,9 @@ const FAULTS: [Fault; 35] = [
     ("caps", Verdict::Warning, "agents are told of 64 proxies", "on 64 otherwise", |facts| {
         change(facts.cluster.as_mut().unwrap(), |cluster| cluster.proxies = 64);
     }),
+    ("limits", Verdict::Warning, "7 connections refused, for their client had its share", "metrics.md", |facts| {
+        facts.limited.insert("client_share".into(), 7);
+    }),
     ("bpffs", Verdict::Failure, "no BPF file system", "mount -t bpf", |facts| {
         facts.mounts = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0".into();
     }),
@@ -161,6 +165,9 @@ const FAULTS: [Fault; 35] = [
     }),
     ("nftables", Verdict::Failure, "no table culvert", "flush", |facts| {
         change(&mut facts.installed, |installed| installed.table = false);
+    }),
+    ("route", Verdict::Warning, "its own services answer", "modprobe bridge", |facts| {
+        change(&mut facts.installed, |installed| installed.routes_to_host = true);
     }),
     ("route", Verdict::Failure, "198.18.0.0/15", "--vip4-range", |facts| {
         change(&mut facts.installed, |installed| installed.routes.clear());

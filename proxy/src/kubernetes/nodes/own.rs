@@ -1,7 +1,8 @@
 //! What the cluster uses itself, as only administrators and the API server write it: no kubelet's word decides here.
 //!
-//! The API server's addresses are those that this proxy dials and the endpoints of the Service `kubernetes`. Ranges of Services are
-//! in ServiceCIDR objects (Kubernetes 1.31 and later) and, as ranges of pods, in the ConfigMap that kubeadm keeps.
+//! The API server's addresses are those that this proxy dials, the endpoints of the Service `kubernetes`, and kubeadm's endpoint of the
+//! control plane, which may be a load balancer. Ranges of Services are in ServiceCIDR objects (Kubernetes 1.31 and later) and, as
+//! ranges of pods, in the ConfigMap that kubeadm keeps.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -43,6 +44,9 @@ impl Cluster {
             let text = found["data"]["ClusterConfiguration"].as_str().unwrap_or_default();
             own.service_ranges.extend(subnets(text, "serviceSubnet"));
             own.pod_ranges.extend(subnets(text, "podSubnet"));
+            if let Some(host) = control_plane_host(text) {
+                own.api_servers.extend(addresses_of(host).await);
+            }
         }
         Ok(own)
     }
@@ -66,22 +70,29 @@ impl Cluster {
 
     /// Where this proxy reaches the API server: none if a name cannot be looked up now.
     pub(crate) async fn api_addresses(&self) -> BTreeSet<IpAddr> {
-        let named = |text: &str| text.trim_matches(['[', ']']).parse::<IpAddr>().ok();
         // Pods dial this one, also where the proxy has a kubeconfig.
         let of_pods = std::env::var("KUBERNETES_SERVICE_HOST").ok();
-        let mut addresses: BTreeSet<IpAddr> = of_pods.iter().filter_map(|text| named(text)).collect();
-        let host = self.server.host().unwrap_or_default();
-        match named(host) {
-            Some(address) => drop(addresses.insert(address)),
-            None => addresses.extend(looked_up(host).await),
-        }
-        addresses.into_iter().map(|address| address.to_canonical()).collect()
+        let mut addresses: BTreeSet<IpAddr> = of_pods.iter().filter_map(|text| address(text)).collect();
+        addresses.extend(addresses_of(self.server.host().unwrap_or_default()).await);
+        addresses
+    }
+}
+
+fn address(text: &str) -> Option<IpAddr> {
+    text.trim_matches(['[', ']']).parse().ok().map(|address: IpAddr| address.to_canonical())
+}
+
+/// Of an address or a name.
+async fn addresses_of(host: &str) -> Vec<IpAddr> {
+    match address(host) {
+        Some(address) => vec![address],
+        None => looked_up(host).await,
     }
 }
 
 async fn looked_up(host: &str) -> Vec<IpAddr> {
     match tokio::time::timeout(LOOKUP_TIMEOUT, tokio::net::lookup_host((host, 0))).await {
-        Ok(Ok(found)) => found.map(|address| address.ip()).collect(),
+        Ok(Ok(found)) => found.map(|address| address.ip().to_canonical()).collect(),
         Ok(Err(error)) => {
             tracing::debug!(host, %error, "the API server's name was not looked up");
             Vec::new()
@@ -117,6 +128,17 @@ fn subnets(configuration: &str, key: &str) -> BTreeSet<IpNet> {
     texts.filter_map(|text| text.trim().parse().ok()).map(|range: IpNet| range.trunc()).collect()
 }
 
+/// The host of `controlPlaneEndpoint: HOST:PORT`, or of `HOST`.
+fn control_plane_host(configuration: &str) -> Option<&str> {
+    let mut values = configuration.lines().filter_map(|line| line.strip_prefix("controlPlaneEndpoint:"));
+    let endpoint = values.next()?.trim().trim_matches(['"', '\'']);
+    let host = match endpoint.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && !host.ends_with(':') => host,
+        Some(_) | None => endpoint,
+    };
+    Some(host).filter(|host| !host.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -136,6 +158,22 @@ mod tests {
         let slice = json!({"addressType": "IPv4", "endpoints": [{"addresses": ["192.0.2.7"]}, {"addresses": ["no"]}]});
         assert_eq!(texts(&endpoint_addresses(&slice)), ["192.0.2.7"]);
         assert!(endpoint_addresses(&json!({"subsets": null})).is_empty());
+    }
+
+    #[test]
+    fn the_control_planes_endpoint_is_read_with_and_without_a_port() {
+        for (written, host) in [
+            ("\"192.0.2.9:6443\"", Some("192.0.2.9")),
+            ("api.example.org:6443", Some("api.example.org")),
+            ("api.example.org", Some("api.example.org")),
+            ("'[fd00::9]:6443'", Some("[fd00::9]")),
+            ("\"\"", None),
+        ] {
+            let written = format!("apiServer: {{}}\ncontrolPlaneEndpoint: {written}\nkind: ClusterConfiguration\n");
+            assert_eq!(control_plane_host(&written), host, "{written}");
+        }
+        assert_eq!(control_plane_host("kind: ClusterConfiguration\n"), None);
+        assert_eq!(address("[fd00::9]"), Some("fd00::9".parse().unwrap()));
     }
 
     #[test]

@@ -29,8 +29,8 @@ const KUBELET_PORTS: [u16; 2] = [10250, 10350];
 const MAX_OTHERS: usize = 64;
 /// A node has one of each family, which is in `podCIDR` too.
 const MAX_POD_RANGES: usize = 4;
-/// A node with more pods than this would be all there is.
-const SHORTEST_POD_RANGE: u8 = 8;
+/// Of 4,096 addresses, and of 256 networks: a range that says more is not one node's, and would take others' addresses from them.
+const SHORTEST_POD_RANGES: (u8, u8) = (20, 56);
 /// Where nobody asks for more: such an annotation is cut for logs.
 const MAX_SHOWN: usize = 100;
 
@@ -204,8 +204,9 @@ impl WatchedNode {
         let mut ranges = BTreeSet::new();
         for text in given.take(MAX_POD_RANGES) {
             match text.parse::<IpNet>() {
-                Ok(range) if range.prefix_len() >= SHORTEST_POD_RANGE => drop(ranges.insert(range.trunc())),
-                Ok(_) | Err(_) => problems.push(format!("{:?} is no range of a node's pods", shown(text))),
+                Ok(range) if is_one_nodes(range) => drop(ranges.insert(range.trunc())),
+                Ok(range) => problems.push(format!("{range} is too wide for one node's pods: name it by --pod-range")),
+                Err(_) => problems.push(format!("{:?} is no range of a node's pods", shown(text))),
             }
         }
         ranges
@@ -262,6 +263,11 @@ impl WatchedNode {
             }
         }
     }
+}
+
+fn is_one_nodes(pods: IpNet) -> bool {
+    let (v4, v6) = SHORTEST_POD_RANGES;
+    pods.prefix_len() >= if pods.addr().is_ipv4() { v4 } else { v6 }
 }
 
 fn address(text: &str) -> Result<IpAddr, String> {
@@ -394,9 +400,12 @@ mod tests {
         let both = spec(json!({"podCIDR": "10.244.1.9/24", "podCIDRs": ["10.244.1.0/24", "fd00:244:1::/64"]}));
         let ranges: Vec<String> = both.node.unwrap().1.pods.iter().map(ToString::to_string).collect();
         assert_eq!((ranges, both.problems), (vec!["10.244.1.0/24".into(), "fd00:244:1::/64".into()], vec![]));
-        let all = spec(json!({"podCIDRs": ["0.0.0.0/0", "ten"]}));
+        let all = spec(json!({"podCIDRs": ["10.0.0.0/19", "fd00::/55", "ten"]}));
         assert!(all.node.unwrap().1.pods.is_empty());
-        assert!(all.problems[0].contains("\"0.0.0.0/0\" is no range") && all.problems[1].contains("\"ten\""));
+        for (problem, said) in all.problems.iter().zip(["10.0.0.0/19 is too wide", "fd00::/55 is too", "\"ten\" is no"])
+        {
+            assert!(problem.contains(said), "{problem}");
+        }
     }
 
     #[test]

@@ -17,20 +17,15 @@ use tokio::time::{Instant, timeout};
 use super::record::{Annotations, Record, Reduced, WatchedNode};
 use super::selector::NodeSelector;
 use crate::kubernetes::backoff::Backoff;
+use crate::kubernetes::{READ_TIMEOUT, WATCH_SECONDS};
 use crate::metrics::Metrics;
 
 /// Nodes in one answer: of those with hundreds of images, some 10 MB.
 const PAGE: u32 = 250;
 /// A page comes at once or not at all.
 const LIST_TIMEOUT: Duration = Duration::from_secs(60);
-/// The API server ends a watch after this time, and it is asked again: a connection that is silent for longer is dead.
-const WATCH_SECONDS: u32 = 60;
 /// So long without a word, and the directory counts as stale.
-const SILENCE: Duration = Duration::from_secs(75);
-const _: () = assert!(
-    SILENCE.as_secs() > WATCH_SECONDS as u64 && SILENCE.as_secs() <= 90,
-    "noticed in time, with no false alarm"
-);
+const SILENCE: Duration = READ_TIMEOUT;
 /// A watch that ends sooner than this is as good as none.
 const SHORT: Duration = Duration::from_secs(5);
 /// "Gone": too much has happened since.
