@@ -246,12 +246,17 @@ fn pin_cilium(world: &World, cgroup: &Path, names: &[&str]) {
     }
 }
 
+/// At the root every process of this machine meets the hooks: they leave those alone that are in other network namespaces.
+fn at_the_root(world: &World) -> [&str; 4] {
+    ["--cgroup", world.root_cgroup().to_str().unwrap(), "--hooks", "host"]
+}
+
 #[test]
 fn beside_a_cilium_that_does_not_bear_hooks_nftables_alone_steers_unless_told_otherwise() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         std::fs::create_dir(world.bpffs().join("cilium")).unwrap();
-        let root = ["--cgroup", world.root_cgroup().to_str().unwrap()];
+        let root = at_the_root(world);
         let output = run_to_the_end(&mut daemon(world, &[&EBPF[..], &root].concat()));
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success() && error.contains("--beside-cilium"), "{error}");
@@ -271,7 +276,7 @@ fn beside_a_cilium_that_does_not_bear_hooks_nftables_alone_steers_unless_told_ot
 fn hooks_give_way_to_a_cilium_that_comes_later_and_come_back_when_it_has_gone() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
-        let root = ["--cgroup", world.root_cgroup().to_str().unwrap()];
+        let root = at_the_root(world);
         let _redirector = Redirector::start(world, &[&BOTH[..], &root].concat());
         assert_eq!(mechanism(), "both");
         let cilium = world.bpffs().join("cilium");
