@@ -21,10 +21,38 @@ pub(crate) struct Pins {
 pub(crate) enum PinError {
     #[error("{bpffs} is not a BPF file system; mount one: mount -t bpf bpf {bpffs}")]
     NotBpffs { bpffs: PathBuf },
-    #[error("make {path}")]
-    Make { path: PathBuf, source: io::Error },
+    #[error("make {path}{confinement}")]
+    Make { path: PathBuf, confinement: Confinement, source: io::Error },
     #[error("remove {path}")]
     Remove { path: PathBuf, source: io::Error },
+}
+
+/// The label of AppArmor or SELinux that this process runs under, where that may forbid what root and its capabilities allow.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Confinement(Option<String>);
+
+impl Confinement {
+    fn of_this_process() -> Self {
+        Self::by(&std::fs::read_to_string("/proc/self/attr/current").unwrap_or_default())
+    }
+
+    /// By the text of `/proc/self/attr/current`, such as `cri-containerd.apparmor.d (enforce)`.
+    fn by(label: &str) -> Self {
+        let label = label.trim_end_matches(['\0', '\n']);
+        let is_free = label.is_empty() || ["unconfined", "spc_t", "kernel"].iter().any(|free| label.contains(free));
+        Self((!is_free).then(|| label.to_owned()))
+    }
+}
+
+impl std::fmt::Display for Confinement {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.0 {
+            Some(label) => {
+                write!(f, " under the AppArmor profile or SELinux label {label:?} (run it unconfined: docs/cni.md)")
+            }
+            None => Ok(()),
+        }
+    }
 }
 
 impl Pins {
@@ -107,7 +135,11 @@ impl Pins {
         builder.recursive(true).mode(0o755);
         for directory in ["maps", "links"] {
             let path = self.root().join(directory);
-            builder.create(&path).map_err(|source| PinError::Make { path, source })?;
+            builder.create(&path).map_err(|source| PinError::Make {
+                path,
+                confinement: Confinement::of_this_process(),
+                source,
+            })?;
         }
         Ok(())
     }
@@ -180,6 +212,20 @@ pub(crate) fn cgroup_id(directory: &Path) -> io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_confines_a_process_is_named_with_the_fix() {
+        for free in
+            ["", "unconfined\n", "kernel", "system_u:system_r:spc_t:s0", "unconfined_u:unconfined_r:unconfined_t:s0"]
+        {
+            assert_eq!(Confinement::by(free).to_string(), "", "{free}");
+        }
+        let source = io::Error::from_raw_os_error(13);
+        let confinement = Confinement::by("cri-containerd.apparmor.d (enforce)\n");
+        let said = PinError::Make { path: "/sys/fs/bpf/culvert".into(), confinement, source }.to_string();
+        let words = "SELinux label \"cri-containerd.apparmor.d (enforce)\" (run it unconfined";
+        assert!(said.starts_with("make /sys/fs/bpf/culvert under") && said.contains(words), "{said}");
+    }
 
     #[test]
     fn pins_of_all_versions_are_removed_and_nothing_else() {
