@@ -78,7 +78,7 @@ impl TokenCommand {
                 }
                 let expires = UnixTime::from_seconds(created.expires);
                 eprintln!(
-                    "# run this as root on {}, once its user culvert is made (README); it works once, until {expires}:",
+                    "# run this as root on {}, once its user culvert is made (docs/install.md); it works once, until {expires}:",
                     create.node
                 );
                 println!("{}", join_command(&created)?);

@@ -1,4 +1,4 @@
-//! Documents that operators rely on: `--help`, the README, and the demo.
+//! Documents that operators rely on: `--help`, docs/flags.md, and the demo.
 
 use std::collections::BTreeSet;
 use std::process::{Command, ExitStatus, Stdio};
@@ -11,6 +11,9 @@ use xtask::{wait, workspace};
 
 use crate::world;
 
+/// Where they are.
+const FLAGS: &str = "docs/flags.md";
+
 /// Each program with its subcommands.
 const PROGRAMS: [(&str, &[&str]); 3] = [
     (
@@ -22,8 +25,9 @@ const PROGRAMS: [(&str, &[&str]); 3] = [
 ];
 
 #[test]
-fn the_readme_has_every_flag_of_every_program_and_no_other() -> Result<()> {
-    let readme = readme()?;
+fn every_flag_of_every_program_is_documented_and_no_other() -> Result<()> {
+    let document = workspace::root().join(FLAGS);
+    let document = std::fs::read_to_string(&document).with_context(|| format!("read {}", document.display()))?;
     for (program, subcommands) in PROGRAMS {
         let mut help = String::new();
         for words in std::iter::once(&"").chain(subcommands) {
@@ -31,13 +35,13 @@ fn the_readme_has_every_flag_of_every_program_and_no_other() -> Result<()> {
                 Command::new(workspace::binary(program)).args(words.split_whitespace()).arg("--help"),
             )?;
         }
-        let section = section(&readme, &format!("### {program}"))?;
+        let section = section(&document, &format!("## {program}\n"))?;
         let (real, written) = (flags(&help), flags(section));
         let (missing, invented): (Vec<_>, Vec<_>) =
             (real.difference(&written).collect(), written.difference(&real).collect());
         ensure!(
             missing.is_empty() && invented.is_empty(),
-            "{program}: not in the README {missing:?}, only there {invented:?}"
+            "{program}: not in {FLAGS} {missing:?}, only there {invented:?}"
         );
     }
     Ok(())
@@ -108,23 +112,10 @@ fn nothing_is_left() -> Result<()> {
     Ok(())
 }
 
-/// Every family that a program's `/metrics` names is in the README.
-pub(crate) fn readme_lists_every_metric(metrics: &str) -> Result<()> {
-    let readme = readme()?;
-    let names = crate::troubleshooting::exposed(metrics).into_keys();
-    let missing: Vec<String> = names.filter(|name| !readme.contains(&format!("`{name}`"))).collect();
-    ensure!(missing.is_empty(), "the README does not list {missing:?}");
-    Ok(())
-}
-
-fn readme() -> Result<String> {
-    std::fs::read_to_string(workspace::root().join("README.md")).context("read README.md")
-}
-
-fn section<'a>(readme: &'a str, heading: &str) -> Result<&'a str> {
-    let start = readme.find(heading).with_context(|| format!("the README has no {heading:?}"))? + heading.len();
-    let end = readme[start..].find("\n#").unwrap_or(readme.len() - start);
-    Ok(&readme[start..start + end])
+fn section<'a>(document: &'a str, heading: &str) -> Result<&'a str> {
+    let start = document.find(heading).with_context(|| format!("{FLAGS} has no {heading:?}"))? + heading.len();
+    let end = document[start..].find("\n#").unwrap_or(document.len() - start);
+    Ok(&document[start..start + end])
 }
 
 /// All `--words` of a text, but those that every program has.

@@ -207,7 +207,7 @@ fn the_documented_metrics_are_those_exposed_and_a_stock_prometheus_takes_them() 
 }
 
 /// Each family as operators query it, with the names of its labels.
-pub(crate) fn exposed(text: &str) -> BTreeMap<String, BTreeSet<String>> {
+fn exposed(text: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut families = BTreeMap::new();
     for (family, kind) in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')) {
         let suffix = match kind {
