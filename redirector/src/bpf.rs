@@ -15,7 +15,7 @@ mod sys;
 mod tables;
 
 pub(crate) use bypass::bypassing_data_plane;
-pub(crate) use cgroup::{CgroupError, find as find_cgroup};
+pub(crate) use cgroup::{CgroupError, find as find_cgroup, leaves_pods_out};
 pub(crate) use cilium::{Cilium, Neighbourhood};
 pub(crate) use hooks::{Hook, HookChange, HookError, Hooks, Surroundings};
 pub(crate) use pins::{PinError, Pins, cgroup_id};

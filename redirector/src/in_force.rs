@@ -27,7 +27,7 @@ fn name<S: Serializer>(mechanism: &Mechanism, serializer: S) -> Result<S::Ok, S:
 /// Why pods' connections are not steered on a host with this data plane.
 pub(crate) fn unseen_pods(data_plane: &str, fallback: Option<&str>) -> String {
     let why = fallback.map_or_else(
-        || "connect hooks do not look at pods: --mechanism both with --hooks all".to_owned(),
+        || "connect hooks do not look at pods: --mechanism both with --hooks all, without --cgroup".to_owned(),
         |fallback| format!("connect hooks are not installed: {fallback}"),
     );
     format!(

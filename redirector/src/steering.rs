@@ -13,7 +13,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::alone::Alone;
 use crate::args::{HookScope, Mechanism};
-use crate::bpf::{Pins, bypassing_data_plane};
+use crate::bpf::{Pins, bypassing_data_plane, leaves_pods_out};
 use crate::config::{Config, NodeIps};
 use crate::directory::{Feed, Ranges};
 use crate::in_force::{InForce, unseen_pods};
@@ -335,7 +335,8 @@ impl Steering {
         let mechanism =
             Mechanism::of(self.kernel.is_some() && self.progress.hooked, self.nft.is_some() && self.progress.table);
         let fallback = self.hooks.fallback();
-        let sees_pods = mechanism.has_ebpf() && self.config.hook_scope == HookScope::All;
+        let has_pods = || !self.config.cgroup.as_deref().is_some_and(leaves_pods_out);
+        let sees_pods = mechanism.has_ebpf() && self.config.hook_scope == HookScope::All && has_pods();
         let bypass =
             (self.config.mechanism != Mechanism::None && !sees_pods).then(|| bypassing_data_plane(&self.config.bpffs));
         let unseen = bypass.flatten().map(|data_plane| unseen_pods(data_plane, fallback));

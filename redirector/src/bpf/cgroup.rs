@@ -11,6 +11,9 @@ use super::pins::cgroup_id;
 /// The kernel's root cgroup directory has this inode; a cgroup namespace's root has another.
 pub(super) const ROOT_INODE: u64 = 1;
 
+/// Where kubelet has its pods, below the root, by either of its cgroup drivers.
+const PODS: [&str; 2] = ["kubepods", "kubepods.slice"];
+
 /// No cgroup to attach to.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CgroupError {
@@ -64,6 +67,13 @@ pub(super) fn has_us(cgroup: &Path) -> bool {
         levels.any(|level| wanted.is_some() && cgroup_id(level).ok() == wanted)
     };
     cgroup2_mounts(&read("/proc/self/mountinfo")).iter().any(above_us)
+}
+
+/// Whether hooks on `cgroup` see nothing of this host's pods.
+pub(crate) fn leaves_pods_out(cgroup: &Path) -> bool {
+    let (Ok(id), Ok(root)) = (cgroup_id(cgroup), find(None)) else { return false };
+    let mut pods = PODS.iter().filter_map(|name| cgroup_id(&root.join(name)).ok());
+    id != ROOT_INODE && pods.any(|pods| pods != id)
 }
 
 /// The directory of the cgroup with this id; none if it is gone, or not to be seen from here.
