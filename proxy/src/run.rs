@@ -229,7 +229,8 @@ impl Proxy {
             drain,
         );
         supervisor.spawn("cluster nodes", nodes);
-        let shared = cluster.clone().share_revocations(self.trust.clone(), supervisor.drain());
+        let gate = readiness.gate("revocations");
+        let shared = cluster.clone().share_revocations(self.trust.clone(), gate, supervisor.drain());
         supervisor.spawn("cluster revocations", shared);
         let (events, told) = Events::channel();
         let ports =

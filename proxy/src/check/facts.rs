@@ -74,6 +74,8 @@ pub(super) struct Facts {
 pub(super) struct Daemon {
     /// What its `/readyz` says is missing, one a line.
     pub(super) missing: Vec<String>,
+    /// What it adds where nothing is missing.
+    pub(super) remarks: Vec<String>,
 }
 
 /// One of `/debug/left-out`.
@@ -237,9 +239,12 @@ async fn control(socket: &Path) -> Told {
 }
 
 async fn daemon(admin: SocketAddr) -> Asked<Daemon> {
-    let (_, text) = get(admin, "/readyz").await?;
-    let missing = text.lines().filter(|line| *line != "ok").map(str::to_owned).collect();
-    Ok(Daemon { missing })
+    let (status, text) = get(admin, "/readyz").await?;
+    let lines = text.lines().filter(|line| *line != "ok").map(str::to_owned).collect();
+    Ok(match status {
+        StatusCode::OK => Daemon { missing: Vec::new(), remarks: lines },
+        _ => Daemon { missing: lines, remarks: Vec::new() },
+    })
 }
 
 async fn json<T: DeserializeOwned>(admin: SocketAddr, path: &str) -> Asked<T> {

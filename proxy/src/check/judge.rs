@@ -255,7 +255,13 @@ fn redirector(facts: &Facts) -> Option<Judged> {
 fn proxy(facts: &Facts) -> Option<Judged> {
     match &facts.nodes {
         Err(problem) => Some(failure(problem, "start culvert-proxy on this host, and run the check as root there")),
-        Ok(_) => Some(daemon(&facts.proxy, "culvert-proxy")),
+        Ok(_) => Some(match &facts.proxy {
+            Ok(Daemon { missing, remarks }) if missing.is_empty() && !remarks.is_empty() => warning(
+                format!("culvert-proxy is ready, but {}", remarks.join("; ")),
+                "its log says more: culvert-proxy",
+            ),
+            proxy => daemon(proxy, "culvert-proxy"),
+        }),
     }
 }
 
@@ -265,8 +271,8 @@ fn daemon(daemon: &Asked<Daemon>, name: &str) -> Judged {
             format!("{name} does not answer: {problem}"),
             format!("start {name} on this host; if it has another --admin-listen, give that to the check"),
         ),
-        Ok(Daemon { missing }) if missing.is_empty() => ok(format!("{name} runs and is ready")),
-        Ok(Daemon { missing }) => {
+        Ok(Daemon { missing, .. }) if missing.is_empty() => ok(format!("{name} runs and is ready")),
+        Ok(Daemon { missing, .. }) => {
             failure(format!("{name} is not ready: {}", missing.join("; ")), format!("its log says more: {name}"))
         }
     }

@@ -4,7 +4,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use culvert_daemon::{Drain, Problem};
+use culvert_daemon::{Drain, Gate, Problem};
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
@@ -42,8 +42,10 @@ enum ShareError {
 }
 
 impl Cluster {
-    /// Keeps the ConfigMap and this proxy's knowledge equal until the drain begins.
-    pub(crate) async fn share_revocations(self, trust: Trust, drain: Drain) -> anyhow::Result<()> {
+    /// Keeps the ConfigMap and this proxy's knowledge equal until the drain begins. Nodes that were admitted before are served
+    /// without, so it keeps nothing from being ready.
+    pub(crate) async fn share_revocations(self, trust: Trust, gate: Gate, drain: Drain) -> anyhow::Result<()> {
+        gate.open();
         let Some(mut known) = trust.revocations() else { return Ok(()) };
         let maps = self.config_maps(&self.namespace);
         let which = ConfigMapName { namespace: self.namespace.clone(), name: NAME.to_owned() };
@@ -64,6 +66,7 @@ impl Cluster {
                 Err(error) => (Some(culvert_daemon::chain(&error)), None),
             };
             again = now_wrong.is_some();
+            gate.remark(now_wrong.as_ref().map(|reason| format!("not shared with the other proxies: {reason}")));
             if let Some(reason) = problem.news(now_wrong) {
                 tracing::error!(reason, "revocations are not shared with the other proxies; trying again");
             }

@@ -20,7 +20,7 @@ fn good() -> Facts {
     Facts {
         mounts: "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\nbpf /sys/fs/bpf bpf rw 0 0\n".into(),
         listening: BTreeSet::from([7400, 7410, 7413]),
-        redirector: Ok(Daemon { missing: Vec::new() }),
+        redirector: Ok(Daemon { missing: Vec::new(), remarks: Vec::new() }),
         installed: Ok(Installed {
             mechanism: "both".into(),
             hooks: vec![hook("cv_connect4"), hook("cv_sockops")],
@@ -36,7 +36,7 @@ fn good() -> Facts {
             ..Installed::default()
         }),
         dns: vec![("10.0.0.1:53".parse().unwrap(), Ok(()))],
-        proxy: Ok(Daemon { missing: Vec::new() }),
+        proxy: Ok(Daemon { missing: Vec::new(), remarks: Vec::new() }),
         nodes: Ok(vec![node("edge-1", 2), node("edge-2", 2)]),
         certificates: Ok(vec![certificate("this proxy", 20), certificate("an authority of agents", 3000)]),
         dial: Some(Dialled { node: "edge-1".into(), vip: "198.18.0.1".parse().unwrap(), way: Ok("ebpf".into()) }),
@@ -95,7 +95,7 @@ fn a_missing_cgroup2_is_a_fault_only_where_no_hook_is_attached() {
 /// The check, its verdict, parts of what it finds and of its fix, and the fault.
 type Fault = (&'static str, Verdict, &'static str, &'static str, fn(&mut Facts));
 /// What is wrong, with what is found and what fixes it.
-const FAULTS: [Fault; 37] = [
+const FAULTS: [Fault; 38] = [
     (
         "mechanism",
         Verdict::Warning,
@@ -153,6 +153,10 @@ const FAULTS: [Fault; 37] = [
     }),
     ("bpffs", Verdict::Failure, "no BPF file system", "mount -t bpf", |facts| {
         facts.mounts = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0".into();
+    }),
+    ("proxy", Verdict::Warning, "ready, but revocations: not shared", "log", |facts| {
+        let remark = "revocations: not shared with the other proxies: write the ConfigMap";
+        change(&mut facts.proxy, |daemon| daemon.remarks.push(remark.into()));
     }),
     ("redirector", Verdict::Failure, "directory: connect", "log", |facts| {
         change(&mut facts.redirector, |daemon| daemon.missing.push("directory: connect".into()));
@@ -280,6 +284,7 @@ fn what_is_in_force_decides_and_not_the_kernel_s_version() {
         installed.fallback = Some("load cv_connect4: the kernel refuses it".into());
         installed.hooks.iter_mut().for_each(|hook| hook.link = None);
     });
+    change(&mut facts.redirector, |daemon| daemon.remarks.push("hooks: nftables alone steers connections".into()));
     facts.mounts = String::new();
     facts.dial.as_mut().unwrap().way = Ok("nftables".into());
     let bad: Vec<_> = findings(&facts).into_iter().filter(|finding| finding.verdict != Verdict::Ok).collect();
