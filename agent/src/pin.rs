@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
@@ -42,23 +43,15 @@ impl FromStr for Pin {
 
     fn from_str(text: &str) -> Result<Self, InvalidPin> {
         let wrong = || InvalidPin(text.chars().take(80).collect());
-        let hex = text.trim().strip_prefix("sha256:").ok_or_else(wrong)?.as_bytes();
-        let mut digest = [0; 32];
-        if hex.len() != 2 * digest.len() {
-            return Err(wrong());
-        }
-        for (byte, pair) in digest.iter_mut().zip(hex.chunks_exact(2)) {
-            let digit = |at: usize| char::from(pair[at]).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-            *byte = digit(0).ok_or_else(wrong)? << 4 | digit(1).ok_or_else(wrong)?;
-        }
-        Ok(Self(digest))
+        let digits = text.trim().strip_prefix("sha256:").ok_or_else(wrong)?;
+        let digest = HEXLOWER_PERMISSIVE.decode(digits.as_bytes()).ok().and_then(|digest| digest.try_into().ok());
+        digest.map(Self).ok_or_else(wrong)
     }
 }
 
 impl fmt::Display for Pin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("sha256:")?;
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        write!(f, "sha256:{}", HEXLOWER.encode(&self.0))
     }
 }
 

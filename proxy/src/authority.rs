@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use culvert_daemon::write_atomic;
 use culvert_tunnel::NodeName;
+use data_encoding::HEXLOWER;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
     ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKey, PublicKeyData, SanType, SerialNumber,
@@ -172,7 +173,7 @@ impl Authority {
     /// What agents check when they join: `sha256:` and the digest of the authority's certificate.
     pub(crate) fn pin(&self) -> String {
         let digest = Sha256::digest(&self.certificates[0]);
-        format!("sha256:{}", hex(&digest))
+        format!("sha256:{}", HEXLOWER.encode(&digest))
     }
 
     /// The certificates that agents trust for proxies and the proxy for agents.
@@ -263,11 +264,6 @@ fn certificates_only(text: &str) -> String {
     let parts = text.split("-----BEGIN CERTIFICATE-----").skip(1);
     let bodies = parts.filter_map(|part| part.find(END).map(|end| part[..end].trim()));
     bodies.map(|body| format!("-----BEGIN CERTIFICATE-----\n{body}\n{END}\n")).collect()
-}
-
-/// Lower-case hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn read_key(pem: Pem<'_>) -> Result<KeyPair, AuthorityError> {

@@ -6,13 +6,13 @@ use std::fmt;
 use std::time::Duration;
 
 use culvert_tunnel::NodeName;
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
-use crate::authority::hex;
 use crate::clock::UnixTime;
 pub(crate) use binding::{Binding, NodeUid};
 
@@ -120,23 +120,20 @@ impl TryFrom<String> for Serial {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let digits = text.len().is_multiple_of(2) && text.len() <= 2 * MAX_SERIAL_BYTES;
-        let digits = digits && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let byte = |index: usize| text.get(index..index + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok());
-        let bytes: Option<Vec<u8>> = if digits { (0..text.len()).step_by(2).map(byte).collect() } else { None };
+        let bytes = HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok().filter(|bytes| bytes.len() <= MAX_SERIAL_BYTES);
         bytes.map(Self).ok_or_else(|| format!("{text:?} is no serial number in hexadecimal digits"))
     }
 }
 
 impl From<Serial> for String {
     fn from(serial: Serial) -> Self {
-        hex(&serial.0)
+        HEXLOWER.encode(&serial.0)
     }
 }
 
 impl fmt::Debug for Serial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&hex(&self.0))
+        f.write_str(&HEXLOWER.encode(&self.0))
     }
 }
 

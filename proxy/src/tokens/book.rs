@@ -6,10 +6,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use culvert_tunnel::NodeName;
+use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
 
-use crate::authority::hex;
 use crate::clock::UnixTime;
 
 /// Marks the text as a Culvert join token, version 1.
@@ -47,7 +48,7 @@ pub(crate) struct TokenText {
 
 impl TokenText {
     fn random() -> Self {
-        Self { id: TokenId(hex(&rand::random::<[u8; ID_BYTES]>())), secret: rand::random() }
+        Self { id: TokenId(HEXLOWER.encode(&rand::random::<[u8; ID_BYTES]>())), secret: rand::random() }
     }
 
     /// The public part.
@@ -57,11 +58,11 @@ impl TokenText {
 
     /// The text for the join command: the secret included.
     pub(crate) fn reveal(&self) -> String {
-        format!("{PREFIX}.{}.{}", self.id, hex(&self.secret))
+        format!("{PREFIX}.{}.{}", self.id, HEXLOWER.encode(&self.secret))
     }
 
     fn digest(&self) -> String {
-        hex(&Sha256::digest(self.secret))
+        HEXLOWER.encode(&Sha256::digest(self.secret))
     }
 }
 
@@ -73,18 +74,11 @@ impl FromStr for TokenText {
         let (Some(PREFIX), Some(id), Some(secret)) = (parts.next(), parts.next(), parts.next()) else {
             return Err(TokenError::Malformed);
         };
-        let lower_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-        if id.len() != 2 * ID_BYTES
-            || secret.len() != 2 * SECRET_BYTES
-            || !id.bytes().chain(secret.bytes()).all(lower_hex)
-        {
-            return Err(TokenError::Malformed);
+        let bytes = |text: &str| HEXLOWER.decode(text.as_bytes()).ok();
+        match (bytes(id), bytes(secret).and_then(|secret| secret.try_into().ok())) {
+            (Some(bytes), Some(secret)) if bytes.len() == ID_BYTES => Ok(Self { id: TokenId(id.to_owned()), secret }),
+            _ => Err(TokenError::Malformed),
         }
-        let mut bytes = [0; SECRET_BYTES];
-        for (byte, index) in bytes.iter_mut().zip((0..).step_by(2)) {
-            *byte = u8::from_str_radix(&secret[index..index + 2], 16).map_err(|_| TokenError::Malformed)?;
-        }
-        Ok(Self { id: TokenId(id.to_owned()), secret: bytes })
     }
 }
 
@@ -205,12 +199,14 @@ impl Book {
     pub(super) fn check(&self, text: &TokenText, key: Option<[u8; 32]>, now: UnixTime) -> Result<NodeName, TokenError> {
         let id = text.id.clone();
         let Some(entry) = self.tokens.get(&id) else { return Err(TokenError::Foreign(id)) };
-        if !same(entry.digest.as_bytes(), text.digest().as_bytes()) {
+        if !bool::from(entry.digest.as_bytes().ct_eq(text.digest().as_bytes())) {
             return Err(TokenError::WrongSecret(id));
         }
         match &entry.fate {
             Fate::Revoked => return Err(TokenError::Revoked(id)),
-            Fate::UsedBy(owner) if key.is_some_and(|key| hex(&key) != *owner) => return Err(TokenError::Used(id)),
+            Fate::UsedBy(owner) if key.is_some_and(|key| HEXLOWER.encode(&key) != *owner) => {
+                return Err(TokenError::Used(id));
+            }
             Fate::Open | Fate::UsedBy(_) => {}
         }
         match now > entry.expires {
@@ -223,7 +219,7 @@ impl Book {
     pub(super) fn redeem(&mut self, text: &TokenText, key: [u8; 32], now: UnixTime) -> Result<NodeName, TokenError> {
         let node = self.check(text, Some(key), now)?;
         if let Some(entry) = self.tokens.get_mut(&text.id) {
-            entry.fate = Fate::UsedBy(hex(&key));
+            entry.fate = Fate::UsedBy(HEXLOWER.encode(&key));
         }
         Ok(node)
     }
@@ -268,12 +264,6 @@ impl Entry {
     fn forgotten(&self, now: UnixTime) -> bool {
         now.since(self.expires) > REMEMBERED
     }
-}
-
-/// Compares in a time that depends on the lengths only.
-fn same(one: &[u8], other: &[u8]) -> bool {
-    let differing = one.iter().zip(other).fold(0, |differing, (a, b)| differing | (a ^ b));
-    one.len() == other.len() && std::hint::black_box(differing) == 0
 }
 
 #[cfg(test)]
@@ -334,10 +324,10 @@ mod tests {
         let token = TokenText::random();
         assert_eq!(token.reveal().parse(), Ok(token.clone()));
         assert_eq!(format!(" {}\n", token.reveal()).parse(), Ok(token.clone()));
-        let secret = hex(&token.secret);
+        let secret = HEXLOWER.encode(&token.secret);
         assert!(!format!("{token:?}").contains(&secret[..8]));
         let (book, token) = book_and_token();
-        assert!(!serde_json::to_string(&book).unwrap().contains(&hex(&token.secret)));
+        assert!(!serde_json::to_string(&book).unwrap().contains(&HEXLOWER.encode(&token.secret)));
         let text = token.reveal();
         for bad in [
             "",

@@ -1,6 +1,7 @@
 //! An image as an archive in the OCI image layout (opencontainers/image-spec v1.1), which `ctr images import`, `podman load`,
 //! `docker load` and `skopeo` read.
 
+use data_encoding::HEXLOWER;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -78,7 +79,7 @@ struct Blob {
 
 impl Blob {
     fn new(media_type: &'static str, bytes: Vec<u8>) -> Self {
-        let digest = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        let digest = HEXLOWER.encode(&Sha256::digest(&bytes));
         Self { media_type, digest, bytes }
     }
 
@@ -131,7 +132,7 @@ mod tests {
         let blob = |descriptor: &Value| {
             let digest = descriptor["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap().to_owned();
             let bytes = files[&format!("blobs/sha256/{digest}")].clone();
-            assert_eq!(Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect::<String>(), digest);
+            assert_eq!(HEXLOWER.encode(&Sha256::digest(&bytes)), digest);
             assert_eq!(descriptor["size"], bytes.len());
             bytes
         };

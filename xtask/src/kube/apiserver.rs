@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use data_encoding::HEXLOWER;
 
 use crate::lab::process::{self, Process};
 use crate::{wait, workspace};
@@ -190,7 +191,7 @@ fn listen() -> Result<TcpListener> {
 fn write_files(folder: &Path, ports: Ports) -> Result<()> {
     let mut secret = [0; 16];
     fs::File::open("/dev/urandom")?.read_exact(&mut secret).context("read /dev/urandom")?;
-    let token: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+    let token = HEXLOWER.encode(&secret);
     let mut tokens = format!("{token},admin,admin,system:masters\n");
     for node in KUBELETS {
         tokens.push_str(&format!("{token}-{node},system:node:{node},{node},system:nodes\n"));

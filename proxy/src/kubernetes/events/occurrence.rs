@@ -1,6 +1,7 @@
 //! Something that operators find with `kubectl describe` and `kubectl get events`, and its form as an Event. Pure.
 
 use culvert_tunnel::NodeName;
+use data_encoding::HEXLOWER;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::{Event, EventSeries};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
@@ -119,7 +120,7 @@ impl Occurrence {
             About::ConfigMap { which, .. } => &which.name,
         };
         let digest = Sha256::digest(format!("{:?}\n{}", self.reason, self.note));
-        let suffix: String = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+        let suffix = HEXLOWER.encode(&digest[..6]);
         let about = cut(about, MAX_NAME_BYTES - suffix.len() - 1);
         format!("{}.{suffix}", about.trim_end_matches(['.', '-']))
     }
