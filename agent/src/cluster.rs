@@ -70,9 +70,12 @@ impl ClusterDir {
 
 /// The text of a small file that somebody else writes.
 pub(crate) fn read_bounded(path: &Path) -> Result<String, ClusterError> {
-    let failed = |source: io::Error| match source.kind() == io::ErrorKind::NotFound {
-        true => ClusterError::Missing(path.to_owned()),
-        false => ClusterError::Read { path: path.to_owned(), source },
+    let failed = |source: io::Error| {
+        if source.kind() == io::ErrorKind::NotFound {
+            ClusterError::Missing(path.to_owned())
+        } else {
+            ClusterError::Read { path: path.to_owned(), source }
+        }
     };
     let mut text = String::new();
     let read = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text));

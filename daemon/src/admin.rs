@@ -144,12 +144,11 @@ pub async fn page<T: Serialize>(make: impl FnOnce() -> T + Send + 'static) -> Re
 /// Node names without one, `localhost` and all addresses are taken.
 async fn refuse_foreign_names(request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).map(|host| host.as_bytes());
-    match host.is_none_or(is_ours) {
-        true => next.run(request).await,
-        false => {
-            let fix = "ask for this page by address or by a name without a dot\n";
-            (StatusCode::FORBIDDEN, fix).into_response()
-        }
+    if host.is_none_or(is_ours) {
+        next.run(request).await
+    } else {
+        let fix = "ask for this page by address or by a name without a dot\n";
+        (StatusCode::FORBIDDEN, fix).into_response()
     }
 }
 

@@ -42,9 +42,10 @@ impl LogCommand {
 
     async fn put(&self, socket: &Path) -> Result<()> {
         let stream = UnixStream::connect(socket).await.map_err(|error| {
-            let hint = match error.kind() == std::io::ErrorKind::PermissionDenied {
-                true => "only root and the program's own user may use it: try with sudo",
-                false => "is the program running on this host? If it has another --admin-socket, give the same here",
+            let hint = if error.kind() == std::io::ErrorKind::PermissionDenied {
+                "only root and the program's own user may use it: try with sudo"
+            } else {
+                "is the program running on this host? If it has another --admin-socket, give the same here"
             };
             anyhow!("no answer on the admin socket {}: {error}: {hint}", socket.display())
         })?;
@@ -54,9 +55,10 @@ impl LogCommand {
             let answer = sender.send_request(request.context("make the request")?).await.context("send the filter")?;
             let status = answer.status();
             let body = to_bytes(Body::new(answer.into_body()), MAX_ANSWER).await.context("read the answer")?;
-            match status.is_success() {
-                true => Ok(()),
-                false => bail!("the program answers {status}: {}", String::from_utf8_lossy(&body).trim()),
+            if status.is_success() {
+                Ok(())
+            } else {
+                bail!("the program answers {status}: {}", String::from_utf8_lossy(&body).trim())
             }
         };
         let mut connection = std::pin::pin!(connection);

@@ -106,9 +106,10 @@ impl ProvenKey {
         let csr = CertificateSigningRequestParams::from_der(&CertificateSigningRequestDer::from(der))
             .map_err(CsrError::Malformed)?;
         let taken = [&rcgen::PKCS_ECDSA_P256_SHA256, &rcgen::PKCS_ECDSA_P384_SHA384, &rcgen::PKCS_ED25519];
-        match taken.iter().any(|kind| **kind == *csr.public_key.algorithm()) {
-            true => Ok(Self(csr.public_key)),
-            false => Err(CsrError::KeyKind),
+        if taken.iter().any(|kind| **kind == *csr.public_key.algorithm()) {
+            Ok(Self(csr.public_key))
+        } else {
+            Err(CsrError::KeyKind)
         }
     }
 
@@ -247,9 +248,10 @@ pub(crate) fn certificates_in(pem: Pem<'_>) -> Result<Vec<CertificateDer<'static
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem.text.as_bytes())
         .collect::<Result<_, _>>()
         .map_err(|error| unusable(pem, format!("is not PEM: {error}")))?;
-    match certificates.is_empty() {
-        true => Err(unusable(pem, "has no certificate in PEM (-----BEGIN CERTIFICATE-----)".to_owned())),
-        false => Ok(certificates),
+    if certificates.is_empty() {
+        Err(unusable(pem, "has no certificate in PEM (-----BEGIN CERTIFICATE-----)".to_owned()))
+    } else {
+        Ok(certificates)
     }
 }
 

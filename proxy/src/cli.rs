@@ -144,9 +144,10 @@ fn join_command(created: &proto::CreateTokenResponse) -> Result<String> {
 /// The text as one word for a shell, in quotes where it needs them.
 fn shell_word(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b':' | b'-' | b'_');
-    match !text.is_empty() && text.bytes().all(plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', r"'\''")),
+    if !text.is_empty() && text.bytes().all(plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
     }
 }
 

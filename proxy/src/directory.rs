@@ -414,13 +414,12 @@ impl Directory {
                 .map(|(node, _)| node.clone()),
         );
         published.uids = uids;
-        match anew {
-            true => {
-                published.revision += 1;
-                // Without watchers there is nobody to tell.
-                drop(self.0.step_tx.send(Step::Anew));
-            }
-            false => self.announce(&mut published, difference),
+        if anew {
+            published.revision += 1;
+            // Without watchers there is nobody to tell.
+            drop(self.0.step_tx.send(Step::Anew));
+        } else {
+            self.announce(&mut published, difference)
         }
         gone
     }

@@ -86,9 +86,10 @@ impl Service for Enroll {
             let joined = self.work(move |enroll| enroll.join_now(&token, &csr)).await;
             self.answer("join", client, joined)
         } else {
-            let joined = match token.is_empty() {
-                true => self.join_account(&service_account_token, csr, client).await,
-                false => Err(EnrollError::TwoTokens),
+            let joined = if token.is_empty() {
+                self.join_account(&service_account_token, csr, client).await
+            } else {
+                Err(EnrollError::TwoTokens)
             };
             self.answer("join_account", client, joined)
         }

@@ -106,9 +106,10 @@ impl Router {
     pub(crate) fn share(&self, target: &Target, client: Client) -> Result<Share, RouteError> {
         let node = || target.node.clone();
         let share = self.0.shares.take(&target.node, client).ok_or_else(|| RouteError::ShareTaken { node: node() })?;
-        match self.streams(&target.node) >= client.limit(target) {
-            true => Err(RouteError::TooManyStreams { node: node() }),
-            false => Ok(share),
+        if self.streams(&target.node) >= client.limit(target) {
+            Err(RouteError::TooManyStreams { node: node() })
+        } else {
+            Ok(share)
         }
     }
 

@@ -71,10 +71,7 @@ pub(crate) async fn run(args: RunArgs, sockets: Sockets, logs: Logs) -> Result<(
     let readiness = Readiness::default();
     let listening = readiness.gate("listeners");
     supervisor.spawn_observer("systemd", report_to_systemd(readiness.clone(), &[], supervisor.drain()));
-    let cluster = match args.kubernetes.wanted() {
-        true => Some(Cluster::open(&args.kubernetes).await?),
-        false => None,
-    };
+    let cluster = if args.kubernetes.wanted() { Some(Cluster::open(&args.kubernetes).await?) } else { None };
     let proxy = Proxy::open(args, cluster).await?;
     proxy.spawn_admin(&mut supervisor, &readiness, logs, sockets.admin).await?;
     proxy.spawn_maintenance(&mut supervisor, &readiness);
@@ -339,10 +336,8 @@ impl Proxy {
             return Ok(());
         };
         let callers = self.trust.callers(client_ca)?;
-        let direct = match self.args.listen.connect_listen_direct {
-            true => self.direct(),
-            false => self.direct().for_edges_only(),
-        };
+        let direct =
+            if self.args.listen.connect_listen_direct { self.direct() } else { self.direct().for_edges_only() };
         let (listener, connect) = (listen::bind(*address)?, Connect { direct, ..connect.clone() });
         let strangers = Strangers::default();
         let serve_one = move |(client, address), connections: &TaskTracker| {

@@ -140,12 +140,11 @@ impl Trust {
             return Err(TrustError::ServerNameText(config.server_name));
         }
         let now = UnixTime::now();
-        let cluster = match directory.is_cluster() {
-            true => {
-                let known = config.state.read(REVOCATIONS)?.unwrap_or_default();
-                Some(Shares { known: watch::Sender::new(known), agreed: watch::Sender::default() })
-            }
-            false => None,
+        let cluster = if directory.is_cluster() {
+            let known = config.state.read(REVOCATIONS)?.unwrap_or_default();
+            Some(Shares { known: watch::Sender::new(known), agreed: watch::Sender::default() })
+        } else {
+            None
         };
         let mut ledger: Ledger = config.state.read(CERTIFICATES)?.unwrap_or_default();
         ledger.prune(grace(cluster.is_some()), now);

@@ -171,9 +171,10 @@ impl Facts {
             dns.push((*address, dns::ask(*address, zone).await.map_err(|error| culvert_daemon::chain(&error))));
         }
         let (nodes, certificates) = control(control_socket).await;
-        let dial = match installed.as_ref().is_ok_and(Installed::steers) {
-            true => dialled(nodes.as_deref().unwrap_or_default()).await,
-            false => None,
+        let dial = if installed.as_ref().is_ok_and(Installed::steers) {
+            dialled(nodes.as_deref().unwrap_or_default()).await
+        } else {
+            None
         };
         let metrics = get(proxy_admin, "/metrics").await.map(|(_, text)| text).unwrap_or_default();
         Self {
@@ -192,9 +193,10 @@ impl Facts {
             limited: limited(&metrics),
             resolvers: RESOLV_CONF.iter().flat_map(|path| resolver::servers(&read(path))).collect(),
             now: UnixTime::now(),
-            cluster: match command.kubernetes.wanted() {
-                true => Some(cluster(command).await.map_err(|error| format!("{error:#}"))),
-                false => None,
+            cluster: if command.kubernetes.wanted() {
+                Some(cluster(command).await.map_err(|error| format!("{error:#}")))
+            } else {
+                None
             },
         }
     }
@@ -299,8 +301,8 @@ mod tests {
     #[test]
     fn what_limits_refused_is_read_off_the_metrics() {
         let metrics = "# HELP busy\nculvert_proxy_streams_total{frontend=\"ebpf\",outcome=\"client_share\"} 3\n\
-            culvert_proxy_streams_total{frontend=\"nftables\",outcome=\"client_share\"} 4\n\
-            culvert_proxy_agent_connections_total{outcome=\"busy\"} 0\n";
+                       culvert_proxy_streams_total{frontend=\"nftables\",outcome=\"client_share\"} 4\n\
+                       culvert_proxy_agent_connections_total{outcome=\"busy\"} 0\n";
         assert_eq!(limited(metrics), BTreeMap::from([("client_share".to_owned(), 7)]));
     }
 

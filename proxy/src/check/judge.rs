@@ -146,13 +146,14 @@ fn neighbours(facts: &Facts) -> Option<Judged> {
 fn firewall(facts: &Facts) -> Option<Judged> {
     let installed = facts.installed.as_ref().ok().filter(|installed| installed.steers())?;
     let dropping = &installed.dropping_chains;
-    Some(match dropping.is_empty() {
-        true => ok("no table of others drops what pods send to the intercept ports, as far as nft shows"),
-        false => warning(
+    Some(if dropping.is_empty() {
+        ok("no table of others drops what pods send to the intercept ports, as far as nft shows")
+    } else {
+        warning(
             format!("{} drops or rejects what no rule accepts, and none names port 7410", dropping.join(", ")),
             "let pods reach TCP 7410-7413 of this host, with ufw: ufw allow proto tcp from 10.244.0.0/16 to any port 7410:7413; \
              with firewalld: firewall-cmd --zone=trusted --add-source=10.244.0.0/16; nothing if that is done already (docs/cni.md)",
-        ),
+        )
     })
 }
 
@@ -175,13 +176,14 @@ fn resolver(facts: &Facts) -> Option<Judged> {
 /// Names for a kube-apiserver that comes by the CONNECT socket.
 fn names(facts: &Facts) -> Option<Judged> {
     let installed = facts.installed.as_ref().ok().filter(|_| facts.has_connects)?;
-    Some(match installed.dns.is_empty() {
-        false => ok("clients of the CONNECT socket can resolve names by the redirector"),
-        true => warning(
+    Some(if installed.dns.is_empty() {
+        warning(
             "clients use the CONNECT socket, and no redirector here answers names",
             "kube-apiserver resolves a node's name itself before requests to nodes/NODE/proxy (1.22.16 and later): leave out \
              --dns-listen none, or give it --kubelet-preferred-address-types=InternalIP,Hostname",
-        ),
+        )
+    } else {
+        ok("clients of the CONNECT socket can resolve names by the redirector")
     })
 }
 
@@ -209,12 +211,13 @@ fn limits(facts: &Facts) -> Option<Judged> {
         Some(format!("{count} connections {words} ({outcome})"))
     };
     let met: Vec<String> = LIMITS.iter().filter_map(in_words).collect();
-    Some(match met.is_empty() {
-        true => ok("no connection has met a limit of the proxy since it started"),
-        false => warning(
+    Some(if met.is_empty() {
+        ok("no connection has met a limit of the proxy since it started")
+    } else {
+        warning(
             format!("since the proxy started: {}", met.join("; ")),
             "docs/metrics.md says whom each limit protects; the proxy's log names the clients",
-        ),
+        )
     })
 }
 
@@ -349,12 +352,13 @@ fn intercept(facts: &Facts) -> Option<Judged> {
     let installed = facts.installed.as_ref().ok().filter(|installed| installed.steers())?;
     let deaf = installed.intercept_ports.iter().filter(|port| !facts.listening.contains(port));
     let deaf: Vec<String> = deaf.map(ToString::to_string).collect();
-    Some(match deaf.is_empty() {
-        true => ok("somebody listens on every intercept port"),
-        false => failure(
+    Some(if deaf.is_empty() {
+        ok("somebody listens on every intercept port")
+    } else {
+        failure(
             format!("connections are steered to port {}, where nobody listens", deaf.join(", ")),
             "start the proxy, or make its --intercept-listen and the redirector's --intercept-port equal",
-        ),
+        )
     })
 }
 
@@ -383,12 +387,13 @@ fn edge_label(facts: &Facts) -> Option<Judged> {
     let nodes = facts.nodes.as_ref().ok()?;
     let is_taken = |name: &&str| nodes.iter().any(|node| node.name == *name);
     let not_taken: Vec<&str> = labelled.iter().map(String::as_str).filter(|name| !is_taken(name)).collect();
-    Some(match not_taken.is_empty() {
-        true => ok("no node has an edge label of another tunnel alone"),
-        false => warning(
+    Some(if not_taken.is_empty() {
+        ok("no node has an edge label of another tunnel alone")
+    } else {
+        warning(
             format!("labelled as edge nodes for another tunnel, and not for this one: {}", named(&not_taken)),
             "kubectl label node NODE node-restriction.kubernetes.io/culvert-edge=, or --node-selector of the proxy",
-        ),
+        )
     })
 }
 
@@ -402,12 +407,13 @@ fn claims(facts: &Facts) -> Option<Judged> {
             "set the labels node-restriction.kubernetes.io/culvert-ports and -zone, then leave out --trust-node-annotations",
         ));
     }
-    Some(match claims.edge_ranges.is_empty() {
-        false => ok("addresses of edge nodes are steered inside --edge-range only"),
-        true => warning(
+    Some(if claims.edge_ranges.is_empty() {
+        warning(
             "a kubelet may claim any address that neither the cluster nor another node has: no --edge-range is given",
             "--edge-range on every proxy, with the networks that edge nodes' addresses are in (docs/install-kubernetes.md)",
-        ),
+        )
+    } else {
+        ok("addresses of edge nodes are steered inside --edge-range only")
     })
 }
 
@@ -423,14 +429,15 @@ fn addresses(facts: &Facts) -> Option<Judged> {
             "--edge-range on the proxy, or --service-range and --pod-range: until then nodes are reached by name only",
         ));
     }
-    Some(match reasons.is_empty() {
-        true => ok("every address of a node leads to it"),
+    Some(if reasons.is_empty() {
+        ok("every address of a node leads to it")
+    } else {
         // The reason says it.
-        false => warning(
+        warning(
             named(&reasons),
             "reach these nodes by name, kube-apiserver by --kubelet-preferred-address-types=Hostname,InternalIP; what is an edge's and \
              what the cloud's is said by --edge-range, --service-range, --pod-range and --protect of the proxy",
-        ),
+        )
     })
 }
 
@@ -438,9 +445,10 @@ fn left_out(facts: &Facts) -> Option<Judged> {
     facts.nodes.as_ref().ok()?;
     let left_out: Vec<String> = facts.left_out.iter().map(|left| format!("{}: {}", left.node, left.reason)).collect();
     let left_out: Vec<&str> = left_out.iter().map(String::as_str).collect();
-    Some(match left_out.is_empty() {
-        true => ok("no node is left out"),
-        false => warning(named(&left_out), "the reason names what to change about the Node; Events of it say the same"),
+    Some(if left_out.is_empty() {
+        ok("no node is left out")
+    } else {
+        warning(named(&left_out), "the reason names what to change about the Node; Events of it say the same")
     })
 }
 
@@ -460,15 +468,16 @@ fn ports(facts: &Facts) -> Option<Judged> {
     }
     let in_words = |(port, nodes): (&u32, &Vec<&str>)| format!("{port} ({})", named(nodes));
     let ports: Vec<String> = forbidden.keys().map(u32::to_string).collect();
-    Some(match ports.is_empty() {
-        true => ok("agents dial every port that is steered to them"),
-        false => warning(
+    Some(if ports.is_empty() {
+        ok("agents dial every port that is steered to them")
+    } else {
+        warning(
             format!(
                 "steered, but not dialled by agents: {}",
                 forbidden.iter().map(in_words).collect::<Vec<_>>().join(", ")
             ),
             format!("--port {} on these agents, besides those that they have, or take the ports away", ports.join(",")),
-        ),
+        )
     })
 }
 
@@ -480,11 +489,10 @@ fn certificates(facts: &Facts) -> Option<Judged> {
     let found = format!("that of {} ends at {}", certificate.owner, ends(certificate));
     let own = certificates.first().map(|own| own.not_after) == Some(certificate.not_after);
     let soon = if own { SOON } else { SOON_FOR_AN_AUTHORITY };
-    let fix = match own {
-        true => {
-            "the proxy renews what it made itself, its log says why it did not; your own: replace the files of --tls-cert"
-        }
-        false => "replace it in time, the new one trusted beside the old one: --ca-cert, or Secret culvert-ca",
+    let fix = if own {
+        "the proxy renews what it made itself, its log says why it did not; your own: replace the files of --tls-cert"
+    } else {
+        "replace it in time, the new one trusted beside the old one: --ca-cert, or Secret culvert-ca"
     };
     Some(match left {
         Duration::ZERO => failure(format!("{found}, which is past"), fix),

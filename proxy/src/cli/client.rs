@@ -87,9 +87,10 @@ fn refusal(status: &tonic::Status) -> anyhow::Error {
 }
 
 fn explained(socket: &Path, error: io::Error) -> anyhow::Error {
-    let hint = match error.kind() == io::ErrorKind::PermissionDenied {
-        true => "only root and the proxy's own user may use it: try with sudo",
-        false => "is culvert-proxy running on this host? If it has another --control-socket, give the same here",
+    let hint = if error.kind() == io::ErrorKind::PermissionDenied {
+        "only root and the proxy's own user may use it: try with sudo"
+    } else {
+        "is culvert-proxy running on this host? If it has another --control-socket, give the same here"
     };
     anyhow!("no answer on the control socket {}: {error}: {hint}", socket.display())
 }

@@ -337,9 +337,10 @@ impl ClusterSource {
             Some(before) => own.or(before),
             None => own,
         };
-        match self.stored.own.as_ref() == Some(&own) {
-            true => Ok(()),
-            false => self.commit(OnDisk { own: Some(own), ..self.stored.clone() }),
+        if self.stored.own.as_ref() == Some(&own) {
+            Ok(())
+        } else {
+            self.commit(OnDisk { own: Some(own), ..self.stored.clone() })
         }
     }
 

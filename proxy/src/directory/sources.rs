@@ -252,9 +252,10 @@ impl Sources {
             return self.accept(node, &given);
         }
         if let Some(file) = self.file.as_ref().filter(|file| file.nodes.contains_key(node)) {
-            return match given.addresses.is_empty() && given.ports.is_empty() {
-                true => Ok(()),
-                false => Err(DirectoryError::DescribedInFile { node: node.clone(), file: file.path.clone() }),
+            return if given.addresses.is_empty() && given.ports.is_empty() {
+                Ok(())
+            } else {
+                Err(DirectoryError::DescribedInFile { node: node.clone(), file: file.path.clone() })
             };
         }
         let mut nodes = self.stored.nodes.clone();

@@ -29,9 +29,10 @@ impl FromStr for NodeUid {
 
     fn from_str(text: &str) -> Result<Self, InvalidUid> {
         let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
-        match plain && (1..=MAX_UID).contains(&text.len()) {
-            true => Ok(Self(text.into())),
-            false => Err(InvalidUid(text.chars().take(MAX_UID).collect())),
+        if plain && (1..=MAX_UID).contains(&text.len()) {
+            Ok(Self(text.into()))
+        } else {
+            Err(InvalidUid(text.chars().take(MAX_UID).collect()))
         }
     }
 }

@@ -87,14 +87,15 @@ async fn share(
     let (taken, shown) = (trust.clone(), found.clone().unwrap_or_default());
     let all = tokio::task::spawn_blocking(move || taken.take_revocations(&shown));
     let all = all.await.map_err(|_| ShareError::GivenUp)??;
-    let written = match found.as_ref() == Some(&all) {
-        true => None,
-        false => match write(maps, &with(present.cloned(), &all)?).await {
+    let written = if found.as_ref() == Some(&all) {
+        None
+    } else {
+        match write(maps, &with(present.cloned(), &all)?).await {
             Ok(written) => Some(written),
             // Another proxy was faster: its ConfigMap is about to be seen.
             Err(error) if error.is_conflict() => return Ok(None),
             Err(error) => return Err(ShareError::Write(error)),
-        },
+        }
     };
     trust.revocations_agreed(all);
     Ok(written)

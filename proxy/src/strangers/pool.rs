@@ -85,9 +85,10 @@ impl Pool {
         let in_site = self.held.values().filter(|held| held.origin.site == site.0);
         let host = most(in_site.map(|held| held.origin.host))?;
         let mine = |belongs: &dyn Fn(&Origin) -> bool| self.held.values().filter(|held| belongs(&held.origin)).count();
-        let has_fewer = match origin.site == site.0 {
-            true => mine(&|other| other.host == origin.host) + 1 < host.1,
-            false => mine(&|other| other.site == origin.site) + 1 < site.1,
+        let has_fewer = if origin.site == site.0 {
+            mine(&|other| other.host == origin.host) + 1 < host.1
+        } else {
+            mine(&|other| other.site == origin.site) + 1 < site.1
         };
         if has_fewer {
             return self.held.iter().find(|(_, held)| held.origin.host == host.0).map(|(number, _)| *number);

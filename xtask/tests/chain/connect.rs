@@ -170,11 +170,10 @@ impl Answer {
         loop {
             let head = answer.windows(4).position(|window| window == b"\r\n\r\n").map_or(0, |at| at + 4);
             let success = head > 0 && answer.starts_with(b"HTTP/1.1 200 ");
-            let count = match success && answer.len() >= head + enough {
-                true => 0,
-                false => {
-                    output.read(&mut piece).with_context(|| format!("so far {:?}", &answer[..answer.len().min(99)]))?
-                }
+            let count = if success && answer.len() >= head + enough {
+                0
+            } else {
+                output.read(&mut piece).with_context(|| format!("so far {:?}", &answer[..answer.len().min(99)]))?
             };
             if count == 0 {
                 let body = answer.split_off(head);

@@ -25,10 +25,7 @@ pub(super) fn merged(before: &str, nodes: &BTreeMap<NodeName, IpAddr>, room: usi
     let mut left_out = 0;
     for (name, address) in nodes {
         let line = format!("{address}\t{name} {MARK}\n");
-        match text.len() + line.len() <= room {
-            true => text.push_str(&line),
-            false => left_out += 1,
-        }
+        if text.len() + line.len() <= room { text.push_str(&line) } else { left_out += 1 }
     }
     Merged { text, left_out }
 }

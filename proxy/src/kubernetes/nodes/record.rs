@@ -158,13 +158,12 @@ impl WatchedNode {
         let addresses = self.addresses(&mut problems);
         let pods = self.pods(&mut problems);
         let none = BTreeMap::new();
-        let kind = match edges.selects(self.metadata.labels.as_ref().unwrap_or(&none)) {
-            true => {
-                let ports = self.ports(annotations, &mut problems);
-                let zone = self.zone(annotations, &mut problems);
-                Kind::Edge(EdgeNode { addresses, ports, zone, uid: self.uid() })
-            }
-            false => Kind::Cloud(CloudNode { others: self.others(&addresses), addresses }),
+        let kind = if edges.selects(self.metadata.labels.as_ref().unwrap_or(&none)) {
+            let ports = self.ports(annotations, &mut problems);
+            let zone = self.zone(annotations, &mut problems);
+            Kind::Edge(EdgeNode { addresses, ports, zone, uid: self.uid() })
+        } else {
+            Kind::Cloud(CloudNode { others: self.others(&addresses), addresses })
         };
         Reduced { node: Some((name, Record { kind, pods })), problems }
     }
@@ -287,9 +286,10 @@ fn further_ports(text: &str) -> Result<BTreeSet<u16>, String> {
     let parts = text.split([',', '.', '_', '-']).map(str::trim).filter(|part| !part.is_empty());
     let number = |part: &str| part.parse().ok().and_then(port).ok_or_else(|| format!("{:?} is no port", shown(part)));
     let ports: BTreeSet<u16> = parts.map(number).collect::<Result<_, _>>()?;
-    match ports.len() > MAX_PORTS {
-        true => Err(format!("{} ports, at most {MAX_PORTS} are possible", ports.len())),
-        false => Ok(ports),
+    if ports.len() > MAX_PORTS {
+        Err(format!("{} ports, at most {MAX_PORTS} are possible", ports.len()))
+    } else {
+        Ok(ports)
     }
 }
 

@@ -73,18 +73,20 @@ fn expression(text: &str) -> Result<Expression, &'static str> {
 fn key(text: &str) -> Result<String, &'static str> {
     let (prefix, name) = text.trim().rsplit_once('/').unwrap_or(("", text.trim()));
     let in_prefix = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
-    match name.is_empty() || value(name).is_err() || prefix.len() > 253 || !prefix.bytes().all(in_prefix) {
-        true => Err("a part of it is no label's key"),
-        false => Ok(text.trim().to_owned()),
+    if name.is_empty() || value(name).is_err() || prefix.len() > 253 || !prefix.bytes().all(in_prefix) {
+        Err("a part of it is no label's key")
+    } else {
+        Ok(text.trim().to_owned())
     }
 }
 
 /// A label's value: up to 63 letters, digits, `-`, `_` and `.`.
 fn value(text: &str) -> Result<String, &'static str> {
     let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    match text.len() <= 63 && text.bytes().all(inner) {
-        true => Ok(text.to_owned()),
-        false => Err("a part of it is no label's key or value"),
+    if text.len() <= 63 && text.bytes().all(inner) {
+        Ok(text.to_owned())
+    } else {
+        Err("a part of it is no label's key or value")
     }
 }
 

@@ -264,11 +264,10 @@ mod tests {
             while !head.ends_with(b"\r\n\r\n") {
                 head.push(connection.read_u8().await.unwrap());
             }
-            let answer = match String::from_utf8_lossy(&head).contains("watch=true") {
-                true => "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_owned(),
-                false => {
-                    format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{LIST}", LIST.len())
-                }
+            let answer = if String::from_utf8_lossy(&head).contains("watch=true") {
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_owned()
+            } else {
+                format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{LIST}", LIST.len())
             };
             connection.write_all(answer.as_bytes()).await.unwrap();
             connections.push(connection);
