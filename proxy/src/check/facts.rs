@@ -57,7 +57,7 @@ pub(super) struct Facts {
     /// Which of the nodes' own claims the proxy takes.
     pub(super) claims: Asked<Claims>,
     /// Nodes, or parts of them, that the directory leaves out, and why.
-    pub(super) left_out: Vec<LeftOut>,
+    pub(super) left_out: Asked<Vec<LeftOut>>,
     /// Whether clients use the CONNECT socket, as kube-apiserver's egress selector does.
     pub(super) has_connects: bool,
     /// Connections that a limit of the proxy refused or ended since it started, by their outcome.
@@ -188,7 +188,7 @@ impl Facts {
             certificates,
             dial,
             claims: json(proxy_admin, "/debug/claims").await,
-            left_out: json(proxy_admin, "/debug/left-out").await.unwrap_or_default(),
+            left_out: json(proxy_admin, "/debug/left-out").await,
             has_connects: metrics.lines().any(is_a_connect),
             limited: limited(&metrics),
             resolvers: RESOLV_CONF.iter().flat_map(|path| resolver::servers(&read(path))).collect(),

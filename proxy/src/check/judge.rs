@@ -252,7 +252,7 @@ fn mount_point<'a>(facts: &'a Facts, kind: &str) -> Option<&'a str> {
 }
 
 fn redirector(facts: &Facts) -> Option<Judged> {
-    Some(daemon(&facts.redirector, "culvert-redirector"))
+    Some(daemon(&facts.redirector, "culvert-redirector", "check --redirector-admin IP:PORT"))
 }
 
 fn proxy(facts: &Facts) -> Option<Judged> {
@@ -263,16 +263,16 @@ fn proxy(facts: &Facts) -> Option<Judged> {
                 format!("culvert-proxy is ready, but {}", remarks.join("; ")),
                 "its log says more: culvert-proxy",
             ),
-            proxy => daemon(proxy, "culvert-proxy"),
+            proxy => daemon(proxy, "culvert-proxy", "culvert-proxy --admin-listen IP:PORT check"),
         }),
     }
 }
 
-fn daemon(daemon: &Asked<Daemon>, name: &str) -> Judged {
+fn daemon(daemon: &Asked<Daemon>, name: &str, elsewhere: &str) -> Judged {
     match daemon {
         Err(problem) => failure(
             format!("{name} does not answer: {problem}"),
-            format!("start {name} on this host; if it has another --admin-listen, give that to the check"),
+            format!("start {name} on this host; if it has another --admin-listen: {elsewhere}"),
         ),
         Ok(Daemon { missing, .. }) if missing.is_empty() => ok(format!("{name} runs and is ready")),
         Ok(Daemon { missing, .. }) => {
@@ -442,8 +442,8 @@ fn addresses(facts: &Facts) -> Option<Judged> {
 }
 
 fn left_out(facts: &Facts) -> Option<Judged> {
-    facts.nodes.as_ref().ok()?;
-    let left_out: Vec<String> = facts.left_out.iter().map(|left| format!("{}: {}", left.node, left.reason)).collect();
+    let left_out = facts.left_out.as_ref().ok()?;
+    let left_out: Vec<String> = left_out.iter().map(|left| format!("{}: {}", left.node, left.reason)).collect();
     let left_out: Vec<&str> = left_out.iter().map(String::as_str).collect();
     Some(if left_out.is_empty() {
         ok("no node is left out")

@@ -59,7 +59,7 @@ const PARTS: [Part; 2] = [
         suite: "xtask: chain",
         // Where the programs differ in what they may do: 5.10 wants CAP_BPF of the proxy, 6.1 is Debian 12's.
         kernels: &["5.10", "6.1"],
-        short: &["steering::pods_are_steered_by_connect_hooks_alone"],
+        short: &["steering::pods_are_steered_by_connect_hooks_alone", "steering::pods_are_steered_by_nftables_alone"],
         all: Tests::TheShortOnes,
     },
 ];

@@ -11,7 +11,8 @@ use crate::proxy::Proxy;
 /// The verdict of a check, and all that it says.
 fn checked(proxy: &Proxy, kubeconfig: &str, check: &str) -> Result<(String, String)> {
     let mut command = proxy.control(&["check", "--output", "json", "--redirector-admin", "127.0.0.1:1"]);
-    let done = command.args(["--kubeconfig", kubeconfig]).output()?;
+    command.args(["--kubeconfig", kubeconfig]).env("CULVERT_ADMIN_LISTEN", proxy.admin().to_string());
+    let done = command.output()?;
     let said: Value =
         serde_json::from_slice(&done.stdout).with_context(|| String::from_utf8_lossy(&done.stderr).into_owned())?;
     let found = said["checks"].as_array().into_iter().flatten().find(|finding| finding["check"] == check);

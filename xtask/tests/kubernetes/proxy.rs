@@ -76,6 +76,11 @@ impl Proxy {
         command
     }
 
+    /// Where its admin pages are.
+    pub(crate) fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
     /// What it lists of its nodes.
     pub(crate) fn nodes(&self) -> Result<String> {
         workspace::output(&mut self.control(&["node", "list"]))

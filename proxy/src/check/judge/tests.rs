@@ -41,7 +41,7 @@ fn good() -> Facts {
         certificates: Ok(vec![certificate("this proxy", 20), certificate("an authority of agents", 3000)]),
         dial: Some(Dialled { node: "edge-1".into(), vip: "198.18.0.1".parse().unwrap(), way: Ok("ebpf".into()) }),
         claims: Ok(Claims { edge_ranges: vec!["10.0.3.0/24".parse().unwrap()], annotations: false }),
-        left_out: Vec::new(),
+        left_out: Ok(Vec::new()),
         has_connects: true,
         limited: BTreeMap::new(),
         resolvers: vec!["10.0.0.53".parse().unwrap()],
@@ -209,7 +209,8 @@ const FAULTS: [Fault; 38] = [
         change(&mut facts.nodes, |nodes| nodes[0].reasons.push(reason.into()));
     }),
     ("left out", Verdict::Warning, "worker-1: in the VIP range", "Node", |facts| {
-        facts.left_out.push(LeftOut { node: "worker-1".into(), reason: "in the VIP range".into() });
+        let left_out = LeftOut { node: "worker-1".into(), reason: "in the VIP range".into() };
+        change(&mut facts.left_out, |nodes| nodes.push(left_out));
     }),
     ("ports", Verdict::Warning, "8080 (edge-2)", "--port 8080", |facts| {
         change(&mut facts.nodes, |nodes| nodes[1].forbidden_ports.push(8080));
@@ -258,6 +259,7 @@ fn what_a_stopped_program_would_have_said_is_not_guessed() {
         facts.nodes = Err("no answer on the control socket".into());
         facts.certificates = Err("the proxy does not answer".into());
         facts.claims = Err("connection refused".into());
+        facts.left_out = Err("connection refused".into());
         facts.listening.clear();
         facts.dial = None;
     });
