@@ -2,6 +2,7 @@
 //!
 //! A binary parses its flags, builds its parts, adds each to the [`Supervisor`] by name and runs it:
 //! the first task to end, or a signal, starts the drain; after the grace period what is left is dropped.
+#![forbid(unsafe_code)]
 
 mod admin;
 mod atomic_file;

@@ -5,8 +5,6 @@
 //!
 //! A library so that the fuzz targets reach its parsers; the program is `main.rs`, which only calls [`main`].
 
-#![deny(unsafe_code)]
-
 mod alone;
 mod args;
 mod bpf;

@@ -2,6 +2,7 @@
 //!
 //! An agent dials a proxy; after mutual TLS the roles turn round: on that connection the agent is the gRPC server of
 //! `culvert.tunnel.v1.Agent` and the proxy its client. One HTTP/2 stream carries one relayed connection.
+#![forbid(unsafe_code)]
 
 mod agent_end;
 mod budget;

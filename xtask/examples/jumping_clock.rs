@@ -1,6 +1,8 @@
 //! A wall clock that a test sets: a library that is loaded before the C library (`LD_PRELOAD`) and adds to `CLOCK_REALTIME` the
 //! seconds written in the file that `JUMPING_CLOCK` names. Every other clock is the kernel's.
 
+#![allow(unsafe_code, reason = "takes the place of a function of the C library")]
+
 use std::ffi::{c_int, c_long};
 use std::sync::OnceLock;
 

@@ -3,10 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[allow(unsafe_code, reason = "connects with addresses that std does not make")]
 mod clients;
 mod coexistence;
 mod dns;
 mod fake_directory;
+#[allow(unsafe_code, reason = "bpf(2), for programs of others")]
 mod foreign;
 mod lifecycle;
 mod nftables;
