@@ -77,7 +77,7 @@ pub(crate) struct RunArgs {
     #[arg(long, env = "CULVERT_ADMIN_LISTEN", value_name = "IP:PORT", default_value = "127.0.0.1:7429")]
     pub(crate) admin_listen: SocketAddr,
 
-    /// Address of /metrics alone, such as [::]:7428, for scrapers on the edge that do not reach --admin-listen. Off by default.
+    /// Address of /metrics alone, such as `[::]:7428`, for scrapers on the edge that do not reach --admin-listen. Off by default.
     #[arg(long, env = "CULVERT_METRICS_LISTEN", value_name = "IP:PORT")]
     pub(crate) metrics_listen: Option<SocketAddr>,
 

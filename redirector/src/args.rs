@@ -78,7 +78,7 @@ pub(crate) struct Args {
     /// Address of the admin server: /livez, /readyz, /metrics, /debug/destinations, /debug/hooks.
     #[arg(long, env = "CULVERT_ADMIN_LISTEN", default_value = "127.0.0.1:7419", value_name = "IP:PORT")]
     pub(crate) admin_listen: SocketAddr,
-    /// Address of /metrics alone, such as [::]:7418, for scrapers that do not reach --admin-listen. Off by default.
+    /// Address of /metrics alone, such as `[::]:7418`, for scrapers that do not reach --admin-listen. Off by default.
     #[arg(long, env = "CULVERT_METRICS_LISTEN", value_name = "IP:PORT")]
     pub(crate) metrics_listen: Option<SocketAddr>,
     /// Unix socket, mode 0600, of the running redirector's pages and of the `log` command.
