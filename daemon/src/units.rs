@@ -2,42 +2,28 @@
 
 use std::time::Duration;
 
-/// Reads `30s`, `5m`, `12h` or `30d`.
+use bytesize::ByteSize;
+
+/// Reads `500ms`, `30s`, `1h30m` or `30d`.
 ///
 /// # Errors
 /// What is wrong with the text and how it should look.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no duration: write a number and a unit, as in `30s`, `5m`, `12h` or `30d`");
-    let (count, unit) = split(text).ok_or_else(wrong)?;
-    let scale = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 86_400,
-        _ => return Err(wrong()),
-    };
-    count.checked_mul(scale).map(Duration::from_secs).ok_or_else(wrong)
+    humantime::parse_duration(text).map_err(|error| {
+        format!("{text:?} is no duration ({error}): write a number and a unit, as in `500ms`, `30s`, `1h30m` or `30d`")
+    })
 }
 
-/// Reads a number of bytes: `300000`, `512KiB` or `4MiB`, below 4 GiB.
+/// Reads a number of bytes: `300000`, `512KiB`, `4MiB` or `1GiB`, below 4 GiB.
 ///
 /// # Errors
 /// What is wrong with the text and how it should look.
 pub fn parse_size(text: &str) -> Result<u32, String> {
-    let wrong = || format!("{text:?} is no size: write bytes, or a number and a unit, as in `512KiB` or `4MiB`");
-    let (count, unit) = split(text).ok_or_else(wrong)?;
-    let scale = match unit {
-        "" => 1,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        _ => return Err(wrong()),
+    let wrong = |reason: String| {
+        format!("{text:?} is no size ({reason}): write bytes, or a number and a unit, as in `512KiB`, `4MiB` or `1GiB`")
     };
-    count.checked_mul(scale).and_then(|bytes| u32::try_from(bytes).ok()).ok_or_else(wrong)
-}
-
-fn split(text: &str) -> Option<(u64, &str)> {
-    let (digits, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
-    Some((digits.parse().ok()?, unit))
+    let size: ByteSize = text.parse().map_err(wrong)?;
+    u32::try_from(size.as_u64()).map_err(|_| wrong("4 GiB and more are too many".to_owned()))
 }
 
 #[cfg(test)]
@@ -45,16 +31,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_and_sizes_need_known_units() {
-        assert_eq!(parse_duration("30s"), Ok(Duration::from_secs(30)));
-        assert_eq!(parse_duration("2d"), Ok(Duration::from_secs(172_800)));
-        assert_eq!(parse_size("4MiB"), Ok(4 << 20));
-        assert_eq!((parse_size("256KiB"), parse_size("300000")), (Ok(256 << 10), Ok(300_000)));
-        for bad in ["", "30", "s", "1y", "-1s", "99999999999999999999s", "99999999999999999d"] {
-            assert!(parse_duration(bad).is_err(), "{bad:?}");
+    fn durations_are_read_as_people_write_them() {
+        for (text, millis) in
+            [("500ms", 500), ("30s", 30_000), ("5m", 300_000), ("1h30m", 5_400_000), ("2d", 172_800_000)]
+        {
+            assert_eq!(parse_duration(text), Ok(Duration::from_millis(millis)));
         }
-        for bad in ["", "MiB", "1GiB", "-1", "5000MiB"] {
-            assert!(parse_size(bad).is_err(), "{bad:?}");
+        for bad in ["", "30", "s", "1x", "-1s", "99999999999999999999s", "99999999999999999d"] {
+            let error = parse_duration(bad).unwrap_err();
+            assert!(error.contains("`1h30m`"), "{bad:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        for (text, bytes) in [("300000", 300_000), ("256KiB", 256 << 10), ("4MiB", 4 << 20), ("1GiB", 1 << 30)] {
+            assert_eq!(parse_size(text), Ok(bytes));
+        }
+        for bad in ["", "MiB", "-1", "4GiB", "5000MiB", "1 parsec"] {
+            let error = parse_size(bad).unwrap_err();
+            assert!(error.contains("`4MiB`"), "{bad:?}: {error}");
         }
     }
 }
