@@ -257,7 +257,7 @@ fn beside_a_cilium_that_does_not_bear_hooks_nftables_alone_steers_unless_told_ot
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         std::fs::create_dir(world.bpffs().join("cilium")).unwrap();
         let root = at_the_root(world);
-        let output = run_to_the_end(&mut daemon(world, &[&EBPF[..], &root].concat()));
+        let output = run_to_the_end(&mut daemon(world, &[&EBPF[..], &root[..2]].concat()));
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success() && error.contains("--beside-cilium"), "{error}");
         let redirector = Redirector::start(world, &[&BOTH[..], &root].concat());
@@ -267,7 +267,8 @@ fn beside_a_cilium_that_does_not_bear_hooks_nftables_alone_steers_unless_told_ot
         assert!(!sh(&format!("bpftool cgroup show {}", root[1])).contains("cv_"));
         assert!(installed()["fallback"].as_str().unwrap().contains("none like our cv_connect4"), "{}", installed());
         redirector.kill();
-        let _redirector = Redirector::start(world, &[&EBPF[..], &root, &["--beside-cilium"]].concat());
+        let _redirector = Redirector::start(world, &[&BOTH[..], &root, &["--beside-cilium"]].concat());
+        assert_eq!(mechanism(), "both");
         assert_ours_steers(&proxy, &Sockets::open(world));
     });
 }

@@ -59,7 +59,7 @@ fn over_the_budget_those_are_reset_that_stalled_first_and_later_ones_lose_nothin
         let waiting = || world.lab.site(Place::Cloud).metric(PROXY_ADMIN, "culvert_proxy_waiting_bytes");
         wait::until("the budget is as good as used up", DEADLINE, || {
             let waiting = waiting()?;
-            ensure!(waiting > (BUDGET - (3 << 20)) as f64, "{waiting} bytes wait");
+            ensure!(waiting > (BUDGET - (4 << 20)) as f64, "{waiting} bytes wait");
             Ok(())
         })?;
         first.expect("stalled")?;
