@@ -152,7 +152,7 @@ pub(crate) struct JoinArgs {
     pub(crate) token: Token,
 
     /// The name in the proxies' certificates, whatever host is dialled.
-    #[arg(long, env = "CULVERT_SERVER_NAME", value_name = "NAME", default_value = culvert_tunnel::PROXY_SERVER_NAME)]
+    #[arg(long, env = "CULVERT_SERVER_NAME", value_name = "NAME", default_value = culvert_api::PROXY_SERVER_NAME)]
     pub(crate) server_name: String,
 
     /// The user that the agent runs as: key and certificate become its own. Only root can give them to somebody else. Default: the

@@ -5,9 +5,10 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use culvert_api::NodeName;
 use culvert_daemon::chain;
 use culvert_tunnel::proto::tunnel::{DialCode, Open};
-use culvert_tunnel::{Backends, DIAL_TIMEOUT, DialFailure, NodeName, StreamEnd, StreamError, dial_code, dial_reason};
+use culvert_tunnel::{Backends, DIAL_TIMEOUT, DialFailure, StreamEnd, StreamError, dial_code, dial_reason};
 use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::SockaddrStorage;
 use socket2::{SockRef, TcpKeepalive};

@@ -5,8 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use culvert_api::PROXY_SERVER_NAME;
 use culvert_daemon::AdminListen;
-use culvert_tunnel::{Budget, KEEPALIVE_RANGE, PROXY_SERVER_NAME, STREAM_WINDOW_RANGE};
+use culvert_tunnel::{Budget, KEEPALIVE_RANGE, STREAM_WINDOW_RANGE};
 
 use crate::allow::AllowList;
 use crate::args::{Args, RunArgs};

@@ -4,8 +4,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use culvert_tunnel::proto::enroll::enroll_client::EnrollClient;
-use culvert_tunnel::proto::enroll::{Certificate, JoinRequest, RenewRequest};
+use culvert_api::proto::enroll::enroll_client::EnrollClient;
+use culvert_api::proto::enroll::{Certificate, JoinRequest, RenewRequest};
 use http::{Request, Response, Uri};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};

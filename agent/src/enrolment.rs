@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use culvert_api::{ALPN_ENROLL, NodeName};
 use culvert_daemon::{Drain, Gate, Problem};
-use culvert_tunnel::{ALPN_ENROLL, NodeName};
 use rcgen::KeyPair;
 use rustls::pki_types::ServerName;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use culvert_tunnel::{InvalidNodeName, NodeName};
+use culvert_api::{InvalidNodeName, NodeName};
 use rustls::RootCertStore;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, InvalidDnsNameError, PrivateKeyDer, ServerName};
@@ -131,7 +131,7 @@ impl IdentityText {
             key: issued.key.serialize_pem(),
             chain: issued.leaf.pem(),
             ca: authority.pem(),
-            server_name: culvert_tunnel::PROXY_SERVER_NAME.to_owned(),
+            server_name: culvert_api::PROXY_SERVER_NAME.to_owned(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
-use culvert_tunnel::{ALPN_ENROLL, NodeName};
+use culvert_api::{ALPN_ENROLL, NodeName};
 use rcgen::KeyPair;
 use rustls::pki_types::ServerName;
 
@@ -117,7 +117,7 @@ mod tests {
                 proxy: vec![proxy.address.clone()],
                 ca_pin: Pin::of(&proxy.authority.certificate()),
                 token: Token("good-edge-1".to_owned()),
-                server_name: culvert_tunnel::PROXY_SERVER_NAME.to_owned(),
+                server_name: culvert_api::PROXY_SERVER_NAME.to_owned(),
                 user: None,
                 force: false,
             };

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Result, ensure};
+use culvert_api::ALPN_ENROLL;
 use culvert_daemon::{Drain, Gate, Problem};
-use culvert_tunnel::ALPN_ENROLL;
 use tokio::sync::{Notify, watch};
 
 use crate::certificates::{Certificates, ClusterSource};

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
+use culvert_api::NodeName;
 use culvert_daemon::{
     Admin, Drain, Gate, Logs, Readiness, Supervisor, VERSION, Workers, raise_open_file_limit, report_to_systemd,
     use_small_pages,
 };
-use culvert_tunnel::NodeName;
 use prometheus_client::registry::Registry;
 use tokio::sync::{Notify, watch};
 

@@ -5,9 +5,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use culvert_api::ALPN_TUNNEL;
 use culvert_daemon::{Drain, VERSION};
 use culvert_tunnel::proto::tunnel::DescribeResponse;
-use culvert_tunnel::{ALPN_TUNNEL, AgentTunnel, AgentTunnelState, Budget, DEFAULT_MAX_STREAMS, TunnelError};
+use culvert_tunnel::{AgentTunnel, AgentTunnelState, Budget, DEFAULT_MAX_STREAMS, TunnelError};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::sync::Notify;
@@ -28,7 +29,7 @@ use crate::tunnels::{Place, SlotName};
 /// Bytes of HTTP/2's preface: enough to see that the proxy took the tunnel.
 const PREFACE: usize = 24;
 /// What a proxy sends in place of HTTP/2's preface when it does not take the node: this word, the reason, and a line end.
-const REFUSED: &[u8] = culvert_tunnel::REFUSED.as_bytes();
+const REFUSED: &[u8] = culvert_api::REFUSED.as_bytes();
 /// How long a worn-out tunnel still takes new streams once the next one is up: longer than the proxy takes to see that.
 const OVERLAP: Duration = Duration::from_secs(5);
 /// Worn-out tunnels of a slot that may still have streams; with more, the next one is used for longer.

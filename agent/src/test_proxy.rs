@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use culvert_tunnel::proto::enroll::enroll_server::{Enroll, EnrollServer};
-use culvert_tunnel::proto::enroll::{Certificate, JoinRequest, RenewRequest};
-use culvert_tunnel::{ALPN_ENROLL, ALPN_TUNNEL, PROXY_SERVER_NAME, ReadAhead};
+use culvert_api::proto::enroll::enroll_server::{Enroll, EnrollServer};
+use culvert_api::proto::enroll::{Certificate, JoinRequest, RenewRequest};
+use culvert_api::{ALPN_ENROLL, ALPN_TUNNEL, PROXY_SERVER_NAME};
+use culvert_tunnel::ReadAhead;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};

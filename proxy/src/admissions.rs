@@ -113,7 +113,7 @@ impl Drop for Admission {
 
 #[cfg(test)]
 mod tests {
-    use culvert_tunnel::NodeName;
+    use culvert_api::NodeName;
 
     use super::*;
     use crate::directory::Directory;

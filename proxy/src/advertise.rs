@@ -37,7 +37,7 @@ impl FromStr for Advertise {
         let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
         let port = port.parse().ok().filter(|port| *port != 0).ok_or_else(wrong)?;
         let lower = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
-        lower.parse::<culvert_tunnel::NodeName>().map_err(|_| wrong())?;
+        lower.parse::<culvert_api::NodeName>().map_err(|_| wrong())?;
         Ok(Self { host: lower, port })
     }
 }

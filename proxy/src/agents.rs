@@ -5,10 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use culvert_api::proto::enroll::enroll_server::EnrollServer;
+use culvert_api::{ALPN_ENROLL, ALPN_TUNNEL, REFUSED};
 use culvert_daemon::{Drain, VERSION, Worker, chain};
-use culvert_tunnel::proto::enroll::enroll_server::EnrollServer;
 use culvert_tunnel::proto::tunnel::DescribeRequest;
-use culvert_tunnel::{ALPN_ENROLL, ALPN_TUNNEL, LastRead, ProxyTunnel, REFUSED, ReadAhead, TunnelError};
+use culvert_tunnel::{LastRead, ProxyTunnel, ReadAhead, TunnelError};
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;

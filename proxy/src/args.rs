@@ -168,7 +168,7 @@ pub(crate) struct TrustArgs {
     pub(crate) advertise: Vec<String>,
 
     /// The name in the proxy's certificate, which agents verify whatever host they dial.
-    #[arg(long, env = "CULVERT_SERVER_NAME", value_name = "NAME", default_value = culvert_tunnel::PROXY_SERVER_NAME)]
+    #[arg(long, env = "CULVERT_SERVER_NAME", value_name = "NAME", default_value = culvert_api::PROXY_SERVER_NAME)]
     pub(crate) server_name: String,
 
     /// Your own certificate authority (PEM) in place of the one that the proxy makes.

@@ -4,8 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use culvert_api::NodeName;
 use culvert_daemon::write_atomic;
-use culvert_tunnel::NodeName;
 use data_encoding::HEXLOWER;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,

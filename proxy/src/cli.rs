@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
+use culvert_api::proto::control as proto;
+use culvert_api::{NodeName, PROXY_SERVER_NAME};
 use culvert_daemon::parse_duration;
-use culvert_tunnel::proto::control as proto;
-use culvert_tunnel::{NodeName, PROXY_SERVER_NAME};
 
 use crate::clock::UnixTime;
 pub(crate) use client::Client;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use culvert_api::NodeName;
+use culvert_api::proto::control as proto;
+use culvert_api::proto::control::control_server::{Control as Service, ControlServer};
 use culvert_daemon::Drain;
-use culvert_tunnel::NodeName;
-use culvert_tunnel::proto::control as proto;
-use culvert_tunnel::proto::control::control_server::{Control as Service, ControlServer};
 use tonic::{Request, Response, Status};
 
 use crate::advertise::Advertised;
@@ -297,7 +297,7 @@ fn refused(error: &ControlError) -> Status {
 }
 
 fn node_name(text: &str) -> Result<NodeName, Status> {
-    text.parse().map_err(|error: culvert_tunnel::InvalidNodeName| Status::invalid_argument(error.to_string()))
+    text.parse().map_err(|error: culvert_api::InvalidNodeName| Status::invalid_argument(error.to_string()))
 }
 
 fn token_status(token: TokenView) -> proto::TokenStatus {

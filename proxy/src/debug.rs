@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::routing::get;
+use culvert_api::NodeName;
 use culvert_daemon::{Idle, page};
-use culvert_tunnel::NodeName;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 

@@ -8,8 +8,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use culvert_api::NodeName;
 use culvert_tunnel::proto::tunnel::DialCode;
-use culvert_tunnel::{DIAL_TIMEOUT, DialFailure, NodeName, Socket, dial_code, dial_reason};
+use culvert_tunnel::{DIAL_TIMEOUT, DialFailure, Socket, dial_code, dial_reason};
 use ipnet::IpNet;
 use tokio::net::TcpStream;
 use tokio::time::timeout;

@@ -3,10 +3,10 @@
 use std::pin::Pin;
 
 use anyhow::Result;
+use culvert_api::NodeName;
+use culvert_api::proto::directory as proto;
+use culvert_api::proto::directory::directory_server::{Directory as Service, DirectoryServer};
 use culvert_daemon::Drain;
-use culvert_tunnel::NodeName;
-use culvert_tunnel::proto::directory as proto;
-use culvert_tunnel::proto::directory::directory_server::{Directory as Service, DirectoryServer};
 use futures_util::Stream;
 use tonic::{Request, Response, Status};
 
@@ -107,7 +107,7 @@ fn routing(routing: Routing) -> proto::Routing {
 
 #[cfg(test)]
 mod tests {
-    use culvert_tunnel::proto::directory::directory_client::DirectoryClient;
+    use culvert_api::proto::directory::directory_client::DirectoryClient;
     use hyper_util::rt::TokioIo;
     use tokio::net::UnixStream;
     use tonic::transport::Endpoint;
@@ -118,7 +118,7 @@ mod tests {
     #[tokio::test]
     async fn a_redirector_sees_a_snapshot_then_changes_and_the_end_with_the_drain() {
         let path = tempfile::tempdir().unwrap();
-        let edge_1: culvert_tunnel::NodeName = "edge-1".parse().unwrap();
+        let edge_1: culvert_api::NodeName = "edge-1".parse().unwrap();
         let directory = Directory::for_tests(&path.path().join("state"), std::slice::from_ref(&edge_1));
         let drain = Drain::default();
         let at = path.path().join("directory.sock");

@@ -3,9 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use culvert_tunnel::NodeName;
-use culvert_tunnel::proto::enroll::enroll_server::{Enroll as Service, EnrollServer};
-use culvert_tunnel::proto::enroll::{Certificate, JoinRequest, RenewRequest};
+use culvert_api::NodeName;
+use culvert_api::proto::enroll::enroll_server::{Enroll as Service, EnrollServer};
+use culvert_api::proto::enroll::{Certificate, JoinRequest, RenewRequest};
 use rustls::pki_types::CertificateDer;
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};

@@ -8,7 +8,7 @@ mod words;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use culvert_tunnel::NodeName;
+use culvert_api::NodeName;
 use culvert_tunnel::proto::tunnel::DescribeResponse;
 use tokio::time::timeout;
 

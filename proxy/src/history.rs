@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use culvert_tunnel::NodeName;
+use culvert_api::NodeName;
 
 use crate::clock::UnixTime;
 use crate::directory::Directory;

@@ -5,7 +5,7 @@ mod binding;
 use std::fmt;
 use std::time::Duration;
 
-use culvert_tunnel::NodeName;
+use culvert_api::NodeName;
 use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};

@@ -9,9 +9,10 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use culvert_api::NodeName;
 use culvert_daemon::Worker;
+use culvert_tunnel::Tunnel;
 use culvert_tunnel::proto::tunnel::DescribeResponse;
-use culvert_tunnel::{NodeName, Tunnel};
 use tokio_util::sync::CancellationToken;
 
 use crate::control::Tunnels;

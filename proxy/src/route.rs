@@ -6,9 +6,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use culvert_api::NodeName;
 use culvert_daemon::Worker;
 use culvert_tunnel::proto::tunnel::{DialCode, Open};
-use culvert_tunnel::{DEFAULT_MAX_STREAMS, DialFailure, Early, NodeName, OpenError, Stream, dial_reason};
+use culvert_tunnel::{DEFAULT_MAX_STREAMS, DialFailure, Early, OpenError, Stream, dial_reason};
 
 use crate::directory::{Destination, Directory, ResolveError, Target};
 use crate::metrics::Metrics;

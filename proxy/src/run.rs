@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use culvert_api::proto::enroll::enroll_server::EnrollServer;
 use culvert_daemon::{
     Admin, AdminListen, Drain, Idle, Logs, Readiness, Supervisor, Workers, raise_open_file_limit, report_to_systemd,
     use_small_pages,
 };
-use culvert_tunnel::proto::enroll::enroll_server::EnrollServer;
 use culvert_tunnel::{Budget, ProxyTunnel, STREAM_WINDOW_RANGE, STREAMS_IN_LIFE};
 use ipnet::IpNet;
 use prometheus_client::registry::Registry as MetricsRegistry;

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
+use culvert_api::NodeName;
 use culvert_daemon::{Counts, chain};
-use culvert_tunnel::{NodeName, RelayError, Transferred};
+use culvert_tunnel::{RelayError, Transferred};
 use serde::Serialize;
 use tokio::sync::watch;
 

@@ -5,7 +5,7 @@ mod book;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use culvert_tunnel::NodeName;
+use culvert_api::NodeName;
 
 use crate::clock::UnixTime;
 use crate::state::{StateDir, StateError, StateFile};

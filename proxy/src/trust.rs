@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use culvert_api::NodeName;
 use culvert_daemon::{Drain, Problem};
-use culvert_tunnel::NodeName;
 use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::sync::watch;

@@ -7,7 +7,7 @@ mod watch;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use culvert_tunnel::NodeName;
+use culvert_api::NodeName;
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 

@@ -15,13 +15,12 @@ pub mod fuzzing;
 mod grpc;
 mod http2;
 mod io;
-mod node_name;
 mod outbox;
 mod proxy_end;
 mod relay;
 mod socket;
 mod transferred;
-/// The generated messages and services of `proto/`, one module per package.
+/// The generated messages of `proto/`.
 #[allow(
     missing_docs,
     clippy::all,
@@ -33,15 +32,6 @@ mod transferred;
 pub mod proto {
     pub mod tunnel {
         tonic::include_proto!("culvert.tunnel.v1");
-    }
-    pub mod enroll {
-        tonic::include_proto!("culvert.enroll.v1");
-    }
-    pub mod directory {
-        tonic::include_proto!("culvert.directory.v1");
-    }
-    pub mod control {
-        tonic::include_proto!("culvert.control.v1");
     }
 }
 
@@ -55,20 +45,7 @@ pub use http2::{
     STREAMS_IN_LIFE,
 };
 pub use io::{LastRead, ReadAhead, tune};
-pub use node_name::{InvalidNodeName, NodeName};
 pub use proxy_end::{DIAL_TIMEOUT, Driver, Early, OpenError, ProxyTunnel, Stream, Tunnel};
 pub use relay::RelayError;
 pub use socket::{Close, Detached, Socket};
 pub use transferred::{Meter, Total, Transferred};
-
-/// ALPN of a tunnel: mutual TLS, then HTTP/2 with the roles turned round.
-pub const ALPN_TUNNEL: &[u8] = b"culvert-tunnel/1";
-/// ALPN of ordinary gRPC on the agent port: `culvert.enroll.v1`.
-pub const ALPN_ENROLL: &[u8] = b"h2";
-/// What a proxy writes in place of HTTP/2's preface when it refuses an agent: this, the reason, and a line feed.
-pub const REFUSED: &str = "REFUSED ";
-/// The name in every proxy's certificate. Agents verify it whatever host they dialled, so NAT, load balancers and
-/// forwarders in front of a proxy need nothing.
-pub const PROXY_SERVER_NAME: &str = "culvert-proxy";
-/// Port on which proxies take agents.
-pub const AGENT_PORT: u16 = 7400;

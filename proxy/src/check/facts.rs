@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use axum::body::Body;
-use culvert_tunnel::proto::control as proto;
+use culvert_api::proto::control as proto;
 use http::StatusCode;
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::rt::TokioExecutor;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use culvert_tunnel::proto::control::{CertificateStatus, NodeStatus};
+use culvert_api::proto::control::{CertificateStatus, NodeStatus};
 
 use super::facts::{Asked, Daemon, Dialled, Facts, Installed, LIMITS};
 use super::finding::{Finding, Judged, failure, ok, warning};

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use culvert_tunnel::NodeName;
-use culvert_tunnel::proto::control as proto;
-use culvert_tunnel::proto::control::control_client::ControlClient;
+use culvert_api::NodeName;
+use culvert_api::proto::control as proto;
+use culvert_api::proto::control::control_client::ControlClient;
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 use clap::Args;
-use culvert_tunnel::proto::control as proto;
+use culvert_api::proto::control as proto;
 
 use super::Client;
 

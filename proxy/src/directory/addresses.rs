@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
-use culvert_tunnel::NodeName;
+use culvert_api::NodeName;
 use ipnet::IpNet;
 
 use super::cluster::{ClusterNodes, ClusterOwn};

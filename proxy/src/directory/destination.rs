@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-use culvert_tunnel::NodeName;
+use culvert_api::NodeName;
 
 /// Longest DNS name in text, with a trailing dot.
 const MAX_NAME_BYTES: usize = 254;

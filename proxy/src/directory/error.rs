@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use culvert_tunnel::NodeName;
+use culvert_api::NodeName;
 use ipnet::IpNet;
 
 use super::file::FileError;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use culvert_tunnel::NodeName;
+use culvert_api::NodeName;
 use serde::Deserialize;
 
 use super::node::{InvalidNode, NodeSpec};

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use culvert_api::NodeName;
 use culvert_daemon::write_atomic;
-use culvert_tunnel::NodeName;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::addresses::{Asked, Claims, ClusterProtected, Protected};

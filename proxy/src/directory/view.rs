@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use culvert_tunnel::NodeName;
+use culvert_api::NodeName;
 use serde::{Deserialize, Serialize};
 
 use super::addresses::{AddressState, Protected, address_states};

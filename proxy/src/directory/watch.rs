@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use culvert_tunnel::NodeName;
+use culvert_api::NodeName;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 

@@ -3,9 +3,10 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use culvert_api::NodeName;
 use culvert_daemon::chain;
+use culvert_tunnel::dial_reason;
 use culvert_tunnel::proto::tunnel::DialCode;
-use culvert_tunnel::{NodeName, dial_reason};
 
 use super::allowed::{InWords, Verdict, verdict};
 use super::{DialError, Facts, TunnelFacts};

@@ -12,8 +12,8 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use culvert_api::NodeName;
 use culvert_daemon::{Drain, Problem, chain};
-use culvert_tunnel::NodeName;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 

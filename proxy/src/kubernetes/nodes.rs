@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use culvert_api::NodeName;
 use culvert_daemon::{Drain, Gate, Workers, chain};
-use culvert_tunnel::NodeName;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use tokio::time::Instant;

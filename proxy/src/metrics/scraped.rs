@@ -83,7 +83,7 @@ impl fmt::Debug for Scraped {
 
 #[cfg(test)]
 mod tests {
-    use culvert_tunnel::NodeName;
+    use culvert_api::NodeName;
 
     use super::*;
     use crate::metrics::Metrics;

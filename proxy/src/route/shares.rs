@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use culvert_tunnel::NodeName;
+use culvert_api::NodeName;
 
 use super::MAX_STREAMS_PER_AGENT;
 use crate::directory::Target;

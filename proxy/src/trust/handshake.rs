@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use culvert_tunnel::{ALPN_ENROLL, ALPN_TUNNEL};
+use culvert_api::{ALPN_ENROLL, ALPN_TUNNEL};
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, UnixTime as TlsTime};

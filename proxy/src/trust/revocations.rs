@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use culvert_tunnel::NodeName;
+use culvert_api::NodeName;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::UnixTime;

@@ -112,7 +112,7 @@ async fn shake(
         Some((chain, key)) => builder.with_client_auth_cert(chain, key).unwrap(),
         None => builder.with_no_client_auth(),
     };
-    config.alpn_protocols = vec![culvert_tunnel::ALPN_TUNNEL.to_vec()];
+    config.alpn_protocols = vec![culvert_api::ALPN_TUNNEL.to_vec()];
     let (near, far) = tokio::io::duplex(64 << 10);
     let name = ServerName::try_from(server_name.to_owned()).unwrap();
     let (client, served) =
@@ -134,7 +134,7 @@ async fn a_certificate_makes_its_owner_the_node() {
     let client = Some((chain(&issued.chain_pem), agent.key()));
     // As an agent does: the authority comes from the answer, the name from nobody.
     let shaken = shake(site.trust.server_config(), &chain(&issued.ca_pem), "culvert-proxy", client).await.unwrap();
-    assert_eq!(shaken.alpn.unwrap(), culvert_tunnel::ALPN_TUNNEL);
+    assert_eq!(shaken.alpn.unwrap(), culvert_api::ALPN_TUNNEL);
     assert_eq!(node(site.trust.identify(&shaken.client_chain, Purpose::Tunnel)), Ok(edge_1()));
     assert_eq!(shaken.server_chain[1], site.authorities()[0], "the chain holds what agents pin");
 }

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use culvert_tunnel::proto::directory as proto;
-use culvert_tunnel::{InvalidNodeName, NodeName};
+use culvert_api::proto::directory as proto;
+use culvert_api::{InvalidNodeName, NodeName};
 
 use super::{Address, Directory, Node, Ranges, Routing};
 

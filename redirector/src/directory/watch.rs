@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use culvert_api::proto::directory::directory_client::DirectoryClient;
+use culvert_api::proto::directory::{Update, WatchRequest};
 use culvert_daemon::Drain;
-use culvert_tunnel::proto::directory::directory_client::DirectoryClient;
-use culvert_tunnel::proto::directory::{Update, WatchRequest};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tokio::sync::watch;

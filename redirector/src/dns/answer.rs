@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use culvert_tunnel::NodeName;
+use culvert_api::NodeName;
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::rdata::{A, AAAA, PTR, SOA};
 use hickory_proto::rr::{Name, RData, Record, RecordType};

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use culvert_tunnel::NodeName;
+use culvert_api::NodeName;
 
 use crate::dns::Zone;
 

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use culvert_api::NodeName;
 use culvert_redirector_common::{Pass, Reject, Verdict};
-use culvert_tunnel::NodeName;
 
 use crate::directory::{Directory, Routing};
 use crate::dns::Zone;

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use culvert_tunnel::proto::directory::directory_server::{Directory, DirectoryServer};
-use culvert_tunnel::proto::directory::{Address, Node, Ranges, Routing, Update, WatchRequest};
+use culvert_api::proto::directory::directory_server::{Directory, DirectoryServer};
+use culvert_api::proto::directory::{Address, Node, Ranges, Routing, Update, WatchRequest};
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};

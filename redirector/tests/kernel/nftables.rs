@@ -188,7 +188,7 @@ fn destinations_that_the_hooks_have_no_room_for_are_steered_by_nftables() {
     in_a_world(|world| {
         let ports = |number: u8, ports: u32| {
             let node = node(&format!("edge-{number}"), number, &[&format!("10.0.3.{number}")], true);
-            culvert_tunnel::proto::directory::Node { ports: (1..=ports).collect(), ..node }
+            culvert_api::proto::directory::Node { ports: (1..=ports).collect(), ..node }
         };
         let directory = FakeDirectory::serve(&world.directory_socket(), vec![ports(7, 40_000), ports(8, 40_000)]);
         let flags = ["--mechanism", "ebpf", "--dns-listen", "none"];

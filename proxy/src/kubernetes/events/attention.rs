@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use culvert_tunnel::NodeName;
+use culvert_api::NodeName;
 
 use super::occurrence::Occurrence;
 use crate::directory::{AddressView, Event, LeftOut, NodeView, Routing, Source};

@@ -1,6 +1,6 @@
 //! Something that operators find with `kubectl describe` and `kubectl get events`, and its form as an Event. Pure.
 
-use culvert_tunnel::NodeName;
+use culvert_api::NodeName;
 use data_encoding::HEXLOWER;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::{Event, EventSeries};

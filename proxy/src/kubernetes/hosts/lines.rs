@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use culvert_tunnel::NodeName;
+use culvert_api::NodeName;
 
 /// Ends each line of ours; resolvers ignore what follows `#`.
 const MARK: &str = "# culvert";

@@ -1,6 +1,6 @@
 //! What the API server's word on a token makes of its owner. Pure.
 
-use culvert_tunnel::NodeName;
+use culvert_api::NodeName;
 use k8s_openapi::api::authentication::v1::{TokenReviewStatus, UserInfo};
 use k8s_openapi::api::core::v1::Pod;
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use culvert_api::{ALPN_TUNNEL, PROXY_SERVER_NAME};
 use culvert_tunnel::proto::tunnel::{DescribeResponse, Frame, Opened, frame::Kind};
-use culvert_tunnel::{ALPN_TUNNEL, PROXY_SERVER_NAME};
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use xtask::lab::culvert::PROXY_FOR_AGENTS;
 use xtask::lab::inside;

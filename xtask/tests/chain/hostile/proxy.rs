@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use culvert_api::{ALPN_TUNNEL, PROXY_SERVER_NAME};
 use culvert_tunnel::proto::tunnel::{Frame, Open, Opened, frame::Kind};
-use culvert_tunnel::{ALPN_TUNNEL, PROXY_SERVER_NAME};
 use prost::Message;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use xtask::lab::culvert::PROXY_FOR_AGENTS;

@@ -1,0 +1,39 @@
+//! What Culvert's programs say to each other beside the tunnel: the services of the agent port and of the proxy's sockets, and the
+//! words that all of them use.
+#![forbid(unsafe_code)]
+
+mod node_name;
+/// The generated messages and services of `proto/`, one module per package.
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::pedantic,
+    clippy::restriction,
+    reason = "generated; documented in the .proto files"
+)]
+#[allow(unreachable_pub, clippy::use_self, clippy::wildcard_enum_match_arm, reason = "generated")]
+pub mod proto {
+    pub mod enroll {
+        tonic::include_proto!("culvert.enroll.v1");
+    }
+    pub mod directory {
+        tonic::include_proto!("culvert.directory.v1");
+    }
+    pub mod control {
+        tonic::include_proto!("culvert.control.v1");
+    }
+}
+
+pub use node_name::{InvalidNodeName, NodeName};
+
+/// Port on which proxies take agents.
+pub const AGENT_PORT: u16 = 7400;
+/// ALPN of a tunnel: mutual TLS, then HTTP/2 with the roles turned round.
+pub const ALPN_TUNNEL: &[u8] = b"culvert-tunnel/1";
+/// ALPN of ordinary gRPC on the agent port: `culvert.enroll.v1`.
+pub const ALPN_ENROLL: &[u8] = b"h2";
+/// What a proxy writes in place of HTTP/2's preface when it refuses an agent: this, the reason, and a line feed.
+pub const REFUSED: &str = "REFUSED ";
+/// The name in every proxy's certificate. Agents verify it whatever host they dialled, so NAT, load balancers and
+/// forwarders in front of a proxy need nothing.
+pub const PROXY_SERVER_NAME: &str = "culvert-proxy";
