@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod node_name;
+mod zone;
 /// The generated messages and services of `proto/`, one module per package.
 #[allow(
     missing_docs,
@@ -25,6 +26,7 @@ pub mod proto {
 }
 
 pub use node_name::{InvalidNodeName, NodeName};
+pub use zone::{InvalidZone, Zone};
 
 /// Port on which proxies take agents.
 pub const AGENT_PORT: u16 = 7400;

@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-use culvert_api::NodeName;
+use culvert_api::{NodeName, Zone};
 use culvert_daemon::{Drain, Gate};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use tokio::sync::broadcast;
@@ -37,7 +37,7 @@ pub(crate) use interfaces::host_addresses;
 pub(crate) use node::{MAX_ADDRESSES, MAX_PORTS, never_a_nodes};
 pub(crate) use sources::Removal;
 use sources::{Refreshed, Sources};
-pub(crate) use view::{AddressView, Census, Clouds, LeftOut, NodeView, Routing, Source, Zone};
+pub(crate) use view::{AddressView, Census, Clouds, LeftOut, NodeView, Routing, Source};
 use view::{Difference, View};
 pub(crate) use vips::{Most, VipError, VipRanges};
 use watch::Step;

@@ -8,13 +8,13 @@ mod words;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use culvert_api::NodeName;
+use culvert_api::{NodeName, Zone};
 use culvert_tunnel::proto::tunnel::DescribeResponse;
 use tokio::time::timeout;
 
 use crate::clock::UnixTime;
 use crate::direct::{Direct, DirectTarget};
-use crate::directory::{Directory, NodeView, ResolveError, Target, Zone};
+use crate::directory::{Directory, NodeView, ResolveError, Target};
 use crate::history::Past;
 use crate::registry::{Registered, Registry};
 use crate::route::{RouteError, Router};

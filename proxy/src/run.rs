@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use culvert_api::Zone;
 use culvert_api::proto::enroll::enroll_server::EnrollServer;
 use culvert_daemon::{
     Admin, AdminListen, Drain, Idle, Logs, Readiness, Supervisor, Workers, raise_open_file_limit, report_to_systemd,
@@ -25,7 +26,7 @@ use crate::args::{ListenArgs, RunArgs, TrustArgs};
 use crate::connect::Connect;
 use crate::control::{self, Control, Tunnels};
 use crate::direct::Direct;
-use crate::directory::{ClusterOwn, Directory, DirectoryConfig, Membership, Zone};
+use crate::directory::{ClusterOwn, Directory, DirectoryConfig, Membership};
 use crate::directory_service;
 use crate::enroll::Enroll;
 use crate::explain::Explainer;

@@ -3,13 +3,13 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
 
+use culvert_api::{InvalidZone, Zone};
 use culvert_daemon::AdminListen;
 use culvert_redirector_common::MAX_INTERCEPT_PORTS;
 use ipnet::IpNet;
 use nix::ifaddrs::getifaddrs;
 
 use crate::args::{Args, DNS_PORT, DnsListen, HookScope, Mechanism};
-use crate::dns::{InvalidZone, Zone};
 
 /// Who may ask: clients on this host, in its pods and in private networks, not the internet.
 const DNS_CLIENTS: [&str; 8] = [

@@ -7,11 +7,10 @@ mod watch;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use culvert_api::NodeName;
+use culvert_api::{NodeName, Zone};
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
-use crate::dns::Zone;
 pub(crate) use saved::Saved;
 #[cfg(any(test, fuzzing))]
 pub(crate) use saved::rewritten;

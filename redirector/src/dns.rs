@@ -8,17 +8,16 @@ pub(crate) mod fuzzing;
 mod handler;
 mod tcp;
 
-use std::fmt;
 use std::net::SocketAddr;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use culvert_api::Zone;
 use culvert_daemon::{Drain, Gate};
+use hickory_proto::ProtoError;
 use hickory_proto::rr::Name;
 use hickory_server::Server;
-use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -32,48 +31,21 @@ use handler::{Handler, Shared};
 /// Until a taken address is tried again.
 const BIND_AGAIN: Duration = Duration::from_secs(2);
 
-/// The zone of node names, such as `edge.internal.`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub(crate) struct Zone(Name);
+/// The zone as DNS writes it, such as `edge.internal.`.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin(Name);
 
-/// A text that is no zone.
-#[derive(Debug, thiserror::Error)]
-#[error("{0:?} is not a DNS zone: write a name such as edge.internal")]
-pub(crate) struct InvalidZone(String);
+impl TryFrom<&Zone> for Origin {
+    type Error = ProtoError;
 
-impl FromStr for Zone {
-    type Err = InvalidZone;
-
-    fn from_str(text: &str) -> Result<Self, InvalidZone> {
-        let invalid = || InvalidZone(text.chars().take(300).collect());
-        let mut name = Name::from_ascii(text.trim_end_matches('.')).map_err(|_why| invalid())?.to_lowercase();
+    fn try_from(zone: &Zone) -> Result<Self, ProtoError> {
+        let mut name = Name::from_ascii(zone.as_str())?;
         name.set_fqdn(true);
-        if name.is_root() { Err(invalid()) } else { Ok(Self(name)) }
+        Ok(Self(name))
     }
 }
 
-impl fmt::Display for Zone {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.to_ascii().trim_end_matches('.'))
-    }
-}
-
-impl TryFrom<String> for Zone {
-    type Error = InvalidZone;
-
-    fn try_from(text: String) -> Result<Self, InvalidZone> {
-        text.parse()
-    }
-}
-
-impl From<Zone> for String {
-    fn from(zone: Zone) -> Self {
-        zone.to_string()
-    }
-}
-
-impl Zone {
+impl Origin {
     /// Whether `name` is the zone's own or below it.
     fn contains(&self, name: &Name) -> bool {
         self.0.zone_of(name)
@@ -130,9 +102,9 @@ impl Dns {
     /// Takes the addresses, UDP and TCP.
     async fn bind(config: &DnsConfig, node: NodeIps, sources: &Sources) -> Result<Self> {
         let forward = (!config.forward.is_empty()).then(|| Forwarder::new(config.forward.clone()));
-        let (zone, clients) = (config.zone.clone(), config.clients.clone());
+        let origin = Origin::try_from(&config.zone).context("--dns-zone")?;
         let (feed, metrics) = (sources.feed.clone(), sources.metrics.clone());
-        let handler = Arc::new(Handler::new(zone, clients, node, feed, metrics).forwarding(forward));
+        let handler = Arc::new(Handler::new(origin, config.clients.clone(), node, feed, metrics).forwarding(forward));
         let (mut udp, mut tcp) = (Server::new(Shared(Arc::clone(&handler))), Vec::new());
         let addresses = config.addresses(node);
         for address in &addresses {
@@ -159,21 +131,6 @@ impl Dns {
             ended = self.udp.block_until_done() => ended.context("answer DNS over UDP"),
             Some(ended) = listeners.join_next() => ended.context("answer DNS over TCP")?,
             () = drain.begun() => Ok(()),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_zone_is_a_name_with_or_without_its_last_dot() {
-        for text in ["edge.internal", "Edge.Internal."] {
-            assert_eq!(text.parse::<Zone>().unwrap().to_string(), "edge.internal");
-        }
-        for bad in ["", ".", "a..b", &"a".repeat(64)] {
-            assert!(bad.parse::<Zone>().is_err(), "{bad:?}");
         }
     }
 }

@@ -14,10 +14,10 @@ use culvert_redirector_common::{Connect, DestinationValue, Verdict, decide};
 use crate::args::Places;
 use crate::bpf::{Hook, KernelConfig, Pins, Refusal, Tables};
 use crate::directory::{Directory, Saved};
-use crate::dns::Zone;
 use crate::kernel::now_ns;
 use crate::nft::{self, Listing, NftError};
 use crate::plan::Destination;
+use culvert_api::Zone;
 use query::{Host, Query};
 use words::{Hooked, Known, Packets, Set, fix};
 

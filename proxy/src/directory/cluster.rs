@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use culvert_api::NodeName;
+use culvert_api::{NodeName, Zone};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
 use super::addresses::Claims;
 use super::node::{DEFAULT_PORTS, InvalidNode, MAX_PORTS, NodeSpec};
-use super::view::{LeftOut, Zone};
+use super::view::LeftOut;
 use super::vips::{Most, VipError, VipRanges, Vips};
 use crate::clock::UnixTime;
 use crate::identity::NodeUid;

@@ -2,9 +2,8 @@
 
 use std::net::IpAddr;
 
+use culvert_api::Zone;
 use serde::{Deserialize, Serialize};
-
-use super::view::Zone;
 
 /// The agent's own admin port, node_exporter, kubelet and kubelet's read-only port.
 pub(crate) const DEFAULT_PORTS: [u16; 4] = [7429, 9100, 10250, 10255];

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use culvert_api::NodeName;
+use culvert_api::{NodeName, Zone};
 use culvert_daemon::write_atomic;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
@@ -14,7 +14,7 @@ use super::cluster::{Allocation, ClusterNodes, ClusterOwn, ClusterPorts, Cluster
 use super::file::{self, FileError};
 use super::node::NodeSpec;
 use super::stored::Stored;
-use super::view::{Clouds, Given, Source, View, Zone};
+use super::view::{Clouds, Given, Source, View};
 use super::vips::{VipRanges, Vips, foreign};
 use super::{DirectoryConfig, DirectoryError, Membership};
 use crate::clock::UnixTime;

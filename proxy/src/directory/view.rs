@@ -1,62 +1,17 @@
 //! The directory as everybody else sees it: computed whole from the nodes, and the answers it gives. Pure.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::str::FromStr;
 use std::sync::Arc;
 
-use culvert_api::NodeName;
-use serde::{Deserialize, Serialize};
+use culvert_api::{NodeName, Zone};
+use serde::Serialize;
 
 use super::addresses::{AddressState, Protected, address_states};
 use super::cluster::CloudNode;
 use super::destination::{Destination, NodeCount, ResolveError, Target};
 use super::node::NodeSpec;
 use super::vips::{VipRanges, Vips};
-
-/// The DNS zone that node names may be followed by.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub(crate) struct Zone(String);
-
-/// A text that is no zone.
-#[derive(Debug, thiserror::Error)]
-#[error("{0:?} is no DNS zone: write one such as edge.internal")]
-pub(crate) struct InvalidZone(String);
-
-impl fmt::Display for Zone {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl FromStr for Zone {
-    type Err = InvalidZone;
-
-    /// A DNS name, such as `edge.internal`; upper case and a trailing dot are dropped.
-    fn from_str(text: &str) -> Result<Self, InvalidZone> {
-        let lower = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
-        match NodeName::from_str(&lower) {
-            Ok(_) => Ok(Self(lower)),
-            Err(_) => Err(InvalidZone(text.to_owned())),
-        }
-    }
-}
-
-impl TryFrom<String> for Zone {
-    type Error = InvalidZone;
-
-    fn try_from(text: String) -> Result<Self, InvalidZone> {
-        text.parse()
-    }
-}
-
-impl From<Zone> for String {
-    fn from(zone: Zone) -> Self {
-        zone.0
-    }
-}
 
 /// Who says that a node exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -274,8 +229,8 @@ impl View {
             }
             Destination::Name(text, port) => {
                 let any_zone = |zone: &str| {
-                    zone == self.zone.0
-                        || self.nodes.values().any(|node| node.zone.as_ref().is_some_and(|z| z.0 == zone))
+                    zone == self.zone.as_str()
+                        || self.nodes.values().any(|node| node.zone.as_ref().is_some_and(|own| own.as_str() == zone))
                 };
                 // As the redirectors' DNS: with dots and without a zone it is a name of whoever has that domain.
                 let is_zone = |name: &NodeName, zone: Option<&str>| match zone {
@@ -314,8 +269,8 @@ impl View {
 
     fn by_name(&self, text: &str, port: u16) -> Result<Target, ResolveError> {
         let is_named = |name: &NodeName, zone: Option<&str>| {
-            let own = |node: &NodeView| node.zone.as_ref().is_some_and(|own| zone == Some(own.0.as_str()));
-            self.nodes.get(name).is_some_and(|node| zone.is_none_or(|zone| zone == self.zone.0) || own(node))
+            let own = |node: &NodeView| node.zone.as_ref().is_some_and(|own| zone == Some(own.as_str()));
+            self.nodes.get(name).is_some_and(|node| zone.is_none_or(|zone| zone == self.zone.as_str()) || own(node))
         };
         let Some(node) = named(text, is_named) else {
             return Err(ResolveError::UnknownName { name: text.to_owned(), nodes: NodeCount(self.nodes.len()) });

@@ -8,7 +8,7 @@ use hickory_proto::rr::rdata::{A, AAAA, PTR, SOA};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use ipnet::IpNet;
 
-use super::Zone;
+use super::Origin;
 use crate::config::NodeIps;
 use crate::directory::{Directory, Node};
 
@@ -29,12 +29,12 @@ pub(super) struct Answer {
 }
 
 /// Answers a question for `name`, lower case and absolute.
-pub(super) fn answer(directory: &Directory, zone: &Zone, node: NodeIps, name: &Name, kind: RecordType) -> Answer {
-    let question = Question { directory, zone, node, name, kind };
+pub(super) fn answer(directory: &Directory, origin: &Origin, node: NodeIps, name: &Name, kind: RecordType) -> Answer {
+    let question = Question { directory, origin, node, name, kind };
     if let Ok(net) = name.parse_arpa_name() {
         return question.reverse(net);
     }
-    if zone.contains(name) {
+    if origin.contains(name) {
         return question.in_zone();
     }
     question.bare()
@@ -50,7 +50,7 @@ enum Found<'a> {
 
 struct Question<'a> {
     directory: &'a Directory,
-    zone: &'a Zone,
+    origin: &'a Origin,
     node: NodeIps,
     name: &'a Name,
     kind: RecordType,
@@ -59,7 +59,7 @@ struct Question<'a> {
 impl Question<'_> {
     /// `<node>.<zone>`, or the zone itself.
     fn in_zone(&self) -> Answer {
-        let apex = &self.zone.0;
+        let apex = &self.origin.0;
         if self.name == apex {
             return self.apex(apex);
         }
@@ -87,7 +87,7 @@ impl Question<'_> {
 
     /// `<edge node>.<its own zone>`, or `<cloud node>.<zone of any edge node>`.
     fn in_own_zone(&self, text: &str) -> Option<Found<'_>> {
-        let zone_is = |node: &Node, zone: &str| node.zone.as_ref().is_some_and(|own| own.to_string() == zone);
+        let zone_is = |node: &Node, zone: &str| node.zone.as_ref().is_some_and(|own| own.as_str() == zone);
         let mut splits = text.match_indices('.').map(|(dot, _)| (&text[..dot], &text[dot + 1..]));
         splits.find_map(|(name, zone)| {
             self.find(name).filter(|found| match found {
@@ -117,7 +117,7 @@ impl Question<'_> {
         match self.directory.node_of_vip(net.addr()) {
             None => self.negative(ResponseCode::NXDomain, &apex),
             Some(node) if matches!(self.kind, RecordType::PTR | RecordType::ANY) => {
-                match absolute(node).append_domain(&self.zone.0) {
+                match absolute(node).append_domain(&self.origin.0) {
                     Ok(target) => self.positive(vec![RData::PTR(PTR(target))]),
                     Err(_too_long) => self.negative(ResponseCode::NoError, &apex),
                 }
@@ -173,7 +173,7 @@ impl Question<'_> {
     }
 
     fn soa(&self, apex: &Name) -> Record {
-        let zone = &self.zone.0;
+        let zone = &self.origin.0;
         let below = |label: &str| zone.prepend_label(label).unwrap_or_else(|_too_long| zone.clone());
         // Serial numbers wrap (RFC 1982): the low bits are enough.
         let serial = (self.directory.revision & u64::from(u32::MAX)) as u32;

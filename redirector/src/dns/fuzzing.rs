@@ -11,6 +11,7 @@ use hickory_server::net::xfer::Protocol;
 use hickory_server::server::{Request, RequestHandler, ResponseHandle};
 use tokio::sync::watch;
 
+use super::Origin;
 use super::handler::{Handler, LEAST_PAYLOAD, Shared, UDP_PAYLOAD};
 use crate::config::NodeIps;
 use crate::directory::{Feed, examples};
@@ -40,8 +41,8 @@ impl Default for Dns {
         let feed = Feed { directory: Some(Arc::new(examples::directory())), stale: None };
         let (feed_tx, feed) = watch::channel(feed);
         let clients = vec!["127.0.0.0/8".parse().expect("a range")];
-        let zone = "edge.internal".parse().expect("a zone");
-        let handler = Arc::new(Handler::new(zone, clients, node, feed, DnsMetrics::default()));
+        let origin = Origin::try_from(&"edge.internal".parse().expect("a zone")).expect("a name");
+        let handler = Arc::new(Handler::new(origin, clients, node, feed, DnsMetrics::default()));
         Self { handler, _feed: feed_tx }
     }
 }

@@ -14,7 +14,7 @@ use hickory_server::zone_handler::{MessageResponseBuilder, Queries};
 use ipnet::IpNet;
 use tokio::sync::{Semaphore, watch};
 
-use super::Zone;
+use super::Origin;
 use super::answer::{Answer, answer, refused, unknown};
 use super::forward::Forwarder;
 use crate::config::NodeIps;
@@ -36,7 +36,7 @@ pub(super) const LEAST_PAYLOAD: u16 = 512;
 
 /// Answers requests.
 pub(super) struct Handler {
-    zone: Zone,
+    origin: Origin,
     clients: Vec<IpNet>,
     node: NodeIps,
     feed: watch::Receiver<Feed>,
@@ -61,13 +61,13 @@ struct Reply {
 
 impl Handler {
     pub(super) fn new(
-        zone: Zone,
+        origin: Origin,
         clients: Vec<IpNet>,
         node: NodeIps,
         feed: watch::Receiver<Feed>,
         metrics: DnsMetrics,
     ) -> Self {
-        Self { zone, clients, node, feed, permits: Semaphore::new(CONCURRENT), forward: None, metrics }
+        Self { origin, clients, node, feed, permits: Semaphore::new(CONCURRENT), forward: None, metrics }
     }
 
     pub(super) fn forwarding(self, forward: Option<Forwarder>) -> Self {
@@ -130,9 +130,9 @@ impl Handler {
         name.set_fqdn(true);
         let directory = self.feed.borrow().directory.clone();
         let found = match directory {
-            Some(directory) => answer(&directory, &self.zone, self.node, &name, info.query.query_type()),
+            Some(directory) => answer(&directory, &self.origin, self.node, &name, info.query.query_type()),
             // A bare name may be a node's; what another server says of it would be kept.
-            None if self.zone.contains(&name) || (self.forward.is_some() && name.num_labels() == 1) => unknown(),
+            None if self.origin.contains(&name) || (self.forward.is_some() && name.num_labels() == 1) => unknown(),
             None => refused(),
         };
         if found.code == ResponseCode::Refused { Err(NotOurs) } else { Ok(found) }

@@ -2,9 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use culvert_api::NodeName;
-
-use crate::dns::Zone;
+use culvert_api::{NodeName, Zone};
 
 /// A destination, perhaps without a port.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,11 +5,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use culvert_api::NodeName;
+use culvert_api::{NodeName, Zone};
 use culvert_redirector_common::{Pass, Reject, Verdict};
 
 use crate::directory::{Directory, Routing};
-use crate::dns::Zone;
 
 /// Starts what is not running, or says why it is not whole.
 const START: &str = "start culvert-redirector; if it runs, `curl http://127.0.0.1:7419/readyz` says what it lacks";

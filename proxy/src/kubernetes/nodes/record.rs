@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use culvert_api::NodeName;
+use culvert_api::{NodeName, Zone};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -12,7 +12,7 @@ use kube::Resource;
 use serde::Deserialize;
 
 use super::NodeSelector;
-use crate::directory::{CloudNode, EdgeNode, MAX_ADDRESSES, MAX_PORTS, Zone, never_a_nodes};
+use crate::directory::{CloudNode, EdgeNode, MAX_ADDRESSES, MAX_PORTS, never_a_nodes};
 use crate::identity::NodeUid;
 
 /// Label with further ports of the node that are steered, such as `8080.9256`. API servers with the admission plugin NodeRestriction

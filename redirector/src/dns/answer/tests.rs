@@ -7,9 +7,12 @@ fn both_families() -> NodeIps {
     NodeIps { v4: Some("10.9.0.1".parse().unwrap()), v6: Some("fd09::1".parse().unwrap()) }
 }
 
+fn origin() -> Origin {
+    Origin::try_from(&"edge.internal".parse().unwrap()).unwrap()
+}
+
 fn ask_as(node: NodeIps, name: &str, kind: RecordType) -> Answer {
-    let zone = "edge.internal".parse().unwrap();
-    answer(&examples::directory(), &zone, node, &Name::from_ascii(name).unwrap(), kind)
+    answer(&examples::directory(), &origin(), node, &Name::from_ascii(name).unwrap(), kind)
 }
 
 fn ask(name: &str, kind: RecordType) -> Answer {
@@ -115,10 +118,8 @@ fn a_cloud_node_has_its_own_addresses_in_all_zones_whatever_can_be_steered() {
 fn a_cloud_nodes_name_with_dots_is_answered_inside_the_zone_only() {
     let mut directory = examples::directory();
     directory.clouds.insert("registry.example.com".parse().unwrap(), vec!["10.0.0.9".parse().unwrap()]);
-    let ask = |name: &str| {
-        let zone = "edge.internal".parse().unwrap();
-        answer(&directory, &zone, both_families(), &Name::from_ascii(name).unwrap(), RecordType::A)
-    };
+    let ask =
+        |name: &str| answer(&directory, &origin(), both_families(), &Name::from_ascii(name).unwrap(), RecordType::A);
     assert_eq!(ask("registry.example.com."), refused());
     assert_eq!(data(&ask("registry.example.com.edge.internal.")), ["10.0.0.9"]);
     assert_eq!(data(&ask("registry.example.com.plant.example.")), ["10.0.0.9"]);
@@ -129,10 +130,8 @@ fn a_name_above_a_node_exists_without_records() {
     let mut directory = examples::directory();
     let edge = directory.nodes[&"edge-1".parse().unwrap()].clone();
     directory.nodes.insert("press.hall-2".parse().unwrap(), edge);
-    let ask = |name: &str| {
-        let zone = "edge.internal".parse().unwrap();
-        answer(&directory, &zone, both_families(), &Name::from_ascii(name).unwrap(), RecordType::A)
-    };
+    let ask =
+        |name: &str| answer(&directory, &origin(), both_families(), &Name::from_ascii(name).unwrap(), RecordType::A);
     assert_eq!(data(&ask("press.hall-2.edge.internal.")), ["198.18.0.1"]);
     assert_negative(&ask("hall-2.edge.internal."), ResponseCode::NoError, "edge.internal.");
     assert_negative(&ask("2.edge.internal."), ResponseCode::NXDomain, "edge.internal.");

@@ -1,0 +1,80 @@
+//! The DNS zone in which nodes' names are.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::NodeName;
+
+/// A DNS zone that node names may be followed by, such as `edge.internal`: lower case, without a trailing dot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Zone(String);
+
+/// A text that is no zone.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} is no DNS zone: write one such as edge.internal")]
+pub struct InvalidZone(String);
+
+/// Longest text of a zone that an error repeats.
+const MAX_SHOWN: usize = 300;
+
+impl Zone {
+    /// The zone as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Zone {
+    type Err = InvalidZone;
+
+    /// Reads a DNS name; upper case and a trailing dot are dropped.
+    ///
+    /// # Errors
+    /// Anything that could not be a node's name.
+    fn from_str(text: &str) -> Result<Self, InvalidZone> {
+        let lower = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
+        match NodeName::from_str(&lower) {
+            Ok(_) => Ok(Self(lower)),
+            Err(_) => Err(InvalidZone(text.chars().take(MAX_SHOWN).collect())),
+        }
+    }
+}
+
+impl fmt::Display for Zone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for Zone {
+    type Error = InvalidZone;
+
+    fn try_from(text: String) -> Result<Self, InvalidZone> {
+        text.parse()
+    }
+}
+
+impl From<Zone> for String {
+    fn from(zone: Zone) -> Self {
+        zone.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_zone_is_a_name_with_or_without_its_last_dot() {
+        for text in ["edge.internal", "Edge.Internal.", "edge.INTERNAL"] {
+            assert_eq!(text.parse::<Zone>().unwrap().as_str(), "edge.internal", "{text}");
+        }
+        for bad in ["", ".", "edge..internal", "edge internal", "edge.internal..", &"a.".repeat(200)] {
+            assert!(bad.parse::<Zone>().is_err(), "{bad:?}");
+        }
+    }
+}
