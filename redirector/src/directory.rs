@@ -72,6 +72,18 @@ pub(crate) enum Routing {
 }
 
 impl Directory {
+    /// The edge node of this name, which may end in the node's own zone.
+    pub(crate) fn node(&self, name: &NodeName) -> Option<&Node> {
+        let in_own_zone = || {
+            name.as_str().match_indices('.').find_map(|(dot, _)| {
+                let (name, zone) = name.as_str().split_at(dot);
+                let node = self.nodes.get(&name.parse().ok()?)?;
+                (node.zone.as_ref()?.as_str() == &zone[1..]).then_some(node)
+            })
+        };
+        self.nodes.get(name).or_else(in_own_zone)
+    }
+
     /// Whether both differ in nothing that outlives the proxy: who is online does not.
     pub(crate) fn steers_like(&self, other: &Self) -> bool {
         let lasting = |node: &Node| Node { online: false, ..node.clone() };

@@ -49,7 +49,7 @@ fn addresses(directory: Option<&Directory>, host: &Host) -> Result<Vec<IpAddr>> 
         Host::Address(ip) => return Ok(vec![*ip]),
         Host::Node(name) => name,
     };
-    let Some(node) = directory.and_then(|directory| directory.nodes.get(name)) else {
+    let Some(node) = directory.and_then(|directory| directory.node(name)) else {
         bail!("no node {name} in the saved directory; on the proxy's host: culvert-proxy node list");
     };
     Ok(node.vip4.map(IpAddr::V4).into_iter().chain(node.vip6.map(IpAddr::V6)).collect())

@@ -53,6 +53,8 @@ fn a_name_is_explained_by_its_vips() {
     let of = |name: &str| addresses(Some(&directory), &Host::Node(name.parse().unwrap()));
     let expected: [IpAddr; 2] = ["198.18.0.1".parse().unwrap(), "fd12:3456:789a:bcde::1".parse().unwrap()];
     assert_eq!(of("edge-1").unwrap(), expected);
+    assert_eq!(of("edge-1.plant.example").unwrap(), expected, "its own zone, as DNS has it");
+    assert!(of("edge-3.plant.example").is_err(), "a zone of another node's");
     assert!(of("edge-9").unwrap_err().to_string().contains("no node edge-9"));
 }
 
