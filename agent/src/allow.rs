@@ -1,8 +1,9 @@
 //! The allow-list: what the agent dials for whom. A taken-over proxy must not be able to look around in the edge's network.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
+use culvert_api::Candidates;
 use culvert_tunnel::DialFailure;
 use culvert_tunnel::proto::tunnel::{Allowed, DialCode, Open};
 
@@ -28,17 +29,6 @@ pub(crate) struct AllowList {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OwnAddresses(pub(crate) BTreeSet<IpAddr>);
 
-/// Where a backend listens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BackendAddr(pub(crate) SocketAddr);
-
-/// The addresses to try for a stream, in this order; never empty.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Candidates {
-    pub(crate) first: BackendAddr,
-    pub(crate) second: Option<BackendAddr>,
-}
-
 impl AllowList {
     /// What to dial for `open`, or why nothing.
     ///
@@ -56,7 +46,15 @@ impl AllowList {
                 Some(text.parse::<IpAddr>().map_err(|_| invalid(format!("{text:?} is no IP address")))?.to_canonical())
             }
         };
-        self.candidates(address, port, own).ok_or_else(|| self.forbidden(address, port, own))
+        let rules = culvert_api::AllowList {
+            ports: &self.ports,
+            localhost_ports: &self.localhost_ports,
+            further: &self.explicit,
+            own: &own.0,
+        };
+        rules
+            .decide(address, port)
+            .map_err(|forbidden| DialFailure { code: DialCode::Forbidden, message: forbidden.to_string() })
     }
 
     /// The list as the proxy shows it to operators, unless it is very long.
@@ -68,50 +66,6 @@ impl AllowList {
             further: self.explicit.iter().map(ToString::to_string).collect(),
         })
     }
-
-    fn candidates(&self, address: Option<IpAddr>, port: u16, own: &OwnAddresses) -> Option<Candidates> {
-        match address {
-            Some(address) if self.explicit.contains(&SocketAddr::new(address, port)) => Some(only(address, port)),
-            _ if self.localhost_ports.contains(&port) => Some(only(LOOPBACK4, port)),
-            Some(address) if self.ports.contains(&port) && is_own(address, own) => Some(only(address, port)),
-            None if self.ports.contains(&port) => {
-                Some(Candidates { second: Some(backend(LOOPBACK6, port)), ..only(LOOPBACK4, port) })
-            }
-            Some(_) | None => None,
-        }
-    }
-
-    fn forbidden(&self, address: Option<IpAddr>, port: u16, own: &OwnAddresses) -> DialFailure {
-        let message = match address {
-            None => {
-                format!("port {port} is not in the agent's allow-list; `--port {port}` on the agent would allow it")
-            }
-            Some(address) if is_own(address, own) => format!(
-                "{}: the port is not in the agent's allow-list; `--port {port}` on the agent would allow it",
-                SocketAddr::new(address, port)
-            ),
-            Some(address) => format!(
-                "{0} is no address of the agent's node and not in its allow-list; `--allow {0}` on the agent would allow it",
-                SocketAddr::new(address, port)
-            ),
-        };
-        DialFailure { code: DialCode::Forbidden, message }
-    }
-}
-
-const LOOPBACK4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-const LOOPBACK6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
-
-fn backend(address: IpAddr, port: u16) -> BackendAddr {
-    BackendAddr(SocketAddr::new(address, port))
-}
-
-fn only(address: IpAddr, port: u16) -> Candidates {
-    Candidates { first: backend(address, port), second: None }
-}
-
-fn is_own(address: IpAddr, own: &OwnAddresses) -> bool {
-    address.is_loopback() || own.0.contains(&address)
 }
 
 fn invalid(message: String) -> DialFailure {
@@ -122,59 +76,23 @@ fn invalid(message: String) -> DialFailure {
 mod tests {
     use super::*;
 
-    fn decide(address: &str, port: u32) -> Result<Vec<String>, (DialCode, String)> {
-        let list = AllowList {
-            ports: [9100, 10250].into(),
-            localhost_ports: [10255].into(),
-            explicit: ["10.9.9.9:502".parse().unwrap(), "[2001:db8::9]:443".parse().unwrap()].into(),
-            ..AllowList::default()
-        };
-        let own = OwnAddresses(["10.0.3.7".parse().unwrap(), "2001:db8::7".parse().unwrap()].into());
+    fn decide(address: &str, port: u32) -> Result<SocketAddr, (DialCode, String)> {
+        let list = AllowList { ports: [9100].into(), ..AllowList::default() };
+        let own = OwnAddresses(["10.0.3.7".parse().unwrap()].into());
         let open = Open { address: address.to_owned(), port, ..Open::default() };
         let decided = list.decide(&open, &own).map_err(|failure| (failure.code, failure.message))?;
-        Ok([Some(decided.first), decided.second].into_iter().flatten().map(|backend| backend.0.to_string()).collect())
+        Ok(decided.first)
     }
 
     #[test]
-    fn own_addresses_and_loopback_are_dialled_on_allowed_ports() {
-        assert_eq!(decide("10.0.3.7", 9100).unwrap(), ["10.0.3.7:9100"]);
-        assert_eq!(decide("::ffff:10.0.3.7", 9100).unwrap(), ["10.0.3.7:9100"]);
-        assert_eq!(decide("2001:db8::7", 10250).unwrap(), ["[2001:db8::7]:10250"]);
-        assert_eq!(decide("127.0.0.1", 9100).unwrap(), ["127.0.0.1:9100"]);
-        assert_eq!(decide("", 9100).unwrap(), ["127.0.0.1:9100", "[::1]:9100"]);
+    fn a_mapped_address_is_the_one_that_it_maps() {
+        assert_eq!(decide("::ffff:10.0.3.7", 9100).unwrap(), "10.0.3.7:9100".parse().unwrap());
     }
 
     #[test]
-    fn localhost_ports_are_dialled_on_loopback_whatever_the_address() {
-        for address in ["", "10.0.3.7", "192.0.2.1"] {
-            assert_eq!(decide(address, 10255).unwrap(), ["127.0.0.1:10255"]);
-        }
-    }
-
-    #[test]
-    fn explicit_entries_are_exact() {
-        assert_eq!(decide("10.9.9.9", 502).unwrap(), ["10.9.9.9:502"]);
-        assert_eq!(decide("2001:db8::9", 443).unwrap(), ["[2001:db8::9]:443"]);
-        for (address, port) in [("10.9.9.9", 503), ("10.9.9.8", 502)] {
-            assert_eq!(decide(address, port).unwrap_err().0, DialCode::Forbidden);
-        }
-    }
-
-    #[test]
-    fn all_else_is_forbidden_with_the_flag_that_would_allow_it() {
-        for (address, port, flag) in [
-            ("10.0.3.7", 22, "--port 22"),
-            ("127.0.0.1", 22, "--port 22"),
-            ("", 22, "--port 22"),
-            ("10.0.3.8", 9100, "--allow 10.0.3.8:9100"),
-            ("0.0.0.0", 9100, "--allow 0.0.0.0:9100"),
-            ("::", 9100, "--allow [::]:9100"),
-            ("169.254.169.254", 80, "--allow 169.254.169.254:80"),
-        ] {
-            let (code, message) = decide(address, port).unwrap_err();
-            assert_eq!(code, DialCode::Forbidden, "{address} {port}");
-            assert!(message.contains(flag) && message.contains(address), "{message}");
-        }
+    fn what_is_not_allowed_is_forbidden_with_the_flag_that_would_allow_it() {
+        let (code, message) = decide("10.0.3.8", 9100).unwrap_err();
+        assert!(code == DialCode::Forbidden && message.contains("--allow 10.0.3.8:9100"), "{message}");
     }
 
     #[test]

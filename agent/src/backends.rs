@@ -1,11 +1,11 @@
 //! Dials backends for a tunnel's streams, within the allow-list, and writes the access log.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use culvert_api::NodeName;
+use culvert_api::{Candidates, NodeName};
 use culvert_daemon::chain;
 use culvert_tunnel::proto::tunnel::{DialCode, Open};
 use culvert_tunnel::{Backends, DIAL_TIMEOUT, DialFailure, StreamEnd, StreamError, dial_code, dial_reason};
@@ -15,7 +15,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::allow::{AllowList, BackendAddr, Candidates, OwnAddresses};
+use crate::allow::{AllowList, OwnAddresses};
 use crate::metrics::{Active, Metrics};
 
 /// A backend that is silent for this long is asked whether it is still there; one that has gone is noticed a minute after its last
@@ -42,7 +42,7 @@ pub(crate) struct NodeBackends {
 #[derive(Debug)]
 struct Dialled {
     stream: u64,
-    backend: BackendAddr,
+    backend: SocketAddr,
     _active: Active,
 }
 
@@ -98,7 +98,7 @@ impl Backends for NodeBackends {
             node = %self.node,
             stream = open.stream,
             original_dst = open.original_dst,
-            backend.addr = dialled.map(|dialled| tracing::field::display(dialled.backend.0)),
+            backend.addr = dialled.map(|dialled| tracing::field::display(dialled.backend)),
             bytes_to_backend = end.out_of_tunnel,
             bytes_to_client = end.into_tunnel,
             duration_s = end.duration.as_secs_f64(),
@@ -141,7 +141,7 @@ fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
     v4().or_else(v6).map(|address| address.to_canonical())
 }
 
-async fn dial(candidates: Candidates) -> Result<(BackendAddr, TcpStream), DialFailure> {
+async fn dial(candidates: Candidates) -> Result<(SocketAddr, TcpStream), DialFailure> {
     let Candidates { first, second } = candidates;
     let dialling = async {
         match (connect(first).await, second) {
@@ -152,11 +152,11 @@ async fn dial(candidates: Candidates) -> Result<(BackendAddr, TcpStream), DialFa
     timeout(DIAL_TIMEOUT, dialling).await.unwrap_or_else(|_| Err(timed_out(first, DIAL_TIMEOUT)))
 }
 
-async fn connect(backend: BackendAddr) -> Result<(BackendAddr, TcpStream), DialFailure> {
-    let connected = TcpStream::connect(backend.0).await.and_then(|socket| tune(&socket).map(|()| socket));
+async fn connect(backend: SocketAddr) -> Result<(SocketAddr, TcpStream), DialFailure> {
+    let connected = TcpStream::connect(backend).await.and_then(|socket| tune(&socket).map(|()| socket));
     connected
         .map(|socket| (backend, socket))
-        .map_err(|error| DialFailure { code: dial_code(&error), message: format!("{}: {error}", backend.0) })
+        .map_err(|error| DialFailure { code: dial_code(&error), message: format!("{}: {error}", backend) })
 }
 
 /// Small writes go out at once, and a backend that vanished is noticed even if nobody has anything to say.
@@ -166,8 +166,8 @@ fn tune(socket: &TcpStream) -> io::Result<()> {
     SockRef::from(socket).set_tcp_keepalive(&keepalive.with_retries(KEEPALIVE_PROBES))
 }
 
-fn timed_out(backend: BackendAddr, after: Duration) -> DialFailure {
-    DialFailure { code: DialCode::TimedOut, message: format!("{}: no answer within {} s", backend.0, after.as_secs()) }
+fn timed_out(backend: SocketAddr, after: Duration) -> DialFailure {
+    DialFailure { code: DialCode::TimedOut, message: format!("{}: no answer within {} s", backend, after.as_secs()) }
 }
 
 #[cfg(test)]

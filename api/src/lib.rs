@@ -2,6 +2,7 @@
 //! words that all of them use.
 #![forbid(unsafe_code)]
 
+mod allow_list;
 mod node_name;
 mod zone;
 /// The generated messages and services of `proto/`, one module per package.
@@ -25,6 +26,7 @@ pub mod proto {
     }
 }
 
+pub use allow_list::{AllowList, Candidates, Forbidden};
 pub use node_name::{InvalidNodeName, NodeName};
 pub use zone::{InvalidZone, Zone};
 

@@ -18,7 +18,7 @@ use crate::directory::{Directory, NodeView, ResolveError, Target};
 use crate::history::Past;
 use crate::registry::{Registered, Registry};
 use crate::route::{RouteError, Router};
-pub(crate) use allowed::forbids;
+pub(crate) use allowed::Told;
 pub(crate) use query::Query;
 pub(crate) use words::{Explanation, Line};
 

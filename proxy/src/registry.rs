@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::control::Tunnels;
 use crate::directory::{Destination, Directory, NodeView};
-use crate::explain::forbids;
+use crate::explain::Told;
 use crate::history::History;
 use crate::metrics::Metrics;
 
@@ -75,10 +75,11 @@ impl Tunnels for Registry {
 
     fn forbidden(&self, node: &NodeView) -> Vec<u16> {
         let tunnels = self.candidates(&node.name);
-        let Some(newest) = tunnels.iter().max_by_key(|tunnel| tunnel.generation) else { return Vec::new() };
+        let newest = tunnels.iter().max_by_key(|tunnel| tunnel.generation);
+        let Some(told) = newest.and_then(|newest| Told::of(&newest.described)) else { return Vec::new() };
         let forbidden = |port: &u16| {
             let target = self.0.directory.resolve(&Destination::Name(node.name.to_string(), *port));
-            target.is_ok_and(|target| forbids(&newest.described, target.address, *port))
+            target.is_ok_and(|target| told.forbids(target.address, *port))
         };
         node.ports.iter().copied().filter(forbidden).collect()
     }

@@ -1,8 +1,10 @@
 //! What an agent's allow-list, as it told it, says to a dial. The agent alone decides; this is for operators. Pure.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use culvert_api::{AllowList, Candidates, Forbidden};
 use culvert_tunnel::proto::tunnel::DescribeResponse;
 
 /// What an agent would do.
@@ -16,28 +18,45 @@ pub(super) enum Verdict {
     Untold,
 }
 
-/// What the agent would do with a dial of `address` (none: its own host) and `port`.
-pub(super) fn verdict(agent: &DescribeResponse, address: Option<IpAddr>, port: u16) -> Verdict {
-    let Some(allowed) = &agent.allowed else { return Verdict::Untold };
-    let target = address.map(|address| SocketAddr::new(address, port));
-    let named = |target: SocketAddr| allowed.further.iter().any(|entry| entry.parse() == Ok(target));
-    let own = |address: IpAddr| agent.addresses.iter().any(|text| text.parse() == Ok(address));
-    match target {
-        Some(target) if named(target) => Verdict::Dials(target.to_string()),
-        _ if allowed.localhost_ports.contains(&port.into()) => Verdict::Dials(format!("127.0.0.1:{port}")),
-        None if allowed.ports.contains(&port.into()) => Verdict::Dials(format!("127.0.0.1:{port}")),
-        Some(target) if own(target.ip()) && allowed.ports.contains(&port.into()) => Verdict::Dials(target.to_string()),
-        Some(target) if own(target.ip()) => {
-            Verdict::Forbids { what: target.to_string(), flag: format!("--port {port}") }
-        }
-        None => Verdict::Forbids { what: format!("port {port}"), flag: format!("--port {port}") },
-        Some(target) => Verdict::Forbids { what: target.to_string(), flag: format!("--allow {target}") },
+/// The rules that an agent told.
+pub(crate) struct Told {
+    ports: BTreeSet<u16>,
+    localhost_ports: BTreeSet<u16>,
+    further: BTreeSet<SocketAddr>,
+    own: BTreeSet<IpAddr>,
+}
+
+impl Told {
+    /// Those of this agent; `None`: it did not tell them.
+    pub(crate) fn of(agent: &DescribeResponse) -> Option<Self> {
+        let allowed = agent.allowed.as_ref()?;
+        let ports = |ports: &[u32]| ports.iter().filter_map(|port| u16::try_from(*port).ok()).collect();
+        Some(Self {
+            ports: ports(&allowed.ports),
+            localhost_ports: ports(&allowed.localhost_ports),
+            further: allowed.further.iter().filter_map(|text| text.parse().ok()).collect(),
+            own: agent.addresses.iter().filter_map(|text| text.parse().ok()).collect(),
+        })
+    }
+
+    fn decide(&self, address: Option<IpAddr>, port: u16) -> Result<Candidates, Forbidden> {
+        let Self { ports, localhost_ports, further, own } = self;
+        AllowList { ports, localhost_ports, further, own }.decide(address, port)
+    }
+
+    /// Whether the agent would not dial this.
+    pub(crate) fn forbids(&self, address: Option<IpAddr>, port: u16) -> bool {
+        self.decide(address, port).is_err()
     }
 }
 
-/// Whether the agent says that it would not dial this.
-pub(crate) fn forbids(agent: &DescribeResponse, address: Option<IpAddr>, port: u16) -> bool {
-    matches!(verdict(agent, address, port), Verdict::Forbids { .. })
+/// What the agent would do with a dial of `address` (none: its own host) and `port`.
+pub(super) fn verdict(agent: &DescribeResponse, address: Option<IpAddr>, port: u16) -> Verdict {
+    match Told::of(agent).map(|told| told.decide(address, port)) {
+        None => Verdict::Untold,
+        Some(Ok(candidates)) => Verdict::Dials(candidates.first.to_string()),
+        Some(Err(forbidden)) => Verdict::Forbids { what: forbidden.target(), flag: forbidden.flag() },
+    }
 }
 
 /// The list in words.

@@ -1,0 +1,164 @@
+//! What an agent dials for whom. The agent decides by it, and the proxy tells operators what the agent would decide. Pure.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// The rules of an agent. Addresses are canonical: never v4-mapped.
+#[derive(Clone, Copy, Debug)]
+pub struct AllowList<'a> {
+    /// Allowed on the node's own addresses and on loopback.
+    pub ports: &'a BTreeSet<u16>,
+    /// Dialled on 127.0.0.1, whatever address was asked for.
+    pub localhost_ports: &'a BTreeSet<u16>,
+    /// Further addresses that the operator named, exactly.
+    pub further: &'a BTreeSet<SocketAddr>,
+    /// The node's own addresses.
+    pub own: &'a BTreeSet<IpAddr>,
+}
+
+/// The addresses to try for a stream, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidates {
+    /// Tried first.
+    pub first: SocketAddr,
+    /// Tried if the first fails.
+    pub second: Option<SocketAddr>,
+}
+
+/// Why nothing is dialled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Forbidden {
+    /// On the node's loopback.
+    #[error("port {0} is not in the agent's allow-list; `--port {0}` on the agent would allow it")]
+    Port(u16),
+    /// On one of the node's own addresses.
+    #[error(
+        "{0}: the port is not in the agent's allow-list; `--port {port}` on the agent would allow it",
+        port = .0.port()
+    )]
+    OwnAddress(SocketAddr),
+    /// At an address that is not the node's.
+    #[error(
+        "{0} is no address of the agent's node and not in its allow-list; `--allow {0}` on the agent would allow it"
+    )]
+    OtherAddress(SocketAddr),
+}
+
+const LOOPBACK4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const LOOPBACK6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
+
+impl AllowList<'_> {
+    /// What to dial for a client of `address` (`None`: the node itself) and `port`.
+    ///
+    /// # Errors
+    /// Which flag of the agent would allow it.
+    pub fn decide(&self, address: Option<IpAddr>, port: u16) -> Result<Candidates, Forbidden> {
+        let is_allowed = self.ports.contains(&port);
+        let Some(address) = address else {
+            return match (self.localhost_ports.contains(&port), is_allowed) {
+                (true, _) => Ok(only(LOOPBACK4, port)),
+                (false, true) => {
+                    Ok(Candidates { second: Some(SocketAddr::new(LOOPBACK6, port)), ..only(LOOPBACK4, port) })
+                }
+                (false, false) => Err(Forbidden::Port(port)),
+            };
+        };
+        let target = SocketAddr::new(address, port);
+        let is_own = address.is_loopback() || self.own.contains(&address);
+        if self.further.contains(&target) {
+            Ok(only(address, port))
+        } else if self.localhost_ports.contains(&port) {
+            Ok(only(LOOPBACK4, port))
+        } else if !is_own {
+            Err(Forbidden::OtherAddress(target))
+        } else if is_allowed {
+            Ok(only(address, port))
+        } else {
+            Err(Forbidden::OwnAddress(target))
+        }
+    }
+}
+
+impl Forbidden {
+    /// What was asked for.
+    #[must_use]
+    pub fn target(&self) -> String {
+        match self {
+            Self::Port(port) => format!("port {port}"),
+            Self::OwnAddress(target) | Self::OtherAddress(target) => target.to_string(),
+        }
+    }
+
+    /// The flag of the agent that would allow it.
+    #[must_use]
+    pub fn flag(&self) -> String {
+        match self {
+            Self::Port(port) => format!("--port {port}"),
+            Self::OwnAddress(target) => format!("--port {}", target.port()),
+            Self::OtherAddress(target) => format!("--allow {target}"),
+        }
+    }
+}
+
+fn only(address: IpAddr, port: u16) -> Candidates {
+    Candidates { first: SocketAddr::new(address, port), second: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decide(address: &str, port: u16) -> Result<Vec<String>, Forbidden> {
+        let list = AllowList {
+            ports: &[9100, 10250].into(),
+            localhost_ports: &[10255].into(),
+            further: &["10.9.9.9:502".parse().unwrap(), "[2001:db8::9]:443".parse().unwrap()].into(),
+            own: &["10.0.3.7".parse().unwrap(), "2001:db8::7".parse().unwrap()].into(),
+        };
+        let Candidates { first, second } = list.decide(address.parse().ok(), port)?;
+        Ok([Some(first), second].into_iter().flatten().map(|candidate| candidate.to_string()).collect())
+    }
+
+    #[test]
+    fn own_addresses_and_loopback_are_dialled_on_allowed_ports() {
+        assert_eq!(decide("10.0.3.7", 9100).unwrap(), ["10.0.3.7:9100"]);
+        assert_eq!(decide("2001:db8::7", 10250).unwrap(), ["[2001:db8::7]:10250"]);
+        assert_eq!(decide("127.0.0.1", 9100).unwrap(), ["127.0.0.1:9100"]);
+        assert_eq!(decide("127.0.0.2", 9100).unwrap(), ["127.0.0.2:9100"], "loopback is more than its interface says");
+        assert_eq!(decide("", 9100).unwrap(), ["127.0.0.1:9100", "[::1]:9100"]);
+    }
+
+    #[test]
+    fn localhost_ports_are_dialled_on_loopback_whatever_the_address() {
+        for address in ["", "10.0.3.7", "192.0.2.1"] {
+            assert_eq!(decide(address, 10255).unwrap(), ["127.0.0.1:10255"]);
+        }
+    }
+
+    #[test]
+    fn further_addresses_are_exact() {
+        assert_eq!(decide("10.9.9.9", 502).unwrap(), ["10.9.9.9:502"]);
+        assert_eq!(decide("2001:db8::9", 443).unwrap(), ["[2001:db8::9]:443"]);
+        for (address, port) in [("10.9.9.9", 503), ("10.9.9.8", 502)] {
+            assert!(matches!(decide(address, port), Err(Forbidden::OtherAddress(_))));
+        }
+    }
+
+    #[test]
+    fn all_else_is_forbidden_with_the_flag_that_would_allow_it() {
+        for (address, port, flag) in [
+            ("10.0.3.7", 22, "--port 22"),
+            ("127.0.0.1", 22, "--port 22"),
+            ("", 22, "--port 22"),
+            ("10.0.3.8", 9100, "--allow 10.0.3.8:9100"),
+            ("0.0.0.0", 9100, "--allow 0.0.0.0:9100"),
+            ("::", 9100, "--allow [::]:9100"),
+            ("169.254.169.254", 80, "--allow 169.254.169.254:80"),
+        ] {
+            let forbidden = decide(address, port).unwrap_err();
+            assert_eq!(forbidden.flag(), flag);
+            let said = forbidden.to_string();
+            assert!(said.contains(flag) && said.contains(address) && said.contains(&forbidden.target()), "{said}");
+        }
+    }
+}
