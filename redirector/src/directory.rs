@@ -71,14 +71,25 @@ pub(crate) enum Routing {
     Protected,
 }
 
+/// The ways to read a text as a name followed by a zone.
+pub(crate) fn names_in_zones(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.match_indices('.').map(|(dot, _)| (&text[..dot], &text[dot + 1..]))
+}
+
+impl Node {
+    /// Whether this is the node's own zone.
+    pub(crate) fn is_in(&self, zone: &str) -> bool {
+        self.zone.as_ref().is_some_and(|own| own.as_str() == zone)
+    }
+}
+
 impl Directory {
     /// The edge node of this name, which may end in the node's own zone.
     pub(crate) fn node(&self, name: &NodeName) -> Option<&Node> {
         let in_own_zone = || {
-            name.as_str().match_indices('.').find_map(|(dot, _)| {
-                let (name, zone) = name.as_str().split_at(dot);
+            names_in_zones(name.as_str()).find_map(|(name, zone)| {
                 let node = self.nodes.get(&name.parse().ok()?)?;
-                (node.zone.as_ref()?.as_str() == &zone[1..]).then_some(node)
+                node.is_in(zone).then_some(node)
             })
         };
         self.nodes.get(name).or_else(in_own_zone)

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 
 use super::Origin;
 use crate::config::NodeIps;
-use crate::directory::{Directory, Node};
+use crate::directory::{Directory, Node, names_in_zones};
 
 /// VIPs are stable, but which names exist is not.
 const TTL: u32 = 5;
@@ -87,12 +87,10 @@ impl Question<'_> {
 
     /// `<edge node>.<its own zone>`, or `<cloud node>.<zone of any edge node>`.
     fn in_own_zone(&self, text: &str) -> Option<Found<'_>> {
-        let zone_is = |node: &Node, zone: &str| node.zone.as_ref().is_some_and(|own| own.as_str() == zone);
-        let mut splits = text.match_indices('.').map(|(dot, _)| (&text[..dot], &text[dot + 1..]));
-        splits.find_map(|(name, zone)| {
+        names_in_zones(text).find_map(|(name, zone)| {
             self.find(name).filter(|found| match found {
-                Found::Edge(node) => zone_is(node, zone),
-                Found::Cloud(_) => self.directory.nodes.values().any(|node| zone_is(node, zone)),
+                Found::Edge(node) => node.is_in(zone),
+                Found::Cloud(_) => self.directory.nodes.values().any(|node| node.is_in(zone)),
             })
         })
     }

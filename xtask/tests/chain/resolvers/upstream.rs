@@ -1,4 +1,4 @@
-//! An ordinary DNS server in the internet: it knows one address for every name, but for [`NOWHERE`].
+//! An ordinary DNS server on the internet: it knows one address for every name except [`NOWHERE`].
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, UdpSocket};
