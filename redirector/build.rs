@@ -8,14 +8,20 @@ fn main() {
     let object = std::env::var_os("CULVERT_BPF_OBJECT").map_or_else(in_workspace, PathBuf::from);
     println!("cargo::rerun-if-changed={}", object.display());
     if object.is_file() {
-        println!("cargo::rustc-env=CULVERT_BPF_OBJECT_FOUND={}", object.display());
+        println!(
+            "cargo::rustc-env=CULVERT_BPF_OBJECT_FOUND={}",
+            object.display()
+        );
     } else {
-        // A compile error (in src/bpf/object.rs) and not one here, so that clippy needs no kernel programs.
+        // A compile error (in src/bpf/object.rs) and not one here, so that clippy needs no kernel
+        // programs.
         println!("cargo::rustc-cfg=bpf_object_missing");
     }
 }
 
 fn in_workspace() -> PathBuf {
-    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from).unwrap_or_default();
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map(PathBuf::from)
+        .unwrap_or_default();
     manifest.join("../target/ebpf/culvert-redirector.bpf.o")
 }

@@ -1,4 +1,5 @@
-//! The allow-list: what the agent dials for whom. A taken-over proxy must not be able to look around in the edge's network.
+//! The allow-list: what the agent dials for whom. A taken-over proxy must not be able to look
+//! around in the edge's network.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -34,17 +35,26 @@ impl AllowList {
     ///
     /// # Errors
     /// `Invalid` for what makes no sense, `Forbidden` with the flag that would allow it.
-    pub(crate) fn decide(&self, open: &Open, own: &OwnAddresses) -> Result<Candidates, DialFailure> {
+    pub(crate) fn decide(
+        &self,
+        open: &Open,
+        own: &OwnAddresses,
+    ) -> Result<Candidates, DialFailure> {
         if open.hops > MAX_HOPS {
-            return Err(invalid(format!("the stream passed {} proxies; at most {MAX_HOPS} may relay it", open.hops)));
+            return Err(invalid(format!(
+                "the stream passed {} proxies; at most {MAX_HOPS} may relay it",
+                open.hops
+            )));
         }
         let port = u16::try_from(open.port).ok().filter(|port| *port != 0);
         let port = port.ok_or_else(|| invalid(format!("{} is no TCP port", open.port)))?;
         let address = match open.address.as_str() {
             "" => None,
-            text => {
-                Some(text.parse::<IpAddr>().map_err(|_| invalid(format!("{text:?} is no IP address")))?.to_canonical())
-            }
+            text => Some(
+                text.parse::<IpAddr>()
+                    .map_err(|_| invalid(format!("{text:?} is no IP address")))?
+                    .to_canonical(),
+            ),
         };
         let rules = culvert_api::AllowList {
             ports: &self.ports,
@@ -54,7 +64,10 @@ impl AllowList {
         };
         rules
             .decide(address, port)
-            .map_err(|forbidden| DialFailure { code: DialCode::Forbidden, message: forbidden.to_string() })
+            .map_err(|forbidden| DialFailure {
+                code: DialCode::Forbidden,
+                message: forbidden.to_string(),
+            })
     }
 
     /// The list as the proxy shows it to operators, unless it is very long.
@@ -62,14 +75,22 @@ impl AllowList {
         let rules = self.ports.len() + self.localhost_ports.len() + self.explicit.len();
         (rules <= TOLD_MAX).then(|| Allowed {
             ports: self.ports.iter().copied().map(u32::from).collect(),
-            localhost_ports: self.localhost_ports.iter().copied().map(u32::from).collect(),
+            localhost_ports: self
+                .localhost_ports
+                .iter()
+                .copied()
+                .map(u32::from)
+                .collect(),
             further: self.explicit.iter().map(ToString::to_string).collect(),
         })
     }
 }
 
 fn invalid(message: String) -> DialFailure {
-    DialFailure { code: DialCode::Invalid, message }
+    DialFailure {
+        code: DialCode::Invalid,
+        message,
+    }
 }
 
 #[cfg(test)]
@@ -77,31 +98,61 @@ mod tests {
     use super::*;
 
     fn decide(address: &str, port: u32) -> Result<SocketAddr, (DialCode, String)> {
-        let list = AllowList { ports: [9100].into(), ..AllowList::default() };
+        let list = AllowList {
+            ports: [9100].into(),
+            ..AllowList::default()
+        };
         let own = OwnAddresses(["10.0.3.7".parse().unwrap()].into());
-        let open = Open { address: address.to_owned(), port, ..Open::default() };
-        let decided = list.decide(&open, &own).map_err(|failure| (failure.code, failure.message))?;
+        let open = Open {
+            address: address.to_owned(),
+            port,
+            ..Open::default()
+        };
+        let decided = list
+            .decide(&open, &own)
+            .map_err(|failure| (failure.code, failure.message))?;
         Ok(decided.first)
     }
 
     #[test]
     fn a_mapped_address_is_the_one_that_it_maps() {
-        assert_eq!(decide("::ffff:10.0.3.7", 9100).unwrap(), "10.0.3.7:9100".parse().unwrap());
+        assert_eq!(
+            decide("::ffff:10.0.3.7", 9100).unwrap(),
+            "10.0.3.7:9100".parse().unwrap()
+        );
     }
 
     #[test]
     fn what_is_not_allowed_is_forbidden_with_the_flag_that_would_allow_it() {
         let (code, message) = decide("10.0.3.8", 9100).unwrap_err();
-        assert!(code == DialCode::Forbidden && message.contains("--allow 10.0.3.8:9100"), "{message}");
+        assert!(
+            code == DialCode::Forbidden && message.contains("--allow 10.0.3.8:9100"),
+            "{message}"
+        );
     }
 
     #[test]
     fn what_makes_no_sense_is_invalid() {
-        for (address, port) in [("10.0.3.7", 0), ("10.0.3.7", 65_536), ("edge-1", 9100), ("10.0.3.7:1", 9100)] {
-            assert_eq!(decide(address, port).unwrap_err().0, DialCode::Invalid, "{address} {port}");
+        for (address, port) in [
+            ("10.0.3.7", 0),
+            ("10.0.3.7", 65_536),
+            ("edge-1", 9100),
+            ("10.0.3.7:1", 9100),
+        ] {
+            assert_eq!(
+                decide(address, port).unwrap_err().0,
+                DialCode::Invalid,
+                "{address} {port}"
+            );
         }
-        let hops = Open { port: 9100, hops: 2, ..Open::default() };
-        let failure = AllowList::default().decide(&hops, &OwnAddresses::default()).unwrap_err();
+        let hops = Open {
+            port: 9100,
+            hops: 2,
+            ..Open::default()
+        };
+        let failure = AllowList::default()
+            .decide(&hops, &OwnAddresses::default())
+            .unwrap_err();
         assert_eq!(failure.code, DialCode::Invalid);
     }
 }

@@ -1,4 +1,5 @@
-//! The command line, and the environment variables that stand in for it. [`crate::config`] checks what it means.
+//! The command line, and the environment variables that stand in for it. [`crate::config`] checks
+//! what it means.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -10,8 +11,9 @@ use culvert_daemon::{LogCommand, LogFormat, parse_duration, parse_size};
 use crate::pin::Pin;
 use crate::proxy_address::ProxyAddress;
 
-/// Makes services of an edge node reachable from the cloud: dials out to the proxies, keeps tunnels open, and connects their
-/// streams to what its allow-list names. Join first, then run it without a subcommand.
+/// Makes services of an edge node reachable from the cloud: dials out to the proxies, keeps tunnels
+/// open, and connects their streams to what its allow-list names. Join first, then run it without a
+/// subcommand.
 #[derive(Parser, Debug)]
 #[command(name = "culvert-agent", version, next_line_help = true)]
 pub(crate) struct Args {
@@ -19,7 +21,12 @@ pub(crate) struct Args {
     pub(crate) command: Option<Command>,
 
     /// Directory with the agent's key and certificate; made if missing, readable by its owner only.
-    #[arg(long, env = "CULVERT_STATE_DIR", default_value = "/var/lib/culvert/agent", global = true)]
+    #[arg(
+        long,
+        env = "CULVERT_STATE_DIR",
+        default_value = "/var/lib/culvert/agent",
+        global = true
+    )]
     pub(crate) state_dir: PathBuf,
 
     /// Unix socket, mode 0600, of the running agent's pages and of the `log` command.
@@ -37,7 +44,12 @@ pub(crate) struct Args {
     pub(crate) log: String,
 
     /// How log lines look: `text` or `json`.
-    #[arg(long, env = "CULVERT_LOG_FORMAT", default_value = "text", global = true)]
+    #[arg(
+        long,
+        env = "CULVERT_LOG_FORMAT",
+        default_value = "text",
+        global = true
+    )]
     pub(crate) log_format: LogFormat,
 
     #[command(flatten)]
@@ -48,70 +60,149 @@ pub(crate) struct Args {
 #[derive(clap::Args, Debug)]
 pub(crate) struct RunArgs {
     /// A proxy to keep tunnels to; repeat it for more. Default: the proxies of the join.
-    #[arg(long, env = "CULVERT_PROXY", value_name = "HOST:PORT", value_delimiter = ',')]
+    #[arg(
+        long,
+        env = "CULVERT_PROXY",
+        value_name = "HOST:PORT",
+        value_delimiter = ','
+    )]
     pub(crate) proxy: Vec<ProxyAddress>,
 
     /// Tunnels to each proxy, 1 to 16.
-    #[arg(long, env = "CULVERT_TUNNELS", value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
+    #[arg(
+        long,
+        env = "CULVERT_TUNNELS",
+        value_name = "N",
+        default_value_t = 2,
+        value_parser = clap::value_parser!(u8).range(1..=16),
+    )]
     pub(crate) tunnels: u8,
 
-    /// A port that may be dialled on this node's own addresses and on loopback; repeat it for more. Default: 10250, 10255,
-    /// 9100 and the port of --admin-listen.
-    #[arg(long, env = "CULVERT_PORT", value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
+    /// A port that may be dialled on this node's own addresses and on loopback; repeat it for more.
+    /// Default: 10250, 10255, 9100 and the port of --admin-listen.
+    #[arg(
+        long,
+        env = "CULVERT_PORT",
+        value_name = "N",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u16).range(1..),
+    )]
     pub(crate) port: Vec<u16>,
 
-    /// A port that is always dialled on 127.0.0.1, whichever address the client dialled; repeat it for more.
-    #[arg(long, env = "CULVERT_LOCALHOST_PORT", value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
+    /// A port that is always dialled on 127.0.0.1, whichever address the client dialled; repeat it
+    /// for more.
+    #[arg(
+        long,
+        env = "CULVERT_LOCALHOST_PORT",
+        value_name = "N",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u16).range(1..),
+    )]
     pub(crate) localhost_port: Vec<u16>,
 
     /// An address that may be dialled though it is not this node's own; repeat it for more.
-    #[arg(long, env = "CULVERT_ALLOW", value_name = "ADDRESS:PORT", value_delimiter = ',')]
+    #[arg(
+        long,
+        env = "CULVERT_ALLOW",
+        value_name = "ADDRESS:PORT",
+        value_delimiter = ','
+    )]
     pub(crate) allow: Vec<SocketAddr>,
 
-    /// An address of this node; repeat it for more. Default: those of its interfaces, without dummy ones, which hold addresses of
-    /// services.
-    #[arg(long, env = "CULVERT_NODE_ADDRESS", value_name = "IP", value_delimiter = ',')]
+    /// An address of this node; repeat it for more. Default: those of its interfaces, without dummy
+    /// ones, which hold addresses of services.
+    #[arg(
+        long,
+        env = "CULVERT_NODE_ADDRESS",
+        value_name = "IP",
+        value_delimiter = ','
+    )]
     pub(crate) node_address: Vec<IpAddr>,
 
     /// Address of /livez, /readyz, /metrics and /debug.
-    #[arg(long, env = "CULVERT_ADMIN_LISTEN", value_name = "IP:PORT", default_value = "127.0.0.1:7429")]
+    #[arg(
+        long,
+        env = "CULVERT_ADMIN_LISTEN",
+        value_name = "IP:PORT",
+        default_value = "127.0.0.1:7429"
+    )]
     pub(crate) admin_listen: SocketAddr,
 
-    /// Address of /metrics alone, such as `[::]:7428`, for scrapers on the edge that do not reach --admin-listen. Off by default.
+    /// Address of /metrics alone, such as `[::]:7428`, for scrapers on the edge that do not reach
+    /// --admin-listen. Off by default.
     #[arg(long, env = "CULVERT_METRICS_LISTEN", value_name = "IP:PORT")]
     pub(crate) metrics_listen: Option<SocketAddr>,
 
-    /// Bytes that one stream may have under way, 256KiB to 16MiB: the throughput of a stream times the round trip. A stalled
-    /// reader may hold a quarter more in memory.
-    #[arg(long, env = "CULVERT_STREAM_WINDOW", value_name = "SIZE", default_value = "4MiB", value_parser = parse_size)]
+    /// Bytes that one stream may have under way, 256KiB to 16MiB: the throughput of a stream times
+    /// the round trip. A stalled reader may hold a quarter more in memory.
+    #[arg(
+        long,
+        env = "CULVERT_STREAM_WINDOW",
+        value_name = "SIZE",
+        default_value = "4MiB",
+        value_parser = parse_size,
+    )]
     pub(crate) stream_window: u32,
 
-    /// Bytes that may wait in memory for backends that take nothing, all together; as many may wait to be sent. Over it a
-    /// connection is reset: of the proxy or backend whose connections hold most, the one that has waited longest.
-    #[arg(long, env = "CULVERT_BUFFER_BUDGET", value_name = "SIZE", default_value = "128MiB", value_parser = parse_size)]
+    /// Bytes that may wait in memory for backends that take nothing, all together; as many may wait
+    /// to be sent. Over it a connection is reset: of the proxy or backend whose connections hold
+    /// most, the one that has waited longest.
+    #[arg(
+        long,
+        env = "CULVERT_BUFFER_BUDGET",
+        value_name = "SIZE",
+        default_value = "128MiB",
+        value_parser = parse_size,
+    )]
     pub(crate) buffer_budget: u32,
 
-    /// How long a tunnel may be silent before the proxy asks whether this agent is there, 5s to 5m. Either end is taken for dead
-    /// after three times as long. Where bytes flow nothing is asked: longer saves traffic on a metered link, if whatever is on the
-    /// way keeps silent connections for as long.
-    #[arg(long, env = "CULVERT_KEEPALIVE", value_name = "DURATION", default_value = "6s", value_parser = parse_duration)]
+    /// How long a tunnel may be silent before the proxy asks whether this agent is there, 5s to 5m.
+    /// Either end is taken for dead after three times as long. Where bytes flow nothing is asked:
+    /// longer saves traffic on a metered link, if whatever is on the way keeps silent connections
+    /// for as long.
+    #[arg(
+        long,
+        env = "CULVERT_KEEPALIVE",
+        value_name = "DURATION",
+        default_value = "6s",
+        value_parser = parse_duration,
+    )]
     pub(crate) keepalive: Duration,
 
     /// How long streams may go on after SIGTERM.
-    #[arg(long, env = "CULVERT_GRACE", value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
+    #[arg(
+        long,
+        env = "CULVERT_GRACE",
+        value_name = "DURATION",
+        default_value = "30s",
+        value_parser = parse_duration,
+    )]
     pub(crate) grace: Duration,
 
-    /// Folder with what the proxies of a Kubernetes cluster tell: the mounted ConfigMap culvert-agent. The agent then enrols by
-    /// itself, with the token of its pod, in place of a join.
-    #[arg(long, env = "CULVERT_CLUSTER_CONFIG", value_name = "DIR", requires = "service_account_token", conflicts_with_all = ["cert", "key", "ca"])]
+    /// Folder with what the proxies of a Kubernetes cluster tell: the mounted ConfigMap
+    /// culvert-agent. The agent then enrols by itself, with the token of its pod, in place of a
+    /// join.
+    #[arg(
+        long,
+        env = "CULVERT_CLUSTER_CONFIG",
+        value_name = "DIR",
+        requires = "service_account_token",
+        conflicts_with_all = ["cert", "key", "ca"],
+    )]
     pub(crate) cluster_config: Option<PathBuf>,
 
-    /// File of the pod's projected service-account token with audience culvert, to go with --cluster-config; read again for each
-    /// enrolment.
-    #[arg(long, env = "CULVERT_SERVICE_ACCOUNT_TOKEN", value_name = "FILE", requires = "cluster_config")]
+    /// File of the pod's projected service-account token with audience culvert, to go with
+    /// --cluster-config; read again for each enrolment.
+    #[arg(
+        long,
+        env = "CULVERT_SERVICE_ACCOUNT_TOKEN",
+        value_name = "FILE",
+        requires = "cluster_config"
+    )]
     pub(crate) service_account_token: Option<PathBuf>,
 
-    /// A ready certificate (PEM, chain included) in place of a join; read again when it changes, never renewed.
+    /// A ready certificate (PEM, chain included) in place of a join; read again when it changes,
+    /// never renewed.
     #[arg(long, env = "CULVERT_CERT", value_name = "FILE")]
     pub(crate) cert: Option<PathBuf>,
 
@@ -123,14 +214,16 @@ pub(crate) struct RunArgs {
     #[arg(long, env = "CULVERT_CA", value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
 
-    /// The name in the proxies' certificates, whatever host is dialled. Default: the one of the join, or culvert-proxy.
+    /// The name in the proxies' certificates, whatever host is dialled. Default: the one of the
+    /// join, or culvert-proxy.
     #[arg(long, env = "CULVERT_SERVER_NAME", value_name = "NAME")]
     pub(crate) server_name: Option<String>,
 }
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Exchanges a token from `culvert-proxy token create` for this node's certificate, stores it and exits.
+    /// Exchanges a token from `culvert-proxy token create` for this node's certificate, stores it
+    /// and exits.
     Join(JoinArgs),
     /// Changes what the running agent logs, until the next change or restart.
     Log(LogCommand),
@@ -140,23 +233,41 @@ pub(crate) enum Command {
 #[derive(clap::Args, Debug)]
 pub(crate) struct JoinArgs {
     /// A proxy to join at, and to keep tunnels to afterwards; repeat it for more.
-    #[arg(long, env = "CULVERT_PROXY", value_name = "HOST:PORT", value_delimiter = ',', required = true)]
+    #[arg(
+        long,
+        env = "CULVERT_PROXY",
+        value_name = "HOST:PORT",
+        value_delimiter = ',',
+        required = true
+    )]
     pub(crate) proxy: Vec<ProxyAddress>,
 
-    /// Digest of the proxies' CA certificate: what makes sure that the token goes to the right place.
+    /// Digest of the proxies' CA certificate: what makes sure that the token goes to the right
+    /// place.
     #[arg(long, env = "CULVERT_CA_PIN", value_name = "sha256:HEX")]
     pub(crate) ca_pin: Pin,
 
     /// The token; it works once.
-    #[arg(long, env = "CULVERT_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    #[arg(
+        long,
+        env = "CULVERT_TOKEN",
+        value_name = "TOKEN",
+        hide_env_values = true
+    )]
     pub(crate) token: Token,
 
     /// The name in the proxies' certificates, whatever host is dialled.
-    #[arg(long, env = "CULVERT_SERVER_NAME", value_name = "NAME", default_value = culvert_api::PROXY_SERVER_NAME)]
+    #[arg(
+        long,
+        env = "CULVERT_SERVER_NAME",
+        value_name = "NAME",
+        default_value = culvert_api::PROXY_SERVER_NAME,
+    )]
     pub(crate) server_name: String,
 
-    /// The user that the agent runs as: key and certificate become its own. Only root can give them to somebody else. Default: the
-    /// owner of the state directory, or the user culvert if there is one.
+    /// The user that the agent runs as: key and certificate become its own. Only root can give them
+    /// to somebody else. Default: the owner of the state directory, or the user culvert if there is
+    /// one.
     #[arg(long, env = "CULVERT_USER", value_name = "NAME")]
     pub(crate) user: Option<String>,
 
@@ -196,6 +307,9 @@ mod tests {
     #[test]
     fn a_token_is_not_printed() {
         let token: Token = " secret ".parse().expect("any text is a token");
-        assert_eq!((format!("{token:?}").as_str(), token.0.as_str()), ("Token(..)", "secret"));
+        assert_eq!(
+            (format!("{token:?}").as_str(), token.0.as_str()),
+            ("Token(..)", "secret")
+        );
     }
 }

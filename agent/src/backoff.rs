@@ -1,5 +1,5 @@
-//! How long to wait before the next attempt: exponential, with full jitter, so that the agents of a restarted proxy do not
-//! all come back at once.
+//! How long to wait before the next attempt: exponential, with full jitter, so that the agents of a
+//! restarted proxy do not all come back at once.
 
 use std::time::Duration;
 
@@ -44,8 +44,14 @@ impl Backoff {
             Ended::After(life) if life >= GOOD_LIFE => *self = Self::default(),
             Ended::After(_) => {}
         }
-        let longest = if self.waited < RESTART { SHORT } else { LONGEST };
-        let bound = FIRST.saturating_mul(1 << self.failures.min(16)).min(longest);
+        let longest = if self.waited < RESTART {
+            SHORT
+        } else {
+            LONGEST
+        };
+        let bound = FIRST
+            .saturating_mul(1 << self.failures.min(16))
+            .min(longest);
         self.failures += 1;
         self.waited += bound;
         bound
@@ -57,7 +63,8 @@ impl Backoff {
     }
 }
 
-/// A part of `bound`; `chance` is from 0 to 1. A refusal or a fast failure never becomes a busy loop: a fifth is always waited.
+/// A part of `bound`; `chance` is from 0 to 1. A refusal or a fast failure never becomes a busy
+/// loop: a fifth is always waited.
 fn jittered(bound: Duration, chance: f64) -> Duration {
     bound.mul_f64(0.2 + 0.8 * chance.clamp(0.0, 1.0))
 }
@@ -67,7 +74,9 @@ mod tests {
     use super::*;
 
     fn bounds(backoff: &mut Backoff, count: usize) -> Vec<u128> {
-        (0..count).map(|_| backoff.bound(Ended::After(Duration::ZERO)).as_millis()).collect()
+        (0..count)
+            .map(|_| backoff.bound(Ended::After(Duration::ZERO)).as_millis())
+            .collect()
     }
 
     #[test]
@@ -84,7 +93,10 @@ mod tests {
     fn a_good_tunnel_starts_over_and_one_that_ends_at_once_does_not() {
         let mut backoff = Backoff::default();
         bounds(&mut backoff, 1000);
-        assert_eq!(backoff.bound(Ended::After(Duration::from_millis(1))), LONGEST);
+        assert_eq!(
+            backoff.bound(Ended::After(Duration::from_millis(1))),
+            LONGEST
+        );
         assert_eq!(backoff.bound(Ended::After(GOOD_LIFE)), FIRST);
     }
 

@@ -1,4 +1,5 @@
-//! The agent's current certificate: read from its files, read again when they change, and passed on to whoever connects.
+//! The agent's current certificate: read from its files, read again when they change, and passed on
+//! to whoever connects.
 
 use std::fs;
 use std::io;
@@ -18,7 +19,10 @@ use crate::state::{StateDir, StateError};
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
     /// A join; renewed by this agent. A `server_name` here overrides the one of the join.
-    Joined { state: StateDir, server_name: Option<String> },
+    Joined {
+        state: StateDir,
+        server_name: Option<String>,
+    },
     /// An enrolment in a Kubernetes cluster; renewed by this agent.
     Cluster(ClusterSource),
     /// Somebody else's files; renewed by them.
@@ -55,7 +59,10 @@ pub(crate) enum CertificatesError {
     #[error("read {}", .path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("{origin}")]
-    Unusable { origin: String, source: IdentityError },
+    Unusable {
+        origin: String,
+        source: IdentityError,
+    },
 }
 
 /// The current certificate.
@@ -74,7 +81,9 @@ struct Seen {
 
 impl std::fmt::Debug for Seen {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Seen").field("problem", &self.problem).finish_non_exhaustive()
+        f.debug_struct("Seen")
+            .field("problem", &self.problem)
+            .finish_non_exhaustive()
     }
 }
 
@@ -84,15 +93,23 @@ impl Source {
             Self::Joined { state, server_name } => {
                 let text = state.identity()?;
                 let server_name = server_name.clone().unwrap_or(text.server_name);
-                Ok(IdentityText { server_name, ..text })
+                Ok(IdentityText {
+                    server_name,
+                    ..text
+                })
             }
             Self::Cluster(cluster) => {
                 let text = cluster.state.identity()?;
                 // Without the folder what was stored goes on.
                 let told = cluster.settings().ok();
-                let (ca, server_name) =
-                    told.map_or((text.ca, text.server_name), |settings| (settings.ca, settings.server_name));
-                Ok(IdentityText { ca, server_name, ..text })
+                let (ca, server_name) = told.map_or((text.ca, text.server_name), |settings| {
+                    (settings.ca, settings.server_name)
+                });
+                Ok(IdentityText {
+                    ca,
+                    server_name,
+                    ..text
+                })
             }
             Self::Ready(files) => Ok(IdentityText {
                 key: read(&files.key)?,
@@ -110,7 +127,12 @@ impl Source {
             }
             Self::Ready(files) => files.cert.display().to_string(),
         };
-        text.parse().map(Arc::new).map_err(|source| CertificatesError::Unusable { origin: origin(), source })
+        text.parse()
+            .map(Arc::new)
+            .map_err(|source| CertificatesError::Unusable {
+                origin: origin(),
+                source,
+            })
     }
 }
 
@@ -119,13 +141,24 @@ impl ClusterSource {
     pub(crate) fn settings(&self) -> Result<ClusterSettings, ClusterError> {
         let told = self.folder.read()?;
         let server_name = self.server_name.clone().unwrap_or(told.server_name);
-        let proxies = if self.proxies.is_empty() { told.proxies } else { self.proxies.clone() };
-        Ok(ClusterSettings { server_name, proxies, ..told })
+        let proxies = if self.proxies.is_empty() {
+            told.proxies
+        } else {
+            self.proxies.clone()
+        };
+        Ok(ClusterSettings {
+            server_name,
+            proxies,
+            ..told
+        })
     }
 }
 
 fn read(path: &Path) -> Result<String, CertificatesError> {
-    fs::read_to_string(path).map_err(|source| CertificatesError::Read { path: path.to_owned(), source })
+    fs::read_to_string(path).map_err(|source| CertificatesError::Read {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 impl Certificates {
@@ -136,7 +169,10 @@ impl Certificates {
         let identity = source.parse(&text)?;
         Ok(Self {
             source,
-            seen: Mutex::new(Seen { text, problem: Problem::default() }),
+            seen: Mutex::new(Seen {
+                text,
+                problem: Problem::default(),
+            }),
             current: watch::Sender::new(identity),
         })
     }
@@ -144,7 +180,9 @@ impl Certificates {
     /// The state directory, if the certificate is ours to renew.
     pub(crate) fn renewable(&self) -> Option<&StateDir> {
         match &self.source {
-            Source::Joined { state, .. } | Source::Cluster(ClusterSource { state, .. }) => Some(state),
+            Source::Joined { state, .. } | Source::Cluster(ClusterSource { state, .. }) => {
+                Some(state)
+            }
             Source::Ready(_) => None,
         }
     }
@@ -167,14 +205,22 @@ impl Certificates {
         self.current.subscribe()
     }
 
-    /// Reads the files again. Files that are half replaced or broken leave the last good certificate in use; that is logged once.
+    /// Reads the files again. Files that are half replaced or broken leave the last good
+    /// certificate in use; that is logged once.
     pub(crate) fn refresh(&self) -> Arc<Identity> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.source.read().and_then(|text| self.take(text, &mut seen)) {
+        match self
+            .source
+            .read()
+            .and_then(|text| self.take(text, &mut seen))
+        {
             Ok(()) => seen.problem = Problem::default(),
             Err(error) => {
                 if let Some(reason) = seen.problem.news(Some(culvert_daemon::chain(&error))) {
-                    tracing::warn!(reason, "certificate files cannot be used; the last good ones stay in use");
+                    tracing::warn!(
+                        reason,
+                        "certificate files cannot be used; the last good ones stay in use"
+                    );
                 }
             }
         }
@@ -210,25 +256,44 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let path = |name: &str| root.path().join(name);
         let server_name = "proxy.example".to_owned();
-        let files = ReadyFiles { cert: path("cert"), key: path("key"), ca: path("ca"), server_name };
+        let files = ReadyFiles {
+            cert: path("cert"),
+            key: path("key"),
+            ca: path("ca"),
+            server_name,
+        };
         let authority = Authority::new("operator");
-        let (old, new) = (IdentityText::for_tests(&authority, "edge-1"), IdentityText::for_tests(&authority, "edge-1"));
+        let (old, new) = (
+            IdentityText::for_tests(&authority, "edge-1"),
+            IdentityText::for_tests(&authority, "edge-1"),
+        );
         write(&files, &old);
         let certificates = Certificates::load(Source::Ready(files.clone())).unwrap();
         let first = certificates.current().chain.clone();
 
         fs::write(&files.cert, &new.chain).unwrap();
-        assert_eq!(certificates.refresh().chain, first, "the new certificate waits for its key");
+        assert_eq!(
+            certificates.refresh().chain,
+            first,
+            "the new certificate waits for its key"
+        );
         write(&files, &new);
         assert_ne!(certificates.refresh().chain, first);
         fs::remove_file(&files.key).unwrap();
-        assert_ne!(certificates.refresh().chain, first, "missing files change nothing");
+        assert_ne!(
+            certificates.refresh().chain,
+            first,
+            "missing files change nothing"
+        );
     }
 
     #[test]
     fn a_missing_join_says_what_to_run() {
         let root = tempfile::tempdir().unwrap();
-        let source = Source::Joined { state: StateDir::new(root.path()), server_name: None };
+        let source = Source::Joined {
+            state: StateDir::new(root.path()),
+            server_name: None,
+        };
         let error = Certificates::load(source).unwrap_err().to_string();
         assert!(error.contains("culvert-agent join"), "{error}");
     }

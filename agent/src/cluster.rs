@@ -1,5 +1,6 @@
-//! What the proxies of a Kubernetes cluster tell their agents: ConfigMap `culvert-agent`, mounted as a folder. Kubelet replaces its
-//! files when it changes, so they are read each time they are needed.
+//! What the proxies of a Kubernetes cluster tell their agents: ConfigMap `culvert-agent`, mounted
+//! as a folder. Kubelet replaces its files when it changes, so they are read each time they are
+//! needed.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -34,7 +35,8 @@ pub(crate) struct ClusterSettings {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClusterError {
     #[error(
-        "{} is not there: the proxies write it into ConfigMap culvert-agent; see their log, and that this folder is the mounted ConfigMap", .0.display()
+        "{} is not there: the proxies write it into ConfigMap culvert-agent; see their log, and \
+         that this folder is the mounted ConfigMap", .0.display()
     )]
     Missing(PathBuf),
     #[error("read {}", path.display())]
@@ -42,8 +44,14 @@ pub(crate) enum ClusterError {
     #[error("{} has more than {MAX_BYTES} bytes", .0.display())]
     TooLarge(PathBuf),
     #[error("{}", path.display())]
-    Proxy { path: PathBuf, source: InvalidProxyAddress },
-    #[error("{} names no proxy: see the proxies' log, and give them --advertise or --agent-service", .0.display())]
+    Proxy {
+        path: PathBuf,
+        source: InvalidProxyAddress,
+    },
+    #[error(
+        "{} names no proxy: see the proxies' log, and give them --advertise or --agent-service",
+        .0.display()
+    )]
     NoProxy(PathBuf),
 }
 
@@ -58,11 +66,19 @@ impl ClusterDir {
         let server_name = read_bounded(&self.0.join(SERVER_NAME))?.trim().to_owned();
         let path = self.0.join(PROXIES);
         let text = read_bounded(&path)?;
-        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).take(MAX_PROXIES);
+        let lines = text
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty())
+            .take(MAX_PROXIES);
         let proxies: Result<BTreeSet<ProxyAddress>, _> = lines.map(str::parse).collect();
         match proxies {
             Ok(proxies) if proxies.is_empty() => Err(ClusterError::NoProxy(path)),
-            Ok(proxies) => Ok(ClusterSettings { ca, server_name, proxies: proxies.into_iter().collect() }),
+            Ok(proxies) => Ok(ClusterSettings {
+                ca,
+                server_name,
+                proxies: proxies.into_iter().collect(),
+            }),
             Err(source) => Err(ClusterError::Proxy { path, source }),
         }
     }
@@ -74,7 +90,10 @@ pub(crate) fn read_bounded(path: &Path) -> Result<String, ClusterError> {
         if source.kind() == io::ErrorKind::NotFound {
             ClusterError::Missing(path.to_owned())
         } else {
-            ClusterError::Read { path: path.to_owned(), source }
+            ClusterError::Read {
+                path: path.to_owned(),
+                source,
+            }
         }
     };
     let mut text = String::new();
@@ -89,8 +108,16 @@ pub(crate) fn read_bounded(path: &Path) -> Result<String, ClusterError> {
 impl ClusterDir {
     /// Writes what the proxies would.
     pub(crate) fn write(&self, settings: &ClusterSettings) {
-        let proxies: String = settings.proxies.iter().map(|proxy| format!("{proxy}\n")).collect();
-        for (name, text) in [(CA, &settings.ca), (SERVER_NAME, &settings.server_name), (PROXIES, &proxies)] {
+        let proxies: String = settings
+            .proxies
+            .iter()
+            .map(|proxy| format!("{proxy}\n"))
+            .collect();
+        for (name, text) in [
+            (CA, &settings.ca),
+            (SERVER_NAME, &settings.server_name),
+            (PROXIES, &proxies),
+        ] {
             std::fs::write(self.0.join(name), text).unwrap();
         }
     }
@@ -107,11 +134,17 @@ mod tests {
         let settings = ClusterSettings {
             ca: "CA".to_owned(),
             server_name: "culvert-proxy".to_owned(),
-            proxies: ["10.0.0.1:7400", "proxy.example:443"].map(|text| text.parse().unwrap()).into(),
+            proxies: ["10.0.0.1:7400", "proxy.example:443"]
+                .map(|text| text.parse().unwrap())
+                .into(),
         };
         folder.write(&settings);
         assert_eq!(folder.read().unwrap(), settings);
-        std::fs::write(root.path().join(PROXIES), "\n proxy.example:443\n\n10.0.0.1:7400\nproxy.example:443").unwrap();
+        std::fs::write(
+            root.path().join(PROXIES),
+            "\n proxy.example:443\n\n10.0.0.1:7400\nproxy.example:443",
+        )
+        .unwrap();
         assert_eq!(folder.read().unwrap(), settings, "each once");
     }
 
@@ -120,7 +153,11 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let folder = ClusterDir::new(root.path());
         let problem = || folder.read().unwrap_err().to_string();
-        assert!(problem().contains("ca.crt") && problem().contains("ConfigMap culvert-agent"), "{}", problem());
+        assert!(
+            problem().contains("ca.crt") && problem().contains("ConfigMap culvert-agent"),
+            "{}",
+            problem()
+        );
         std::fs::write(root.path().join(CA), "CA").unwrap();
         std::fs::write(root.path().join(SERVER_NAME), "x").unwrap();
         std::fs::write(root.path().join(PROXIES), "\n").unwrap();

@@ -110,7 +110,12 @@ fn source(
         (_, _, None) => Err(missing("--ca")),
         (Some(cert), Some(key), Some(ca)) => {
             let server_name = server_name.unwrap_or_else(|| PROXY_SERVER_NAME.to_owned());
-            Ok(Source::Ready(ReadyFiles { cert, key, ca, server_name }))
+            Ok(Source::Ready(ReadyFiles {
+                cert,
+                key,
+                ca,
+                server_name,
+            }))
         }
     }
 }
@@ -123,14 +128,23 @@ fn allow_list(run: &RunArgs) -> AllowList {
         ports.insert(admin.port());
     }
     let mut localhost_ports: BTreeSet<u16> = run.localhost_port.iter().copied().collect();
-    // Prometheus asks the node's address for the agent's metrics, but the admin server listens on loopback.
+    // Prometheus asks the node's address for the agent's metrics, but the admin server listens on
+    // loopback.
     if admin.ip() == std::net::Ipv4Addr::LOCALHOST && ports.contains(&admin.port()) {
         localhost_ports.insert(admin.port());
     }
-    let explicit =
-        run.allow.iter().map(|address| SocketAddr::new(address.ip().to_canonical(), address.port())).collect();
+    let explicit = run
+        .allow
+        .iter()
+        .map(|address| SocketAddr::new(address.ip().to_canonical(), address.port()))
+        .collect();
     let node_addresses = run.node_address.iter().map(IpAddr::to_canonical).collect();
-    AllowList { ports, localhost_ports, explicit, node_addresses }
+    AllowList {
+        ports,
+        localhost_ports,
+        explicit,
+        node_addresses,
+    }
 }
 
 #[cfg(test)]
@@ -155,9 +169,21 @@ mod tests {
 
     #[test]
     fn named_ports_replace_the_defaults() {
-        let allow = config(&["--port", "22", "--port", "80,443", "--allow", "[::ffff:10.0.0.1]:502"]).unwrap().allow;
+        let allow = config(&[
+            "--port",
+            "22",
+            "--port",
+            "80,443",
+            "--allow",
+            "[::ffff:10.0.0.1]:502",
+        ])
+        .unwrap()
+        .allow;
         assert_eq!(allow.ports, [22, 80, 443].into());
-        assert!(allow.localhost_ports.is_empty(), "the admin port is not among them");
+        assert!(
+            allow.localhost_ports.is_empty(),
+            "the admin port is not among them"
+        );
         assert_eq!(allow.explicit, ["10.0.0.1:502".parse().unwrap()].into());
     }
 
@@ -165,9 +191,15 @@ mod tests {
     fn ready_certificates_come_whole_and_with_a_proxy() {
         let missing = ConfigError::IncompleteCertificates;
         assert_eq!(config(&["--cert", "c"]).unwrap_err(), missing("--key"));
-        assert_eq!(config(&["--cert", "c", "--key", "k"]).unwrap_err(), missing("--ca"));
+        assert_eq!(
+            config(&["--cert", "c", "--key", "k"]).unwrap_err(),
+            missing("--ca")
+        );
         assert_eq!(config(&["--ca", "a"]).unwrap_err(), missing("--cert"));
-        assert_eq!(config(&["--cert", "c", "--key", "k", "--ca", "a"]).unwrap_err(), ConfigError::NoProxy);
+        assert_eq!(
+            config(&["--cert", "c", "--key", "k", "--ca", "a"]).unwrap_err(),
+            ConfigError::NoProxy
+        );
         assert!(config(&["--cert", "c", "--key", "k", "--ca", "a", "--proxy", "p:1"]).is_ok());
     }
 
@@ -177,12 +209,21 @@ mod tests {
             let error = config(&["--keepalive", text]).unwrap_err();
             assert_eq!(error, ConfigError::Keepalive(Duration::from_secs(seconds)));
         }
-        assert_eq!(config(&["--keepalive", "5m"]).unwrap().keepalive, Duration::from_secs(300));
-        assert_eq!(config(&[]).unwrap().keepalive, culvert_tunnel::DEFAULT_KEEPALIVE);
+        assert_eq!(
+            config(&["--keepalive", "5m"]).unwrap().keepalive,
+            Duration::from_secs(300)
+        );
+        assert_eq!(
+            config(&[]).unwrap().keepalive,
+            culvert_tunnel::DEFAULT_KEEPALIVE
+        );
     }
 
     #[test]
     fn a_stream_window_out_of_range_is_noticed() {
-        assert_eq!(config(&["--stream-window", "32MiB"]).unwrap_err(), ConfigError::StreamWindow(32 << 20));
+        assert_eq!(
+            config(&["--stream-window", "32MiB"]).unwrap_err(),
+            ConfigError::StreamWindow(32 << 20)
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! A connection to a proxy: TCP, directly or through a forward proxy, then TLS, all within one time limit.
+//! A connection to a proxy: TCP, directly or through a forward proxy, then TLS, all within one time
+//! limit.
 
 use std::time::Duration;
 
@@ -26,17 +27,34 @@ pub(crate) type Connection = TlsStream<ReadAhead<TcpStream>>;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectError {
     #[error("proxy {}", Way { proxy, via: via.as_deref() })]
-    Outbound { proxy: ProxyAddress, via: Option<String>, source: OutboundError },
+    Outbound {
+        proxy: ProxyAddress,
+        via: Option<String>,
+        source: OutboundError,
+    },
     #[error("proxy {}", Way { proxy, via: via.as_deref() })]
-    Tls { proxy: ProxyAddress, via: Option<String>, source: TlsError },
+    Tls {
+        proxy: ProxyAddress,
+        via: Option<String>,
+        source: TlsError,
+    },
     #[error("proxy {}: no answer to the TLS handshake in time", Way { proxy, via: via.as_deref() })]
-    TimedOut { proxy: ProxyAddress, via: Option<String> },
+    TimedOut {
+        proxy: ProxyAddress,
+        via: Option<String>,
+    },
 }
 
 impl ConnectError {
     /// Whether the proxy knows this agent's certificate and does not want it.
     pub(crate) fn is_refusal(&self) -> bool {
-        matches!(self, Self::Tls { source: TlsError::Refused(_), .. })
+        matches!(
+            self,
+            Self::Tls {
+                source: TlsError::Refused(_),
+                ..
+            }
+        )
     }
 
     /// Label for metrics.

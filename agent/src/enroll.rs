@@ -63,13 +63,21 @@ pub(crate) async fn join(
         Credential::Join(token) => (token.0.clone(), String::new()),
         Credential::ServiceAccount(token) => (String::new(), token.0.clone()),
     };
-    let request = JoinRequest { token, csr: csr(key)?, service_account_token };
+    let request = JoinRequest {
+        token,
+        csr: csr(key)?,
+        service_account_token,
+    };
     let answer = call(connection, async |mut client| client.join(request).await).await?;
     enrolled(answer, key, server_name)
 }
 
 /// Asks for a new certificate, of `key`, for the node whose certificate the connection shows.
-pub(crate) async fn renew(connection: Connection, key: &KeyPair, server_name: &str) -> Result<Enrolled, EnrollError> {
+pub(crate) async fn renew(
+    connection: Connection,
+    key: &KeyPair,
+    server_name: &str,
+) -> Result<Enrolled, EnrollError> {
     let request = RenewRequest { csr: csr(key)? };
     let answer = call(connection, async |mut client| client.renew(request).await).await?;
     enrolled(answer, key, server_name)
@@ -77,13 +85,28 @@ pub(crate) async fn renew(connection: Connection, key: &KeyPair, server_name: &s
 
 /// The proxy takes the public key of it and nothing else.
 fn csr(key: &KeyPair) -> Result<Vec<u8>, EnrollError> {
-    let request = CertificateParams::default().serialize_request(key).map_err(EnrollError::Request)?;
+    let request = CertificateParams::default()
+        .serialize_request(key)
+        .map_err(EnrollError::Request)?;
     Ok(request.der().to_vec())
 }
 
-fn enrolled(answer: Certificate, key: &KeyPair, server_name: &str) -> Result<Enrolled, EnrollError> {
-    let server_name = if answer.server_name.is_empty() { server_name.to_owned() } else { answer.server_name };
-    let text = IdentityText { key: key.serialize_pem(), chain: answer.chain_pem, ca: answer.ca_pem, server_name };
+fn enrolled(
+    answer: Certificate,
+    key: &KeyPair,
+    server_name: &str,
+) -> Result<Enrolled, EnrollError> {
+    let server_name = if answer.server_name.is_empty() {
+        server_name.to_owned()
+    } else {
+        answer.server_name
+    };
+    let text = IdentityText {
+        key: key.serialize_pem(),
+        chain: answer.chain_pem,
+        ca: answer.ca_pem,
+        server_name,
+    };
     let identity = text.parse().map_err(EnrollError::Answer)?;
     Ok(Enrolled { text, identity })
 }
@@ -96,14 +119,19 @@ async fn call(
     let called = async {
         let handshake = http2::handshake(TokioExecutor::new(), TokioIo::new(connection)).await;
         let (requests, driver) = handshake.map_err(EnrollError::Http2)?;
-        let client = EnrollClient::with_origin(Requests(requests), Uri::from_static("https://culvert-proxy"));
+        let client = EnrollClient::with_origin(
+            Requests(requests),
+            Uri::from_static("https://culvert-proxy"),
+        );
         let answered = call(client);
         tokio::select! {
             answer = answered => answer.map(tonic::Response::into_inner).map_err(|status| EnrollError::Status(Box::new(status))),
             Err(error) = driver => Err(EnrollError::Http2(error)),
         }
     };
-    tokio::time::timeout(CALL_TIMEOUT, called).await.unwrap_or(Err(EnrollError::TimedOut))
+    tokio::time::timeout(CALL_TIMEOUT, called)
+        .await
+        .unwrap_or(Err(EnrollError::TimedOut))
 }
 
 /// hyper's client in the form that tonic's wants.

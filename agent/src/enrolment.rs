@@ -1,4 +1,5 @@
-//! Enrolment with the pod's service-account token: at the first start, and when a certificate can be renewed no more.
+//! Enrolment with the pod's service-account token: at the first start, and when a certificate can
+//! be renewed no more.
 
 use std::time::Duration;
 
@@ -18,11 +19,13 @@ use crate::proxy_address::ProxyAddress;
 use crate::service_account::AccountToken;
 use crate::tls;
 
-/// First and longest wait before the next attempt to get the first certificate: a proxy may be starting too.
+/// First and longest wait before the next attempt to get the first certificate: a proxy may be
+/// starting too.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LONGEST: Duration = Duration::from_secs(60);
 
-/// Waits until there is a certificate: the stored one if it may still be used, or one from a proxy. None if the drain begins first.
+/// Waits until there is a certificate: the stored one if it may still be used, or one from a proxy.
+/// None if the drain begins first.
 ///
 /// # Errors
 /// A state directory that cannot be used.
@@ -39,10 +42,16 @@ pub(crate) async fn certificates(
         if is_ours(&source) {
             match Certificates::load(Source::Cluster(source.clone())) {
                 Ok(certificates) => {
-                    tracing::info!(node = %certificates.current().node, "the stored certificate is still good");
+                    tracing::info!(
+                        node = %certificates.current().node,
+                        "the stored certificate is still good"
+                    );
                     return Ok(Some(certificates));
                 }
-                Err(error) => tracing::debug!(reason = culvert_daemon::chain(&error), "no usable certificate stored"),
+                Err(error) => tracing::debug!(
+                    reason = culvert_daemon::chain(&error),
+                    "no usable certificate stored"
+                ),
             }
         }
         let enrolled = tokio::select! {
@@ -52,7 +61,9 @@ pub(crate) async fn certificates(
         let reason = match enrolled {
             Ok(node) => {
                 tracing::info!(%node, "enrolled with the service account's token");
-                return Certificates::load(Source::Cluster(source)).map(Some).map_err(Into::into);
+                return Certificates::load(Source::Cluster(source))
+                    .map(Some)
+                    .map_err(Into::into);
             }
             Err(error) => format!("{error:#}"),
         };
@@ -68,14 +79,23 @@ pub(crate) async fn certificates(
     }
 }
 
-/// Whether the stored certificate may be used: there is one, it has not ended, and the token does not name another node.
+/// Whether the stored certificate may be used: there is one, it has not ended, and the token does
+/// not name another node.
 fn is_ours(source: &ClusterSource) -> bool {
-    let Ok(text) = source.state.identity() else { return false };
-    let Ok(identity) = text.parse() else { return false };
+    let Ok(text) = source.state.identity() else {
+        return false;
+    };
+    let Ok(identity) = text.parse() else {
+        return false;
+    };
     let node = source.token.read().ok().and_then(|token| token.node);
     let elsewhere = node.filter(|node| node != identity.node.as_str());
     if let Some(node) = &elsewhere {
-        tracing::info!(node, was = %identity.node, "the stored certificate is of another node: enrolling anew");
+        tracing::info!(
+            node,
+            was = %identity.node,
+            "the stored certificate is of another node: enrolling anew"
+        );
     }
     elsewhere.is_none() && std::time::SystemTime::now() < identity.validity.not_after
 }
@@ -92,7 +112,9 @@ pub(crate) async fn enrol(source: &ClusterSource, outbound: &Outbound) -> Result
     for proxy in &settings.proxies {
         match enrol_at(proxy, &settings, &token, outbound, &key).await {
             Ok(enrolled) => {
-                source.state.store_enrolment(&enrolled.text, &settings.proxies, &token.pod)?;
+                source
+                    .state
+                    .store_enrolment(&enrolled.text, &settings.proxies, &token.pod)?;
                 return Ok(enrolled.identity.node);
             }
             Err(error) => reasons.push(format!("{error:#}")),

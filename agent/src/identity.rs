@@ -58,12 +58,17 @@ pub(crate) enum IdentityError {
     Mismatch(#[source] rustls::Error),
     #[error("the certificate does not parse")]
     Parse(#[source] x509_parser::error::X509Error),
-    #[error("the certificate must name exactly one node, as its only DNS name; it has {0} DNS names")]
+    #[error(
+        "the certificate must name exactly one node, as its only DNS name; it has {0} DNS names"
+    )]
     Names(usize),
     #[error("the certificate names no node")]
     Node(#[from] InvalidNodeName),
     #[error("{name:?} cannot be the name of a server")]
-    ServerName { name: String, source: InvalidDnsNameError },
+    ServerName {
+        name: String,
+        source: InvalidDnsNameError,
+    },
 }
 
 impl IdentityText {
@@ -72,13 +77,26 @@ impl IdentityText {
     pub(crate) fn parse(&self) -> Result<Identity, IdentityError> {
         let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).map_err(IdentityError::Key)?;
         let chain = certificates(&self.chain).map_err(IdentityError::Certificate)?;
-        let leaf = chain.first().ok_or(IdentityError::Empty("the certificate"))?;
+        let leaf = chain
+            .first()
+            .ok_or(IdentityError::Empty("the certificate"))?;
         let (node, validity) = read_leaf(leaf)?;
         CertifiedKey::from_der(chain.clone(), key.clone_key(), &crate::tls::provider())
             .map_err(IdentityError::Mismatch)?;
-        let server_name = ServerName::try_from(self.server_name.clone())
-            .map_err(|source| IdentityError::ServerName { name: self.server_name.clone(), source })?;
-        Ok(Identity { node, chain, key, roots: Arc::new(roots(&self.ca)?), server_name, validity })
+        let server_name = ServerName::try_from(self.server_name.clone()).map_err(|source| {
+            IdentityError::ServerName {
+                name: self.server_name.clone(),
+                source,
+            }
+        })?;
+        Ok(Identity {
+            node,
+            chain,
+            key,
+            roots: Arc::new(roots(&self.ca)?),
+            server_name,
+            validity,
+        })
     }
 }
 
@@ -92,17 +110,26 @@ pub(crate) fn roots(text: &str) -> Result<RootCertStore, IdentityError> {
     for authority in certificates(text).map_err(IdentityError::Authorities)? {
         roots.add(authority).map_err(IdentityError::Authority)?;
     }
-    if roots.is_empty() { Err(IdentityError::Empty("the file of CA certificates")) } else { Ok(roots) }
+    if roots.is_empty() {
+        Err(IdentityError::Empty("the file of CA certificates"))
+    } else {
+        Ok(roots)
+    }
 }
 
 fn read_leaf(leaf: &CertificateDer<'_>) -> Result<(NodeName, Validity), IdentityError> {
-    let (_, leaf) = X509Certificate::from_der(leaf).map_err(|error| IdentityError::Parse(error.into()))?;
+    let (_, leaf) =
+        X509Certificate::from_der(leaf).map_err(|error| IdentityError::Parse(error.into()))?;
     let validity = Validity {
         not_before: system_time(leaf.validity().not_before.timestamp()),
         not_after: system_time(leaf.validity().not_after.timestamp()),
     };
-    let names = leaf.subject_alternative_name().map_err(IdentityError::Parse)?;
-    let names = names.map(|names| names.value.general_names.as_slice()).unwrap_or_default();
+    let names = leaf
+        .subject_alternative_name()
+        .map_err(IdentityError::Parse)?;
+    let names = names
+        .map(|names| names.value.general_names.as_slice())
+        .unwrap_or_default();
     let dns_names = names.iter().filter_map(dns_name).collect::<Vec<_>>();
     match dns_names.as_slice() {
         [name] => Ok((name.parse()?, validity)),
@@ -110,7 +137,10 @@ fn read_leaf(leaf: &CertificateDer<'_>) -> Result<(NodeName, Validity), Identity
     }
 }
 
-#[allow(clippy::wildcard_enum_match_arm, reason = "all other kinds of names are alike here")]
+#[allow(
+    clippy::wildcard_enum_match_arm,
+    reason = "all other kinds of names are alike here"
+)]
 fn dns_name<'a>(name: &GeneralName<'a>) -> Option<&'a str> {
     match name {
         GeneralName::DNSName(name) => Some(name),
@@ -143,7 +173,9 @@ mod tests {
 
     #[test]
     fn a_certificate_says_which_node_it_is_and_how_long() {
-        let identity = IdentityText::for_tests(&Authority::new("culvert"), "edge-1").parse().unwrap();
+        let identity = IdentityText::for_tests(&Authority::new("culvert"), "edge-1")
+            .parse()
+            .unwrap();
         assert_eq!(identity.node.as_str(), "edge-1");
         let now = SystemTime::now();
         assert!(identity.validity.not_before < now && now < identity.validity.not_after);
@@ -165,10 +197,25 @@ mod tests {
             breaking(&mut text);
             text.parse().unwrap_err()
         };
-        assert!(matches!(broken(|text| text.key.clear()), IdentityError::Key(_)));
-        assert!(matches!(broken(|text| text.chain.clear()), IdentityError::Empty(_)));
-        assert!(matches!(broken(|text| text.ca.clear()), IdentityError::Empty(_)));
-        assert!(matches!(broken(|text| text.ca.truncate(60)), IdentityError::Authorities(_)));
-        assert!(matches!(broken(|text| text.server_name = "a b".to_owned()), IdentityError::ServerName { .. }));
+        assert!(matches!(
+            broken(|text| text.key.clear()),
+            IdentityError::Key(_)
+        ));
+        assert!(matches!(
+            broken(|text| text.chain.clear()),
+            IdentityError::Empty(_)
+        ));
+        assert!(matches!(
+            broken(|text| text.ca.clear()),
+            IdentityError::Empty(_)
+        ));
+        assert!(matches!(
+            broken(|text| text.ca.truncate(60)),
+            IdentityError::Authorities(_)
+        ));
+        assert!(matches!(
+            broken(|text| text.server_name = "a b".to_owned()),
+            IdentityError::ServerName { .. }
+        ));
     }
 }

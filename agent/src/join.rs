@@ -30,7 +30,10 @@ pub(crate) async fn run(state_dir: &Path, args: JoinArgs) -> Result<()> {
         owner.take(state.path())?;
     }
     let node = joined?;
-    println!("Joined as node {node}. Key and certificate are in {}.", state.path().display());
+    println!(
+        "Joined as node {node}. Key and certificate are in {}.",
+        state.path().display()
+    );
     println!("Next, start the agent: {}", next_command(&state));
     Ok(())
 }
@@ -49,7 +52,8 @@ async fn join(outbound: &Outbound, state: &StateDir, args: &JoinArgs) -> Result<
         && !args.force
     {
         bail!(
-            "{} holds the certificate of node {before}, but the token is for node {node}: choose another --state-dir, or repeat \
+            "{} holds the certificate of node {before}, but the token is for node {node}: choose \
+             another --state-dir, or repeat \
              the command with --force to become {node}",
             state.path().display()
         );
@@ -66,7 +70,8 @@ fn next_command(state: &StateDir) -> String {
     }
 }
 
-/// The node that the directory belongs to. A certificate that cannot be read any more belongs to nobody.
+/// The node that the directory belongs to. A certificate that cannot be read any more belongs to
+/// nobody.
 fn former_node(state: &StateDir) -> Result<Option<NodeName>> {
     match state.identity() {
         Ok(text) => Ok(text.parse().ok().map(|identity| identity.node)),
@@ -86,12 +91,22 @@ async fn enroll_anywhere(outbound: &Outbound, args: &JoinArgs, key: &KeyPair) ->
     Err(anyhow!("{}", reasons.join("\n  also: ")).context("not joined"))
 }
 
-async fn enroll_at(outbound: &Outbound, proxy: &ProxyAddress, args: &JoinArgs, key: &KeyPair) -> Result<Enrolled> {
+async fn enroll_at(
+    outbound: &Outbound,
+    proxy: &ProxyAddress,
+    args: &JoinArgs,
+    key: &KeyPair,
+) -> Result<Enrolled> {
     let server_name = ServerName::try_from(args.server_name.clone())
         .with_context(|| format!("--server-name {:?}", args.server_name))?;
     let config = tls::pinned(args.ca_pin, ALPN_ENROLL);
     let connection = connect(outbound, proxy, config, &server_name).await?;
-    let joined = enroll::join(connection, Credential::Join(&args.token), key, &args.server_name);
+    let joined = enroll::join(
+        connection,
+        Credential::Join(&args.token),
+        key,
+        &args.server_name,
+    );
     joined.await.with_context(|| format!("proxy {proxy}"))
 }
 
@@ -121,7 +136,10 @@ mod tests {
                 user: None,
                 force: false,
             };
-            Self { root: tempfile::tempdir().unwrap(), args }
+            Self {
+                root: tempfile::tempdir().unwrap(),
+                args,
+            }
         }
 
         fn state(&self) -> StateDir {
@@ -130,7 +148,9 @@ mod tests {
 
         async fn join(&self) -> Result<NodeName, String> {
             let outbound = Outbound::from_environment(|_| None).unwrap();
-            join(&outbound, &self.state(), &self.args).await.map_err(|error| format!("{error:#}"))
+            join(&outbound, &self.state(), &self.args)
+                .await
+                .map_err(|error| format!("{error:#}"))
         }
 
         async fn refusal(&self) -> String {
@@ -148,8 +168,20 @@ mod tests {
         let proxy = TestProxy::start().await;
         let node = Node::new(&proxy);
         assert_eq!(node.join().await.unwrap().as_str(), "edge-1");
-        assert_eq!(node.state().identity().unwrap().parse().unwrap().node.as_str(), "edge-1");
-        assert_eq!(node.state().joined().unwrap().proxies, std::slice::from_ref(&proxy.address));
+        assert_eq!(
+            node.state()
+                .identity()
+                .unwrap()
+                .parse()
+                .unwrap()
+                .node
+                .as_str(),
+            "edge-1"
+        );
+        assert_eq!(
+            node.state().joined().unwrap().proxies,
+            std::slice::from_ref(&proxy.address)
+        );
     }
 
     #[tokio::test]
@@ -179,7 +211,10 @@ mod tests {
         let closed = closed_port().await;
         node.args.proxy = vec![closed.clone()];
         let error = node.refusal().await;
-        assert!(error.contains(&closed.to_string()) && error.contains("refused"), "{error}");
+        assert!(
+            error.contains(&closed.to_string()) && error.contains("refused"),
+            "{error}"
+        );
         node.args.proxy.push(proxy.address.clone());
         node.join().await.unwrap();
     }
@@ -189,9 +224,16 @@ mod tests {
         let proxy = TestProxy::start().await;
         let node = Node::new(&proxy);
         let forward = closed_port().await.to_string();
-        let outbound = Outbound::from_environment(|name| (name == "HTTPS_PROXY").then(|| forward.clone())).unwrap();
-        let error = join(&outbound, &node.state(), &node.args).await.unwrap_err();
-        assert!(format!("{error:#}").contains(&format!("through HTTPS_PROXY {forward}")), "{error:#}");
+        let outbound =
+            Outbound::from_environment(|name| (name == "HTTPS_PROXY").then(|| forward.clone()))
+                .unwrap();
+        let error = join(&outbound, &node.state(), &node.args)
+            .await
+            .unwrap_err();
+        assert!(
+            format!("{error:#}").contains(&format!("through HTTPS_PROXY {forward}")),
+            "{error:#}"
+        );
     }
 
     #[tokio::test]
@@ -201,7 +243,9 @@ mod tests {
         node.args.proxy = vec![listener.local_addr().unwrap().to_string().parse().unwrap()];
         let greeter = async {
             let (mut stream, _) = listener.accept().await.unwrap();
-            tokio::io::AsyncWriteExt::write_all(&mut stream, b"SSH-2.0-OpenSSH_9.2\r\n").await.unwrap();
+            tokio::io::AsyncWriteExt::write_all(&mut stream, b"SSH-2.0-OpenSSH_9.2\r\n")
+                .await
+                .unwrap();
             stream
         };
         let (_stream, error) = tokio::join!(greeter, node.refusal());
@@ -215,10 +259,25 @@ mod tests {
         node.join().await.unwrap();
         node.args.token = Token("good-edge-2".to_owned());
         let error = node.refusal().await;
-        assert!(error.contains("edge-1") && error.contains("edge-2") && error.contains("--force"), "{error}");
-        assert_eq!(node.state().identity().unwrap().parse().unwrap().node.as_str(), "edge-1");
+        assert!(
+            error.contains("edge-1") && error.contains("edge-2") && error.contains("--force"),
+            "{error}"
+        );
+        assert_eq!(
+            node.state()
+                .identity()
+                .unwrap()
+                .parse()
+                .unwrap()
+                .node
+                .as_str(),
+            "edge-1"
+        );
         node.args.force = true;
         assert_eq!(node.join().await.unwrap().as_str(), "edge-2");
-        assert!(proxy.last_two_keys_are_equal(), "the token was used up by this key");
+        assert!(
+            proxy.last_two_keys_are_equal(),
+            "the token was used up by this key"
+        );
     }
 }

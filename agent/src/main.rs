@@ -1,4 +1,5 @@
-//! The agent: runs on an edge node, dials out to the proxies, and lets clients in the cloud reach what its allow-list names.
+//! The agent: runs on an edge node, dials out to the proxies, and lets clients in the cloud reach
+//! what its allow-list names.
 #![forbid(unsafe_code)]
 
 mod admin;
@@ -40,7 +41,8 @@ use culvert_daemon::Logs;
 
 use args::{Args, Command};
 
-/// Streams allocate and free 64 KiB buffers all the time, which the system's allocator does not do well.
+/// Streams allocate and free 64 KiB buffers all the time, which the system's allocator does not do
+/// well.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

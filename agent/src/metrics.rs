@@ -39,12 +39,30 @@ impl Metrics {
         let metrics = Self::default();
         metrics.begin_at_zero();
         let prefixed = registry.sub_registry_with_prefix("culvert_agent");
-        prefixed.register("build", "Version of the agent", Info::new([("version", VERSION)]));
-        prefixed.register("active_streams", "Streams being relayed", metrics.active_streams.clone());
-        prefixed.register("streams", "Streams that ended, by how", metrics.streams.clone());
-        prefixed.register("dials", "Dials of backends, by what came of them", metrics.dials.clone());
+        prefixed.register(
+            "build",
+            "Version of the agent",
+            Info::new([("version", VERSION)]),
+        );
+        prefixed.register(
+            "active_streams",
+            "Streams being relayed",
+            metrics.active_streams.clone(),
+        );
+        prefixed.register(
+            "streams",
+            "Streams that ended, by how",
+            metrics.streams.clone(),
+        );
+        prefixed.register(
+            "dials",
+            "Dials of backends, by what came of them",
+            metrics.dials.clone(),
+        );
         let total = metrics.transferred.clone();
-        prefixed.register_collector(Box::new(PayloadBytes(move || [total.out_of_tunnel(), total.into_tunnel()])));
+        prefixed.register_collector(Box::new(PayloadBytes(move || {
+            [total.out_of_tunnel(), total.into_tunnel()]
+        })));
         prefixed.register("tunnels", "Tunnels that are up", metrics.tunnels.clone());
         prefixed.register(
             "tunnel_attempts",
@@ -57,7 +75,11 @@ impl Metrics {
             metrics.renewals.clone(),
         );
         let end = metrics.certificate_end.clone();
-        prefixed.register("certificate_expiry_timestamp_seconds", "When the agent's certificate ends", end);
+        prefixed.register(
+            "certificate_expiry_timestamp_seconds",
+            "When the agent's certificate ends",
+            end,
+        );
         metrics
     }
 
@@ -72,12 +94,22 @@ impl Metrics {
             DialCode::Invalid,
             DialCode::Failed,
         ] {
-            drop(self.dials.get_or_create(&[("outcome", culvert_tunnel::dial_reason(code))]));
+            drop(
+                self.dials
+                    .get_or_create(&[("outcome", culvert_tunnel::dial_reason(code))]),
+            );
         }
         for outcome in ["ok", "failed"] {
             drop(self.renewals.get_or_create(&[("outcome", outcome)]));
         }
-        for outcome in ["ok", "unreachable", "tls", "refused", "dismissed", "timed_out"] {
+        for outcome in [
+            "ok",
+            "unreachable",
+            "tls",
+            "refused",
+            "dismissed",
+            "timed_out",
+        ] {
             drop(self.tunnel_attempts.get_or_create(&[("outcome", outcome)]));
         }
     }
@@ -94,7 +126,9 @@ impl Metrics {
     }
 
     pub(crate) fn tunnel_attempt(&self, outcome: &'static str) {
-        self.tunnel_attempts.get_or_create(&[("outcome", outcome)]).inc();
+        self.tunnel_attempts
+            .get_or_create(&[("outcome", outcome)])
+            .inc();
     }
 
     pub(crate) fn stream_ended(&self, outcome: &'static str) {
@@ -102,7 +136,9 @@ impl Metrics {
     }
 
     pub(crate) fn dialled(&self, code: DialCode) {
-        self.dials.get_or_create(&[("outcome", culvert_tunnel::dial_reason(code))]).inc();
+        self.dials
+            .get_or_create(&[("outcome", culvert_tunnel::dial_reason(code))])
+            .inc();
     }
 
     pub(crate) fn renewal(&self, outcome: &'static str) {
@@ -110,17 +146,24 @@ impl Metrics {
     }
 
     pub(crate) fn certificate_ends(&self, at: SystemTime) {
-        self.certificate_end.set(at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64());
+        self.certificate_end.set(
+            at.duration_since(UNIX_EPOCH)
+                .unwrap_or_default()
+                .as_secs_f64(),
+        );
     }
 }
 
-/// How far away the proxies are, looked up when metrics are asked for. An agent has a handful of slots.
+/// How far away the proxies are, looked up when metrics are asked for. An agent has a handful of
+/// slots.
 #[derive(Debug)]
 pub(crate) struct RoundTrips(pub(crate) Tunnels);
 
 impl RoundTrips {
     pub(crate) fn register(self, registry: &mut Registry) {
-        registry.sub_registry_with_prefix("culvert_agent").register_collector(Box::new(self));
+        registry
+            .sub_registry_with_prefix("culvert_agent")
+            .register_collector(Box::new(self));
     }
 }
 
@@ -131,7 +174,12 @@ impl Collector for RoundTrips {
             return Ok(());
         }
         let help = "Round trips of the tunnels that are up, as last measured";
-        let mut family = encoder.encode_descriptor("tunnel_round_trip_seconds", help, None, MetricType::Gauge)?;
+        let mut family = encoder.encode_descriptor(
+            "tunnel_round_trip_seconds",
+            help,
+            None,
+            MetricType::Gauge,
+        )?;
         for (name, round_trip) in round_trips {
             let labels = [("tunnel", name.to_string())];
             ConstGauge::new(round_trip.as_secs_f64()).encode(family.encode_family(&labels)?)?;

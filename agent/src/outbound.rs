@@ -1,4 +1,5 @@
-//! Dialling out to a proxy: directly, or through the forward proxy that the environment names (`HTTPS_PROXY`, `NO_PROXY`).
+//! Dialling out to a proxy: directly, or through the forward proxy that the environment names
+//! (`HTTPS_PROXY`, `NO_PROXY`).
 
 use std::io;
 use std::net::SocketAddr;
@@ -26,15 +27,16 @@ const MAX_ADDRESSES: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Outbound {
     forward: Arc<Matcher>,
-    /// Which of a name's addresses is tried first: random for each run, so that a site's agents spread over the proxies behind
-    /// one name.
+    /// Which of a name's addresses is tried first: random for each run, so that a site's agents
+    /// spread over the proxies behind one name.
     first: usize,
 }
 
 /// The environment's settings cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "HTTPS_PROXY is no usable setting: write http://[USER:PASSWORD@]HOST:PORT (https:// and socks are not supported)"
+    "HTTPS_PROXY is no usable setting: write http://[USER:PASSWORD@]HOST:PORT (https:// and socks \
+     are not supported)"
 )]
 pub(crate) struct InvalidForwardProxy;
 
@@ -46,11 +48,22 @@ pub(crate) enum OutboundError {
     #[error("look up {0}: the name has no addresses")]
     NoAddress(String),
     #[error("connect to {address}")]
-    Connect { address: SocketAddr, source: io::Error },
+    Connect {
+        address: SocketAddr,
+        source: io::Error,
+    },
     #[error("{step}: no answer in time")]
     TimedOut { step: String },
-    #[error("HTTPS_PROXY {forward} did not connect to {proxy}: it must allow CONNECT to port {}; or name the host in NO_PROXY", .proxy.port())]
-    ForwardProxy { forward: String, proxy: ProxyAddress, source: Box<dyn std::error::Error + Send + Sync> },
+    #[error(
+        "HTTPS_PROXY {forward} did not connect to {proxy}: it must allow CONNECT to port {}; or \
+         name the host in NO_PROXY",
+        .proxy.port()
+    )]
+    ForwardProxy {
+        forward: String,
+        proxy: ProxyAddress,
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
 }
 
 impl Outbound {
@@ -58,14 +71,21 @@ impl Outbound {
     ///
     /// # Errors
     /// A forward proxy that cannot be used: dialling past it would be a surprise.
-    pub(crate) fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Self, InvalidForwardProxy> {
-        let first =
-            |names: [&str; 2]| names.into_iter().find_map(|name| variable(name).filter(|value| !value.is_empty()));
+    pub(crate) fn from_environment(
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, InvalidForwardProxy> {
+        let first = |names: [&str; 2]| {
+            names
+                .into_iter()
+                .find_map(|name| variable(name).filter(|value| !value.is_empty()))
+        };
         let Some(https) = first(["HTTPS_PROXY", "https_proxy"]) else {
             return Ok(Self::new(Matcher::builder().build()));
         };
-        let usable =
-            Matcher::builder().https(https.clone()).build().intercept(&Uri::from_static("https://any.invalid"));
+        let usable = Matcher::builder()
+            .https(https.clone())
+            .build()
+            .intercept(&Uri::from_static("https://any.invalid"));
         if usable.is_none_or(|usable| usable.uri().scheme_str() != Some("http")) {
             return Err(InvalidForwardProxy);
         }
@@ -74,12 +94,19 @@ impl Outbound {
     }
 
     fn new(forward: Matcher) -> Self {
-        Self { forward: Arc::new(forward), first: rand::random_range(0..MAX_ADDRESSES) }
+        Self {
+            forward: Arc::new(forward),
+            first: rand::random_range(0..MAX_ADDRESSES),
+        }
     }
 
-    /// The same, beginning `number` addresses further on: so the tunnels to one name go to different proxies behind it.
+    /// The same, beginning `number` addresses further on: so the tunnels to one name go to
+    /// different proxies behind it.
     pub(crate) fn for_tunnel(&self, number: u8) -> Self {
-        Self { forward: self.forward.clone(), first: self.first + usize::from(number) }
+        Self {
+            forward: self.forward.clone(),
+            first: self.first + usize::from(number),
+        }
     }
 
     /// The forward proxy on the way to `proxy`, for messages. Without its password.
@@ -91,8 +118,13 @@ impl Outbound {
         self.forward.intercept(&proxy.to_uri())
     }
 
-    /// A TCP connection that ends at `proxy`. Names are resolved anew, and all their addresses tried.
-    pub(crate) async fn dial(&self, proxy: &ProxyAddress, deadline: Instant) -> Result<TcpStream, OutboundError> {
+    /// A TCP connection that ends at `proxy`. Names are resolved anew, and all their addresses
+    /// tried.
+    pub(crate) async fn dial(
+        &self,
+        proxy: &ProxyAddress,
+        deadline: Instant,
+    ) -> Result<TcpStream, OutboundError> {
         match self.intercept(proxy) {
             None => dial_direct(proxy.host(), proxy.port(), self.first, deadline).await,
             Some(forward) => dial_through(&forward, proxy, self.first, deadline).await,
@@ -101,7 +133,11 @@ impl Outbound {
 }
 
 fn name(forward: &Intercept) -> String {
-    forward.uri().authority().map(ToString::to_string).unwrap_or_default()
+    forward
+        .uri()
+        .authority()
+        .map(ToString::to_string)
+        .unwrap_or_default()
 }
 
 async fn dial_through(
@@ -117,8 +153,14 @@ async fn dial_through(
     let forward = name(forward);
     match timeout_at(deadline, tunnel.call(proxy.to_uri())).await {
         Ok(Ok(stream)) => Ok(stream.into_inner()),
-        Ok(Err(error)) => Err(OutboundError::ForwardProxy { forward, proxy: proxy.clone(), source: error.into() }),
-        Err(_) => Err(OutboundError::TimedOut { step: format!("CONNECT {proxy} through HTTPS_PROXY {forward}") }),
+        Ok(Err(error)) => Err(OutboundError::ForwardProxy {
+            forward,
+            proxy: proxy.clone(),
+            source: error.into(),
+        }),
+        Err(_) => Err(OutboundError::TimedOut {
+            step: format!("CONNECT {proxy} through HTTPS_PROXY {forward}"),
+        }),
     }
 }
 
@@ -142,28 +184,59 @@ impl Service<Uri> for Direct {
         let Self { first, deadline } = *self;
         Box::pin(async move {
             let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
-            dial_direct(host, uri.port_u16().unwrap_or(80), first, deadline).await.map(TokioIo::new)
+            dial_direct(host, uri.port_u16().unwrap_or(80), first, deadline)
+                .await
+                .map(TokioIo::new)
         })
     }
 }
 
-async fn dial_direct(host: &str, port: u16, first: usize, deadline: Instant) -> Result<TcpStream, OutboundError> {
+async fn dial_direct(
+    host: &str,
+    port: u16,
+    first: usize,
+    deadline: Instant,
+) -> Result<TcpStream, OutboundError> {
     let addresses = timeout_at(deadline, lookup_host((host, port)))
         .await
-        .map_err(|_| OutboundError::TimedOut { step: format!("look up {host}") })?
-        .map_err(|source| OutboundError::Resolve { host: host.to_owned(), source })?
+        .map_err(|_| OutboundError::TimedOut {
+            step: format!("look up {host}"),
+        })?
+        .map_err(|source| OutboundError::Resolve {
+            host: host.to_owned(),
+            source,
+        })?
         .collect::<Vec<_>>();
     let addresses = in_turn(addresses, first);
     let mut last = OutboundError::NoAddress(host.to_owned());
     for (tried, address) in addresses.iter().enumerate() {
         let part = share(deadline - Instant::now(), addresses.len() - tried);
-        match timeout_at(deadline.min(Instant::now() + part), TcpStream::connect(address)).await {
+        match timeout_at(
+            deadline.min(Instant::now() + part),
+            TcpStream::connect(address),
+        )
+        .await
+        {
             Ok(Ok(stream)) => match culvert_tunnel::tune(&stream) {
                 Ok(()) => return Ok(stream),
-                Err(source) => last = OutboundError::Connect { address: *address, source },
+                Err(source) => {
+                    last = OutboundError::Connect {
+                        address: *address,
+                        source,
+                    }
+                }
             },
-            Ok(Err(source)) => last = OutboundError::Connect { address: *address, source },
-            Err(_) => last = OutboundError::TimedOut { step: format!("connect to {address}") },
+            Ok(Err(source)) => {
+                last = OutboundError::Connect {
+                    address: *address,
+                    source,
+                }
+            }
+            Err(_) => {
+                last = OutboundError::TimedOut {
+                    step: format!("connect to {address}"),
+                }
+            }
         }
     }
     Err(last)
@@ -174,14 +247,16 @@ fn share(left: Duration, addresses: usize) -> Duration {
     (left / u32::try_from(addresses).unwrap_or(u32::MAX).max(1)).max(ADDRESS_LEAST)
 }
 
-/// The order to try addresses in: the resolver's preferred family before the other, and within each the one at `first` to begin
-/// with. Sorted, for resolvers shuffle, and two tunnels of one name would often meet at the same proxy.
+/// The order to try addresses in: the resolver's preferred family before the other, and within each
+/// the one at `first` to begin with. Sorted, for resolvers shuffle, and two tunnels of one name
+/// would often meet at the same proxy.
 fn in_turn(mut addresses: Vec<SocketAddr>, first: usize) -> Vec<SocketAddr> {
     let preferred = addresses.first().map(SocketAddr::is_ipv4);
     addresses.sort_unstable();
     addresses.dedup();
-    let (mut these, mut those): (Vec<_>, Vec<_>) =
-        addresses.into_iter().partition(|address| Some(address.is_ipv4()) == preferred);
+    let (mut these, mut those): (Vec<_>, Vec<_>) = addresses
+        .into_iter()
+        .partition(|address| Some(address.is_ipv4()) == preferred);
     for family in [&mut these, &mut those] {
         let turn = first % family.len().max(1);
         family.rotate_left(turn);
@@ -199,7 +274,12 @@ mod tests {
     use super::*;
 
     fn outbound(variables: &[(&str, &str)]) -> Result<Outbound, InvalidForwardProxy> {
-        let value = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        let value = |name: &str| {
+            variables
+                .iter()
+                .find(|(key, _)| *key == name)
+                .map(|(_, value)| (*value).to_owned())
+        };
         Outbound::from_environment(value)
     }
 
@@ -215,36 +295,77 @@ mod tests {
     fn the_environment_decides_upper_case_first_and_exceptions_count() {
         let corporate = ("https_proxy", "http://user:secret@gate.corp:3128");
         assert_eq!(via(&[], "proxy.example:7400"), None);
-        assert_eq!(via(&[corporate], "proxy.example:7400").as_deref(), Some("gate.corp:3128"));
-        assert_eq!(via(&[corporate, ("HTTPS_PROXY", "other:80")], "10.0.0.1:1").as_deref(), Some("other:80"));
-        assert_eq!(via(&[corporate, ("NO_PROXY", "example")], "proxy.example:7400"), None);
-        assert_eq!(via(&[corporate, ("no_proxy", "10.0.0.0/8,2001:db8::/32")], "[2001:db8::1]:7400"), None);
+        assert_eq!(
+            via(&[corporate], "proxy.example:7400").as_deref(),
+            Some("gate.corp:3128")
+        );
+        assert_eq!(
+            via(&[corporate, ("HTTPS_PROXY", "other:80")], "10.0.0.1:1").as_deref(),
+            Some("other:80")
+        );
+        assert_eq!(
+            via(&[corporate, ("NO_PROXY", "example")], "proxy.example:7400"),
+            None
+        );
+        assert_eq!(
+            via(
+                &[corporate, ("no_proxy", "10.0.0.0/8,2001:db8::/32")],
+                "[2001:db8::1]:7400"
+            ),
+            None
+        );
         assert_eq!(via(&[("HTTPS_PROXY", "")], "proxy.example:7400"), None);
     }
 
     #[test]
     fn a_forward_proxy_that_cannot_be_used_is_an_error_not_a_direct_dial() {
-        for bad in ["https://gate:443", "socks5://gate:1080", "http://", "not a url"] {
+        for bad in [
+            "https://gate:443",
+            "socks5://gate:1080",
+            "http://",
+            "not a url",
+        ] {
             assert!(outbound(&[("HTTPS_PROXY", bad)]).is_err(), "{bad:?}");
         }
     }
 
     #[test]
     fn each_address_gets_its_share_of_the_time() {
-        assert_eq!(share(Duration::from_secs(10), 4), Duration::from_millis(2500));
+        assert_eq!(
+            share(Duration::from_secs(10), 4),
+            Duration::from_millis(2500)
+        );
         assert_eq!(share(Duration::from_secs(2), 16), ADDRESS_LEAST);
     }
 
     #[test]
     fn tunnels_to_one_name_begin_at_different_addresses_however_the_resolver_shuffles() {
         let order = |texts: &[&str], first| {
-            let addresses = texts.iter().map(|text| format!("{text}:7400").parse().unwrap()).collect();
-            in_turn(addresses, first).iter().map(|address| address.ip().to_string()).collect::<Vec<_>>()
+            let addresses = texts
+                .iter()
+                .map(|text| format!("{text}:7400").parse().unwrap())
+                .collect();
+            in_turn(addresses, first)
+                .iter()
+                .map(|address| address.ip().to_string())
+                .collect::<Vec<_>>()
         };
-        assert_eq!(order(&["10.0.0.2", "10.0.0.1", "10.0.0.3"], 0), ["10.0.0.1", "10.0.0.2", "10.0.0.3"]);
-        assert_eq!(order(&["10.0.0.3", "10.0.0.2", "10.0.0.1"], 1), ["10.0.0.2", "10.0.0.3", "10.0.0.1"]);
-        assert_eq!(order(&["10.0.0.1", "10.0.0.2"], 5), ["10.0.0.2", "10.0.0.1"]);
-        assert_eq!(order(&["[fd00::1]", "10.0.0.1", "[fd00::2]"], 1), ["fd00::2", "fd00::1", "10.0.0.1"]);
+        assert_eq!(
+            order(&["10.0.0.2", "10.0.0.1", "10.0.0.3"], 0),
+            ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+        );
+        assert_eq!(
+            order(&["10.0.0.3", "10.0.0.2", "10.0.0.1"], 1),
+            ["10.0.0.2", "10.0.0.3", "10.0.0.1"]
+        );
+        assert_eq!(
+            order(&["10.0.0.1", "10.0.0.2"], 5),
+            ["10.0.0.2", "10.0.0.1"]
+        );
+        assert_eq!(
+            order(&["[fd00::1]", "10.0.0.1", "[fd00::2]"], 1),
+            ["fd00::2", "fd00::1", "10.0.0.1"]
+        );
         assert!(order(&[], 3).is_empty());
         let outbound = outbound(&[]).unwrap();
         assert_ne!(outbound.for_tunnel(0).first, outbound.for_tunnel(1).first);
@@ -255,11 +376,16 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);
-        let error = outbound(&[]).unwrap().dial(&address.to_string().parse().unwrap(), soon()).await.unwrap_err();
+        let error = outbound(&[])
+            .unwrap()
+            .dial(&address.to_string().parse().unwrap(), soon())
+            .await
+            .unwrap_err();
         assert_eq!(error.to_string(), format!("connect to {address}"));
     }
 
-    /// A forward proxy that takes one connection: answers `answer`, then echoes. Returns the request head.
+    /// A forward proxy that takes one connection: answers `answer`, then echoes. Returns the
+    /// request head.
     async fn forward_proxy(listener: TcpListener, answer: &'static str) -> String {
         let (mut stream, _) = listener.accept().await.unwrap();
         let mut head = Vec::new();
@@ -277,7 +403,10 @@ mod tests {
     #[tokio::test]
     async fn a_forward_proxy_is_asked_with_its_credentials_and_then_carries_bytes() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let setting = format!("http://aladdin:opensesame@{}", listener.local_addr().unwrap());
+        let setting = format!(
+            "http://aladdin:opensesame@{}",
+            listener.local_addr().unwrap()
+        );
         let outbound = outbound(&[("HTTPS_PROXY", &setting)]).unwrap();
         let proxy: ProxyAddress = "proxy.invalid:7400".parse().unwrap();
         let client = async {
@@ -285,10 +414,17 @@ mod tests {
             stream.write_all(b"x").await.unwrap();
             stream.read_u8().await.unwrap()
         };
-        let (head, echoed) = tokio::join!(forward_proxy(listener, "HTTP/1.1 200 OK\r\n\r\n"), client);
+        let (head, echoed) =
+            tokio::join!(forward_proxy(listener, "HTTP/1.1 200 OK\r\n\r\n"), client);
         assert_eq!(echoed, b'x');
-        assert!(head.starts_with("CONNECT proxy.invalid:7400 HTTP/1.1\r\n"), "{head}");
-        assert!(head.contains("Basic YWxhZGRpbjpvcGVuc2VzYW1l\r\n"), "{head}");
+        assert!(
+            head.starts_with("CONNECT proxy.invalid:7400 HTTP/1.1\r\n"),
+            "{head}"
+        );
+        assert!(
+            head.contains("Basic YWxhZGRpbjpvcGVuc2VzYW1l\r\n"),
+            "{head}"
+        );
     }
 
     #[tokio::test]
@@ -297,11 +433,15 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let outbound = outbound(&[("HTTPS_PROXY", &format!("http://u:secret@{address}"))]).unwrap();
         let proxy = "proxy.invalid:7400".parse().unwrap();
-        let (_, dialled) = tokio::join!(forward_proxy(listener, "HTTP/1.1 403 Forbidden\r\n\r\n"), async {
-            outbound.dial(&proxy, soon()).await.map(drop)
-        });
+        let (_, dialled) = tokio::join!(
+            forward_proxy(listener, "HTTP/1.1 403 Forbidden\r\n\r\n"),
+            async { outbound.dial(&proxy, soon()).await.map(drop) }
+        );
         let text = dialled.unwrap_err().to_string();
-        assert!(text.contains(&address.to_string()) && text.contains("proxy.invalid:7400"), "{text}");
+        assert!(
+            text.contains(&address.to_string()) && text.contains("proxy.invalid:7400"),
+            "{text}"
+        );
         assert!(!text.contains("secret"), "{text}");
     }
 }

@@ -20,9 +20,15 @@ pub(crate) struct Owner {
 /// Why the files cannot be given to whom they are for.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OwnerError {
-    #[error("--user {0}: there is no such user on this host: make it, or give the one that the agent runs as")]
+    #[error(
+        "--user {0}: there is no such user on this host: make it, or give the one that the agent \
+         runs as"
+    )]
     Unknown(String),
-    #[error("--user {0}: only root can give files to somebody else: run the command as root, or as {0} without --user")]
+    #[error(
+        "--user {0}: only root can give files to somebody else: run the command as root, or as \
+         {0} without --user"
+    )]
     NotRoot(String),
     #[error("look the user {user} up")]
     Lookup { user: String, source: nix::Error },
@@ -36,9 +42,14 @@ impl Owner {
     /// # Errors
     /// The user does not exist, or this is not root.
     pub(crate) fn of(state: &Path, wish: Option<&str>) -> Result<Option<Self>, OwnerError> {
-        let found = fs::metadata(state).ok().map(|found| Self { uid: found.uid(), gid: found.gid() });
+        let found = fs::metadata(state).ok().map(|found| Self {
+            uid: found.uid(),
+            gid: found.gid(),
+        });
         match (geteuid().is_root(), wish) {
-            (true, Some(wish)) => lookup(wish)?.ok_or_else(|| OwnerError::Unknown(wish.to_owned())).map(Some),
+            (true, Some(wish)) => lookup(wish)?
+                .ok_or_else(|| OwnerError::Unknown(wish.to_owned()))
+                .map(Some),
             (true, None) => Ok(by_default(found, lookup(USUAL)?)),
             (false, Some(wish)) => match lookup(wish)? {
                 Some(user) if user.uid == geteuid().as_raw() => Ok(None),
@@ -56,9 +67,15 @@ impl Owner {
         let give = |path: &Path| {
             // Not to what a link leads to: the directory may be somebody else's already.
             let given = std::os::unix::fs::lchown(path, Some(self.uid), Some(self.gid));
-            given.map_err(|source| OwnerError::Give { path: path.to_owned(), source })
+            given.map_err(|source| OwnerError::Give {
+                path: path.to_owned(),
+                source,
+            })
         };
-        let list = |source| OwnerError::Give { path: state.to_owned(), source };
+        let list = |source| OwnerError::Give {
+            path: state.to_owned(),
+            source,
+        };
         for entry in fs::read_dir(state).map_err(list)? {
             give(&entry.map_err(list)?.path())?;
         }
@@ -72,8 +89,14 @@ fn by_default(directory: Option<Owner>, usual: Option<Owner>) -> Option<Owner> {
 }
 
 fn lookup(user: &str) -> Result<Option<Owner>, OwnerError> {
-    let found = User::from_name(user).map_err(|source| OwnerError::Lookup { user: user.to_owned(), source })?;
-    Ok(found.map(|found| Owner { uid: found.uid.as_raw(), gid: found.gid.as_raw() }))
+    let found = User::from_name(user).map_err(|source| OwnerError::Lookup {
+        user: user.to_owned(),
+        source,
+    })?;
+    Ok(found.map(|found| Owner {
+        uid: found.uid.as_raw(),
+        gid: found.gid.as_raw(),
+    }))
 }
 
 #[cfg(test)]
@@ -91,7 +114,9 @@ mod tests {
 
     #[test]
     fn a_user_that_does_not_exist_is_named() {
-        let error = Owner::of(Path::new("/"), Some("nobody-of-that-name")).unwrap_err().to_string();
+        let error = Owner::of(Path::new("/"), Some("nobody-of-that-name"))
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("--user nobody-of-that-name"), "{error}");
     }
 }

@@ -1,4 +1,5 @@
-//! The pin of a join: the digest of the proxies' CA certificate, and a verifier that trusts exactly that authority.
+//! The pin of a join: the digest of the proxies' CA certificate, and a verifier that trusts exactly
+//! that authority.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,13 +19,16 @@ pub(crate) struct Pin([u8; 32]);
 
 /// A text that is no pin.
 #[derive(Debug, thiserror::Error)]
-#[error("{0:?} is no CA pin: copy `sha256:` and its 64 hex digits from `culvert-proxy token create`")]
+#[error(
+    "{0:?} is no CA pin: copy `sha256:` and its 64 hex digits from `culvert-proxy token create`"
+)]
 pub(crate) struct InvalidPin(String);
 
 /// The other end showed no certificate with the pinned digest.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "its certificates do not include the CA {pin}: this proxy is not the one that made the token, or something in between \
+    "its certificates do not include the CA {pin}: this proxy is not the one that made the token, \
+     or something in between \
      terminates TLS"
 )]
 pub(crate) struct PinMismatch {
@@ -44,7 +48,10 @@ impl FromStr for Pin {
     fn from_str(text: &str) -> Result<Self, InvalidPin> {
         let wrong = || InvalidPin(text.chars().take(80).collect());
         let digits = text.trim().strip_prefix("sha256:").ok_or_else(wrong)?;
-        let digest = HEXLOWER_PERMISSIVE.decode(digits.as_bytes()).ok().and_then(|digest| digest.try_into().ok());
+        let digest = HEXLOWER_PERMISSIVE
+            .decode(digits.as_bytes())
+            .ok()
+            .and_then(|digest| digest.try_into().ok());
         digest.map(Self).ok_or_else(wrong)
     }
 }
@@ -83,8 +90,11 @@ impl ServerCertVerifier for PinVerifier {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let pinned = intermediates.iter().find(|certificate| Pin::of(certificate) == self.pin);
-        let pinned = pinned.ok_or_else(|| Error::Other(OtherError(Arc::new(PinMismatch { pin: self.pin }))))?;
+        let pinned = intermediates
+            .iter()
+            .find(|certificate| Pin::of(certificate) == self.pin);
+        let pinned = pinned
+            .ok_or_else(|| Error::Other(OtherError(Arc::new(PinMismatch { pin: self.pin }))))?;
         let mut roots = RootCertStore::empty();
         roots.add(pinned.clone().into_owned())?;
         WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&self.provider))
@@ -114,7 +124,9 @@ impl ServerCertVerifier for PinVerifier {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
     }
 }
 
@@ -126,7 +138,11 @@ mod tests {
     use crate::test_pki::Authority;
     use crate::tls::provider;
 
-    fn verify(pin: Pin, chain: &[CertificateDer<'static>], name: &'static str) -> Result<(), Error> {
+    fn verify(
+        pin: Pin,
+        chain: &[CertificateDer<'static>],
+        name: &'static str,
+    ) -> Result<(), Error> {
         let name = ServerName::try_from(name).unwrap();
         PinVerifier::new(pin, provider())
             .verify_server_cert(&chain[0], &chain[1..], &name, &[], UnixTime::now())
@@ -137,7 +153,14 @@ mod tests {
     fn a_pin_reads_as_it_is_written() {
         let pin = Pin::of(&Authority::new("a").certificate());
         assert_eq!(pin.to_string().parse::<Pin>().unwrap(), pin);
-        for bad in ["", "sha256:", "sha256:00", "sha1:00", &format!("sha256:{}", "g".repeat(64)), &"0".repeat(64)] {
+        for bad in [
+            "",
+            "sha256:",
+            "sha256:00",
+            "sha1:00",
+            &format!("sha256:{}", "g".repeat(64)),
+            &"0".repeat(64),
+        ] {
             assert!(bad.parse::<Pin>().is_err(), "{bad:?}");
         }
     }
@@ -150,7 +173,10 @@ mod tests {
         verify(pin, &chain, "culvert-proxy").unwrap();
         let error = verify(pin, &chain, "other-proxy").unwrap_err();
         assert!(
-            matches!(error, Error::InvalidCertificate(CertificateError::NotValidForNameContext { .. })),
+            matches!(
+                error,
+                Error::InvalidCertificate(CertificateError::NotValidForNameContext { .. })
+            ),
             "{error:?}"
         );
     }
@@ -158,8 +184,12 @@ mod tests {
     #[test]
     fn another_authority_is_a_pin_mismatch() {
         let (right, wrong) = (Authority::new("culvert"), Authority::new("culvert"));
-        let error = verify(Pin::of(&right.certificate()), &wrong.issue("culvert-proxy").chain_with_ca, "culvert-proxy")
-            .unwrap_err();
+        let error = verify(
+            Pin::of(&right.certificate()),
+            &wrong.issue("culvert-proxy").chain_with_ca,
+            "culvert-proxy",
+        )
+        .unwrap_err();
         assert!(matches!(error, Error::Other(_)), "{error:?}");
     }
 

@@ -1,6 +1,7 @@
-//! The proxies that tunnels are kept to. Which ones are listed may change while the agent runs: tunnels to a new one are set up, and
-//! those to one that is listed no more end once their streams have. If that one answers and none of the listed does, the list may be
-//! wrong: it stays until one of them answers.
+//! The proxies that tunnels are kept to. Which ones are listed may change while the agent runs:
+//! tunnels to a new one are set up, and those to one that is listed no more end once their streams
+//! have. If that one answers and none of the listed does, the list may be wrong: it stays until one
+//! of them answers.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -26,7 +27,11 @@ pub(crate) struct Tunnelling {
 
 impl Tunnelling {
     /// Keeps tunnels to the proxies until the drain begins, and lets them end then.
-    pub(crate) async fn run(self, mut proxies: watch::Receiver<Vec<ProxyAddress>>, drain: Drain) -> Result<()> {
+    pub(crate) async fn run(
+        self,
+        mut proxies: watch::Receiver<Vec<ProxyAddress>>,
+        drain: Drain,
+    ) -> Result<()> {
         let mut tasks = JoinSet::new();
         let mut kept: BTreeMap<ProxyAddress, Kept> = BTreeMap::new();
         let mut answering = self.all.answering();
@@ -39,16 +44,21 @@ impl Tunnelling {
                 match kept.why {
                     Why::Listed => {}
                     Why::Former if before == Why::Former => {}
-                    Why::Former => tracing::warn!(%proxy, "the proxy is no more, but none of the listed answers: it stays until one does"),
+                    Why::Former => tracing::warn!(%proxy, "the proxy is no more, but none of the \
+                        listed answers: it stays until one does"),
                     Why::NoMore => {
-                        tracing::info!(%proxy, "the proxy is no more: its tunnels end with their streams");
+                        tracing::info!(
+                            %proxy,
+                            "the proxy is no more: its tunnels end with their streams"
+                        );
                         kept.drain.begin();
                     }
                 }
                 kept.why != Why::NoMore
             });
             for proxy in listed {
-                kept.entry(proxy.clone()).or_insert_with(|| self.keep(&proxy, &mut tasks));
+                kept.entry(proxy.clone())
+                    .or_insert_with(|| self.keep(&proxy, &mut tasks));
             }
             tokio::select! {
                 Ok(()) = proxies.changed() => {}
@@ -68,11 +78,21 @@ impl Tunnelling {
     fn keep(&self, proxy: &ProxyAddress, tasks: &mut JoinSet<()>) -> Kept {
         let drain = Drain::default();
         for number in 0..self.tunnels {
-            let name = SlotName { proxy: proxy.clone(), number };
-            let slot = Slot { place: self.all.place(name.clone()), name, shared: self.shared.clone() };
+            let name = SlotName {
+                proxy: proxy.clone(),
+                number,
+            };
+            let slot = Slot {
+                place: self.all.place(name.clone()),
+                name,
+                shared: self.shared.clone(),
+            };
             tasks.spawn_on(slot.run(drain.clone()), self.workers.next().handle());
         }
-        Kept { drain, why: Why::Listed }
+        Kept {
+            drain,
+            why: Why::Listed,
+        }
     }
 }
 
@@ -91,7 +111,12 @@ enum Why {
     NoMore,
 }
 
-fn why(proxy: &ProxyAddress, before: Why, listed: &[ProxyAddress], answering: &BTreeSet<ProxyAddress>) -> Why {
+fn why(
+    proxy: &ProxyAddress,
+    before: Why,
+    listed: &[ProxyAddress],
+    answering: &BTreeSet<ProxyAddress>,
+) -> Why {
     let replaced = listed.iter().any(|proxy| answering.contains(proxy));
     match before {
         _ if listed.contains(proxy) => Why::Listed,
@@ -124,8 +149,12 @@ mod tests {
 
     #[test]
     fn a_proxy_named_twice_gets_its_tunnels_once() {
-        let named = ["p:1", "P:1", "[::1]:1", "q:1", "[0:0::1]:1"].map(|text| text.parse().unwrap());
-        let distinct: Vec<_> = distinct(named.into()).iter().map(ToString::to_string).collect();
+        let named =
+            ["p:1", "P:1", "[::1]:1", "q:1", "[0:0::1]:1"].map(|text| text.parse().unwrap());
+        let distinct: Vec<_> = distinct(named.into())
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         assert_eq!(distinct, ["p:1", "[::1]:1", "q:1"]);
     }
 
@@ -134,13 +163,30 @@ mod tests {
         let [a, b, c] = ["a:1", "b:1", "c:1"].map(|text| text.parse::<ProxyAddress>().unwrap());
         let why = |before, listed: &[&ProxyAddress], answering: &[&ProxyAddress]| {
             let listed: Vec<_> = listed.iter().copied().cloned().collect();
-            super::why(&a, before, &listed, &answering.iter().copied().cloned().collect())
+            super::why(
+                &a,
+                before,
+                &listed,
+                &answering.iter().copied().cloned().collect(),
+            )
         };
         assert_eq!(why(Why::Listed, &[&a], &[]), Why::Listed);
-        assert_eq!(why(Why::Listed, &[&b], &[]), Why::NoMore, "it did not answer either");
+        assert_eq!(
+            why(Why::Listed, &[&b], &[]),
+            Why::NoMore,
+            "it did not answer either"
+        );
         assert_eq!(why(Why::Listed, &[&b], &[&a]), Why::Former);
-        assert_eq!(why(Why::Former, &[&b], &[]), Why::Former, "its tunnel may come back");
-        assert_eq!(why(Why::Former, &[&b], &[&a, &c]), Why::Former, "another former one is no better");
+        assert_eq!(
+            why(Why::Former, &[&b], &[]),
+            Why::Former,
+            "its tunnel may come back"
+        );
+        assert_eq!(
+            why(Why::Former, &[&b], &[&a, &c]),
+            Why::Former,
+            "another former one is no better"
+        );
         assert_eq!(why(Why::Former, &[&b, &c], &[&a, &c]), Why::NoMore);
         assert_eq!(why(Why::Former, &[&a], &[]), Why::Listed);
     }
@@ -162,34 +208,63 @@ mod tests {
             let proxies = watch::Sender::new(vec![proxy.address.clone()]);
             let drain = Drain::default();
             let workers = Workers::start(NonZeroUsize::MIN).unwrap();
-            let tunnelling = Tunnelling { shared, all: all.clone(), tunnels: 1, workers };
+            let tunnelling = Tunnelling {
+                shared,
+                all: all.clone(),
+                tunnels: 1,
+                workers,
+            };
             let mut task = JoinSet::new();
             task.spawn(tunnelling.run(proxies.subscribe(), drain.clone()));
-            Self { all, proxies, drain, task, _root: root }
+            Self {
+                all,
+                proxies,
+                drain,
+                task,
+                _root: root,
+            }
         }
 
         /// Waits until its tunnels are these, by proxy, in these states.
         async fn until(&self, expected: &[(&ProxyAddress, &str)]) {
-            let expected: BTreeSet<_> = expected.iter().map(|(proxy, state)| (format!("{proxy}/0"), *state)).collect();
-            let now =
-                || -> BTreeSet<_> { self.all.tunnels().iter().map(|view| (view.tunnel.clone(), view.state)).collect() };
+            let expected: BTreeSet<_> = expected
+                .iter()
+                .map(|(proxy, state)| (format!("{proxy}/0"), *state))
+                .collect();
+            let now = || -> BTreeSet<_> {
+                self.all
+                    .tunnels()
+                    .iter()
+                    .map(|view| (view.tunnel.clone(), view.state))
+                    .collect()
+            };
             let wait = async {
                 while now() != expected {
                     tokio::task::yield_now().await;
                 }
             };
-            timeout(Duration::from_secs(10), wait).await.unwrap_or_else(|_| panic!("{:?}, not {expected:?}", now()));
+            timeout(Duration::from_secs(10), wait)
+                .await
+                .unwrap_or_else(|_| panic!("{:?}, not {expected:?}", now()));
         }
 
         async fn end(mut self) {
             self.drain.begin();
-            timeout(Duration::from_secs(10), self.task.join_next()).await.unwrap().unwrap().unwrap().unwrap();
+            timeout(Duration::from_secs(10), self.task.join_next())
+                .await
+                .unwrap()
+                .unwrap()
+                .unwrap()
+                .unwrap();
         }
     }
 
     /// Takes the next tunnel of the proxy and keeps it up.
     async fn take(proxy: &mut TestProxy) -> JoinSet<()> {
-        let tunnel = timeout(Duration::from_secs(10), proxy.tunnel_rx.recv()).await.unwrap().unwrap();
+        let tunnel = timeout(Duration::from_secs(10), proxy.tunnel_rx.recv())
+            .await
+            .unwrap()
+            .unwrap();
         let last_read = tunnel.get_ref().0.last_read();
         let settings = ProxyTunnel {
             stream_window: 1 << 20,
@@ -230,10 +305,19 @@ mod tests {
         agent.until(&[(&good.address, "up")]).await;
         agent.proxies.send_replace(vec![wrong.clone()]);
         for _attempt in 0..2 {
-            drop(timeout(Duration::from_secs(10), silent.accept()).await.unwrap().unwrap());
+            drop(
+                timeout(Duration::from_secs(10), silent.accept())
+                    .await
+                    .unwrap()
+                    .unwrap(),
+            );
         }
-        agent.until(&[(&good.address, "up"), (&wrong, "waiting")]).await;
-        agent.proxies.send_replace(vec![wrong.clone(), other.address.clone()]);
+        agent
+            .until(&[(&good.address, "up"), (&wrong, "waiting")])
+            .await;
+        agent
+            .proxies
+            .send_replace(vec![wrong.clone(), other.address.clone()]);
         let _other = take(&mut other).await;
         agent.proxies.send_replace(vec![other.address.clone()]);
         agent.until(&[(&other.address, "up")]).await;

@@ -20,7 +20,8 @@ pub(crate) struct ProxyAddress {
 /// A text that names no proxy.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{0:?} is not HOST:PORT: write a DNS name or an IP address and a port, as in `proxy.example:7400` or `[2001:db8::1]:7400`"
+    "{0:?} is not HOST:PORT: write a DNS name or an IP address and a port, as in \
+     `proxy.example:7400` or `[2001:db8::1]:7400`"
 )]
 pub(crate) struct InvalidProxyAddress(String);
 
@@ -36,7 +37,9 @@ impl ProxyAddress {
 
     /// The form that HTTP wants, for a forward proxy's CONNECT.
     pub(crate) fn to_uri(&self) -> http::Uri {
-        format!("https://{self}").parse().expect("a checked host and a port make a URI")
+        format!("https://{self}")
+            .parse()
+            .expect("a checked host and a port make a URI")
     }
 }
 
@@ -56,7 +59,9 @@ fn parse(text: &str) -> Option<ProxyAddress> {
             let address = bracketed.strip_suffix(']')?;
             address.parse::<std::net::Ipv6Addr>().ok()?.to_string()
         }
-        None => Some(host).filter(|host| is_name(host))?.to_ascii_lowercase(),
+        None => Some(host)
+            .filter(|host| is_name(host))?
+            .to_ascii_lowercase(),
     };
     Some(ProxyAddress { host, port })
 }
@@ -95,7 +100,15 @@ mod tests {
 
     #[test]
     fn names_and_addresses_of_both_families_name_a_proxy() {
-        for good in ["proxy.example:7400", "10.0.0.1:443", "[2001:db8::1]:7400", "lb:1", "a_b:1", "a..b.:1", "-:1"] {
+        for good in [
+            "proxy.example:7400",
+            "10.0.0.1:443",
+            "[2001:db8::1]:7400",
+            "lb:1",
+            "a_b:1",
+            "a..b.:1",
+            "-:1",
+        ] {
             let address: ProxyAddress = good.parse().unwrap();
             assert_eq!(address.to_string(), good);
             assert_eq!(address.to_uri().authority().unwrap().as_str(), good);

@@ -1,5 +1,5 @@
-//! Keeps the certificate fresh: looks at its files, renews it in time, and says when it ends. Tunnels go on meanwhile; the next
-//! ones use the new certificate.
+//! Keeps the certificate fresh: looks at its files, renews it in time, and says when it ends.
+//! Tunnels go on meanwhile; the next ones use the new certificate.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -19,7 +19,8 @@ use crate::state::StateDir;
 use crate::tls;
 use crate::{enroll, enrolment};
 
-/// How often files and clock are looked at. A sleep until the renewal would miss a suspended machine and a changed clock.
+/// How often files and clock are looked at. A sleep until the renewal would miss a suspended
+/// machine and a changed clock.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// First and longest wait after a renewal that failed.
 const RETRY_FIRST: Duration = Duration::from_secs(10);
@@ -48,8 +49,8 @@ pub(crate) struct Renewal {
     pub(crate) refused: Arc<Notify>,
 }
 
-/// How many renewals failed in a row, and when the next may be. Not by the clock, which may be the reason: set right, it could be
-/// years until then.
+/// How many renewals failed in a row, and when the next may be. Not by the clock, which may be the
+/// reason: set right, it could be years until then.
 #[derive(Debug, Default)]
 struct Failures {
     count: u32,
@@ -71,7 +72,8 @@ impl Renewal {
     /// Runs until the drain begins.
     ///
     /// # Errors
-    /// In a cluster, when this agent turns out to be on another node than before: it has to start over.
+    /// In a cluster, when this agent turns out to be on another node than before: it has to start
+    /// over.
     pub(crate) async fn run(self, drain: Drain) -> Result<()> {
         let mut failures = Failures::default();
         let mut want = Want::WhenDue;
@@ -111,9 +113,12 @@ impl Renewal {
         }
     }
 
-    /// Takes up where the cluster says that the proxies are. A folder that cannot be read leaves them as they were.
+    /// Takes up where the cluster says that the proxies are. A folder that cannot be read leaves
+    /// them as they were.
     fn follow_proxies(&self, problem: &mut Problem) {
-        let Some(cluster) = self.certificates.cluster() else { return };
+        let Some(cluster) = self.certificates.cluster() else {
+            return;
+        };
         let now_wrong = match cluster.settings() {
             Ok(settings) => {
                 self.proxies.send_if_modified(|proxies| {
@@ -125,7 +130,10 @@ impl Renewal {
             Err(error) => Some(culvert_daemon::chain(&error)),
         };
         if let Some(reason) = problem.news(now_wrong) {
-            tracing::warn!(reason, "the cluster's settings cannot be read; the last ones stay in use");
+            tracing::warn!(
+                reason,
+                "the cluster's settings cannot be read; the last ones stay in use"
+            );
         }
         if self.proxies.borrow().is_empty()
             && let Ok(joined) = cluster.state.joined()
@@ -134,8 +142,14 @@ impl Renewal {
         }
     }
 
-    /// Enrols with the pod's token, because the proxies do not take the certificate or the pod is another one.
-    async fn enrol_anew(&self, identity: &Identity, cluster: &ClusterSource, failures: &mut Failures) -> Result<()> {
+    /// Enrols with the pod's token, because the proxies do not take the certificate or the pod is
+    /// another one.
+    async fn enrol_anew(
+        &self,
+        identity: &Identity,
+        cluster: &ClusterSource,
+        failures: &mut Failures,
+    ) -> Result<()> {
         match enrolment::enrol(cluster, &self.outbound).await {
             Ok(node) => {
                 *failures = Failures::default();
@@ -144,13 +158,18 @@ impl Renewal {
                 self.certificates.refresh();
                 ensure!(
                     node == identity.node,
-                    "this agent was {} and is {node} now: it has to start over, which whoever runs it does",
+                    "this agent was {} and is {node} now: it has to start over, which whoever \
+                     runs it does",
                     identity.node
                 );
             }
             Err(error) => {
                 self.metrics.renewal("failed");
-                tracing::warn!(node = %identity.node, reason = format!("{error:#}"), "not enrolled anew; trying again");
+                tracing::warn!(
+                    node = %identity.node,
+                    reason = format!("{error:#}"),
+                    "not enrolled anew; trying again"
+                );
                 failures.add(Instant::now(), rand::random());
             }
         }
@@ -161,13 +180,22 @@ impl Renewal {
         self.metrics.certificate_ends(validity.not_after);
         match now <= validity.not_after {
             true => self.gate.open(),
-            false if self.certificates.renewable().is_some() => self.gate.close("ended; being renewed"),
-            false => self.gate.close("ended; replace the files of --cert and --key"),
+            false if self.certificates.renewable().is_some() => {
+                self.gate.close("ended; being renewed")
+            }
+            false => self
+                .gate
+                .close("ended; replace the files of --cert and --key"),
         }
     }
 
     /// Renews at the first proxy that does so; where none does, a cluster's agent enrols anew.
-    async fn renew(&self, identity: &Identity, state: &StateDir, failures: &mut Failures) -> Result<()> {
+    async fn renew(
+        &self,
+        identity: &Identity,
+        state: &StateDir,
+        failures: &mut Failures,
+    ) -> Result<()> {
         let proxies = self.proxies.borrow().clone();
         for proxy in &proxies {
             match self.renew_at(proxy, identity, state).await {
@@ -179,7 +207,12 @@ impl Renewal {
                 }
                 Err(error) => {
                     self.metrics.renewal("failed");
-                    tracing::warn!(node = %identity.node, proxy = %proxy, reason = format!("{error:#}"), "certificate not renewed; trying again");
+                    tracing::warn!(
+                        node = %identity.node,
+                        proxy = %proxy,
+                        reason = format!("{error:#}"),
+                        "certificate not renewed; trying again"
+                    );
                 }
             }
         }
@@ -192,7 +225,12 @@ impl Renewal {
         }
     }
 
-    async fn renew_at(&self, proxy: &ProxyAddress, identity: &Identity, state: &StateDir) -> Result<()> {
+    async fn renew_at(
+        &self,
+        proxy: &ProxyAddress,
+        identity: &Identity,
+        state: &StateDir,
+    ) -> Result<()> {
         let key = state.next_key()?;
         let config = tls::mutual(identity, ALPN_ENROLL)?;
         let connection = connect(&self.outbound, proxy, config, &identity.server_name).await?;
@@ -208,17 +246,22 @@ impl Renewal {
     }
 }
 
-/// Whether the token is of another pod than the one that the certificate was given for. Its node may be another too: the state may
-/// have come here with a copied disk.
+/// Whether the token is of another pod than the one that the certificate was given for. Its node
+/// may be another too: the state may have come here with a copied disk.
 fn is_of_another_pod(cluster: &ClusterSource) -> bool {
-    let (Ok(token), Ok(joined)) = (cluster.token.read(), cluster.state.joined()) else { return false };
+    let (Ok(token), Ok(joined)) = (cluster.token.read(), cluster.state.joined()) else {
+        return false;
+    };
     token.pod != joined.pod
 }
 
-/// When to renew: a third of the time that was left when the certificate was stored is still left, less up to a tenth of that
-/// third by `chance` (0 to 1). Counted from the storing, because certificates are backdated for bad clocks.
+/// When to renew: a third of the time that was left when the certificate was stored is still left,
+/// less up to a tenth of that third by `chance` (0 to 1). Counted from the storing, because
+/// certificates are backdated for bad clocks.
 fn due(validity: Validity, stored_at: Option<SystemTime>, chance: f64) -> SystemTime {
-    let start = stored_at.unwrap_or(validity.not_before).max(validity.not_before);
+    let start = stored_at
+        .unwrap_or(validity.not_before)
+        .max(validity.not_before);
     match validity.not_after.duration_since(start) {
         Ok(total) => start + total.mul_f64(2.0 / 3.0 + chance.clamp(0.0, 1.0) / 30.0),
         // Stored after its end, or a clock that was changed: now.
@@ -227,7 +270,9 @@ fn due(validity: Validity, stored_at: Option<SystemTime>, chance: f64) -> System
 }
 
 fn retry_after(failures: u32, chance: f64) -> Duration {
-    let bound = RETRY_FIRST.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(RETRY_LONGEST);
+    let bound = RETRY_FIRST
+        .saturating_mul(1 << failures.saturating_sub(1).min(10))
+        .min(RETRY_LONGEST);
     bound.mul_f64(0.5 + 0.5 * chance.clamp(0.0, 1.0))
 }
 
@@ -244,7 +289,10 @@ mod tests {
     }
 
     fn days(from: u32, to: u32) -> Validity {
-        Validity { not_before: at(from), not_after: at(to) }
+        Validity {
+            not_before: at(from),
+            not_after: at(to),
+        }
     }
 
     #[test]
@@ -257,19 +305,37 @@ mod tests {
     #[test]
     fn a_short_certificate_that_was_backdated_is_not_renewed_at_once() {
         let stored = at(1);
-        let validity = Validity { not_before: at(0), not_after: stored + Duration::from_secs(60) };
-        assert_eq!(due(validity, Some(stored), 0.0), stored + Duration::from_secs(40));
+        let validity = Validity {
+            not_before: at(0),
+            not_after: stored + Duration::from_secs(60),
+        };
+        assert_eq!(
+            due(validity, Some(stored), 0.0),
+            stored + Duration::from_secs(40)
+        );
     }
 
     #[test]
     fn strange_clocks_renew_early_rather_than_late() {
-        assert!(due(days(10, 40), Some(at(0)), 0.0) < at(40), "stored before it was valid");
-        assert!(due(days(0, 30), Some(at(50)), 0.0) < at(30), "stored after it ended");
-        assert!(due(days(0, 30), None, 1.0) < at(30), "no one knows when it was stored");
+        assert!(
+            due(days(10, 40), Some(at(0)), 0.0) < at(40),
+            "stored before it was valid"
+        );
+        assert!(
+            due(days(0, 30), Some(at(50)), 0.0) < at(30),
+            "stored after it ended"
+        );
+        assert!(
+            due(days(0, 30), None, 1.0) < at(30),
+            "no one knows when it was stored"
+        );
     }
 
     fn renewal(proxy: &TestProxy, state: &StateDir) -> Renewal {
-        let source = Source::Joined { state: state.clone(), server_name: None };
+        let source = Source::Joined {
+            state: state.clone(),
+            server_name: None,
+        };
         Renewal {
             certificates: Arc::new(Certificates::load(source).unwrap()),
             outbound: Arc::new(Outbound::from_environment(|_| None).unwrap()),
@@ -285,16 +351,27 @@ mod tests {
         let proxy = TestProxy::start().await;
         let root = tempfile::tempdir().unwrap();
         let state = StateDir::new(root.path());
-        state.store_join(&proxy.identity("edge-1"), std::slice::from_ref(&proxy.address)).unwrap();
+        state
+            .store_join(
+                &proxy.identity("edge-1"),
+                std::slice::from_ref(&proxy.address),
+            )
+            .unwrap();
         let renewal = renewal(&proxy, &state);
         let before = renewal.certificates.current();
-        let mut failures = Failures { count: 3, not_before: None };
+        let mut failures = Failures {
+            count: 3,
+            not_before: None,
+        };
         renewal.renew(&before, &state, &mut failures).await.unwrap();
         let after = renewal.certificates.current();
         assert_eq!((failures.count, proxy.renewals()), (0, 1));
         assert_ne!(after.chain, before.chain);
         assert_ne!(after.key, before.key);
-        assert_eq!(state.identity().unwrap().parse().unwrap().chain, after.chain);
+        assert_eq!(
+            state.identity().unwrap().parse().unwrap().chain,
+            after.chain
+        );
     }
 
     #[tokio::test]
@@ -302,12 +379,20 @@ mod tests {
         let proxy = TestProxy::start().await;
         let root = tempfile::tempdir().unwrap();
         let state = StateDir::new(root.path());
-        state.store_join(&proxy.identity("edge-1"), std::slice::from_ref(&proxy.address)).unwrap();
+        state
+            .store_join(
+                &proxy.identity("edge-1"),
+                std::slice::from_ref(&proxy.address),
+            )
+            .unwrap();
         // As on a full disk: nothing can be written under this name.
         std::fs::create_dir(root.path().join("next-key.pem")).unwrap();
         let renewal = renewal(&proxy, &state);
         let mut failures = Failures::default();
-        renewal.renew(&renewal.certificates.current(), &state, &mut failures).await.unwrap();
+        renewal
+            .renew(&renewal.certificates.current(), &state, &mut failures)
+            .await
+            .unwrap();
         assert_eq!((failures.count, proxy.renewals()), (1, 0));
     }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use culvert_api::NodeName;
 use culvert_daemon::{
-    Admin, Drain, Gate, Logs, Readiness, Supervisor, VERSION, Workers, raise_open_file_limit, report_to_systemd,
-    use_small_pages,
+    Admin, Drain, Gate, Logs, Readiness, Supervisor, VERSION, Workers, raise_open_file_limit,
+    report_to_systemd, use_small_pages,
 };
 use prometheus_client::registry::Registry;
 use tokio::sync::{Notify, watch};
@@ -25,24 +25,35 @@ use crate::{admin, enrolment};
 /// Runs the agent.
 ///
 /// # Errors
-/// No usable certificate, a taken admin port, or settings that cannot be used. An unreachable proxy is none, nor is a cluster that
-/// has not said yet where the proxies are.
+/// No usable certificate, a taken admin port, or settings that cannot be used. An unreachable proxy
+/// is none, nor is a cluster that has not said yet where the proxies are.
 pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     let outbound = Arc::new(Outbound::from_environment(|name| std::env::var(name).ok())?);
     let proxies = watch::Sender::new(proxies(&config)?);
     let first = match &config.source {
         Source::Cluster(cluster) => First::Enrolled(cluster.clone()),
-        Source::Joined { .. } | Source::Ready(_) => First::Stored(Certificates::load(config.source.clone())?),
+        Source::Joined { .. } | Source::Ready(_) => {
+            First::Stored(Certificates::load(config.source.clone())?)
+        }
     };
     let readiness = Readiness::default();
     let mut registry = Registry::default();
     let metrics = Arc::new(Metrics::register(&mut registry));
     let tunnels = Tunnels::new(readiness.gate("tunnel"));
     RoundTrips(tunnels.clone()).register(&mut registry);
-    let workers = std::thread::available_parallelism().and_then(Workers::start).context("start the worker threads")?;
+    let workers = std::thread::available_parallelism()
+        .and_then(Workers::start)
+        .context("start the worker threads")?;
     workers.register(registry.sub_registry_with_prefix("culvert_agent"));
     let gate = readiness.gate("certificate");
-    let admin = Admin::bind(&config.admin, readiness.clone(), registry, logs, admin::routes(tunnels.clone())).await?;
+    let admin = Admin::bind(
+        &config.admin,
+        readiness.clone(),
+        registry,
+        logs,
+        admin::routes(tunnels.clone()),
+    )
+    .await?;
     let node = first.node();
     let node = node.as_ref().map(tracing::field::display);
     tracing::info!(node, version = VERSION, admin.addr = %admin.local_addr(), "agent started");
@@ -54,7 +65,15 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     supervisor.spawn_observer("admin", admin.serve());
     supervisor.spawn_observer("systemd", report_to_systemd(readiness, &[], drain.clone()));
     supervisor.spawn_observer("idle streams", tunnels.clone().watch_idle());
-    let agent = Agent { config, outbound, proxies, metrics, tunnels, workers, gate };
+    let agent = Agent {
+        config,
+        outbound,
+        proxies,
+        metrics,
+        tunnels,
+        workers,
+        gate,
+    };
     supervisor.spawn("tunnels", agent.run(first, drain));
     supervisor.run().await
 }
@@ -113,7 +132,12 @@ impl Agent {
             refused: refused.clone(),
         });
         let tunnels = self.config.tunnels;
-        let tunnelling = Tunnelling { shared, all: self.tunnels, tunnels, workers: self.workers };
+        let tunnelling = Tunnelling {
+            shared,
+            all: self.tunnels,
+            tunnels,
+            workers: self.workers,
+        };
         let tunnelling = tunnelling.run(self.proxies.subscribe(), drain.clone());
         let renewal = Renewal {
             certificates,

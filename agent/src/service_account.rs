@@ -1,5 +1,5 @@
-//! The pod's service-account token: what an agent in a Kubernetes cluster enrols with. Kubelet replaces the file before the token
-//! ends, so it is read anew for each enrolment.
+//! The pod's service-account token: what an agent in a Kubernetes cluster enrols with. Kubelet
+//! replaces the file before the token ends, so it is read anew for each enrolment.
 
 use std::path::{Path, PathBuf};
 
@@ -66,11 +66,16 @@ impl TokenFile {
         }
         let Kubernetes { pod, node } = claims(&text).unwrap_or_default().kubernetes;
         let node = Some(node.name).filter(|name| !name.is_empty());
-        Ok(AccountToken { token: Token(text), pod: pod.uid, node })
+        Ok(AccountToken {
+            token: Token(text),
+            pod: pod.uid,
+            node,
+        })
     }
 }
 
-/// What a JWT says of itself. The proxy has it checked; the agent only compares it with what it knows.
+/// What a JWT says of itself. The proxy has it checked; the agent only compares it with what it
+/// knows.
 fn claims(token: &str) -> Option<Claims> {
     let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
     serde_json::from_slice(&claims).ok()
@@ -90,8 +95,10 @@ mod tests {
     #[test]
     fn a_token_tells_its_pod_and_perhaps_its_node() {
         let jwt = |claims: &str| format!("e30.{}.c2ln\n", URL_SAFE_NO_PAD.encode(claims));
-        let old =
-            read(&jwt(r#"{"kubernetes.io":{"namespace":"culvert-system","pod":{"name":"a","uid":"1"}}}"#)).unwrap();
+        let old = read(&jwt(
+            r#"{"kubernetes.io":{"namespace":"culvert-system","pod":{"name":"a","uid":"1"}}}"#,
+        ))
+        .unwrap();
         assert_eq!((old.pod.as_str(), old.node), ("1", None));
         let new = r#"{"kubernetes.io":{"pod":{"name":"a","uid":"1"},"node":{"name":"edge-1","uid":"2"}}}"#;
         assert_eq!(read(&jwt(new)).unwrap().node.as_deref(), Some("edge-1"));
@@ -102,6 +109,9 @@ mod tests {
         let token = read("opaque\n").unwrap();
         assert_eq!((token.token.0.as_str(), token.pod.as_str()), ("opaque", ""));
         assert!(matches!(read("\n"), Err(TokenError::Empty(_))));
-        assert!(matches!(TokenFile::new(Path::new("/nowhere")).read(), Err(TokenError::Read(_))));
+        assert!(matches!(
+            TokenFile::new(Path::new("/nowhere")).read(),
+            Err(TokenError::Read(_))
+        ));
     }
 }

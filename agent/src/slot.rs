@@ -28,11 +28,14 @@ use crate::tunnels::{Place, SlotName};
 
 /// Bytes of HTTP/2's preface: enough to see that the proxy took the tunnel.
 const PREFACE: usize = 24;
-/// What a proxy sends in place of HTTP/2's preface when it does not take the node: this word, the reason, and a line end.
+/// What a proxy sends in place of HTTP/2's preface when it does not take the node: this word, the
+/// reason, and a line end.
 const REFUSED: &[u8] = culvert_api::REFUSED.as_bytes();
-/// How long a worn-out tunnel still takes new streams once the next one is up: longer than the proxy takes to see that.
+/// How long a worn-out tunnel still takes new streams once the next one is up: longer than the
+/// proxy takes to see that.
 const OVERLAP: Duration = Duration::from_secs(5);
-/// Worn-out tunnels of a slot that may still have streams; with more, the next one is used for longer.
+/// Worn-out tunnels of a slot that may still have streams; with more, the next one is used for
+/// longer.
 const WORN_OUT_MAX: usize = 8;
 /// Longest reason that is read.
 const REASON_MAX: u64 = 512;
@@ -110,15 +113,16 @@ impl SlotError {
 /// How a tunnel's life in its slot ended well.
 enum End {
     Drained,
-    /// Its certificate was renewed, or it has carried all that it may: it goes on beside the next one for as long as it has
-    /// streams, and no longer than its certificate.
+    /// Its certificate was renewed, or it has carried all that it may: it goes on beside the next
+    /// one for as long as it has streams, and no longer than its certificate.
     WornOut,
 }
 
 /// A tunnel at work, to its end.
 type Serving = Pin<Box<dyn Future<Output = Result<(), TunnelError>> + Send>>;
 
-/// A slot's earlier tunnels. Each takes new streams until another one is up, then it ends with its streams.
+/// A slot's earlier tunnels. Each takes new streams until another one is up, then it ends with its
+/// streams.
 #[derive(Default)]
 struct WornOut {
     serving: JoinSet<()>,
@@ -146,7 +150,9 @@ impl WornOut {
 
     /// The slot's next tunnel is up.
     fn are_replaced(&mut self) {
-        self.replaced.drain(..).for_each(|tunnel| tunnel.notify_one());
+        self.replaced
+            .drain(..)
+            .for_each(|tunnel| tunnel.notify_one());
     }
 
     /// Waits for their streams to end.
@@ -155,7 +161,8 @@ impl WornOut {
     }
 }
 
-/// When a tunnel has to go: when the agent drains, or when another one has been in its place for a while.
+/// When a tunnel has to go: when the agent drains, or when another one has been in its place for a
+/// while.
 async fn leave(drain: Drain, replaced: Arc<Notify>) {
     let replaced = async {
         replaced.notified().await;
@@ -226,22 +233,36 @@ impl Slot {
         let up = self.shared.metrics.tunnel();
         self.place.up(state.clone());
         tracing::info!(node = %identity.node, tunnel = %self.name, "tunnel up");
-        let backends = NodeBackends::new(identity.node.clone(), self.shared.allow.clone(), self.shared.metrics.clone());
+        let backends = NodeBackends::new(
+            identity.node.clone(),
+            self.shared.allow.clone(),
+            self.shared.metrics.clone(),
+        );
         let (tunnel, replaced) = (self.tunnel(), Arc::<Notify>::default());
         let (served, leave) = (state.clone(), leave(drain.clone(), replaced.clone()));
         let mut serving: Serving = Box::pin(async move {
             let _up = up;
-            tunnel.serve(connection, last_read, served, Arc::new(backends), leave).await
+            tunnel
+                .serve(connection, last_read, served, Arc::new(backends), leave)
+                .await
         });
         tokio::select! {
             served = &mut serving => served?,
             () = self.renewed(&identity), if worn_out.has_room() => {
-                tracing::info!(node = %identity.node, tunnel = %self.name, "certificate renewed; another tunnel takes this one's place");
+                tracing::info!(
+                    node = %identity.node,
+                    tunnel = %self.name,
+                    "certificate renewed; another tunnel takes this one's place"
+                );
                 worn_out.add(serving, replaced);
                 return Ok(End::WornOut);
             }
             () = state.worn_out(), if worn_out.has_room() => {
-                tracing::info!(node = %identity.node, tunnel = %self.name, "tunnel worn out; another takes its place");
+                tracing::info!(
+                    node = %identity.node,
+                    tunnel = %self.name,
+                    "tunnel worn out; another takes its place"
+                );
                 worn_out.add(serving, replaced);
                 return Ok(End::WornOut);
             }
@@ -249,10 +270,15 @@ impl Slot {
         Ok(End::Drained)
     }
 
-    /// Completes once there is another certificate: a tunnel ends with the one that it was set up by.
+    /// Completes once there is another certificate: a tunnel ends with the one that it was set up
+    /// by.
     async fn renewed(&self, identity: &Identity) {
         let mut changes = self.shared.certificates.changes();
-        if changes.wait_for(|current| current.chain != identity.chain).await.is_err() {
+        if changes
+            .wait_for(|current| current.chain != identity.chain)
+            .await
+            .is_err()
+        {
             std::future::pending().await
         }
     }
@@ -260,12 +286,14 @@ impl Slot {
     async fn establish(&self, identity: &Identity) -> Result<BufReader<Connection>, SlotError> {
         let config = tls::mutual(identity, ALPN_TUNNEL)?;
         let outbound = self.shared.outbound.for_tunnel(self.name.number);
-        let connection = connect(&outbound, &self.name.proxy, config, &identity.server_name).await?;
+        let connection =
+            connect(&outbound, &self.name.proxy, config, &identity.server_name).await?;
         taken(connection, &identity.server_name).await
     }
 
     fn tunnel(&self) -> AgentTunnel {
-        let addresses = own_addresses(&self.shared.allow).map(|own| own.0.iter().map(ToString::to_string).collect());
+        let addresses = own_addresses(&self.shared.allow)
+            .map(|own| own.0.iter().map(ToString::to_string).collect());
         AgentTunnel {
             stream_window: self.shared.stream_window,
             max_streams: DEFAULT_MAX_STREAMS,
@@ -277,7 +305,8 @@ impl Slot {
                 slot: self.name.to_string(),
                 addresses: addresses.unwrap_or_default(),
                 allowed: self.shared.allow.told(),
-                keepalive_seconds: u32::try_from(self.shared.keepalive.as_secs()).unwrap_or(u32::MAX),
+                keepalive_seconds: u32::try_from(self.shared.keepalive.as_secs())
+                    .unwrap_or(u32::MAX),
             },
         }
     }
@@ -291,16 +320,26 @@ impl Slot {
         if self.place.waiting(&text) {
             tracing::warn!(tunnel = %self.name, reason = text, retry_ms, "no tunnel; trying again");
         } else {
-            tracing::debug!(tunnel = %self.name, reason = text, retry_ms, "no tunnel; trying again");
+            tracing::debug!(
+                tunnel = %self.name,
+                reason = text,
+                retry_ms,
+                "no tunnel; trying again"
+            );
         }
     }
 }
 
-/// Waits for the proxy's first bytes. In TLS 1.3 a client's handshake is done before the server has looked at its certificate: only
-/// now is it known whether the proxy takes this agent.
-async fn taken(connection: Connection, server_name: &ServerName<'_>) -> Result<BufReader<Connection>, SlotError> {
+/// Waits for the proxy's first bytes. In TLS 1.3 a client's handshake is done before the server has
+/// looked at its certificate: only now is it known whether the proxy takes this agent.
+async fn taken(
+    connection: Connection,
+    server_name: &ServerName<'_>,
+) -> Result<BufReader<Connection>, SlotError> {
     let mut connection = BufReader::with_capacity(PREFACE, connection);
-    let first = timeout(CONNECT_TIMEOUT, connection.fill_buf()).await.map_err(|_| SlotError::Unused)?;
+    let first = timeout(CONNECT_TIMEOUT, connection.fill_buf())
+        .await
+        .map_err(|_| SlotError::Unused)?;
     match first {
         Ok([]) => Err(SlotError::Dismissed),
         Ok(bytes) if bytes.starts_with(REFUSED) => Err(refusal(connection).await),
@@ -311,7 +350,10 @@ async fn taken(connection: Connection, server_name: &ServerName<'_>) -> Result<B
 }
 
 fn is_hang_up(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset)
+    matches!(
+        error.kind(),
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset
+    )
 }
 
 async fn refusal(connection: BufReader<Connection>) -> SlotError {
@@ -328,8 +370,16 @@ impl Shared {
     /// What an agent of node `edge-1` shares that joined at `proxy`.
     pub(crate) fn for_tests(proxy: &crate::test_proxy::TestProxy, state: &std::path::Path) -> Self {
         let state = crate::state::StateDir::new(state);
-        state.store_join(&proxy.identity("edge-1"), std::slice::from_ref(&proxy.address)).unwrap();
-        let source = crate::certificates::Source::Joined { state, server_name: None };
+        state
+            .store_join(
+                &proxy.identity("edge-1"),
+                std::slice::from_ref(&proxy.address),
+            )
+            .unwrap();
+        let source = crate::certificates::Source::Joined {
+            state,
+            server_name: None,
+        };
         Self {
             certificates: Arc::new(Certificates::load(source).unwrap()),
             outbound: Arc::new(Outbound::from_environment(|_| None).unwrap()),
@@ -374,23 +424,49 @@ mod tests {
 
         fn with_life(proxy: &TestProxy, allow: AllowList, streams_in_life: u32) -> Self {
             let root = tempfile::tempdir().unwrap();
-            let shared = Shared { allow: Arc::new(allow), streams_in_life, ..Shared::for_tests(proxy, root.path()) };
+            let shared = Shared {
+                allow: Arc::new(allow),
+                streams_in_life,
+                ..Shared::for_tests(proxy, root.path())
+            };
             let (readiness, drain) = (Readiness::default(), Drain::default());
-            let name = SlotName { proxy: proxy.address.clone(), number: 0 };
+            let name = SlotName {
+                proxy: proxy.address.clone(),
+                number: 0,
+            };
             let place = Tunnels::new(readiness.gate("tunnel")).place(name.clone());
             let mut task = JoinSet::new();
-            task.spawn(Slot { name, shared: Arc::new(shared), place }.run(drain.clone()));
-            Self { readiness, drain, task, _root: root }
+            task.spawn(
+                Slot {
+                    name,
+                    shared: Arc::new(shared),
+                    place,
+                }
+                .run(drain.clone()),
+            );
+            Self {
+                readiness,
+                drain,
+                task,
+                _root: root,
+            }
         }
 
         /// Waits until the tunnel's gate says so.
         async fn until_missing(&self, expected: impl Fn(&str) -> bool) {
             let wait = async {
-                while !self.readiness.missing().iter().any(|(_, reason)| expected(reason)) {
+                while !self
+                    .readiness
+                    .missing()
+                    .iter()
+                    .any(|(_, reason)| expected(reason))
+                {
                     tokio::task::yield_now().await;
                 }
             };
-            timeout(Duration::from_secs(10), wait).await.unwrap_or_else(|_| panic!("{:?}", self.readiness.missing()));
+            timeout(Duration::from_secs(10), wait)
+                .await
+                .unwrap_or_else(|_| panic!("{:?}", self.readiness.missing()));
         }
     }
 
@@ -416,7 +492,10 @@ mod tests {
             let (tunnel, _task) = establish(proxy.tunnel_rx.recv().await.unwrap()).await;
             let described = tunnel.describe(&DescribeRequest::default()).await.unwrap();
             assert_eq!(described.slot, format!("{}/0", proxy.address));
-            assert_eq!((described.instance.as_str(), described.version.as_str()), ("test", VERSION));
+            assert_eq!(
+                (described.instance.as_str(), described.version.as_str()),
+                ("test", VERSION)
+            );
         }
     }
 
@@ -426,29 +505,72 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let mut proxy = TestProxy::start().await;
         let root = tempfile::tempdir().unwrap();
-        let allow = Arc::new(AllowList { ports: [port].into(), ..AllowList::default() });
-        let shared = Arc::new(Shared { allow, ..Shared::for_tests(&proxy, root.path()) });
+        let allow = Arc::new(AllowList {
+            ports: [port].into(),
+            ..AllowList::default()
+        });
+        let shared = Arc::new(Shared {
+            allow,
+            ..Shared::for_tests(&proxy, root.path())
+        });
         let (readiness, drain) = (Readiness::default(), Drain::default());
-        let name = SlotName { proxy: proxy.address.clone(), number: 0 };
+        let name = SlotName {
+            proxy: proxy.address.clone(),
+            number: 0,
+        };
         let place = Tunnels::new(readiness.gate("tunnel")).place(name.clone());
         let mut task = JoinSet::new();
-        task.spawn(Slot { name, shared: shared.clone(), place }.run(drain.clone()));
+        task.spawn(
+            Slot {
+                name,
+                shared: shared.clone(),
+                place,
+            }
+            .run(drain.clone()),
+        );
         let (first, _first_task) = establish(proxy.tunnel_rx.recv().await.unwrap()).await;
-        let stream = first.open(Open { port: port.into(), ..Open::default() }, None).await.unwrap();
+        let stream = first
+            .open(
+                Open {
+                    port: port.into(),
+                    ..Open::default()
+                },
+                None,
+            )
+            .await
+            .unwrap();
         let (mut backend, _) = listener.accept().await.unwrap();
 
         let state = crate::state::StateDir::new(root.path());
-        state.store_join(&proxy.identity("edge-1"), std::slice::from_ref(&proxy.address)).unwrap();
+        state
+            .store_join(
+                &proxy.identity("edge-1"),
+                std::slice::from_ref(&proxy.address),
+            )
+            .unwrap();
         shared.certificates.refresh();
         let (second, _second_task) = establish(proxy.tunnel_rx.recv().await.unwrap()).await;
         second.describe(&DescribeRequest::default()).await.unwrap();
-        while first.open(Open { port: port.into(), ..Open::default() }, None).await.is_ok() {
+        while first
+            .open(
+                Open {
+                    port: port.into(),
+                    ..Open::default()
+                },
+                None,
+            )
+            .await
+            .is_ok()
+        {
             tokio::task::yield_now().await;
         }
         backend.write_all(b"still here").await.unwrap();
         assert_eq!(readiness.missing(), []);
         drain.begin();
-        assert!(task.try_join_next().is_none(), "the open stream holds its tunnel");
+        assert!(
+            task.try_join_next().is_none(),
+            "the open stream holds its tunnel"
+        );
         drop((stream, backend, first, second));
         task.join_next().await.unwrap().unwrap();
     }
@@ -458,13 +580,41 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let mut proxy = TestProxy::start().await;
-        let mut agent = Agent::start(&proxy, AllowList { ports: [port].into(), ..AllowList::default() });
+        let mut agent = Agent::start(
+            &proxy,
+            AllowList {
+                ports: [port].into(),
+                ..AllowList::default()
+            },
+        );
         let (tunnel, mut driver) = establish(proxy.tunnel_rx.recv().await.unwrap()).await;
-        let stream = tunnel.open(Open { port: port.into(), ..Open::default() }, None).await.unwrap();
+        let stream = tunnel
+            .open(
+                Open {
+                    port: port.into(),
+                    ..Open::default()
+                },
+                None,
+            )
+            .await
+            .unwrap();
         let (mut backend, _) = listener.accept().await.unwrap();
         agent.drain.begin();
-        while tunnel.open(Open { port: port.into(), ..Open::default() }, None).await.is_ok() {}
-        assert!(agent.task.try_join_next().is_none(), "the open stream holds the tunnel");
+        while tunnel
+            .open(
+                Open {
+                    port: port.into(),
+                    ..Open::default()
+                },
+                None,
+            )
+            .await
+            .is_ok()
+        {}
+        assert!(
+            agent.task.try_join_next().is_none(),
+            "the open stream holds the tunnel"
+        );
         backend.write_all(b"last words").await.unwrap();
         drop((stream, backend, tunnel));
         agent.task.join_next().await.unwrap().unwrap();
@@ -476,24 +626,43 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let mut proxy = TestProxy::start().await;
-        let allow = AllowList { ports: [port].into(), ..AllowList::default() };
+        let allow = AllowList {
+            ports: [port].into(),
+            ..AllowList::default()
+        };
         let agent = Agent::with_life(&proxy, allow, 2);
-        let open = || Open { port: port.into(), ..Open::default() };
+        let open = || Open {
+            port: port.into(),
+            ..Open::default()
+        };
         let (first, mut first_driver) = establish(proxy.tunnel_rx.recv().await.unwrap()).await;
         let stream = first.open(open(), None).await.unwrap();
         let (mut backend, _) = listener.accept().await.unwrap();
         drop(first.open(open(), None).await.unwrap());
-        let tunnel = timeout(Duration::from_secs(10), proxy.tunnel_rx.recv()).await.expect("another tunnel").unwrap();
-        drop(first.open(open(), None).await.expect("until it is used, the first takes streams"));
+        let tunnel = timeout(Duration::from_secs(10), proxy.tunnel_rx.recv())
+            .await
+            .expect("another tunnel")
+            .unwrap();
+        drop(
+            first
+                .open(open(), None)
+                .await
+                .expect("until it is used, the first takes streams"),
+        );
         let (second, _second_driver) = establish(tunnel).await;
         drop(second.open(open(), None).await.unwrap());
         assert_eq!(agent.readiness.missing(), [], "there was always one");
         let left = async { while first.open(open(), None).await.is_ok() {} };
-        timeout(OVERLAP * 4, left).await.expect("the first is left then");
+        timeout(OVERLAP * 4, left)
+            .await
+            .expect("the first is left then");
         let (client, mut far) = tokio::net::UnixStream::pair().unwrap();
         let relayed = async {
             let mut stream = stream;
-            stream.relay(&client.into(), &culvert_tunnel::Transferred::default()).await.unwrap();
+            stream
+                .relay(&client.into(), &culvert_tunnel::Transferred::default())
+                .await
+                .unwrap();
         };
         let said = async {
             backend.write_all(b"last words").await.unwrap();
@@ -526,8 +695,15 @@ mod tests {
         let mut proxy = TestProxy::start().await;
         let agent = Agent::start(&proxy, AllowList::default());
         let mut tunnel = proxy.tunnel_rx.recv().await.unwrap();
-        tunnel.write_all(b"REFUSED node edge-1 was removed\n").await.unwrap();
-        agent.until_missing(|reason| reason.ends_with("does not take this node: node edge-1 was removed")).await;
+        tunnel
+            .write_all(b"REFUSED node edge-1 was removed\n")
+            .await
+            .unwrap();
+        agent
+            .until_missing(|reason| {
+                reason.ends_with("does not take this node: node edge-1 was removed")
+            })
+            .await;
     }
 
     #[tokio::test]
@@ -535,7 +711,9 @@ mod tests {
         let mut proxy = TestProxy::start().await;
         let agent = Agent::start(&proxy, AllowList::default());
         drop(proxy.tunnel_rx.recv().await.unwrap());
-        agent.until_missing(|reason| reason.contains("closed the tunnel before using it")).await;
+        agent
+            .until_missing(|reason| reason.contains("closed the tunnel before using it"))
+            .await;
         proxy.tunnel_rx.recv().await.unwrap();
     }
 }

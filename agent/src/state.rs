@@ -1,5 +1,6 @@
-//! The state directory of a joined agent. `identity.pem` holds key and certificate in one file, so that a crash can never
-//! leave one of them without the other; it is written last and makes a join complete.
+//! The state directory of a joined agent. `identity.pem` holds key and certificate in one file, so
+//! that a crash can never leave one of them without the other; it is written last and makes a join
+//! complete.
 
 use std::fs;
 use std::io;
@@ -42,7 +43,11 @@ pub(crate) struct Joined {
 /// Why state cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StateError {
-    #[error("this agent has not joined: {} is missing; run the `culvert-agent join` command that `culvert-proxy token create` prints", .0.display())]
+    #[error(
+        "this agent has not joined: {} is missing; run the `culvert-agent join` command that \
+         `culvert-proxy token create` prints",
+        .0.display()
+    )]
     NotJoined(PathBuf),
     #[error("read {}", .path.display())]
     Read { path: PathBuf, source: io::Error },
@@ -51,8 +56,14 @@ pub(crate) enum StateError {
     #[error("make the state directory {}", .path.display())]
     Make { path: PathBuf, source: io::Error },
     #[error("read {}: it was changed by hand; join again", .path.display())]
-    Parse { path: PathBuf, source: serde_json::Error },
-    #[error("{}: the key cannot be used; remove the file, and join again if a join was not complete", .path.display())]
+    Parse {
+        path: PathBuf,
+        source: serde_json::Error,
+    },
+    #[error(
+        "{}: the key cannot be used; remove the file, and join again if a join was not complete",
+        .path.display()
+    )]
     NextKey { path: PathBuf, source: rcgen::Error },
     #[error("make a key")]
     MakeKey(#[source] rcgen::Error),
@@ -67,23 +78,40 @@ impl StateDir {
         &self.0
     }
 
-    /// Makes the directory if it is missing, for its owner only. One that is there stays as it is: the secrets in it have modes of
-    /// their own, and it may be somebody else's too.
+    /// Makes the directory if it is missing, for its owner only. One that is there stays as it is:
+    /// the secrets in it have modes of their own, and it may be somebody else's too.
     pub(crate) fn prepare(&self) -> Result<(), StateError> {
-        let above = self.0.parent().filter(|above| !above.as_os_str().is_empty());
+        let above = self
+            .0
+            .parent()
+            .filter(|above| !above.as_os_str().is_empty());
         // Its owner, who may be another user than this one, has to get there.
-        let above =
-            above.map_or(Ok(()), |above| fs::DirBuilder::new().recursive(true).mode(OPEN_DIRECTORY).create(above));
-        let made = above.and_then(|()| fs::DirBuilder::new().recursive(true).mode(PRIVATE_DIRECTORY).create(&self.0));
-        made.map_err(|source| StateError::Make { path: self.0.clone(), source })
+        let above = above.map_or(Ok(()), |above| {
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(OPEN_DIRECTORY)
+                .create(above)
+        });
+        let made = above.and_then(|()| {
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(PRIVATE_DIRECTORY)
+                .create(&self.0)
+        });
+        made.map_err(|source| StateError::Make {
+            path: self.0.clone(),
+            source,
+        })
     }
 
-    /// The key to join or renew with. It is on disk before it is used: whoever repeats it after a lost answer or with a full disk
-    /// uses the same, and asks for no certificate that could not be stored.
+    /// The key to join or renew with. It is on disk before it is used: whoever repeats it after a
+    /// lost answer or with a full disk uses the same, and asks for no certificate that could not be
+    /// stored.
     pub(crate) fn next_key(&self) -> Result<rcgen::KeyPair, StateError> {
         let path = self.0.join(NEXT_KEY);
         match fs::read_to_string(&path) {
-            Ok(text) => rcgen::KeyPair::from_pem(&text).map_err(|source| StateError::NextKey { path, source }),
+            Ok(text) => rcgen::KeyPair::from_pem(&text)
+                .map_err(|source| StateError::NextKey { path, source }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let key = rcgen::KeyPair::generate().map_err(StateError::MakeKey)?;
                 self.write(NEXT_KEY, &key.serialize_pem(), SECRET)?;
@@ -94,7 +122,11 @@ impl StateDir {
     }
 
     /// Completes a join.
-    pub(crate) fn store_join(&self, text: &IdentityText, proxies: &[ProxyAddress]) -> Result<(), StateError> {
+    pub(crate) fn store_join(
+        &self,
+        text: &IdentityText,
+        proxies: &[ProxyAddress],
+    ) -> Result<(), StateError> {
         self.store_enrolment(text, proxies, "")
     }
 
@@ -105,24 +137,38 @@ impl StateDir {
         proxies: &[ProxyAddress],
         pod: &str,
     ) -> Result<(), StateError> {
-        let joined = Joined { server_name: text.server_name.clone(), proxies: proxies.to_vec(), pod: pod.to_owned() };
+        let joined = Joined {
+            server_name: text.server_name.clone(),
+            proxies: proxies.to_vec(),
+            pod: pod.to_owned(),
+        };
         self.store(text, &joined)
     }
 
     /// Replaces the certificate after a renewal; the proxies stay.
     pub(crate) fn store_renewal(&self, text: &IdentityText) -> Result<(), StateError> {
-        let joined = Joined { server_name: text.server_name.clone(), ..self.joined()? };
+        let joined = Joined {
+            server_name: text.server_name.clone(),
+            ..self.joined()?
+        };
         self.store(text, &joined)
     }
 
     fn store(&self, text: &IdentityText, joined: &Joined) -> Result<(), StateError> {
-        let joined = serde_json::to_string_pretty(joined).expect("names and numbers have a JSON form");
+        let joined =
+            serde_json::to_string_pretty(joined).expect("names and numbers have a JSON form");
         self.write(AUTHORITIES, &text.ca, PUBLIC)?;
         self.write(JOINED, &(joined + "\n"), PUBLIC)?;
-        self.write(IDENTITY, &format!("{}\n{}", text.key.trim_end(), text.chain), SECRET)?;
+        self.write(
+            IDENTITY,
+            &format!("{}\n{}", text.key.trim_end(), text.chain),
+            SECRET,
+        )?;
         let path = self.0.join(NEXT_KEY);
         match fs::remove_file(&path) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(StateError::Write { path, source }),
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(StateError::Write { path, source })
+            }
             Ok(()) | Err(_) => Ok(()),
         }
     }
@@ -132,31 +178,44 @@ impl StateDir {
         let identity = self.read(IDENTITY)?;
         let (key, chain) = split(&identity);
         let ca = self.read(AUTHORITIES)?;
-        Ok(IdentityText { key, chain, ca, server_name: self.joined()?.server_name })
+        Ok(IdentityText {
+            key,
+            chain,
+            ca,
+            server_name: self.joined()?.server_name,
+        })
     }
 
     pub(crate) fn joined(&self) -> Result<Joined, StateError> {
         let text = self.read(JOINED)?;
-        serde_json::from_str(&text).map_err(|source| StateError::Parse { path: self.0.join(JOINED), source })
+        serde_json::from_str(&text).map_err(|source| StateError::Parse {
+            path: self.0.join(JOINED),
+            source,
+        })
     }
 
     /// When the certificate was stored.
     pub(crate) fn stored_at(&self) -> Option<SystemTime> {
-        fs::metadata(self.0.join(IDENTITY)).and_then(|metadata| metadata.modified()).ok()
+        fs::metadata(self.0.join(IDENTITY))
+            .and_then(|metadata| metadata.modified())
+            .ok()
     }
 
     fn read(&self, name: &str) -> Result<String, StateError> {
         let path = self.0.join(name);
         match fs::read_to_string(&path) {
             Ok(text) => Ok(text),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(StateError::NotJoined(path)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(StateError::NotJoined(path))
+            }
             Err(source) => Err(StateError::Read { path, source }),
         }
     }
 
     fn write(&self, name: &str, contents: &str, mode: u32) -> Result<(), StateError> {
         let path = self.0.join(name);
-        write_atomic(&path, contents.as_bytes(), mode).map_err(|source| StateError::Write { path, source })
+        write_atomic(&path, contents.as_bytes(), mode)
+            .map_err(|source| StateError::Write { path, source })
     }
 }
 
@@ -186,10 +245,21 @@ mod tests {
         state.prepare().unwrap();
         assert!(matches!(state.identity(), Err(StateError::NotJoined(_))));
         let text = IdentityText::for_tests(&Authority::new("culvert"), "edge-1");
-        state.store_join(&text, &["proxy.example:7400".parse().unwrap()]).unwrap();
-        assert_eq!(state.identity().unwrap().parse().unwrap().node.as_str(), "edge-1");
-        assert_eq!(state.joined().unwrap().proxies[0].to_string(), "proxy.example:7400");
-        assert_eq!((mode(state.path()), mode(&state.path().join(IDENTITY))), (0o700, 0o600));
+        state
+            .store_join(&text, &["proxy.example:7400".parse().unwrap()])
+            .unwrap();
+        assert_eq!(
+            state.identity().unwrap().parse().unwrap().node.as_str(),
+            "edge-1"
+        );
+        assert_eq!(
+            state.joined().unwrap().proxies[0].to_string(),
+            "proxy.example:7400"
+        );
+        assert_eq!(
+            (mode(state.path()), mode(&state.path().join(IDENTITY))),
+            (0o700, 0o600)
+        );
     }
 
     #[test]
@@ -207,7 +277,12 @@ mod tests {
         let key = state.next_key().unwrap().serialize_pem();
         assert_eq!(state.next_key().unwrap().serialize_pem(), key);
         assert_eq!(mode(&root.path().join(NEXT_KEY)), 0o600);
-        state.store_join(&IdentityText::for_tests(&Authority::new("culvert"), "edge-1"), &[]).unwrap();
+        state
+            .store_join(
+                &IdentityText::for_tests(&Authority::new("culvert"), "edge-1"),
+                &[],
+            )
+            .unwrap();
         assert_ne!(state.next_key().unwrap().serialize_pem(), key);
     }
 
@@ -216,12 +291,24 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let state = StateDir::new(root.path());
         let authority = Authority::new("culvert");
-        state.store_join(&IdentityText::for_tests(&authority, "edge-1"), &["p:1".parse().unwrap()]).unwrap();
+        state
+            .store_join(
+                &IdentityText::for_tests(&authority, "edge-1"),
+                &["p:1".parse().unwrap()],
+            )
+            .unwrap();
         let renewed = IdentityText::for_tests(&authority, "edge-1");
         let key = state.next_key().unwrap().serialize_pem();
         state.store_renewal(&renewed).unwrap();
-        assert_eq!(state.identity().unwrap().parse().unwrap().chain, renewed.parse().unwrap().chain);
+        assert_eq!(
+            state.identity().unwrap().parse().unwrap().chain,
+            renewed.parse().unwrap().chain
+        );
         assert_eq!(state.joined().unwrap().proxies.len(), 1);
-        assert_ne!(state.next_key().unwrap().serialize_pem(), key, "each renewal has a key of its own");
+        assert_ne!(
+            state.next_key().unwrap().serialize_pem(),
+            key,
+            "each renewal has a key of its own"
+        );
     }
 }

@@ -25,7 +25,10 @@ impl Authority {
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         params.distinguished_name.push(DnType::CommonName, name);
         let certificate = params.self_signed(&key).unwrap();
-        Self { issuer: Issuer::new(params, key), certificate }
+        Self {
+            issuer: Issuer::new(params, key),
+            certificate,
+        }
     }
 
     /// The certificate that a request asks for, for `name`.
@@ -56,7 +59,11 @@ impl Authority {
         params.not_after = OffsetDateTime::now_utc() + Duration::hours(1);
         let leaf = params.signed_by(&key, &self.issuer).unwrap();
         let chain_with_ca = vec![leaf.der().clone(), self.certificate()];
-        Issued { key, leaf, chain_with_ca }
+        Issued {
+            key,
+            leaf,
+            chain_with_ca,
+        }
     }
 }
 

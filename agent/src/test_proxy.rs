@@ -53,16 +53,31 @@ impl TestProxy {
     }
 
     /// A proxy whose own certificate is of one authority and that takes agents of another.
-    pub(crate) async fn with_agents_of(authority: Arc<Authority>, agents: Option<&Authority>) -> Self {
+    pub(crate) async fn with_agents_of(
+        authority: Arc<Authority>,
+        agents: Option<&Authority>,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string().parse().unwrap();
-        let acceptor = TlsAcceptor::from(Arc::new(server_config(&authority, agents.unwrap_or(&authority))));
+        let acceptor = TlsAcceptor::from(Arc::new(server_config(
+            &authority,
+            agents.unwrap_or(&authority),
+        )));
         let seen = Arc::<Seen>::default();
-        let enroll = FakeEnroll { authority: authority.clone(), seen: seen.clone() };
+        let enroll = FakeEnroll {
+            authority: authority.clone(),
+            seen: seen.clone(),
+        };
         let (tunnel_tx, tunnel_rx) = mpsc::channel(16);
         let mut tasks = JoinSet::new();
         tasks.spawn(accept(listener, acceptor, enroll, tunnel_tx));
-        Self { address, authority, tunnel_rx, seen, _tasks: tasks }
+        Self {
+            address,
+            authority,
+            tunnel_rx,
+            seen,
+            _tasks: tasks,
+        }
     }
 
     /// What an agent of this proxy has after its join.
@@ -81,7 +96,8 @@ impl TestProxy {
     pub(crate) fn last_two_keys_are_equal(&self) -> bool {
         let requests = self.seen.0.lock().unwrap();
         let key = |csr: &Vec<u8>| {
-            let request = rcgen::CertificateSigningRequestParams::from_der(&csr.clone().into()).unwrap();
+            let request =
+                rcgen::CertificateSigningRequestParams::from_der(&csr.clone().into()).unwrap();
             rcgen::PublicKeyData::der_bytes(&request.public_key).to_vec()
         };
         matches!(requests.as_slice(), [.., first, second] if key(first) == key(second))
@@ -117,7 +133,9 @@ async fn accept(
         let (stream, _) = listener.accept().await.unwrap();
         let (acceptor, enroll, tunnel_tx) = (acceptor.clone(), enroll.clone(), tunnel_tx.clone());
         connections.spawn(async move {
-            let Ok(stream) = acceptor.accept(ReadAhead::new(stream)).await else { return };
+            let Ok(stream) = acceptor.accept(ReadAhead::new(stream)).await else {
+                return;
+            };
             if stream.get_ref().1.alpn_protocol() == Some(ALPN_ENROLL) {
                 serve_enroll(stream, enroll).await;
             } else {
@@ -132,7 +150,9 @@ async fn serve_enroll(stream: ServerTunnel, enroll: FakeEnroll) {
     let server = EnrollServer::new(enroll);
     let service = service_fn(move |request| server.clone().call(request));
     // The agent just leaves after its call.
-    let _left = http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+    let _left = http2::Builder::new(TokioExecutor::new())
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
 }
 
 #[tonic::async_trait]
@@ -142,13 +162,17 @@ impl Enroll for FakeEnroll {
         self.seen.0.lock().unwrap().push(request.csr.clone());
         match request.token.strip_prefix("good-") {
             Some(node) => Ok(Response::new(self.certificate(request.csr, node))),
-            None => Err(Status::permission_denied("this token was used already; make a new one")),
+            None => Err(Status::permission_denied(
+                "this token was used already; make a new one",
+            )),
         }
     }
 
     async fn renew(&self, request: Request<RenewRequest>) -> Result<Response<Certificate>, Status> {
         self.seen.1.fetch_add(1, Ordering::Relaxed);
-        Ok(Response::new(self.certificate(request.into_inner().csr, "edge-1")))
+        Ok(Response::new(
+            self.certificate(request.into_inner().csr, "edge-1"),
+        ))
     }
 }
 

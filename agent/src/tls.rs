@@ -1,4 +1,5 @@
-//! TLS to a proxy: the settings of a join and of a joined agent, and handshakes whose failures say what to do.
+//! TLS to a proxy: the settings of a join and of a joined agent, and handshakes whose failures say
+//! what to do.
 
 use std::io;
 use std::sync::Arc;
@@ -6,7 +7,10 @@ use std::sync::Arc;
 use rustls::client::WantsClientCert;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::ServerName;
-use rustls::{AlertDescription, CertificateError, ClientConfig, ConfigBuilder, Error, RootCertStore, WantsVerifier};
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, ConfigBuilder, Error, RootCertStore,
+    WantsVerifier,
+};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -20,26 +24,34 @@ pub(crate) enum TlsError {
     #[error("{0}")]
     Pin(Arc<dyn std::error::Error + Send + Sync>),
     #[error(
-        "the proxy's certificate is not from a CA that this agent trusts: something in between terminates TLS, or the proxy \
+        "the proxy's certificate is not from a CA that this agent trusts: something in between \
+         terminates TLS, or the proxy \
          has a new CA; then join again"
     )]
     UnknownAuthority,
     #[error("the proxy's certificate does not carry the name {0:?}: check --server-name")]
     WrongName(String),
-    #[error("the proxy's certificate is not valid at this time: check the clocks of this machine and of the proxy")]
+    #[error(
+        "the proxy's certificate is not valid at this time: check the clocks of this machine and \
+         of the proxy"
+    )]
     NotValidNow(#[source] Error),
     #[error(
-        "the proxy refuses this agent's certificate: the node was removed or its certificate ended; join again with a new token"
+        "the proxy refuses this agent's certificate: the node was removed or its certificate \
+         ended; join again with a new token"
     )]
     Refused(#[source] Error),
     #[error("TLS ended early: is this the proxy's agent port?")]
     Ended(#[source] io::Error),
     #[error("the other end does not speak TLS: is this the proxy's agent port?")]
     NotTls(#[source] Error),
-    #[error("the other end speaks TLS, but not Culvert's protocol: is this the proxy's agent port?")]
+    #[error(
+        "the other end speaks TLS, but not Culvert's protocol: is this the proxy's agent port?"
+    )]
     NoCommonProtocol,
     #[error(
-        "the proxy takes no new connections at the moment: too many there have not shown who they are yet; its metric \
+        "the proxy takes no new connections at the moment: too many there have not shown who they \
+         are yet; its metric \
          culvert_proxy_agent_connections_total counts them"
     )]
     Busy(#[source] Error),
@@ -52,26 +64,38 @@ pub(crate) enum TlsError {
 impl TlsError {
     /// What a failed read of a TLS stream means.
     pub(crate) fn of(error: io::Error, server_name: &ServerName<'_>) -> Self {
-        match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+        match error
+            .get_ref()
+            .and_then(|inner| inner.downcast_ref::<Error>())
+        {
             Some(tls) => Self::of_tls(tls.clone(), error, server_name),
             None if error.kind() == io::ErrorKind::UnexpectedEof => Self::Ended(error),
             None => Self::Handshake(error),
         }
     }
 
-    #[allow(clippy::wildcard_enum_match_arm, reason = "only these have advice of their own")]
+    #[allow(
+        clippy::wildcard_enum_match_arm,
+        reason = "only these have advice of their own"
+    )]
     fn of_tls(tls: Error, error: io::Error, server_name: &ServerName<'_>) -> Self {
         use CertificateError as Bad;
         match &tls {
             Error::Other(other) if other.0.is::<PinMismatch>() => Self::Pin(Arc::clone(&other.0)),
-            Error::InvalidCertificate(Bad::UnknownIssuer | Bad::BadSignature) => Self::UnknownAuthority,
-            Error::InvalidCertificate(Bad::NotValidForName | Bad::NotValidForNameContext { .. }) => {
-                Self::WrongName(server_name.to_str().into_owned())
+            Error::InvalidCertificate(Bad::UnknownIssuer | Bad::BadSignature) => {
+                Self::UnknownAuthority
             }
             Error::InvalidCertificate(
-                Bad::Expired | Bad::ExpiredContext { .. } | Bad::NotValidYet | Bad::NotValidYetContext { .. },
+                Bad::NotValidForName | Bad::NotValidForNameContext { .. },
+            ) => Self::WrongName(server_name.to_str().into_owned()),
+            Error::InvalidCertificate(
+                Bad::Expired
+                | Bad::ExpiredContext { .. }
+                | Bad::NotValidYet
+                | Bad::NotValidYetContext { .. },
             ) => Self::NotValidNow(tls),
-            Error::NoApplicationProtocol | Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
+            Error::NoApplicationProtocol
+            | Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
                 Self::NoCommonProtocol
             }
             Error::AlertReceived(AlertDescription::InternalError) => Self::Busy(tls),
@@ -111,14 +135,20 @@ fn tls13() -> ConfigBuilder<ClientConfig, WantsVerifier> {
 /// Settings of a join: no certificate yet, and the authority is known by its pin.
 pub(crate) fn pinned(pin: Pin, protocol: &[u8]) -> ClientConfig {
     let verifier = Arc::new(PinVerifier::new(pin, provider()));
-    let builder: ConfigBuilder<ClientConfig, WantsClientCert> =
-        tls13().dangerous().with_custom_certificate_verifier(verifier);
+    let builder: ConfigBuilder<ClientConfig, WantsClientCert> = tls13()
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
     speaking(protocol, builder.with_no_client_auth())
 }
 
 /// Settings of an enrolment in a cluster: no certificate yet, and the authorities are known.
 pub(crate) fn trusting(authorities: RootCertStore, protocol: &[u8]) -> ClientConfig {
-    speaking(protocol, tls13().with_root_certificates(authorities).with_no_client_auth())
+    speaking(
+        protocol,
+        tls13()
+            .with_root_certificates(authorities)
+            .with_no_client_auth(),
+    )
 }
 
 /// Settings of a joined agent: mutual TLS under the authorities that it trusts.
@@ -144,7 +174,9 @@ pub(crate) async fn handshake<T: AsyncRead + AsyncWrite + Unpin>(
     server_name: &ServerName<'static>,
 ) -> Result<TlsStream<T>, TlsError> {
     let protocol = config.alpn_protocols.first().cloned();
-    let connected = TlsConnector::from(Arc::new(config)).connect(server_name.clone(), io).await;
+    let connected = TlsConnector::from(Arc::new(config))
+        .connect(server_name.clone(), io)
+        .await;
     let stream = connected.map_err(|error| TlsError::of(error, server_name))?;
     match stream.get_ref().1.alpn_protocol() {
         agreed if agreed == protocol.as_deref() => Ok(stream),
@@ -164,7 +196,15 @@ mod tests {
         // TLS's alert `internal_error`, as such a proxy sends it.
         far.write_all(&[21, 3, 3, 0, 2, 2, 80]).await.unwrap();
         let config = trusting(RootCertStore::empty(), b"h2");
-        let error = handshake(near, config, &"culvert-proxy".try_into().unwrap()).await.err().unwrap();
-        assert!(error.to_string().contains("no new connections at the moment"), "{error}");
+        let error = handshake(near, config, &"culvert-proxy".try_into().unwrap())
+            .await
+            .err()
+            .unwrap();
+        assert!(
+            error
+                .to_string()
+                .contains("no new connections at the moment"),
+            "{error}"
+        );
     }
 }

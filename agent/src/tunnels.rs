@@ -13,7 +13,8 @@ use tokio::sync::watch;
 
 use crate::proxy_address::ProxyAddress;
 
-/// Which of the agent's tunnels. The proxy sees it as `Describe`'s slot: a later tunnel supersedes an earlier one of the same slot.
+/// Which of the agent's tunnels. The proxy sees it as `Describe`'s slot: a later tunnel supersedes
+/// an earlier one of the same slot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SlotName {
     pub(crate) proxy: ProxyAddress,
@@ -39,7 +40,8 @@ pub(crate) struct Tunnels {
 #[derive(Debug)]
 pub(crate) struct Place {
     name: SlotName,
-    /// A proxy that went and came back has a later place of the same name while the earlier one's streams end.
+    /// A proxy that went and came back has a later place of the same name while the earlier one's
+    /// streams end.
     generation: u64,
     tunnels: Tunnels,
 }
@@ -70,7 +72,8 @@ pub(crate) struct TunnelView {
     last_error: Option<String>,
 }
 
-/// A stream in `/debug/streams`, in the proxy's words. Nothing has moved for so long, to within a second.
+/// A stream in `/debug/streams`, in the proxy's words. Nothing has moved for so long, to within a
+/// second.
 #[derive(Debug, Serialize)]
 pub(crate) struct StreamView {
     tunnel: String,
@@ -91,13 +94,22 @@ type StreamKey = (SlotName, u64);
 impl Tunnels {
     /// `gate` is open while a tunnel is up.
     pub(crate) fn new(gate: Gate) -> Self {
-        Self { entries: Arc::default(), idle: Idle::default(), gate, answering: watch::Sender::default() }
+        Self {
+            entries: Arc::default(),
+            idle: Idle::default(),
+            gate,
+            answering: watch::Sender::default(),
+        }
     }
 
     /// Adds a slot.
     pub(crate) fn place(&self, name: SlotName) -> Place {
         static GENERATIONS: AtomicU64 = AtomicU64::new(0);
-        let place = Place { name, generation: GENERATIONS.fetch_add(1, Ordering::Relaxed), tunnels: self.clone() };
+        let place = Place {
+            name,
+            generation: GENERATIONS.fetch_add(1, Ordering::Relaxed),
+            tunnels: self.clone(),
+        };
         place.connecting();
         place
     }
@@ -108,19 +120,28 @@ impl Tunnels {
     }
 
     pub(crate) fn tunnels(&self) -> Vec<TunnelView> {
-        self.lock().iter().map(|(name, entry)| entry.view(name)).collect()
+        self.lock()
+            .iter()
+            .map(|(name, entry)| entry.view(name))
+            .collect()
     }
 
     pub(crate) fn streams(&self) -> Vec<StreamView> {
         let now = Instant::now();
         self.idle.look(self.counts(), now);
-        self.lock().iter().flat_map(|(name, entry)| entry.streams(name, &self.idle, now)).collect()
+        self.lock()
+            .iter()
+            .flat_map(|(name, entry)| entry.streams(name, &self.idle, now))
+            .collect()
     }
 
     /// Round trips of the tunnels that are up, by slot.
     pub(crate) fn round_trips(&self) -> Vec<(SlotName, Duration)> {
         let entries = self.lock();
-        entries.iter().filter_map(|(name, entry)| Some((name.clone(), entry.round_trip()?))).collect()
+        entries
+            .iter()
+            .filter_map(|(name, entry)| Some((name.clone(), entry.round_trip()?)))
+            .collect()
     }
 
     /// Keeps track of which streams stand still.
@@ -130,7 +151,10 @@ impl Tunnels {
     }
 
     fn counts(&self) -> Vec<(StreamKey, Counts)> {
-        self.lock().iter().flat_map(|(name, entry)| entry.counts(name)).collect()
+        self.lock()
+            .iter()
+            .flat_map(|(name, entry)| entry.counts(name))
+            .collect()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<SlotName, Entry>> {
@@ -159,8 +183,12 @@ impl Place {
 
     fn set(&self, now: Now, change: impl FnOnce(&mut Entry)) {
         let mut entries = self.tunnels.lock();
-        let fresh =
-            || Entry { generation: self.generation, now: Now::Connecting, since: Instant::now(), last_error: None };
+        let fresh = || Entry {
+            generation: self.generation,
+            now: Now::Connecting,
+            since: Instant::now(),
+            last_error: None,
+        };
         let entry = entries.entry(self.name.clone()).or_insert_with(fresh);
         match entry.generation.cmp(&self.generation) {
             std::cmp::Ordering::Less => *entry = fresh(),
@@ -176,10 +204,14 @@ impl Place {
 
     /// Which proxies answer, and so whether the agent is ready: one tunnel is enough.
     fn judge(&self, entries: &BTreeMap<SlotName, Entry>, error: Option<String>) {
-        let up = entries.iter().filter(|(_, entry)| matches!(entry.now, Now::Up(_)));
+        let up = entries
+            .iter()
+            .filter(|(_, entry)| matches!(entry.now, Now::Up(_)));
         let answering: BTreeSet<_> = up.map(|(name, _)| name.proxy.clone()).collect();
         if answering.is_empty() {
-            self.tunnels.gate.close(error.unwrap_or_else(|| format!("connecting to {}", self.name.proxy)));
+            self.tunnels
+                .gate
+                .close(error.unwrap_or_else(|| format!("connecting to {}", self.name.proxy)));
         } else {
             self.tunnels.gate.open();
         }
@@ -194,7 +226,10 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut entries = self.tunnels.lock();
-        if entries.get(&self.name).is_some_and(|entry| entry.generation == self.generation) {
+        if entries
+            .get(&self.name)
+            .is_some_and(|entry| entry.generation == self.generation)
+        {
             entries.remove(&self.name);
         }
         self.judge(&entries, None);
@@ -221,7 +256,9 @@ impl Entry {
     fn streams(&self, name: &SlotName, idle: &Idle<StreamKey>, now: Instant) -> Vec<StreamView> {
         let view = |stream: &Arc<LiveStream>| {
             let [to_backend, to_client] = bytes(stream);
-            let idle = idle.of(&(name.clone(), stream.open.stream), now).map(|idle| idle.as_secs_f64());
+            let idle = idle
+                .of(&(name.clone(), stream.open.stream), now)
+                .map(|idle| idle.as_secs_f64());
             StreamView {
                 tunnel: name.to_string(),
                 stream: stream.open.stream,
@@ -239,7 +276,10 @@ impl Entry {
     }
 
     fn counts(&self, name: &SlotName) -> Vec<(StreamKey, Counts)> {
-        self.live().iter().map(|stream| ((name.clone(), stream.open.stream), bytes(stream))).collect()
+        self.live()
+            .iter()
+            .map(|stream| ((name.clone(), stream.open.stream), bytes(stream)))
+            .collect()
     }
 
     fn round_trip(&self) -> Option<Duration> {
@@ -259,7 +299,10 @@ impl Entry {
 
 /// To the backend and to the client.
 fn bytes(stream: &LiveStream) -> Counts {
-    let Transferred { into_tunnel, out_of_tunnel } = &stream.transferred;
+    let Transferred {
+        into_tunnel,
+        out_of_tunnel,
+    } = &stream.transferred;
     [out_of_tunnel.bytes(), into_tunnel.bytes()]
 }
 
@@ -273,16 +316,34 @@ mod tests {
     fn one_tunnel_that_is_up_makes_the_agent_ready_and_the_last_error_tells_why_not() {
         let readiness = Readiness::default();
         let tunnels = Tunnels::new(readiness.gate("tunnel"));
-        let place = |number| tunnels.place(SlotName { proxy: "p:1".parse().unwrap(), number });
+        let place = |number| {
+            tunnels.place(SlotName {
+                proxy: "p:1".parse().unwrap(),
+                number,
+            })
+        };
         let (first, second) = (place(0), place(1));
         assert!(first.waiting("connection refused"), "news");
         assert!(!first.waiting("connection refused"), "no news");
-        assert_eq!(readiness.missing(), [("tunnel", "connection refused".to_owned())]);
+        assert_eq!(
+            readiness.missing(),
+            [("tunnel", "connection refused".to_owned())]
+        );
         second.up(AgentTunnelState::default());
         first.connecting();
         assert_eq!(readiness.missing(), []);
-        let states: Vec<_> = tunnels.tunnels().into_iter().map(|view| (view.tunnel, view.state)).collect();
-        assert_eq!(states, [("p:1/0".to_owned(), "connecting"), ("p:1/1".to_owned(), "up")]);
+        let states: Vec<_> = tunnels
+            .tunnels()
+            .into_iter()
+            .map(|view| (view.tunnel, view.state))
+            .collect();
+        assert_eq!(
+            states,
+            [
+                ("p:1/0".to_owned(), "connecting"),
+                ("p:1/1".to_owned(), "up")
+            ]
+        );
         assert!(second.waiting("the tunnel ended"));
         assert_eq!(readiness.missing().len(), 1);
     }

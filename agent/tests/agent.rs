@@ -26,7 +26,14 @@ impl Agent {
         let file = |name: &str| root.join(name).into_os_string();
         let mut child = agent()
             .args(["--proxy", proxy, "--admin-listen", "127.0.0.1:0"])
-            .args(["--cert".into(), file("cert.pem"), "--key".into(), file("key.pem"), "--ca".into(), file("ca.pem")])
+            .args([
+                "--cert".into(),
+                file("cert.pem"),
+                "--key".into(),
+                file("key.pem"),
+                "--ca".into(),
+                file("ca.pem"),
+            ])
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -34,7 +41,11 @@ impl Agent {
         let mut line = String::new();
         while !line.contains("agent started") {
             line.clear();
-            assert_ne!(log.read_line(&mut line).unwrap(), 0, "the agent ended early");
+            assert_ne!(
+                log.read_line(&mut line).unwrap(),
+                0,
+                "the agent ended early"
+            );
         }
         let (_, admin) = line.split_once("admin.addr=").unwrap();
         let admin = admin.split_whitespace().next().unwrap().to_owned();
@@ -51,14 +62,21 @@ impl Agent {
 
     fn handles_sigterm(&self) -> bool {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        let mask = status
+            .lines()
+            .find_map(|line| line.strip_prefix("SigCgt:"))
+            .unwrap();
         u64::from_str_radix(mask.trim(), 16).unwrap() & (1 << (Signal::SIGTERM as u32 - 1)) != 0
     }
 
     fn get(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(&self.admin).unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n").unwrap();
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n"
+        )
+        .unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
@@ -87,13 +105,21 @@ fn write_certificates(root: &Path) {
     let key = KeyPair::generate().unwrap();
     let leaf = CertificateParams::new(vec!["edge-1".to_owned()]).unwrap();
     let leaf = leaf.signed_by(&key, &Issuer::new(params, ca_key)).unwrap();
-    for (name, text) in [("ca.pem", ca.pem()), ("cert.pem", leaf.pem()), ("key.pem", key.serialize_pem())] {
+    for (name, text) in [
+        ("ca.pem", ca.pem()),
+        ("cert.pem", leaf.pem()),
+        ("key.pem", key.serialize_pem()),
+    ] {
         std::fs::write(root.join(name), text).unwrap();
     }
 }
 
 fn closed_port() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .to_string()
 }
 
 #[test]
@@ -106,18 +132,34 @@ fn an_agent_without_a_tunnel_is_alive_and_says_what_it_waits_for() {
     let mut line = String::new();
     while !line.contains("no tunnel") {
         line.clear();
-        assert_ne!(agent.log.read_line(&mut line).unwrap(), 0, "the agent ended");
+        assert_ne!(
+            agent.log.read_line(&mut line).unwrap(),
+            0,
+            "the agent ended"
+        );
     }
     assert!(line.contains(&proxy) && line.contains("refused"), "{line}");
     let ready = agent.get("/readyz");
-    assert!(ready.starts_with("HTTP/1.1 503") && ready.contains("tunnel: ") && ready.contains(&proxy), "{ready}");
+    assert!(
+        ready.starts_with("HTTP/1.1 503") && ready.contains("tunnel: ") && ready.contains(&proxy),
+        "{ready}"
+    );
     assert!(!ready.contains("certificate: "), "{ready}");
     let tunnels = agent.get("/debug/tunnels");
-    assert!(tunnels.contains(&format!("{proxy}/0")) && tunnels.contains(&format!("{proxy}/1")), "{tunnels}");
+    assert!(
+        tunnels.contains(&format!("{proxy}/0")) && tunnels.contains(&format!("{proxy}/1")),
+        "{tunnels}"
+    );
     assert!(agent.get("/debug/streams").ends_with("[]"));
     let metrics = agent.get("/metrics");
-    assert!(metrics.contains("culvert_agent_certificate_expiry_timestamp_seconds "), "{metrics}");
-    assert!(metrics.contains("culvert_agent_tunnel_attempts_total{outcome=\"unreachable\"}"), "{metrics}");
+    assert!(
+        metrics.contains("culvert_agent_certificate_expiry_timestamp_seconds "),
+        "{metrics}"
+    );
+    assert!(
+        metrics.contains("culvert_agent_tunnel_attempts_total{outcome=\"unreachable\"}"),
+        "{metrics}"
+    );
 }
 
 #[test]
@@ -126,7 +168,11 @@ fn a_signal_ends_an_idle_agent_well() {
     write_certificates(root.path());
     let mut agent = Agent::start(root.path(), &closed_port());
     agent.until_signals_are_handled();
-    kill(Pid::from_raw(agent.child.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
+    kill(
+        Pid::from_raw(agent.child.id().try_into().unwrap()),
+        Signal::SIGTERM,
+    )
+    .unwrap();
     let mut rest = String::new();
     agent.log.read_to_string(&mut rest).unwrap();
     assert!(agent.child.wait().unwrap().success(), "{rest}");
@@ -135,9 +181,16 @@ fn a_signal_ends_an_idle_agent_well() {
 #[test]
 fn an_agent_that_has_not_joined_says_what_to_run() {
     let root = tempfile::tempdir().unwrap();
-    let output = agent().arg("--state-dir").arg(root.path()).output().unwrap();
+    let output = agent()
+        .arg("--state-dir")
+        .arg(root.path())
+        .output()
+        .unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
-    assert!(!output.status.success() && text.contains("culvert-agent join"), "{text}");
+    assert!(
+        !output.status.success() && text.contains("culvert-agent join"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -145,8 +198,21 @@ fn a_join_dials_through_the_proxy_of_the_environment() {
     let root = tempfile::tempdir().unwrap();
     let forward = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut child = agent()
-        .env("https_proxy", format!("http://aladdin:opensesame@{}", forward.local_addr().unwrap()))
-        .args(["join", "--proxy", "culvert.invalid:7400", "--token", "t", "--state-dir"])
+        .env(
+            "https_proxy",
+            format!(
+                "http://aladdin:opensesame@{}",
+                forward.local_addr().unwrap()
+            ),
+        )
+        .args([
+            "join",
+            "--proxy",
+            "culvert.invalid:7400",
+            "--token",
+            "t",
+            "--state-dir",
+        ])
         .arg(root.path())
         .args(["--ca-pin", &format!("sha256:{}", "0".repeat(64))])
         .stderr(Stdio::piped())
@@ -161,9 +227,23 @@ fn a_join_dials_through_the_proxy_of_the_environment() {
     }
     stream.write_all(b"HTTP/1.1 403 Forbidden\r\n\r\n").unwrap();
     let mut text = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut text)
+        .unwrap();
     assert!(!child.wait().unwrap().success());
-    assert!(request.starts_with("CONNECT culvert.invalid:7400 "), "{request}");
-    assert!(request.contains("Proxy-Authorization: Basic YWxhZGRpbjpvcGVuc2VzYW1l\r\n"), "{request}");
-    assert!(text.contains("culvert.invalid:7400") && !text.contains("opensesame"), "{text}");
+    assert!(
+        request.starts_with("CONNECT culvert.invalid:7400 "),
+        "{request}"
+    );
+    assert!(
+        request.contains("Proxy-Authorization: Basic YWxhZGRpbjpvcGVuc2VzYW1l\r\n"),
+        "{request}"
+    );
+    assert!(
+        text.contains("culvert.invalid:7400") && !text.contains("opensesame"),
+        "{text}"
+    );
 }

@@ -1,4 +1,5 @@
-//! What an agent dials for whom. The agent decides by it, and the proxy tells operators what the agent would decide. Pure.
+//! What an agent dials for whom. The agent decides by it, and the proxy tells operators what the
+//! agent would decide. Pure.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -33,13 +34,15 @@ pub enum Forbidden {
     Port(u16),
     /// On one of the node's own addresses.
     #[error(
-        "{0}: the port is not in the agent's allow-list; `--port {port}` on the agent would allow it",
+        "{0}: the port is not in the agent's allow-list; `--port {port}` on the agent would allow \
+         it",
         port = .0.port()
     )]
     OwnAddress(SocketAddr),
     /// At an address that is not the node's.
     #[error(
-        "{0} is no address of the agent's node and not in its allow-list; `--allow {0}` on the agent would allow it"
+        "{0} is no address of the agent's node and not in its allow-list; `--allow {0}` on the \
+         agent would allow it"
     )]
     OtherAddress(SocketAddr),
 }
@@ -57,9 +60,10 @@ impl AllowList<'_> {
         let Some(address) = address else {
             return match (self.localhost_ports.contains(&port), is_allowed) {
                 (true, _) => Ok(only(LOOPBACK4, port)),
-                (false, true) => {
-                    Ok(Candidates { second: Some(SocketAddr::new(LOOPBACK6, port)), ..only(LOOPBACK4, port) })
-                }
+                (false, true) => Ok(Candidates {
+                    second: Some(SocketAddr::new(LOOPBACK6, port)),
+                    ..only(LOOPBACK4, port)
+                }),
                 (false, false) => Err(Forbidden::Port(port)),
             };
         };
@@ -101,7 +105,10 @@ impl Forbidden {
 }
 
 fn only(address: IpAddr, port: u16) -> Candidates {
-    Candidates { first: SocketAddr::new(address, port), second: None }
+    Candidates {
+        first: SocketAddr::new(address, port),
+        second: None,
+    }
 }
 
 #[cfg(test)]
@@ -112,19 +119,34 @@ mod tests {
         let list = AllowList {
             ports: &[9100, 10250].into(),
             localhost_ports: &[10255].into(),
-            further: &["10.9.9.9:502".parse().unwrap(), "[2001:db8::9]:443".parse().unwrap()].into(),
+            further: &[
+                "10.9.9.9:502".parse().unwrap(),
+                "[2001:db8::9]:443".parse().unwrap(),
+            ]
+            .into(),
             own: &["10.0.3.7".parse().unwrap(), "2001:db8::7".parse().unwrap()].into(),
         };
         let Candidates { first, second } = list.decide(address.parse().ok(), port)?;
-        Ok([Some(first), second].into_iter().flatten().map(|candidate| candidate.to_string()).collect())
+        Ok([Some(first), second]
+            .into_iter()
+            .flatten()
+            .map(|candidate| candidate.to_string())
+            .collect())
     }
 
     #[test]
     fn own_addresses_and_loopback_are_dialled_on_allowed_ports() {
         assert_eq!(decide("10.0.3.7", 9100).unwrap(), ["10.0.3.7:9100"]);
-        assert_eq!(decide("2001:db8::7", 10250).unwrap(), ["[2001:db8::7]:10250"]);
+        assert_eq!(
+            decide("2001:db8::7", 10250).unwrap(),
+            ["[2001:db8::7]:10250"]
+        );
         assert_eq!(decide("127.0.0.1", 9100).unwrap(), ["127.0.0.1:9100"]);
-        assert_eq!(decide("127.0.0.2", 9100).unwrap(), ["127.0.0.2:9100"], "loopback is more than its interface says");
+        assert_eq!(
+            decide("127.0.0.2", 9100).unwrap(),
+            ["127.0.0.2:9100"],
+            "loopback is more than its interface says"
+        );
         assert_eq!(decide("", 9100).unwrap(), ["127.0.0.1:9100", "[::1]:9100"]);
     }
 
@@ -140,7 +162,10 @@ mod tests {
         assert_eq!(decide("10.9.9.9", 502).unwrap(), ["10.9.9.9:502"]);
         assert_eq!(decide("2001:db8::9", 443).unwrap(), ["[2001:db8::9]:443"]);
         for (address, port) in [("10.9.9.9", 503), ("10.9.9.8", 502)] {
-            assert!(matches!(decide(address, port), Err(Forbidden::OtherAddress(_))));
+            assert!(matches!(
+                decide(address, port),
+                Err(Forbidden::OtherAddress(_))
+            ));
         }
     }
 
@@ -158,7 +183,10 @@ mod tests {
             let forbidden = decide(address, port).unwrap_err();
             assert_eq!(forbidden.flag(), flag);
             let said = forbidden.to_string();
-            assert!(said.contains(flag) && said.contains(address) && said.contains(&forbidden.target()), "{said}");
+            assert!(
+                said.contains(flag) && said.contains(address) && said.contains(&forbidden.target()),
+                "{said}"
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What Culvert's programs say to each other beside the tunnel: the services of the agent port and of the proxy's sockets, and the
-//! words that all of them use.
+//! What Culvert's programs say to each other beside the tunnel: the services of the agent port and
+//! of the proxy's sockets, and the words that all of them use.
 #![forbid(unsafe_code)]
 
 mod allow_list;
@@ -13,7 +13,12 @@ mod zone;
     clippy::restriction,
     reason = "generated; documented in the .proto files"
 )]
-#[allow(unreachable_pub, clippy::use_self, clippy::wildcard_enum_match_arm, reason = "generated")]
+#[allow(
+    unreachable_pub,
+    clippy::use_self,
+    clippy::wildcard_enum_match_arm,
+    reason = "generated"
+)]
 pub mod proto {
     pub mod enroll {
         tonic::include_proto!("culvert.enroll.v1");
@@ -36,8 +41,9 @@ pub const AGENT_PORT: u16 = 7400;
 pub const ALPN_TUNNEL: &[u8] = b"culvert-tunnel/1";
 /// ALPN of ordinary gRPC on the agent port: `culvert.enroll.v1`.
 pub const ALPN_ENROLL: &[u8] = b"h2";
-/// What a proxy writes in place of HTTP/2's preface when it refuses an agent: this, the reason, and a line feed.
+/// What a proxy writes in place of HTTP/2's preface when it refuses an agent: this, the reason, and
+/// a line feed.
 pub const REFUSED: &str = "REFUSED ";
-/// The name in every proxy's certificate. Agents verify it whatever host they dialled, so NAT, load balancers and
-/// forwarders in front of a proxy need nothing.
+/// The name in every proxy's certificate. Agents verify it whatever host they dialled, so NAT, load
+/// balancers and forwarders in front of a proxy need nothing.
 pub const PROXY_SERVER_NAME: &str = "culvert-proxy";

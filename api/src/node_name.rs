@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 const MAX_LENGTH: usize = 253;
 const MAX_LABEL_LENGTH: usize = 63;
 
-/// Name of a node: an RFC 1123 subdomain in lower case, such as `edge-1` or `press.hall-2.example`. Cheap to clone.
+/// Name of a node: an RFC 1123 subdomain in lower case, such as `edge-1` or `press.hall-2.example`.
+/// Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct NodeName(Arc<str>);
@@ -32,11 +33,17 @@ impl FromStr for NodeName {
     type Err = InvalidNodeName;
 
     /// # Errors
-    /// Anything but an RFC 1123 subdomain of lower-case letters, digits, `-` and `.`; an IPv4 address is none.
+    /// Anything but an RFC 1123 subdomain of lower-case letters, digits, `-` and `.`; an IPv4
+    /// address is none.
     fn from_str(text: &str) -> Result<Self, InvalidNodeName> {
-        let valid =
-            text.len() <= MAX_LENGTH && text.split('.').all(is_label) && text.parse::<std::net::Ipv4Addr>().is_err();
-        if valid { Ok(Self(text.into())) } else { Err(InvalidNodeName(text.chars().take(MAX_LENGTH).collect())) }
+        let valid = text.len() <= MAX_LENGTH
+            && text.split('.').all(is_label)
+            && text.parse::<std::net::Ipv4Addr>().is_err();
+        if valid {
+            Ok(Self(text.into()))
+        } else {
+            Err(InvalidNodeName(text.chars().take(MAX_LENGTH).collect()))
+        }
     }
 }
 
@@ -78,7 +85,9 @@ mod tests {
             assert_eq!(good.parse::<NodeName>().unwrap().as_str(), good);
         }
         let long = "a".repeat(64);
-        for bad in ["", "Edge", "-a", "a-", "a..b", ".a", "a_b", "10.0.3.7", "a b", "../x", &long] {
+        for bad in [
+            "", "Edge", "-a", "a-", "a..b", ".a", "a_b", "10.0.3.7", "a b", "../x", &long,
+        ] {
             assert!(bad.parse::<NodeName>().is_err(), "{bad:?}");
         }
     }

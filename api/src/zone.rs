@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::NodeName;
 
-/// A DNS zone that node names may be followed by, such as `edge.internal`: lower case, without a trailing dot.
+/// A DNS zone that node names may be followed by, such as `edge.internal`: lower case, without a
+/// trailing dot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Zone(String);
@@ -71,9 +72,20 @@ mod tests {
     #[test]
     fn a_zone_is_a_name_with_or_without_its_last_dot() {
         for text in ["edge.internal", "Edge.Internal.", "edge.INTERNAL"] {
-            assert_eq!(text.parse::<Zone>().unwrap().as_str(), "edge.internal", "{text}");
+            assert_eq!(
+                text.parse::<Zone>().unwrap().as_str(),
+                "edge.internal",
+                "{text}"
+            );
         }
-        for bad in ["", ".", "edge..internal", "edge internal", "edge.internal..", &"a.".repeat(200)] {
+        for bad in [
+            "",
+            ".",
+            "edge..internal",
+            "edge internal",
+            "edge.internal..",
+            &"a.".repeat(200),
+        ] {
             assert!(bad.parse::<Zone>().is_err(), "{bad:?}");
         }
     }

@@ -1,5 +1,6 @@
-//! The admin server of each binary: liveness, readiness, metrics, and the binary's own `/debug` pages. What changes anything, which
-//! is the log filter, is served on a Unix socket only: the TCP listener is within reach of other users, and of pods through a tunnel.
+//! The admin server of each binary: liveness, readiness, metrics, and the binary's own `/debug`
+//! pages. What changes anything, which is the log filter, is served on a Unix socket only: the TCP
+//! listener is within reach of other users, and of pods through a tunnel.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -53,8 +54,9 @@ struct Parts {
 }
 
 impl Admin {
-    /// Takes the ports and the socket. `debug` holds the binary's own routes, such as `/debug/tunnels`. Without the socket the program
-    /// does its work all the same: then the log filter cannot be changed, which is logged with the fix.
+    /// Takes the ports and the socket. `debug` holds the binary's own routes, such as
+    /// `/debug/tunnels`. Without the socket the program does its work all the same: then the log
+    /// filter cannot be changed, which is logged with the fix.
     ///
     /// # Errors
     /// An address cannot be bound.
@@ -66,26 +68,48 @@ impl Admin {
         debug: Router,
     ) -> Result<Self> {
         let listener = bind(listen.address, "the admin listener").await?;
-        let address = listener.local_addr().context("read the admin listener's address")?;
-        let parts = Parts { readiness, registry: Arc::new(registry) };
+        let address = listener
+            .local_addr()
+            .context("read the admin listener's address")?;
+        let parts = Parts {
+            readiness,
+            registry: Arc::new(registry),
+        };
         let plain = Router::new()
             .route("/livez", get(async || "ok\n"))
             .route("/readyz", get(ready))
             .route("/metrics", get(metrics))
             .with_state(parts.clone());
-        let log = Router::new().route("/debug/log", put(set_log_filter).layer(DefaultBodyLimit::max(LOG_FILTER_BYTES)));
+        let log = Router::new().route(
+            "/debug/log",
+            put(set_log_filter).layer(DefaultBodyLimit::max(LOG_FILTER_BYTES)),
+        );
         let local = LocalSocket::bind(&listen.socket, SocketAccess::Owner).inspect_err(|error| {
             let reason = format!("{error:#}");
-            tracing::warn!(reason, "no admin socket: the log filter stays as it is; --admin-socket names another path");
+            tracing::warn!(
+                reason,
+                "no admin socket: the log filter stays as it is; --admin-socket names another path"
+            );
         });
-        let elsewhere = format!("log filters are changed by `{} log FILTER` on this host\n", listen.program);
+        let elsewhere = format!(
+            "log filters are changed by `{} log FILTER` on this host\n",
+            listen.program
+        );
         let moved = Router::new().route(
             "/debug/log",
-            any(async move || (StatusCode::METHOD_NOT_ALLOWED, [(header::ALLOW, "")], elsewhere.clone())),
+            any(async move || {
+                (
+                    StatusCode::METHOD_NOT_ALLOWED,
+                    [(header::ALLOW, "")],
+                    elsewhere.clone(),
+                )
+            }),
         );
         let metrics = match listen.metrics {
             Some(address) => {
-                let router = Router::new().route("/metrics", get(self::metrics)).with_state(parts);
+                let router = Router::new()
+                    .route("/metrics", get(self::metrics))
+                    .with_state(parts);
                 Some((bind(address, "--metrics-listen").await?, router))
             }
             None => None,
@@ -93,9 +117,14 @@ impl Admin {
         Ok(Self {
             listener,
             address,
-            pages: plain.clone().merge(moved).merge(debug.clone().layer(from_fn(refuse_foreign_names))),
+            pages: plain
+                .clone()
+                .merge(moved)
+                .merge(debug.clone().layer(from_fn(refuse_foreign_names))),
             metrics,
-            local: local.ok().map(|socket| (socket, plain.merge(log.with_state(logs)).merge(debug))),
+            local: local
+                .ok()
+                .map(|socket| (socket, plain.merge(log.with_state(logs)).merge(debug))),
         })
     }
 
@@ -110,7 +139,13 @@ impl Admin {
     /// # Errors
     /// None today; the type is that of a supervised task.
     pub async fn serve(self) -> Result<()> {
-        let Self { listener, pages, metrics, local, .. } = self;
+        let Self {
+            listener,
+            pages,
+            metrics,
+            local,
+            ..
+        } = self;
         let metrics = async {
             if let Some((listener, router)) = &metrics {
                 http::serve(|| accept(listener), router.clone()).await;
@@ -127,23 +162,32 @@ impl Admin {
 }
 
 async fn bind(address: SocketAddr, what: &str) -> Result<TcpListener> {
-    TcpListener::bind(address).await.with_context(|| format!("bind {what} to {address}"))
+    TcpListener::bind(address)
+        .await
+        .with_context(|| format!("bind {what} to {address}"))
 }
 
 async fn accept(listener: &TcpListener) -> std::io::Result<tokio::net::TcpStream> {
     listener.accept().await.map(|(connection, _)| connection)
 }
 
-/// A page of JSON, made on a thread of its own: one that is long in the making holds up nothing else.
+/// A page of JSON, made on a thread of its own: one that is long in the making holds up nothing
+/// else.
 pub async fn page<T: Serialize>(make: impl FnOnce() -> T + Send + 'static) -> Response {
     let made = tokio::task::spawn_blocking(move || Json(make()).into_response()).await;
-    made.unwrap_or_else(|error| (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response())
+    made.unwrap_or_else(|error| {
+        (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response()
+    })
 }
 
-/// A web site that makes its own name lead here (DNS rebinding) could have a visitor's browser read the pages: such a name has a dot.
-/// Node names without one, `localhost` and all addresses are taken.
+/// A web site that makes its own name lead here (DNS rebinding) could have a visitor's browser read
+/// the pages: such a name has a dot. Node names without one, `localhost` and all addresses are
+/// taken.
 async fn refuse_foreign_names(request: Request, next: Next) -> Response {
-    let host = request.headers().get(header::HOST).map(|host| host.as_bytes());
+    let host = request
+        .headers()
+        .get(header::HOST)
+        .map(|host| host.as_bytes());
     if host.is_none_or(is_ours) {
         next.run(request).await
     } else {
@@ -153,14 +197,19 @@ async fn refuse_foreign_names(request: Request, next: Next) -> Response {
 }
 
 fn is_ours(host: &[u8]) -> bool {
-    let Ok(authority) = Authority::try_from(host) else { return false };
+    let Ok(authority) = Authority::try_from(host) else {
+        return false;
+    };
     let host = authority.host();
     !host.contains('.') || host.parse::<IpAddr>().is_ok()
 }
 
 async fn ready(State(parts): State<Parts>) -> Response {
     let lines = |parts: Vec<(&str, String)>| -> String {
-        parts.iter().map(|(name, text)| format!("{name}: {text}\n")).collect()
+        parts
+            .iter()
+            .map(|(name, text)| format!("{name}: {text}\n"))
+            .collect()
     };
     let (missing, remarks) = (parts.readiness.missing(), lines(parts.readiness.remarks()));
     if missing.is_empty() {
@@ -172,9 +221,14 @@ async fn ready(State(parts): State<Parts>) -> Response {
 async fn metrics(State(parts): State<Parts>) -> Response {
     let mut text = String::new();
     match prometheus_client::encoding::text::encode(&mut text, &parts.registry) {
-        Ok(()) => {
-            ([("content-type", "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response()
-        }
+        Ok(()) => (
+            [(
+                "content-type",
+                "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            )],
+            text,
+        )
+            .into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
 }
@@ -206,10 +260,21 @@ mod tests {
         };
         let debug = Router::new().route("/debug/page", get(async || page(|| ["shown"]).await));
         let logs = Logs::for_tests();
-        Admin::bind(&listen, Readiness::default(), Registry::default(), logs, debug).await.unwrap()
+        Admin::bind(
+            &listen,
+            Readiness::default(),
+            Registry::default(),
+            logs,
+            debug,
+        )
+        .await
+        .unwrap()
     }
 
-    async fn ask(mut connection: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin, head: &str) -> String {
+    async fn ask(
+        mut connection: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+        head: &str,
+    ) -> String {
         let request = format!("{head}\r\nConnection: close\r\n\r\n");
         connection.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
@@ -218,14 +283,20 @@ mod tests {
     }
 
     /// Serves one, and asks for each of these; the answers.
-    async fn answers<'a>(port: impl Fn(&Admin) -> SocketAddr, heads: &[&'a str]) -> Vec<(&'a str, String)> {
+    async fn answers<'a>(
+        port: impl Fn(&Admin) -> SocketAddr,
+        heads: &[&'a str],
+    ) -> Vec<(&'a str, String)> {
         let folder = tempfile::tempdir().unwrap();
         let admin = admin(folder.path()).await;
         let address = port(&admin);
         let asked = async {
             let mut answers = Vec::new();
             for head in heads {
-                answers.push((*head, ask(TcpStream::connect(address).await.unwrap(), head).await));
+                answers.push((
+                    *head,
+                    ask(TcpStream::connect(address).await.unwrap(), head).await,
+                ));
             }
             answers
         };
@@ -238,32 +309,58 @@ mod tests {
     #[tokio::test]
     async fn over_tcp_the_log_filter_is_out_of_reach_and_foreign_names_see_no_debug_pages() {
         let wanted = [
-            ("PUT /debug/log HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\noff", 405),
+            (
+                "PUT /debug/log HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\noff",
+                405,
+            ),
             ("POST /debug/log HTTP/1.1\r\nHost: 127.0.0.1", 405),
             ("GET /debug/page HTTP/1.1\r\nHost: 10.0.3.7:7429", 200),
             ("GET /debug/page HTTP/1.1\r\nHost: [fd00::1]:7429", 200),
             ("GET /debug/page HTTP/1.1\r\nHost: edge-1:7429", 200),
-            ("GET /debug/page HTTP/1.1\r\nHost: rebound.example:7429", 403),
+            (
+                "GET /debug/page HTTP/1.1\r\nHost: rebound.example:7429",
+                403,
+            ),
             ("GET /debug/page HTTP/1.1\r\nHost: 127.0.0.1.example", 403),
             ("GET /debug/page HTTP/1.1\r\nHost: example.", 403),
-            ("GET /metrics HTTP/1.1\r\nHost: edge-1.edge.internal:7429", 200),
+            (
+                "GET /metrics HTTP/1.1\r\nHost: edge-1.edge.internal:7429",
+                200,
+            ),
             ("GET /readyz HTTP/1.1\r\nHost: any.example", 200),
         ];
         let heads: Vec<&str> = wanted.iter().map(|(head, _)| *head).collect();
         let answers = answers(Admin::local_addr, &heads).await;
         for ((head, answer), (_, status)) in answers.iter().zip(wanted) {
-            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{head}: {answer}");
+            assert!(
+                answer.starts_with(&format!("HTTP/1.1 {status} ")),
+                "{head}: {answer}"
+            );
         }
-        assert!(answers[0].1.contains("`culvert-test log FILTER`"), "{}", answers[0].1);
+        assert!(
+            answers[0].1.contains("`culvert-test log FILTER`"),
+            "{}",
+            answers[0].1
+        );
     }
 
     #[tokio::test]
     async fn the_metrics_listener_has_metrics_and_nothing_else() {
         let metrics = |admin: &Admin| admin.metrics.as_ref().unwrap().0.local_addr().unwrap();
-        let heads = ["/metrics", "/livez", "/readyz", "/debug/page", "/debug/log", "/"];
+        let heads = [
+            "/metrics",
+            "/livez",
+            "/readyz",
+            "/debug/page",
+            "/debug/log",
+            "/",
+        ];
         let heads = heads.map(|path| format!("GET {path} HTTP/1.1\r\nHost: a"));
         let answers = answers(metrics, &heads.each_ref().map(String::as_str)).await;
-        assert!(answers[0].1.starts_with("HTTP/1.1 200 ") && answers[0].1.contains("# EOF"), "{answers:?}");
+        assert!(
+            answers[0].1.starts_with("HTTP/1.1 200 ") && answers[0].1.contains("# EOF"),
+            "{answers:?}"
+        );
         for (head, answer) in &answers[1..] {
             assert!(answer.starts_with("HTTP/1.1 404 "), "{head}: {answer}");
         }
@@ -276,26 +373,49 @@ mod tests {
         let socket = folder.path().join("run/admin.sock");
         let asked = async {
             LogCommand::new("warn").run(&socket).await.unwrap();
-            let regex = LogCommand::new("[{a=(x|y)*x(x|y)}]=info").run(&socket).await.unwrap_err();
-            let pages = ask(UnixStream::connect(&socket).await.unwrap(), "GET /debug/page HTTP/1.1\r\nHost: a.b").await;
-            let long = LogCommand::new(&"a,".repeat(LOG_FILTER_BYTES)).run(&socket).await.unwrap_err();
+            let regex = LogCommand::new("[{a=(x|y)*x(x|y)}]=info")
+                .run(&socket)
+                .await
+                .unwrap_err();
+            let pages = ask(
+                UnixStream::connect(&socket).await.unwrap(),
+                "GET /debug/page HTTP/1.1\r\nHost: a.b",
+            )
+            .await;
+            let long = LogCommand::new(&"a,".repeat(LOG_FILTER_BYTES))
+                .run(&socket)
+                .await
+                .unwrap_err();
             (format!("{regex:#}"), pages, format!("{long:#}"))
         };
         let (regex, pages, long) = tokio::select! {
             _ = admin.serve() => unreachable!("it serves for ever"),
             asked = asked => asked,
         };
-        assert!(regex.contains("spans and fields") && regex.contains("write a level such as"), "{regex}");
+        assert!(
+            regex.contains("spans and fields") && regex.contains("write a level such as"),
+            "{regex}"
+        );
         assert!(pages.ends_with("[\"shown\"]"), "{pages}");
         assert!(long.contains("413"), "{long}");
-        let gone = format!("{:#}", LogCommand::new("warn").run(&socket).await.unwrap_err());
-        assert!(gone.contains("admin.sock") && gone.contains("--admin-socket"), "{gone}");
+        let gone = format!(
+            "{:#}",
+            LogCommand::new("warn").run(&socket).await.unwrap_err()
+        );
+        assert!(
+            gone.contains("admin.sock") && gone.contains("--admin-socket"),
+            "{gone}"
+        );
     }
 
     #[tokio::test]
     async fn a_socket_that_cannot_be_had_stops_nothing() {
         let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("run"), "a file where the directory should be").unwrap();
+        std::fs::write(
+            folder.path().join("run"),
+            "a file where the directory should be",
+        )
+        .unwrap();
         assert!(admin(folder.path()).await.local.is_none());
     }
 }

@@ -5,19 +5,25 @@ use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-/// Replaces `path` by `contents` with the permission bits `mode` (such as `0o600`): after a crash the file is the old one
-/// or the new one, never a part. Missing parent directories are made, mode 0700. One writer a file: what a crash leaves beside
-/// it, as `.NAME.new`, the next write replaces.
+/// Replaces `path` by `contents` with the permission bits `mode` (such as `0o600`): after a crash
+/// the file is the old one or the new one, never a part. Missing parent directories are made, mode
+/// 0700. One writer a file: what a crash leaves beside it, as `.NAME.new`, the next write replaces.
 ///
 /// # Errors
 /// Any of the file system, the new file being removed.
 pub fn write_atomic(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     if !directory.exists() {
         std::fs::create_dir_all(directory)?;
         std::fs::set_permissions(directory, Permissions::from_mode(0o700))?;
     }
-    let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_string_lossy();
+    let name = path
+        .file_name()
+        .ok_or(io::ErrorKind::InvalidFilename)?
+        .to_string_lossy();
     let new = directory.join(format!(".{name}.new"));
     let written = write(&new, contents, mode).and_then(|()| std::fs::rename(&new, path));
     if written.is_err() {
@@ -29,7 +35,12 @@ pub fn write_atomic(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
 }
 
 fn write(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(path)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(mode)
+        .open(path)?;
     file.set_permissions(Permissions::from_mode(mode))?;
     file.write_all(contents)?;
     file.sync_all()
@@ -47,7 +58,14 @@ mod tests {
         std::fs::write(path.with_file_name(".secret.new"), "left by a crash").unwrap();
         write_atomic(&path, b"new", 0o600).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"new");
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "no temporary file stays");
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        assert_eq!(
+            std::fs::read_dir(path.parent().unwrap()).unwrap().count(),
+            1,
+            "no temporary file stays"
+        );
     }
 }

@@ -15,7 +15,12 @@ mod tests {
 
     #[test]
     fn an_error_is_told_with_all_its_causes() {
-        let error = anyhow::anyhow!("connection refused").context("dial 192.0.2.1:443").context("enrol");
-        assert_eq!(chain(error.as_ref()), "enrol: dial 192.0.2.1:443: connection refused");
+        let error = anyhow::anyhow!("connection refused")
+            .context("dial 192.0.2.1:443")
+            .context("enrol");
+        assert_eq!(
+            chain(error.as_ref()),
+            "enrol: dial 192.0.2.1:443: connection refused"
+        );
     }
 }

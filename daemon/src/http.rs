@@ -1,4 +1,5 @@
-//! HTTP/1 for operators and scrapers: few connections, each bounded in what it may take and for how long.
+//! HTTP/1 for operators and scrapers: few connections, each bounded in what it may take and for how
+//! long.
 
 use std::collections::VecDeque;
 use std::io;
@@ -25,15 +26,19 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 struct Limits {
     /// A request's head, and the pause between two requests.
     head: Duration,
-    /// After this time the connection ends with the request that it is at: one that reads nothing would stay for ever.
+    /// After this time the connection ends with the request that it is at: one that reads nothing
+    /// would stay for ever.
     age: Duration,
     /// How long that request may still take.
     parting: Duration,
 }
 
 /// A scraper that asks every 15 s keeps its connection.
-const LIMITS: Limits =
-    Limits { head: Duration::from_secs(30), age: Duration::from_secs(300), parting: Duration::from_secs(10) };
+const LIMITS: Limits = Limits {
+    head: Duration::from_secs(30),
+    age: Duration::from_secs(300),
+    parting: Duration::from_secs(10),
+};
 
 /// Serves what `accept` returns, for ever.
 pub(crate) async fn serve<S, A>(accept: impl Fn() -> A, router: Router)
@@ -63,11 +68,20 @@ where
     }
 }
 
-async fn serve_one<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(connection: S, router: Router, limits: Limits) {
+async fn serve_one<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    connection: S,
+    router: Router,
+    limits: Limits,
+) {
     let mut server = http1::Builder::new();
     // Whoever sends a request and shuts its direction, as `nc` does, still waits for the answer.
-    server.half_close(true).timer(TokioTimer::new()).header_read_timeout(limits.head).max_buf_size(MAX_HEAD);
-    let mut served = pin!(server.serve_connection(TokioIo::new(connection), TowerToHyperService::new(router)));
+    server
+        .half_close(true)
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.head)
+        .max_buf_size(MAX_HEAD);
+    let mut served =
+        pin!(server.serve_connection(TokioIo::new(connection), TowerToHyperService::new(router)));
     let ended = tokio::select! {
         ended = served.as_mut() => ended,
         () = sleep(limits.age) => {
@@ -129,8 +143,14 @@ mod tests {
     async fn half_a_request_is_not_waited_for() {
         let (near, mut far) = UnixStream::pair().unwrap();
         far.write_all(&REQUEST[..20]).await.unwrap();
-        let limits = Limits { head: Duration::from_millis(50), age: LONG, parting: LONG };
-        timeout(Duration::from_secs(20), serve_one(near, router(), limits)).await.expect("it ends");
+        let limits = Limits {
+            head: Duration::from_millis(50),
+            age: LONG,
+            parting: LONG,
+        };
+        timeout(Duration::from_secs(20), serve_one(near, router(), limits))
+            .await
+            .expect("it ends");
     }
 
     #[tokio::test]
@@ -138,9 +158,16 @@ mod tests {
         let (near, mut far) = UnixStream::pair().unwrap();
         far.write_all(REQUEST).await.unwrap();
         far.shutdown().await.unwrap();
-        let limits = Limits { head: LONG, age: LONG, parting: LONG };
+        let limits = Limits {
+            head: LONG,
+            age: LONG,
+            parting: LONG,
+        };
         let mut answer = String::new();
-        let (read, ()) = tokio::join!(far.read_to_string(&mut answer), serve_one(near, router(), limits));
+        let (read, ()) = tokio::join!(
+            far.read_to_string(&mut answer),
+            serve_one(near, router(), limits)
+        );
         read.unwrap();
         assert!(answer.ends_with("here"), "{answer}");
     }
@@ -150,7 +177,13 @@ mod tests {
         let (near, mut far) = UnixStream::pair().unwrap();
         let large = Router::new().route("/", get(async || vec![0; 16 << 20]));
         far.write_all(REQUEST).await.unwrap();
-        let limits = Limits { head: LONG, age: Duration::from_millis(50), parting: Duration::from_millis(50) };
-        timeout(Duration::from_secs(20), serve_one(near, large, limits)).await.expect("it ends");
+        let limits = Limits {
+            head: LONG,
+            age: Duration::from_millis(50),
+            parting: Duration::from_millis(50),
+        };
+        timeout(Duration::from_secs(20), serve_one(near, large, limits))
+            .await
+            .expect("it ends");
     }
 }

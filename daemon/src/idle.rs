@@ -1,4 +1,5 @@
-//! How long ago counters last moved, found out by looking at them every second: whoever counts pays nothing for it.
+//! How long ago counters last moved, found out by looking at them every second: whoever counts pays
+//! nothing for it.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -47,7 +48,10 @@ impl<K: Eq + Hash> Idle<K> {
             let seen = before.remove(&key);
             let seen = [0, 1].map(|way: usize| match seen.map(|seen| seen[way]) {
                 Some(seen) if seen.count == counts[way] => seen,
-                Some(_) | None => Seen { count: counts[way], moved: now },
+                Some(_) | None => Seen {
+                    count: counts[way],
+                    moved: now,
+                },
             });
             (key, seen)
         }));
@@ -57,7 +61,9 @@ impl<K: Eq + Hash> Idle<K> {
     #[must_use]
     pub fn of(&self, key: &K, now: Instant) -> [Duration; 2] {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(key).map_or([Duration::ZERO; 2], |seen| seen.map(|seen| now.saturating_duration_since(seen.moved)))
+        known.get(key).map_or([Duration::ZERO; 2], |seen| {
+            seen.map(|seen| now.saturating_duration_since(seen.moved))
+        })
     }
 
     /// Goes on looking at what `counters` tells.
@@ -89,7 +95,10 @@ mod tests {
         idle.look(vec![("a", [5, 0])], at(0));
         idle.look(vec![("a", [5, 7]), ("b", [1, 1])], at(3));
         idle.look(vec![("a", [5, 7]), ("b", [1, 1])], at(4));
-        assert_eq!(idle.of(&"a", at(10)), [Duration::from_secs(10), Duration::from_secs(7)]);
+        assert_eq!(
+            idle.of(&"a", at(10)),
+            [Duration::from_secs(10), Duration::from_secs(7)]
+        );
         assert_eq!(idle.of(&"b", at(10)), [Duration::from_secs(7); 2]);
         assert_eq!(idle.of(&"c", at(10)), [Duration::ZERO; 2], "nobody looked");
     }

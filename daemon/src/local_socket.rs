@@ -1,4 +1,5 @@
-//! Unix sockets of the programs: never reachable before their mode is set, and gone with their owner.
+//! Unix sockets of the programs: never reachable before their mode is set, and gone with their
+//! owner.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -27,20 +28,25 @@ pub enum SocketAccess {
 }
 
 impl LocalSocket {
-    /// Takes the path, in place of a socket that nobody listens on any more. It is bound in a private directory and moved when
-    /// it has its mode, so that nobody else ever reaches it.
+    /// Takes the path, in place of a socket that nobody listens on any more. It is bound in a
+    /// private directory and moved when it has its mode, so that nobody else ever reaches it.
     ///
     /// # Errors
     /// Another process listens there, or the path cannot be written to.
     pub fn bind(path: &Path, access: SocketAccess) -> Result<Self> {
-        let directory = path.parent().with_context(|| format!("{} has no directory", path.display()))?;
+        let directory = path
+            .parent()
+            .with_context(|| format!("{} has no directory", path.display()))?;
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o755)
             .create(directory)
             .with_context(|| format!("make the directory {}", directory.display()))?;
         if std::os::unix::net::UnixStream::connect(path).is_ok() {
-            bail!("another process listens on {}: stop it, or choose another socket", path.display());
+            bail!(
+                "another process listens on {}: stop it, or choose another socket",
+                path.display()
+            );
         }
         let private = tempfile::Builder::new()
             .prefix(".culvert-")
@@ -56,7 +62,12 @@ impl LocalSocket {
             Ok((listener, owner))
         };
         let (listener, owner) = bound().with_context(|| format!("listen on {}", path.display()))?;
-        Ok(Self { listener, path: path.to_owned(), access, owner })
+        Ok(Self {
+            listener,
+            path: path.to_owned(),
+            access,
+            owner,
+        })
     }
 
     /// The next connection of one who may connect; others are closed.
@@ -77,9 +88,15 @@ impl LocalSocket {
             return true;
         }
         let uid = stream.peer_cred().map(|peer| peer.uid());
-        let admitted = uid.as_ref().is_ok_and(|uid| *uid == 0 || *uid == self.owner);
+        let admitted = uid
+            .as_ref()
+            .is_ok_and(|uid| *uid == 0 || *uid == self.owner);
         if !admitted {
-            tracing::warn!(socket = %self.path.display(), ?uid, "connection refused: not root and not the program's user");
+            tracing::warn!(
+                socket = %self.path.display(),
+                ?uid,
+                "connection refused: not root and not the program's user"
+            );
         }
         admitted
     }
@@ -115,7 +132,10 @@ mod tests {
         let metadata = std::fs::metadata(&path).unwrap();
         assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
         assert!(
-            LocalSocket::bind(&path, SocketAccess::Owner).unwrap_err().to_string().contains("another process listens")
+            LocalSocket::bind(&path, SocketAccess::Owner)
+                .unwrap_err()
+                .to_string()
+                .contains("another process listens")
         );
         let (client, served) = tokio::join!(UnixStream::connect(&path), async {
             // The bind that was refused above has left its connection behind.
@@ -129,7 +149,13 @@ mod tests {
     #[tokio::test]
     async fn a_dropped_socket_leaves_nothing() {
         let directory = tempfile::tempdir().unwrap();
-        drop(LocalSocket::bind(&directory.path().join("directory.sock"), SocketAccess::Owner).unwrap());
+        drop(
+            LocalSocket::bind(
+                &directory.path().join("directory.sock"),
+                SocketAccess::Owner,
+            )
+            .unwrap(),
+        );
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 }

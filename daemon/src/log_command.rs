@@ -27,7 +27,9 @@ pub struct LogCommand {
 impl LogCommand {
     #[cfg(test)]
     pub(crate) fn new(filter: &str) -> Self {
-        Self { filter: filter.to_owned() }
+        Self {
+            filter: filter.to_owned(),
+        }
     }
 
     /// Tells the program that listens on the socket.
@@ -35,9 +37,15 @@ impl LogCommand {
     /// # Errors
     /// Nobody answers there, or the filter is refused.
     pub async fn run(&self, socket: &Path) -> Result<()> {
-        timeout(ANSWER_TIMEOUT, self.put(socket)).await.map_err(|_| {
-            anyhow!("no answer on the admin socket {} within {} s", socket.display(), ANSWER_TIMEOUT.as_secs())
-        })?
+        timeout(ANSWER_TIMEOUT, self.put(socket))
+            .await
+            .map_err(|_| {
+                anyhow!(
+                    "no answer on the admin socket {} within {} s",
+                    socket.display(),
+                    ANSWER_TIMEOUT.as_secs()
+                )
+            })?
     }
 
     async fn put(&self, socket: &Path) -> Result<()> {
@@ -45,20 +53,36 @@ impl LogCommand {
             let hint = if error.kind() == std::io::ErrorKind::PermissionDenied {
                 "only root and the program's own user may use it: try with sudo"
             } else {
-                "is the program running on this host? If it has another --admin-socket, give the same here"
+                "is the program running on this host? If it has another --admin-socket, give the \
+                 same here"
             };
-            anyhow!("no answer on the admin socket {}: {error}: {hint}", socket.display())
+            anyhow!(
+                "no answer on the admin socket {}: {error}: {hint}",
+                socket.display()
+            )
         })?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.context("speak HTTP")?;
-        let request = Request::put("/debug/log").header("host", "localhost").body(Body::from(self.filter.clone()));
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
+            .await
+            .context("speak HTTP")?;
+        let request = Request::put("/debug/log")
+            .header("host", "localhost")
+            .body(Body::from(self.filter.clone()));
         let answered = async {
-            let answer = sender.send_request(request.context("make the request")?).await.context("send the filter")?;
+            let answer = sender
+                .send_request(request.context("make the request")?)
+                .await
+                .context("send the filter")?;
             let status = answer.status();
-            let body = to_bytes(Body::new(answer.into_body()), MAX_ANSWER).await.context("read the answer")?;
+            let body = to_bytes(Body::new(answer.into_body()), MAX_ANSWER)
+                .await
+                .context("read the answer")?;
             if status.is_success() {
                 Ok(())
             } else {
-                bail!("the program answers {status}: {}", String::from_utf8_lossy(&body).trim())
+                bail!(
+                    "the program answers {status}: {}",
+                    String::from_utf8_lossy(&body).trim()
+                )
             }
         };
         let mut connection = std::pin::pin!(connection);

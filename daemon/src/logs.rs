@@ -34,8 +34,8 @@ pub struct Logs {
 }
 
 impl Logs {
-    /// Starts logging for the whole process, panics of its tasks too. `filter` is in `tracing`'s syntax, such as `info` or
-    /// `info,culvert_proxy=debug`.
+    /// Starts logging for the whole process, panics of its tasks too. `filter` is in `tracing`'s
+    /// syntax, such as `info` or `info,culvert_proxy=debug`.
     ///
     /// # Errors
     /// A filter that does not parse, or a process that logs already.
@@ -69,20 +69,29 @@ impl Logs {
     /// # Errors
     /// A filter that does not parse; the old one stays.
     pub fn set_filter(&self, filter: &str) -> Result<()> {
-        self.filter.reload(parse(filter)?).context("change the log filter")
+        self.filter
+            .reload(parse(filter)?)
+            .context("change the log filter")
     }
 }
 
-/// Levels and targets only. What compares spans and fields may hold regular expressions, whose compilation takes any amount of memory.
+/// Levels and targets only. What compares spans and fields may hold regular expressions, whose
+/// compilation takes any amount of memory.
 fn parse(filter: &str) -> Result<EnvFilter> {
     let wrong = |cause: &dyn std::fmt::Display| {
-        anyhow!("log filter {filter:?}: {cause}: write a level such as `info`, or `info,culvert_proxy=debug`")
+        anyhow!(
+            "log filter {filter:?}: {cause}: write a level such as `info`, or \
+             `info,culvert_proxy=debug`"
+        )
     };
     if filter.contains(['[', ']', '{', '}']) {
         return Err(wrong(&"filters by spans and fields are not taken"));
     }
     // The crate's own cause is in its message already.
-    EnvFilter::builder().with_regex(false).parse(filter).map_err(|error| wrong(&error))
+    EnvFilter::builder()
+        .with_regex(false)
+        .parse(filter)
+        .map_err(|error| wrong(&error))
 }
 
 #[cfg(test)]
@@ -98,35 +107,62 @@ mod tests {
         const FAILS: &str = "A_PANIC_IS_A_LOG_LINE";
         if std::env::var_os(FAILS).is_some() {
             Logs::init("info", LogFormat::Json).unwrap();
-            std::thread::spawn(|| panic!("first\nsecond")).join().unwrap_err();
+            std::thread::spawn(|| panic!("first\nsecond"))
+                .join()
+                .unwrap_err();
             return;
         }
         // This test once more, in a process of its own: logs are for a whole process.
         let mut process = Command::new(std::env::current_exe().unwrap());
-        process.args(["--exact", "logs::tests::a_panic_is_a_log_line", "--nocapture"]).env(FAILS, "1");
+        process
+            .args([
+                "--exact",
+                "logs::tests::a_panic_is_a_log_line",
+                "--nocapture",
+            ])
+            .env(FAILS, "1");
         let output = process.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{said}");
-        let line: Value = said.lines().find_map(|line| serde_json::from_str(line).ok()).expect(&said);
+        let line: Value = said
+            .lines()
+            .find_map(|line| serde_json::from_str(line).ok())
+            .expect(&said);
         assert_eq!(line["level"], "ERROR");
         assert_eq!(line["fields"]["message"], "a task failed");
         assert_eq!(line["fields"]["panic"], "first\nsecond");
-        assert!(line["fields"]["location"].as_str().unwrap().starts_with("daemon/src/logs.rs:"), "{line}");
+        assert!(
+            line["fields"]["location"]
+                .as_str()
+                .unwrap()
+                .starts_with("daemon/src/logs.rs:"),
+            "{line}"
+        );
     }
 
     #[test]
     fn a_wrong_filter_is_named_with_its_cause_once_and_with_the_fix() {
         let text = format!("{:#}", parse("info,culvert_proxy=loud").unwrap_err());
         assert_eq!(text.matches("level").count(), 2, "{text}");
-        assert!(text.contains("\"info,culvert_proxy=loud\"") && text.contains("write a level such as"), "{text}");
+        assert!(
+            text.contains("\"info,culvert_proxy=loud\"") && text.contains("write a level such as"),
+            "{text}"
+        );
     }
 
     #[test]
     fn a_filter_that_could_hold_a_regular_expression_is_refused_before_anything_is_compiled() {
         let bomb = format!("[{{a=(x|y)*x{}}}]=info", "(x|y)".repeat(24));
-        for filter in [bomb.as_str(), "culvert_proxy[span]=debug", "[{field}]=debug"] {
+        for filter in [
+            bomb.as_str(),
+            "culvert_proxy[span]=debug",
+            "[{field}]=debug",
+        ] {
             let text = parse(filter).unwrap_err().to_string();
-            assert!(text.contains("spans and fields") && text.contains("write a level such as"), "{text}");
+            assert!(
+                text.contains("spans and fields") && text.contains("write a level such as"),
+                "{text}"
+            );
         }
         parse("info,culvert_proxy::agents=trace,hyper=off").unwrap();
     }

@@ -9,7 +9,8 @@ use prometheus_client::metrics::counter::ConstCounter;
 
 use crate::idle::Counts;
 
-/// Shows what the function returns as counters named `bytes`, one for each direction, when metrics are asked for.
+/// Shows what the function returns as counters named `bytes`, one for each direction, when metrics
+/// are asked for.
 pub struct PayloadBytes<F>(pub F);
 
 impl<F: Fn() -> Counts + Send + Sync + 'static> Collector for PayloadBytes<F> {

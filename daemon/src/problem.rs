@@ -1,11 +1,13 @@
-//! What is wrong with something that is tried again and again: worth a line in the log when it begins and when it changes, and no more.
+//! What is wrong with something that is tried again and again: worth a line in the log when it
+//! begins and when it changes, and no more.
 
 /// The problem as last told.
 #[derive(Debug, Default)]
 pub struct Problem(Option<String>);
 
 impl Problem {
-    /// Takes note of what is wrong now, `None` if nothing is. Returns it if it is not the same as before.
+    /// Takes note of what is wrong now, `None` if nothing is. Returns it if it is not the same as
+    /// before.
     pub fn news(&mut self, now: Option<String>) -> Option<&str> {
         if self.0 == now {
             return None;

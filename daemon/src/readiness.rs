@@ -1,4 +1,5 @@
-//! Readiness by parts: `/readyz` is true once every gate has been opened, and until then names those that have not.
+//! Readiness by parts: `/readyz` is true once every gate has been opened, and until then names
+//! those that have not.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +22,10 @@ impl Readiness {
     /// Adds something to wait for. `name` is what `/readyz` calls it.
     #[must_use = "the part is missing until its gate is opened"]
     pub fn gate(&self, name: &'static str) -> Gate {
-        let gate = Gate { name, readiness: self.clone() };
+        let gate = Gate {
+            name,
+            readiness: self.clone(),
+        };
         gate.close("not there yet");
         gate
     }
@@ -29,20 +33,32 @@ impl Readiness {
     /// What is missing: name and reason of each closed gate, in the names' order. Empty: ready.
     #[must_use]
     pub fn missing(&self) -> Vec<(&'static str, String)> {
-        self.parts.borrow().missing.iter().map(|(name, reason)| (*name, reason.clone())).collect()
+        self.parts
+            .borrow()
+            .missing
+            .iter()
+            .map(|(name, reason)| (*name, reason.clone()))
+            .collect()
     }
 
     /// What is worth knowing of parts that are there, by their gates' names.
     #[must_use]
     pub fn remarks(&self) -> Vec<(&'static str, String)> {
-        self.parts.borrow().remarks.iter().map(|(name, remark)| (*name, remark.clone())).collect()
+        self.parts
+            .borrow()
+            .remarks
+            .iter()
+            .map(|(name, remark)| (*name, remark.clone()))
+            .collect()
     }
 
     /// Waits until all gates are open, those in `without` excepted.
     pub async fn ready_without(&self, without: &[&str]) {
         let mut parts = self.parts.subscribe();
         // The sender lives as long as `self`.
-        let _open = parts.wait_for(|parts| parts.missing.keys().all(|name| without.contains(name))).await;
+        let _open = parts
+            .wait_for(|parts| parts.missing.keys().all(|name| without.contains(name)))
+            .await;
     }
 
     fn change(&self, change: impl FnOnce(&mut Parts)) {
@@ -60,18 +76,25 @@ pub struct Gate {
 impl Gate {
     /// The part is there.
     pub fn open(&self) {
-        self.readiness.change(|parts| drop(parts.missing.remove(self.name)));
+        self.readiness
+            .change(|parts| drop(parts.missing.remove(self.name)));
     }
 
     /// Whether the part is there.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        !self.readiness.parts.borrow().missing.contains_key(self.name)
+        !self
+            .readiness
+            .parts
+            .borrow()
+            .missing
+            .contains_key(self.name)
     }
 
     /// The part is not there (any more), with the reason for people.
     pub fn close(&self, reason: impl Into<String>) {
-        self.readiness.change(|parts| drop(parts.missing.insert(self.name, reason.into())));
+        self.readiness
+            .change(|parts| drop(parts.missing.insert(self.name, reason.into())));
     }
 
     /// What `/readyz` adds about the part although it is there; `None` for nothing.
@@ -96,7 +119,10 @@ mod tests {
         listeners.open();
         assert!(listeners.is_open() && !directory.is_open());
         directory.close("nodes.toml: line 3: no such key");
-        assert_eq!(readiness.missing(), [("directory", "nodes.toml: line 3: no such key".to_owned())]);
+        assert_eq!(
+            readiness.missing(),
+            [("directory", "nodes.toml: line 3: no such key".to_owned())]
+        );
         directory.open();
         assert_eq!(readiness.missing(), []);
     }
@@ -108,7 +134,10 @@ mod tests {
         hooks.open();
         hooks.remark(Some("nftables alone".to_owned()));
         assert_eq!(readiness.missing(), []);
-        assert_eq!(readiness.remarks(), [("hooks", "nftables alone".to_owned())]);
+        assert_eq!(
+            readiness.remarks(),
+            [("hooks", "nftables alone".to_owned())]
+        );
         hooks.remark(None);
         assert_eq!(readiness.remarks(), []);
     }

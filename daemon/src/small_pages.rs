@@ -2,8 +2,9 @@
 
 use nix::sys::prctl::set_thp_disable;
 
-/// Has the kernel back this process' memory with small pages only. With huge ones each 2 MiB that the allocator touches anywhere
-/// count whole: an idle stream would take more than twice the memory, and bulk is no faster for it.
+/// Has the kernel back this process' memory with small pages only. With huge ones each 2 MiB that
+/// the allocator touches anywhere count whole: an idle stream would take more than twice the
+/// memory, and bulk is no faster for it.
 pub fn use_small_pages() {
     if let Err(error) = set_thp_disable(true) {
         tracing::debug!(%error, "the kernel may use huge pages");

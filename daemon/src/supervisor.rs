@@ -1,4 +1,5 @@
-//! Runs a process' tasks, each with a name and an owner, and drains them on the first end or signal.
+//! Runs a process' tasks, each with a name and an owner, and drains them on the first end or
+//! signal.
 
 use std::time::Duration;
 
@@ -7,7 +8,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// Tells the tasks of a process to accept nothing new and let what they have end. Clones share their state.
+/// Tells the tasks of a process to accept nothing new and let what they have end. Clones share
+/// their state.
 #[derive(Clone, Debug, Default)]
 pub struct Drain(CancellationToken);
 
@@ -40,7 +42,8 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Listens for signals from here on. `grace` is how long tasks may take to end after the drain began.
+    /// Listens for signals from here on. `grace` is how long tasks may take to end after the drain
+    /// began.
     ///
     /// # Errors
     /// Signals cannot be listened for.
@@ -61,20 +64,29 @@ impl Supervisor {
     }
 
     /// Starts a task. It should end only after the drain began: any earlier end stops the process.
-    pub fn spawn(&mut self, name: &'static str, task: impl Future<Output = Result<()>> + Send + 'static) {
+    pub fn spawn(
+        &mut self,
+        name: &'static str,
+        task: impl Future<Output = Result<()>> + Send + 'static,
+    ) {
         self.tasks.spawn(async move { (name, task.await) });
     }
 
     /// Starts a task that ends with the process: what watches a drain must outlast it.
-    pub fn spawn_observer(&mut self, name: &'static str, task: impl Future<Output = Result<()>> + Send + 'static) {
+    pub fn spawn_observer(
+        &mut self,
+        name: &'static str,
+        task: impl Future<Output = Result<()>> + Send + 'static,
+    ) {
         self.observers.spawn(async move { (name, task.await) });
     }
 
-    /// Runs until a task ends or SIGTERM or SIGINT arrives, drains, and drops what outlives the grace period; a second signal
-    /// cuts the grace period short.
+    /// Runs until a task ends or SIGTERM or SIGINT arrives, drains, and drops what outlives the
+    /// grace period; a second signal cuts the grace period short.
     ///
     /// # Errors
-    /// The first error of a task, with its name; a task that ended before the drain is an error too.
+    /// The first error of a task, with its name; a task that ended before the drain is an error
+    /// too.
     pub async fn run(mut self) -> Result<()> {
         let first = tokio::select! {
             signal = self.signals.next() => {
@@ -88,7 +100,10 @@ impl Supervisor {
         let rest = tokio::select! {
             rest = drained(&mut self.tasks) => rest,
             () = tokio::time::sleep(self.grace) => {
-                tracing::warn!(tasks = self.tasks.len(), "grace period over; dropping what is left");
+                tracing::warn!(
+                    tasks = self.tasks.len(),
+                    "grace period over; dropping what is left"
+                );
                 Ok(())
             }
             _ = self.signals.next() => Ok(()),
@@ -126,7 +141,10 @@ struct Signals {
 impl Signals {
     fn new() -> Result<Self> {
         let listen = |kind| signal(kind).context("listen for signals");
-        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
     }
 
     async fn next(&mut self) -> &'static str {

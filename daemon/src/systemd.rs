@@ -1,4 +1,5 @@
-//! Reports to systemd, where it started the process with `Type=notify` (sd_notify(3)): ready, alive, stopping, and what is missing.
+//! Reports to systemd, where it started the process with `Type=notify` (sd_notify(3)): ready,
+//! alive, stopping, and what is missing.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -12,17 +13,22 @@ use tokio::time::Instant;
 
 use crate::{Drain, Readiness, chain};
 
-/// After so long a process counts as started although it is not ready: a host whose peer is away must boot, and systemd would kill
-/// the process after 90 s.
+/// After so long a process counts as started although it is not ready: a host whose peer is away
+/// must boot, and systemd would kill the process after 90 s.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How often the status line is looked at where there is no watchdog.
 const STATUS: Duration = Duration::from_secs(5);
 
-/// Reports until the process ends; waits for ever where nobody listens. `without` names gates that a start does not wait for.
+/// Reports until the process ends; waits for ever where nobody listens. `without` names gates that
+/// a start does not wait for.
 ///
 /// # Errors
 /// None: a report that nobody takes is logged.
-pub async fn report_to_systemd(readiness: Readiness, without: &'static [&'static str], drain: Drain) -> Result<()> {
+pub async fn report_to_systemd(
+    readiness: Readiness,
+    without: &'static [&'static str],
+    drain: Drain,
+) -> Result<()> {
     let Some(systemd) = Systemd::from_environment(|name| std::env::var_os(name)) else {
         return std::future::pending().await;
     };
@@ -42,13 +48,22 @@ impl Systemd {
     fn from_environment(read: impl Fn(&str) -> Option<OsString>) -> Option<Self> {
         let path = read("NOTIFY_SOCKET").filter(|path| !path.is_empty())?;
         let opened = address(&path).and_then(|address| Ok((UnixDatagram::unbound()?, address)));
-        let opened = opened.and_then(|(socket, address)| socket.set_nonblocking(true).map(|()| (socket, address)));
-        let (socket, address) =
-            opened.inspect_err(|error| tracing::warn!(?path, error = chain(error), "open NOTIFY_SOCKET")).ok()?;
+        let opened = opened
+            .and_then(|(socket, address)| socket.set_nonblocking(true).map(|()| (socket, address)));
+        let (socket, address) = opened
+            .inspect_err(|error| tracing::warn!(?path, error = chain(error), "open NOTIFY_SOCKET"))
+            .ok()?;
         let limit = read("WATCHDOG_USEC").and_then(|limit| limit.to_str()?.parse().ok());
         // As sd_watchdog_enabled(3) recommends.
-        let watchdog = limit.filter(|limit| *limit > 0).map(|limit| Duration::from_micros(limit) / 2);
-        Some(Self { socket, address, watchdog, patience: PATIENCE })
+        let watchdog = limit
+            .filter(|limit| *limit > 0)
+            .map(|limit| Duration::from_micros(limit) / 2);
+        Some(Self {
+            socket,
+            address,
+            watchdog,
+            patience: PATIENCE,
+        })
     }
 
     async fn report(&self, readiness: &Readiness, without: &[&str], drain: &Drain) -> ! {
@@ -107,7 +122,10 @@ fn status(readiness: &Readiness) -> String {
     if missing.is_empty() {
         return "ready".to_owned();
     }
-    let reasons: Vec<_> = missing.iter().map(|(name, reason)| format!("{name}: {reason}")).collect();
+    let reasons: Vec<_> = missing
+        .iter()
+        .map(|(name, reason)| format!("{name}: {reason}"))
+        .collect();
     format!("not ready: {}", reasons.join("; ").replace('\n', " "))
 }
 
@@ -128,7 +146,11 @@ mod tests {
     }
 
     /// A process that reports to a socket of this name, with a watchdog, while `test` listens.
-    async fn with_systemd(name: &str, patience: Duration, test: impl AsyncFnOnce(Heard, Readiness, Drain)) {
+    async fn with_systemd(
+        name: &str,
+        patience: Duration,
+        test: impl AsyncFnOnce(Heard, Readiness, Drain),
+    ) {
         let socket = UnixDatagram::bind_addr(&address(name.as_ref()).unwrap()).unwrap();
         socket.set_nonblocking(true).unwrap();
         let socket = Heard(tokio::net::UnixDatagram::from_std(socket).unwrap());
@@ -138,7 +160,10 @@ mod tests {
             _ => None,
         };
         let (readiness, drain) = (Readiness::default(), Drain::default());
-        let systemd = Systemd { patience, ..Systemd::from_environment(environment).unwrap() };
+        let systemd = Systemd {
+            patience,
+            ..Systemd::from_environment(environment).unwrap()
+        };
         tokio::select! {
             // First: its gates are there before anything is reported.
             biased;
@@ -151,22 +176,32 @@ mod tests {
     async fn systemd_hears_that_a_process_is_ready_once_it_is() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("notify");
-        with_systemd(path.to_str().unwrap(), PATIENCE, async |heard, readiness, drain| {
-            let (hooks, directory) = (readiness.gate("hooks"), readiness.gate("directory"));
-            for _turn in 0..10 {
-                tokio::task::yield_now().await;
-            }
-            assert!(heard.0.try_recv(&mut [0; 9]).is_err(), "nothing is reported before");
-            hooks.open();
-            assert_eq!(heard.next().await, "READY=1");
-            assert_eq!(heard.next().await, "STATUS=not ready: directory: not there yet");
-            assert_eq!(heard.next().await, "WATCHDOG=1");
-            directory.open();
-            assert_eq!(heard.next().await, "STATUS=ready");
-            drain.begin();
-            while heard.next().await != "STOPPING=1" {}
-            assert_eq!(heard.next().await, "WATCHDOG=1", "a drain is alive too");
-        })
+        with_systemd(
+            path.to_str().unwrap(),
+            PATIENCE,
+            async |heard, readiness, drain| {
+                let (hooks, directory) = (readiness.gate("hooks"), readiness.gate("directory"));
+                for _turn in 0..10 {
+                    tokio::task::yield_now().await;
+                }
+                assert!(
+                    heard.0.try_recv(&mut [0; 9]).is_err(),
+                    "nothing is reported before"
+                );
+                hooks.open();
+                assert_eq!(heard.next().await, "READY=1");
+                assert_eq!(
+                    heard.next().await,
+                    "STATUS=not ready: directory: not there yet"
+                );
+                assert_eq!(heard.next().await, "WATCHDOG=1");
+                directory.open();
+                assert_eq!(heard.next().await, "STATUS=ready");
+                drain.begin();
+                while heard.next().await != "STOPPING=1" {}
+                assert_eq!(heard.next().await, "WATCHDOG=1", "a drain is alive too");
+            },
+        )
         .await;
     }
 
@@ -178,7 +213,10 @@ mod tests {
             let before = Instant::now();
             assert_eq!(heard.next().await, "READY=1");
             assert!(before.elapsed() >= SHORT);
-            assert_eq!(heard.next().await, "STATUS=not ready: tunnel: not there yet");
+            assert_eq!(
+                heard.next().await,
+                "STATUS=not ready: tunnel: not there yet"
+            );
         })
         .await;
     }

@@ -1,5 +1,6 @@
-//! Threads that move bytes. Each runs its own tasks, which never go to another: tasks that wake each other all the time, as a
-//! tunnel and its streams do, would else pay for a wake-up between threads with every message.
+//! Threads that move bytes. Each runs its own tasks, which never go to another: tasks that wake
+//! each other all the time, as a tunnel and its streams do, would else pay for a wake-up between
+//! threads with every message.
 
 use std::fmt;
 use std::io;
@@ -17,9 +18,10 @@ use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-/// How many tasks have their turn before a thread looks again for what comes from outside of it: bytes, timers, and tasks of other
-/// threads. A tunnel under bulk and its streams wake each other without end, and a turn moves up to 128 KiB: with tokio's 61 and 31
-/// turns a small message waited for milliseconds.
+/// How many tasks have their turn before a thread looks again for what comes from outside of it:
+/// bytes, timers, and tasks of other threads. A tunnel under bulk and its streams wake each other
+/// without end, and a turn moves up to 128 KiB: with tokio's 61 and 31 turns a small message waited
+/// for milliseconds.
 const TURNS: u32 = 3;
 
 /// A process' worker threads. Dropped, they end, and with them the tasks that are still there.
@@ -41,8 +43,14 @@ impl Workers {
     /// The system gives no more threads or descriptors.
     pub fn start(count: NonZeroUsize) -> io::Result<Arc<Self>> {
         let stop = CancellationToken::new();
-        let threads = (0..count.get()).map(|number| thread(number, stop.clone())).collect::<io::Result<_>>()?;
-        Ok(Arc::new(Self { threads, next: AtomicUsize::default(), stop }))
+        let threads = (0..count.get())
+            .map(|number| thread(number, stop.clone()))
+            .collect::<io::Result<_>>()?;
+        Ok(Arc::new(Self {
+            threads,
+            next: AtomicUsize::default(),
+            stop,
+        }))
     }
 
     /// The threads in turn.
@@ -51,13 +59,16 @@ impl Workers {
         self.threads[turn % self.threads.len()].0.clone()
     }
 
-    /// Adds the gauge `tasks`: how many there are at the moment, those of the calling task's runtime included.
+    /// Adds the gauge `tasks`: how many there are at the moment, those of the calling task's
+    /// runtime included.
     ///
     /// # Panics
     /// Outside of a task.
     pub fn register(&self, registry: &mut Registry) {
         let workers = self.threads.iter().map(|(worker, _)| worker.0.clone());
-        registry.register_collector(Box::new(Tasks(workers.chain([Handle::current()]).collect())));
+        registry.register_collector(Box::new(Tasks(
+            workers.chain([Handle::current()]).collect(),
+        )));
     }
 }
 
@@ -67,8 +78,13 @@ struct Tasks(Vec<Handle>);
 
 impl Collector for Tasks {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let tasks: usize = self.0.iter().map(|runtime| runtime.metrics().num_alive_tasks()).sum();
-        let gauge = encoder.encode_descriptor("tasks", "Tasks of the program", None, MetricType::Gauge)?;
+        let tasks: usize = self
+            .0
+            .iter()
+            .map(|runtime| runtime.metrics().num_alive_tasks())
+            .sum();
+        let gauge =
+            encoder.encode_descriptor("tasks", "Tasks of the program", None, MetricType::Gauge)?;
         ConstGauge::new(i64::try_from(tasks).unwrap_or(i64::MAX)).encode(gauge)
     }
 }
@@ -99,11 +115,17 @@ impl Worker {
 }
 
 fn thread(number: usize, stop: CancellationToken) -> io::Result<(Worker, JoinHandle<()>)> {
-    let runtime =
-        Builder::new_current_thread().enable_all().event_interval(TURNS).global_queue_interval(TURNS).build()?;
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .event_interval(TURNS)
+        .global_queue_interval(TURNS)
+        .build()?;
     let worker = Worker(runtime.handle().clone());
     let thread = std::thread::Builder::new().name(format!("worker-{number}"));
-    Ok((worker, thread.spawn(move || runtime.block_on(stop.cancelled()))?))
+    Ok((
+        worker,
+        thread.spawn(move || runtime.block_on(stop.cancelled()))?,
+    ))
 }
 
 impl Drop for Workers {
@@ -139,7 +161,10 @@ mod tests {
         }
         let mut names = tasks.join_all().await;
         names.sort();
-        assert_eq!(names, [Some("worker-0".to_owned()), Some("worker-1".to_owned())]);
+        assert_eq!(
+            names,
+            [Some("worker-0".to_owned()), Some("worker-1".to_owned())]
+        );
 
         let (dropped_tx, dropped_rx) = tokio::sync::oneshot::channel::<()>();
         let mut tasks = JoinSet::new();
@@ -157,7 +182,8 @@ mod tests {
     /// Well after a thread's tasks have begun.
     const EVENT_AT: u32 = 1000;
 
-    /// Keeps a thread busy: a task that is always ready counts its turns, and calls `event` in turn [`EVENT_AT`].
+    /// Keeps a thread busy: a task that is always ready counts its turns, and calls `event` in turn
+    /// [`EVENT_AT`].
     fn keep_busy(
         worker: &Worker,
         turns: Arc<AtomicU32>,
@@ -182,12 +208,19 @@ mod tests {
         near.set_nonblocking(true).unwrap();
         let seen = turns.clone();
         let read = worker.run(async move {
-            UnixStream::from_std(near).unwrap().readable().await.unwrap();
+            UnixStream::from_std(near)
+                .unwrap()
+                .readable()
+                .await
+                .unwrap();
             seen.load(Ordering::Relaxed)
         });
         let _busy = keep_busy(&worker, turns, move || far.write_all(b"ping").unwrap());
         let read_at = read.await.unwrap();
-        assert!(read_at <= EVENT_AT + 2 * TURNS, "sent in turn {EVENT_AT}, read in {read_at}");
+        assert!(
+            read_at <= EVENT_AT + 2 * TURNS,
+            "sent in turn {EVENT_AT}, read in {read_at}"
+        );
     }
 
     #[tokio::test]
@@ -205,6 +238,9 @@ mod tests {
             std::thread::spawn(start).join().unwrap();
         });
         let ran_at = started_rx.await.unwrap().await.unwrap();
-        assert!(ran_at <= EVENT_AT + 2 * TURNS, "started in turn {EVENT_AT}, run in {ran_at}");
+        assert!(
+            ran_at <= EVENT_AT + 2 * TURNS,
+            "started in turn {EVENT_AT}, run in {ran_at}"
+        );
     }
 }

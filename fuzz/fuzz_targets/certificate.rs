@@ -9,7 +9,11 @@ fuzz_target!(|der: &[u8]| {
         Ok((node, bound)) => {
             assert!(!node.is_empty() && node.len() <= 253, "{node:?}");
             if let Some(bound) = bound {
-                assert_eq!(binding(&bound), Some(bound.clone()), "a binding is written one way");
+                assert_eq!(
+                    binding(&bound),
+                    Some(bound.clone()),
+                    "a binding is written one way"
+                );
             }
         }
         Err(reason) => assert!(!reason.is_empty()),

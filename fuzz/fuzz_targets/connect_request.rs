@@ -14,8 +14,16 @@ fuzz_target!(|bytes: &[u8]| {
                 Ok(Some((target.clone(), length))),
                 "what follows is no matter"
             );
-            assert_eq!(connect_request(&bytes[..length - 1]), Ok(None), "a part is no head");
-            assert_eq!(destination(&target), Ok(target), "a destination is read as it is shown");
+            assert_eq!(
+                connect_request(&bytes[..length - 1]),
+                Ok(None),
+                "a part is no head"
+            );
+            assert_eq!(
+                destination(&target),
+                Ok(target),
+                "a destination is read as it is shown"
+            );
         }
         Ok(None) => assert!(bytes.len() <= HEAD_MAX),
         Err(reason) => fits_a_log_line(&reason),
@@ -26,5 +34,8 @@ fuzz_target!(|bytes: &[u8]| {
 });
 
 fn fits_a_log_line(reason: &str) {
-    assert!(reason.len() < 4096 && !reason.contains(char::is_control), "{reason:?}");
+    assert!(
+        reason.len() < 4096 && !reason.contains(char::is_control),
+        "{reason:?}"
+    );
 }

@@ -6,7 +6,11 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
     match directory_file(text) {
-        Ok(written) => assert_eq!(directory_file(&written), Ok(written.clone()), "a node is written one way"),
+        Ok(written) => assert_eq!(
+            directory_file(&written),
+            Ok(written.clone()),
+            "a node is written one way"
+        ),
         Err(reason) => assert!(!reason.contains('\n'), "one line: {reason:?}"),
     }
 });

@@ -8,6 +8,10 @@ fuzz_target!(|text: &str| {
     match join_token(text) {
         Ok(token) => assert_eq!(token, text.trim(), "there is one way to write a token"),
         // A token that was copied in part must not get into a log.
-        Err(reason) => assert_eq!(Err(reason), join_token(""), "the reason tells nothing of the text"),
+        Err(reason) => assert_eq!(
+            Err(reason),
+            join_token(""),
+            "the reason tells nothing of the text"
+        ),
     }
 });

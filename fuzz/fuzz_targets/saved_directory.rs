@@ -6,6 +6,10 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &[u8]| {
     if let Ok(written) = saved_directory(text) {
-        assert_eq!(saved_directory(&written).as_ref(), Ok(&written), "a directory is written one way");
+        assert_eq!(
+            saved_directory(&written).as_ref(),
+            Ok(&written),
+            "a directory is written one way"
+        );
     }
 });

@@ -6,6 +6,10 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
     if let Ok(written) = token_file(text) {
-        assert_eq!(token_file(&written), Ok(written.clone()), "what is written is read back");
+        assert_eq!(
+            token_file(&written),
+            Ok(written.clone()),
+            "what is written is read back"
+        );
     }
 });

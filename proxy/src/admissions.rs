@@ -1,6 +1,7 @@
-//! The certificates of the tunnels that are up. They are looked at again and again: a tunnel ends with its certificate, whether that
-//! expires, is revoked by whichever proxy, or turns out to be of a Node that is no more. Time runs on from when a tunnel was admitted:
-//! no jump of the host's clock ends it.
+//! The certificates of the tunnels that are up. They are looked at again and again: a tunnel ends
+//! with its certificate, whether that expires, is revoked by whichever proxy, or turns out to be of
+//! a Node that is no more. Time runs on from when a tunnel was admitted: no jump of the host's
+//! clock ends it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -51,11 +52,23 @@ impl Admissions {
         let mut state = self.lock();
         state.last += 1;
         let number = state.last;
-        state.admitted.insert(number, Admitted { credential, since, void_tx });
-        Admission { all: self.clone(), number, void_rx }
+        state.admitted.insert(
+            number,
+            Admitted {
+                credential,
+                since,
+                void_tx,
+            },
+        );
+        Admission {
+            all: self.clone(),
+            number,
+            void_rx,
+        }
     }
 
-    /// Looks now and then, and at once when another proxy of the cluster has revoked something, until the drain begins.
+    /// Looks now and then, and at once when another proxy of the cluster has revoked something,
+    /// until the drain begins.
     pub(crate) async fn keep_looking(self, trust: Trust, drain: Drain) -> anyhow::Result<()> {
         let mut revocations = trust.revocations();
         loop {
@@ -125,7 +138,8 @@ mod tests {
     async fn a_tunnel_ends_with_its_certificate_and_its_neighbours_go_on() {
         let path = tempfile::tempdir().unwrap();
         let node: NodeName = "edge-1".parse().unwrap();
-        let directory = Directory::for_tests(&path.path().join("directory"), std::slice::from_ref(&node));
+        let directory =
+            Directory::for_tests(&path.path().join("directory"), std::slice::from_ref(&node));
         let config = TrustConfig {
             state: StateDir::open(&path.path().join("trust")).unwrap(),
             source: TrustSource::Embedded,
@@ -149,7 +163,10 @@ mod tests {
         drop(gone);
         let start = Instant::now();
         admissions.look(&trust, start + Duration::from_secs(50));
-        assert!(futures_util::poll!(Box::pin(short.void())).is_pending(), "not before its end");
+        assert!(
+            futures_util::poll!(Box::pin(short.void())).is_pending(),
+            "not before its end"
+        );
         admissions.look(&trust, start + Duration::from_secs(300));
         assert_eq!(short.void().await.reason(), "expired");
         assert!(futures_util::poll!(Box::pin(long.void())).is_pending());

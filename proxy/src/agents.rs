@@ -35,7 +35,8 @@ use crate::trust::Trust;
 
 /// For a refused agent to hear why.
 const TELL_TIMEOUT: Duration = Duration::from_secs(10);
-/// When the proxy drains: for an enrolment under way to end, and for a tunnel's last bytes to go out.
+/// When the proxy drains: for an enrolment under way to end, and for a tunnel's last bytes to go
+/// out.
 const PARTING: Duration = Duration::from_secs(1);
 /// An enrolment is one short call.
 const ENROLL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -113,16 +114,30 @@ impl AgentError {
 
 impl Agents {
     pub(crate) fn new(parts: Parts) -> Self {
-        Self { parts: Arc::new(parts), strangers: Strangers::default(), refusals: Arc::default() }
+        Self {
+            parts: Arc::new(parts),
+            strangers: Strangers::default(),
+            refusals: Arc::default(),
+        }
     }
 
     /// Starts to serve one connection on `worker`, where it stays.
-    pub(crate) fn serve(&self, worker: &Worker, (socket, client): (TcpStream, SocketAddr), connections: &TaskTracker) {
+    pub(crate) fn serve(
+        &self,
+        worker: &Worker,
+        (socket, client): (TcpStream, SocketAddr),
+        connections: &TaskTracker,
+    ) {
         match socket.into_std() {
             Ok(socket) => {
-                connections.spawn_on(self.clone().serve_detached(socket, canonical(client)), worker.handle());
+                connections.spawn_on(
+                    self.clone().serve_detached(socket, canonical(client)),
+                    worker.handle(),
+                );
             }
-            Err(error) => tracing::warn!(client.addr = %client, %error, "the socket cannot be moved"),
+            Err(error) => {
+                tracing::warn!(client.addr = %client, %error, "the socket cannot be moved")
+            }
         }
     }
 
@@ -130,7 +145,8 @@ impl Agents {
     async fn serve_detached(self, socket: std::net::TcpStream, client: SocketAddr) {
         match self.serve_agent(socket, client).await {
             Ok(outcome) => self.parts.metrics.agent_connection(outcome),
-            // The service has told what came of the enrolment; how its connection ended afterwards matters little.
+            // The service has told what came of the enrolment; how its connection ended afterwards
+            // matters little.
             Err(error @ AgentError::Enroll(_)) => {
                 tracing::debug!(client.addr = %client, reason = chain(&error), "enrolment ended");
                 self.parts.metrics.agent_connection(error.reason());
@@ -138,18 +154,35 @@ impl Agents {
             Err(error) => {
                 if let Some(suppressed) = self.refusals.spend(UnixTime::now()) {
                     let (outcome, reason) = (error.reason(), chain(&error));
-                    tracing::warn!(client.addr = %client, outcome, reason, suppressed, "agent connection");
+                    tracing::warn!(
+                        client.addr = %client,
+                        outcome,
+                        reason,
+                        suppressed,
+                        "agent connection"
+                    );
                 }
                 self.parts.metrics.agent_connection(error.reason());
             }
         }
     }
 
-    async fn serve_agent(&self, socket: std::net::TcpStream, client: SocketAddr) -> Result<&'static str, AgentError> {
+    async fn serve_agent(
+        &self,
+        socket: std::net::TcpStream,
+        client: SocketAddr,
+    ) -> Result<&'static str, AgentError> {
         // Whoever has begun to speak does not wait for a place among those who say nothing.
-        let phase = if socket.peek(&mut [0]).is_ok_and(|count| count > 0) { Phase::Handshake } else { Phase::Silent };
+        let phase = if socket.peek(&mut [0]).is_ok_and(|count| count > 0) {
+            Phase::Handshake
+        } else {
+            Phase::Silent
+        };
         let socket = TcpStream::from_std(socket).map_err(AgentError::Socket)?;
-        let mut place = self.strangers.enter(client.ip(), phase).inspect_err(|_| say_busy(&socket))?;
+        let mut place = self
+            .strangers
+            .enter(client.ip(), phase)
+            .inspect_err(|_| say_busy(&socket))?;
         let evicted = place.evicted();
         let handshake = tokio::select! {
             handshake = self.handshake(socket, &mut place) => handshake,
@@ -159,9 +192,15 @@ impl Agents {
         let (tls, last_read) = handshake?;
         let (_, session) = tls.get_ref();
         let certificates = session.peer_certificates().unwrap_or_default();
-        let chain: Vec<_> = certificates.iter().map(|der| der.clone().into_owned()).collect();
+        let chain: Vec<_> = certificates
+            .iter()
+            .map(|der| der.clone().into_owned())
+            .collect();
         match session.alpn_protocol() {
-            Some(ALPN_TUNNEL) => self.tunnel(tls, last_read, &chain, client, place).await.map(|()| "tunnel_ended"),
+            Some(ALPN_TUNNEL) => self
+                .tunnel(tls, last_read, &chain, client, place)
+                .await
+                .map(|()| "tunnel_ended"),
             Some(ALPN_ENROLL) => {
                 place.advance(Phase::Call)?;
                 tokio::select! {
@@ -173,7 +212,11 @@ impl Agents {
         }
     }
 
-    async fn handshake(&self, socket: TcpStream, place: &mut Place) -> Result<(Tls, LastRead), AgentError> {
+    async fn handshake(
+        &self,
+        socket: TcpStream,
+        place: &mut Place,
+    ) -> Result<(Tls, LastRead), AgentError> {
         culvert_tunnel::tune(&socket).map_err(AgentError::Socket)?;
         let io = ReadAhead::new(socket);
         let last_read = io.last_read();
@@ -200,7 +243,10 @@ impl Agents {
         };
         // What waits for this node's clients, and for itself, counts as its own.
         let budget = self.parts.tunnel.budget.of(node.as_str());
-        let tunnel = ProxyTunnel { budget, ..self.parts.tunnel.clone() };
+        let tunnel = ProxyTunnel {
+            budget,
+            ..self.parts.tunnel.clone()
+        };
         place.advance(Phase::Call)?;
         let evicted = place.evicted();
         let established = tokio::select! {
@@ -209,7 +255,9 @@ impl Agents {
         };
         let (tunnel, driver) = established.map_err(AgentError::Tunnel)?;
         let mut driven = std::pin::pin!(driver.run());
-        let request = DescribeRequest { version: VERSION.to_owned() };
+        let request = DescribeRequest {
+            version: VERSION.to_owned(),
+        };
         let described = tokio::select! {
             described = tunnel.describe(&request) => described.map_err(AgentError::Tunnel)?,
             ended = &mut driven => return ended.map_err(AgentError::Tunnel),
@@ -218,17 +266,28 @@ impl Agents {
         drop(place);
         self.strangers.proven(client.ip());
         let agent_version = described.version.clone();
-        let registration = self.parts.registry.register(node.clone(), tunnel, described, client);
-        // The node may have been removed since: its tunnels were closed before this one was among them.
+        let registration = self
+            .parts
+            .registry
+            .register(node.clone(), tunnel, described, client);
+        // The node may have been removed since: its tunnels were closed before this one was among
+        // them.
         let mut admission = self.parts.admissions.add(self.identify(chain)?);
         let generation = registration.generation();
-        tracing::info!(%node, tunnel = generation, client.addr = %client, agent_version, "tunnel up");
+        tracing::info!(
+            %node,
+            tunnel = generation,
+            client.addr = %client,
+            agent_version,
+            "tunnel up"
+        );
         let ended = tokio::select! {
             ended = &mut driven => ended.map_err(AgentError::Tunnel),
             () = registration.closed() => Ok(()),
             void = admission.void() => Err(AgentError::Void(void)),
             () = self.drained() => {
-                // Without anyone to use it the tunnel says good-bye, behind all that still waits to go out.
+                // Without anyone to use it the tunnel says good-bye, behind all that still waits to
+                // go out.
                 drop(registration);
                 timeout(PARTING, &mut driven).await.unwrap_or(Ok(())).map_err(AgentError::Tunnel)
             }
@@ -239,17 +298,24 @@ impl Agents {
         ended
     }
 
-    /// For whoever asks why the node is offline. Whoever made up a certificate did not get this far.
+    /// For whoever asks why the node is offline. Whoever made up a certificate did not get this
+    /// far.
     fn note_refusal(&self, refused: &AgentError) {
         if let AgentError::Identity(error) = refused
             && let Some(node) = error.node()
         {
-            self.parts.registry.history().refused(node, error.to_string());
+            self.parts
+                .registry
+                .history()
+                .refused(node, error.to_string());
         }
     }
 
     fn identify(&self, chain: &[CertificateDer<'static>]) -> Result<Credential, AgentError> {
-        self.parts.trust.identify(chain, Purpose::Tunnel).map_err(AgentError::Identity)
+        self.parts
+            .trust
+            .identify(chain, Purpose::Tunnel)
+            .map_err(AgentError::Identity)
     }
 
     /// When the proxy drains, its tunnels stay until no client needs them.
@@ -264,19 +330,26 @@ impl Agents {
         chain: Vec<CertificateDer<'static>>,
         client: SocketAddr,
     ) -> Result<(), AgentError> {
-        let enroll = self.parts.enroll.clone().map_request(move |mut request: http::Request<hyper::body::Incoming>| {
-            request.extensions_mut().insert(PeerChain(chain.clone()));
-            request.extensions_mut().insert(ClientAddr(client));
-            request
-        });
+        let enroll = self.parts.enroll.clone().map_request(
+            move |mut request: http::Request<hyper::body::Incoming>| {
+                request.extensions_mut().insert(PeerChain(chain.clone()));
+                request.extensions_mut().insert(ClientAddr(client));
+                request
+            },
+        );
         let mut server = http2::Builder::new(TokioExecutor::new());
-        server.timer(TokioTimer::new()).max_concurrent_streams(1).max_header_list_size(ENROLL_HEADER_LIST);
+        server
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(1)
+            .max_header_list_size(ENROLL_HEADER_LIST);
         let served = server.serve_connection(TokioIo::new(tls), TowerToHyperService::new(enroll));
         let ended = tokio::select! {
             ended = timeout(ENROLL_TIMEOUT, served) => ended,
             () = async { self.parts.drain.begun().await; tokio::time::sleep(PARTING).await } => return Ok(()),
         };
-        ended.map_err(|_| AgentError::EnrollTimedOut)?.map_err(AgentError::Enroll)
+        ended
+            .map_err(|_| AgentError::EnrollTimedOut)?
+            .map_err(AgentError::Enroll)
     }
 }
 
@@ -284,9 +357,13 @@ impl Agents {
 fn why_down(ended: &Result<(), AgentError>, drain: &Drain) -> String {
     match ended {
         Ok(()) if drain.has_begun() => "the proxy drained".to_owned(),
-        Ok(()) => "its agent left, or the proxy closed it: the node was removed or had too many tunnels".to_owned(),
+        Ok(()) => "its agent left, or the proxy closed it: the node was removed or had too many \
+            tunnels"
+            .to_owned(),
         Err(AgentError::Tunnel(error)) if is_cut(error) => {
-            "its connection was cut without a word: the agent was killed, or something on the way gave up".to_owned()
+            "its connection was cut without a word: the agent was killed, or something on the way \
+             gave up"
+                .to_owned()
         }
         Err(AgentError::Tunnel(error)) => chain(error),
         Err(error) => chain(error),
@@ -297,15 +374,22 @@ fn is_cut(error: &TunnelError) -> bool {
     match error {
         TunnelError::Http2(error) => error.get_io().map(io::Error::kind).is_some_and(|kind| {
             // Which one depends on whether the agent's end was read from or written to last.
-            matches!(kind, io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
+            matches!(
+                kind,
+                io::ErrorKind::UnexpectedEof
+                    | io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::BrokenPipe
+            )
         }),
-        TunnelError::HandshakeTimedOut | TunnelError::Closed | TunnelError::PeerSilent(_) | TunnelError::Call(_) => {
-            false
-        }
+        TunnelError::HandshakeTimedOut
+        | TunnelError::Closed
+        | TunnelError::PeerSilent(_)
+        | TunnelError::Call(_) => false,
     }
 }
 
-/// Tells an agent, in place of HTTP/2's first line, why it is refused: closed without a word it would not know what to mend.
+/// Tells an agent, in place of HTTP/2's first line, why it is refused: closed without a word it
+/// would not know what to mend.
 async fn tell(mut tls: Tls, refused: AgentError) -> AgentError {
     let line = format!("{REFUSED}{}\n", chain(&refused));
     let told = async {

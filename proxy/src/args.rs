@@ -12,15 +12,17 @@ use crate::check::CheckCommand;
 use crate::cli::{ExplainCommand, NodeCommand, TokenCommand};
 use crate::kubernetes::KubernetesArgs;
 
-/// Takes tunnels from agents on edge nodes, and connects cloud clients through them. Runs without any configuration: it makes
-/// its own certificate authority, and `culvert-proxy token create` adds nodes.
+/// Takes tunnels from agents on edge nodes, and connects cloud clients through them. Runs without
+/// any configuration: it makes its own certificate authority, and `culvert-proxy token create` adds
+/// nodes.
 #[derive(Parser, Debug)]
 #[command(name = "culvert-proxy", version, next_line_help = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
 
-    /// Root-only socket on which the running proxy answers the `node`, `token` and `explain` commands.
+    /// Root-only socket on which the running proxy answers the `node`, `token` and `explain`
+    /// commands.
     #[arg(
         long,
         env = "CULVERT_CONTROL_SOCKET",
@@ -40,13 +42,23 @@ pub(crate) struct Args {
     )]
     pub(crate) admin_socket: PathBuf,
 
-    /// What to log: a level such as `info`, or filters such as `info,culvert_proxy=debug`. By default without what the Kubernetes
-    /// client repeats of errors.
-    #[arg(long, env = "CULVERT_LOG", default_value = "info,kube_client=off", global = true)]
+    /// What to log: a level such as `info`, or filters such as `info,culvert_proxy=debug`. By
+    /// default without what the Kubernetes client repeats of errors.
+    #[arg(
+        long,
+        env = "CULVERT_LOG",
+        default_value = "info,kube_client=off",
+        global = true
+    )]
     pub(crate) log: String,
 
     /// How log lines look: `text` or `json`.
-    #[arg(long, env = "CULVERT_LOG_FORMAT", default_value = "text", global = true)]
+    #[arg(
+        long,
+        env = "CULVERT_LOG_FORMAT",
+        default_value = "text",
+        global = true
+    )]
     pub(crate) log_format: LogFormat,
 
     #[command(flatten)]
@@ -61,9 +73,11 @@ pub(crate) enum Command {
     /// Makes, lists and revokes the one-time tokens by which agents join.
     #[command(subcommand)]
     Token(TokenCommand),
-    /// Says what would happen to a connection, and why: to any address, VIP or name, with or without a port.
+    /// Says what would happen to a connection, and why: to any address, VIP or name, with or
+    /// without a port.
     Explain(ExplainCommand),
-    /// Goes through all that connections rest on, on this host and in the cluster, and says what is wrong and the fix.
+    /// Goes through all that connections rest on, on this host and in the cluster, and says what is
+    /// wrong and the fix.
     Check(CheckCommand),
     /// Changes what the running proxy logs, until the next change or restart.
     Log(LogCommand),
@@ -81,26 +95,56 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) kubernetes: KubernetesArgs,
 
-    /// Directory with the certificate authority, tokens, nodes and VIPs; made if missing, readable by its owner only.
-    #[arg(long, env = "CULVERT_STATE_DIR", value_name = "DIR", default_value = "/var/lib/culvert/proxy")]
+    /// Directory with the certificate authority, tokens, nodes and VIPs; made if missing, readable
+    /// by its owner only.
+    #[arg(
+        long,
+        env = "CULVERT_STATE_DIR",
+        value_name = "DIR",
+        default_value = "/var/lib/culvert/proxy"
+    )]
     pub(crate) state_dir: PathBuf,
 
     /// Where the redirector pins its maps.
-    #[arg(long, env = "CULVERT_BPFFS", value_name = "DIR", default_value = "/sys/fs/bpf")]
+    #[arg(
+        long,
+        env = "CULVERT_BPFFS",
+        value_name = "DIR",
+        default_value = "/sys/fs/bpf"
+    )]
     pub(crate) bpffs: PathBuf,
 
-    /// Bytes that one stream may have under way, 256KiB to 16MiB: the throughput of a stream times the round trip. A stalled
-    /// reader may hold a quarter more in memory.
-    #[arg(long, env = "CULVERT_STREAM_WINDOW", value_name = "SIZE", default_value = "4MiB", value_parser = parse_size)]
+    /// Bytes that one stream may have under way, 256KiB to 16MiB: the throughput of a stream times
+    /// the round trip. A stalled reader may hold a quarter more in memory.
+    #[arg(
+        long,
+        env = "CULVERT_STREAM_WINDOW",
+        value_name = "SIZE",
+        default_value = "4MiB",
+        value_parser = parse_size,
+    )]
     pub(crate) stream_window: u32,
 
-    /// Bytes that may wait in memory for clients that take nothing, all together; as many may wait to be sent. Over it a connection
-    /// is reset: of the client or node whose connections hold most, the one that has waited longest.
-    #[arg(long, env = "CULVERT_BUFFER_BUDGET", value_name = "SIZE", default_value = "512MiB", value_parser = parse_size)]
+    /// Bytes that may wait in memory for clients that take nothing, all together; as many may wait
+    /// to be sent. Over it a connection is reset: of the client or node whose connections hold
+    /// most, the one that has waited longest.
+    #[arg(
+        long,
+        env = "CULVERT_BUFFER_BUDGET",
+        value_name = "SIZE",
+        default_value = "512MiB",
+        value_parser = parse_size,
+    )]
     pub(crate) buffer_budget: u32,
 
     /// How long connections may go on after SIGTERM.
-    #[arg(long, env = "CULVERT_GRACE", value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
+    #[arg(
+        long,
+        env = "CULVERT_GRACE",
+        value_name = "DURATION",
+        default_value = "30s",
+        value_parser = parse_duration,
+    )]
     pub(crate) grace: Duration,
 }
 
@@ -109,10 +153,16 @@ pub(crate) struct RunArgs {
 #[command(next_help_heading = "Listeners")]
 pub(crate) struct ListenArgs {
     /// Where agents connect.
-    #[arg(long, env = "CULVERT_AGENT_LISTEN", value_name = "IP:PORT", default_value = "[::]:7400")]
+    #[arg(
+        long,
+        env = "CULVERT_AGENT_LISTEN",
+        value_name = "IP:PORT",
+        default_value = "[::]:7400"
+    )]
     pub(crate) agent_listen: SocketAddr,
 
-    /// Where the kernel steers clients' connections; repeat it for more. One address takes 28,000 connections of a client.
+    /// Where the kernel steers clients' connections; repeat it for more. One address takes 28,000
+    /// connections of a client.
     #[arg(
         long,
         env = "CULVERT_INTERCEPT_LISTEN",
@@ -123,37 +173,75 @@ pub(crate) struct ListenArgs {
     pub(crate) intercept_listen: Vec<SocketAddr>,
 
     /// Unix socket for HTTP CONNECT, mode 0660.
-    #[arg(long, env = "CULVERT_CONNECT_SOCKET", value_name = "PATH", default_value = "/run/culvert/connect.sock")]
+    #[arg(
+        long,
+        env = "CULVERT_CONNECT_SOCKET",
+        value_name = "PATH",
+        default_value = "/run/culvert/connect.sock"
+    )]
     pub(crate) connect_socket: PathBuf,
 
-    /// Where clients with a certificate connect for HTTP CONNECT, such as [::]:7402. Off by default.
-    #[arg(long, env = "CULVERT_CONNECT_LISTEN", value_name = "IP:PORT", requires = "connect_client_ca")]
+    /// Where clients with a certificate connect for HTTP CONNECT, such as [::]:7402. Off by
+    /// default.
+    #[arg(
+        long,
+        env = "CULVERT_CONNECT_LISTEN",
+        value_name = "IP:PORT",
+        requires = "connect_client_ca"
+    )]
     pub(crate) connect_listen: Option<SocketAddr>,
 
-    /// The authorities of --connect-listen's clients (PEM); read again when it changes, for new connections. It must not have the
-    /// agents': an edge node is no such client.
-    #[arg(long, env = "CULVERT_CONNECT_CLIENT_CA", value_name = "FILE", requires = "connect_listen")]
+    /// The authorities of --connect-listen's clients (PEM); read again when it changes, for new
+    /// connections. It must not have the agents': an edge node is no such client.
+    #[arg(
+        long,
+        env = "CULVERT_CONNECT_CLIENT_CA",
+        value_name = "FILE",
+        requires = "connect_listen"
+    )]
     pub(crate) connect_client_ca: Option<PathBuf>,
 
-    /// Lets the clients of --connect-listen also reach what needs no tunnel: a cluster's cloud nodes, any port, and the ranges of
-    /// --direct. By default they reach edge nodes only; clients of --connect-socket reach all of it.
-    #[arg(long, env = "CULVERT_CONNECT_LISTEN_DIRECT", requires = "connect_listen")]
+    /// Lets the clients of --connect-listen also reach what needs no tunnel: a cluster's cloud
+    /// nodes, any port, and the ranges of --direct. By default they reach edge nodes only; clients
+    /// of --connect-socket reach all of it.
+    #[arg(
+        long,
+        env = "CULVERT_CONNECT_LISTEN_DIRECT",
+        requires = "connect_listen"
+    )]
     pub(crate) connect_listen_direct: bool,
 
-    /// What HTTP CONNECT may reach without a tunnel, dialled from the proxy itself, besides the cloud nodes of a Kubernetes cluster:
-    /// service and pod addresses, for kube-apiserver's egress selector. Repeat it for more.
-    #[arg(long, env = "CULVERT_DIRECT", value_name = "CIDR", value_delimiter = ',')]
+    /// What HTTP CONNECT may reach without a tunnel, dialled from the proxy itself, besides the
+    /// cloud nodes of a Kubernetes cluster: service and pod addresses, for kube-apiserver's egress
+    /// selector. Repeat it for more.
+    #[arg(
+        long,
+        env = "CULVERT_DIRECT",
+        value_name = "CIDR",
+        value_delimiter = ','
+    )]
     pub(crate) direct: Vec<IpNet>,
 
     /// Unix socket on which the redirector learns the directory.
-    #[arg(long, env = "CULVERT_DIRECTORY_SOCKET", value_name = "PATH", default_value = "/run/culvert/directory.sock")]
+    #[arg(
+        long,
+        env = "CULVERT_DIRECTORY_SOCKET",
+        value_name = "PATH",
+        default_value = "/run/culvert/directory.sock"
+    )]
     pub(crate) directory_socket: PathBuf,
 
     /// Address of /livez, /readyz, /metrics and /debug.
-    #[arg(long, env = "CULVERT_ADMIN_LISTEN", value_name = "IP:PORT", default_value = "127.0.0.1:7409")]
+    #[arg(
+        long,
+        env = "CULVERT_ADMIN_LISTEN",
+        value_name = "IP:PORT",
+        default_value = "127.0.0.1:7409"
+    )]
     pub(crate) admin_listen: SocketAddr,
 
-    /// Address of /metrics alone, such as `[::]:7408`, for scrapers that do not reach --admin-listen. Off by default.
+    /// Address of /metrics alone, such as `[::]:7408`, for scrapers that do not reach
+    /// --admin-listen. Off by default.
     #[arg(long, env = "CULVERT_METRICS_LISTEN", value_name = "IP:PORT")]
     pub(crate) metrics_listen: Option<SocketAddr>,
 }
@@ -162,41 +250,90 @@ pub(crate) struct ListenArgs {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Trust")]
 pub(crate) struct TrustArgs {
-    /// How agents reach this proxy, for join commands: a DNS name or address and a port; repeat it for more. Default: this
-    /// host's own address and the port of --agent-listen.
-    #[arg(long, env = "CULVERT_ADVERTISE", value_name = "HOST:PORT", value_delimiter = ',')]
+    /// How agents reach this proxy, for join commands: a DNS name or address and a port; repeat it
+    /// for more. Default: this host's own address and the port of --agent-listen.
+    #[arg(
+        long,
+        env = "CULVERT_ADVERTISE",
+        value_name = "HOST:PORT",
+        value_delimiter = ','
+    )]
     pub(crate) advertise: Vec<String>,
 
     /// The name in the proxy's certificate, which agents verify whatever host they dial.
-    #[arg(long, env = "CULVERT_SERVER_NAME", value_name = "NAME", default_value = culvert_api::PROXY_SERVER_NAME)]
+    #[arg(
+        long,
+        env = "CULVERT_SERVER_NAME",
+        value_name = "NAME",
+        default_value = culvert_api::PROXY_SERVER_NAME,
+    )]
     pub(crate) server_name: String,
 
     /// Your own certificate authority (PEM) in place of the one that the proxy makes.
-    #[arg(long, env = "CULVERT_CA_CERT", value_name = "FILE", requires = "ca_key", conflicts_with = "tls_cert")]
+    #[arg(
+        long,
+        env = "CULVERT_CA_CERT",
+        value_name = "FILE",
+        requires = "ca_key",
+        conflicts_with = "tls_cert"
+    )]
     pub(crate) ca_cert: Option<PathBuf>,
 
     /// The key of --ca-cert (PEM).
-    #[arg(long, env = "CULVERT_CA_KEY", value_name = "FILE", requires = "ca_cert")]
+    #[arg(
+        long,
+        env = "CULVERT_CA_KEY",
+        value_name = "FILE",
+        requires = "ca_cert"
+    )]
     pub(crate) ca_key: Option<PathBuf>,
 
-    /// A ready certificate for this proxy (PEM, chain included): no authority is kept here, and agents bring ready ones too.
-    #[arg(long, env = "CULVERT_TLS_CERT", value_name = "FILE", requires_all = ["tls_key", "agent_ca"])]
+    /// A ready certificate for this proxy (PEM, chain included): no authority is kept here, and
+    /// agents bring ready ones too.
+    #[arg(
+        long,
+        env = "CULVERT_TLS_CERT",
+        value_name = "FILE",
+        requires_all = ["tls_key", "agent_ca"],
+    )]
     pub(crate) tls_cert: Option<PathBuf>,
 
     /// The key of --tls-cert (PEM).
-    #[arg(long, env = "CULVERT_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    #[arg(
+        long,
+        env = "CULVERT_TLS_KEY",
+        value_name = "FILE",
+        requires = "tls_cert"
+    )]
     pub(crate) tls_key: Option<PathBuf>,
 
     /// The authorities of the agents' certificates (PEM), to go with --tls-cert.
-    #[arg(long, env = "CULVERT_AGENT_CA", value_name = "FILE", requires = "tls_cert")]
+    #[arg(
+        long,
+        env = "CULVERT_AGENT_CA",
+        value_name = "FILE",
+        requires = "tls_cert"
+    )]
     pub(crate) agent_ca: Option<PathBuf>,
 
-    /// How long an agent's certificate lasts; agents renew it after two thirds. Default: 30d, and 24h in a Kubernetes cluster.
-    #[arg(long, env = "CULVERT_CERTIFICATE_LIFETIME", value_name = "DURATION", value_parser = parse_duration)]
+    /// How long an agent's certificate lasts; agents renew it after two thirds. Default: 30d, and
+    /// 24h in a Kubernetes cluster.
+    #[arg(
+        long,
+        env = "CULVERT_CERTIFICATE_LIFETIME",
+        value_name = "DURATION",
+        value_parser = parse_duration,
+    )]
     pub(crate) certificate_lifetime: Option<Duration>,
 
     /// How long a token may be used, unless `token create` says otherwise.
-    #[arg(long, env = "CULVERT_TOKEN_LIFETIME", value_name = "DURATION", default_value = "24h", value_parser = parse_duration)]
+    #[arg(
+        long,
+        env = "CULVERT_TOKEN_LIFETIME",
+        value_name = "DURATION",
+        default_value = "24h",
+        value_parser = parse_duration,
+    )]
     pub(crate) token_lifetime: Duration,
 }
 
@@ -208,26 +345,47 @@ pub(crate) struct DirectoryArgs {
     #[arg(long = "directory", env = "CULVERT_DIRECTORY", value_name = "FILE")]
     pub(crate) directory_file: Option<PathBuf>,
 
-    /// Addresses that the cloud uses itself; a node that has one is reached by name only. Repeat it for more. This host's own
-    /// addresses are always protected.
-    #[arg(long, env = "CULVERT_PROTECT", value_name = "CIDR", value_delimiter = ',')]
+    /// Addresses that the cloud uses itself; a node that has one is reached by name only. Repeat it
+    /// for more. This host's own addresses are always protected.
+    #[arg(
+        long,
+        env = "CULVERT_PROTECT",
+        value_name = "CIDR",
+        value_delimiter = ','
+    )]
     pub(crate) protect: Vec<IpNet>,
 
-    /// Where edge nodes' addresses are: outside of these ranges none is steered, whoever names it; its node is reached by name. Repeat
-    /// it for more. Default: anywhere but where the cloud itself is. In a cluster, where a node's own kubelet says which addresses it
-    /// has, give it.
-    #[arg(long, env = "CULVERT_EDGE_RANGE", value_name = "CIDR", value_delimiter = ',')]
+    /// Where edge nodes' addresses are: outside of these ranges none is steered, whoever names it;
+    /// its node is reached by name. Repeat it for more. Default: anywhere but where the cloud
+    /// itself is. In a cluster, where a node's own kubelet says which addresses it has, give it.
+    #[arg(
+        long,
+        env = "CULVERT_EDGE_RANGE",
+        value_name = "CIDR",
+        value_delimiter = ','
+    )]
     pub(crate) edge_range: Vec<IpNet>,
 
     /// Range of the nodes' IPv4 VIPs; nothing else may use it.
-    #[arg(long, env = "CULVERT_VIP4_RANGE", value_name = "CIDR", default_value = "198.18.0.0/15")]
+    #[arg(
+        long,
+        env = "CULVERT_VIP4_RANGE",
+        value_name = "CIDR",
+        default_value = "198.18.0.0/15"
+    )]
     pub(crate) vip4_range: Ipv4Net,
 
-    /// Range of the nodes' IPv6 VIPs. Default: a random /64 of unique local addresses, made once and kept.
+    /// Range of the nodes' IPv6 VIPs. Default: a random /64 of unique local addresses, made once
+    /// and kept.
     #[arg(long, env = "CULVERT_VIP6_RANGE", value_name = "CIDR")]
     pub(crate) vip6_range: Option<Ipv6Net>,
 
     /// Zone of the nodes' names: `<node>.<zone>` is the node.
-    #[arg(long, env = "CULVERT_DNS_ZONE", value_name = "ZONE", default_value = "edge.internal")]
+    #[arg(
+        long,
+        env = "CULVERT_DNS_ZONE",
+        value_name = "ZONE",
+        default_value = "edge.internal"
+    )]
     pub(crate) dns_zone: String,
 }

@@ -1,5 +1,5 @@
-//! `culvert-proxy check`: goes through everything that connections to edge nodes rest on, and says for each what is wrong and
-//! what to do.
+//! `culvert-proxy check`: goes through everything that connections to edge nodes rest on, and says
+//! for each what is wrong and what to do.
 
 mod dial;
 mod dns;
@@ -20,11 +20,17 @@ pub(crate) use dial::PORT;
 use facts::Facts;
 use finding::{Finding, Verdict, page};
 
-/// Exits with 0 if nothing has failed, warnings or not; with 1 if something has; with 2 if it was called wrongly.
+/// Exits with 0 if nothing has failed, warnings or not; with 1 if something has; with 2 if it was
+/// called wrongly.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CheckCommand {
     /// Admin address of the redirector on this host.
-    #[arg(long, env = "CULVERT_REDIRECTOR_ADMIN", value_name = "IP:PORT", default_value = "127.0.0.1:7419")]
+    #[arg(
+        long,
+        env = "CULVERT_REDIRECTOR_ADMIN",
+        value_name = "IP:PORT",
+        default_value = "127.0.0.1:7419"
+    )]
     redirector_admin: SocketAddr,
 
     /// `text` for people, `json` for programs.
@@ -49,9 +55,18 @@ impl CheckCommand {
             Output::Text => print!("{}", page(&findings)),
             Output::Json => println!("{:#}", json!({ "checks": findings })),
         }
-        let failed: Vec<&str> =
-            findings.iter().filter(|finding| finding.is_failure()).map(|failed| failed.check).collect();
-        ensure!(failed.is_empty(), "{} of {} checks failed: {}", failed.len(), findings.len(), failed.join(", "));
+        let failed: Vec<&str> = findings
+            .iter()
+            .filter(|finding| finding.is_failure())
+            .map(|failed| failed.check)
+            .collect();
+        ensure!(
+            failed.is_empty(),
+            "{} of {} checks failed: {}",
+            failed.len(),
+            findings.len(),
+            failed.join(", ")
+        );
         Ok(())
     }
 }

@@ -1,5 +1,5 @@
-//! `culvert-proxy node ...`, `culvert-proxy token ...` and `culvert-proxy explain`: what operators type, and what they get to
-//! see.
+//! `culvert-proxy node ...`, `culvert-proxy token ...` and `culvert-proxy explain`: what operators
+//! type, and what they get to see.
 
 mod client;
 mod explain;
@@ -23,7 +23,8 @@ use table::table;
 /// Makes, lists and revokes the one-time tokens by which agents join.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum TokenCommand {
-    /// Adds or changes a node and prints the command with which its agent joins. The command works once, until it expires.
+    /// Adds or changes a node and prints the command with which its agent joins. The command works
+    /// once, until it expires.
     Create(TokenCreate),
     /// Lists the tokens.
     List,
@@ -40,16 +41,23 @@ pub(crate) struct TokenCreate {
     /// The node's name: lower-case letters, digits, `-` and `.`, as in edge-1.
     node: NodeName,
 
-    /// An address that the node has in its own network; repeat it for more. Left out: those that the node has stay.
+    /// An address that the node has in its own network; repeat it for more. Left out: those that
+    /// the node has stay.
     #[arg(long, value_name = "IP", value_delimiter = ',')]
     address: Vec<IpAddr>,
 
-    /// A port on these addresses that is steered into the proxy; repeat it for more. Default: 7429, 9100, 10250 and 10255, or
-    /// those that the node has.
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
+    /// A port on these addresses that is steered into the proxy; repeat it for more. Default: 7429,
+    /// 9100, 10250 and 10255, or those that the node has.
+    #[arg(
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u16).range(1..),
+    )]
     port: Vec<u16>,
 
-    /// How long the token may be used, such as 30m or 2d; otherwise as the proxy's --token-lifetime says.
+    /// How long the token may be used, such as 30m or 2d; otherwise as the proxy's --token-lifetime
+    /// says.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     lifetime: Option<Duration>,
 }
@@ -78,7 +86,8 @@ impl TokenCommand {
                 }
                 let expires = UnixTime::from_seconds(created.expires);
                 eprintln!(
-                    "# run this as root on {}, once its user culvert is made (docs/install.md); it works once, until {expires}:",
+                    "# run this as root on {}, once its user culvert is made (docs/install.md); \
+                     it works once, until {expires}:",
                     create.node
                 );
                 println!("{}", join_command(&created)?);
@@ -107,7 +116,10 @@ impl NodeCommand {
             }
             Self::Remove { node } => {
                 client.remove_node(node).await?;
-                println!("{node} is removed: its certificates and tokens are revoked and its tunnels closed");
+                println!(
+                    "{node} is removed: its certificates and tokens are revoked and its tunnels \
+                     closed"
+                );
             }
         }
         Ok(())
@@ -121,14 +133,19 @@ impl TokenCreate {
             addresses: self.address.iter().map(ToString::to_string).collect(),
             ports: self.port.iter().copied().map(u32::from).collect(),
             // Zero asks for the default: nobody wants a token that is over at once.
-            lifetime_seconds: self.lifetime.map_or(0, |lifetime| lifetime.as_secs().max(1)),
+            lifetime_seconds: self
+                .lifetime
+                .map_or(0, |lifetime| lifetime.as_secs().max(1)),
         }
     }
 }
 
 /// One line for a shell.
 fn join_command(created: &proto::CreateTokenResponse) -> Result<String> {
-    anyhow::ensure!(!created.proxies.is_empty(), "the token is of no use without a proxy to dial: see the note above");
+    anyhow::ensure!(
+        !created.proxies.is_empty(),
+        "the token is of no use without a proxy to dial: see the note above"
+    );
     let mut words = vec!["culvert-agent".to_owned(), "join".to_owned()];
     for proxy in &created.proxies {
         words.extend(["--proxy".to_owned(), shell_word(proxy)]);
@@ -143,7 +160,8 @@ fn join_command(created: &proto::CreateTokenResponse) -> Result<String> {
 
 /// The text as one word for a shell, in quotes where it needs them.
 fn shell_word(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b':' | b'-' | b'_');
+    let plain =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b':' | b'-' | b'_');
     if !text.is_empty() && text.bytes().all(plain) {
         text.to_owned()
     } else {
@@ -154,18 +172,32 @@ fn shell_word(text: &str) -> String {
 fn token_table(tokens: &[proto::TokenStatus]) -> String {
     let row = |token: &proto::TokenStatus| {
         let expires = UnixTime::from_seconds(token.expires).to_string();
-        vec![token.id.clone(), token.node.clone(), token.state.clone(), expires]
+        vec![
+            token.id.clone(),
+            token.node.clone(),
+            token.state.clone(),
+            expires,
+        ]
     };
-    table(&["ID", "NODE", "STATE", "EXPIRES"], &tokens.iter().map(row).collect::<Vec<_>>())
+    table(
+        &["ID", "NODE", "STATE", "EXPIRES"],
+        &tokens.iter().map(row).collect::<Vec<_>>(),
+    )
 }
 
 /// A line for each node, and below it one for each address that does not route.
 fn node_table(nodes: &[proto::NodeStatus]) -> String {
     let row = |node: &proto::NodeStatus| {
         let ports: Vec<String> = node.ports.iter().map(ToString::to_string).collect();
-        let marked =
-            |(address, reason): (&String, &String)| format!("{address}{}", if reason.is_empty() { "" } else { "*" });
-        let addresses: Vec<String> = node.addresses.iter().zip(&node.reasons).map(marked).collect();
+        let marked = |(address, reason): (&String, &String)| {
+            format!("{address}{}", if reason.is_empty() { "" } else { "*" })
+        };
+        let addresses: Vec<String> = node
+            .addresses
+            .iter()
+            .zip(&node.reasons)
+            .map(marked)
+            .collect();
         vec![
             node.name.clone(),
             node.tunnels.to_string(),
@@ -175,10 +207,15 @@ fn node_table(nodes: &[proto::NodeStatus]) -> String {
             or_dash(ports.join(",")),
         ]
     };
-    let mut text =
-        table(&["NODE", "TUNNELS", "ADDRESSES", "VIP4", "VIP6", "PORTS"], &nodes.iter().map(row).collect::<Vec<_>>());
-    let mut reasons: Vec<&String> =
-        nodes.iter().flat_map(|node| &node.reasons).filter(|reason| !reason.is_empty()).collect();
+    let mut text = table(
+        &["NODE", "TUNNELS", "ADDRESSES", "VIP4", "VIP6", "PORTS"],
+        &nodes.iter().map(row).collect::<Vec<_>>(),
+    );
+    let mut reasons: Vec<&String> = nodes
+        .iter()
+        .flat_map(|node| &node.reasons)
+        .filter(|reason| !reason.is_empty())
+        .collect();
     reasons.sort_unstable();
     reasons.dedup();
     for reason in reasons {
@@ -188,7 +225,11 @@ fn node_table(nodes: &[proto::NodeStatus]) -> String {
 }
 
 fn or_dash(text: String) -> String {
-    if text.is_empty() { "-".to_owned() } else { text }
+    if text.is_empty() {
+        "-".to_owned()
+    } else {
+        text
+    }
 }
 
 #[cfg(test)]
@@ -209,8 +250,13 @@ mod tests {
     #[test]
     fn the_join_command_is_one_line_for_a_shell() {
         assert_eq!(
-            join_command(&created(&["proxy.example:7400", "[fd00::1]:7400"], PROXY_SERVER_NAME)).unwrap(),
-            "culvert-agent join --proxy proxy.example:7400 --proxy '[fd00::1]:7400' --ca-pin sha256:cc --token culvert1.aa.bb"
+            join_command(&created(
+                &["proxy.example:7400", "[fd00::1]:7400"],
+                PROXY_SERVER_NAME
+            ))
+            .unwrap(),
+            "culvert-agent join --proxy proxy.example:7400 --proxy '[fd00::1]:7400' --ca-pin \
+             sha256:cc --token culvert1.aa.bb"
         );
         let named = join_command(&created(&["10.0.0.1:7400"], "tunnel.example")).unwrap();
         assert!(named.contains(" --server-name tunnel.example "), "{named}");

@@ -14,7 +14,11 @@ pub(crate) struct UnixTime(u64);
 impl UnixTime {
     /// The time now by the host's clock.
     pub(crate) fn now() -> Self {
-        Self(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
+        Self(
+            SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since| since.as_secs()),
+        )
     }
 
     pub(crate) const fn from_seconds(seconds: u64) -> Self {
@@ -67,6 +71,9 @@ mod tests {
 
     #[test]
     fn times_read_as_dates() {
-        assert_eq!(UnixTime::from_seconds(1_700_000_000).to_string(), "2023-11-14 22:13:20 UTC");
+        assert_eq!(
+            UnixTime::from_seconds(1_700_000_000).to_string(),
+            "2023-11-14 22:13:20 UTC"
+        );
     }
 }

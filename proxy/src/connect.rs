@@ -1,6 +1,7 @@
 //! HTTP/1.1 CONNECT: clients that know of the proxy, on a Unix socket or over mutual TLS.
 //!
-//! The destination is the request's target, never its Host header, which kube-apiserver sets to 127.0.0.1 whatever it dials.
+//! The destination is the request's target, never its Host header, which kube-apiserver sets to
+//! 127.0.0.1 whatever it dials.
 
 pub(crate) mod request;
 mod response;
@@ -36,7 +37,8 @@ use request::{BadRequest, HEAD_MAX};
 
 /// A request whose head takes longer is given up.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a client of TLS may take nothing of the last bytes, which only wait for it, before they are given up.
+/// How long a client of TLS may take nothing of the last bytes, which only wait for it, before they
+/// are given up.
 const STALLED: Duration = Duration::from_secs(300);
 /// Bytes copied into TLS at once.
 const COPIED_AT_ONCE: usize = 64 << 10;
@@ -56,10 +58,14 @@ pub(crate) struct Connect {
 }
 
 impl Connect {
-    /// Serves a client of the Unix socket; a stream to a node gets a task of its own among `connections`.
+    /// Serves a client of the Unix socket; a stream to a node gets a task of its own among
+    /// `connections`.
     pub(crate) async fn serve_unix(self, client: UnixStream, connections: TaskTracker) {
         let name = peer_name(&client);
-        match self.route(client.into(), Frontend::ConnectSocket, name).await {
+        match self
+            .route(client.into(), Frontend::ConnectSocket, name)
+            .await
+        {
             // How that ends is told by its record.
             Ok(Some((worker, mut request, socket))) => {
                 connections.spawn_on(async move { request.serve(socket).await }, worker.handle());
@@ -69,7 +75,8 @@ impl Connect {
         }
     }
 
-    /// Serves a client of the mutual TLS port, which takes `place` until it has shown its certificate.
+    /// Serves a client of the mutual TLS port, which takes `place` until it has shown its
+    /// certificate.
     pub(crate) async fn serve_tls(
         self,
         tls: Arc<ServerConfig>,
@@ -101,11 +108,17 @@ impl Connect {
     /// One line, unless there were many lately.
     pub(crate) fn refused(&self, client: &dyn std::fmt::Display, error: &dyn std::error::Error) {
         if let Some(suppressed) = self.refusals.spend(UnixTime::now()) {
-            tracing::warn!(client.addr = %client, reason = chain(error), suppressed, "CONNECT refused");
+            tracing::warn!(
+                client.addr = %client,
+                reason = chain(error),
+                suppressed,
+                "CONNECT refused"
+            );
         }
     }
 
-    /// Serves the inside of a TLS connection through a pair of Unix sockets. `watch` is the socket below TLS.
+    /// Serves the inside of a TLS connection through a pair of Unix sockets. `watch` is the socket
+    /// below TLS.
     async fn bridge(&self, tls: TlsStream<TcpStream>, watch: Socket, address: SocketAddr) {
         // Until all that was said is out, an end is a cut: no close_notify, and RST.
         watch.on_close(Close::Reset);
@@ -116,21 +129,32 @@ impl Connect {
         let served = self.serve_whole(near.into(), address.to_string());
         match bridge(served, tls, far, &watch, STALLED).await {
             Ok(()) => watch.on_close(Close::Finish),
-            Err(error) => tracing::debug!(client.addr = %address, reason = chain(&error), "CONNECT over TLS was cut"),
+            Err(error) => {
+                tracing::debug!(
+                    client.addr = %address,
+                    reason = chain(&error),
+                    "CONNECT over TLS was cut"
+                )
+            }
         }
     }
 
     /// Serves the inside of a TLS connection to its end.
     async fn serve_whole(&self, socket: Socket, name: String) -> Result<(), RelayError> {
         let routed = self.route(socket, Frontend::ConnectTls, name).await?;
-        let Some((worker, mut request, socket)) = routed else { return Ok(()) };
+        let Some((worker, mut request, socket)) = routed else {
+            return Ok(());
+        };
         let served = worker.run(async move { request.serve(socket).await });
         // An error here means that the thread ends, with the process.
-        served.await.unwrap_or_else(|ended| Err(RelayError::Socket(io::Error::other(ended))))
+        served
+            .await
+            .unwrap_or_else(|ended| Err(RelayError::Socket(io::Error::other(ended))))
     }
 
-    /// Finds where the request of a client leads whose name for the log is `name`. To a node: then it is to be served on that thread.
-    /// Otherwise it is served here, or its refusal answered. An error is a connection cut short.
+    /// Finds where the request of a client leads whose name for the log is `name`. To a node: then
+    /// it is to be served on that thread. Otherwise it is served here, or its refusal answered. An
+    /// error is a connection cut short.
     async fn route(
         &self,
         socket: Socket,
@@ -146,28 +170,50 @@ impl Connect {
             Err(RequestError::Client(error)) => return Err(RelayError::Socket(error)),
             Err(RequestError::Bad(bad)) => {
                 self.refused(&name, &bad);
-                return answer(&socket, &response::bad_request(&bad)).await.map(|()| None);
+                return answer(&socket, &response::bad_request(&bad))
+                    .await
+                    .map(|()| None);
             }
         };
         let number = self.router.number();
-        let mut record = self.streams.begin(number, frontend, name, destination.clone());
+        let mut record = self
+            .streams
+            .begin(number, frontend, name, destination.clone());
         let target = match self.router.resolve(&destination) {
             Ok(target) => target,
             Err(error) => {
                 if let Some(target) = self.direct.target(&destination, &error) {
                     // Boxed, as clients of TLS are.
-                    return Box::pin(self.serve_direct(socket, pipelined, &target, record)).await.map(|()| None);
+                    return Box::pin(self.serve_direct(socket, pipelined, &target, record))
+                        .await
+                        .map(|()| None);
                 }
                 let error = RouteError::from(error);
                 record.not_routed(&error);
-                return answer(&socket, &response::refusal(&error)).await.map(|()| None);
+                return answer(&socket, &response::refusal(&error))
+                    .await
+                    .map(|()| None);
             }
         };
         record.routed_to(&target.node);
-        let worker = self.router.worker(&target.node).unwrap_or_else(Worker::current);
+        let worker = self
+            .router
+            .worker(&target.node)
+            .unwrap_or_else(Worker::current);
         let socket = socket.detach().map_err(RelayError::Socket)?;
         let router = self.router.clone();
-        Ok(Some((worker, Request { router, destination, target, number, pipelined, record }, socket)))
+        Ok(Some((
+            worker,
+            Request {
+                router,
+                destination,
+                target,
+                number,
+                pipelined,
+                record,
+            },
+            socket,
+        )))
     }
 
     /// Serves a client whose destination needs no tunnel.
@@ -189,7 +235,8 @@ impl Connect {
         match dialled {
             Ok(backend) => {
                 answer(&socket, response::ESTABLISHED).await?;
-                let result = direct::relay(socket, backend, pipelined.freeze(), record.transferred()).await;
+                let result =
+                    direct::relay(socket, backend, pipelined.freeze(), record.transferred()).await;
                 record.relayed(&result);
                 result
             }
@@ -211,16 +258,21 @@ impl Connect {
                 socket.readable().await?;
                 match socket.try_read(&mut (&mut buffer).limit(HEAD_MAX + 1)) {
                     Ok(0) => return Err(RequestError::Client(io::ErrorKind::UnexpectedEof.into())),
-                    Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error.into()),
+                    Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                        return Err(error.into());
+                    }
                     Ok(_) | Err(_) => {}
                 }
             }
         };
-        timeout(HEAD_TIMEOUT, head).await.unwrap_or(Err(RequestError::Bad(BadRequest::TimedOut)))
+        timeout(HEAD_TIMEOUT, head)
+            .await
+            .unwrap_or(Err(RequestError::Bad(BadRequest::TimedOut)))
     }
 }
 
-/// A request that leads to a node, to be served on the thread of the tunnel that its stream will take.
+/// A request that leads to a node, to be served on the thread of the tunnel that its stream will
+/// take.
 struct Request {
     router: Router,
     destination: Destination,
@@ -288,8 +340,8 @@ async fn answer(socket: &Socket, response: &[u8]) -> Result<(), RelayError> {
     socket.write_all(response).await.map_err(RelayError::Socket)
 }
 
-/// Keeps what a client sends before its backend has answered, and completes when the client leaves. One that has sent bytes and
-/// then ended its direction waits for an answer.
+/// Keeps what a client sends before its backend has answered, and completes when the client leaves.
+/// One that has sent bytes and then ended its direction waits for an answer.
 async fn client_left(socket: &Socket, pipelined: &mut BytesMut) {
     loop {
         if pipelined.len() >= PIPELINED_MAX {
@@ -312,8 +364,9 @@ async fn client_left(socket: &Socket, pipelined: &mut BytesMut) {
     }
 }
 
-/// Runs `served`, which talks to the peer of `far`, and copies between `far` and the client. What was said last still gets out, however
-/// long the client takes for it, as long as it takes something within `stalled`.
+/// Runs `served`, which talks to the peer of `far`, and copies between `far` and the client. What
+/// was said last still gets out, however long the client takes for it, as long as it takes
+/// something within `stalled`.
 async fn bridge(
     served: impl Future<Output = Result<(), RelayError>>,
     tls: TlsStream<TcpStream>,
@@ -378,7 +431,8 @@ async fn bridge(
     Ok(())
 }
 
-/// A second handle of a socket that TLS owns, to notice its failure while TLS waits for something else.
+/// A second handle of a socket that TLS owns, to notice its failure while TLS waits for something
+/// else.
 fn watch(client: &TcpStream) -> io::Result<Socket> {
     let second = std::net::TcpStream::from(client.as_fd().try_clone_to_owned()?);
     Ok(TcpStream::from_std(second)?.into())
@@ -405,55 +459,77 @@ mod tests {
         let mut pipelined = BytesMut::from("GET ");
         far.write_all(b"/").await.unwrap();
         far.shutdown().await.unwrap();
-        let left = timeout(Duration::from_millis(200), client_left(&near, &mut pipelined)).await;
+        let left = timeout(
+            Duration::from_millis(200),
+            client_left(&near, &mut pipelined),
+        )
+        .await;
         assert!(left.is_err(), "it has sent bytes: it waits for its answer");
         assert_eq!(&pipelined[..], b"GET /");
 
         let (near, far) = UnixStream::pair().unwrap();
         drop(far);
-        timeout(Duration::from_secs(5), client_left(&near.into(), &mut BytesMut::new())).await.expect("has left");
+        timeout(
+            Duration::from_secs(5),
+            client_left(&near.into(), &mut BytesMut::new()),
+        )
+        .await
+        .expect("has left");
     }
 
     /// What is said to a client of TLS, most of it still under way when all of it was said.
     const SAID: usize = 4 << 20;
 
-    /// Bridges [`SAID`] bytes to a client that reads until all were said, then pauses, and goes on after that; `ends` hears when the bridge
-    /// has ended. How it ended, and what the client got.
+    /// Bridges [`SAID`] bytes to a client that reads until all were said, then pauses, and goes on
+    /// after that; `ends` hears when the bridge has ended. How it ended, and what the client got.
     async fn bridged(
         stalled: Duration,
         pause: impl Future<Output = ()>,
         ends: &tokio::sync::Notify,
     ) -> (Result<(), RelayError>, io::Result<usize>) {
         let key = rcgen::generate_simple_self_signed(vec!["proxy".to_owned()]).unwrap();
-        let der = rustls::pki_types::PrivateKeyDer::try_from(key.signing_key.serialize_der()).unwrap();
+        let der =
+            rustls::pki_types::PrivateKeyDer::try_from(key.signing_key.serialize_der()).unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let server =
-            ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().unwrap();
-        let server = server.with_no_client_auth().with_single_cert(vec![key.cert.der().clone()], der).unwrap();
+        let server = ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .unwrap();
+        let server = server
+            .with_no_client_auth()
+            .with_single_cert(vec![key.cert.der().clone()], der)
+            .unwrap();
         let mut roots = rustls::RootCertStore::empty();
         roots.add(key.cert.der().clone()).unwrap();
-        let client =
-            rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let client = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap();
         let client = client.with_root_certificates(roots).with_no_client_auth();
 
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
         let (dialled, accepted) = tokio::join!(TcpStream::connect(at), listener.accept());
         let (dialled, accepted) = (dialled.unwrap(), accepted.unwrap().0);
-        socket2::SockRef::from(&dialled).set_recv_buffer_size(16 << 10).unwrap();
-        socket2::SockRef::from(&accepted).set_send_buffer_size(16 << 10).unwrap();
+        socket2::SockRef::from(&dialled)
+            .set_recv_buffer_size(16 << 10)
+            .unwrap();
+        socket2::SockRef::from(&accepted)
+            .set_send_buffer_size(16 << 10)
+            .unwrap();
         let watch = watch(&accepted).unwrap();
         watch.on_close(Close::Reset);
         let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(server));
         let connector = tokio_rustls::TlsConnector::from(Arc::new(client));
         let name = "proxy".try_into().unwrap();
-        let (accepted, connected) = tokio::join!(acceptor.accept(accepted), connector.connect(name, dialled));
+        let (accepted, connected) =
+            tokio::join!(acceptor.accept(accepted), connector.connect(name, dialled));
         let (accepted, mut client) = (accepted.unwrap(), connected.unwrap());
 
         let (mut near, far) = UnixStream::pair().unwrap();
         let said = std::cell::Cell::new(false);
         let served = async {
-            near.write_all(&vec![7; SAID]).await.map_err(RelayError::Socket)?;
+            near.write_all(&vec![7; SAID])
+                .await
+                .map_err(RelayError::Socket)?;
             said.set(true);
             drop(near);
             Ok(())
@@ -488,7 +564,11 @@ mod tests {
         // Time for an impatient bridge to give up.
         let pause = tokio::time::sleep(Duration::from_millis(200));
         let ends = tokio::sync::Notify::new();
-        let both = timeout(Duration::from_secs(60), bridged(Duration::from_secs(3600), pause, &ends)).await;
+        let both = timeout(
+            Duration::from_secs(60),
+            bridged(Duration::from_secs(3600), pause, &ends),
+        )
+        .await;
         let (ended, got) = both.unwrap();
         ended.unwrap();
         assert_eq!(got.unwrap(), SAID);
@@ -497,7 +577,11 @@ mod tests {
     #[tokio::test]
     async fn a_client_of_tls_that_never_takes_the_rest_does_not_read_an_orderly_end() {
         let ends = Arc::new(tokio::sync::Notify::new());
-        let both = timeout(Duration::from_secs(60), bridged(Duration::from_millis(100), ends.notified(), &ends)).await;
+        let both = timeout(
+            Duration::from_secs(60),
+            bridged(Duration::from_millis(100), ends.notified(), &ends),
+        )
+        .await;
         let (ended, got) = both.unwrap();
         assert!(ended.is_err(), "it is a cut");
         assert!(got.is_err(), "{got:?} bytes of {SAID} look like all");

@@ -35,7 +35,8 @@ struct TunnelView {
     round_trip_seconds: Option<f64>,
 }
 
-/// A stream as `/debug/streams` shows it: with how long nothing has moved in each direction, to within a second.
+/// A stream as `/debug/streams` shows it: with how long nothing has moved in each direction, to
+/// within a second.
 #[derive(Debug, Serialize)]
 struct StreamPage {
     #[serde(flatten)]
@@ -54,7 +55,10 @@ impl From<&Registered> for TunnelView {
             agent_addresses: registered.described.addresses.clone(),
             age_seconds: registered.since.elapsed().as_secs_f64(),
             streams: registered.tunnel.streams(),
-            round_trip_seconds: registered.tunnel.round_trip().map(|round_trip| round_trip.as_secs_f64()),
+            round_trip_seconds: registered
+                .tunnel
+                .round_trip()
+                .map(|round_trip| round_trip.as_secs_f64()),
         }
     }
 }
@@ -69,15 +73,34 @@ pub(crate) fn routes(
 ) -> Router {
     let left_out = directory.clone();
     Router::new()
-        .route("/debug/claims", get(async move || page(move || claims.clone()).await))
-        .route("/debug/left-out", get(async move || page(move || left_out.left_out()).await))
-        .route("/debug/nodes", get(async move || page(move || directory.nodes()).await))
-        .route("/debug/tunnels", get(async move || page(move || tunnels(&registry)).await))
-        .route("/debug/streams", get(async move || page(move || pages(&streams, &idle)).await))
+        .route(
+            "/debug/claims",
+            get(async move || page(move || claims.clone()).await),
+        )
+        .route(
+            "/debug/left-out",
+            get(async move || page(move || left_out.left_out()).await),
+        )
+        .route(
+            "/debug/nodes",
+            get(async move || page(move || directory.nodes()).await),
+        )
+        .route(
+            "/debug/tunnels",
+            get(async move || page(move || tunnels(&registry)).await),
+        )
+        .route(
+            "/debug/streams",
+            get(async move || page(move || pages(&streams, &idle)).await),
+        )
 }
 
 fn tunnels(registry: &Registry) -> Vec<TunnelView> {
-    registry.all().iter().map(|registered| TunnelView::from(registered.as_ref())).collect()
+    registry
+        .all()
+        .iter()
+        .map(|registered| TunnelView::from(registered.as_ref()))
+        .collect()
 }
 
 fn pages(streams: &Streams, idle: &Idle<u64>) -> Vec<StreamPage> {
@@ -85,7 +108,11 @@ fn pages(streams: &Streams, idle: &Idle<u64>) -> Vec<StreamPage> {
     idle.look(streams.counts(), now);
     let page = |stream: StreamView| {
         let [to_backend, to_client] = idle.of(&stream.stream, now).map(|idle| idle.as_secs_f64());
-        StreamPage { stream, idle_to_backend_seconds: to_backend, idle_to_client_seconds: to_client }
+        StreamPage {
+            stream,
+            idle_to_backend_seconds: to_backend,
+            idle_to_client_seconds: to_client,
+        }
     };
     streams.views().into_iter().map(page).collect()
 }

@@ -1,8 +1,10 @@
-//! Which node owns which name, address and VIP, and whether it is online: the one source of truth on this proxy.
+//! Which node owns which name, address and VIP, and whether it is online: the one source of truth
+//! on this proxy.
 //!
-//! Two sources are merged: nodes made by `culvert-proxy token create`, kept in the state directory, and the file given with
-//! `--directory`, which wins for the nodes it names. In a Kubernetes cluster its Nodes are the only source, for all proxies
-//! must agree on the VIPs. Whatever changes, the whole view is computed anew, and watchers get what differs.
+//! Two sources are merged: nodes made by `culvert-proxy token create`, kept in the state directory,
+//! and the file given with `--directory`, which wins for the nodes it names. In a Kubernetes
+//! cluster its Nodes are the only source, for all proxies must agree on the VIPs. Whatever changes,
+//! the whole view is computed anew, and watchers get what differs.
 
 mod addresses;
 mod cluster;
@@ -142,7 +144,8 @@ impl Published {
 }
 
 impl Directory {
-    /// Reads the state and the file. A broken file is reported by [`Self::file_problem`]; its last good version is used.
+    /// Reads the state and the file. A broken file is reported by [`Self::file_problem`]; its last
+    /// good version is used.
     pub(crate) fn open(config: &DirectoryConfig) -> Result<Self, DirectoryError> {
         let sources = Sources::open(config, host_addresses()?)?;
         let since = sources.kept().map(|kept| kept.as_of);
@@ -152,8 +155,14 @@ impl Directory {
             view: sources.view(),
             online: BTreeSet::new(),
             uids: sources.uids(),
-            freshness: sources.is_cluster().then_some(Freshness::Stale { since, cause }),
-            known: if sources.is_known() { Known::Yes } else { Known::NotYet },
+            freshness: sources
+                .is_cluster()
+                .then_some(Freshness::Stale { since, cause }),
+            known: if sources.is_known() {
+                Known::Yes
+            } else {
+                Known::NotYet
+            },
         };
         Ok(Self(Arc::new(Shared {
             sources: Mutex::new(sources),
@@ -221,12 +230,24 @@ impl Directory {
             published.online.remove(node);
         }
         if let Some(node) = published.view.set_online(node, online) {
-            self.announce(&mut published, Difference { changed: vec![node], ..Difference::default() });
+            self.announce(
+                &mut published,
+                Difference {
+                    changed: vec![node],
+                    ..Difference::default()
+                },
+            );
         }
     }
 
-    /// Adds the node, or changes what is given: no addresses or no ports leave those that it has. On disk when this returns.
-    pub(crate) fn put(&self, node: &NodeName, addresses: Vec<IpAddr>, ports: Vec<u16>) -> Result<(), DirectoryError> {
+    /// Adds the node, or changes what is given: no addresses or no ports leave those that it has.
+    /// On disk when this returns.
+    pub(crate) fn put(
+        &self,
+        node: &NodeName,
+        addresses: Vec<IpAddr>,
+        ports: Vec<u16>,
+    ) -> Result<(), DirectoryError> {
         self.change(|sources| sources.put(node, addresses, ports))
     }
 
@@ -295,7 +316,9 @@ impl Directory {
             Some(Freshness::Stale { since, .. }) => *since,
             Some(Freshness::Live) | None => Some(UnixTime::now()),
         };
-        published.freshness.replace(Freshness::Stale { since, cause })
+        published
+            .freshness
+            .replace(Freshness::Stale { since, cause })
     }
 
     /// Writes down that the cluster's state is still true, if it is.
@@ -316,7 +339,8 @@ impl Directory {
         self.published().view.left_out().clone()
     }
 
-    /// The cloud node that a destination leads to, and what to dial: clients reach it without a tunnel.
+    /// The cloud node that a destination leads to, and what to dial: clients reach it without a
+    /// tunnel.
     pub(crate) fn cloud(&self, destination: &Destination) -> Option<(NodeName, SocketAddr)> {
         self.published().view.cloud(destination)
     }
@@ -331,8 +355,9 @@ impl Directory {
         self.sources().file_problem()
     }
 
-    /// Keeps up with the file and the host's interfaces until the drain begins. `removed` is called for every node that the
-    /// file no longer has and nobody else knows: its tunnels have to be closed.
+    /// Keeps up with the file and the host's interfaces until the drain begins. `removed` is called
+    /// for every node that the file no longer has and nobody else knows: its tunnels have to be
+    /// closed.
     pub(crate) async fn maintain(
         self,
         gate: Gate,
@@ -356,12 +381,16 @@ impl Directory {
         }
     }
 
-    /// Reads the file and the interfaces again. Returns the nodes that are gone by it; what fails is logged and leaves all as it is.
+    /// Reads the file and the interfaces again. Returns the nodes that are gone by it; what fails
+    /// is logged and leaves all as it is.
     pub(crate) fn refresh(&self) -> Vec<NodeName> {
         let host = match host_addresses() {
             Ok(host) => host,
             Err(error) => {
-                tracing::warn!(reason = culvert_daemon::chain(&error), "the host's addresses are unknown");
+                tracing::warn!(
+                    reason = culvert_daemon::chain(&error),
+                    "the host's addresses are unknown"
+                );
                 return Vec::new();
             }
         };
@@ -377,11 +406,16 @@ impl Directory {
     pub(crate) fn for_tests(state_dir: &std::path::Path, nodes: &[NodeName]) -> Self {
         let state = StateDir::open(state_dir).unwrap();
         let directory = Self::open(&DirectoryConfig::for_tests(state)).unwrap();
-        nodes.iter().for_each(|node| directory.put(node, Vec::new(), Vec::new()).unwrap());
+        nodes
+            .iter()
+            .for_each(|node| directory.put(node, Vec::new(), Vec::new()).unwrap());
         directory
     }
 
-    fn change<T>(&self, edit: impl FnOnce(&mut Sources) -> Result<T, DirectoryError>) -> Result<T, DirectoryError> {
+    fn change<T>(
+        &self,
+        edit: impl FnOnce(&mut Sources) -> Result<T, DirectoryError>,
+    ) -> Result<T, DirectoryError> {
         let mut sources = self.sources();
         let answer = edit(&mut sources)?;
         self.publish(&sources);
@@ -402,7 +436,11 @@ impl Directory {
         let difference = view.since(&published.view);
         let anew = !published.is_known() || view.ranges() != published.view.ranges();
         published.view = view;
-        published.known = if sources.is_known() { Known::Yes } else { Known::NotYet };
+        published.known = if sources.is_known() {
+            Known::Yes
+        } else {
+            Known::NotYet
+        };
         let uids = sources.uids();
         let mut gone = difference.removed.clone();
         // Deleted and made again: another Node of the same name.
@@ -429,22 +467,40 @@ impl Directory {
             return;
         }
         published.revision += 1;
-        let Difference { changed, removed, clouds } = difference;
-        let change = Change { revision: published.revision, changed, removed, clouds };
+        let Difference {
+            changed,
+            removed,
+            clouds,
+        } = difference;
+        let change = Change {
+            revision: published.revision,
+            changed,
+            removed,
+            clouds,
+        };
         // Without watchers there is nobody to tell.
         drop(self.0.step_tx.send(Step::Change(Arc::new(change))));
     }
 
     fn sources(&self) -> MutexGuard<'_, Sources> {
-        self.0.sources.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0
+            .sources
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn published(&self) -> RwLockReadGuard<'_, Published> {
-        self.0.published.read().unwrap_or_else(PoisonError::into_inner)
+        self.0
+            .published
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn published_mut(&self) -> RwLockWriteGuard<'_, Published> {
-        self.0.published.write().unwrap_or_else(PoisonError::into_inner)
+        self.0
+            .published
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -452,7 +508,10 @@ impl Directory {
 #[cfg(any(test, fuzzing))]
 pub(crate) fn rewritten(text: &str) -> Result<String, file::FileError> {
     let nodes = file::parse(text, std::path::Path::new("nodes.toml"))?;
-    Ok(toml::to_string(&std::collections::BTreeMap::from([("nodes", nodes)])).expect("nodes have a text"))
+    Ok(
+        toml::to_string(&std::collections::BTreeMap::from([("nodes", nodes)]))
+            .expect("nodes have a text"),
+    )
 }
 
 #[cfg(test)]

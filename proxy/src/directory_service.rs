@@ -1,4 +1,5 @@
-//! `culvert.directory.v1`: tells the redirectors on this host what the directory says, and every change of it.
+//! `culvert.directory.v1`: tells the redirectors on this host what the directory says, and every
+//! change of it.
 
 use std::pin::Pin;
 
@@ -16,7 +17,10 @@ use crate::local_socket::LocalSocket;
 
 /// Serves redirectors until the drain begins.
 pub(crate) async fn serve(socket: LocalSocket, directory: Directory, drain: Drain) -> Result<()> {
-    let service = DirectoryServer::new(DirectoryService { directory, drain: drain.clone() });
+    let service = DirectoryServer::new(DirectoryService {
+        directory,
+        drain: drain.clone(),
+    });
     local_grpc::serve(socket, "directory_socket", service, drain).await
 }
 
@@ -29,8 +33,14 @@ struct DirectoryService {
 impl Service for DirectoryService {
     type WatchStream = Pin<Box<dyn Stream<Item = Result<proto::Update, Status>> + Send>>;
 
-    async fn watch(&self, request: Request<proto::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        tracing::info!(version = version(&request.into_inner()), "redirector watches the directory");
+    async fn watch(
+        &self,
+        request: Request<proto::WatchRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        tracing::info!(
+            version = version(&request.into_inner()),
+            "redirector watches the directory"
+        );
         let following = (self.directory.watch(), self.drain.clone());
         let updates = futures_util::stream::unfold(following, async |(mut watcher, drain)| {
             let update = next(&mut watcher, &drain).await?;
@@ -49,15 +59,28 @@ async fn next(watcher: &mut Watcher, drain: &Drain) -> Option<proto::Update> {
 
 /// Of the version only what a version can be goes into the log.
 fn version(request: &proto::WatchRequest) -> String {
-    request.version.chars().filter(|character| !character.is_control()).take(32).collect()
+    request
+        .version
+        .chars()
+        .filter(|character| !character.is_control())
+        .take(32)
+        .collect()
 }
 
 /// An event as it goes over the wire. Pure.
 fn update(event: Event) -> proto::Update {
     match event {
-        Event::Snapshot { revision, ranges, nodes, clouds: all } => proto::Update {
+        Event::Snapshot {
             revision,
-            snapshot: Some(proto::Ranges { vip4: ranges.vip4.to_string(), vip6: ranges.vip6.to_string() }),
+            ranges,
+            nodes,
+            clouds: all,
+        } => proto::Update {
+            revision,
+            snapshot: Some(proto::Ranges {
+                vip4: ranges.vip4.to_string(),
+                vip6: ranges.vip6.to_string(),
+            }),
             nodes: nodes.iter().map(node).collect(),
             removed: Vec::new(),
             clouds: Some(clouds(&all)),
@@ -77,7 +100,9 @@ fn clouds(clouds: &Clouds) -> proto::Clouds {
         name: name.to_string(),
         addresses: node.addresses.iter().map(ToString::to_string).collect(),
     };
-    proto::Clouds { nodes: clouds.iter().map(node).collect() }
+    proto::Clouds {
+        nodes: clouds.iter().map(node).collect(),
+    }
 }
 
 fn node(view: &NodeView) -> proto::Node {
@@ -93,7 +118,11 @@ fn node(view: &NodeView) -> proto::Node {
         vip6: view.vip6.to_string(),
         ports: view.ports.iter().copied().map(u32::from).collect(),
         online: view.online,
-        zone: view.zone.as_ref().map(ToString::to_string).unwrap_or_default(),
+        zone: view
+            .zone
+            .as_ref()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
     }
 }
 
@@ -119,7 +148,8 @@ mod tests {
     async fn a_redirector_sees_a_snapshot_then_changes_and_the_end_with_the_drain() {
         let path = tempfile::tempdir().unwrap();
         let edge_1: culvert_api::NodeName = "edge-1".parse().unwrap();
-        let directory = Directory::for_tests(&path.path().join("state"), std::slice::from_ref(&edge_1));
+        let directory =
+            Directory::for_tests(&path.path().join("state"), std::slice::from_ref(&edge_1));
         let drain = Drain::default();
         let at = path.path().join("directory.sock");
         let socket = LocalSocket::bind(&at, Access::Owner).unwrap();
@@ -128,11 +158,22 @@ mod tests {
                 let at = at.clone();
                 async move { UnixStream::connect(at).await.map(TokioIo::new) }
             });
-            let channel = Endpoint::from_static("http://directory").connect_with_connector(connector).await.unwrap();
-            let request = proto::WatchRequest { version: "0.1.0".into() };
-            let mut updates = DirectoryClient::new(channel).watch(request).await.unwrap().into_inner();
+            let channel = Endpoint::from_static("http://directory")
+                .connect_with_connector(connector)
+                .await
+                .unwrap();
+            let request = proto::WatchRequest {
+                version: "0.1.0".into(),
+            };
+            let mut updates = DirectoryClient::new(channel)
+                .watch(request)
+                .await
+                .unwrap()
+                .into_inner();
             let snapshot = updates.message().await.unwrap().unwrap();
-            directory.put(&edge_1, vec!["10.0.3.7".parse().unwrap()], vec![9100]).unwrap();
+            directory
+                .put(&edge_1, vec!["10.0.3.7".parse().unwrap()], vec![9100])
+                .unwrap();
             let changed = updates.message().await.unwrap().unwrap();
             directory.remove(&edge_1).unwrap();
             let removed = updates.message().await.unwrap().unwrap();
@@ -143,11 +184,29 @@ mod tests {
             tokio::join!(serve(socket, directory.clone(), drain.clone()), watched);
         served.unwrap();
         let ranges = snapshot.snapshot.unwrap();
-        assert_eq!((ranges.vip4.as_str(), ranges.vip6.as_str()), ("198.18.0.0/15", "fd00:c::/64"));
-        assert_eq!((snapshot.nodes[0].vip4.as_str(), snapshot.nodes[0].vip6.as_str()), ("198.18.0.1", "fd00:c::1"));
-        assert_eq!((changed.snapshot, changed.nodes[0].ports.as_slice()), (None, &[9100][..]));
-        assert_eq!(changed.nodes[0].addresses[0].routing(), proto::Routing::Routed);
-        assert_eq!((removed.removed, removed.revision), (vec!["edge-1".to_owned()], changed.revision + 1));
+        assert_eq!(
+            (ranges.vip4.as_str(), ranges.vip6.as_str()),
+            ("198.18.0.0/15", "fd00:c::/64")
+        );
+        assert_eq!(
+            (
+                snapshot.nodes[0].vip4.as_str(),
+                snapshot.nodes[0].vip6.as_str()
+            ),
+            ("198.18.0.1", "fd00:c::1")
+        );
+        assert_eq!(
+            (changed.snapshot, changed.nodes[0].ports.as_slice()),
+            (None, &[9100][..])
+        );
+        assert_eq!(
+            changed.nodes[0].addresses[0].routing(),
+            proto::Routing::Routed
+        );
+        assert_eq!(
+            (removed.removed, removed.revision),
+            (vec!["edge-1".to_owned()], changed.revision + 1)
+        );
         assert_eq!(end, None);
     }
 }

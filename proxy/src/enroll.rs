@@ -22,10 +22,12 @@ use crate::trust::{Trust, TrustError};
 
 /// A token and a signing request take less than 16 KiB.
 const MAX_REQUEST_BYTES: usize = 24 << 10;
-/// Requests worked on at once: each costs a signature and a write to disk; more wait for their turn.
+/// Requests worked on at once: each costs a signature and a write to disk; more wait for their
+/// turn.
 const MAX_CONCURRENT: usize = 16;
 
-/// The client's certificates as verified in the TLS handshake, the client's own first; empty if it showed none.
+/// The client's certificates as verified in the TLS handshake, the client's own first; empty if it
+/// showed none.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PeerChain(pub(crate) Vec<CertificateDer<'static>>);
 
@@ -42,7 +44,10 @@ pub(crate) enum EnrollError {
     Tokens(TokensError),
     #[error(transparent)]
     Account(#[from] AccountError),
-    #[error("the request has two tokens: one of `culvert-proxy token create` or one of a service account")]
+    #[error(
+        "the request has two tokens: one of `culvert-proxy token create` or one of a service \
+         account"
+    )]
     TwoTokens,
     #[error("the proxy gave up on the request: see its log")]
     GivenUp,
@@ -74,14 +79,19 @@ pub(crate) fn service(
     accounts: Option<Arc<ServiceAccounts>>,
     metrics: Metrics,
 ) -> EnrollServer<Enroll> {
-    EnrollServer::new(Enroll::new(trust, tokens, accounts, metrics)).max_decoding_message_size(MAX_REQUEST_BYTES)
+    EnrollServer::new(Enroll::new(trust, tokens, accounts, metrics))
+        .max_decoding_message_size(MAX_REQUEST_BYTES)
 }
 
 #[tonic::async_trait]
 impl Service for Enroll {
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<Certificate>, Status> {
         let client = client(&request);
-        let JoinRequest { token, csr, service_account_token } = request.into_inner();
+        let JoinRequest {
+            token,
+            csr,
+            service_account_token,
+        } = request.into_inner();
         if service_account_token.is_empty() {
             let joined = self.work(move |enroll| enroll.join_now(&token, &csr)).await;
             self.answer("join", client, joined)
@@ -99,15 +109,30 @@ impl Service for Enroll {
         let client = client(&request);
         let PeerChain(chain) = request.extensions().get().cloned().unwrap_or_default();
         let RenewRequest { csr } = request.into_inner();
-        let renewed = self.work(move |enroll| enroll.renew_now(&chain, &csr)).await;
+        let renewed = self
+            .work(move |enroll| enroll.renew_now(&chain, &csr))
+            .await;
         self.answer("renew", client, renewed)
     }
 }
 
 impl Enroll {
-    fn new(trust: Trust, tokens: Tokens, accounts: Option<Arc<ServiceAccounts>>, metrics: Metrics) -> Self {
+    fn new(
+        trust: Trust,
+        tokens: Tokens,
+        accounts: Option<Arc<ServiceAccounts>>,
+        metrics: Metrics,
+    ) -> Self {
         let (turns, refusals) = (Arc::new(Semaphore::new(MAX_CONCURRENT)), Arc::default());
-        Self { directory: trust.directory().clone(), trust, tokens, accounts, metrics, turns, refusals }
+        Self {
+            directory: trust.directory().clone(),
+            trust,
+            tokens,
+            accounts,
+            metrics,
+            turns,
+            refusals,
+        }
     }
 
     /// Works away from the async threads, for it signs and writes to disk.
@@ -136,22 +161,34 @@ impl Enroll {
         let client = client.map(tracing::field::display);
         match done {
             Ok(certificate) => {
-                tracing::info!(request, node = certificate.node, client.addr = client, "certificate given");
+                tracing::info!(
+                    request,
+                    node = certificate.node,
+                    client.addr = client,
+                    "certificate given"
+                );
                 Ok(Response::new(certificate))
             }
             Err(error) => {
                 let status = error.status();
                 if let Some(suppressed) = self.refusals.spend(UnixTime::now()) {
                     let reason = culvert_daemon::chain(&error);
-                    tracing::warn!(request, client.addr = client, outcome, reason, suppressed, "certificate refused");
+                    tracing::warn!(
+                        request,
+                        client.addr = client,
+                        outcome,
+                        reason,
+                        suppressed,
+                        "certificate refused"
+                    );
                 }
                 Err(status)
             }
         }
     }
 
-    /// Whose pod the token is decides who the node is. The cheap checks come first, so that strangers cannot make the proxy ask the
-    /// API server or verify signatures.
+    /// Whose pod the token is decides who the node is. The cheap checks come first, so that
+    /// strangers cannot make the proxy ask the API server or verify signatures.
     async fn join_account(
         &self,
         token: &str,
@@ -192,7 +229,11 @@ impl Enroll {
         self.certificate(node, &key, None)
     }
 
-    fn renew_now(&self, chain: &[CertificateDer<'static>], csr: &[u8]) -> Result<Certificate, EnrollError> {
+    fn renew_now(
+        &self,
+        chain: &[CertificateDer<'static>],
+        csr: &[u8],
+    ) -> Result<Certificate, EnrollError> {
         self.trust.pin()?;
         self.trust.identify(chain, Purpose::Renew)?;
         let key = ProvenKey::from_csr(csr)?;
@@ -218,14 +259,20 @@ impl Enroll {
 }
 
 fn client<T>(request: &Request<T>) -> Option<SocketAddr> {
-    request.extensions().get::<ClientAddr>().map(|client| client.0)
+    request
+        .extensions()
+        .get::<ClientAddr>()
+        .map(|client| client.0)
 }
 
 impl From<TokensError> for EnrollError {
     fn from(error: TokensError) -> Self {
         match error {
             TokensError::Refused(refused) => Self::Token(refused),
-            error @ (TokensError::State(_) | TokensError::Full(_) | TokensError::Unknown { .. }) => Self::Tokens(error),
+            error
+            @ (TokensError::State(_) | TokensError::Full(_) | TokensError::Unknown { .. }) => {
+                Self::Tokens(error)
+            }
         }
     }
 }
@@ -247,16 +294,22 @@ impl EnrollError {
     fn status(&self) -> Status {
         let text = self.to_string();
         match self {
-            Self::Token(TokenError::Malformed) | Self::Csr(_) | Self::TwoTokens => Status::invalid_argument(text),
+            Self::Token(TokenError::Malformed) | Self::Csr(_) | Self::TwoTokens => {
+                Status::invalid_argument(text)
+            }
             Self::Account(AccountError::NoCluster) => Status::failed_precondition(text),
             Self::Account(AccountError::Malformed) => Status::invalid_argument(text),
             Self::Account(AccountError::Unanswered(_)) => {
                 Status::unavailable("the proxy cannot ask the cluster about the token: see its log")
             }
-            Self::Account(AccountError::Busy | AccountError::TooManyRefusals) => Status::resource_exhausted(text),
+            Self::Account(AccountError::Busy | AccountError::TooManyRefusals) => {
+                Status::resource_exhausted(text)
+            }
             Self::Account(_) => Status::permission_denied(text),
             Self::GivenUp => Status::internal(text),
-            Self::Token(TokenError::Foreign(_) | TokenError::WrongSecret(_)) => Status::unauthenticated(text),
+            Self::Token(TokenError::Foreign(_) | TokenError::WrongSecret(_)) => {
+                Status::unauthenticated(text)
+            }
             Self::Token(TokenError::Used(_) | TokenError::Expired(..) | TokenError::Revoked(_)) => {
                 Status::permission_denied(text)
             }

@@ -1,5 +1,5 @@
-//! `culvert-proxy explain`: what would happen to a connection, and why. What is known is gathered here; the words are found
-//! in [`words`].
+//! `culvert-proxy explain`: what would happen to a connection, and why. What is known is gathered
+//! here; the words are found in [`words`].
 
 mod allowed;
 mod query;
@@ -89,26 +89,48 @@ enum DialError {
 
 impl Explainer {
     pub(crate) fn new(directory: Directory, registry: Registry, router: Router) -> Self {
-        Self { directory, registry, router, direct: None, started: UnixTime::now() }
+        Self {
+            directory,
+            registry,
+            router,
+            direct: None,
+            started: UnixTime::now(),
+        }
     }
 
     /// The same, knowing what CONNECT reaches without a tunnel.
     pub(crate) fn with_direct(self, direct: Direct) -> Self {
-        Self { direct: Some(direct), ..self }
+        Self {
+            direct: Some(direct),
+            ..self
+        }
     }
 
     /// Explains what `text` asks about; dials it if told to, and sends nothing.
-    pub(crate) async fn explain(&self, text: &str, dial: Dial) -> Result<Explanation, ExplainError> {
+    pub(crate) async fn explain(
+        &self,
+        text: &str,
+        dial: Dial,
+    ) -> Result<Explanation, ExplainError> {
         let query: Query = text.trim().parse()?;
         if dial == Dial::Yes && query.port().is_none() {
-            return Err(ExplainError::NoPort { destination: text.to_owned() });
+            return Err(ExplainError::NoPort {
+                destination: text.to_owned(),
+            });
         }
         let mut facts = self.facts(query);
         if let (Dial::Yes, Ok(target)) = (dial, &facts.target) {
             facts.dial = Some(self.dial(target, &facts.query).await);
-        } else if let (Dial::Yes, Some(target), Some(direct)) = (dial, &facts.direct, &self.direct) {
+        } else if let (Dial::Yes, Some(target), Some(direct)) = (dial, &facts.direct, &self.direct)
+        {
             let started = Instant::now();
-            facts.dial = Some(direct.dial(target).await.map(|_| started.elapsed()).map_err(DialError::Route));
+            facts.dial = Some(
+                direct
+                    .dial(target)
+                    .await
+                    .map(|_| started.elapsed())
+                    .map_err(DialError::Route),
+            );
         }
         Ok(words::explanation(&facts))
     }
@@ -130,13 +152,26 @@ impl Explainer {
             ) => Vec::new(),
         };
         let node: Option<&NodeName> = target.as_ref().ok().map(|target| &target.node);
-        let direct = target.as_ref().err().and_then(|error| self.direct.as_ref()?.target(query.destination(), error));
+        let direct = target
+            .as_ref()
+            .err()
+            .and_then(|error| self.direct.as_ref()?.target(query.destination(), error));
         Facts {
             direct,
-            owners: owners.iter().filter_map(|node| self.directory.node(node)).collect(),
+            owners: owners
+                .iter()
+                .filter_map(|node| self.directory.node(node))
+                .collect(),
             zone: self.directory.zone(),
-            tunnels: node.map(|node| self.registry.candidates(node)).unwrap_or_default().iter().map(seen).collect(),
-            past: node.map(|node| self.registry.history().of(node)).unwrap_or_default(),
+            tunnels: node
+                .map(|node| self.registry.candidates(node))
+                .unwrap_or_default()
+                .iter()
+                .map(seen)
+                .collect(),
+            past: node
+                .map(|node| self.registry.history().of(node))
+                .unwrap_or_default(),
             started: self.started,
             dial: None,
             query,
@@ -146,8 +181,17 @@ impl Explainer {
 
     async fn dial(&self, target: &Target, query: &Query) -> Result<Duration, DialError> {
         let (started, number) = (Instant::now(), self.router.number());
-        tracing::info!(stream = number, node = %target.node, original_dst = %query, "dialled for `explain`");
-        let opened = timeout(DIAL_TIME, self.router.open(target, query.destination(), number, None)).await;
+        tracing::info!(
+            stream = number,
+            node = %target.node,
+            original_dst = %query,
+            "dialled for `explain`"
+        );
+        let opened = timeout(
+            DIAL_TIME,
+            self.router.open(target, query.destination(), number, None),
+        )
+        .await;
         // The stream is dropped, and with it reset, before anything was sent.
         opened.map_err(|_| DialError::TimedOut)?.map(drop)?;
         Ok(started.elapsed())

@@ -1,5 +1,5 @@
-//! What the fuzz targets (`fuzz/`) call: the parsers of what clients, strangers and operators write. What they make of it comes
-//! back as text, so that a target can have it read again.
+//! What the fuzz targets (`fuzz/`) call: the parsers of what clients, strangers and operators
+//! write. What they make of it comes back as text, so that a target can have it read again.
 
 use culvert_daemon::chain;
 
@@ -12,7 +12,8 @@ use crate::tokens::{self, TokenText};
 /// The longest head of a CONNECT request that is read, in bytes.
 pub const HEAD_MAX: usize = request::HEAD_MAX;
 
-/// The destination in a CONNECT request's head and the head's length; `None`: more bytes are needed.
+/// The destination in a CONNECT request's head and the head's length; `None`: more bytes are
+/// needed.
 ///
 /// # Errors
 /// Why it cannot be served.
@@ -26,7 +27,9 @@ pub fn connect_request(bytes: &[u8]) -> Result<Option<(String, usize)>, String> 
 /// # Errors
 /// Why it is none.
 pub fn destination(text: &str) -> Result<String, String> {
-    text.parse::<Destination>().map(|destination| destination.to_string()).map_err(|error| chain(&error))
+    text.parse::<Destination>()
+        .map(|destination| destination.to_string())
+        .map_err(|error| chain(&error))
 }
 
 /// A join token as the join command shows it.
@@ -34,7 +37,9 @@ pub fn destination(text: &str) -> Result<String, String> {
 /// # Errors
 /// Why it is none; nothing of its secret.
 pub fn join_token(text: &str) -> Result<String, String> {
-    text.parse::<TokenText>().map(|token| token.reveal()).map_err(|error| chain(&error))
+    text.parse::<TokenText>()
+        .map(|token| token.reveal())
+        .map_err(|error| chain(&error))
 }
 
 /// The file of join tokens as it would be written again.
@@ -53,13 +58,19 @@ pub fn directory_file(text: &str) -> Result<String, String> {
     directory::rewritten(text).map_err(|error| chain(&error))
 }
 
-/// The node that a certificate (DER) names, and what it is bound to; `None`: it is bound to nothing.
+/// The node that a certificate (DER) names, and what it is bound to; `None`: it is bound to
+/// nothing.
 ///
 /// # Errors
 /// Why it makes nobody a node.
 pub fn certificate(der: &[u8]) -> Result<(String, Option<String>), String> {
-    let credential = Leaf::read(&der.into()).and_then(Leaf::credential).map_err(|error| chain(&error))?;
-    Ok((credential.node.to_string(), credential.binding.map(|binding| binding.to_string())))
+    let credential = Leaf::read(&der.into())
+        .and_then(Leaf::credential)
+        .map_err(|error| chain(&error))?;
+    Ok((
+        credential.node.to_string(),
+        credential.binding.map(|binding| binding.to_string()),
+    ))
 }
 
 /// What a URI in a certificate binds it to, written one way; `None`: nothing.
@@ -73,5 +84,7 @@ pub fn binding(uri: &str) -> Option<String> {
 /// # Errors
 /// Why it is refused.
 pub fn signing_request(der: &[u8]) -> Result<[u8; 32], String> {
-    ProvenKey::from_csr(der).map(|key| key.digest()).map_err(|error| chain(&error))
+    ProvenKey::from_csr(der)
+        .map(|key| key.digest())
+        .map_err(|error| chain(&error))
 }

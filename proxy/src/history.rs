@@ -1,4 +1,5 @@
-//! Why a node's last tunnel ended, and why its agent was last refused: what an operator asks of a node that is offline.
+//! Why a node's last tunnel ended, and why its agent was last refused: what an operator asks of a
+//! node that is offline.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,7 +35,10 @@ pub(crate) struct History {
 
 impl History {
     pub(crate) fn new(directory: Directory) -> Self {
-        Self { directory, nodes: Arc::default() }
+        Self {
+            directory,
+            nodes: Arc::default(),
+        }
     }
 
     /// What is remembered of the node.
@@ -90,7 +94,14 @@ mod tests {
         history.ended(&name("edge-2"), "silent".into());
         directory.remove(&name("edge-1")).unwrap();
         history.refused(&name("edge-2"), "expired".into());
-        assert_eq!(history.of(&name("edge-1")), Past::default(), "forgotten with its node");
-        assert!(history.of(&name("edge-2")).ended.is_some(), "a refusal does not hide the end before it");
+        assert_eq!(
+            history.of(&name("edge-1")),
+            Past::default(),
+            "forgotten with its node"
+        );
+        assert!(
+            history.of(&name("edge-2")).ended.is_some(),
+            "a refusal does not hide the end before it"
+        );
     }
 }

@@ -16,9 +16,11 @@ use x509_parser::prelude::FromDer;
 use crate::clock::UnixTime;
 pub(crate) use binding::{Binding, NodeUid};
 
-/// How long after its end a certificate still gets its node a new one, outside a cluster: an edge site may be off for a season.
+/// How long after its end a certificate still gets its node a new one, outside a cluster: an edge
+/// site may be off for a season.
 pub(crate) const RENEWAL_GRACE: Duration = Duration::from_secs(90 * 24 * 3600);
-/// How far two hosts' clocks may be apart at a certificate's end. A twentieth of its validity if that is less.
+/// How far two hosts' clocks may be apart at a certificate's end. A twentieth of its validity if
+/// that is less.
 const CLOCK_SLACK: Duration = Duration::from_secs(60);
 /// RFC 5280: at most 20 octets.
 const MAX_SERIAL_BYTES: usize = 20;
@@ -39,31 +41,48 @@ pub(crate) enum IdentityError {
     NoCertificate,
     #[error("the client certificate cannot be read: {0}")]
     Unreadable(String),
-    #[error("the client certificate names {0:?}: a node's certificate has exactly one DNS name, the node's")]
+    #[error(
+        "the client certificate names {0:?}: a node's certificate has exactly one DNS name, the \
+         node's"
+    )]
     Names(Vec<String>),
     #[error(
-        "the directory has no node {node}: add it (`culvert-proxy token create {node}`; in a cluster the edge label of its Node) and join again"
+        "the directory has no node {node}: add it (`culvert-proxy token create {node}`; in a \
+         cluster the edge label of its Node) and join again"
     )]
     UnknownNode { node: NodeName },
-    #[error("the certificate of {node} was revoked when the node was removed: join again with a new token")]
+    #[error(
+        "the certificate of {node} was revoked when the node was removed: join again with a new \
+         token"
+    )]
     Revoked { node: NodeName },
     #[error(
-        "the certificate is of an earlier Node {node} that was deleted: the agent on the present one enrols with the token of its pod"
+        "the certificate is of an earlier Node {node} that was deleted: the agent on the present \
+         one enrols with the token of its pod"
     )]
     EarlierNode { node: NodeName },
     #[error(
-        "the certificate does not say which Node {node} of the cluster it is for, because it was made outside of it: the agent enrols with the token of its pod"
+        "the certificate does not say which Node {node} of the cluster it is for, because it was \
+         made outside of it: the agent enrols with the token of its pod"
     )]
     Unbound { node: NodeName },
     #[error(
-        "this proxy has not seen the certificate of {node} before, and does not know yet whether it was revoked: it has to read the ConfigMap culvert-revocations first, and tries"
+        "this proxy has not seen the certificate of {node} before, and does not know yet whether \
+         it was revoked: it has to read the ConfigMap culvert-revocations first, and tries"
     )]
     Undecided { node: NodeName },
-    #[error("the certificate of {node} expired at {expired}: renew it, or join again with a new token")]
+    #[error(
+        "the certificate of {node} expired at {expired}: renew it, or join again with a new token"
+    )]
     Expired { node: NodeName, expired: UnixTime },
-    #[error("the certificate of {node} expired at {expired}, too long ago to be renewed: join again with a new token")]
+    #[error(
+        "the certificate of {node} expired at {expired}, too long ago to be renewed: join again \
+         with a new token"
+    )]
     TooOld { node: NodeName, expired: UnixTime },
-    #[error("the certificate of {node} begins at {begins}: is the clock of one of the hosts wrong?")]
+    #[error(
+        "the certificate of {node} begins at {begins}: is the clock of one of the hosts wrong?"
+    )]
     NotYet { node: NodeName, begins: UnixTime },
 }
 
@@ -120,8 +139,13 @@ impl TryFrom<String> for Serial {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let bytes = HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok().filter(|bytes| bytes.len() <= MAX_SERIAL_BYTES);
-        bytes.map(Self).ok_or_else(|| format!("{text:?} is no serial number in hexadecimal digits"))
+        let bytes = HEXLOWER_PERMISSIVE
+            .decode(text.as_bytes())
+            .ok()
+            .filter(|bytes| bytes.len() <= MAX_SERIAL_BYTES);
+        bytes
+            .map(Self)
+            .ok_or_else(|| format!("{text:?} is no serial number in hexadecimal digits"))
     }
 }
 
@@ -154,14 +178,23 @@ pub(crate) struct Leaf {
 impl Leaf {
     pub(crate) fn read(der: &CertificateDer<'_>) -> Result<Self, IdentityError> {
         let unreadable = |error: &dyn fmt::Display| IdentityError::Unreadable(error.to_string());
-        let (_, certificate) = X509Certificate::from_der(der).map_err(|error| unreadable(&error))?;
-        let alternative = certificate.subject_alternative_name().map_err(|error| unreadable(&error))?;
-        let constraints = certificate.basic_constraints().map_err(|error| unreadable(&error))?;
+        let (_, certificate) =
+            X509Certificate::from_der(der).map_err(|error| unreadable(&error))?;
+        let alternative = certificate
+            .subject_alternative_name()
+            .map_err(|error| unreadable(&error))?;
+        let constraints = certificate
+            .basic_constraints()
+            .map_err(|error| unreadable(&error))?;
         let raw_serial = certificate.raw_serial();
         let zeros = raw_serial.iter().take_while(|byte| **byte == 0).count();
-        let seconds = |timestamp: i64| UnixTime::from_seconds(u64::try_from(timestamp).unwrap_or(0));
+        let seconds =
+            |timestamp: i64| UnixTime::from_seconds(u64::try_from(timestamp).unwrap_or(0));
         let (mut names, mut bound) = (Vec::new(), None);
-        for general in alternative.iter().flat_map(|extension| &extension.value.general_names) {
+        for general in alternative
+            .iter()
+            .flat_map(|extension| &extension.value.general_names)
+        {
             match binding(general) {
                 // Two are none.
                 Some(binding) if bound.is_none() => bound = Some(binding),
@@ -184,14 +217,27 @@ impl Leaf {
         let [name] = self.names.as_slice() else {
             return Err(IdentityError::Names(self.names.clone()));
         };
-        name.parse().map_err(|_| IdentityError::Names(self.names.clone()))
+        name.parse()
+            .map_err(|_| IdentityError::Names(self.names.clone()))
     }
 
     /// What is kept of the certificate while a tunnel is up by it.
     pub(crate) fn credential(self) -> Result<Credential, IdentityError> {
         let node = self.node()?;
-        let Self { serial, not_before, not_after, binding, .. } = self;
-        Ok(Credential { node, serial, not_before, not_after, binding })
+        let Self {
+            serial,
+            not_before,
+            not_after,
+            binding,
+            ..
+        } = self;
+        Ok(Credential {
+            node,
+            serial,
+            not_before,
+            not_after,
+            binding,
+        })
     }
 }
 
@@ -211,11 +257,20 @@ impl Credential {
         self.not_after + CLOCK_SLACK.min(self.not_after.since(self.not_before) / 20)
     }
 
-    /// Whether the certificate may serve the purpose at this time. `grace` is how long after its end it may be renewed.
-    pub(crate) fn timely(&self, purpose: Purpose, grace: Duration, now: UnixTime) -> Result<(), IdentityError> {
+    /// Whether the certificate may serve the purpose at this time. `grace` is how long after its
+    /// end it may be renewed.
+    pub(crate) fn timely(
+        &self,
+        purpose: Purpose,
+        grace: Duration,
+        now: UnixTime,
+    ) -> Result<(), IdentityError> {
         let (node, expired) = (self.node.clone(), self.not_after);
         if now < self.not_before {
-            return Err(IdentityError::NotYet { node, begins: self.not_before });
+            return Err(IdentityError::NotYet {
+                node,
+                begins: self.not_before,
+            });
         }
         match purpose {
             _ if now <= self.ends() => Ok(()),
@@ -227,11 +282,19 @@ impl Credential {
 }
 
 fn name(name: &GeneralName<'_>) -> String {
-    if let GeneralName::DNSName(name) = name { (*name).to_owned() } else { format!("{name:?}") }
+    if let GeneralName::DNSName(name) = name {
+        (*name).to_owned()
+    } else {
+        format!("{name:?}")
+    }
 }
 
 fn binding(name: &GeneralName<'_>) -> Option<Binding> {
-    if let GeneralName::URI(uri) = name { Binding::from_uri(uri) } else { None }
+    if let GeneralName::URI(uri) = name {
+        Binding::from_uri(uri)
+    } else {
+        None
+    }
 }
 
 #[cfg(test)]
@@ -256,24 +319,45 @@ mod tests {
     #[test]
     fn a_certificate_names_one_node_or_none() {
         assert_eq!(leaf(&["edge-1"], NOW).node().unwrap().as_str(), "edge-1");
-        for bad in [&[][..], &["edge-1", "edge-2"], &["*.edge"], &["Edge-1"], &["IPAddress([10, 0, 3, 7])"]] {
-            assert!(matches!(leaf(bad, NOW).node(), Err(IdentityError::Names(_))), "{bad:?}");
+        for bad in [
+            &[][..],
+            &["edge-1", "edge-2"],
+            &["*.edge"],
+            &["Edge-1"],
+            &["IPAddress([10, 0, 3, 7])"],
+        ] {
+            assert!(
+                matches!(leaf(bad, NOW).node(), Err(IdentityError::Names(_))),
+                "{bad:?}"
+            );
         }
     }
 
     #[test]
     fn an_expired_certificate_renews_within_the_grace_but_opens_no_tunnel() {
         let credential = |expired: UnixTime| leaf(&["edge-1"], expired).credential().unwrap();
-        let judge = |expired: UnixTime, purpose| credential(expired).timely(purpose, RENEWAL_GRACE, NOW);
+        let judge =
+            |expired: UnixTime, purpose| credential(expired).timely(purpose, RENEWAL_GRACE, NOW);
         assert_eq!(judge(NOW, Purpose::Tunnel), Ok(()));
-        assert_eq!(judge(NOW.before(CLOCK_SLACK), Purpose::Tunnel), Ok(()), "clocks differ");
+        assert_eq!(
+            judge(NOW.before(CLOCK_SLACK), Purpose::Tunnel),
+            Ok(()),
+            "clocks differ"
+        );
         let past = NOW.before(CLOCK_SLACK + SECOND);
-        assert!(matches!(judge(past, Purpose::Tunnel), Err(IdentityError::Expired { .. })));
+        assert!(matches!(
+            judge(past, Purpose::Tunnel),
+            Err(IdentityError::Expired { .. })
+        ));
         assert_eq!(judge(NOW.before(RENEWAL_GRACE), Purpose::Renew), Ok(()));
-        assert!(matches!(judge(NOW.before(RENEWAL_GRACE + SECOND), Purpose::Renew), Err(IdentityError::TooOld { .. })));
+        assert!(matches!(
+            judge(NOW.before(RENEWAL_GRACE + SECOND), Purpose::Renew),
+            Err(IdentityError::TooOld { .. })
+        ));
         let in_a_cluster = credential(past).timely(Purpose::Renew, Duration::ZERO, NOW);
         assert!(matches!(in_a_cluster, Err(IdentityError::TooOld { .. })));
-        let early = credential(NOW).timely(Purpose::Renew, RENEWAL_GRACE, UnixTime::from_seconds(1));
+        let early =
+            credential(NOW).timely(Purpose::Renew, RENEWAL_GRACE, UnixTime::from_seconds(1));
         assert!(matches!(early, Err(IdentityError::NotYet { .. })));
     }
 

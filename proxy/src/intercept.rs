@@ -1,4 +1,5 @@
-//! The intercept listener: connections that the kernel steered here, whose clients think they talk to an edge node.
+//! The intercept listener: connections that the kernel steered here, whose clients think they talk
+//! to an edge node.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -30,15 +31,25 @@ pub(crate) struct Intercept {
 }
 
 impl Intercept {
-    /// Starts to serve a connection on the thread that its stream will be on, if it is for a node. Whatever goes wrong ends it with
-    /// RST, never FIN: the client must not take it for an empty answer.
-    pub(crate) fn serve(&self, (accepted, client): (TcpStream, SocketAddr), connections: &TaskTracker) {
+    /// Starts to serve a connection on the thread that its stream will be on, if it is for a node.
+    /// Whatever goes wrong ends it with RST, never FIN: the client must not take it for an empty
+    /// answer.
+    pub(crate) fn serve(
+        &self,
+        (accepted, client): (TcpStream, SocketAddr),
+        connections: &TaskTracker,
+    ) {
         let client = canonical(client);
         let original_dst = self.original_dsts.of(&accepted);
         if let Some((vip, frontend)) = original_dst.filter(|(dialled, _)| self.is_check(*dialled)) {
             // A new socket takes a word at once.
             if let Err(error) = SockRef::from(&accepted).send(frontend.label().as_bytes()) {
-                tracing::debug!(client.addr = %client, original_dst = %vip, %error, "answer a check");
+                tracing::debug!(
+                    client.addr = %client,
+                    original_dst = %vip,
+                    %error,
+                    "answer a check"
+                );
             }
             return;
         }
@@ -60,21 +71,38 @@ impl Intercept {
         };
         let destination = Destination::Address(original_dst);
         let number = self.router.number();
-        let mut record = self.streams.begin(number, frontend, client.to_string(), destination.clone());
+        let mut record =
+            self.streams
+                .begin(number, frontend, client.to_string(), destination.clone());
         let target = match self.router.resolve(&destination) {
             Ok(target) => target,
             Err(error) => return record.not_routed(&RouteError::from(error)),
         };
         record.routed_to(&target.node);
-        let worker = self.router.worker(&target.node).unwrap_or_else(|| self.workers.next());
+        let worker = self
+            .router
+            .worker(&target.node)
+            .unwrap_or_else(|| self.workers.next());
         match socket.detach() {
             Ok(socket) => {
                 let client = Client::steered(client.ip(), local, original_dst);
                 let router = self.router.clone();
-                let mut connection = Connection { router, client, destination, target, number, record };
-                connections.spawn_on(async move { connection.serve(socket).await }, worker.handle());
+                let mut connection = Connection {
+                    router,
+                    client,
+                    destination,
+                    target,
+                    number,
+                    record,
+                };
+                connections.spawn_on(
+                    async move { connection.serve(socket).await },
+                    worker.handle(),
+                );
             }
-            Err(error) => tracing::warn!(client.addr = %client, %error, "reset: the socket cannot be moved"),
+            Err(error) => {
+                tracing::warn!(client.addr = %client, %error, "reset: the socket cannot be moved")
+            }
         }
     }
 }
@@ -83,7 +111,11 @@ impl Intercept {
     /// Whether a check dialled a node's VIP to learn how connections come here.
     fn is_check(&self, dialled: SocketAddr) -> bool {
         let by_vip = |target: Target| target.address != Some(dialled.ip());
-        dialled.port() == check::PORT && self.router.resolve(&Destination::Address(dialled)).is_ok_and(by_vip)
+        dialled.port() == check::PORT
+            && self
+                .router
+                .resolve(&Destination::Address(dialled))
+                .is_ok_and(by_vip)
     }
 }
 
@@ -108,10 +140,14 @@ impl Connection {
             Ok(share) => share,
             Err(error) => return self.record.not_routed(&error),
         };
-        let early = Early { client: &socket, transferred: self.record.transferred() };
+        let early = Early {
+            client: &socket,
+            transferred: self.record.transferred(),
+        };
         let mut opened = tokio::select! {
             opened = self.router.open(&self.target, &self.destination, self.number, Some(early)) => opened,
-            // The client reset its connection. A mere FIN may be a client that has sent all and waits.
+            // The client reset its connection. A mere FIN may be a client that has sent all and
+            // waits.
             _ = socket.failure() => return,
         };
         match &mut opened {

@@ -1,4 +1,5 @@
-//! The Kubernetes cluster as a source of nodes, ports, VIPs and trust. Nothing outside of this module names `kube`.
+//! The Kubernetes cluster as a source of nodes, ports, VIPs and trust. Nothing outside of this
+//! module names `kube`.
 
 mod access;
 mod args;
@@ -35,7 +36,8 @@ const POD_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/names
 const DEFAULT_NAMESPACE: &str = "culvert-system";
 /// How long the API server may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The API server ends a watch after this time, and it is asked again: a connection that is silent for longer is dead.
+/// The API server ends a watch after this time, and it is asked again: a connection that is silent
+/// for longer is dead.
 const WATCH_SECONDS: u32 = 60;
 /// How long it may be silent.
 const READ_TIMEOUT: Duration = Duration::from_secs(75);
@@ -48,11 +50,15 @@ const _: () = assert!(
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClusterError {
     #[error(
-        "--kubernetes: this is no pod with a service account: give --kubeconfig, or set automountServiceAccountToken"
+        "--kubernetes: this is no pod with a service account: give --kubeconfig, or set \
+         automountServiceAccountToken"
     )]
     NotInCluster(#[source] kube::config::InClusterError),
     #[error("--kubeconfig {}", path.display())]
-    Kubeconfig { path: std::path::PathBuf, source: kube::config::KubeconfigError },
+    Kubeconfig {
+        path: std::path::PathBuf,
+        source: kube::config::KubeconfigError,
+    },
     #[error("make a client of the API server")]
     Client(#[source] kube::Error),
     #[error(transparent)]
@@ -81,23 +87,40 @@ impl Cluster {
         };
         config.connect_timeout = Some(CONNECT_TIMEOUT);
         config.read_timeout = Some(READ_TIMEOUT);
-        let namespace = args.namespace.clone().or_else(pod_namespace).unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
+        let namespace = args
+            .namespace
+            .clone()
+            .or_else(pod_namespace)
+            .unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
         let server = config.cluster_url.clone();
         let client = Client::try_from(config).map_err(ClusterError::Client)?;
-        Ok(Self { client, namespace, server, selector, args: args.clone() })
+        Ok(Self {
+            client,
+            namespace,
+            server,
+            selector,
+            args: args.clone(),
+        })
     }
 }
 
 impl std::fmt::Debug for Cluster {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Cluster").field("namespace", &self.namespace).finish_non_exhaustive()
+        f.debug_struct("Cluster")
+            .field("namespace", &self.namespace)
+            .finish_non_exhaustive()
     }
 }
 
 async fn from_kubeconfig(path: &Path) -> Result<Config, ClusterError> {
-    let wrong = |source| ClusterError::Kubeconfig { path: path.to_owned(), source };
+    let wrong = |source| ClusterError::Kubeconfig {
+        path: path.to_owned(),
+        source,
+    };
     let kubeconfig = Kubeconfig::read_from(path).map_err(wrong)?;
-    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(wrong)
+    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .map_err(wrong)
 }
 
 fn pod_namespace() -> Option<String> {

@@ -1,6 +1,7 @@
 //! The proxy: takes tunnels from agents on edge nodes, and connects cloud clients through them.
 //!
-//! A library so that the fuzz targets reach its parsers; the program is `main.rs`, which only calls [`main`].
+//! A library so that the fuzz targets reach its parsers; the program is `main.rs`, which only calls
+//! [`main`].
 #![forbid(unsafe_code)]
 
 mod admissions;
@@ -64,11 +65,23 @@ async fn start(args: Args) -> Result<()> {
         Some(Command::Node(command)) => command.run(&args.control_socket).await,
         Some(Command::Token(command)) => command.run(&args.control_socket).await,
         Some(Command::Explain(command)) => command.run(&args.control_socket).await,
-        Some(Command::Check(command)) => command.run(&args.control_socket, args.run.listen.admin_listen).await,
+        Some(Command::Check(command)) => {
+            command
+                .run(&args.control_socket, args.run.listen.admin_listen)
+                .await
+        }
         Some(Command::Log(command)) => command.run(&args.admin_socket).await,
         None => {
-            let sockets = run::Sockets { control: args.control_socket, admin: args.admin_socket };
-            Box::pin(run::run(args.run, sockets, Logs::init(&args.log, args.log_format)?)).await
+            let sockets = run::Sockets {
+                control: args.control_socket,
+                admin: args.admin_socket,
+            };
+            Box::pin(run::run(
+                args.run,
+                sockets,
+                Logs::init(&args.log, args.log_format)?,
+            ))
+            .await
         }
     }
 }

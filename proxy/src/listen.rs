@@ -1,4 +1,5 @@
-//! What all of the proxy's listeners share: dual-stack sockets, accepting without ever spinning, and bounded connections.
+//! What all of the proxy's listeners share: dual-stack sockets, accepting without ever spinning,
+//! and bounded connections.
 
 use std::fs::File;
 use std::io;
@@ -19,17 +20,22 @@ use crate::log_budget::LogBudget;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
-/// After a failed accept, as when descriptors run out: long enough not to spin, short enough not to be noticed.
+/// After a failed accept, as when descriptors run out: long enough not to spin, short enough not to
+/// be noticed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Takes a TCP port. An unspecified IPv6 address takes IPv4 too, and becomes 0.0.0.0 on a host without IPv6.
+/// Takes a TCP port. An unspecified IPv6 address takes IPv4 too, and becomes 0.0.0.0 on a host
+/// without IPv6.
 ///
 /// # Errors
 /// The port is taken or may not be taken.
 pub(crate) fn bind(address: SocketAddr) -> Result<TcpListener> {
     let bound = match bind_once(address) {
         Err(error) if address.ip().is_unspecified() && address.is_ipv6() && no_ipv6(&error) => {
-            bind_once(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port()))
+            bind_once(SocketAddr::new(
+                Ipv4Addr::UNSPECIFIED.into(),
+                address.port(),
+            ))
         }
         bound => bound,
     };
@@ -37,12 +43,18 @@ pub(crate) fn bind(address: SocketAddr) -> Result<TcpListener> {
 }
 
 fn no_ipv6(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::AddrNotAvailable | io::ErrorKind::Unsupported)
-        || error.raw_os_error() == Some(Errno::EAFNOSUPPORT as i32)
+    matches!(
+        error.kind(),
+        io::ErrorKind::AddrNotAvailable | io::ErrorKind::Unsupported
+    ) || error.raw_os_error() == Some(Errno::EAFNOSUPPORT as i32)
 }
 
 fn bind_once(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
     if address.is_ipv6() {
         socket.set_only_v6(false)?;
     }
@@ -90,8 +102,8 @@ impl Accept for LocalSocket {
     }
 }
 
-/// A descriptor kept for when there is no other: with it a client is taken and reset at once, where it would else hang in the
-/// queue until some other connection ends.
+/// A descriptor kept for when there is no other: with it a client is taken and reset at once, where
+/// it would else hang in the queue until some other connection ends.
 #[derive(Debug)]
 struct Spare(Option<File>);
 
@@ -107,8 +119,8 @@ impl Spare {
             return false;
         };
         drop(spare);
-        // Nobody may be waiting: an accept asks for a descriptor before it looks. Then the spare one is taken back at once, before
-        // it serves a client of another listener.
+        // Nobody may be waiting: an accept asks for a descriptor before it looks. Then the spare
+        // one is taken back at once, before it serves a client of another listener.
         let refused = match listener.accept_one().now_or_never() {
             Some(Ok(connection)) => {
                 L::reset(connection);
@@ -123,12 +135,15 @@ impl Spare {
 }
 
 fn out_of_descriptors(error: &io::Error) -> bool {
-    [Errno::EMFILE, Errno::ENFILE].iter().any(|errno| error.raw_os_error() == Some(*errno as i32))
+    [Errno::EMFILE, Errno::ENFILE]
+        .iter()
+        .any(|errno| error.raw_os_error() == Some(*errno as i32))
 }
 
-/// Serves a listener's connections, each in a task that `serve_one` starts among those it is given. When the drain begins, nothing
-/// more is accepted and what is open may end. Tasks that outlive this one end with their thread. They are in no `JoinSet`: one may
-/// start its successor, and this one need not wake when one ends.
+/// Serves a listener's connections, each in a task that `serve_one` starts among those it is given.
+/// When the drain begins, nothing more is accepted and what is open may end. Tasks that outlive
+/// this one end with their thread. They are in no `JoinSet`: one may start its successor, and this
+/// one need not wake when one ends.
 ///
 /// # Errors
 /// None today; the type is that of a supervised task.
@@ -163,10 +178,12 @@ pub(crate) async fn serve<L: Accept + Send + Sync>(
     Ok(())
 }
 
-/// Prepares a client's connection: small writes go out at once, and a client that vanished is noticed. One that takes no data may
-/// do so as long as it likes.
+/// Prepares a client's connection: small writes go out at once, and a client that vanished is
+/// noticed. One that takes no data may do so as long as it likes.
 pub(crate) fn tune(socket: &TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
-    let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10));
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(30))
+        .with_interval(Duration::from_secs(10));
     SockRef::from(socket).set_tcp_keepalive(&keepalive.with_retries(3))
 }

@@ -23,9 +23,18 @@ use crate::local_socket::LocalSocket;
 const PARTING: Duration = Duration::from_secs(1);
 
 /// Serves a gRPC service on the socket until the drain begins; then calls may end.
-pub(crate) async fn serve<S>(socket: LocalSocket, name: &'static str, service: S, drain: Drain) -> Result<()>
+pub(crate) async fn serve<S>(
+    socket: LocalSocket,
+    name: &'static str,
+    service: S,
+    drain: Drain,
+) -> Result<()>
 where
-    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + Sync + 'static,
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
     S::Future: Send,
 {
     let draining = drain.clone();
@@ -37,12 +46,17 @@ where
 
 async fn serve_calls<S>(stream: UnixStream, service: S, drain: Drain)
 where
-    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
     S::Future: Send,
 {
     let mut server = http2::Builder::new(TokioExecutor::new());
     server.timer(TokioTimer::new());
-    let mut served = std::pin::pin!(server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service)));
+    let mut served = std::pin::pin!(
+        server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
+    );
     let ended = tokio::select! {
         ended = &mut served => ended,
         () = drain.begun() => {

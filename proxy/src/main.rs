@@ -3,7 +3,8 @@
 
 use std::process::ExitCode;
 
-/// Streams allocate and free 64 KiB buffers all the time, which the system's allocator does not do well.
+/// Streams allocate and free 64 KiB buffers all the time, which the system's allocator does not do
+/// well.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -80,31 +80,53 @@ impl Metrics {
     pub(crate) fn register(&self, registry: &mut Registry, scraped: Scraped) {
         self.begin_at_zero();
         let registry = registry.sub_registry_with_prefix("culvert_proxy");
-        registry.register("build", "Version of the proxy", Info::new([("version", VERSION)]));
+        registry.register(
+            "build",
+            "Version of the proxy",
+            Info::new([("version", VERSION)]),
+        );
         registry.register("tunnels", "Tunnels of agents", self.tunnels.clone());
         registry.register(
             "active_streams",
             "Connections of clients, dialling ones included",
             self.active_streams.clone(),
         );
-        registry.register("streams", "Connections of clients that ended, by how", self.streams.clone());
-        registry.register("dials", "Dials for clients, by what came of them", self.dials.clone());
+        registry.register(
+            "streams",
+            "Connections of clients that ended, by how",
+            self.streams.clone(),
+        );
+        registry.register(
+            "dials",
+            "Dials for clients, by what came of them",
+            self.dials.clone(),
+        );
         registry.register(
             "dial_duration_seconds",
             "From a client's wish to its backend's answer, or to none",
             self.dial_duration.clone(),
         );
         let total = self.transferred.clone();
-        registry.register_collector(Box::new(PayloadBytes(move || [total.into_tunnel(), total.out_of_tunnel()])));
+        registry.register_collector(Box::new(PayloadBytes(move || {
+            [total.into_tunnel(), total.out_of_tunnel()]
+        })));
         registry.register(
             "agent_connections",
             "Connections to the agent port, by what became of them",
             self.agents.clone(),
         );
         let enrolments = self.enrolments.clone();
-        registry.register("enrolments", "Requests for certificates, by what became of them", enrolments);
+        registry.register(
+            "enrolments",
+            "Requests for certificates, by what became of them",
+            enrolments,
+        );
         let node_events = self.node_events.clone();
-        registry.register("node_events", "Changes of the cluster's Nodes, by whether they matter here", node_events);
+        registry.register(
+            "node_events",
+            "Changes of the cluster's Nodes, by whether they matter here",
+            node_events,
+        );
         registry.register_collector(Box::new(scraped));
     }
 
@@ -120,7 +142,9 @@ impl Metrics {
             DialCode::Invalid,
             DialCode::Failed,
         ] {
-            drop(self.dials.get_or_create(&Outcome { outcome: dial_reason(code) }));
+            drop(self.dials.get_or_create(&Outcome {
+                outcome: dial_reason(code),
+            }));
         }
         for outcome in ["offline", "tunnel_lost", "client_left"] {
             drop(self.dials.get_or_create(&Outcome { outcome }));
@@ -141,7 +165,10 @@ impl Metrics {
             drop(self.agents.get_or_create(&Outcome { outcome }));
         }
         for request in ["join", "join_account", "renew"] {
-            drop(self.enrolments.get_or_create(&Enrolment { request, outcome: "ok" }));
+            drop(self.enrolments.get_or_create(&Enrolment {
+                request,
+                outcome: "ok",
+            }));
         }
     }
 
@@ -152,17 +179,25 @@ impl Metrics {
 
     /// A client's connection through `frontend` has ended.
     pub(crate) fn stream_ended(&self, frontend: &'static str, outcome: &'static str) {
-        self.streams.get_or_create(&Stream { frontend, outcome }).inc();
+        self.streams
+            .get_or_create(&Stream { frontend, outcome })
+            .inc();
     }
 
     /// A dial begins. Dropped before its end it counts as one whose client left.
     pub(crate) fn dial(&self) -> Dialling<'_> {
-        Dialling { metrics: self, started: Instant::now(), outcome: "client_left" }
+        Dialling {
+            metrics: self,
+            started: Instant::now(),
+            outcome: "client_left",
+        }
     }
 
     /// A request for a certificate was answered.
     pub(crate) fn enrolment(&self, request: &'static str, outcome: &'static str) {
-        self.enrolments.get_or_create(&Enrolment { request, outcome }).inc();
+        self.enrolments
+            .get_or_create(&Enrolment { request, outcome })
+            .inc();
     }
 
     /// A connection to the agent port came to something.
@@ -180,8 +215,15 @@ impl Dialling<'_> {
 
 impl Drop for Dialling<'_> {
     fn drop(&mut self) {
-        self.metrics.dials.get_or_create(&Outcome { outcome: self.outcome }).inc();
-        self.metrics.dial_duration.observe(self.started.elapsed().as_secs_f64());
+        self.metrics
+            .dials
+            .get_or_create(&Outcome {
+                outcome: self.outcome,
+            })
+            .inc();
+        self.metrics
+            .dial_duration
+            .observe(self.started.elapsed().as_secs_f64());
     }
 }
 
@@ -198,6 +240,9 @@ mod tests {
         let metrics = Metrics::default();
         metrics.dial().ended("refused");
         drop(metrics.dial());
-        assert_eq!((count(&metrics, "refused"), count(&metrics, "client_left")), (1, 1));
+        assert_eq!(
+            (count(&metrics, "refused"), count(&metrics, "client_left")),
+            (1, 1)
+        );
     }
 }

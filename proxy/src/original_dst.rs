@@ -1,7 +1,7 @@
 //! What the client of an intercepted connection dialled.
 //!
-//! The connect hook leaves it in the accepted socket's storage, nftables in connection tracking. A connection with neither was
-//! made to the intercept port itself.
+//! The connect hook leaves it in the accepted socket's storage, nftables in connection tracking. A
+//! connection with neither was made to the intercept port itself.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -36,20 +36,31 @@ struct Opened {
 }
 
 impl OriginalDsts {
-    /// `bpffs` is where the redirector pins, usually `/sys/fs/bpf`. The pin may come later, and may be replaced.
+    /// `bpffs` is where the redirector pins, usually `/sys/fs/bpf`. The pin may come later, and may
+    /// be replaced.
     pub(crate) fn new(bpffs: &Path) -> Self {
-        Self { pin: bpffs.join(SOCKETS_PIN), opened: Mutex::new(None) }
+        Self {
+            pin: bpffs.join(SOCKETS_PIN),
+            opened: Mutex::new(None),
+        }
     }
 
-    /// What the client of `accepted` dialled and how it got here; `None` for a connection made to the intercept port itself.
+    /// What the client of `accepted` dialled and how it got here; `None` for a connection made to
+    /// the intercept port itself.
     pub(crate) fn of(&self, accepted: &TcpStream) -> Option<(SocketAddr, Frontend)> {
         self.stored(accepted)
             .map(|address| (address, Frontend::Ebpf))
             .or_else(|| tracked(accepted).map(|address| (address, Frontend::Nftables)))
     }
 
-    /// Keeps the gate closed while there is a map that this process cannot read: then all that connect hooks steer is reset.
-    pub(crate) async fn watch(self: Arc<Self>, every: Duration, gate: Gate, drain: Drain) -> Result<()> {
+    /// Keeps the gate closed while there is a map that this process cannot read: then all that
+    /// connect hooks steer is reset.
+    pub(crate) async fn watch(
+        self: Arc<Self>,
+        every: Duration,
+        gate: Gate,
+        drain: Drain,
+    ) -> Result<()> {
         let mut ticks = tokio::time::interval(every);
         loop {
             tokio::select! {
@@ -59,7 +70,8 @@ impl OriginalDsts {
             match self.try_map() {
                 Ok(()) => gate.open(),
                 Err(error) => gate.close(format!(
-                    "{error:#}; connections that connect hooks steer are reset: the proxy needs CAP_BPF on kernels before 6.0, \
+                    "{error:#}; connections that connect hooks steer are reset: the proxy needs \
+                     CAP_BPF on kernels before 6.0, \
                      and a seccomp profile and a security module that let it call bpf()"
                 )),
             }
@@ -71,7 +83,9 @@ impl OriginalDsts {
         match std::fs::metadata(&self.pin) {
             Ok(_there) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(error).with_context(|| format!("find {}", self.pin.display())),
+            Err(error) => {
+                return Err(error).with_context(|| format!("find {}", self.pin.display()));
+            }
         }
         let map = open(&self.pin).with_context(|| format!("open {}", self.pin.display()))?;
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).context("make a socket")?;
@@ -89,7 +103,12 @@ impl OriginalDsts {
                 Ok(map) => *opened = Some(Opened { inode, map }),
                 Err(error) => {
                     let (reason, fix) = (chain(&error), fix(&error));
-                    tracing::warn!(pin = %self.pin.display(), reason, fix, "original destinations cannot be read");
+                    tracing::warn!(
+                        pin = %self.pin.display(),
+                        reason,
+                        fix,
+                        "original destinations cannot be read"
+                    );
                     return None;
                 }
             }
@@ -111,14 +130,18 @@ fn open(pin: &Path) -> Result<SkStorage<MapData, SocketDst>, MapError> {
 
 /// What to do about a map that cannot be opened; nothing to say where the kernel's own words do.
 fn fix(error: &MapError) -> Option<&'static str> {
-    let MapError::SyscallError(call) = error else { return None };
+    let MapError::SyscallError(call) = error else {
+        return None;
+    };
     (call.io_error.kind() == io::ErrorKind::PermissionDenied).then_some(
-        "the proxy has to run as the redirector's user; kernels before 5.19 also want CAP_BPF, which the unit has and in Kubernetes \
+        "the proxy has to run as the redirector's user; kernels before 5.19 also want CAP_BPF, \
+         which the unit has and in Kubernetes \
          the overlay kernel-5 gives, and a system call filter has to let bpf() through",
     )
 }
 
-/// The original destination in connection tracking. One that equals the socket's own address means that nothing was steered.
+/// The original destination in connection tracking. One that equals the socket's own address means
+/// that nothing was steered.
 fn tracked(accepted: &TcpStream) -> Option<SocketAddr> {
     let socket = SockRef::from(accepted);
     let found = found(socket.original_dst_v4()).or_else(|| found(socket.original_dst_v6()))?;
@@ -146,7 +169,10 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(10);
 
     fn refused(errno: nix::errno::Errno) -> MapError {
-        MapError::SyscallError(SyscallError { call: "BPF_OBJ_GET", io_error: errno.into() })
+        MapError::SyscallError(SyscallError {
+            call: "BPF_OBJ_GET",
+            io_error: errno.into(),
+        })
     }
 
     #[test]
@@ -165,7 +191,11 @@ mod tests {
         let bpffs = tempfile::tempdir().unwrap();
         let original_dsts = Arc::new(OriginalDsts::new(bpffs.path()));
         let (readiness, drain) = (Readiness::default(), Drain::default());
-        let watched = original_dsts.watch(SHORT, readiness.gate("original destinations"), drain.clone());
+        let watched = original_dsts.watch(
+            SHORT,
+            readiness.gate("original destinations"),
+            drain.clone(),
+        );
         let changes = async {
             readiness.ready_without(&[]).await;
             let pin = bpffs.path().join(SOCKETS_PIN);
@@ -176,7 +206,10 @@ mod tests {
                 tokio::task::yield_now().await;
             }
             let (_, reason) = readiness.missing().remove(0);
-            assert!(reason.contains(SOCKETS_PIN) && reason.contains("CAP_BPF"), "{reason}");
+            assert!(
+                reason.contains(SOCKETS_PIN) && reason.contains("CAP_BPF"),
+                "{reason}"
+            );
             std::fs::remove_file(&pin).unwrap();
             readiness.ready_without(&[]).await;
             drain.begin();

@@ -1,8 +1,8 @@
 //! Which tunnels there are, by node.
 //!
-//! Each registration has a number of its own, its generation: a tunnel that ends late removes itself and nothing newer.
-//! Where an agent came back before its old tunnels were noticed to be dead, those are superseded: new streams use them only
-//! when there is no other.
+//! Each registration has a number of its own, its generation: a tunnel that ends late removes
+//! itself and nothing newer. Where an agent came back before its old tunnels were noticed to be
+//! dead, those are superseded: new streams use them only when there is no other.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -58,7 +58,8 @@ impl Registered {
     /// Whether `self` takes the place of the earlier `other` of the same node.
     fn supersedes(&self, other: &Self) -> bool {
         self.generation > other.generation
-            && (self.described.instance != other.described.instance || self.described.slot == other.described.slot)
+            && (self.described.instance != other.described.instance
+                || self.described.slot == other.described.slot)
     }
 }
 
@@ -76,9 +77,14 @@ impl Tunnels for Registry {
     fn forbidden(&self, node: &NodeView) -> Vec<u16> {
         let tunnels = self.candidates(&node.name);
         let newest = tunnels.iter().max_by_key(|tunnel| tunnel.generation);
-        let Some(told) = newest.and_then(|newest| Told::of(&newest.described)) else { return Vec::new() };
+        let Some(told) = newest.and_then(|newest| Told::of(&newest.described)) else {
+            return Vec::new();
+        };
         let forbidden = |port: &u16| {
-            let target = self.0.directory.resolve(&Destination::Name(node.name.to_string(), *port));
+            let target = self
+                .0
+                .directory
+                .resolve(&Destination::Name(node.name.to_string(), *port));
             target.is_ok_and(|target| told.forbids(target.address, *port))
         };
         node.ports.iter().copied().filter(forbidden).collect()
@@ -94,7 +100,12 @@ pub(crate) struct Registration {
 impl Registry {
     pub(crate) fn new(directory: Directory, metrics: Metrics) -> Self {
         let history = History::new(directory.clone());
-        Self(Arc::new(Shared { state: Mutex::default(), directory, history, metrics }))
+        Self(Arc::new(Shared {
+            state: Mutex::default(),
+            directory,
+            history,
+            metrics,
+        }))
     }
 
     /// Why tunnels ended and agents were refused.
@@ -102,7 +113,8 @@ impl Registry {
         &self.0.history
     }
 
-    /// Adds a tunnel of `node`, whose agent is at `agent` and which the calling thread moves; the node is online from here on.
+    /// Adds a tunnel of `node`, whose agent is at `agent` and which the calling thread moves; the
+    /// node is online from here on.
     pub(crate) fn register(
         &self,
         node: NodeName,
@@ -112,12 +124,25 @@ impl Registry {
     ) -> Registration {
         let mut state = self.lock();
         state.generation += 1;
-        let (generation, since, close) = (state.generation, Instant::now(), CancellationToken::new());
+        let (generation, since, close) =
+            (state.generation, Instant::now(), CancellationToken::new());
         let worker = Worker::current();
-        let registered = Arc::new(Registered { generation, node, tunnel, described, agent, since, worker, close });
+        let registered = Arc::new(Registered {
+            generation,
+            node,
+            tunnel,
+            described,
+            agent,
+            since,
+            worker,
+            close,
+        });
         let tunnels = state.nodes.entry(registered.node.clone()).or_default();
         // Those that are closed already stay listed until their own threads have seen it.
-        let open: Vec<_> = tunnels.iter().filter(|tunnel| !tunnel.close.is_cancelled()).collect();
+        let open: Vec<_> = tunnels
+            .iter()
+            .filter(|tunnel| !tunnel.close.is_cancelled())
+            .collect();
         if open.len() >= TUNNELS_PER_NODE {
             // The oldest: an agent needs a few, and replaces those that it lost.
             open[0].close.cancel();
@@ -126,19 +151,27 @@ impl Registry {
         // Told under the lock, so that the directory hears of comings and goings in their order.
         self.0.directory.set_online(&registered.node, true);
         self.0.metrics.tunnels.inc();
-        Registration { registry: self.clone(), registered }
+        Registration {
+            registry: self.clone(),
+            registered,
+        }
     }
 
-    /// The node's tunnels in the order in which a new stream should try them. One that is worn out is closed as soon as it has no
-    /// streams, if there is another.
+    /// The node's tunnels in the order in which a new stream should try them. One that is worn out
+    /// is closed as soon as it has no streams, if there is another.
     pub(crate) fn candidates(&self, node: &NodeName) -> Vec<Arc<Registered>> {
         let mut tunnels = self.lock().nodes.get(node).cloned().unwrap_or_default();
-        let superseded =
-            |tunnel: &Registered, all: &[Arc<Registered>]| all.iter().any(|other| other.supersedes(tunnel));
+        let superseded = |tunnel: &Registered, all: &[Arc<Registered>]| {
+            all.iter().any(|other| other.supersedes(tunnel))
+        };
         let all = tunnels.clone();
         if all.iter().any(|tunnel| !tunnel.tunnel.is_worn_out()) {
-            let spent = |tunnel: &&Arc<Registered>| tunnel.tunnel.is_worn_out() && tunnel.tunnel.streams() == 0;
-            all.iter().filter(spent).for_each(|tunnel| tunnel.close.cancel());
+            let spent = |tunnel: &&Arc<Registered>| {
+                tunnel.tunnel.is_worn_out() && tunnel.tunnel.streams() == 0
+            };
+            all.iter()
+                .filter(spent)
+                .for_each(|tunnel| tunnel.close.cancel());
         }
         tunnels.sort_by_cached_key(|tunnel| {
             let last = superseded(tunnel, &all) || tunnel.tunnel.is_worn_out();
@@ -175,7 +208,9 @@ impl Drop for Registration {
     fn drop(&mut self) {
         let node = &self.registered.node;
         let mut state = self.registry.lock();
-        let Some(tunnels) = state.nodes.get_mut(node) else { return };
+        let Some(tunnels) = state.nodes.get_mut(node) else {
+            return;
+        };
         tunnels.retain(|tunnel| tunnel.generation != self.registered.generation);
         self.registry.0.metrics.tunnels.dec();
         if tunnels.is_empty() {
@@ -199,16 +234,30 @@ mod tests {
         let (near, _far) = tokio::io::duplex(1 << 10);
         let io = ReadAhead::new(near);
         let last_read = io.last_read();
-        ProxyTunnel { stream_window: 1 << 20, max_streams: 8, streams_in_life, budget: Budget::new(1 << 20) }
-            .establish(io, last_read)
-            .await
-            .unwrap()
-            .0
+        ProxyTunnel {
+            stream_window: 1 << 20,
+            max_streams: 8,
+            streams_in_life,
+            budget: Budget::new(1 << 20),
+        }
+        .establish(io, last_read)
+        .await
+        .unwrap()
+        .0
     }
 
     async fn register(registry: &Registry, instance: &str, slot: &str) -> Registration {
-        let described = DescribeResponse { instance: instance.into(), slot: slot.into(), ..Default::default() };
-        registry.register(node(), tunnel().await, described, "10.0.3.7:40000".parse().unwrap())
+        let described = DescribeResponse {
+            instance: instance.into(),
+            slot: slot.into(),
+            ..Default::default()
+        };
+        registry.register(
+            node(),
+            tunnel().await,
+            described,
+            "10.0.3.7:40000".parse().unwrap(),
+        )
     }
 
     fn node() -> NodeName {
@@ -216,7 +265,11 @@ mod tests {
     }
 
     fn order(registry: &Registry) -> Vec<u64> {
-        registry.candidates(&node()).iter().map(|registered| registered.generation).collect()
+        registry
+            .candidates(&node())
+            .iter()
+            .map(|registered| registered.generation)
+            .collect()
     }
 
     fn registry() -> (tempfile::TempDir, Registry) {
@@ -226,7 +279,11 @@ mod tests {
     }
 
     fn online(registry: &Registry) -> bool {
-        registry.0.directory.node(&node()).is_some_and(|view| view.online)
+        registry
+            .0
+            .directory
+            .node(&node())
+            .is_some_and(|view| view.online)
     }
 
     #[tokio::test]
@@ -245,9 +302,17 @@ mod tests {
         let (_state, registry) = registry();
         let _first = register(&registry, "run-1", "0").await;
         let _second = register(&registry, "run-1", "1").await;
-        assert_eq!(order(&registry), [1, 2], "two slots of one run serve side by side");
+        assert_eq!(
+            order(&registry),
+            [1, 2],
+            "two slots of one run serve side by side"
+        );
         let _again = register(&registry, "run-1", "0").await;
-        assert_eq!(order(&registry), [2, 3, 1], "the slot's earlier tunnel may be dead");
+        assert_eq!(
+            order(&registry),
+            [2, 3, 1],
+            "the slot's earlier tunnel may be dead"
+        );
         let _restarted = register(&registry, "run-2", "0").await;
         assert_eq!(order(&registry)[0], 4, "all of the earlier run may be");
     }
@@ -255,11 +320,17 @@ mod tests {
     #[tokio::test]
     async fn a_worn_out_tunnel_is_tried_last_and_closed_once_another_has_taken_its_place() {
         let (_state, registry) = registry();
-        let described = |slot: &str| DescribeResponse { slot: slot.into(), ..Default::default() };
+        let described = |slot: &str| DescribeResponse {
+            slot: slot.into(),
+            ..Default::default()
+        };
         let agent = "10.0.3.7:40000".parse().unwrap();
         let worn_out = registry.register(node(), tunnel_for(0).await, described("0"), agent);
         assert_eq!(order(&registry), [1]);
-        assert!(futures_util::poll!(std::pin::pin!(worn_out.closed())).is_pending(), "there is no other");
+        assert!(
+            futures_util::poll!(std::pin::pin!(worn_out.closed())).is_pending(),
+            "there is no other"
+        );
         let _other = registry.register(node(), tunnel().await, described("1"), agent);
         assert_eq!(order(&registry), [2, 1]);
         worn_out.closed().await;
@@ -281,7 +352,10 @@ mod tests {
     #[tokio::test]
     async fn closing_a_node_reaches_all_its_tunnels() {
         let (_state, registry) = registry();
-        let tunnels = [register(&registry, "run", "0").await, register(&registry, "run", "1").await];
+        let tunnels = [
+            register(&registry, "run", "0").await,
+            register(&registry, "run", "1").await,
+        ];
         registry.close(&node());
         for registration in &tunnels {
             registration.closed().await;

@@ -17,7 +17,8 @@ use crate::registry::Registry;
 pub(crate) use shares::Client;
 use shares::{SHARE, Share, Shares};
 
-/// Streams that one agent relays at once, whatever the number of its tunnels: what its stream windows may hold must be bounded.
+/// Streams that one agent relays at once, whatever the number of its tunnels: what its stream
+/// windows may hold must be bounded.
 pub(crate) const MAX_STREAMS_PER_AGENT: u32 = DEFAULT_MAX_STREAMS;
 
 /// Tunnels that are tried for one stream before its client is told that there is no way.
@@ -52,10 +53,16 @@ pub(crate) enum RouteError {
     ShareTaken { node: NodeName },
     /// The agent says that there is no connection, and why.
     #[error("{node}: {}", .failure.message)]
-    Dial { node: NodeName, failure: DialFailure },
+    Dial {
+        node: NodeName,
+        failure: DialFailure,
+    },
     /// The proxy itself could not dial it.
     #[error("{address}, dialled from the proxy itself: {}", .failure.message)]
-    Direct { address: SocketAddr, failure: DialFailure },
+    Direct {
+        address: SocketAddr,
+        failure: DialFailure,
+    },
     /// No tunnel of the node could be used.
     #[error("open a stream to {node}")]
     Tunnel { node: NodeName, source: OpenError },
@@ -70,8 +77,14 @@ impl RouteError {
             Self::TooManyStreams { .. } => "too_many_streams",
             Self::ShareTaken { .. } => "client_share",
             Self::Dial { failure, .. } | Self::Direct { failure, .. } => dial_reason(failure.code),
-            Self::Tunnel { source: OpenError::TimedOut, .. } => "timed_out",
-            Self::Tunnel { source: OpenError::Client(_), .. } => "client_left",
+            Self::Tunnel {
+                source: OpenError::TimedOut,
+                ..
+            } => "timed_out",
+            Self::Tunnel {
+                source: OpenError::Client(_),
+                ..
+            } => "client_left",
             Self::Tunnel { .. } => "tunnel_lost",
         }
     }
@@ -98,15 +111,25 @@ impl Router {
         self.0.directory.resolve(destination)
     }
 
-    /// The thread on which a stream to `node` is best opened and relayed: that of the tunnel which it will take.
+    /// The thread on which a stream to `node` is best opened and relayed: that of the tunnel which
+    /// it will take.
     pub(crate) fn worker(&self, node: &NodeName) -> Option<Worker> {
-        self.0.registry.candidates(node).first().map(|registered| registered.worker.clone())
+        self.0
+            .registry
+            .candidates(node)
+            .first()
+            .map(|registered| registered.worker.clone())
     }
 
-    /// Lets `client` have one more stream to the target's node, as long as it holds what is returned.
+    /// Lets `client` have one more stream to the target's node, as long as it holds what is
+    /// returned.
     pub(crate) fn share(&self, target: &Target, client: Client) -> Result<Share, RouteError> {
         let node = || target.node.clone();
-        let share = self.0.shares.take(&target.node, client).ok_or_else(|| RouteError::ShareTaken { node: node() })?;
+        let share = self
+            .0
+            .shares
+            .take(&target.node, client)
+            .ok_or_else(|| RouteError::ShareTaken { node: node() })?;
         if self.streams(&target.node) >= client.limit(target) {
             Err(RouteError::TooManyStreams { node: node() })
         } else {
@@ -115,10 +138,16 @@ impl Router {
     }
 
     fn streams(&self, node: &NodeName) -> u32 {
-        self.0.registry.candidates(node).iter().map(|registered| registered.tunnel.streams()).sum()
+        self.0
+            .registry
+            .candidates(node)
+            .iter()
+            .map(|registered| registered.tunnel.streams())
+            .sum()
     }
 
-    /// Opens stream `number` to `target`; an `early` client's first bytes go ahead. Dropping the future cancels the dial at the agent.
+    /// Opens stream `number` to `target`; an `early` client's first bytes go ahead. Dropping the
+    /// future cancels the dial at the agent.
     pub(crate) async fn open(
         &self,
         target: &Target,
@@ -128,7 +157,10 @@ impl Router {
     ) -> Result<Stream, RouteError> {
         let dial = self.0.metrics.dial();
         let open = || Open {
-            address: target.address.map(|address| address.to_string()).unwrap_or_default(),
+            address: target
+                .address
+                .map(|address| address.to_string())
+                .unwrap_or_default(),
             port: target.port.into(),
             original_dst: destination.to_string(),
             stream: number,
@@ -136,7 +168,11 @@ impl Router {
         };
         // Boxed: a stream's task keeps room for all that it ever awaits.
         let opened = Box::pin(self.open_in_any(&target.node, open, early)).await;
-        dial.ended(opened.as_ref().map_or_else(RouteError::reason, |_| dial_reason(DialCode::Ok)));
+        dial.ended(
+            opened
+                .as_ref()
+                .map_or_else(RouteError::reason, |_| dial_reason(DialCode::Ok)),
+        );
         opened
     }
 
@@ -147,23 +183,34 @@ impl Router {
         early: Option<Early<'_>>,
     ) -> Result<Stream, RouteError> {
         let tunnels = self.0.registry.candidates(node);
-        if tunnels.iter().map(|registered| registered.tunnel.streams()).sum::<u32>() >= MAX_STREAMS_PER_AGENT {
+        if tunnels
+            .iter()
+            .map(|registered| registered.tunnel.streams())
+            .sum::<u32>()
+            >= MAX_STREAMS_PER_AGENT
+        {
             return Err(RouteError::TooManyStreams { node: node.clone() });
         }
         let mut failed = None;
         for registered in tunnels.iter().take(ATTEMPTS) {
             match registered.tunnel.open(open(), early).await {
                 Ok(stream) => return Ok(stream),
-                // The tunnel failed, not the backend, whose dial the agent bounds: another one may do. What the client has said
-                // may be at the backend already, and must not be said twice.
-                Err(error @ (OpenError::Tunnel(_) | OpenError::TimedOut)) if !early.is_some_and(Early::has_gone) => {
+                // The tunnel failed, not the backend, whose dial the agent bounds: another one may
+                // do. What the client has said may be at the backend already, and must not be said
+                // twice.
+                Err(error @ (OpenError::Tunnel(_) | OpenError::TimedOut))
+                    if !early.is_some_and(Early::has_gone) =>
+                {
                     failed = Some(error);
                 }
                 Err(error) => return Err(refused(node, error)),
             }
         }
         match failed {
-            Some(source) => Err(RouteError::Tunnel { node: node.clone(), source }),
+            Some(source) => Err(RouteError::Tunnel {
+                node: node.clone(),
+                source,
+            }),
             None => Err(RouteError::Offline { node: node.clone() }),
         }
     }
@@ -174,9 +221,10 @@ fn refused(node: &NodeName, error: OpenError) -> RouteError {
     match error {
         OpenError::TooManyStreams(_) => RouteError::TooManyStreams { node },
         OpenError::Refused(failure) => RouteError::Dial { node, failure },
-        source @ (OpenError::Tunnel(_) | OpenError::TimedOut | OpenError::Answer(_) | OpenError::Client(_)) => {
-            RouteError::Tunnel { node, source }
-        }
+        source @ (OpenError::Tunnel(_)
+        | OpenError::TimedOut
+        | OpenError::Answer(_)
+        | OpenError::Client(_)) => RouteError::Tunnel { node, source },
     }
 }
 

@@ -1,4 +1,5 @@
-//! Puts the running proxy together: opens its state, binds everything, then serves it under one supervisor.
+//! Puts the running proxy together: opens its state, binds everything, then serves it under one
+//! supervisor.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,8 +11,8 @@ use anyhow::{Context, Result, ensure};
 use culvert_api::Zone;
 use culvert_api::proto::enroll::enroll_server::EnrollServer;
 use culvert_daemon::{
-    Admin, AdminListen, Drain, Idle, Logs, Readiness, Supervisor, Workers, raise_open_file_limit, report_to_systemd,
-    use_small_pages,
+    Admin, AdminListen, Drain, Idle, Logs, Readiness, Supervisor, Workers, raise_open_file_limit,
+    report_to_systemd, use_small_pages,
 };
 use culvert_tunnel::{Budget, ProxyTunnel, STREAM_WINDOW_RANGE, STREAMS_IN_LIFE};
 use ipnet::IpNet;
@@ -71,16 +72,31 @@ pub(crate) async fn run(args: RunArgs, sockets: Sockets, logs: Logs) -> Result<(
     let mut supervisor = Supervisor::new(args.grace)?;
     let readiness = Readiness::default();
     let listening = readiness.gate("listeners");
-    supervisor.spawn_observer("systemd", report_to_systemd(readiness.clone(), &[], supervisor.drain()));
-    let cluster = if args.kubernetes.wanted() { Some(Cluster::open(&args.kubernetes).await?) } else { None };
+    supervisor.spawn_observer(
+        "systemd",
+        report_to_systemd(readiness.clone(), &[], supervisor.drain()),
+    );
+    let cluster = if args.kubernetes.wanted() {
+        Some(Cluster::open(&args.kubernetes).await?)
+    } else {
+        None
+    };
     let proxy = Proxy::open(args, cluster).await?;
-    proxy.spawn_admin(&mut supervisor, &readiness, logs, sockets.admin).await?;
+    proxy
+        .spawn_admin(&mut supervisor, &readiness, logs, sockets.admin)
+        .await?;
     proxy.spawn_maintenance(&mut supervisor, &readiness);
     proxy.spawn_cluster(&mut supervisor, &readiness);
     proxy.spawn_operators(&mut supervisor, &sockets.control)?;
     // Until they are known no certificate is admitted that this proxy has not seen before.
-    if timeout(REVOCATIONS_TIMEOUT, proxy.trust.revocations_shared()).await.is_err() {
-        tracing::warn!("starting without the cluster's revocations: agents that are new to this proxy have to wait");
+    if timeout(REVOCATIONS_TIMEOUT, proxy.trust.revocations_shared())
+        .await
+        .is_err()
+    {
+        tracing::warn!(
+            "starting without the cluster's revocations: agents that are new to this proxy have \
+             to wait"
+        );
     }
     proxy.spawn_agents(&mut supervisor)?;
     proxy.spawn_frontends(&mut supervisor, &readiness)?;
@@ -127,8 +143,10 @@ impl Proxy {
         let authority = match &cluster {
             Some(cluster) if config.source == TrustSource::Embedded => {
                 let shared = SharedAuthority::open(cluster.clone(), &state).await?;
-                config.source =
-                    TrustSource::Authority { cert: shared.file().to_owned(), key: shared.file().to_owned() };
+                config.source = TrustSource::Authority {
+                    cert: shared.file().to_owned(),
+                    key: shared.file().to_owned(),
+                };
                 Some(shared)
             }
             Some(_) | None => None,
@@ -139,8 +157,9 @@ impl Proxy {
         let registry = Registry::new(directory.clone(), metrics.clone());
         let router = Router::new(directory.clone(), registry.clone(), metrics.clone());
         let streams = Streams::new(metrics.clone());
-        let workers =
-            std::thread::available_parallelism().and_then(Workers::start).context("start the worker threads")?;
+        let workers = std::thread::available_parallelism()
+            .and_then(Workers::start)
+            .context("start the worker threads")?;
         let budget = Budget::new(args.buffer_budget as usize);
         Ok(Self {
             args,
@@ -168,17 +187,26 @@ impl Proxy {
         socket: PathBuf,
     ) -> Result<()> {
         let mut metrics = MetricsRegistry::default();
-        let scraped =
-            Scraped { directory: self.directory.clone(), registry: self.registry.clone(), budget: self.budget.clone() };
+        let scraped = Scraped {
+            directory: self.directory.clone(),
+            registry: self.registry.clone(),
+            budget: self.budget.clone(),
+        };
         self.metrics.register(&mut metrics, scraped);
-        self.workers.register(metrics.sub_registry_with_prefix("culvert_proxy"));
+        self.workers
+            .register(metrics.sub_registry_with_prefix("culvert_proxy"));
         let idle = Idle::default();
         let claims = debug::Claims {
             edge_ranges: self.args.directory.edge_range.clone(),
             annotations: self.args.kubernetes.trust_node_annotations,
         };
-        let debug =
-            debug::routes(claims, self.directory.clone(), self.registry.clone(), self.streams.clone(), idle.clone());
+        let debug = debug::routes(
+            claims,
+            self.directory.clone(),
+            self.registry.clone(),
+            self.streams.clone(),
+            idle.clone(),
+        );
         let listen = AdminListen {
             program: "culvert-proxy",
             address: self.args.listen.admin_listen,
@@ -212,7 +240,9 @@ impl Proxy {
 
     /// Follows what the cluster says.
     fn spawn_cluster(&self, supervisor: &mut Supervisor, readiness: &Readiness) {
-        let Some(cluster) = self.cluster.clone() else { return };
+        let Some(cluster) = self.cluster.clone() else {
+            return;
+        };
         let drain = supervisor.drain();
         let (registry, trust) = (self.registry.clone(), self.trust.clone());
         let gone = move |node: &_| {
@@ -228,18 +258,39 @@ impl Proxy {
         );
         supervisor.spawn("cluster nodes", nodes);
         let gate = readiness.gate("revocations");
-        let shared = cluster.clone().share_revocations(self.trust.clone(), gate, supervisor.drain());
+        let shared =
+            cluster
+                .clone()
+                .share_revocations(self.trust.clone(), gate, supervisor.drain());
         supervisor.spawn("cluster revocations", shared);
         let (events, told) = Events::channel();
-        let ports =
-            cluster.clone().follow_ports(self.directory.clone(), self.state.clone(), events, supervisor.drain());
+        let ports = cluster.clone().follow_ports(
+            self.directory.clone(),
+            self.state.clone(),
+            events,
+            supervisor.drain(),
+        );
         supervisor.spawn("cluster ports", ports);
-        supervisor.spawn("cluster hosts", cluster.clone().write_hosts(self.directory.clone(), supervisor.drain()));
-        supervisor.spawn("Events", cluster.clone().write_events(self.directory.clone(), told, supervisor.drain()));
+        supervisor.spawn(
+            "cluster hosts",
+            cluster
+                .clone()
+                .write_hosts(self.directory.clone(), supervisor.drain()),
+        );
+        supervisor.spawn(
+            "Events",
+            cluster
+                .clone()
+                .write_events(self.directory.clone(), told, supervisor.drain()),
+        );
         if let Some(authority) = self.authority.clone() {
             supervisor.spawn("cluster authority", authority.follow(supervisor.drain()));
         }
-        let told = cluster.tell_agents(self.trust.clone(), self.advertised.clone(), supervisor.drain());
+        let told = cluster.tell_agents(
+            self.trust.clone(),
+            self.advertised.clone(),
+            supervisor.drain(),
+        );
         supervisor.spawn("agents' ConfigMap", told);
     }
 
@@ -250,14 +301,23 @@ impl Proxy {
             tokens: self.tokens.clone(),
             tunnels: Arc::new(self.registry.clone()),
             advertised: self.advertised.clone(),
-            explainer: Explainer::new(self.directory.clone(), self.registry.clone(), self.router.clone())
-                .with_direct(self.direct()),
+            explainer: Explainer::new(
+                self.directory.clone(),
+                self.registry.clone(),
+                self.router.clone(),
+            )
+            .with_direct(self.direct()),
         };
         let socket = LocalSocket::bind(control_socket, Access::Owner)?;
-        supervisor.spawn("control socket", control::serve(socket, control, supervisor.drain()));
+        supervisor.spawn(
+            "control socket",
+            control::serve(socket, control, supervisor.drain()),
+        );
         let socket = LocalSocket::bind(&self.args.listen.directory_socket, Access::Owner)?;
-        supervisor
-            .spawn("directory socket", directory_service::serve(socket, self.directory.clone(), supervisor.drain()));
+        supervisor.spawn(
+            "directory socket",
+            directory_service::serve(socket, self.directory.clone(), supervisor.drain()),
+        );
         Ok(())
     }
 
@@ -265,7 +325,12 @@ impl Proxy {
         let listener = listen::bind(self.args.listen.agent_listen)?;
         let drain = supervisor.drain();
         let admissions = Admissions::default();
-        supervisor.spawn("tunnels' certificates", admissions.clone().keep_looking(self.trust.clone(), drain.clone()));
+        supervisor.spawn(
+            "tunnels' certificates",
+            admissions
+                .clone()
+                .keep_looking(self.trust.clone(), drain.clone()),
+        );
         let agents = Agents::new(Parts {
             admissions,
             trust: self.trust.clone(),
@@ -283,18 +348,32 @@ impl Proxy {
         });
         // Not for the tunnels' tasks to hold, which end with them.
         let workers = self.workers.clone();
-        let serve_one = move |agent, connections: &TaskTracker| agents.serve(&workers.next(), agent, connections);
-        supervisor.spawn("agent port", listen::serve(listener, "agents", drain, serve_one));
+        let serve_one = move |agent, connections: &TaskTracker| {
+            agents.serve(&workers.next(), agent, connections)
+        };
+        supervisor.spawn(
+            "agent port",
+            listen::serve(listener, "agents", drain, serve_one),
+        );
         Ok(())
     }
 
     fn direct(&self) -> Direct {
-        Direct::new(self.directory.clone(), &self.args.listen.direct, self.metrics.clone())
+        Direct::new(
+            self.directory.clone(),
+            &self.args.listen.direct,
+            self.metrics.clone(),
+        )
     }
 
     fn enroll_service(&self) -> EnrollServer<Enroll> {
         let accounts = self.cluster.clone().map(ServiceAccounts::new);
-        enroll::service(self.trust.clone(), self.tokens.clone(), accounts, self.metrics.clone())
+        enroll::service(
+            self.trust.clone(),
+            self.tokens.clone(),
+            accounts,
+            self.metrics.clone(),
+        )
     }
 
     fn spawn_frontends(&self, supervisor: &mut Supervisor, readiness: &Readiness) -> Result<()> {
@@ -302,7 +381,10 @@ impl Proxy {
         let drain = supervisor.drain();
         let original_dsts = Arc::new(OriginalDsts::new(&self.args.bpffs));
         let gate = readiness.gate("original destinations");
-        supervisor.spawn("original destinations", original_dsts.clone().watch(TRIAL, gate, drain.clone()));
+        supervisor.spawn(
+            "original destinations",
+            original_dsts.clone().watch(TRIAL, gate, drain.clone()),
+        );
         let intercept = Intercept {
             original_dsts,
             router: self.router.clone(),
@@ -312,8 +394,12 @@ impl Proxy {
         };
         for address in &listen.intercept_listen {
             let (listener, intercept) = (listen::bind(*address)?, intercept.clone());
-            let serve_one = move |client, connections: &TaskTracker| intercept.serve(client, connections);
-            supervisor.spawn("intercept port", listen::serve(listener, "intercept", drain.clone(), serve_one));
+            let serve_one =
+                move |client, connections: &TaskTracker| intercept.serve(client, connections);
+            supervisor.spawn(
+                "intercept port",
+                listen::serve(listener, "intercept", drain.clone(), serve_one),
+            );
         }
         let connect = Connect {
             router: self.router.clone(),
@@ -327,70 +413,143 @@ impl Proxy {
         let serve_one = move |client, connections: &TaskTracker| {
             connections.spawn(connect.clone().serve_unix(client, connections.clone()));
         };
-        supervisor.spawn("CONNECT socket", listen::serve(socket, "connect_socket", drain, serve_one));
+        supervisor.spawn(
+            "CONNECT socket",
+            listen::serve(socket, "connect_socket", drain, serve_one),
+        );
         Ok(())
     }
 
-    fn spawn_connect_tls(&self, supervisor: &mut Supervisor, connect: &Connect, drain: &Drain) -> Result<()> {
-        let ListenArgs { connect_listen: Some(address), connect_client_ca: Some(client_ca), .. } = &self.args.listen
+    fn spawn_connect_tls(
+        &self,
+        supervisor: &mut Supervisor,
+        connect: &Connect,
+        drain: &Drain,
+    ) -> Result<()> {
+        let ListenArgs {
+            connect_listen: Some(address),
+            connect_client_ca: Some(client_ca),
+            ..
+        } = &self.args.listen
         else {
             return Ok(());
         };
         let callers = self.trust.callers(client_ca)?;
-        let direct =
-            if self.args.listen.connect_listen_direct { self.direct() } else { self.direct().for_edges_only() };
-        let (listener, connect) = (listen::bind(*address)?, Connect { direct, ..connect.clone() });
+        let direct = if self.args.listen.connect_listen_direct {
+            self.direct()
+        } else {
+            self.direct().for_edges_only()
+        };
+        let (listener, connect) = (
+            listen::bind(*address)?,
+            Connect {
+                direct,
+                ..connect.clone()
+            },
+        );
         let strangers = Strangers::default();
         let serve_one = move |(client, address), connections: &TaskTracker| {
             let address = canonical(address);
             let Some(tls) = callers.server_config() else {
-                return tracing::debug!(client.addr = %address, "CONNECT: nobody may call: see the error about --connect-client-ca");
+                return tracing::debug!(client.addr = %address, "CONNECT: nobody may call: see the \
+                    error about --connect-client-ca");
             };
             match strangers.enter(address.ip(), Phase::Silent) {
-                Ok(place) => drop(connections.spawn(connect.clone().serve_tls(tls, client, address, place))),
+                Ok(place) => {
+                    drop(connections.spawn(connect.clone().serve_tls(tls, client, address, place)))
+                }
                 Err(full) => {
                     say_busy(&client);
                     connect.refused(&address, &full);
                 }
             }
         };
-        supervisor.spawn("CONNECT port", listen::serve(listener, "connect_tls", drain.clone(), serve_one));
+        supervisor.spawn(
+            "CONNECT port",
+            listen::serve(listener, "connect_tls", drain.clone(), serve_one),
+        );
         Ok(())
     }
 }
 
 fn advertised(args: &RunArgs) -> Result<Advertised> {
-    let given = args.trust.advertise.iter().map(|text| text.parse::<Advertise>().map_err(anyhow::Error::msg));
+    let given = args
+        .trust
+        .advertise
+        .iter()
+        .map(|text| text.parse::<Advertise>().map_err(anyhow::Error::msg));
     let given = given.collect::<Result<_>>().context("--advertise")?;
-    Ok(Advertised { given, agent_listen: args.listen.agent_listen })
+    Ok(Advertised {
+        given,
+        agent_listen: args.listen.agent_listen,
+    })
 }
 
-fn trust_config(args: &TrustArgs, advertised: &Advertised, state: StateDir, cluster: Option<&Cluster>) -> TrustConfig {
-    let lifetime = if cluster.is_some() { CLUSTER_LIFETIME } else { LIFETIME };
+fn trust_config(
+    args: &TrustArgs,
+    advertised: &Advertised,
+    state: StateDir,
+    cluster: Option<&Cluster>,
+) -> TrustConfig {
+    let lifetime = if cluster.is_some() {
+        CLUSTER_LIFETIME
+    } else {
+        LIFETIME
+    };
     let source = match args {
-        TrustArgs { tls_cert: Some(cert), tls_key: Some(key), agent_ca: Some(agent_ca), .. } => {
-            TrustSource::Ready { cert: cert.clone(), key: key.clone(), agent_ca: agent_ca.clone() }
-        }
-        TrustArgs { ca_cert: Some(cert), ca_key: Some(key), .. } => {
-            TrustSource::Authority { cert: cert.clone(), key: key.clone() }
-        }
+        TrustArgs {
+            tls_cert: Some(cert),
+            tls_key: Some(key),
+            agent_ca: Some(agent_ca),
+            ..
+        } => TrustSource::Ready {
+            cert: cert.clone(),
+            key: key.clone(),
+            agent_ca: agent_ca.clone(),
+        },
+        TrustArgs {
+            ca_cert: Some(cert),
+            ca_key: Some(key),
+            ..
+        } => TrustSource::Authority {
+            cert: cert.clone(),
+            key: key.clone(),
+        },
         _ => TrustSource::Embedded,
     };
     TrustConfig {
         state,
         source,
         server_name: args.server_name.clone(),
-        hosts: advertised.given.iter().map(|advertise| advertise.host().to_owned()).collect(),
+        hosts: advertised
+            .given
+            .iter()
+            .map(|advertise| advertise.host().to_owned())
+            .collect(),
         certificate_lifetime: args.certificate_lifetime.unwrap_or(lifetime),
     }
 }
 
-fn directory_config(args: &RunArgs, state: StateDir, api_servers: BTreeSet<IpAddr>) -> Result<DirectoryConfig> {
-    let RunArgs { directory: args, kubernetes, listen, .. } = args;
-    let membership = if kubernetes.wanted() { Membership::Cluster } else { Membership::Alone };
+fn directory_config(
+    args: &RunArgs,
+    state: StateDir,
+    api_servers: BTreeSet<IpAddr>,
+) -> Result<DirectoryConfig> {
+    let RunArgs {
+        directory: args,
+        kubernetes,
+        listen,
+        ..
+    } = args;
+    let membership = if kubernetes.wanted() {
+        Membership::Cluster
+    } else {
+        Membership::Alone
+    };
     ensure!(
         args.directory_file.is_none() || membership == Membership::Alone,
-        "--directory: in a cluster its Nodes are the only ones, for all proxies must agree: leave out --directory or --kubernetes"
+        "--directory: in a cluster its Nodes are the only ones, for all proxies must agree: leave \
+         out --directory or --kubernetes"
     );
     Ok(DirectoryConfig {
         state,
@@ -406,6 +565,10 @@ fn directory_config(args: &RunArgs, state: StateDir, api_servers: BTreeSet<IpAdd
         },
         vip4_range: args.vip4_range,
         vip6_range: args.vip6_range,
-        zone: args.dns_zone.parse::<Zone>().map_err(anyhow::Error::msg).context("--dns-zone")?,
+        zone: args
+            .dns_zone
+            .parse::<Zone>()
+            .map_err(anyhow::Error::msg)
+            .context("--dns-zone")?,
     })
 }

@@ -1,4 +1,5 @@
-//! The proxy's state directory: JSON files with a version, read strictly, replaced whole, and one process at a time.
+//! The proxy's state directory: JSON files with a version, read strictly, replaced whole, and one
+//! process at a time.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -27,23 +28,47 @@ pub(crate) struct StateDir {
 /// What goes wrong with the state directory.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StateError {
-    #[error("make the state directory {}: give the proxy a --state-dir that it may write to", path.display())]
+    #[error(
+        "make the state directory {}: give the proxy a --state-dir that it may write to",
+        path.display()
+    )]
     Make { path: PathBuf, source: io::Error },
-    #[error("another culvert-proxy uses the state directory {}: stop it, or give this one its own --state-dir", path.display())]
+    #[error(
+        "another culvert-proxy uses the state directory {}: stop it, or give this one its own \
+         --state-dir",
+        path.display()
+    )]
     Busy { path: PathBuf },
     #[error("read {}", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("write {}: until that works nothing of it can be changed", path.display())]
     Write { path: PathBuf, source: io::Error },
     #[error(
-        "{}, line {line}, column {column}: {source}: restore the file from a backup, or move it away to begin without {what}",
+        "{}, line {line}, column {column}: {source}: restore the file from a backup, or move it \
+         away to begin without {what}",
         path.display()
     )]
-    Broken { path: PathBuf, line: usize, column: usize, what: &'static str, source: serde_json::Error },
-    #[error("{} has format {found}, this culvert-proxy reads {FORMAT}: run the version that wrote it", path.display())]
+    Broken {
+        path: PathBuf,
+        line: usize,
+        column: usize,
+        what: &'static str,
+        source: serde_json::Error,
+    },
+    #[error(
+        "{} has format {found}, this culvert-proxy reads {FORMAT}: run the version that wrote it",
+        path.display()
+    )]
     Newer { path: PathBuf, found: u32 },
-    #[error("{}: {problem}: restore the file from a backup, or move it away to begin without {what}", path.display())]
-    Invalid { path: PathBuf, problem: String, what: &'static str },
+    #[error(
+        "{}: {problem}: restore the file from a backup, or move it away to begin without {what}",
+        path.display()
+    )]
+    Invalid {
+        path: PathBuf,
+        problem: String,
+        what: &'static str,
+    },
 }
 
 /// A state file: its name in the directory, and what is lost without it, for people.
@@ -68,13 +93,30 @@ struct Versioned<T> {
 impl StateDir {
     /// Makes the directory, mode 0700, if it is missing, and takes its lock.
     pub(crate) fn open(path: &Path) -> Result<Self, StateError> {
-        let failed = |source| StateError::Make { path: path.to_owned(), source };
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
+        let failed = |source| StateError::Make {
+            path: path.to_owned(),
+            source,
+        };
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .map_err(failed)?;
         let lock_path = path.join("lock");
-        let lock = File::options().create(true).truncate(false).write(true).open(lock_path).map_err(failed)?;
+        let lock = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(lock_path)
+            .map_err(failed)?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_owned(), _lock: Arc::new(lock) }),
-            Err(TryLockError::WouldBlock) => Err(StateError::Busy { path: path.to_owned() }),
+            Ok(()) => Ok(Self {
+                path: path.to_owned(),
+                _lock: Arc::new(lock),
+            }),
+            Err(TryLockError::WouldBlock) => Err(StateError::Busy {
+                path: path.to_owned(),
+            }),
             Err(TryLockError::Error(source)) => Err(failed(source)),
         }
     }
@@ -84,8 +126,12 @@ impl StateDir {
         self.path.join(name)
     }
 
-    /// The file's content; `None` if there is none yet. A file that does not parse is an error and stays as it is.
-    pub(crate) fn read<T: DeserializeOwned>(&self, file: StateFile) -> Result<Option<T>, StateError> {
+    /// The file's content; `None` if there is none yet. A file that does not parse is an error and
+    /// stays as it is.
+    pub(crate) fn read<T: DeserializeOwned>(
+        &self,
+        file: StateFile,
+    ) -> Result<Option<T>, StateError> {
         let path = self.join(file.name);
         let text = match read_bounded(&path) {
             Ok(text) => text,
@@ -96,7 +142,11 @@ impl StateDir {
     }
 
     /// Replaces the file whole; on disk when this returns.
-    pub(crate) fn write<T: Serialize>(&self, file: StateFile, content: &T) -> Result<(), StateError> {
+    pub(crate) fn write<T: Serialize>(
+        &self,
+        file: StateFile,
+        content: &T,
+    ) -> Result<(), StateError> {
         let path = self.join(file.name);
         let written = text(content).and_then(|text| write_atomic(&path, &text, PRIVATE));
         written.map_err(|source| StateError::Write { path, source })
@@ -104,26 +154,49 @@ impl StateDir {
 
     /// An error about content that parses but makes no sense.
     pub(crate) fn invalid(&self, file: StateFile, problem: impl Into<String>) -> StateError {
-        StateError::Invalid { path: self.join(file.name), problem: problem.into(), what: file.what }
+        StateError::Invalid {
+            path: self.join(file.name),
+            problem: problem.into(),
+            what: file.what,
+        }
     }
 }
 
 /// The content in the text of the file at `path`.
-pub(crate) fn parse<T: DeserializeOwned>(text: &str, path: &Path, file: StateFile) -> Result<T, StateError> {
+pub(crate) fn parse<T: DeserializeOwned>(
+    text: &str,
+    path: &Path,
+    file: StateFile,
+) -> Result<T, StateError> {
     let broken = |source: serde_json::Error| {
         let (path, line, column) = (path.to_owned(), source.line(), source.column());
-        StateError::Broken { path, line, column, what: file.what, source }
+        StateError::Broken {
+            path,
+            line,
+            column,
+            what: file.what,
+            source,
+        }
     };
     let Format { version } = serde_json::from_str(text).map_err(broken)?;
     if version != FORMAT {
-        return Err(StateError::Newer { path: path.to_owned(), found: version });
+        return Err(StateError::Newer {
+            path: path.to_owned(),
+            found: version,
+        });
     }
-    serde_json::from_str::<Versioned<T>>(text).map(|content| content.state).map_err(broken)
+    serde_json::from_str::<Versioned<T>>(text)
+        .map(|content| content.state)
+        .map_err(broken)
 }
 
-/// The text of a file with this content. Not laid out for readers: of ten thousand nodes that would be several times as long.
+/// The text of a file with this content. Not laid out for readers: of ten thousand nodes that would
+/// be several times as long.
 pub(crate) fn text<T: Serialize>(content: &T) -> io::Result<Vec<u8>> {
-    let mut text = serde_json::to_vec(&Versioned { version: FORMAT, state: content })?;
+    let mut text = serde_json::to_vec(&Versioned {
+        version: FORMAT,
+        state: content,
+    })?;
     text.push(b'\n');
     Ok(text)
 }
@@ -144,7 +217,10 @@ pub(crate) fn read_bounded(path: &Path) -> io::Result<String> {
 mod tests {
     use super::*;
 
-    const FILE: StateFile = StateFile { name: "things.json", what: "the things" };
+    const FILE: StateFile = StateFile {
+        name: "things.json",
+        what: "the things",
+    };
 
     #[derive(Serialize, Deserialize, Debug, PartialEq)]
     struct Things {
@@ -157,10 +233,15 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let state = StateDir::open(directory.path()).unwrap();
         assert!(state.read::<Things>(FILE).unwrap().is_none());
-        let things = Things { names: vec!["one".into()] };
+        let things = Things {
+            names: vec!["one".into()],
+        };
         state.write(FILE, &things).unwrap();
         assert_eq!(state.read::<Things>(FILE).unwrap().unwrap(), things);
-        let mode = std::fs::metadata(state.join(FILE.name)).unwrap().permissions().mode();
+        let mode = std::fs::metadata(state.join(FILE.name))
+            .unwrap()
+            .permissions()
+            .mode();
         assert_eq!(mode & 0o777, PRIVATE);
     }
 
@@ -169,14 +250,23 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let state = StateDir::open(directory.path()).unwrap();
         for (text, expected) in [
-            ("{\"version\": 1,\n \"state\": {\"names\": [1]}}", "line 2, column"),
+            (
+                "{\"version\": 1,\n \"state\": {\"names\": [1]}}",
+                "line 2, column",
+            ),
             ("{\"version\": 2}", "format 2"),
             ("", "line 1"),
         ] {
             std::fs::write(state.join(FILE.name), text).unwrap();
             let error = state.read::<Things>(FILE).unwrap_err().to_string();
-            assert!(error.contains("things.json") && error.contains(expected), "{error}");
-            assert_eq!(std::fs::read_to_string(state.join(FILE.name)).unwrap(), text);
+            assert!(
+                error.contains("things.json") && error.contains(expected),
+                "{error}"
+            );
+            assert_eq!(
+                std::fs::read_to_string(state.join(FILE.name)).unwrap(),
+                text
+            );
         }
     }
 
@@ -184,7 +274,10 @@ mod tests {
     fn two_proxies_cannot_share_a_state_directory() {
         let directory = tempfile::tempdir().unwrap();
         let first = StateDir::open(directory.path()).unwrap();
-        assert!(matches!(StateDir::open(directory.path()), Err(StateError::Busy { .. })));
+        assert!(matches!(
+            StateDir::open(directory.path()),
+            Err(StateError::Busy { .. })
+        ));
         drop(first);
         StateDir::open(directory.path()).unwrap();
     }

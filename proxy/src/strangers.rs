@@ -1,5 +1,6 @@
-//! Places for connections whose peers have not shown who they are yet. Whoever takes many loses them to those who take few, and the
-//! oldest to newcomers: nobody is locked out by connections that say nothing.
+//! Places for connections whose peers have not shown who they are yet. Whoever takes many loses
+//! them to those who take few, and the oldest to newcomers: nobody is locked out by connections
+//! that say nothing.
 
 mod handshake;
 mod pool;
@@ -26,13 +27,23 @@ pub(crate) enum Phase {
     Call,
 }
 
-/// A place costs a descriptor, and in the later phases a TLS session. Who says nothing costs little: two thousand agents that come at once
-/// all find room to begin. Handshakes share the processors: so many at a time still end in time, and none loses its place to another of
-/// them. An enrolment may wait for the API server.
+/// A place costs a descriptor, and in the later phases a TLS session. Who says nothing costs
+/// little: two thousand agents that come at once all find room to begin. Handshakes share the
+/// processors: so many at a time still end in time, and none loses its place to another of them. An
+/// enrolment may wait for the API server.
 const LIMITS: [Limits; 3] = [
-    Limits { places: 2048, spared: Duration::from_millis(500) },
-    Limits { places: 128, spared: Duration::from_secs(8) },
-    Limits { places: 256, spared: Duration::from_secs(8) },
+    Limits {
+        places: 2048,
+        spared: Duration::from_millis(500),
+    },
+    Limits {
+        places: 128,
+        spared: Duration::from_secs(8),
+    },
+    Limits {
+        places: 256,
+        spared: Duration::from_secs(8),
+    },
 ];
 /// How long an address is remembered from which there was a tunnel.
 const KNOWN_FOR: Duration = Duration::from_secs(24 * 3600);
@@ -78,7 +89,14 @@ impl Strangers {
         let evicted = CancellationToken::new();
         let number = places.take(known, phase, origin, &evicted, now)?;
         drop(places);
-        Ok(Place { strangers: self.clone(), origin, known, phase, number, evicted })
+        Ok(Place {
+            strangers: self.clone(),
+            origin,
+            known,
+            phase,
+            number,
+            evicted,
+        })
     }
 
     /// There is a tunnel from `address`: it has places that strangers do not take from now on.
@@ -87,7 +105,10 @@ impl Strangers {
         let known = &mut places.known;
         let host = Origin::of(address).host;
         if known.len() >= KNOWN_MAX && !known.contains_key(&host) {
-            let oldest = known.iter().min_by_key(|(_, since)| **since).map(|(host, _)| *host);
+            let oldest = known
+                .iter()
+                .min_by_key(|(_, since)| **since)
+                .map(|(host, _)| *host);
             oldest.map(|oldest| known.remove(&oldest));
         }
         known.insert(host, now);
@@ -108,7 +129,13 @@ impl Places {
         now: Instant,
     ) -> Result<u64, Full> {
         self.next += 1;
-        let taken = self.pools[known][phase as usize].take(self.next, origin, evicted, LIMITS[phase as usize], now);
+        let taken = self.pools[known][phase as usize].take(
+            self.next,
+            origin,
+            evicted,
+            LIMITS[phase as usize],
+            now,
+        );
         taken.then_some(self.next).ok_or(Full)
     }
 }
@@ -121,7 +148,13 @@ impl Place {
         }
         let strangers = self.strangers.clone();
         let mut places = strangers.lock();
-        let number = places.take(self.known, phase, self.origin, &self.evicted, Instant::now())?;
+        let number = places.take(
+            self.known,
+            phase,
+            self.origin,
+            &self.evicted,
+            Instant::now(),
+        )?;
         places.pools[self.known][self.phase as usize].leave(self.number);
         (self.phase, self.number) = (phase, number);
         Ok(())
@@ -151,24 +184,36 @@ mod tests {
     fn an_address_with_a_tunnel_has_places_that_strangers_do_not_take() {
         let strangers = Strangers::default();
         let all = LIMITS[Phase::Handshake as usize].places;
-        let crowd = (0..all as u32).map(|number| IpAddr::from((0xc000_0000 | number << 8).to_be_bytes()));
-        let crowd: Vec<Place> = crowd.map(|one| strangers.enter(one, Phase::Handshake).unwrap()).collect();
+        let crowd =
+            (0..all as u32).map(|number| IpAddr::from((0xc000_0000 | number << 8).to_be_bytes()));
+        let crowd: Vec<Place> = crowd
+            .map(|one| strangers.enter(one, Phase::Handshake).unwrap())
+            .collect();
         assert_eq!(
-            strangers.enter(address("203.0.113.9"), Phase::Handshake).err(),
+            strangers
+                .enter(address("203.0.113.9"), Phase::Handshake)
+                .err(),
             Some(Full),
             "everybody has one, and none is old"
         );
         strangers.proven(address("2001:db8::1"));
-        let known = strangers.enter(address("2001:db8::2"), Phase::Handshake).expect("the same /64");
+        let known = strangers
+            .enter(address("2001:db8::2"), Phase::Handshake)
+            .expect("the same /64");
         assert!(crowd.iter().all(|place| !place.evicted().is_cancelled()));
         drop((crowd, known));
-        assert!(strangers.lock().pools.iter().flatten().all(Pool::is_empty), "nothing is kept of those who left");
+        assert!(
+            strangers.lock().pools.iter().flatten().all(Pool::is_empty),
+            "nothing is kept of those who left"
+        );
     }
 
     #[test]
     fn whoever_goes_on_gives_back_the_place_of_before() {
         let strangers = Strangers::default();
-        let mut place = strangers.enter(address("192.0.2.1"), Phase::Silent).unwrap();
+        let mut place = strangers
+            .enter(address("192.0.2.1"), Phase::Silent)
+            .unwrap();
         place.advance(Phase::Handshake).unwrap();
         let empty = |phase: Phase| strangers.lock().pools[0][phase as usize].is_empty();
         assert!(empty(Phase::Silent) && !empty(Phase::Handshake));
@@ -184,6 +229,10 @@ mod tests {
         }
         let places = strangers.lock();
         assert_eq!(places.known.len(), KNOWN_MAX);
-        assert!(!places.known.contains_key(&Origin::of(address("0.0.0.0")).host));
+        assert!(
+            !places
+                .known
+                .contains_key(&Origin::of(address("0.0.0.0")).host)
+        );
     }
 }

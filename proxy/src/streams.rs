@@ -1,4 +1,5 @@
-//! The connections of clients: live ones for `/debug/streams`, and one log line for each at its end.
+//! The connections of clients: live ones for `/debug/streams`, and one log line for each at its
+//! end.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -91,7 +92,11 @@ pub(crate) struct StreamRecord {
 
 impl Streams {
     pub(crate) fn new(metrics: Metrics) -> Self {
-        Self(Arc::new(Shared { live: Mutex::default(), count_tx: watch::Sender::new(0), metrics }))
+        Self(Arc::new(Shared {
+            live: Mutex::default(),
+            count_tx: watch::Sender::new(0),
+            metrics,
+        }))
     }
 
     /// A client has said where it wants to go. `client` is its address, or what it is.
@@ -102,13 +107,30 @@ impl Streams {
         client: String,
         destination: Destination,
     ) -> StreamRecord {
-        let (since, node, transferred) = (Instant::now(), OnceLock::new(), self.0.metrics.transferred.begin());
+        let (since, node, transferred) = (
+            Instant::now(),
+            OnceLock::new(),
+            self.0.metrics.transferred.begin(),
+        );
         let direct = AtomicBool::new(false);
-        let live = Arc::new(Live { number, frontend, client, destination, node, direct, since, transferred });
+        let live = Arc::new(Live {
+            number,
+            frontend,
+            client,
+            destination,
+            node,
+            direct,
+            since,
+            transferred,
+        });
         self.lock().insert(number, live.clone());
         self.0.metrics.active_streams.inc();
         self.0.count_tx.send_modify(|count| *count += 1);
-        StreamRecord { streams: self.clone(), live, end: None }
+        StreamRecord {
+            streams: self.clone(),
+            live,
+            end: None,
+        }
     }
 
     /// Waits until there is no live connection.
@@ -118,15 +140,25 @@ impl Streams {
         let _idle = count_rx.wait_for(|count| *count == 0).await;
     }
 
-    /// The payload of every live connection so far, by its number: to the backend and to the client.
+    /// The payload of every live connection so far, by its number: to the backend and to the
+    /// client.
     pub(crate) fn counts(&self) -> Vec<(u64, Counts)> {
-        let counts = |live: &Live| [live.transferred.into_tunnel.bytes(), live.transferred.out_of_tunnel.bytes()];
-        self.lock().iter().map(|(number, live)| (*number, counts(live))).collect()
+        let counts = |live: &Live| {
+            [
+                live.transferred.into_tunnel.bytes(),
+                live.transferred.out_of_tunnel.bytes(),
+            ]
+        };
+        self.lock()
+            .iter()
+            .map(|(number, live)| (*number, counts(live)))
+            .collect()
     }
 
     /// Every live connection, oldest first.
     pub(crate) fn views(&self) -> Vec<StreamView> {
-        // What is shown is made without the lock, for which connections that begin and end would wait.
+        // What is shown is made without the lock, for which connections that begin and end would
+        // wait.
         let live: Vec<_> = self.lock().values().cloned().collect();
         live.iter().map(|live| live.view()).collect()
     }
@@ -144,7 +176,11 @@ impl Live {
             client: self.client.clone(),
             original_dst: self.destination.to_string(),
             node: self.node.get().cloned(),
-            mechanism: if self.direct.load(Ordering::Relaxed) { "direct" } else { "tunnel" },
+            mechanism: if self.direct.load(Ordering::Relaxed) {
+                "direct"
+            } else {
+                "tunnel"
+            },
             age_seconds: self.since.elapsed().as_secs_f64(),
             bytes_to_backend: self.transferred.into_tunnel.bytes(),
             bytes_to_client: self.transferred.out_of_tunnel.bytes(),
@@ -171,14 +207,23 @@ impl StreamRecord {
 
     /// There was no connection.
     pub(crate) fn not_routed(&mut self, error: &RouteError) {
-        self.end = Some(End { outcome: error.reason(), reason: Some(chain(error)) });
+        self.end = Some(End {
+            outcome: error.reason(),
+            reason: Some(chain(error)),
+        });
     }
 
     /// The relay has ended.
     pub(crate) fn relayed(&mut self, result: &Result<(), RelayError>) {
         self.end = Some(match result {
-            Ok(()) => End { outcome: "finished", reason: None },
-            Err(error) => End { outcome: error.reason(), reason: Some(chain(error)) },
+            Ok(()) => End {
+                outcome: "finished",
+                reason: None,
+            },
+            Err(error) => End {
+                outcome: error.reason(),
+                reason: Some(chain(error)),
+            },
         });
     }
 }
@@ -186,8 +231,12 @@ impl StreamRecord {
 impl Drop for StreamRecord {
     fn drop(&mut self) {
         let view = self.live.view();
-        // A record dropped without an end: the client left before its backend answered, or the proxy ends.
-        let End { outcome, reason } = self.end.take().unwrap_or(End { outcome: "client_left", reason: None });
+        // A record dropped without an end: the client left before its backend answered, or the
+        // proxy ends.
+        let End { outcome, reason } = self.end.take().unwrap_or(End {
+            outcome: "client_left",
+            reason: None,
+        });
         tracing::info!(
             stream = view.stream,
             frontend = view.frontend,
@@ -202,7 +251,9 @@ impl Drop for StreamRecord {
             reason,
             "stream ended"
         );
-        let Shared { metrics, count_tx, .. } = &*self.streams.0;
+        let Shared {
+            metrics, count_tx, ..
+        } = &*self.streams.0;
         metrics.stream_ended(view.frontend, outcome);
         metrics.active_streams.dec();
         self.streams.lock().remove(&view.stream);

@@ -12,7 +12,10 @@ use crate::state::{StateDir, StateError, StateFile};
 use book::Book;
 pub(crate) use book::{Full, TokenError, TokenText, TokenView};
 
-const TOKENS: StateFile = StateFile { name: "tokens.json", what: "the join tokens that were not used yet" };
+const TOKENS: StateFile = StateFile {
+    name: "tokens.json",
+    what: "the join tokens that were not used yet",
+};
 
 /// A token that was just made.
 #[derive(Debug)]
@@ -50,11 +53,19 @@ impl Tokens {
     /// `lifetime` is that of tokens that are not given one of their own.
     pub(crate) fn open(state: StateDir, lifetime: Duration) -> Result<Self, StateError> {
         let book = state.read(TOKENS)?.unwrap_or_default();
-        Ok(Self(Arc::new(Shared { state, lifetime, book: Mutex::new(book) })))
+        Ok(Self(Arc::new(Shared {
+            state,
+            lifetime,
+            book: Mutex::new(book),
+        })))
     }
 
     /// Makes a token for the node.
-    pub(crate) fn create(&self, node: &NodeName, lifetime: Option<Duration>) -> Result<NewToken, TokensError> {
+    pub(crate) fn create(
+        &self,
+        node: &NodeName,
+        lifetime: Option<Duration>,
+    ) -> Result<NewToken, TokensError> {
         let now = UnixTime::now();
         let expires = now + lifetime.unwrap_or(self.0.lifetime);
         let text = self.change(|book| Ok(book.create(node, expires, now)?))?;
@@ -66,8 +77,8 @@ impl Tokens {
         self.book().check(text, None, UnixTime::now())
     }
 
-    /// Uses the token up for the owner of the key with this digest. On disk when this returns: a crash before the answer is sent
-    /// leaves a used token, which the same key may redeem again.
+    /// Uses the token up for the owner of the key with this digest. On disk when this returns: a
+    /// crash before the answer is sent leaves a used token, which the same key may redeem again.
     pub(crate) fn redeem(&self, text: &TokenText, key: [u8; 32]) -> Result<NodeName, TokensError> {
         self.change(|book| Ok(book.redeem(text, key, UnixTime::now())?))
     }
@@ -79,7 +90,9 @@ impl Tokens {
 
     /// Makes a token useless.
     pub(crate) fn revoke(&self, id: &str) -> Result<(), TokensError> {
-        let unknown = || TokensError::Unknown { id: id.chars().take(64).collect() };
+        let unknown = || TokensError::Unknown {
+            id: id.chars().take(64).collect(),
+        };
         self.change(|book| book.revoke(id).then_some(()).ok_or_else(unknown))
     }
 
@@ -91,7 +104,10 @@ impl Tokens {
         })
     }
 
-    fn change<T>(&self, edit: impl FnOnce(&mut Book) -> Result<T, TokensError>) -> Result<T, TokensError> {
+    fn change<T>(
+        &self,
+        edit: impl FnOnce(&mut Book) -> Result<T, TokensError>,
+    ) -> Result<T, TokensError> {
         let mut book = self.book();
         let mut next = book.clone();
         let answer = edit(&mut next)?;
@@ -111,9 +127,16 @@ impl Tokens {
 #[cfg(any(test, fuzzing))]
 pub(crate) fn rewritten(text: &str) -> Result<String, StateError> {
     let book: Book = crate::state::parse(text, std::path::Path::new(TOKENS.name), TOKENS)?;
-    for now in [UnixTime::from_seconds(0), UnixTime::now(), UnixTime::from_seconds(u64::MAX)] {
+    for now in [
+        UnixTime::from_seconds(0),
+        UnixTime::now(),
+        UnixTime::from_seconds(u64::MAX),
+    ] {
         for token in book.list(now) {
-            drop(format!("{} {} {} {}", token.id, token.node, token.expires, token.state));
+            drop(format!(
+                "{} {} {} {}",
+                token.id, token.node, token.expires, token.state
+            ));
         }
     }
     let text = crate::state::text(&book).expect("tokens have a text");

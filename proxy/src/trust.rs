@@ -1,4 +1,5 @@
-//! Who is who: the proxy's own certificate, those of agents, and which node a client certificate makes of its owner.
+//! Who is who: the proxy's own certificate, those of agents, and which node a client certificate
+//! makes of its owner.
 
 mod callers;
 mod handshake;
@@ -31,15 +32,20 @@ pub(crate) use revocations::Revocations;
 use source::Material;
 pub(crate) use source::TrustSource;
 
-const CERTIFICATES: StateFile =
-    StateFile { name: "certificates.json", what: "the revocations of removed nodes' certificates" };
-const REVOCATIONS: StateFile =
-    StateFile { name: "revocations.json", what: "the revocations that the cluster's proxies share, as last seen" };
+const CERTIFICATES: StateFile = StateFile {
+    name: "certificates.json",
+    what: "the revocations of removed nodes' certificates",
+};
+const REVOCATIONS: StateFile = StateFile {
+    name: "revocations.json",
+    what: "the revocations that the cluster's proxies share, as last seen",
+};
 /// How often given files are looked at, and whether the proxy's own certificate is due.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Certificates hold whole seconds, and no calendar is certain beyond some years.
-const LIFETIMES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3650 * 24 * 3600);
+const LIFETIMES: RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(3650 * 24 * 3600);
 
 /// What trust is made of.
 #[derive(Clone, Debug)]
@@ -49,7 +55,8 @@ pub(crate) struct TrustConfig {
     pub(crate) source: TrustSource,
     /// `--server-name`: what agents verify, whatever host they dial.
     pub(crate) server_name: String,
-    /// Hosts of `--advertise`: in the proxy's certificate too, for CONNECT callers that verify the host they dial.
+    /// Hosts of `--advertise`: in the proxy's certificate too, for CONNECT callers that verify the
+    /// host they dial.
     pub(crate) hosts: Vec<String>,
     /// `--certificate-lifetime`: how long agents' certificates are valid.
     pub(crate) certificate_lifetime: Duration,
@@ -65,21 +72,36 @@ pub(crate) enum TrustError {
     #[error("use the certificate in {what}")]
     Tls { what: String, source: rustls::Error },
     #[error("use the authorities of client certificates in {what}")]
-    Verifier { what: String, source: rustls::server::VerifierBuilderError },
-    #[error("the certificate in {file} is not for the name {name:?}: give a name that it has with --server-name")]
+    Verifier {
+        what: String,
+        source: rustls::server::VerifierBuilderError,
+    },
+    #[error(
+        "the certificate in {file} is not for the name {name:?}: give a name that it has with \
+         --server-name"
+    )]
     ServerName { file: String, name: String },
     #[error("{0:?} is no server name: give a DNS name with --server-name")]
     ServerNameText(String),
-    #[error("a certificate lifetime of {} s is not possible: --certificate-lifetime takes 1s to 3650d", .0.as_secs())]
+    #[error(
+        "a certificate lifetime of {} s is not possible: --certificate-lifetime takes 1s to 3650d",
+        .0.as_secs()
+    )]
     Lifetime(Duration),
     #[error(
-        "{file} has an authority of the agents: any edge node could dial any other with its own certificate. Give CONNECT clients an authority of their own with --connect-client-ca"
+        "{file} has an authority of the agents: any edge node could dial any other with its own \
+         certificate. Give CONNECT clients an authority of their own with --connect-client-ca"
     )]
     SharedAuthority { file: String },
-    #[error("the cluster's Node {node} is not known well enough to bind a certificate to it: its UID is missing")]
+    #[error(
+        "the cluster's Node {node} is not known well enough to bind a certificate to it: its UID \
+         is missing"
+    )]
     NoUid { node: NodeName },
     #[error(
-        "this proxy uses ready certificates (--tls-cert, --tls-key, --agent-ca) and cannot make any: give the agent its certificate with --cert, --key and --ca, or start the proxy with --ca-cert and --ca-key"
+        "this proxy uses ready certificates (--tls-cert, --tls-key, --agent-ca) and cannot make \
+         any: give the agent its certificate with --cert, --key and --ca, or start the proxy with \
+         --ca-cert and --ca-key"
     )]
     NoAuthority,
 }
@@ -136,21 +158,33 @@ impl Trust {
         if !LIFETIMES.contains(&config.certificate_lifetime) {
             return Err(TrustError::Lifetime(config.certificate_lifetime));
         }
-        if !matches!(ServerName::try_from(config.server_name.as_str()), Ok(ServerName::DnsName(_))) {
+        if !matches!(
+            ServerName::try_from(config.server_name.as_str()),
+            Ok(ServerName::DnsName(_))
+        ) {
             return Err(TrustError::ServerNameText(config.server_name));
         }
         let now = UnixTime::now();
         let cluster = if directory.is_cluster() {
             let known = config.state.read(REVOCATIONS)?.unwrap_or_default();
-            Some(Shares { known: watch::Sender::new(known), agreed: watch::Sender::default() })
+            Some(Shares {
+                known: watch::Sender::new(known),
+                agreed: watch::Sender::default(),
+            })
         } else {
             None
         };
         let mut ledger: Ledger = config.state.read(CERTIFICATES)?.unwrap_or_default();
         ledger.prune(grace(cluster.is_some()), now);
-        let steady = SteadyClock { started: Instant::now(), before: ledger.served() };
+        let steady = SteadyClock {
+            started: Instant::now(),
+            before: ledger.served(),
+        };
         let (material, certificate) = Material::load(&config, now)?;
-        let tls = |source| TrustError::Tls { what: config.source.to_string(), source };
+        let tls = |source| TrustError::Tls {
+            what: config.source.to_string(),
+            source,
+        };
         let identity = ServerIdentity::new(certificate).map_err(tls)?;
         let agent_config = ArcSwap::from_pointee(agent_config(&config, &identity, &material)?);
         Ok(Self(Arc::new(Shared {
@@ -169,13 +203,14 @@ impl Trust {
         })))
     }
 
-    /// For the agent port: take it anew for each connection, for it changes with the files it is made of.
+    /// For the agent port: take it anew for each connection, for it changes with the files it is
+    /// made of.
     pub(crate) fn server_config(&self) -> Arc<ServerConfig> {
         self.0.agent_config.load_full()
     }
 
-    /// For the CONNECT listener: TLS with the proxy's certificate and a required client certificate of an authority in the file, which
-    /// is read again when it changes.
+    /// For the CONNECT listener: TLS with the proxy's certificate and a required client certificate
+    /// of an authority in the file, which is read again when it changes.
     pub(crate) fn callers(&self, client_ca: &Path) -> Result<Callers, TrustError> {
         let callers = Callers::open(client_ca, &self.0.identity, self.material().authorities())?;
         *self.lock_callers() = Some(callers.clone());
@@ -183,8 +218,13 @@ impl Trust {
     }
 
     /// The node that the owner of this verified chain is, and by which certificate.
-    pub(crate) fn identify(&self, chain: &[CertificateDer<'_>], purpose: Purpose) -> Result<Credential, IdentityError> {
-        let credential = Leaf::read(chain.first().ok_or(IdentityError::NoCertificate)?)?.credential()?;
+    pub(crate) fn identify(
+        &self,
+        chain: &[CertificateDer<'_>],
+        purpose: Purpose,
+    ) -> Result<Credential, IdentityError> {
+        let credential =
+            Leaf::read(chain.first().ok_or(IdentityError::NoCertificate)?)?.credential()?;
         let now = UnixTime::now();
         match self.judge(&credential, purpose, now)? {
             Standing::New if self.is_noted(&credential) => self.note(credential, now),
@@ -193,7 +233,11 @@ impl Trust {
     }
 
     /// Whether a tunnel that is up by the certificate may go on.
-    pub(crate) fn check(&self, credential: &Credential, now: UnixTime) -> Result<(), IdentityError> {
+    pub(crate) fn check(
+        &self,
+        credential: &Credential,
+        now: UnixTime,
+    ) -> Result<(), IdentityError> {
         match self.judge(credential, Purpose::Tunnel, now) {
             // It was admitted when more was known.
             Ok(_) | Err(IdentityError::Undecided { .. }) => Ok(()),
@@ -201,7 +245,12 @@ impl Trust {
         }
     }
 
-    fn judge(&self, credential: &Credential, purpose: Purpose, now: UnixTime) -> Result<Standing, IdentityError> {
+    fn judge(
+        &self,
+        credential: &Credential,
+        purpose: Purpose,
+        now: UnixTime,
+    ) -> Result<Standing, IdentityError> {
         let node = || credential.node.clone();
         let standing = match &self.0.cluster {
             Some(shares) => self.standing_in_cluster(shares, credential)?,
@@ -217,13 +266,22 @@ impl Trust {
         Ok(standing)
     }
 
-    /// Of a Node: a certificate is of the one that there is now, and made after its last revocation. One that was never seen before has
-    /// to wait until it is known what was revoked.
-    fn standing_in_cluster(&self, shares: &Shares, credential: &Credential) -> Result<Standing, IdentityError> {
+    /// Of a Node: a certificate is of the one that there is now, and made after its last
+    /// revocation. One that was never seen before has to wait until it is known what was revoked.
+    fn standing_in_cluster(
+        &self,
+        shares: &Shares,
+        credential: &Credential,
+    ) -> Result<Standing, IdentityError> {
         let node = || credential.node.clone();
         let standing = match &credential.binding {
-            Some(Binding { uid: Some(uid), revocation }) => match self.0.directory.uid(&credential.node) {
-                Some(present) if present != *uid => return Err(IdentityError::EarlierNode { node: node() }),
+            Some(Binding {
+                uid: Some(uid),
+                revocation,
+            }) => match self.0.directory.uid(&credential.node) {
+                Some(present) if present != *uid => {
+                    return Err(IdentityError::EarlierNode { node: node() });
+                }
                 None => return Err(IdentityError::UnknownNode { node: node() }),
                 Some(_) if *revocation < shares.known.borrow().last(uid) => Standing::Revoked,
                 Some(_) if self.ledger().has(credential) => Standing::Known,
@@ -241,18 +299,25 @@ impl Trust {
         Ok(standing)
     }
 
-    /// What a proxy made outside a cluster says itself whether it was revoked: one is enough to know that the node had any. All others
-    /// have to be known again.
+    /// What a proxy made outside a cluster says itself whether it was revoked: one is enough to
+    /// know that the node had any. All others have to be known again.
     fn is_noted(&self, credential: &Credential) -> bool {
-        self.0.cluster.is_some() || credential.binding.is_none() || !self.ledger().holds_any(&credential.node)
+        self.0.cluster.is_some()
+            || credential.binding.is_none()
+            || !self.ledger().holds_any(&credential.node)
     }
 
-    /// Held while somebody is admitted or a node removed, so that no certificate is made of what was true a moment ago.
+    /// Held while somebody is admitted or a node removed, so that no certificate is made of what
+    /// was true a moment ago.
     pub(crate) fn admission(&self) -> MutexGuard<'_, ()> {
-        self.0.admission.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0
+            .admission
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a certificate for the node, which showed `shown` for it: the new one is void when that one is.
+    /// Makes a certificate for the node, which showed `shown` for it: the new one is void when that
+    /// one is.
     pub(crate) fn issue(
         &self,
         node: &NodeName,
@@ -265,37 +330,60 @@ impl Trust {
         let (made, ca_pem) = {
             let material = self.material();
             let authority = material.authority().ok_or(TrustError::NoAuthority)?;
-            (authority.node_certificate((node, &binding), key, lifetime, now)?, authority.pem().to_owned())
+            (
+                authority.node_certificate((node, &binding), key, lifetime, now)?,
+                authority.pem().to_owned(),
+            )
         };
         let (serial, not_after) = (made.serial, made.expires);
-        let credential = Credential { node: node.clone(), serial, not_before: now, not_after, binding: Some(binding) };
+        let credential = Credential {
+            node: node.clone(),
+            serial,
+            not_before: now,
+            not_after,
+            binding: Some(binding),
+        };
         if self.is_noted(&credential) {
             self.ledger_mut().note(&credential, now);
             self.0.unwritten.store(true, Ordering::Release);
         }
-        Ok(Issued { chain_pem: made.pem, ca_pem })
+        Ok(Issued {
+            chain_pem: made.pem,
+            ca_pem,
+        })
     }
 
     fn binding(&self, node: &NodeName, shown: Option<&Credential>) -> Result<Binding, TrustError> {
-        let inherited = shown.and_then(|shown| shown.binding.as_ref()).map(|binding| binding.revocation);
+        let inherited = shown
+            .and_then(|shown| shown.binding.as_ref())
+            .map(|binding| binding.revocation);
         let (uid, known) = match &self.0.cluster {
             Some(shares) => {
-                let uid = self.0.directory.uid(node).ok_or_else(|| TrustError::NoUid { node: node.clone() })?;
+                let uid = self
+                    .0
+                    .directory
+                    .uid(node)
+                    .ok_or_else(|| TrustError::NoUid { node: node.clone() })?;
                 let known = shares.known.borrow().last(&uid);
                 (Some(uid), known)
             }
             None => (None, self.ledger().revocation(node)),
         };
-        Ok(Binding { uid, revocation: inherited.unwrap_or_default().max(known) })
+        Ok(Binding {
+            uid,
+            revocation: inherited.unwrap_or_default().max(known),
+        })
     }
 
-    /// Whether a revocation at one proxy of a cluster is one at all of them: of certificates that an operator made they know nothing.
+    /// Whether a revocation at one proxy of a cluster is one at all of them: of certificates that
+    /// an operator made they know nothing.
     pub(crate) fn revokes_everywhere(&self) -> bool {
         self.0.cluster.is_some() && self.material().authority().is_some()
     }
 
-    /// Revokes all certificates that the node has now: at once, and if that cannot be written, until this process ends. In a cluster
-    /// they are those of the present Node: of others there are none to revoke.
+    /// Revokes all certificates that the node has now: at once, and if that cannot be written,
+    /// until this process ends. In a cluster they are those of the present Node: of others there
+    /// are none to revoke.
     pub(crate) fn revoke(&self, node: &NodeName) -> Result<(), TrustError> {
         let now = UnixTime::now();
         let shared = self.revoke_shared(node, now);
@@ -311,20 +399,24 @@ impl Trust {
     }
 
     fn revoke_shared(&self, node: &NodeName, now: UnixTime) -> Result<(), TrustError> {
-        let (Some(shares), Some(uid)) = (&self.0.cluster, self.0.directory.uid(node)) else { return Ok(()) };
+        let (Some(shares), Some(uid)) = (&self.0.cluster, self.0.directory.uid(node)) else {
+            return Ok(());
+        };
         shares.known.send_modify(|known| known.add(node, &uid, now));
         let known = shares.known.borrow().clone();
         Ok(self.0.config.state.write(REVOCATIONS, &known)?)
     }
 
-    /// Revokes the certificates of a node that the directory has no more: at once, and a moment later on disk, together with others. In
-    /// a cluster they are void by themselves, unless an operator made them.
+    /// Revokes the certificates of a node that the directory has no more: at once, and a moment
+    /// later on disk, together with others. In a cluster they are void by themselves, unless an
+    /// operator made them.
     pub(crate) fn departed(&self, node: &NodeName) {
         if self.revokes_everywhere() {
             return;
         }
         let now = UnixTime::now();
-        self.ledger_mut().revoke(node, now + self.0.config.certificate_lifetime, now);
+        self.ledger_mut()
+            .revoke(node, now + self.0.config.certificate_lifetime, now);
         self.0.unwritten.store(true, Ordering::Release);
     }
 
@@ -337,20 +429,29 @@ impl Trust {
 
     /// The revocations that this proxy knows of, in a cluster; the receiver is told of new ones.
     pub(crate) fn revocations(&self) -> Option<watch::Receiver<Revocations>> {
-        self.0.cluster.as_ref().map(|shares| shares.known.subscribe())
+        self.0
+            .cluster
+            .as_ref()
+            .map(|shares| shares.known.subscribe())
     }
 
-    /// Takes what the cluster has of revocations, together with what this proxy knew: on disk when this returns. The answer is what the
-    /// cluster should have.
+    /// Takes what the cluster has of revocations, together with what this proxy knew: on disk when
+    /// this returns. The answer is what the cluster should have.
     pub(crate) fn take_revocations(&self, found: &Revocations) -> Result<Revocations, TrustError> {
-        let Some(shares) = &self.0.cluster else { return Ok(found.clone()) };
+        let Some(shares) = &self.0.cluster else {
+            return Ok(found.clone());
+        };
         let directory = &self.0.directory;
-        let is_there =
-            |node: &NodeName, uid: &NodeUid| !directory.is_live() || directory.uid(node).as_ref() == Some(uid);
+        let is_there = |node: &NodeName, uid: &NodeUid| {
+            !directory.is_live() || directory.uid(node).as_ref() == Some(uid)
+        };
         let mut news = false;
         let admission = self.admission();
         shares.known.send_if_modified(|known| {
-            let all = known.clone().merged(found).pruned(is_there, UnixTime::now());
+            let all = known
+                .clone()
+                .merged(found)
+                .pruned(is_there, UnixTime::now());
             news = *known != all;
             *known = all;
             news
@@ -370,13 +471,17 @@ impl Trust {
         }
     }
 
-    /// Waits until the cluster has all revocations that this proxy knows of, so that every other proxy learns of them. At once outside a
-    /// cluster.
+    /// Waits until the cluster has all revocations that this proxy knows of, so that every other
+    /// proxy learns of them. At once outside a cluster.
     pub(crate) async fn revocations_shared(&self) {
-        let Some(shares) = &self.0.cluster else { return };
+        let Some(shares) = &self.0.cluster else {
+            return;
+        };
         let known = shares.known.borrow().clone();
         let has_all = |agreed: &Option<Revocations>| {
-            agreed.as_ref().is_some_and(|agreed| agreed.clone().merged(&known) == *agreed)
+            agreed
+                .as_ref()
+                .is_some_and(|agreed| agreed.clone().merged(&known) == *agreed)
         };
         // The sender is in this trust.
         drop(shares.agreed.subscribe().wait_for(has_all).await);
@@ -384,21 +489,35 @@ impl Trust {
 
     /// What agents check when they join; an error if this proxy cannot enrol any.
     pub(crate) fn pin(&self) -> Result<String, TrustError> {
-        self.material().authority().map(crate::authority::Authority::pin).ok_or(TrustError::NoAuthority)
+        self.material()
+            .authority()
+            .map(crate::authority::Authority::pin)
+            .ok_or(TrustError::NoAuthority)
     }
 
     /// The authorities that agents trust for proxies, in PEM, if this proxy enrols any.
     pub(crate) fn authorities_pem(&self) -> Option<String> {
-        self.material().authority().map(|authority| authority.pem().to_owned())
+        self.material()
+            .authority()
+            .map(|authority| authority.pem().to_owned())
     }
 
-    /// The certificates in use and whose they are: the proxy's own first, then the authorities of agents.
+    /// The certificates in use and whose they are: the proxy's own first, then the authorities of
+    /// agents.
     pub(crate) fn certificates(&self) -> Vec<(&'static str, Leaf)> {
         let own = self.0.identity.present();
-        let own = own.cert.first().map(|certificate| ("this proxy", certificate.clone()));
+        let own = own
+            .cert
+            .first()
+            .map(|certificate| ("this proxy", certificate.clone()));
         let authorities = self.material().authorities().to_vec();
-        let authorities = authorities.into_iter().map(|certificate| ("an authority of agents", certificate));
-        own.into_iter().chain(authorities).filter_map(|(owner, der)| Some((owner, Leaf::read(&der).ok()?))).collect()
+        let authorities = authorities
+            .into_iter()
+            .map(|certificate| ("an authority of agents", certificate));
+        own.into_iter()
+            .chain(authorities)
+            .filter_map(|(owner, der)| Some((owner, Leaf::read(&der).ok()?)))
+            .collect()
     }
 
     /// The directory that says which nodes there are.
@@ -411,8 +530,8 @@ impl Trust {
         &self.0.config.server_name
     }
 
-    /// Renews the proxy's own certificate in time, takes up given files when they change and writes down what was noted, until the
-    /// drain begins.
+    /// Renews the proxy's own certificate in time, takes up given files when they change and writes
+    /// down what was noted, until the drain begins.
     pub(crate) async fn maintain(self, drain: Drain) -> anyhow::Result<()> {
         let mut problem = Problem::default();
         loop {
@@ -421,10 +540,15 @@ impl Trust {
                 () = drain.begun() => true,
             };
             let trust = self.clone();
-            let now_wrong = tokio::task::spawn_blocking(move || trust.tend(UnixTime::now())).await?.err();
+            let now_wrong = tokio::task::spawn_blocking(move || trust.tend(UnixTime::now()))
+                .await?
+                .err();
             let now_wrong = now_wrong.map(|error| culvert_daemon::chain(&error));
             if let Some(reason) = problem.news(now_wrong) {
-                tracing::error!(reason, "certificates not refreshed or not noted, keeping those in use");
+                tracing::error!(
+                    reason,
+                    "certificates not refreshed or not noted, keeping those in use"
+                );
             }
             if last {
                 return Ok(());
@@ -439,7 +563,9 @@ impl Trust {
     }
 
     fn refresh_callers(&self) -> Result<(), TrustError> {
-        let Some(callers) = self.lock_callers().clone() else { return Ok(()) };
+        let Some(callers) = self.lock_callers().clone() else {
+            return Ok(());
+        };
         let agents = self.material().authorities().to_vec();
         callers.refresh(&self.0.identity, &agents)
     }
@@ -450,7 +576,10 @@ impl Trust {
         }
         let config = &self.0.config;
         let (material, certificate) = Material::load(config, now)?;
-        let tls = |source| TrustError::Tls { what: config.source.to_string(), source };
+        let tls = |source| TrustError::Tls {
+            what: config.source.to_string(),
+            source,
+        };
         let agent_config = agent_config(config, &self.0.identity, &material)?;
         self.0.identity.replace(certificate).map_err(tls)?;
         self.0.agent_config.store(Arc::new(agent_config));
@@ -459,13 +588,16 @@ impl Trust {
         Ok(())
     }
 
-    /// Notes a certificate that somebody else made, at once for who removes its node, and a moment later on disk, together with
-    /// others: thousands may come at the same time, and are seen again should this process end before.
+    /// Notes a certificate that somebody else made, at once for who removes its node, and a moment
+    /// later on disk, together with others: thousands may come at the same time, and are seen again
+    /// should this process end before.
     fn note(&self, credential: Credential, now: UnixTime) -> Result<Credential, IdentityError> {
         let mut ledger = self.ledger_mut();
         // The node may have been removed since somebody looked.
         if self.0.cluster.is_none() && ledger.standing(&credential) == Standing::Revoked {
-            return Err(IdentityError::Revoked { node: credential.node });
+            return Err(IdentityError::Revoked {
+                node: credential.node,
+            });
         }
         ledger.note(&credential, now);
         self.0.unwritten.store(true, Ordering::Release);
@@ -499,11 +631,17 @@ impl Trust {
     }
 
     fn served(&self) -> Duration {
-        self.0.steady.before.saturating_add(self.0.steady.started.elapsed())
+        self.0
+            .steady
+            .before
+            .saturating_add(self.0.steady.started.elapsed())
     }
 
     fn ledger_change(&self) -> MutexGuard<'_, ()> {
-        self.0.ledger_change.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0
+            .ledger_change
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn ledger(&self) -> RwLockReadGuard<'_, Ledger> {
@@ -511,22 +649,35 @@ impl Trust {
     }
 
     fn ledger_mut(&self) -> RwLockWriteGuard<'_, Ledger> {
-        self.0.ledger.write().unwrap_or_else(PoisonError::into_inner)
+        self.0
+            .ledger
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_callers(&self) -> MutexGuard<'_, Option<Callers>> {
-        self.0.callers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0
+            .callers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn material(&self) -> MutexGuard<'_, Material> {
-        self.0.material.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0
+            .material
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// How long after its end a certificate is renewed. In a cluster an agent enrols again by its token, and a certificate that was
-/// stolen is worth nothing once it has ended.
+/// How long after its end a certificate is renewed. In a cluster an agent enrols again by its
+/// token, and a certificate that was stolen is worth nothing once it has ended.
 fn grace(in_cluster: bool) -> Duration {
-    if in_cluster { Duration::ZERO } else { RENEWAL_GRACE }
+    if in_cluster {
+        Duration::ZERO
+    } else {
+        RENEWAL_GRACE
+    }
 }
 
 fn agent_config(
@@ -534,7 +685,10 @@ fn agent_config(
     identity: &ServerIdentity,
     material: &Material,
 ) -> Result<ServerConfig, TrustError> {
-    let failed = |source| TrustError::Verifier { what: config.source.to_string(), source };
+    let failed = |source| TrustError::Verifier {
+        what: config.source.to_string(),
+        source,
+    };
     handshake::agent_config(identity, material.authorities()).map_err(failed)
 }
 

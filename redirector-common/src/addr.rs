@@ -3,7 +3,8 @@
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// An IP address in 16 bytes, network order; IPv4 as `::ffff:a.b.c.d`. All zero means "none" where none is possible.
+/// An IP address in 16 bytes, network order; IPv4 as `::ffff:a.b.c.d`. All zero means "none" where
+/// none is possible.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(C, align(4))]
 pub struct Addr {
@@ -34,8 +35,8 @@ impl Addr {
     #[inline(always)]
     #[must_use]
     pub const fn words(&self) -> [u32; 4] {
-        // SAFETY: both are 16 bytes of plain integers. Assembling the words from bytes would be safe, but costs the kernel
-        // programs four loads and shifts a word.
+        // SAFETY: both are 16 bytes of plain integers. Assembling the words from bytes would be
+        // safe, but costs the kernel programs four loads and shifts a word.
         unsafe { core::mem::transmute::<Self, [u32; 4]>(*self) }
     }
 
@@ -111,7 +112,10 @@ impl Endpoint {
 
 impl From<SocketAddr> for Endpoint {
     fn from(address: SocketAddr) -> Self {
-        Self { addr: address.ip().into(), port: address.port().to_be() }
+        Self {
+            addr: address.ip().into(),
+            port: address.port().to_be(),
+        }
     }
 }
 
@@ -133,15 +137,30 @@ pub struct Prefix {
 
 impl Prefix {
     /// A range that contains nothing: no masked address has ones where the mask has zeros.
-    pub const NONE: Self = Self { addr: Addr { bytes: [0xff; 16] }, mask: Addr::NONE };
+    pub const NONE: Self = Self {
+        addr: Addr { bytes: [0xff; 16] },
+        mask: Addr::NONE,
+    };
 
-    /// The range `network/length`, with `length` counted in the family of `network`; bits beyond it are ignored.
+    /// The range `network/length`, with `length` counted in the family of `network`; bits beyond it
+    /// are ignored.
     #[must_use]
     pub fn new(network: IpAddr, length: u8) -> Self {
-        let length = if network.is_ipv4() { 96 + u32::from(length) } else { u32::from(length) };
+        let length = if network.is_ipv4() {
+            96 + u32::from(length)
+        } else {
+            u32::from(length)
+        };
         let mask = u128::MAX.checked_shl(128 - length.min(128)).unwrap_or(0);
         let first = u128::from_be_bytes(Addr::from(network).bytes) & mask;
-        Self { addr: Addr { bytes: first.to_be_bytes() }, mask: Addr { bytes: mask.to_be_bytes() } }
+        Self {
+            addr: Addr {
+                bytes: first.to_be_bytes(),
+            },
+            mask: Addr {
+                bytes: mask.to_be_bytes(),
+            },
+        }
     }
 
     /// Whether `addr` is in the range.
@@ -177,7 +196,10 @@ mod tests {
     #[test]
     fn an_ipv4_address_is_kept_mapped_and_shown_plain() {
         let ten = addr("10.0.3.7");
-        assert_eq!(ten.bytes, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 3, 7]);
+        assert_eq!(
+            ten.bytes,
+            [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 3, 7]
+        );
         assert_eq!(ten.ip(), "10.0.3.7".parse::<IpAddr>().unwrap());
         assert!(ten.is_v4() && !addr("fd00::1").is_v4());
     }
@@ -186,7 +208,10 @@ mod tests {
     fn words_are_the_bytes_in_their_order() {
         let six = addr("fd00:1:2:3:4:5:6:7");
         assert_eq!(Addr::from_words(six.words()), six);
-        assert_eq!(Addr::from_v4_word(u32::from_ne_bytes([10, 0, 3, 7])), addr("10.0.3.7"));
+        assert_eq!(
+            Addr::from_v4_word(u32::from_ne_bytes([10, 0, 3, 7])),
+            addr("10.0.3.7")
+        );
     }
 
     #[test]
@@ -202,6 +227,9 @@ mod tests {
 
     #[test]
     fn no_prefix_contains_nothing() {
-        assert!(!Prefix::NONE.contains(&Addr::NONE) && !Prefix::NONE.contains(&Addr { bytes: [0xff; 16] }));
+        assert!(
+            !Prefix::NONE.contains(&Addr::NONE)
+                && !Prefix::NONE.contains(&Addr { bytes: [0xff; 16] })
+        );
     }
 }

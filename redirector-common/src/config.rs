@@ -1,16 +1,19 @@
-//! The one entry of the configuration map, which the redirector writes and the programs read at every connect.
+//! The one entry of the configuration map, which the redirector writes and the programs read at
+//! every connect.
 
 use crate::{Addr, Prefix};
 
-/// Room for intercept ports in [`Config`]: a power of two, so that the verifier sees every index in bounds.
+/// Room for intercept ports in [`Config`]: a power of two, so that the verifier sees every index in
+/// bounds.
 pub const MAX_INTERCEPT_PORTS: usize = 8;
 
-/// What the programs need to know besides the destinations. All zero (as the kernel makes it): everything passes.
+/// What the programs need to know besides the destinations. All zero (as the kernel makes it):
+/// everything passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Config {
-    /// Until when offline flags hold, in `CLOCK_MONOTONIC` nanoseconds. The redirector renews it; after its death flagged
-    /// nodes are steered like all others, and the proxy answers for them.
+    /// Until when offline flags hold, in `CLOCK_MONOTONIC` nanoseconds. The redirector renews it;
+    /// after its death flagged nodes are steered like all others, and the proxy answers for them.
     pub offline_lease_ns: u64,
     /// [`Config::VERSION`] once written.
     pub version: u32,
@@ -22,7 +25,8 @@ pub struct Config {
     pub port_count: u32,
     /// The proxy's intercept ports, network order.
     pub ports: [u16; MAX_INTERCEPT_PORTS],
-    /// Where IPv4 destinations are steered to: this node's own address, which is reached from every network namespace.
+    /// Where IPv4 destinations are steered to: this node's own address, which is reached from every
+    /// network namespace.
     pub intercept4: Addr,
     /// The same for IPv6, [`Addr::NONE`] if the node has none.
     pub intercept6: Addr,

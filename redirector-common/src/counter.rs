@@ -16,12 +16,14 @@ pub enum Counter {
     NoIntercept = 4,
     /// A connect was refused because the kernel had no room for the socket's storage.
     StorageFull = 5,
-    /// A steered connection could not leave its destination for the accepted socket; the proxy resets it.
+    /// A steered connection could not leave its destination for the accepted socket; the proxy
+    /// resets it.
     TupleFull = 6,
     /// A connection on one of the hooks' intercept ports was given its original destination.
     Accepted = 7,
-    /// A connection on one of the hooks' intercept ports came without one: its tuple was lost, or it was dialled directly. Where
-    /// there is a single intercept port, those that nftables steers are counted here too.
+    /// A connection on one of the hooks' intercept ports came without one: its tuple was lost, or
+    /// it was dialled directly. Where there is a single intercept port, those that nftables steers
+    /// are counted here too.
     Unknown = 8,
 }
 

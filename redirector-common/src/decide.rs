@@ -1,6 +1,8 @@
 //! What a `connect()` becomes. The kernel programs only carry out what this function says.
 
-use crate::{Addr, Config, Counter, DestinationKey, DestinationValue, Endpoint, MAX_INTERCEPT_PORTS};
+use crate::{
+    Addr, Config, Counter, DestinationKey, DestinationValue, Endpoint, MAX_INTERCEPT_PORTS,
+};
 
 /// A TCP `connect()` as the hook sees it.
 #[derive(Clone, Copy, Debug)]
@@ -61,8 +63,8 @@ pub enum Storage {
 }
 
 impl Pass {
-    /// What to do with the socket's storage. A connect to the proxy itself takes no destination along that an earlier connect
-    /// left: another program may have refused that one.
+    /// What to do with the socket's storage. A connect to the proxy itself takes no destination
+    /// along that an earlier connect left: another program may have refused that one.
     #[inline(always)]
     #[must_use]
     pub const fn storage(self) -> Storage {
@@ -98,7 +100,8 @@ impl Reject {
     }
 }
 
-/// Decides one connect. `lookup` asks the destinations map, at most once; `now_ns` is `CLOCK_MONOTONIC`.
+/// Decides one connect. `lookup` asks the destinations map, at most once; `now_ns` is
+/// `CLOCK_MONOTONIC`.
 #[inline(always)]
 #[must_use]
 pub fn decide(
@@ -116,41 +119,62 @@ pub fn decide(
     if config.is_intercept(&connect.dst.addr, connect.dst.port) {
         return Verdict::Pass(Pass::Intercept);
     }
-    let found = if config.vip4.contains(&connect.dst.addr) || config.vip6.contains(&connect.dst.addr) {
-        // The whole range is ours: a VIP that no node has goes to the proxy too, which refuses it.
-        lookup(&DestinationKey::vip(connect.dst.addr)).unwrap_or_default()
-    } else {
-        match lookup(&DestinationKey::exact(connect.dst)) {
-            Some(value) => value,
-            None => return Verdict::Pass(Pass::Unmatched),
-        }
-    };
+    let found =
+        if config.vip4.contains(&connect.dst.addr) || config.vip6.contains(&connect.dst.addr) {
+            // The whole range is ours: a VIP that no node has goes to the proxy too, which refuses
+            // it.
+            lookup(&DestinationKey::vip(connect.dst.addr)).unwrap_or_default()
+        } else {
+            match lookup(&DestinationKey::exact(connect.dst)) {
+                Some(value) => value,
+                None => return Verdict::Pass(Pass::Unmatched),
+            }
+        };
     if found.is_offline() && now_ns() < config.offline_lease_ns {
         return Verdict::Reject(Reject::Offline);
     }
     match intercept_addr(config, &connect.dst.addr) {
-        Some(addr) => Verdict::Steer(Steer { to: Endpoint { addr, port: spread(config, connect.dst) } }),
+        Some(addr) => Verdict::Steer(Steer {
+            to: Endpoint {
+                addr,
+                port: spread(config, connect.dst),
+            },
+        }),
         None => Verdict::Reject(Reject::NoIntercept),
     }
 }
 
 #[inline(always)]
 fn intercept_addr(config: &Config, dst: &Addr) -> Option<Addr> {
-    let addr = if dst.is_v4() { config.intercept4 } else { config.intercept6 };
-    if addr.is_none() || config.port_count == 0 { None } else { Some(addr) }
+    let addr = if dst.is_v4() {
+        config.intercept4
+    } else {
+        config.intercept6
+    };
+    if addr.is_none() || config.port_count == 0 {
+        None
+    } else {
+        Some(addr)
+    }
 }
 
-/// The intercept port for a destination. One client address has some 28,000 ports towards each, so several are spread over.
+/// The intercept port for a destination. One client address has some 28,000 ports towards each, so
+/// several are spread over.
 #[inline(always)]
 #[must_use]
 pub const fn spread(config: &Config, dst: Endpoint) -> u16 {
     let words = dst.addr.words();
     let mixed = words[0] ^ words[1] ^ words[2] ^ words[3] ^ dst.port as u32;
-    // MurmurHash3's finalizer: every bit of the input reaches the low bits, which the remainder takes.
+    // MurmurHash3's finalizer: every bit of the input reaches the low bits, which the remainder
+    // takes.
     let mixed = (mixed ^ (mixed >> 16)).wrapping_mul(0x85eb_ca6b);
     let mixed = (mixed ^ (mixed >> 13)).wrapping_mul(0xc2b2_ae35);
     let hash = mixed ^ (mixed >> 16);
-    let index = if config.port_count == 0 { 0 } else { hash % config.port_count };
+    let index = if config.port_count == 0 {
+        0
+    } else {
+        hash % config.port_count
+    };
     config.ports[index as usize & (MAX_INTERCEPT_PORTS - 1)]
 }
 

@@ -19,14 +19,22 @@ impl DestinationKey {
     #[inline(always)]
     #[must_use]
     pub const fn exact(endpoint: Endpoint) -> Self {
-        Self { addr: endpoint.addr, port: endpoint.port, zero: 0 }
+        Self {
+            addr: endpoint.addr,
+            port: endpoint.port,
+            zero: 0,
+        }
     }
 
     /// All ports of a VIP.
     #[inline(always)]
     #[must_use]
     pub const fn vip(addr: Addr) -> Self {
-        Self { addr, port: 0, zero: 0 }
+        Self {
+            addr,
+            port: 0,
+            zero: 0,
+        }
     }
 }
 
@@ -39,13 +47,16 @@ pub struct DestinationValue {
 }
 
 impl DestinationValue {
-    /// No agent of the node is connected: refuse at once, while somebody keeps this flag true (see `Config::offline_lease_ns`).
+    /// No agent of the node is connected: refuse at once, while somebody keeps this flag true (see
+    /// `Config::offline_lease_ns`).
     pub const OFFLINE: u32 = 1;
 
     /// Steered whatever happens.
     pub const ONLINE_VALUE: Self = Self { flags: 0 };
     /// Refused while the lease lasts.
-    pub const OFFLINE_VALUE: Self = Self { flags: Self::OFFLINE };
+    pub const OFFLINE_VALUE: Self = Self {
+        flags: Self::OFFLINE,
+    };
 
     /// Whether the node is said to be offline.
     #[inline(always)]

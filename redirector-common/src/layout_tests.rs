@@ -8,7 +8,8 @@ use crate::{Config, DestinationKey, DestinationValue, Endpoint, SocketDst, Tuple
 
 /// The bytes that the kernel compares and keeps.
 fn bytes<T: Copy>(value: T) -> Vec<u8> {
-    // SAFETY: the values have no padding (sizes are asserted beside them), so all their bytes are initialised.
+    // SAFETY: the values have no padding (sizes are asserted beside them), so all their bytes are
+    // initialised.
     unsafe { core::slice::from_raw_parts((&raw const value).cast::<u8>(), size_of::<T>()) }.to_vec()
 }
 
@@ -22,7 +23,10 @@ const TEN: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 3, 7];
 fn a_destination_is_address_port_and_zero() {
     let mut expected = TEN.to_vec();
     expected.extend([0x28, 0x0a, 0, 0]);
-    assert_eq!(bytes(DestinationKey::exact(endpoint("10.0.3.7:10250"))), expected);
+    assert_eq!(
+        bytes(DestinationKey::exact(endpoint("10.0.3.7:10250"))),
+        expected
+    );
     assert_eq!(bytes(DestinationValue::OFFLINE_VALUE), 1_u32.to_ne_bytes());
 }
 
@@ -30,15 +34,28 @@ fn a_destination_is_address_port_and_zero() {
 fn a_socket_keeps_address_port_role_and_version() {
     let mut expected = TEN.to_vec();
     expected.extend([0x23, 0x8c, 2, 1]);
-    assert_eq!(bytes(SocketDst::client(endpoint("10.0.3.7:9100")).accepted()), expected);
+    assert_eq!(
+        bytes(SocketDst::client(endpoint("10.0.3.7:9100")).accepted()),
+        expected
+    );
 }
 
 #[test]
 fn a_tuple_is_source_destination_and_their_ports() {
     let (src, dst) = (endpoint("10.0.3.7:4660"), endpoint("[fd00::1]:7410"));
     let mut expected = TEN.to_vec();
-    expected.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0x12, 0x34, 0x1c, 0xf2]);
-    assert_eq!(bytes(Tuple { src: src.addr, dst: dst.addr, src_port: src.port, dst_port: dst.port }), expected);
+    expected.extend([
+        0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0x12, 0x34, 0x1c, 0xf2,
+    ]);
+    assert_eq!(
+        bytes(Tuple {
+            src: src.addr,
+            dst: dst.addr,
+            src_port: src.port,
+            dst_port: dst.port
+        }),
+        expected
+    );
 }
 
 #[test]

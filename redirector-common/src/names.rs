@@ -14,11 +14,18 @@ pub const SOCKETS_MAP: &str = "cv_sockets";
 /// Index [`crate::Counter`] to a count per CPU.
 pub const COUNTERS_MAP: &str = "cv_counters";
 /// All maps.
-pub const MAPS: [&str; 5] = [CONFIG_MAP, DESTINATIONS_MAP, TUPLES_MAP, SOCKETS_MAP, COUNTERS_MAP];
+pub const MAPS: [&str; 5] = [
+    CONFIG_MAP,
+    DESTINATIONS_MAP,
+    TUPLES_MAP,
+    SOCKETS_MAP,
+    COUNTERS_MAP,
+];
 
 /// Room for destinations: 5,000 nodes with four ports on two addresses and both VIPs take 50,000.
 pub const DESTINATIONS_MAX: usize = 65_536;
-/// Room for handshakes in progress; at least 512 for each CPU, since each keeps some free ones to itself.
+/// Room for handshakes in progress; at least 512 for each CPU, since each keeps some free ones to
+/// itself.
 pub const TUPLES_MAX: usize = 65_536;
 /// Room for counters, with some to spare: more would be another layout.
 pub const COUNTERS_MAX: usize = 16;
@@ -30,7 +37,8 @@ pub const SOCKETS_PIN: &str = "culvert/v1/maps/cv_sockets";
 pub const CONNECT4: &str = "cv_connect4";
 /// Steers `connect()` of IPv6 sockets, with IPv4-mapped destinations.
 pub const CONNECT6: &str = "cv_connect6";
-/// [`CONNECT4`] for kernels whose connect programs cannot choose the error of a refused call, which is `EPERM` there.
+/// [`CONNECT4`] for kernels whose connect programs cannot choose the error of a refused call, which
+/// is `EPERM` there.
 pub const CONNECT4_OLD: &str = "cv_connect4_old";
 /// [`CONNECT6`] for the same kernels.
 pub const CONNECT6_OLD: &str = "cv_connect6_old";
@@ -40,7 +48,8 @@ pub const PEER4: &str = "cv_peer4";
 pub const PEER6: &str = "cv_peer6";
 /// Carries the original destination from the client's socket to the accepted one.
 pub const SOCKOPS: &str = "cv_sockops";
-/// All programs in the order in which they are attached: nothing is steered before its destination can be carried over.
+/// All programs in the order in which they are attached: nothing is steered before its destination
+/// can be carried over.
 pub const PROGRAMS: [&str; 5] = [SOCKOPS, PEER4, PEER6, CONNECT4, CONNECT6];
 
 #[cfg(test)]
@@ -49,7 +58,11 @@ mod tests {
 
     #[test]
     fn the_kernel_keeps_every_name_whole() {
-        for name in MAPS.iter().chain(&PROGRAMS).chain(&[CONNECT4_OLD, CONNECT6_OLD]) {
+        for name in MAPS
+            .iter()
+            .chain(&PROGRAMS)
+            .chain(&[CONNECT4_OLD, CONNECT6_OLD])
+        {
             assert!(name.len() <= 15, "{name} is longer than 15 characters");
         }
     }

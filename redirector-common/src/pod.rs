@@ -2,7 +2,8 @@
 
 use crate::{Config, DestinationKey, DestinationValue, SocketDst, Tuple};
 
-// SAFETY: `repr(C)` of integers only, without implicit padding (sizes are asserted), so any bytes are a value.
+// SAFETY: `repr(C)` of integers only, without implicit padding (sizes are asserted), so any bytes
+// are a value.
 unsafe impl aya::Pod for Config {}
 // SAFETY: as above.
 unsafe impl aya::Pod for DestinationKey {}

@@ -36,22 +36,34 @@ impl SocketDst {
     #[inline(always)]
     #[must_use]
     pub const fn client(dst: Endpoint) -> Self {
-        Self { addr: dst.addr, port: dst.port, role: Role::Client as u8, version: Self::VERSION }
+        Self {
+            addr: dst.addr,
+            port: dst.port,
+            role: Role::Client as u8,
+            version: Self::VERSION,
+        }
     }
 
     /// The same destination on the accepted socket.
     #[inline(always)]
     #[must_use]
     pub const fn accepted(self) -> Self {
-        Self { role: Role::Accepted as u8, ..self }
+        Self {
+            role: Role::Accepted as u8,
+            ..self
+        }
     }
 
-    /// What is stored for `role`; nothing when the value is for the other end or of another version.
+    /// What is stored for `role`; nothing when the value is for the other end or of another
+    /// version.
     #[inline(always)]
     #[must_use]
     pub const fn endpoint(&self, role: Role) -> Option<Endpoint> {
         if self.version == Self::VERSION && self.role == role as u8 {
-            return Some(Endpoint { addr: self.addr, port: self.port });
+            return Some(Endpoint {
+                addr: self.addr,
+                port: self.port,
+            });
         }
         None
     }
@@ -59,7 +71,8 @@ impl SocketDst {
     /// What the client of this accepted socket dialled, IPv4 in its own family. For the proxy.
     #[must_use]
     pub fn original_dst(&self) -> Option<SocketAddr> {
-        self.endpoint(Role::Accepted).map(|endpoint| endpoint.socket_addr())
+        self.endpoint(Role::Accepted)
+            .map(|endpoint| endpoint.socket_addr())
     }
 }
 
@@ -90,6 +103,13 @@ mod tests {
         let client = SocketDst::client(dialled.into());
         assert_eq!(client.original_dst(), None);
         assert_eq!(client.accepted().original_dst(), Some(dialled));
-        assert_eq!(SocketDst { version: 2, ..client.accepted() }.original_dst(), None);
+        assert_eq!(
+            SocketDst {
+                version: 2,
+                ..client.accepted()
+            }
+            .original_dst(),
+            None
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! What holds of the kernel programs' decisions for every configuration, table of destinations and connect.
+//! What holds of the kernel programs' decisions for every configuration, table of destinations and
+//! connect.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
@@ -7,8 +8,8 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use culvert_redirector_common::{
-    Addr, Config, Connect, DestinationKey, DestinationValue, Endpoint, MAX_INTERCEPT_PORTS, Pass, Prefix, Reject, Role,
-    SocketDst, Steer, Verdict, decide, spread,
+    Addr, Config, Connect, DestinationKey, DestinationValue, Endpoint, MAX_INTERCEPT_PORTS, Pass,
+    Prefix, Reject, Role, SocketDst, Steer, Verdict, decide, spread,
 };
 use proptest::collection::{hash_set, vec};
 use proptest::option;
@@ -30,7 +31,12 @@ struct Scene {
 
 impl Scene {
     fn decide(&self) -> Verdict {
-        decide(&self.config, &self.connect, |key| self.table.get(key).copied(), || self.now)
+        decide(
+            &self.config,
+            &self.connect,
+            |key| self.table.get(key).copied(),
+            || self.now,
+        )
     }
 
     fn dst(&self) -> SocketAddr {
@@ -42,22 +48,30 @@ impl Scene {
         self.config.vip4.contains(addr) || self.config.vip6.contains(addr)
     }
 
-    /// What the table says of the destination, read by user space's rules: a VIP by address, all others by address and port.
+    /// What the table says of the destination, read by user space's rules: a VIP by address, all
+    /// others by address and port.
     fn listed(&self) -> Option<DestinationValue> {
         let Connect { dst, .. } = self.connect;
-        let key = if self.is_vip() { DestinationKey::vip(dst.addr) } else { DestinationKey::exact(dst) };
+        let key = if self.is_vip() {
+            DestinationKey::vip(dst.addr)
+        } else {
+            DestinationKey::exact(dst)
+        };
         self.table.get(&key).copied()
     }
 
     fn is_exempt(&self) -> bool {
-        let Config { mark, mark_mask, .. } = self.config;
+        let Config {
+            mark, mark_mask, ..
+        } = self.config;
         mark_mask != 0 && (self.connect.mark ^ mark) & mark_mask == 0
     }
 
     fn is_to_the_proxy(&self) -> bool {
         let Connect { dst, .. } = self.connect;
         let ports = &self.config.ports[..self.config.port_count as usize];
-        [self.config.intercept4, self.config.intercept6].contains(&dst.addr) && ports.contains(&dst.port)
+        [self.config.intercept4, self.config.intercept6].contains(&dst.addr)
+            && ports.contains(&dst.port)
     }
 
     fn passes_before_the_table(&self) -> bool {
@@ -68,7 +82,8 @@ impl Scene {
 /// Few addresses, so that connects meet entries of the table, and all others now and then.
 fn ip() -> impl Strategy<Value = IpAddr> {
     let near4 = (0..4_u8, 0..4_u8).prop_map(|(net, host)| IpAddr::from([10, 0, net, host]));
-    let vip4 = (0..4_u8, any::<u8>()).prop_map(|(net, host)| IpAddr::from([198, 18 + net, 0, host % 8]));
+    let vip4 =
+        (0..4_u8, any::<u8>()).prop_map(|(net, host)| IpAddr::from([198, 18 + net, 0, host % 8]));
     let near6 = (0..4_u16).prop_map(|host| IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, host]));
     let mapped = near4.clone().prop_map(|ip| match ip {
         IpAddr::V4(v4) => IpAddr::V6(v4.to_ipv6_mapped()),
@@ -86,11 +101,21 @@ fn address() -> impl Strategy<Value = SocketAddr> {
 }
 
 fn config() -> impl Strategy<Value = (Config, (Ipv4Addr, u8))> {
-    let ports = hash_set(prop_oneof![Just(7410_u16), Just(7411), 1..u16::MAX], 1..=MAX_INTERCEPT_PORTS);
+    let ports = hash_set(
+        prop_oneof![Just(7410_u16), Just(7411), 1..u16::MAX],
+        1..=MAX_INTERCEPT_PORTS,
+    );
     let intercept6 = option::of(Just("fd00::1".parse::<Ipv6Addr>().unwrap()));
     let mask = prop_oneof![Just(0_u32), Just(0x2000), any::<u32>()];
-    (ports, intercept6, any::<u32>(), mask, 8..=32_u8, 0..1000_u64).prop_map(
-        |(ports, v6, mark, mark_mask, length, lease)| {
+    (
+        ports,
+        intercept6,
+        any::<u32>(),
+        mask,
+        8..=32_u8,
+        0..1000_u64,
+    )
+        .prop_map(|(ports, v6, mark, mark_mask, length, lease)| {
             let vip4 = (Ipv4Addr::new(198, 18, 0, 0), length);
             let mut config = Config {
                 offline_lease_ns: lease,
@@ -107,27 +132,52 @@ fn config() -> impl Strategy<Value = (Config, (Ipv4Addr, u8))> {
                 *slot = port.to_be();
             }
             (config, vip4)
-        },
-    )
+        })
 }
 
-/// Half of the connects are to an entry of the table, and half of the sockets have the exempting mark.
+/// Half of the connects are to an entry of the table, and half of the sockets have the exempting
+/// mark.
 fn scene() -> impl Strategy<Value = Scene> {
-    let value = prop_oneof![Just(DestinationValue::ONLINE_VALUE), Just(DestinationValue::OFFLINE_VALUE)];
+    let value = prop_oneof![
+        Just(DestinationValue::ONLINE_VALUE),
+        Just(DestinationValue::OFFLINE_VALUE)
+    ];
     let entries = vec((address(), any::<bool>(), value), 1..24);
     let dst = (any::<bool>(), any::<Index>(), address());
     let mark = option::of(any::<u32>());
-    (config(), entries, dst, mark, 0..2000_u64).prop_map(|((config, vip4), entries, dst, mark, now)| {
-        let (is_listed, index, other) = dst;
-        let dst = if is_listed { index.get(&entries).0 } else { other };
-        let key = |address: SocketAddr, all_ports: bool| {
-            let endpoint = Endpoint::from(address);
-            if all_ports { DestinationKey::vip(endpoint.addr) } else { DestinationKey::exact(endpoint) }
-        };
-        let table = entries.into_iter().map(|(address, all_ports, value)| (key(address, all_ports), value)).collect();
-        let mark = mark.unwrap_or(config.mark);
-        Scene { config, vip4, table, connect: Connect { dst: dst.into(), mark }, now }
-    })
+    (config(), entries, dst, mark, 0..2000_u64).prop_map(
+        |((config, vip4), entries, dst, mark, now)| {
+            let (is_listed, index, other) = dst;
+            let dst = if is_listed {
+                index.get(&entries).0
+            } else {
+                other
+            };
+            let key = |address: SocketAddr, all_ports: bool| {
+                let endpoint = Endpoint::from(address);
+                if all_ports {
+                    DestinationKey::vip(endpoint.addr)
+                } else {
+                    DestinationKey::exact(endpoint)
+                }
+            };
+            let table = entries
+                .into_iter()
+                .map(|(address, all_ports, value)| (key(address, all_ports), value))
+                .collect();
+            let mark = mark.unwrap_or(config.mark);
+            Scene {
+                config,
+                vip4,
+                table,
+                connect: Connect {
+                    dst: dst.into(),
+                    mark,
+                },
+                now,
+            }
+        },
+    )
 }
 
 proptest! {
@@ -142,7 +192,8 @@ proptest! {
     #[test]
     fn what_is_listed_or_a_vip_never_passes_by_itself(scene in scene()) {
         prop_assume!((scene.is_vip() || scene.listed().is_some()) && !scene.passes_before_the_table());
-        prop_assert!(!matches!(scene.decide(), Verdict::Pass(_)), "an edge address must never be dialled for real");
+        prop_assert!(!matches!(scene.decide(), Verdict::Pass(_)), "an edge address must never be \
+            dialled for real");
     }
 
     #[test]
@@ -224,7 +275,8 @@ proptest! {
     fn a_destination_keeps_its_intercept_port(scene in scene()) {
         let port = spread(&scene.config, scene.connect.dst);
         prop_assert!(scene.config.ports[..scene.config.port_count as usize].contains(&port));
-        prop_assert_eq!(spread(&scene.config, scene.dst().into()), port, "however its address is written");
+        prop_assert_eq!(spread(&scene.config, scene.dst().into()), port, "however its address is \
+            written");
     }
 
     #[test]
@@ -263,7 +315,8 @@ proptest! {
         prop_assert_eq!(client.endpoint(Role::Client).map(|endpoint| endpoint.socket_addr()), Some(dialled));
         prop_assert_eq!(client.accepted().original_dst(), Some(dialled));
         prop_assert_eq!(client.original_dst(), None, "a client's socket is no accepted one");
-        prop_assert_eq!(client.accepted().endpoint(Role::Client), None, "whose peer is the true client");
+        prop_assert_eq!(client.accepted().endpoint(Role::Client), None, "whose peer is the true \
+            client");
     }
 
     #[test]

@@ -6,7 +6,9 @@ use aya_ebpf::bindings::{bpf_sock, bpf_sock_addr};
 use aya_ebpf::helpers::{bpf_ktime_get_ns, bpf_set_retval};
 use aya_ebpf::macros::cgroup_sock_addr;
 use aya_ebpf::programs::SockAddrContext;
-use culvert_redirector_common::{Addr, Connect, Counter, Endpoint, SocketDst, Steer, Storage, Verdict, decide};
+use culvert_redirector_common::{
+    Addr, Connect, Counter, Endpoint, SocketDst, Steer, Storage, Verdict, decide,
+};
 
 use crate::maps::{CONFIG, DESTINATIONS, SOCKETS, count};
 use crate::netns::is_foreign;
@@ -29,8 +31,9 @@ pub fn cv_connect6(ctx: SockAddrContext) -> i32 {
     connect6(&ctx, host_unreachable)
 }
 
-/// For kernels that know no `bpf_set_retval` in these programs. Programs of their own: a constant that switches the call off is
-/// not enough, for the verifier follows both branches when the loader has no CAP_PERFMON (speculative execution).
+/// For kernels that know no `bpf_set_retval` in these programs. Programs of their own: a constant
+/// that switches the call off is not enough, for the verifier follows both branches when the loader
+/// has no CAP_PERFMON (speculative execution).
 #[cgroup_sock_addr(connect4)]
 pub fn cv_connect4_old(ctx: SockAddrContext) -> i32 {
     connect4(&ctx, || {})
@@ -52,7 +55,8 @@ fn host_unreachable() {
 #[inline(always)]
 fn connect4(ctx: &SockAddrContext, choose_error: impl FnOnce()) -> i32 {
     let address = ctx.sock_addr;
-    // SAFETY: the kernel passes a valid context; each field is read once, at its own offset, as the verifier demands.
+    // SAFETY: the kernel passes a valid context; each field is read once, at its own offset, as the
+    // verifier demands.
     let (kind, ip, port) = unsafe {
         (
             read_volatile(addr_of!((*address).type_)),
@@ -63,7 +67,10 @@ fn connect4(ctx: &SockAddrContext, choose_error: impl FnOnce()) -> i32 {
     if kind != SOCK_STREAM {
         return ALLOW;
     }
-    let dst = Endpoint { addr: Addr::from_v4_word(ip), port: port as u16 };
+    let dst = Endpoint {
+        addr: Addr::from_v4_word(ip),
+        port: port as u16,
+    };
     let rewrite = |to: Endpoint| {
         // SAFETY: as above; both fields are writable in this hook.
         unsafe {
@@ -77,7 +84,8 @@ fn connect4(ctx: &SockAddrContext, choose_error: impl FnOnce()) -> i32 {
 #[inline(always)]
 fn connect6(ctx: &SockAddrContext, choose_error: impl FnOnce()) -> i32 {
     let address = ctx.sock_addr;
-    // SAFETY: the kernel passes a valid context; each word is read once, at its own offset, as the verifier demands.
+    // SAFETY: the kernel passes a valid context; each word is read once, at its own offset, as the
+    // verifier demands.
     let (kind, words, port) = unsafe {
         (
             read_volatile(addr_of!((*address).type_)),
@@ -93,8 +101,12 @@ fn connect6(ctx: &SockAddrContext, choose_error: impl FnOnce()) -> i32 {
     if kind != SOCK_STREAM {
         return ALLOW;
     }
-    // IPv4 in IPv6 never meets the IPv4 hook: the kernel calls tcp_v4_connect() from tcp_v6_connect() directly.
-    let dst = Endpoint { addr: Addr::from_words(words), port: port as u16 };
+    // IPv4 in IPv6 never meets the IPv4 hook: the kernel calls tcp_v4_connect() from
+    // tcp_v6_connect() directly.
+    let dst = Endpoint {
+        addr: Addr::from_words(words),
+        port: port as u16,
+    };
     let rewrite = |to: Endpoint| {
         let words = to.addr.words();
         // SAFETY: as above; all of these are writable in this hook.
@@ -109,15 +121,24 @@ fn connect6(ctx: &SockAddrContext, choose_error: impl FnOnce()) -> i32 {
     steer(ctx, dst, rewrite, choose_error)
 }
 
-/// Decides, and carries the verdict out; `rewrite` puts the new address into the context. Everything about a verdict happens
-/// in its own arm: what LLVM merges after them it computes from registers that the verifier holds for pointers.
+/// Decides, and carries the verdict out; `rewrite` puts the new address into the context.
+/// Everything about a verdict happens in its own arm: what LLVM merges after them it computes from
+/// registers that the verifier holds for pointers.
 #[inline(always)]
-fn steer(ctx: &SockAddrContext, dst: Endpoint, rewrite: impl FnOnce(Endpoint), choose_error: impl FnOnce()) -> i32 {
+fn steer(
+    ctx: &SockAddrContext,
+    dst: Endpoint,
+    rewrite: impl FnOnce(Endpoint),
+    choose_error: impl FnOnce(),
+) -> i32 {
     if is_foreign(ctx) {
         return ALLOW;
     }
-    let Some(config) = CONFIG.get(0) else { return ALLOW };
-    // SAFETY: `sk` is in the context of this hook; the verifier wants the null check below before any use.
+    let Some(config) = CONFIG.get(0) else {
+        return ALLOW;
+    };
+    // SAFETY: `sk` is in the context of this hook; the verifier wants the null check below before
+    // any use.
     let socket: *mut bpf_sock = unsafe { (*ctx.sock_addr).__bindgen_anon_1.sk };
     if socket.is_null() {
         return ALLOW;
@@ -139,7 +160,8 @@ fn steer(ctx: &SockAddrContext, dst: Endpoint, rewrite: impl FnOnce(Endpoint), c
                 count(counter);
             }
             if pass.storage() == Storage::Remove {
-                // SAFETY: `socket` is a full socket of this context. An absent storage is the usual case, not an error.
+                // SAFETY: `socket` is a full socket of this context. An absent storage is the usual
+                // case, not an error.
                 let _absent = unsafe { SOCKETS.delete(socket) };
             }
             ALLOW
@@ -156,10 +178,12 @@ fn steer(ctx: &SockAddrContext, dst: Endpoint, rewrite: impl FnOnce(Endpoint), c
     }
 }
 
-/// Stores what the client dialled on its socket, over whatever an earlier connect of the same socket left. False: no room.
+/// Stores what the client dialled on its socket, over whatever an earlier connect of the same
+/// socket left. False: no room.
 #[inline(always)]
 fn remember(ctx: &SockAddrContext, dst: Endpoint) -> bool {
-    // SAFETY: the helper checks the socket and returns null or the socket's own slot, zeroed if it is new.
+    // SAFETY: the helper checks the socket and returns null or the socket's own slot, zeroed if it
+    // is new.
     let slot = unsafe { SOCKETS.get_or_insert_ptr_mut(ctx, None) };
     if slot.is_null() {
         return false;

@@ -1,8 +1,9 @@
-//! The kernel programs. They read the context, ask [`culvert_redirector_common::decide`], and carry out its verdict.
+//! The kernel programs. They read the context, ask [`culvert_redirector_common::decide`], and carry
+//! out its verdict.
 //!
-//! A connection's original destination travels: `cv_connect*` stores it on the client's socket; `cv_sockops` copies it to
-//! `cv_tuples` before the SYN leaves, and from there to the accepted socket before the proxy sees it; `cv_peer*` shows it to
-//! the client.
+//! A connection's original destination travels: `cv_connect*` stores it on the client's socket;
+//! `cv_sockops` copies it to `cv_tuples` before the SYN leaves, and from there to the accepted
+//! socket before the proxy sees it; `cv_peer*` shows it to the client.
 #![no_std]
 #![no_main]
 
@@ -13,7 +14,8 @@ mod peer;
 mod sockops;
 mod stack;
 
-/// The kernel asks every program for its licence. None of the helpers used here is for the GPL alone.
+/// The kernel asks every program for its licence. None of the helpers used here is for the GPL
+/// alone.
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 11] = *b"Apache-2.0\0";

@@ -4,8 +4,9 @@ use aya_ebpf::Global;
 use aya_ebpf::helpers::bpf_get_netns_cookie;
 use aya_ebpf::programs::SockAddrContext;
 
-/// The cookie of the network namespace whose processes alone are steered; 0: all are. Set when the programs are loaded, so that
-/// the verifier never sees the helper where it is not wanted: not all kernels have it.
+/// The cookie of the network namespace whose processes alone are steered; 0: all are. Set when the
+/// programs are loaded, so that the verifier never sees the helper where it is not wanted: not all
+/// kernels have it.
 #[unsafe(no_mangle)]
 static ONLY_NETNS: Global<u64> = Global::new(0);
 

@@ -16,8 +16,14 @@ pub fn cv_peer4(ctx: SockAddrContext) -> i32 {
     if let Some(dialled) = dialled(&ctx) {
         // SAFETY: the kernel passes a valid context; both fields are writable in this hook.
         unsafe {
-            write_volatile(addr_of_mut!((*ctx.sock_addr).user_ip4), dialled.addr.words()[3]);
-            write_volatile(addr_of_mut!((*ctx.sock_addr).user_port), u32::from(dialled.port));
+            write_volatile(
+                addr_of_mut!((*ctx.sock_addr).user_ip4),
+                dialled.addr.words()[3],
+            );
+            write_volatile(
+                addr_of_mut!((*ctx.sock_addr).user_port),
+                u32::from(dialled.port),
+            );
         }
     }
     ALLOW
@@ -33,16 +39,21 @@ pub fn cv_peer6(ctx: SockAddrContext) -> i32 {
             write_volatile(addr_of_mut!((*ctx.sock_addr).user_ip6[1]), words[1]);
             write_volatile(addr_of_mut!((*ctx.sock_addr).user_ip6[2]), words[2]);
             write_volatile(addr_of_mut!((*ctx.sock_addr).user_ip6[3]), words[3]);
-            write_volatile(addr_of_mut!((*ctx.sock_addr).user_port), u32::from(dialled.port));
+            write_volatile(
+                addr_of_mut!((*ctx.sock_addr).user_port),
+                u32::from(dialled.port),
+            );
         }
     }
     ALLOW
 }
 
-/// What this socket dialled; nothing for a socket that the proxy accepted, whose peer is the true client.
+/// What this socket dialled; nothing for a socket that the proxy accepted, whose peer is the true
+/// client.
 #[inline(always)]
 fn dialled(ctx: &SockAddrContext) -> Option<Endpoint> {
-    // SAFETY: `sk` is in the context of this hook; the verifier wants the null check before any use.
+    // SAFETY: `sk` is in the context of this hook; the verifier wants the null check before any
+    // use.
     if unsafe { (*ctx.sock_addr).__bindgen_anon_1.sk }.is_null() {
         return None;
     }

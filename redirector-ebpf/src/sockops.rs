@@ -1,10 +1,12 @@
-//! Carries the original destination from the client's socket to the accepted one, over the connection's addresses and ports.
+//! Carries the original destination from the client's socket to the accepted one, over the
+//! connection's addresses and ports.
 
 use core::ptr::{addr_of, null_mut, read_volatile};
 
 use aya_ebpf::bindings::{
-    BPF_ANY, BPF_SK_STORAGE_GET_F_CREATE, BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB, BPF_SOCK_OPS_STATE_CB,
-    BPF_SOCK_OPS_STATE_CB_FLAG, BPF_SOCK_OPS_TCP_CONNECT_CB, BPF_TCP_CLOSE, bpf_sock_ops,
+    BPF_ANY, BPF_SK_STORAGE_GET_F_CREATE, BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB,
+    BPF_SOCK_OPS_STATE_CB, BPF_SOCK_OPS_STATE_CB_FLAG, BPF_SOCK_OPS_TCP_CONNECT_CB, BPF_TCP_CLOSE,
+    bpf_sock_ops,
 };
 use aya_ebpf::helpers::generated::bpf_sk_storage_get;
 use aya_ebpf::macros::sock_ops;
@@ -41,16 +43,25 @@ fn before_syn(ctx: &SockOpsContext) {
     }
     // SAFETY: the kernel passes a valid context.
     let flags = unsafe { read_volatile(addr_of!((*ctx.ops).bpf_sock_ops_cb_flags)) };
-    // Refused only where the kernel does not know the flag: then a failed connection's tuple stays until it is overwritten.
+    // Refused only where the kernel does not know the flag: then a failed connection's tuple stays
+    // until it is overwritten.
     let _unknown = ctx.set_cb_flags((flags | BPF_SOCK_OPS_STATE_CB_FLAG) as i32);
     // The proxy of a connection whose tuple is lost finds no original destination and resets it.
     let mut key = TupleSlot::uninit();
-    if TUPLES.insert(tuple(&mut key, &Ends::read(ctx)), stored, u64::from(BPF_ANY)).is_err() {
+    if TUPLES
+        .insert(
+            tuple(&mut key, &Ends::read(ctx)),
+            stored,
+            u64::from(BPF_ANY),
+        )
+        .is_err()
+    {
         count(Counter::TupleFull);
     }
 }
 
-/// A client whose handshake failed takes its destination along: the next connection from its port may be another's.
+/// A client whose handshake failed takes its destination along: the next connection from its port
+/// may be another's.
 #[inline(always)]
 fn client_changed(ctx: &SockOpsContext) {
     // SAFETY: the kernel passes a valid context; in this call `args` are the old and the new state.
@@ -62,7 +73,8 @@ fn client_changed(ctx: &SockOpsContext) {
     }
 }
 
-/// The handshake is done and `accept()` has not returned yet. Connections to other ports cost a look at the configuration.
+/// The handshake is done and `accept()` has not returned yet. Connections to other ports cost a
+/// look at the configuration.
 #[inline(always)]
 fn accepted(ctx: &SockOpsContext) {
     // SAFETY: the kernel passes a valid context.
@@ -72,7 +84,8 @@ fn accepted(ctx: &SockOpsContext) {
         _ => return,
     };
     let ends = Ends::read(ctx);
-    // Network namespaces of this kernel that are hosts of their own may have listeners on the same ports.
+    // Network namespaces of this kernel that are hosts of their own may have listeners on the same
+    // ports.
     if !config.is_intercept(&ends.local.addr, ends.local.port) {
         return;
     }
@@ -91,22 +104,35 @@ fn accepted(ctx: &SockOpsContext) {
         }
         None => count(Counter::StorageFull),
     }
-    // The next connection from the same source port must not inherit it. Another CPU may have evicted it already.
+    // The next connection from the same source port must not inherit it. Another CPU may have
+    // evicted it already.
     let _evicted = TUPLES.remove(tuple);
 }
 
 /// The socket's storage, made from `initial` if `flags` say so.
 #[inline(always)]
 fn storage(ctx: &SockOpsContext, initial: *mut SocketDst, flags: u64) -> Option<*mut SocketDst> {
-    // SAFETY: `sk` is in the context of this hook; the verifier wants the null check before any use.
+    // SAFETY: `sk` is in the context of this hook; the verifier wants the null check before any
+    // use.
     let socket = unsafe { (*ctx.ops).__bindgen_anon_2.sk };
     if socket.is_null() {
         return None;
     }
-    // SAFETY: the map, the socket and `initial` are valid; the helper returns null or the socket's own slot.
-    let slot =
-        unsafe { bpf_sk_storage_get((&raw const SOCKETS).cast_mut().cast(), socket.cast(), initial.cast(), flags) };
-    if slot.is_null() { None } else { Some(slot.cast()) }
+    // SAFETY: the map, the socket and `initial` are valid; the helper returns null or the socket's
+    // own slot.
+    let slot = unsafe {
+        bpf_sk_storage_get(
+            (&raw const SOCKETS).cast_mut().cast(),
+            socket.cast(),
+            initial.cast(),
+            flags,
+        )
+    };
+    if slot.is_null() {
+        None
+    } else {
+        Some(slot.cast())
+    }
 }
 
 /// Both ends of the context's socket.
@@ -119,10 +145,14 @@ impl Ends {
     /// As the other end has them.
     #[inline(always)]
     fn swapped(self) -> Self {
-        Self { local: self.remote, remote: self.local }
+        Self {
+            local: self.remote,
+            remote: self.local,
+        }
     }
 
-    /// Reads every field once and before any branch: the verifier refuses the merged reads that LLVM makes of others.
+    /// Reads every field once and before any branch: the verifier refuses the merged reads that
+    /// LLVM makes of others.
     #[inline(always)]
     fn read(ctx: &SockOpsContext) -> Self {
         let ops: *const bpf_sock_ops = ctx.ops;
@@ -145,15 +175,22 @@ impl Ends {
             ];
             // In host order the one, in the upper half in network order the other.
             let local_port = (read_volatile(addr_of!((*ops).local_port)) as u16).to_be();
-            let remote_port = ((u32::from_be(read_volatile(addr_of!((*ops).remote_port)))) as u16).to_be();
+            let remote_port =
+                ((u32::from_be(read_volatile(addr_of!((*ops).remote_port)))) as u16).to_be();
             let (local, remote) = if family == AF_INET {
                 (Addr::from_v4_word(local4), Addr::from_v4_word(remote4))
             } else {
                 (Addr::from_words(local6), Addr::from_words(remote6))
             };
             Self {
-                local: Endpoint { addr: local, port: local_port },
-                remote: Endpoint { addr: remote, port: remote_port },
+                local: Endpoint {
+                    addr: local,
+                    port: local_port,
+                },
+                remote: Endpoint {
+                    addr: remote,
+                    port: remote_port,
+                },
             }
         }
     }

@@ -1,7 +1,8 @@
 //! Keys on the program's stack, written eight bytes at a time.
 //!
-//! Without CAP_PERFMON, verifiers before Linux 6.8 refuse a store of fewer bytes over a stack slot in which they hold a known
-//! value ("attempt to corrupt spilled pointer on stack"), as the second half of a slot written by words is.
+//! Without CAP_PERFMON, verifiers before Linux 6.8 refuse a store of fewer bytes over a stack slot
+//! in which they hold a known value ("attempt to corrupt spilled pointer on stack"), as the second
+//! half of a slot written by words is.
 
 use core::mem::MaybeUninit;
 use core::ptr::write_volatile;
@@ -21,7 +22,8 @@ pub fn key<'a>(slot: &'a mut KeySlot, key: &DestinationKey) -> &'a DestinationKe
     let [a, b, c, d] = key.addr.words();
     let port = u64::from(key.port) | u64::from(key.zero) << 16;
     let first = slot.as_mut_ptr().cast::<u64>();
-    // SAFETY: the slot has three words, of which the key takes the first 20 bytes, and they are aligned for it.
+    // SAFETY: the slot has three words, of which the key takes the first 20 bytes, and they are
+    // aligned for it.
     unsafe {
         write_volatile(first, pair(a, b));
         write_volatile(first.add(1), pair(c, d));
@@ -36,7 +38,8 @@ pub fn tuple<'a>(slot: &'a mut TupleSlot, client: &Ends) -> &'a Tuple {
     let ([a, b, c, d], [e, f, g, h]) = (client.local.addr.words(), client.remote.addr.words());
     let ports = u64::from(client.local.port) | u64::from(client.remote.port) << 16;
     let first = slot.as_mut_ptr().cast::<u64>();
-    // SAFETY: the slot has five words, of which the tuple takes the first 36 bytes, and they are aligned for it.
+    // SAFETY: the slot has five words, of which the tuple takes the first 36 bytes, and they are
+    // aligned for it.
     unsafe {
         write_volatile(first, pair(a, b));
         write_volatile(first.add(1), pair(c, d));

@@ -1,5 +1,6 @@
-//! One redirector at a time: two would undo each other's work, and one would restore what `uninstall` removes. Both the state
-//! directory and the BPF file system are locked: neither of them need be the other redirector's.
+//! One redirector at a time: two would undo each other's work, and one would restore what
+//! `uninstall` removes. Both the state directory and the BPF file system are locked: neither of
+//! them need be the other redirector's.
 
 use std::fs::{DirBuilder, File, Metadata, TryLockError};
 use std::io;
@@ -15,23 +16,29 @@ pub(crate) struct Alone(Vec<File>);
 pub(crate) enum AloneError {
     #[error("open the state directory {path}; another one: --state-dir")]
     Open { path: PathBuf, source: io::Error },
-    #[error("a redirector is running with {path}: stop it first (systemctl stop culvert-redirector)")]
+    #[error(
+        "a redirector is running with {path}: stop it first (systemctl stop culvert-redirector)"
+    )]
     Running { path: PathBuf },
 }
 
 impl Alone {
-    /// For the daemon. Makes the state directory if it is missing; nothing is written: a full disk is no obstacle.
+    /// For the daemon. Makes the state directory if it is missing; nothing is written: a full disk
+    /// is no obstacle.
     pub(crate) fn take(state_dir: &Path, bpffs: &Path) -> Result<Self, AloneError> {
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(state_dir)
-            .map_err(|source| AloneError::Open { path: state_dir.to_owned(), source })?;
+            .map_err(|source| AloneError::Open {
+                path: state_dir.to_owned(),
+                source,
+            })?;
         Self::take_existing(state_dir, bpffs)
     }
 
-    /// For a removal: what is not there need not be had alone. systemd mounts the BPF file system for root alone, so nobody
-    /// else can lock it.
+    /// For a removal: what is not there need not be had alone. systemd mounts the BPF file system
+    /// for root alone, so nobody else can lock it.
     pub(crate) fn take_existing(state_dir: &Path, bpffs: &Path) -> Result<Self, AloneError> {
         let mut locks = Vec::new();
         if state_dir.exists() {
@@ -46,11 +53,16 @@ impl Alone {
         Ok(Self(locks))
     }
 
-    /// Locks a BPF file system that was mounted after the start, too. One that has been locked already stays so.
+    /// Locks a BPF file system that was mounted after the start, too. One that has been locked
+    /// already stays so.
     pub(crate) fn extend(&mut self, bpffs: &Path) -> Result<(), AloneError> {
         let id = |metadata: Metadata| (metadata.dev(), metadata.ino());
         let wanted = std::fs::metadata(bpffs).map(id).ok();
-        if !self.0.iter().any(|held| held.metadata().map(id).ok() == wanted) {
+        if !self
+            .0
+            .iter()
+            .any(|held| held.metadata().map(id).ok() == wanted)
+        {
             self.0.push(lock(bpffs)?);
         }
         Ok(())
@@ -79,7 +91,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (path, bpffs) = (directory.path().join("made"), directory.path().join("none"));
         let first = Alone::take(&path, &bpffs).unwrap();
-        assert!(matches!(Alone::take(&path, &bpffs), Err(AloneError::Running { .. })));
+        assert!(matches!(
+            Alone::take(&path, &bpffs),
+            Err(AloneError::Running { .. })
+        ));
         drop(first);
         Alone::take(&path, &bpffs).unwrap();
     }
@@ -91,7 +106,10 @@ mod tests {
         for _again in 0..2 {
             running.extend(bpffs.path()).unwrap();
         }
-        assert!(matches!(Alone::take(second.path(), bpffs.path()), Err(AloneError::Running { .. })));
+        assert!(matches!(
+            Alone::take(second.path(), bpffs.path()),
+            Err(AloneError::Running { .. })
+        ));
     }
 
     #[test]
@@ -99,6 +117,9 @@ mod tests {
         let [first, second, bpffs] = [(); 3].map(|()| tempfile::tempdir().unwrap());
         let _running = Alone::take(first.path(), bpffs.path()).unwrap();
         let error = Alone::take_existing(second.path(), bpffs.path()).unwrap_err();
-        assert!(matches!(&error, AloneError::Running { path } if path == bpffs.path()), "{error}");
+        assert!(
+            matches!(&error, AloneError::Running { path } if path == bpffs.path()),
+            "{error}"
+        );
     }
 }

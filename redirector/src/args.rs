@@ -10,7 +10,8 @@ use ipnet::IpNet;
 /// DNS' own port.
 pub(crate) const DNS_PORT: u16 = 53;
 
-/// Steers connections addressed to edge nodes into the proxy on this host: eBPF connect hooks, nftables, DNS.
+/// Steers connections addressed to edge nodes into the proxy on this host: eBPF connect hooks,
+/// nftables, DNS.
 #[derive(Debug, Parser)]
 #[command(name = "culvert-redirector", version)]
 pub(crate) struct Args {
@@ -21,32 +22,45 @@ pub(crate) struct Args {
     pub(crate) places: Places,
 
     /// Unix socket on which the proxy of this host serves its directory.
-    #[arg(long, env = "CULVERT_DIRECTORY_SOCKET", default_value = "/run/culvert/directory.sock", value_name = "PATH")]
+    #[arg(
+        long,
+        env = "CULVERT_DIRECTORY_SOCKET",
+        default_value = "/run/culvert/directory.sock",
+        value_name = "PATH"
+    )]
     pub(crate) directory_socket: PathBuf,
-    /// Directory of the cgroup whose processes are steered. Default: the real cgroup2 root, that is every process.
+    /// Directory of the cgroup whose processes are steered. Default: the real cgroup2 root, that is
+    /// every process.
     #[arg(long, env = "CULVERT_CGROUP", value_name = "DIR")]
     pub(crate) cgroup: Option<PathBuf>,
     /// What steers connections: connect hooks, nftables, both, or nothing (DNS only).
     #[arg(long, env = "CULVERT_MECHANISM", value_enum, default_value_t = Mechanism::Both)]
     pub(crate) mechanism: Mechanism,
-    /// Whose connections the hooks steer: those of all processes, or those of the host's network namespace alone, with pods left
-    /// to nftables, for service meshes and for containers in pods.
+    /// Whose connections the hooks steer: those of all processes, or those of the host's network
+    /// namespace alone, with pods left to nftables, for service meshes and for containers in pods.
     #[arg(long, env = "CULVERT_HOOKS", value_enum, default_value_t = HookScope::All)]
     pub(crate) hooks: HookScope,
-    /// Attach hooks at the root cgroup beside a Cilium that has none like them: its versions without the fix of its issue 43877
-    /// then do not start.
+    /// Attach hooks at the root cgroup beside a Cilium that has none like them: its versions
+    /// without the fix of its issue 43877 then do not start.
     #[arg(long, env = "CULVERT_BESIDE_CILIUM")]
     pub(crate) beside_cilium: bool,
-    /// Be ready although nothing steers pods' connections: without hooks that see pods, on a host whose pods' packets bypass
-    /// nftables (Cilium without kube-proxy, Calico's eBPF data plane, OVN-Kubernetes).
+    /// Be ready although nothing steers pods' connections: without hooks that see pods, on a host
+    /// whose pods' packets bypass nftables (Cilium without kube-proxy, Calico's eBPF data plane,
+    /// OVN-Kubernetes).
     #[arg(long, env = "CULVERT_ACCEPT_UNSEEN_PODS")]
     pub(crate) accept_unseen_pods: bool,
-    /// This host's address that connections are steered to, at most one of each family. Default: the one that the host
-    /// uses towards its default route.
-    #[arg(long, env = "CULVERT_NODE_IP", value_delimiter = ',', value_name = "IP")]
+    /// This host's address that connections are steered to, at most one of each family. Default:
+    /// the one that the host uses towards its default route.
+    #[arg(
+        long,
+        env = "CULVERT_NODE_IP",
+        value_delimiter = ',',
+        value_name = "IP"
+    )]
     pub(crate) node_ip: Vec<IpAddr>,
-    /// Port on which the proxy takes steered connections; repeat for each. nftables steers to the highest, connect hooks to
-    /// all others; a single one is shared, and then some hooked connections may be reset while both are used.
+    /// Port on which the proxy takes steered connections; repeat for each. nftables steers to the
+    /// highest, connect hooks to all others; a single one is shared, and then some hooked
+    /// connections may be reset while both are used.
     #[arg(
         long,
         env = "CULVERT_INTERCEPT_PORT",
@@ -58,27 +72,63 @@ pub(crate) struct Args {
     /// Socket mark (`SO_MARK`) that exempts a connection from being steered; 0 exempts none.
     #[arg(long, env = "CULVERT_MARK", default_value = "0x2000", value_parser = parse_mark)]
     pub(crate) mark: u32,
-    /// Range of other sources that are steered, as this host and its pods are, and may reach the intercept ports; repeat for each.
-    #[arg(long, env = "CULVERT_GUARD_ALLOW", value_delimiter = ',', value_name = "CIDR")]
+    /// Range of other sources that are steered, as this host and its pods are, and may reach the
+    /// intercept ports; repeat for each.
+    #[arg(
+        long,
+        env = "CULVERT_GUARD_ALLOW",
+        value_delimiter = ',',
+        value_name = "CIDR"
+    )]
     pub(crate) guard_allow: Vec<IpNet>,
-    /// Range of this host's pods; repeat for each. What else comes in is not steered. Default: pods are behind veth, netkit and
-    /// Open vSwitch ports and bridges of them, unless these have the default route or a network card is a port of the bridge.
-    #[arg(long, env = "CULVERT_POD_RANGE", value_delimiter = ',', value_name = "CIDR")]
+    /// Range of this host's pods; repeat for each. What else comes in is not steered. Default: pods
+    /// are behind veth, netkit and Open vSwitch ports and bridges of them, unless these have the
+    /// default route or a network card is a port of the bridge.
+    #[arg(
+        long,
+        env = "CULVERT_POD_RANGE",
+        value_delimiter = ',',
+        value_name = "CIDR"
+    )]
     pub(crate) pod_range: Vec<IpNet>,
-    /// Address on which DNS is answered, or `none` for no DNS; repeat for each. Default: port 53 of each node IP.
-    #[arg(long, env = "CULVERT_DNS_LISTEN", value_delimiter = ',', value_name = "IP:PORT|none")]
+    /// Address on which DNS is answered, or `none` for no DNS; repeat for each. Default: port 53 of
+    /// each node IP.
+    #[arg(
+        long,
+        env = "CULVERT_DNS_LISTEN",
+        value_delimiter = ',',
+        value_name = "IP:PORT|none"
+    )]
     pub(crate) dns_listen: Vec<DnsListen>,
-    /// Range of clients that DNS answers; repeat for each. Default: loopback, private and link-local ranges.
-    #[arg(long, env = "CULVERT_DNS_CLIENT", value_delimiter = ',', value_name = "CIDR")]
+    /// Range of clients that DNS answers; repeat for each. Default: loopback, private and
+    /// link-local ranges.
+    #[arg(
+        long,
+        env = "CULVERT_DNS_CLIENT",
+        value_delimiter = ',',
+        value_name = "CIDR"
+    )]
     pub(crate) dns_client: Vec<IpNet>,
-    /// Server that is asked for the names that are not ours, as `IP` or `IP:PORT`; repeat for each, the first is asked first. Not one
-    /// that asks this one. Default: such names are refused.
-    #[arg(long, env = "CULVERT_FORWARD", value_delimiter = ',', value_parser = parse_server, value_name = "IP[:PORT]")]
+    /// Server that is asked for the names that are not ours, as `IP` or `IP:PORT`; repeat for each,
+    /// the first is asked first. Not one that asks this one. Default: such names are refused.
+    #[arg(
+        long,
+        env = "CULVERT_FORWARD",
+        value_delimiter = ',',
+        value_parser = parse_server,
+        value_name = "IP[:PORT]",
+    )]
     pub(crate) forward: Vec<SocketAddr>,
     /// Address of the admin server: /livez, /readyz, /metrics, /debug/destinations, /debug/hooks.
-    #[arg(long, env = "CULVERT_ADMIN_LISTEN", default_value = "127.0.0.1:7419", value_name = "IP:PORT")]
+    #[arg(
+        long,
+        env = "CULVERT_ADMIN_LISTEN",
+        default_value = "127.0.0.1:7419",
+        value_name = "IP:PORT"
+    )]
     pub(crate) admin_listen: SocketAddr,
-    /// Address of /metrics alone, such as `[::]:7418`, for scrapers that do not reach --admin-listen. Off by default.
+    /// Address of /metrics alone, such as `[::]:7418`, for scrapers that do not reach
+    /// --admin-listen. Off by default.
     #[arg(long, env = "CULVERT_METRICS_LISTEN", value_name = "IP:PORT")]
     pub(crate) metrics_listen: Option<SocketAddr>,
     /// Unix socket, mode 0600, of the running redirector's pages and of the `log` command.
@@ -91,10 +141,20 @@ pub(crate) struct Args {
     )]
     pub(crate) admin_socket: PathBuf,
     /// What is logged, such as `info` or `info,culvert_redirector=debug`.
-    #[arg(long, env = "CULVERT_LOG", default_value = "info,hickory_server=warn", value_name = "FILTER")]
+    #[arg(
+        long,
+        env = "CULVERT_LOG",
+        default_value = "info,hickory_server=warn",
+        value_name = "FILTER"
+    )]
     pub(crate) log: String,
     /// How log lines look: `text` or `json`.
-    #[arg(long, env = "CULVERT_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
+    #[arg(
+        long,
+        env = "CULVERT_LOG_FORMAT",
+        default_value = "text",
+        value_name = "FORMAT"
+    )]
     pub(crate) log_format: LogFormat,
 }
 
@@ -111,10 +171,22 @@ pub(crate) struct Places {
     )]
     pub(crate) state_dir: PathBuf,
     /// Mount point of the BPF file system; everything is pinned in `culvert/v1` below it.
-    #[arg(long, global = true, env = "CULVERT_BPFFS", default_value = "/sys/fs/bpf", value_name = "DIR")]
+    #[arg(
+        long,
+        global = true,
+        env = "CULVERT_BPFFS",
+        default_value = "/sys/fs/bpf",
+        value_name = "DIR"
+    )]
     pub(crate) bpffs: PathBuf,
     /// DNS zone of the node names: `edge-1` is also `edge-1.edge.internal`.
-    #[arg(long, global = true, env = "CULVERT_DNS_ZONE", default_value = "edge.internal", value_name = "ZONE")]
+    #[arg(
+        long,
+        global = true,
+        env = "CULVERT_DNS_ZONE",
+        default_value = "edge.internal",
+        value_name = "ZONE"
+    )]
     pub(crate) dns_zone: String,
 }
 
@@ -125,12 +197,14 @@ pub(crate) enum Command {
     Status,
     /// Says what the kernel would do with a connection, and why.
     Explain {
-        /// An address or a node's name, with or without a port: `IP`, `IP:PORT`, `NAME`, `NAME:PORT`.
+        /// An address or a node's name, with or without a port: `IP`, `IP:PORT`, `NAME`,
+        /// `NAME:PORT`.
         #[arg(value_name = "DESTINATION")]
         destination: String,
     },
-    /// Removes hooks, pins, the nftables table and the routes. Connections are no longer steered. Those that hooks have
-    /// steered go on; the kernel ends those that nftables has, unless another table translates addresses too.
+    /// Removes hooks, pins, the nftables table and the routes. Connections are no longer steered.
+    /// Those that hooks have steered go on; the kernel ends those that nftables has, unless another
+    /// table translates addresses too.
     Uninstall {
         /// Afterwards stay until a signal, as a pod of a DaemonSet has to.
         #[arg(long)]
@@ -210,14 +284,17 @@ impl std::str::FromStr for DnsListen {
         if text == "none" {
             return Ok(Self::None);
         }
-        text.parse()
-            .map(Self::At)
-            .map_err(|_unhelpful| format!("{text:?} is neither `none` nor an address such as 10.0.0.1:53"))
+        text.parse().map(Self::At).map_err(|_unhelpful| {
+            format!("{text:?} is neither `none` nor an address such as 10.0.0.1:53")
+        })
     }
 }
 
 fn parse_server(text: &str) -> Result<SocketAddr, String> {
-    let without_port = || text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, DNS_PORT));
+    let without_port = || {
+        text.parse::<IpAddr>()
+            .map(|ip| SocketAddr::new(ip, DNS_PORT))
+    };
     text.parse()
         .or_else(|_| without_port())
         .map_err(|_unhelpful| format!("{text:?} is not a server: write 10.0.0.2 or 10.0.0.2:53"))
@@ -246,7 +323,10 @@ mod tests {
     fn a_mechanism_is_named_as_the_flag_has_it() {
         for mechanism in Mechanism::ALL {
             assert_eq!(Mechanism::from_str(mechanism.name(), false), Ok(mechanism));
-            assert_eq!(Mechanism::of(mechanism.has_ebpf(), mechanism.has_nftables()), mechanism);
+            assert_eq!(
+                Mechanism::of(mechanism.has_ebpf(), mechanism.has_nftables()),
+                mechanism
+            );
         }
     }
 

@@ -1,4 +1,5 @@
-//! The kernel programs from user space: the only part of the redirector that knows aya and the `bpf()` system call.
+//! The kernel programs from user space: the only part of the redirector that knows aya and the
+//! `bpf()` system call.
 
 mod bypass;
 mod cgroup;
@@ -10,7 +11,10 @@ mod object;
 mod pins;
 mod proof;
 mod refusal;
-#[allow(unsafe_code, reason = "the only part that speaks to the kernel without aya")]
+#[allow(
+    unsafe_code,
+    reason = "the only part that speaks to the kernel without aya"
+)]
 mod sys;
 mod tables;
 

@@ -22,12 +22,19 @@ const DNS_CLIENTS: [&str; 8] = [
     "fc00::/7",
     "fe80::/10",
 ];
-/// Addresses by which default routes are found, without a packet. Those for documentation first; a host that keeps off what nobody
-/// may have (bogons) routes the second ones.
-const BEHIND_DEFAULT_ROUTES: [&str; 4] = ["192.0.2.1:9", "1.1.1.1:9", "[2001:db8::1]:9", "[2606:4700::1111]:9"];
-/// This host's IPv6 addresses, one a line: the address, the interface's number, the length of the prefix, the scope, flags, a name.
+/// Addresses by which default routes are found, without a packet. Those for documentation first; a
+/// host that keeps off what nobody may have (bogons) routes the second ones.
+const BEHIND_DEFAULT_ROUTES: [&str; 4] = [
+    "192.0.2.1:9",
+    "1.1.1.1:9",
+    "[2001:db8::1]:9",
+    "[2606:4700::1111]:9",
+];
+/// This host's IPv6 addresses, one a line: the address, the interface's number, the length of the
+/// prefix, the scope, flags, a name.
 const IF_INET6: &str = "/proc/net/if_inet6";
-/// `IFA_F_TEMPORARY`, `IFA_F_DADFAILED`, `IFA_F_DEPRECATED` and `IFA_F_TENTATIVE` of linux/if_addr.h: not for long, or not yet.
+/// `IFA_F_TEMPORARY`, `IFA_F_DADFAILED`, `IFA_F_DEPRECATED` and `IFA_F_TENTATIVE` of
+/// linux/if_addr.h: not for long, or not yet.
 const PASSING: u32 = 0x01 | 0x08 | 0x20 | 0x40;
 /// `IFA_F_TEMPORARY`.
 const TEMPORARY: u32 = 0x01;
@@ -62,8 +69,9 @@ pub(crate) struct Intercept {
     pub(crate) mark: u32,
 }
 
-/// A hooked connection and a translated one must not meet on a port: from one source port they would be the same to conntrack,
-/// which then gives one of them another source port. By that a hooked one's destination is not found, or found for the other.
+/// A hooked connection and a translated one must not meet on a port: from one source port they
+/// would be the same to conntrack, which then gives one of them another source port. By that a
+/// hooked one's destination is not found, or found for the other.
 impl Intercept {
     /// Where connect hooks steer to: all ports but the last.
     pub(crate) fn hook_ports(&self) -> &[u16] {
@@ -108,17 +116,27 @@ impl DnsConfig {
 /// Flags that contradict each other or this host.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
-    #[error("--node-ip: {first} and {second} are of one family; give at most one IPv4 and one IPv6 address")]
+    #[error(
+        "--node-ip: {first} and {second} are of one family; give at most one IPv4 and one IPv6 \
+         address"
+    )]
     TwoOfAFamily { first: IpAddr, second: IpAddr },
     #[error("--node-ip: {0} is not an address of this host")]
     NotOurs(IpAddr),
     #[error(
-        "this host has no default route, or only one that refuses packets, so its address cannot be found; give it by --node-ip"
+        "this host has no default route, or only one that refuses packets, so its address cannot \
+         be found; give it by --node-ip"
     )]
     NoNodeIp,
-    #[error("--forward: {0} is where this program itself answers DNS; give a server that knows other names")]
+    #[error(
+        "--forward: {0} is where this program itself answers DNS; give a server that knows other \
+         names"
+    )]
     ForwardToItself(SocketAddr),
-    #[error("--intercept-port: give 1 to {MAX_INTERCEPT_PORTS} different ports, none of them 0; these are {0:?}")]
+    #[error(
+        "--intercept-port: give 1 to {MAX_INTERCEPT_PORTS} different ports, none of them 0; these \
+         are {0:?}"
+    )]
     Ports(Vec<u16>),
     #[error("--dns-listen: `none` stands alone")]
     NoneAndMore,
@@ -148,7 +166,11 @@ impl TryFrom<Args> for Config {
             accept_unseen_pods: args.accept_unseen_pods,
             dns: dns(&args.dns_listen, zone, args.dns_client, node, args.forward)?,
             found_node: args.node_ip.is_empty(),
-            intercept: Intercept { node, ports: ports(args.intercept_port)?, mark: args.mark },
+            intercept: Intercept {
+                node,
+                ports: ports(args.intercept_port)?,
+                mark: args.mark,
+            },
             guard_allow: args.guard_allow,
             admin: AdminListen {
                 program: "culvert-redirector",
@@ -178,7 +200,11 @@ impl NodeIps {
         if given.is_empty() {
             found = Self::by_routing();
         }
-        if found == Self::default() { Err(ConfigError::NoNodeIp) } else { Ok(found) }
+        if found == Self::default() {
+            Err(ConfigError::NoNodeIp)
+        } else {
+            Ok(found)
+        }
     }
 
     /// The source addresses towards default routes. Nothing is sent.
@@ -196,18 +222,26 @@ impl NodeIps {
 
     /// These, and of the families that are missing those of `others`.
     pub(crate) fn or(self, others: Self) -> Self {
-        Self { v4: self.v4.or(others.v4), v6: self.v6.or(others.v6) }
+        Self {
+            v4: self.v4.or(others.v4),
+            v6: self.v6.or(others.v6),
+        }
     }
 
     /// Whether the host has them, still: what is steered to an address that it has lost leaves it.
     pub(crate) fn check(self) -> Result<(), ConfigError> {
         // Not by binding them: `ip_nonlocal_bind` lets a program bind any.
         let own: Vec<IpAddr> = addresses_of_this_host();
-        self.all().find(|ip| !own.contains(ip)).map_or(Ok(()), |ip| Err(ConfigError::NotOurs(ip)))
+        self.all()
+            .find(|ip| !own.contains(ip))
+            .map_or(Ok(()), |ip| Err(ConfigError::NotOurs(ip)))
     }
 
     pub(crate) fn all(self) -> impl Iterator<Item = IpAddr> {
-        self.v4.map(IpAddr::V4).into_iter().chain(self.v6.map(IpAddr::V6))
+        self.v4
+            .map(IpAddr::V4)
+            .into_iter()
+            .chain(self.v6.map(IpAddr::V6))
     }
 }
 
@@ -215,13 +249,22 @@ fn ports(given: Vec<u16>) -> Result<Vec<u16>, ConfigError> {
     let mut unique = given.clone();
     unique.sort_unstable();
     unique.dedup();
-    let fine = !given.contains(&0) && unique.len() == given.len() && (1..=MAX_INTERCEPT_PORTS).contains(&given.len());
-    if fine { Ok(unique) } else { Err(ConfigError::Ports(given)) }
+    let fine = !given.contains(&0)
+        && unique.len() == given.len()
+        && (1..=MAX_INTERCEPT_PORTS).contains(&given.len());
+    if fine {
+        Ok(unique)
+    } else {
+        Err(ConfigError::Ports(given))
+    }
 }
 
 /// None if the kernel does not say: then nothing is known to be this host's.
 fn addresses_of_this_host() -> Vec<IpAddr> {
-    let addresses = getifaddrs().into_iter().flatten().filter_map(|interface| interface.address);
+    let addresses = getifaddrs()
+        .into_iter()
+        .flatten()
+        .filter_map(|interface| interface.address);
     let ip = |address: nix::sys::socket::SockaddrStorage| {
         let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
         v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
@@ -231,7 +274,11 @@ fn addresses_of_this_host() -> Vec<IpAddr> {
 
 fn source(towards: &str) -> Option<IpAddr> {
     let towards: SocketAddr = towards.parse().ok()?;
-    let any: IpAddr = if towards.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let any: IpAddr = if towards.is_ipv4() {
+        Ipv4Addr::UNSPECIFIED.into()
+    } else {
+        Ipv6Addr::UNSPECIFIED.into()
+    };
     let socket = UdpSocket::bind((any, 0)).ok()?;
     socket.connect(towards).ok()?;
     socket.local_addr().ok().map(|address| address.ip())
@@ -239,17 +286,27 @@ fn source(towards: &str) -> Option<IpAddr> {
 
 /// The address itself, or in place of a temporary one (RFC 8981) a lasting one of the same network.
 fn lasting(chosen: Ipv6Addr) -> Option<Ipv6Addr> {
-    lasting_in(&std::fs::read_to_string(IF_INET6).unwrap_or_default(), chosen)
+    lasting_in(
+        &std::fs::read_to_string(IF_INET6).unwrap_or_default(),
+        chosen,
+    )
 }
 
 fn lasting_in(if_inet6: &str, chosen: Ipv6Addr) -> Option<Ipv6Addr> {
     let addresses: Vec<_> = if_inet6.lines().filter_map(Ipv6Line::parse).collect();
-    let Some(own) = addresses.iter().find(|address| address.ip == chosen) else { return Some(chosen) };
+    let Some(own) = addresses.iter().find(|address| address.ip == chosen) else {
+        return Some(chosen);
+    };
     if own.flags & TEMPORARY == 0 {
         return Some(chosen);
     }
-    let alike = |other: &&Ipv6Line| other.interface == own.interface && other.network() == own.network();
-    addresses.iter().filter(alike).find(|other| other.flags & PASSING == 0).map(|other| other.ip)
+    let alike =
+        |other: &&Ipv6Line| other.interface == own.interface && other.network() == own.network();
+    addresses
+        .iter()
+        .filter(alike)
+        .find(|other| other.flags & PASSING == 0)
+        .map(|other| other.ip)
 }
 
 /// A line of [`IF_INET6`].
@@ -262,16 +319,25 @@ struct Ipv6Line<'a> {
 
 impl<'a> Ipv6Line<'a> {
     fn parse(line: &'a str) -> Option<Self> {
-        let [ip, interface, length, _scope, flags, ..] = *line.split_whitespace().collect::<Vec<_>>() else {
+        let [ip, interface, length, _scope, flags, ..] =
+            *line.split_whitespace().collect::<Vec<_>>()
+        else {
             return None;
         };
         let ip = u128::from_str_radix(ip, 16).ok()?.into();
         let length = u8::from_str_radix(length, 16).ok()?;
-        Some(Self { ip, interface, length, flags: u32::from_str_radix(flags, 16).ok()? })
+        Some(Self {
+            ip,
+            interface,
+            length,
+            flags: u32::from_str_radix(flags, 16).ok()?,
+        })
     }
 
     fn network(&self) -> Option<IpNet> {
-        IpNet::new(self.ip.into(), self.length).ok().map(|net| net.trunc())
+        IpNet::new(self.ip.into(), self.length)
+            .ok()
+            .map(|net| net.trunc())
     }
 }
 
@@ -295,16 +361,32 @@ fn dns(
                 .collect::<Result<_, _>>()?,
         ),
     };
-    let clients =
-        if clients.is_empty() { DNS_CLIENTS.iter().filter_map(|cidr| cidr.parse().ok()).collect() } else { clients };
-    let config = DnsConfig { listen, zone, clients, forward };
+    let clients = if clients.is_empty() {
+        DNS_CLIENTS
+            .iter()
+            .filter_map(|cidr| cidr.parse().ok())
+            .collect()
+    } else {
+        clients
+    };
+    let config = DnsConfig {
+        listen,
+        zone,
+        clients,
+        forward,
+    };
     let own = addresses_of_this_host();
     let is_ours = |server: &SocketAddr, listen: &SocketAddr| {
-        let everywhere = listen.ip().is_unspecified() && (own.contains(&server.ip()) || server.ip().is_loopback());
+        let everywhere = listen.ip().is_unspecified()
+            && (own.contains(&server.ip()) || server.ip().is_loopback());
         server.port() == listen.port() && (server.ip() == listen.ip() || everywhere)
     };
     let addresses = config.addresses(node);
-    match config.forward.iter().find(|server| addresses.iter().any(|listen| is_ours(server, listen))) {
+    match config
+        .forward
+        .iter()
+        .find(|server| addresses.iter().any(|listen| is_ours(server, listen)))
+    {
         Some(own) => Err(ConfigError::ForwardToItself(*own)),
         None => Ok(Some(config)),
     }
@@ -324,25 +406,54 @@ mod tests {
     #[test]
     fn dns_listens_on_the_node_ip_unless_told_otherwise() {
         let found = config(&[]).unwrap();
-        assert_eq!(found.dns.unwrap().addresses(found.intercept.node), ["127.0.0.1:53".parse().unwrap()]);
+        assert_eq!(
+            found.dns.unwrap().addresses(found.intercept.node),
+            ["127.0.0.1:53".parse().unwrap()]
+        );
         assert!(config(&["--dns-listen", "none"]).unwrap().dns.is_none());
-        assert!(matches!(config(&["--dns-listen", "none,127.0.0.1:5"]), Err(ConfigError::NoneAndMore)));
+        assert!(matches!(
+            config(&["--dns-listen", "none,127.0.0.1:5"]),
+            Err(ConfigError::NoneAndMore)
+        ));
     }
 
     #[test]
     fn hooks_of_the_host_alone_leave_pods_to_somebody() {
-        assert!(matches!(config(&["--hooks", "host", "--mechanism", "ebpf"]), Err(ConfigError::HostHooksAlone)));
-        assert_eq!(config(&["--hooks", "host"]).unwrap().hook_scope, HookScope::Host);
+        assert!(matches!(
+            config(&["--hooks", "host", "--mechanism", "ebpf"]),
+            Err(ConfigError::HostHooksAlone)
+        ));
+        assert_eq!(
+            config(&["--hooks", "host"]).unwrap().hook_scope,
+            HookScope::Host
+        );
     }
 
     #[test]
     fn names_are_not_forwarded_to_ourselves() {
         let forward = |listen: &str, to: &str| config(&["--dns-listen", listen, "--forward", to]);
-        for (listen, to) in [("127.0.0.1:53", "127.0.0.1"), ("0.0.0.0:53", "127.0.0.1:53"), ("[::]:5", "127.0.0.1:5")] {
-            assert!(matches!(forward(listen, to), Err(ConfigError::ForwardToItself(_))), "{listen} {to}");
+        for (listen, to) in [
+            ("127.0.0.1:53", "127.0.0.1"),
+            ("0.0.0.0:53", "127.0.0.1:53"),
+            ("[::]:5", "127.0.0.1:5"),
+        ] {
+            assert!(
+                matches!(forward(listen, to), Err(ConfigError::ForwardToItself(_))),
+                "{listen} {to}"
+            );
         }
-        let servers = forward("127.0.0.1:53", "127.0.0.53,[::1]:54").unwrap().dns.unwrap().forward;
-        assert_eq!(servers, ["127.0.0.53:53".parse().unwrap(), "[::1]:54".parse().unwrap()]);
+        let servers = forward("127.0.0.1:53", "127.0.0.53,[::1]:54")
+            .unwrap()
+            .dns
+            .unwrap()
+            .forward;
+        assert_eq!(
+            servers,
+            [
+                "127.0.0.53:53".parse().unwrap(),
+                "[::1]:54".parse().unwrap()
+            ]
+        );
     }
 
     #[test]
@@ -353,23 +464,43 @@ mod tests {
                      fe800000000000000000000000000001 02 40 20 80     eth0\n\
                      20010db8000000020000000000000044 03 40 00 01     eth1\n";
         let ip = |text: &str| text.parse::<Ipv6Addr>().unwrap();
-        assert_eq!(lasting_in(lines, ip("2001:db8:0:1::77")), Some(ip("2001:db8:0:1::55")));
-        assert_eq!(lasting_in(lines, ip("2001:db8:0:1::55")), Some(ip("2001:db8:0:1::55")));
-        assert_eq!(lasting_in(lines, ip("2001:db8:0:2::44")), None, "it has no other");
+        assert_eq!(
+            lasting_in(lines, ip("2001:db8:0:1::77")),
+            Some(ip("2001:db8:0:1::55"))
+        );
+        assert_eq!(
+            lasting_in(lines, ip("2001:db8:0:1::55")),
+            Some(ip("2001:db8:0:1::55"))
+        );
+        assert_eq!(
+            lasting_in(lines, ip("2001:db8:0:2::44")),
+            None,
+            "it has no other"
+        );
         assert_eq!(lasting_in("", ip("2001:db8::1")), Some(ip("2001:db8::1")));
     }
 
     #[test]
     fn every_default_client_range_is_one() {
-        assert_eq!(config(&[]).unwrap().dns.unwrap().clients.len(), DNS_CLIENTS.len());
+        assert_eq!(
+            config(&[]).unwrap().dns.unwrap().clients.len(),
+            DNS_CLIENTS.len()
+        );
     }
 
     #[test]
     fn one_node_ip_a_family_and_only_our_own() {
-        assert!(matches!(config(&["--node-ip", "127.0.0.2"]), Err(ConfigError::TwoOfAFamily { .. })));
+        assert!(matches!(
+            config(&["--node-ip", "127.0.0.2"]),
+            Err(ConfigError::TwoOfAFamily { .. })
+        ));
         for foreign in ["192.0.2.77", "0.0.0.0", "::"] {
-            let foreign = Args::try_parse_from(["culvert-redirector", "--node-ip", foreign]).unwrap();
-            assert!(matches!(Config::try_from(foreign), Err(ConfigError::NotOurs(_))));
+            let foreign =
+                Args::try_parse_from(["culvert-redirector", "--node-ip", foreign]).unwrap();
+            assert!(matches!(
+                Config::try_from(foreign),
+                Err(ConfigError::NotOurs(_))
+            ));
         }
     }
 
@@ -385,9 +516,21 @@ mod tests {
 
     #[test]
     fn intercept_ports_are_few_different_and_not_zero() {
-        assert_eq!(config(&["--intercept-port", "9,8"]).unwrap().intercept.ports, [8, 9]);
+        assert_eq!(
+            config(&["--intercept-port", "9,8"])
+                .unwrap()
+                .intercept
+                .ports,
+            [8, 9]
+        );
         for bad in ["0", "8,8", "1,2,3,4,5,6,7,8,9"] {
-            assert!(matches!(config(&["--intercept-port", bad]), Err(ConfigError::Ports(_))), "{bad}");
+            assert!(
+                matches!(
+                    config(&["--intercept-port", bad]),
+                    Err(ConfigError::Ports(_))
+                ),
+                "{bad}"
+            );
         }
     }
 }

@@ -45,13 +45,21 @@ async fn destinations(State(sources): State<Sources>) -> Response {
         Ok(in_kernel) => in_kernel,
         Err(error) => return failed(error.into()),
     };
-    let owners = directory.as_deref().map(Directory::owners).unwrap_or_default();
+    let owners = directory
+        .as_deref()
+        .map(Directory::owners)
+        .unwrap_or_default();
     let views: Vec<_> = in_kernel
         .into_iter()
         .map(|(destination, liveness)| DestinationView {
             destination: destination.to_string(),
             state: liveness.to_string(),
-            nodes: owners.get(&destination.ip()).into_iter().flatten().map(ToString::to_string).collect(),
+            nodes: owners
+                .get(&destination.ip())
+                .into_iter()
+                .flatten()
+                .map(ToString::to_string)
+                .collect(),
         })
         .collect();
     Json(views).into_response()
@@ -62,9 +70,19 @@ async fn hooks(State(sources): State<Sources>) -> Response {
         Ok(hooks) => hooks,
         Err(error) => return failed(error.into()),
     };
-    let counts = Tables::open(&sources.pins).and_then(|tables| tables.counts()).unwrap_or_default();
-    let connections = counts.into_iter().map(|(counter, count)| (counter.name().to_owned(), count.into())).collect();
-    Json(HooksView { root: sources.pins.root().display().to_string(), hooks, connections }).into_response()
+    let counts = Tables::open(&sources.pins)
+        .and_then(|tables| tables.counts())
+        .unwrap_or_default();
+    let connections = counts
+        .into_iter()
+        .map(|(counter, count)| (counter.name().to_owned(), count.into()))
+        .collect();
+    Json(HooksView {
+        root: sources.pins.root().display().to_string(),
+        hooks,
+        connections,
+    })
+    .into_response()
 }
 
 /// For people.

@@ -44,7 +44,8 @@ pub(crate) struct Node {
     /// Ports that are steered on the node's addresses.
     pub(crate) ports: BTreeSet<u16>,
     pub(crate) online: bool,
-    /// The name followed by this zone is the node, besides the zone of all nodes; absolute, in lower case.
+    /// The name followed by this zone is the node, besides the zone of all nodes; absolute, in
+    /// lower case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) zone: Option<Zone>,
 }
@@ -73,7 +74,8 @@ pub(crate) enum Routing {
 
 /// The ways to read a text as a name followed by a zone.
 pub(crate) fn names_in_zones(text: &str) -> impl Iterator<Item = (&str, &str)> {
-    text.match_indices('.').map(|(dot, _)| (&text[..dot], &text[dot + 1..]))
+    text.match_indices('.')
+        .map(|(dot, _)| (&text[..dot], &text[dot + 1..]))
 }
 
 impl Node {
@@ -97,20 +99,32 @@ impl Directory {
 
     /// Whether both differ in nothing that outlives the proxy: who is online does not.
     pub(crate) fn steers_like(&self, other: &Self) -> bool {
-        let lasting = |node: &Node| Node { online: false, ..node.clone() };
+        let lasting = |node: &Node| Node {
+            online: false,
+            ..node.clone()
+        };
         self.ranges == other.ranges
             && self.clouds == other.clouds
             && self.nodes.len() == other.nodes.len()
-            && self.nodes.iter().zip(&other.nodes).all(|(a, b)| a.0 == b.0 && lasting(a.1) == lasting(b.1))
+            && self
+                .nodes
+                .iter()
+                .zip(&other.nodes)
+                .all(|(a, b)| a.0 == b.0 && lasting(a.1) == lasting(b.1))
     }
 
     /// The nodes of each address and VIP.
     pub(crate) fn owners(&self) -> BTreeMap<IpAddr, Vec<&NodeName>> {
         let mut owners = BTreeMap::<_, Vec<_>>::new();
         for (name, node) in &self.nodes {
-            let vips = node.vip4.map(IpAddr::V4).into_iter().chain(node.vip6.map(IpAddr::V6));
+            let vips = node
+                .vip4
+                .map(IpAddr::V4)
+                .into_iter()
+                .chain(node.vip6.map(IpAddr::V6));
             let addresses = node.addresses.iter().map(|address| address.ip);
-            vips.chain(addresses).for_each(|ip| owners.entry(ip).or_default().push(name));
+            vips.chain(addresses)
+                .for_each(|ip| owners.entry(ip).or_default().push(name));
         }
         owners
     }
@@ -121,13 +135,22 @@ impl Directory {
             IpAddr::V4(v4) => node.vip4 == Some(v4),
             IpAddr::V6(v6) => node.vip6 == Some(v6),
         };
-        self.nodes.iter().find(|(_, node)| has(node)).map(|(name, _)| name)
+        self.nodes
+            .iter()
+            .find(|(_, node)| has(node))
+            .map(|(name, _)| name)
     }
 
     /// The nodes that have this address.
-    pub(crate) fn nodes_of_address(&self, ip: IpAddr) -> impl Iterator<Item = (&NodeName, &Node, &Address)> {
+    pub(crate) fn nodes_of_address(
+        &self,
+        ip: IpAddr,
+    ) -> impl Iterator<Item = (&NodeName, &Node, &Address)> {
         self.nodes.iter().flat_map(move |(name, node)| {
-            node.addresses.iter().filter(move |address| address.ip == ip).map(move |address| (name, node, address))
+            node.addresses
+                .iter()
+                .filter(move |address| address.ip == ip)
+                .map(move |address| (name, node, address))
         })
     }
 }
@@ -143,27 +166,47 @@ impl Ranges {
 }
 
 #[cfg(any(test, fuzzing))]
-#[allow(clippy::unwrap_used, reason = "clippy knows only the tests as a place for it")]
+#[allow(
+    clippy::unwrap_used,
+    reason = "clippy knows only the tests as a place for it"
+)]
 pub(crate) mod examples {
     //! A small directory for the tests of other modules, and for fuzzing.
 
     use super::*;
 
-    /// edge-1 alone at 10.0.3.7, edge-2 and edge-3 both at 192.168.1.10, edge-3 offline, edge-4 with a protected address.
+    /// edge-1 alone at 10.0.3.7, edge-2 and edge-3 both at 192.168.1.10, edge-3 offline, edge-4
+    /// with a protected address.
     pub(crate) fn directory() -> Directory {
         let range4: Ipv4Net = "198.18.0.0/15".parse().unwrap();
         let range6: Ipv6Net = "fd12:3456:789a:bcde::/64".parse().unwrap();
         Directory {
             revision: 7,
-            ranges: Ranges { vip4: Some(range4), vip6: Some(range6) },
+            ranges: Ranges {
+                vip4: Some(range4),
+                vip6: Some(range6),
+            },
             nodes: BTreeMap::from([
                 (
                     "edge-1".parse().unwrap(),
-                    node(1, &[("10.0.3.7", Routing::Routed), ("fd00::7", Routing::Routed)], true),
+                    node(
+                        1,
+                        &[("10.0.3.7", Routing::Routed), ("fd00::7", Routing::Routed)],
+                        true,
+                    ),
                 ),
-                ("edge-2".parse().unwrap(), node(2, &[("192.168.1.10", Routing::Shared)], true)),
-                ("edge-3".parse().unwrap(), node(3, &[("192.168.1.10", Routing::Shared)], false)),
-                ("edge-4".parse().unwrap(), node(4, &[("10.0.0.1", Routing::Protected)], true)),
+                (
+                    "edge-2".parse().unwrap(),
+                    node(2, &[("192.168.1.10", Routing::Shared)], true),
+                ),
+                (
+                    "edge-3".parse().unwrap(),
+                    node(3, &[("192.168.1.10", Routing::Shared)], false),
+                ),
+                (
+                    "edge-4".parse().unwrap(),
+                    node(4, &[("10.0.0.1", Routing::Protected)], true),
+                ),
             ]),
             clouds: BTreeMap::from([(
                 "master-1".parse().unwrap(),
@@ -176,7 +219,11 @@ pub(crate) mod examples {
         Node {
             addresses: addresses
                 .iter()
-                .map(|(ip, routing)| Address { ip: ip.parse().unwrap(), routing: *routing, reason: String::new() })
+                .map(|(ip, routing)| Address {
+                    ip: ip.parse().unwrap(),
+                    routing: *routing,
+                    reason: String::new(),
+                })
                 .collect(),
             vip4: Some(Ipv4Addr::new(198, 18, 0, number)),
             vip6: Some(format!("fd12:3456:789a:bcde::{number}").parse().unwrap()),

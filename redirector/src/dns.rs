@@ -1,5 +1,6 @@
-//! The DNS server: authoritative for the nodes' names and for the reverse names of VIPs, straight from the directory. Other names
-//! are refused, or forwarded where `--forward` names a server for them.
+//! The DNS server: authoritative for the nodes' names and for the reverse names of VIPs, straight
+//! from the directory. Other names are refused, or forwarded where `--forward` names a server for
+//! them.
 
 mod answer;
 mod forward;
@@ -60,8 +61,14 @@ pub(crate) struct Sources {
     pub(crate) metrics: DnsMetrics,
 }
 
-/// Answers until the drain begins. An address that another server has is tried again: nothing else waits for it.
-pub(crate) async fn serve(config: DnsConfig, mut sources: Sources, gate: Gate, drain: Drain) -> Result<()> {
+/// Answers until the drain begins. An address that another server has is tried again: nothing else
+/// waits for it.
+pub(crate) async fn serve(
+    config: DnsConfig,
+    mut sources: Sources,
+    gate: Gate,
+    drain: Drain,
+) -> Result<()> {
     let mut told = None;
     loop {
         let node = *sources.node.borrow_and_update();
@@ -71,7 +78,8 @@ pub(crate) async fn serve(config: DnsConfig, mut sources: Sources, gate: Gate, d
                 told = None;
                 tokio::select! {
                     ended = dns.run(drain.clone()) => return ended,
-                    changed = sources.node.changed() => changed.context("the steering task has ended")?,
+                    changed = sources.node.changed() => changed.context("the steering task has \
+                        ended")?,
                 }
             }
             Err(error) => {
@@ -104,20 +112,28 @@ impl Dns {
         let forward = (!config.forward.is_empty()).then(|| Forwarder::new(config.forward.clone()));
         let origin = Origin::try_from(&config.zone).context("--dns-zone")?;
         let (feed, metrics) = (sources.feed.clone(), sources.metrics.clone());
-        let handler = Arc::new(Handler::new(origin, config.clients.clone(), node, feed, metrics).forwarding(forward));
+        let handler = Arc::new(
+            Handler::new(origin, config.clients.clone(), node, feed, metrics).forwarding(forward),
+        );
         let (mut udp, mut tcp) = (Server::new(Shared(Arc::clone(&handler))), Vec::new());
         let addresses = config.addresses(node);
         for address in &addresses {
             let explained = || {
                 format!(
-                    "answer DNS on {address}; if another server is there, choose another address by --dns-listen, \
+                    "answer DNS on {address}; if another server is there, choose another address \
+                     by --dns-listen, \
                      or `--dns-listen none`"
                 )
             };
             udp.register_socket(UdpSocket::bind(address).await.with_context(explained)?);
             tcp.push(TcpListener::bind(address).await.with_context(explained)?);
         }
-        Ok(Self { udp, tcp, handler, addresses })
+        Ok(Self {
+            udp,
+            tcp,
+            handler,
+            addresses,
+        })
     }
 
     /// Answers until the drain begins.

@@ -1,5 +1,6 @@
-//! `culvert-redirector explain`: what the kernel would do with a connection, and why, from the pinned maps, nftables and the
-//! saved directory, without the daemon. What is there is gathered here; [`words`] says what it means.
+//! `culvert-redirector explain`: what the kernel would do with a connection, and why, from the
+//! pinned maps, nftables and the saved directory, without the daemon. What is there is gathered
+//! here; [`words`] says what it means.
 
 mod query;
 mod words;
@@ -50,9 +51,16 @@ fn addresses(directory: Option<&Directory>, host: &Host) -> Result<Vec<IpAddr>> 
         Host::Node(name) => name,
     };
     let Some(node) = directory.and_then(|directory| directory.node(name)) else {
-        bail!("no node {name} in the saved directory; on the proxy's host: culvert-proxy node list");
+        bail!(
+            "no node {name} in the saved directory; on the proxy's host: culvert-proxy node list"
+        );
     };
-    Ok(node.vip4.map(IpAddr::V4).into_iter().chain(node.vip6.map(IpAddr::V6)).collect())
+    Ok(node
+        .vip4
+        .map(IpAddr::V4)
+        .into_iter()
+        .chain(node.vip6.map(IpAddr::V6))
+        .collect())
 }
 
 /// The explanation of one address. Without a port, of each that is steered on it.
@@ -64,7 +72,9 @@ fn lines(
     port: Option<u16>,
 ) -> Result<Vec<(&'static str, String)>> {
     let known = Known::of(directory, ip, port);
-    let steered = directory.map(|directory| words::ports(directory, ip)).unwrap_or_default();
+    let steered = directory
+        .map(|directory| words::ports(directory, ip))
+        .unwrap_or_default();
     let looked_at = match port {
         None if !steered.is_empty() => steered.into_iter().collect(),
         _ => vec![port.unwrap_or(ANY_PORT)],
@@ -75,7 +85,9 @@ fn lines(
         let (hooked, packets) = (host.hooked(address)?, host.packets(address));
         fixes.extend(fix(&known, hooked, &packets, (ip, port), zone));
         // The words have the error that most kernels give.
-        let told = hooked.to_string().replace(Refusal::HostUnreachable.name(), host.refusal.name());
+        let told = hooked
+            .to_string()
+            .replace(Refusal::HostUnreachable.name(), host.refusal.name());
         hooks.push((dialled, told));
         nftables.push((dialled, packets.to_string()));
     }
@@ -97,7 +109,13 @@ fn grouped(told: Vec<(u16, String)>) -> impl Iterator<Item = String> {
             None => groups.push((vec![port.to_string()], text)),
         }
     }
-    groups.into_iter().map(move |(ports, text)| if several { format!("{text} ({})", ports.join(", ")) } else { text })
+    groups.into_iter().map(move |(ports, text)| {
+        if several {
+            format!("{text} ({})", ports.join(", "))
+        } else {
+            text
+        }
+    })
 }
 
 /// What is installed on this host.
@@ -110,13 +128,24 @@ struct Seen {
 
 impl Seen {
     async fn read(pins: &Pins) -> Result<Self> {
-        let tables = if pins.any_map() { Some(Tables::open(pins)?) } else { None };
+        let tables = if pins.any_map() {
+            Some(Tables::open(pins)?)
+        } else {
+            None
+        };
         let refusal = Refusal::of_this_kernel().unwrap_or(Refusal::HostUnreachable);
-        Ok(Self { tables, hooks: Hook::read_all(pins)?, refusal, table: nft::read_all().await })
+        Ok(Self {
+            tables,
+            hooks: Hook::read_all(pins)?,
+            refusal,
+            table: nft::read_all().await,
+        })
     }
 
     fn hooked(&self, address: SocketAddr) -> Result<Hooked> {
-        let Some(tables) = &self.tables else { return Ok(Hooked::Absent) };
+        let Some(tables) = &self.tables else {
+            return Ok(Hooked::Absent);
+        };
         if attachment(&self.hooks, address) == Attachment::Detached {
             return Ok(Hooked::Detached);
         }
@@ -135,7 +164,11 @@ impl Seen {
                 } else {
                     return Packets::Passes;
                 };
-                if table.parts.refuses(address.ip()) { Packets::Refuses(set) } else { Packets::Steers(set) }
+                if table.parts.refuses(address.ip()) {
+                    Packets::Refuses(set)
+                } else {
+                    Packets::Steers(set)
+                }
             }
         }
     }
@@ -151,19 +184,33 @@ struct Kernel {
 impl Kernel {
     fn read(tables: &Tables, address: SocketAddr) -> Result<Self> {
         let config = tables.config()?;
-        let vip = config.vip4.contains(&address.ip().into()) || config.vip6.contains(&address.ip().into());
-        let destination = if vip { Destination::Vip(address.ip()) } else { Destination::Edge(address) };
-        Ok(Self { config, value: tables.destination(&destination.key())?, now_ns: now_ns()? })
+        let vip = config.vip4.contains(&address.ip().into())
+            || config.vip6.contains(&address.ip().into());
+        let destination = if vip {
+            Destination::Vip(address.ip())
+        } else {
+            Destination::Edge(address)
+        };
+        Ok(Self {
+            config,
+            value: tables.destination(&destination.key())?,
+            now_ns: now_ns()?,
+        })
     }
 
     /// Asks the very function that the programs run.
     fn decides(&self, address: SocketAddr) -> Hooked {
-        let connect = Connect { dst: address.into(), mark: 0 };
+        let connect = Connect {
+            dst: address.into(),
+            mark: 0,
+        };
         match decide(&self.config, &connect, |_key| self.value, || self.now_ns) {
             Verdict::Steer(steer) if self.value.is_some_and(|value| value.is_offline()) => {
                 Hooked::Lapsed(steer.to.socket_addr())
             }
-            verdict @ (Verdict::Steer(_) | Verdict::Pass(_) | Verdict::Reject(_)) => Hooked::Decides(verdict),
+            verdict @ (Verdict::Steer(_) | Verdict::Pass(_) | Verdict::Reject(_)) => {
+                Hooked::Decides(verdict)
+            }
         }
     }
 }
@@ -177,9 +224,19 @@ enum Attachment {
 
 /// Of the hook of the address' own family. An IPv6 socket that dials IPv4 meets the other one.
 fn attachment(hooks: &[Hook], address: SocketAddr) -> Attachment {
-    let program = if address.is_ipv4() { CONNECT4 } else { CONNECT6 };
-    let detached = hooks.iter().any(|hook| [program, SOCKOPS].contains(&hook.program) && !hook.is_attached());
-    if detached { Attachment::Detached } else { Attachment::Attached }
+    let program = if address.is_ipv4() {
+        CONNECT4
+    } else {
+        CONNECT6
+    };
+    let detached = hooks
+        .iter()
+        .any(|hook| [program, SOCKOPS].contains(&hook.program) && !hook.is_attached());
+    if detached {
+        Attachment::Detached
+    } else {
+        Attachment::Attached
+    }
 }
 
 #[cfg(test)]

@@ -17,7 +17,11 @@ pub(crate) struct InForce {
 
 impl InForce {
     /// Before anything is installed.
-    pub(crate) const NOTHING: Self = Self { mechanism: Mechanism::None, fallback: None, unseen_pods: None };
+    pub(crate) const NOTHING: Self = Self {
+        mechanism: Mechanism::None,
+        fallback: None,
+        unseen_pods: None,
+    };
 }
 
 fn name<S: Serializer>(mechanism: &Mechanism, serializer: S) -> Result<S::Ok, S::Error> {
@@ -27,11 +31,15 @@ fn name<S: Serializer>(mechanism: &Mechanism, serializer: S) -> Result<S::Ok, S:
 /// Why pods' connections are not steered on a host with this data plane.
 pub(crate) fn unseen_pods(data_plane: &str, fallback: Option<&str>) -> String {
     let why = fallback.map_or_else(
-        || "connect hooks do not look at pods: --mechanism both with --hooks all, without --cgroup".to_owned(),
+        || {
+            "connect hooks do not look at pods: --mechanism both with --hooks all, without --cgroup"
+                .to_owned()
+        },
         |fallback| format!("connect hooks are not installed: {fallback}"),
     );
     format!(
-        "{data_plane} is on this host and most likely carries pods' packets past nftables, and {why}. \
+        "{data_plane} is on this host and most likely carries pods' packets past nftables, and \
+         {why}. \
          If no pod here dials edge nodes: --accept-unseen-pods"
     )
 }
@@ -42,8 +50,15 @@ mod tests {
 
     #[test]
     fn the_mechanism_in_force_is_written_as_the_flag_has_it() {
-        let in_force = InForce { mechanism: Mechanism::Nftables, fallback: Some("no room".into()), unseen_pods: None };
+        let in_force = InForce {
+            mechanism: Mechanism::Nftables,
+            fallback: Some("no room".into()),
+            unseen_pods: None,
+        };
         let written = serde_json::to_value(&in_force).unwrap();
-        assert_eq!(written, serde_json::json!({"in_force": "nftables", "fallback": "no room", "unseen_pods": null}));
+        assert_eq!(
+            written,
+            serde_json::json!({"in_force": "nftables", "fallback": "no room", "unseen_pods": null})
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! `/debug/installed`: what should be on this host and what the kernel has of it, for `culvert-proxy check`.
+//! `/debug/installed`: what should be on this host and what the kernel has of it, for
+//! `culvert-proxy check`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -36,8 +37,16 @@ pub(crate) fn route(
     feed: watch::Receiver<Feed>,
     in_force: watch::Receiver<InForce>,
 ) -> Router {
-    let sources = Sources { pins: Pins::new(&config.bpffs), config, node, feed, in_force };
-    Router::new().route("/debug/installed", get(installed)).with_state(sources)
+    let sources = Sources {
+        pins: Pins::new(&config.bpffs),
+        config,
+        node,
+        feed,
+        in_force,
+    };
+    Router::new()
+        .route("/debug/installed", get(installed))
+        .with_state(sources)
 }
 
 #[derive(Serialize)]
@@ -83,8 +92,14 @@ struct Neighbours {
 
 impl Neighbours {
     fn of(hook: &Hook) -> Option<Self> {
-        let around = hook.surroundings().filter(|around| !around.before.is_empty() || !around.after.is_empty())?;
-        Some(Self { program: hook.program, before: around.before, after: around.after })
+        let around = hook
+            .surroundings()
+            .filter(|around| !around.before.is_empty() || !around.after.is_empty())?;
+        Some(Self {
+            program: hook.program,
+            before: around.before,
+            after: around.after,
+        })
     }
 }
 
@@ -96,17 +111,32 @@ async fn installed(State(sources): State<Sources>) -> Response {
 }
 
 async fn read(sources: &Sources) -> anyhow::Result<Installed> {
-    let Sources { pins, config, node, feed, in_force } = sources;
+    let Sources {
+        pins,
+        config,
+        node,
+        feed,
+        in_force,
+    } = sources;
     let node = *node.borrow();
     let directory = feed.borrow().directory.clone();
-    let mut ranges = directory.map(|directory| wanted(directory.ranges)).unwrap_or_default();
+    let mut ranges = directory
+        .map(|directory| wanted(directory.ranges))
+        .unwrap_or_default();
     // A host without IPv6 has no use for the route.
     ranges.retain(|range| matches!(range.addr(), IpAddr::V4(_)) || node.v6.is_some());
-    let table =
-        if config.mechanism.has_nftables() { nft::read().await.map(|parts| parts.is_some()) } else { Ok(false) };
+    let table = if config.mechanism.has_nftables() {
+        nft::read().await.map(|parts| parts.is_some())
+    } else {
+        Ok(false)
+    };
     let routes = Routes::open()?.ours().await?;
     // Without hooks the redirector may lack the right to ask for them.
-    let hooks = if config.mechanism.has_ebpf() { Hook::read_all(pins)? } else { Vec::new() };
+    let hooks = if config.mechanism.has_ebpf() {
+        Hook::read_all(pins)?
+    } else {
+        Vec::new()
+    };
     let in_force = in_force.borrow().clone();
     Ok(Installed {
         mechanism: config.mechanism.name(),
@@ -123,11 +153,26 @@ async fn read(sources: &Sources) -> anyhow::Result<Installed> {
         table_problem: table.err().map(|error| error.to_string()),
         ranges,
         routes_to_host: routes.iter().any(HostRoute::leads_to_host),
-        routes: routes.into_iter().map(|route: HostRoute| route.net).collect(),
+        routes: routes
+            .into_iter()
+            .map(|route: HostRoute| route.net)
+            .collect(),
         intercept_ports: config.intercept.ports.clone(),
-        dns: config.dns.iter().flat_map(|dns| dns.addresses(node)).collect(),
-        zone: config.dns.as_ref().map(|dns| dns.zone.to_string()).unwrap_or_default(),
-        forward: config.dns.iter().flat_map(|dns| dns.forward.clone()).collect(),
+        dns: config
+            .dns
+            .iter()
+            .flat_map(|dns| dns.addresses(node))
+            .collect(),
+        zone: config
+            .dns
+            .as_ref()
+            .map(|dns| dns.zone.to_string())
+            .unwrap_or_default(),
+        forward: config
+            .dns
+            .iter()
+            .flat_map(|dns| dns.forward.clone())
+            .collect(),
         // Without nft, or on a kernel without nftables, there is nothing to say.
         dropping_chains: nft::dropping_chains().await.unwrap_or_default(),
     })

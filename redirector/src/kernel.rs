@@ -1,4 +1,5 @@
-//! The eBPF mechanism as a whole: programs attached, maps equal to the plan, the offline lease alive.
+//! The eBPF mechanism as a whole: programs attached, maps equal to the plan, the offline lease
+//! alive.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,8 +9,9 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::bpf::{
-    Changed, Cilium, Hook, HookChange, HookError, Hooks, KernelConfig, Neighbourhood, PinError, Pins, Proof,
-    ProofError, Refusal, Tables, TablesError, cgroup_id, find_cgroup, kernel_config, prove,
+    Changed, Cilium, Hook, HookChange, HookError, Hooks, KernelConfig, Neighbourhood, PinError,
+    Pins, Proof, ProofError, Refusal, Tables, TablesError, cgroup_id, find_cgroup, kernel_config,
+    prove,
 };
 use crate::config::{Config, Intercept, NodeIps};
 use crate::directory::Ranges;
@@ -57,9 +59,14 @@ impl From<HookError> for KernelError {
 }
 
 impl Kernel {
-    /// Installs everything: maps first, programs last, so that nothing is steered by half a table. Without a plan the maps
-    /// stay as an earlier redirector left them. Beside a Cilium that would not bear it nothing is attached.
-    pub(crate) fn install(pins: &Pins, config: &Config, plan: Option<&Plan>) -> Result<Self, KernelError> {
+    /// Installs everything: maps first, programs last, so that nothing is steered by half a table.
+    /// Without a plan the maps stay as an earlier redirector left them. Beside a Cilium that would
+    /// not bear it nothing is attached.
+    pub(crate) fn install(
+        pins: &Pins,
+        config: &Config,
+        plan: Option<&Plan>,
+    ) -> Result<Self, KernelError> {
         let cgroup = find_cgroup(config.cgroup.as_deref()).map_err(HookError::from)?;
         let neighbourhood = neighbourhood(pins, &cgroup);
         if let Some(Neighbourhood::Dangerous(danger)) = &neighbourhood
@@ -71,7 +78,15 @@ impl Kernel {
         let tables = Tables::open(pins)?;
         let (in_kernel, destinations) = (tables.config()?, tables.destinations()?);
         let pins = pins.clone();
-        let mut kernel = Self { pins, cgroup, proof: None, tables, config: in_kernel, destinations, looks: 0 };
+        let mut kernel = Self {
+            pins,
+            cgroup,
+            proof: None,
+            tables,
+            config: in_kernel,
+            destinations,
+            looks: 0,
+        };
         if let Some(plan) = plan {
             kernel.apply(&config.intercept, plan)?;
         }
@@ -82,12 +97,18 @@ impl Kernel {
                 HookChange::Replaced => "moved from another cgroup",
                 HookChange::MovedBehind => "moved behind programs of others",
             };
-            tracing::info!(program, how, cgroup = %kernel.cgroup.display(), "connect hook installed");
+            tracing::info!(
+                program,
+                how,
+                cgroup = %kernel.cgroup.display(),
+                "connect hook installed"
+            );
         }
         if hooks.refusal() == Refusal::NotPermitted {
             tracing::info!(
                 error = hooks.refusal().name(),
-                "this kernel's connect hooks cannot choose the error of a refused connect; EHOSTUNREACH elsewhere"
+                "this kernel's connect hooks cannot choose the error of a refused connect; \
+                 EHOSTUNREACH elsewhere"
             );
         }
         let removed = kernel.pins.remove_others()?;
@@ -96,7 +117,9 @@ impl Kernel {
         }
         match neighbourhood {
             Some(Neighbourhood::Good(cilium)) => tracing::info!(cilium, "Cilium is on this host"),
-            Some(Neighbourhood::Dangerous(cilium)) => tracing::warn!(cilium, "attached beside Cilium, as told"),
+            Some(Neighbourhood::Dangerous(cilium)) => {
+                tracing::warn!(cilium, "attached beside Cilium, as told")
+            }
             None => {}
         }
         Ok(kernel)
@@ -113,18 +136,27 @@ impl Kernel {
     /// Programs of others that came after our connect hooks, in the same cgroup.
     pub(crate) fn followers(&self) -> BTreeSet<u32> {
         let hooks = Hook::read_all(&self.pins).unwrap_or_default();
-        hooks.iter().flat_map(|hook| hook.followers(&self.cgroup)).collect()
+        hooks
+            .iter()
+            .flat_map(|hook| hook.followers(&self.cgroup))
+            .collect()
     }
 
     /// Makes the maps equal to the plan.
     pub(crate) fn apply(&mut self, intercept: &Intercept, plan: &Plan) -> Result<(), KernelError> {
         let wanted = kernel_config(intercept, plan.ranges);
-        let wanted = KernelConfig { offline_lease_ns: self.config.offline_lease_ns, ..wanted };
+        let wanted = KernelConfig {
+            offline_lease_ns: self.config.offline_lease_ns,
+            ..wanted
+        };
         if wanted != self.config {
             self.tables.set_config(&wanted)?;
             self.config = wanted;
         }
-        let changed = match self.tables.set_destinations(&self.destinations, &plan.destinations) {
+        let changed = match self
+            .tables
+            .set_destinations(&self.destinations, &plan.destinations)
+        {
             Ok(changed) => changed,
             Err(error) => {
                 // Some are written and some are not: the next attempt starts from what is there.
@@ -134,13 +166,17 @@ impl Kernel {
         };
         self.destinations.clone_from(&plan.destinations);
         if changed != Changed::default() {
-            tracing::debug!(written = changed.written, removed = changed.removed, "destinations changed");
+            tracing::debug!(
+                written = changed.written,
+                removed = changed.removed,
+                "destinations changed"
+            );
         }
         Ok(())
     }
 
-    /// Puts right what somebody else has changed in the maps that say what is steered. True if so. All destinations are looked
-    /// at every so many times.
+    /// Puts right what somebody else has changed in the maps that say what is steered. True if so.
+    /// All destinations are looked at every so many times.
     pub(crate) fn restore(&mut self) -> Result<bool, KernelError> {
         let configured = self.tables.config()? == self.config;
         if !configured {
@@ -158,8 +194,14 @@ impl Kernel {
 
     /// Tries once, until it succeeds, that a connect to a VIP of `ranges` is steered.
     pub(crate) fn prove(&mut self, node: NodeIps, ranges: Ranges) -> Result<(), KernelError> {
-        let vip4 = ranges.vip4.filter(|_| node.v4.is_some()).map(|range| IpAddr::V4(range.network()));
-        let vip6 = ranges.vip6.filter(|_| node.v6.is_some()).map(|range| IpAddr::V6(range.network()));
+        let vip4 = ranges
+            .vip4
+            .filter(|_| node.v4.is_some())
+            .map(|range| IpAddr::V4(range.network()));
+        let vip6 = ranges
+            .vip6
+            .filter(|_| node.v6.is_some())
+            .map(|range| IpAddr::V6(range.network()));
         if let Some(vip) = vip4.or(vip6)
             && self.proof.is_none()
         {
@@ -173,7 +215,10 @@ impl Kernel {
     /// Vouches for the offline flags for another while.
     pub(crate) fn renew_lease(&mut self) -> Result<(), KernelError> {
         let lease = u64::try_from(LEASE.as_nanos()).unwrap_or(u64::MAX);
-        let config = KernelConfig { offline_lease_ns: now_ns()?.saturating_add(lease), ..self.config };
+        let config = KernelConfig {
+            offline_lease_ns: now_ns()?.saturating_add(lease),
+            ..self.config
+        };
         self.tables.set_config(&config)?;
         self.config = config;
         Ok(())
@@ -181,7 +226,8 @@ impl Kernel {
 
     /// Whether everything is still pinned and attached.
     pub(crate) fn is_complete(&self) -> bool {
-        let attached = Hook::read_all(&self.pins).is_ok_and(|hooks| hooks.iter().all(Hook::is_attached));
+        let attached =
+            Hook::read_all(&self.pins).is_ok_and(|hooks| hooks.iter().all(Hook::is_attached));
         attached && self.pins.has_all_maps()
     }
 }

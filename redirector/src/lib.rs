@@ -1,9 +1,11 @@
 //! `culvert-redirector`: steers connections addressed to edge nodes into the proxy on this host.
 //!
-//! Control plane only. It tells the kernel what is steered (`bpf`, `nft`, `route`) from a copy of the proxy's `directory`, and
-//! answers the nodes' names (`dns`). Killed or upgraded, it leaves all of that working.
+//! Control plane only. It tells the kernel what is steered (`bpf`, `nft`, `route`) from a copy of
+//! the proxy's `directory`, and answers the nodes' names (`dns`). Killed or upgraded, it leaves all
+//! of that working.
 //!
-//! A library so that the fuzz targets reach its parsers; the program is `main.rs`, which only calls [`main`].
+//! A library so that the fuzz targets reach its parsers; the program is `main.rs`, which only calls
+//! [`main`].
 
 mod alone;
 mod args;
@@ -51,14 +53,25 @@ async fn start(args: Args) -> anyhow::Result<()> {
     match &args.command {
         None => {
             // hickory reports every question; what matters of them is counted.
-            let logs = Logs::init(&format!("hickory_server=warn,{}", args.log), args.log_format)?;
+            let logs = Logs::init(
+                &format!("hickory_server=warn,{}", args.log),
+                args.log_format,
+            )?;
             return Box::pin(run::run(Config::try_from(args)?, logs)).await;
         }
         Some(Command::Log(command)) => command.run(&args.admin_socket).await?,
-        Some(Command::Status) => print!("{}", status::status(&places.bpffs, &places.state_dir).await?),
-        Some(Command::Explain { destination }) => print!("{}", explain::explain(places, destination).await?),
+        Some(Command::Status) => print!(
+            "{}",
+            status::status(&places.bpffs, &places.state_dir).await?
+        ),
+        Some(Command::Explain { destination }) => {
+            print!("{}", explain::explain(places, destination).await?)
+        }
         Some(Command::Uninstall { stay }) => {
-            print!("{}", run::uninstall(&places.bpffs, &places.state_dir).await?);
+            print!(
+                "{}",
+                run::uninstall(&places.bpffs, &places.state_dir).await?
+            );
             if *stay {
                 return until_signal().await;
             }

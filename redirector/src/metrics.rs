@@ -84,14 +84,26 @@ impl Metrics {
     pub(crate) fn registry(&self, pins: Pins) -> Registry {
         self.begin_at_zero();
         let mut registry = Registry::with_prefix("culvert_redirector");
-        registry.register("build", "Version of the redirector", Info::new([("version", VERSION)]));
-        registry.register("dns_answers", "DNS answers by response code", self.dns.answers.clone());
+        registry.register(
+            "build",
+            "Version of the redirector",
+            Info::new([("version", VERSION)]),
+        );
+        registry.register(
+            "dns_answers",
+            "DNS answers by response code",
+            self.dns.answers.clone(),
+        );
         let steering = &self.steering;
         let help = "1 for what steers connections now, 0 for all else";
         registry.register("mechanism", help, steering.mechanism.clone());
-        registry.register("destinations", "Destinations that are steered, by state", steering.destinations.clone());
-        let help =
-            "Times that somebody had removed or changed what is installed, by what and by what came of its repair";
+        registry.register(
+            "destinations",
+            "Destinations that are steered, by state",
+            steering.destinations.clone(),
+        );
+        let help = "Times that somebody had removed or changed what is installed, by what and by \
+            what came of its repair";
         registry.register("drift", help, steering.drift.clone());
         let refusal = Refusal::of_this_kernel().map_or("unknown", Refusal::name);
         let help = "Error of a connect that the hooks refuse";
@@ -102,10 +114,22 @@ impl Metrics {
 
     /// What never happened is zero, not absent: a rate sees the first time too.
     fn begin_at_zero(&self) {
-        if self.steering.mechanism.get(&MechanismLabels { mechanism: Mechanism::None.name() }).is_none() {
+        if self
+            .steering
+            .mechanism
+            .get(&MechanismLabels {
+                mechanism: Mechanism::None.name(),
+            })
+            .is_none()
+        {
             self.steering.in_force(Mechanism::None);
         }
-        for what in [Drifted::Hooks, Drifted::Destinations, Drifted::Nftables, Drifted::Routes] {
+        for what in [
+            Drifted::Hooks,
+            Drifted::Destinations,
+            Drifted::Nftables,
+            Drifted::Routes,
+        ] {
             for repair in [Repair::Done, Repair::Failed] {
                 drop(self.steering.drift(what, repair));
             }
@@ -126,7 +150,10 @@ const CODES: [(ResponseCode, &str); 4] = [
 
 impl DnsMetrics {
     pub(crate) fn answered(&self, code: ResponseCode) {
-        let code = CODES.into_iter().find(|(named, _)| *named == code).map_or("other", |(_, name)| name);
+        let code = CODES
+            .into_iter()
+            .find(|(named, _)| *named == code)
+            .map_or("other", |(_, name)| name);
         self.answers.get_or_create(&AnswerLabels { code }).inc();
     }
 }
@@ -135,8 +162,12 @@ impl SteeringMetrics {
     /// What steers now.
     pub(crate) fn in_force(&self, mechanism: Mechanism) {
         for each in Mechanism::ALL {
-            let labels = MechanismLabels { mechanism: each.name() };
-            self.mechanism.get_or_create(&labels).set(i64::from(each == mechanism));
+            let labels = MechanismLabels {
+                mechanism: each.name(),
+            };
+            self.mechanism
+                .get_or_create(&labels)
+                .set(i64::from(each == mechanism));
         }
     }
 
@@ -156,17 +187,30 @@ impl SteeringMetrics {
             Repair::Done => "repaired",
             Repair::Failed => "failed",
         };
-        self.drift.get_or_create(&DriftLabels { what, outcome }).clone()
+        self.drift
+            .get_or_create(&DriftLabels { what, outcome })
+            .clone()
     }
 
     pub(crate) fn planned(&self, plan: &Plan) {
-        let count = |wanted| plan.destinations.values().filter(|liveness| **liveness == wanted).count();
+        let count = |wanted| {
+            plan.destinations
+                .values()
+                .filter(|liveness| **liveness == wanted)
+                .count()
+        };
         for (liveness, state) in [(Liveness::Online, "online"), (Liveness::Offline, "offline")] {
             let count = i64::try_from(count(liveness)).unwrap_or(i64::MAX);
-            self.destinations.get_or_create(&DestinationLabels { state }).set(count);
+            self.destinations
+                .get_or_create(&DestinationLabels { state })
+                .set(count);
         }
         let beyond = i64::try_from(plan.beyond.len()).unwrap_or(i64::MAX);
-        self.destinations.get_or_create(&DestinationLabels { state: "nftables_only" }).set(beyond);
+        self.destinations
+            .get_or_create(&DestinationLabels {
+                state: "nftables_only",
+            })
+            .set(beyond);
     }
 }
 
@@ -183,9 +227,12 @@ impl Collector for KernelCounts {
         };
         let counter = ConstCounter::new(0_u64);
         let help = "What the kernel programs did with connections";
-        let mut family = encoder.encode_descriptor("kernel_connections", help, None, counter.metric_type())?;
+        let mut family =
+            encoder.encode_descriptor("kernel_connections", help, None, counter.metric_type())?;
         for (counter, count) in counts {
-            let labels = ReasonLabels { reason: counter.name() };
+            let labels = ReasonLabels {
+                reason: counter.name(),
+            };
             ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
         }
         Ok(())
@@ -209,17 +256,31 @@ mod tests {
         let metrics = Metrics::default();
         metrics.dns.answered(ResponseCode::NXDomain);
         metrics.steering.in_force(Mechanism::Nftables);
-        metrics.steering.planned(&plan(&examples::directory(), Freshness::Live));
+        metrics
+            .steering
+            .planned(&plan(&examples::directory(), Freshness::Live));
         let mut text = String::new();
         let registry = metrics.registry(Pins::new(std::path::Path::new("/nonexistent")));
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
-        assert!(text.contains("culvert_redirector_dns_answers_total{code=\"nxdomain\"} 1"), "{text}");
-        assert!(text.contains("culvert_redirector_destinations{state=\"offline\"} 2"), "{text}");
+        assert!(
+            text.contains("culvert_redirector_dns_answers_total{code=\"nxdomain\"} 1"),
+            "{text}"
+        );
+        assert!(
+            text.contains("culvert_redirector_destinations{state=\"offline\"} 2"),
+            "{text}"
+        );
         for (mechanism, value) in [("both", 0), ("ebpf", 0), ("nftables", 1), ("none", 0)] {
-            let line = format!("culvert_redirector_mechanism{{mechanism=\"{mechanism}\"}} {value}\n");
+            let line =
+                format!("culvert_redirector_mechanism{{mechanism=\"{mechanism}\"}} {value}\n");
             assert!(text.contains(&line), "no {line} in {text}");
         }
         let samples = text.lines().filter(|line| !line.starts_with('#'));
-        assert!(samples.into_iter().all(|line| line.starts_with("culvert_redirector_")), "{text}");
+        assert!(
+            samples
+                .into_iter()
+                .all(|line| line.starts_with("culvert_redirector_")),
+            "{text}"
+        );
     }
 }

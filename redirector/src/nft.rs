@@ -1,5 +1,5 @@
-//! The nftables table `inet culvert`: the second way in which connections are steered, the guard of the intercept ports, and the
-//! refusal of what must not leave or arrive unsteered.
+//! The nftables table `inet culvert`: the second way in which connections are steered, the guard of
+//! the intercept ports, and the refusal of what must not leave or arrive unsteered.
 //! The only part of the redirector that knows nftables; rules go through the `nft` program.
 
 mod events;
@@ -26,8 +26,8 @@ const NFT: Option<&str> = None;
 const TERSE: [&str; 1] = ["-t"];
 /// 60,000 elements take a third of a second; a hanging `nft` must not hang us.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// So many elements are read back at each look: 60,000 take a third of a second, and at each eighth look no part of a CPU that
-/// anybody would miss.
+/// So many elements are read back at each look: 60,000 take a third of a second, and at each eighth
+/// look no part of a CPU that anybody would miss.
 const READ_BACK: usize = 8_000;
 
 /// Keeps the kernel's table equal to the last [`TableSpec`].
@@ -56,7 +56,10 @@ pub(crate) enum Applied {
 /// A table that cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NftError {
-    #[error("the program `nft` is not installed: install the package nftables, or run with --mechanism ebpf")]
+    #[error(
+        "the program `nft` is not installed: install the package nftables, or run with \
+         --mechanism ebpf"
+    )]
     Missing,
     #[error("run nft: {0}")]
     Run(String),
@@ -67,8 +70,8 @@ pub(crate) enum NftError {
 }
 
 impl Nft {
-    /// Makes the table `wanted`: by element changes where that is enough, else by replacing it in one transaction, which
-    /// leaves established connections alone.
+    /// Makes the table `wanted`: by element changes where that is enough, else by replacing it in
+    /// one transaction, which leaves established connections alone.
     pub(crate) async fn apply(&mut self, wanted: TableSpec) -> Result<Applied, NftError> {
         if let Some(applied) = &self.applied {
             if *applied == wanted {
@@ -91,13 +94,19 @@ impl Nft {
         Ok(Applied::Table)
     }
 
-    /// Installs the table again if somebody has removed or changed it, as `nft flush ruleset` does. True if so.
-    /// Elements are looked at every so many times.
+    /// Installs the table again if somebody has removed or changed it, as `nft flush ruleset` does.
+    /// True if so. Elements are looked at every so many times.
     pub(crate) async fn restore(&mut self) -> Result<bool, NftError> {
-        let (Some(wanted), Some(layout)) = (self.applied.clone(), self.layout) else { return Ok(false) };
+        let (Some(wanted), Some(layout)) = (self.applied.clone(), self.layout) else {
+            return Ok(false);
+        };
         self.looks += 1;
         let with_elements = self.looks > wanted.edges.len() / READ_BACK;
-        let found = if with_elements { list(layout, &[]).await? } else { list(layout, &TERSE).await? };
+        let found = if with_elements {
+            list(layout, &[]).await?
+        } else {
+            list(layout, &TERSE).await?
+        };
         if let Some(found) = found
             && (!with_elements || Elements::of_json(&found) == Elements::of(&wanted))
             && self.listed.as_ref() == Some(&fixed(found))
@@ -109,8 +118,8 @@ impl Nft {
         Ok(true)
     }
 
-    /// Replaces the table. The first time the kernel decides where the rules are: before Linux 5.2 an `inet` table does not
-    /// translate addresses.
+    /// Replaces the table. The first time the kernel decides where the rules are: before Linux 5.2
+    /// an `inet` table does not translate addresses.
     async fn install(&mut self, wanted: &TableSpec) -> Result<(), NftError> {
         let layout = match self.layout {
             Some(layout) => run(&render(wanted, layout)).await.map(|()| layout)?,
@@ -121,7 +130,9 @@ impl Nft {
         // What somebody has changed already is not what we have installed: the next look finds it.
         let found = list(layout, &TERSE).await?;
         let parts = Parts::of(wanted, layout).map_err(NftError::Output)?;
-        self.listed = found.filter(|found| Parts::of_json(found) == parts).map(fixed);
+        self.listed = found
+            .filter(|found| Parts::of_json(found) == parts)
+            .map(fixed);
         Ok(())
     }
 }
@@ -135,7 +146,8 @@ async fn first_install(wanted: &TableSpec) -> Result<Layout, NftError> {
             }
             tracing::info!(
                 reason,
-                "the kernel takes no table inet culvert; the tables ip culvert and ip6 culvert are in its place"
+                "the kernel takes no table inet culvert; the tables ip culvert and ip6 culvert \
+                 are in its place"
             );
             Layout::Split
         }
@@ -162,7 +174,10 @@ pub(crate) struct Listing {
 
 /// The table in the kernel with its elements; nothing if there is none.
 pub(crate) async fn read_all() -> Result<Option<Listing>, NftError> {
-    let of = |json: serde_json::Value| Listing { parts: Parts::of_json(&json), elements: Elements::of_json(&json) };
+    let of = |json: serde_json::Value| Listing {
+        parts: Parts::of_json(&json),
+        elements: Elements::of_json(&json),
+    };
     Ok(list_any(&[]).await?.map(of))
 }
 
@@ -177,10 +192,15 @@ async fn list_any(flags: &[&'static str]) -> Result<Option<serde_json::Value>, N
 }
 
 /// nft's listing of a layout's tables as one; nothing if one of them is missing.
-async fn list(layout: Layout, flags: &[&'static str]) -> Result<Option<serde_json::Value>, NftError> {
+async fn list(
+    layout: Layout,
+    flags: &[&'static str],
+) -> Result<Option<serde_json::Value>, NftError> {
     let mut objects = Vec::new();
     for table in layout.tables() {
-        let Some(mut listing) = list_table(table, flags).await? else { return Ok(None) };
+        let Some(mut listing) = list_table(table, flags).await? else {
+            return Ok(None);
+        };
         if let serde_json::Value::Array(of_table) = listing["nftables"].take() {
             objects.extend(of_table);
         }
@@ -188,11 +208,16 @@ async fn list(layout: Layout, flags: &[&'static str]) -> Result<Option<serde_jso
     Ok(Some(serde_json::json!({ "nftables": objects })))
 }
 
-async fn list_table(table: &TableOf, flags: &[&'static str]) -> Result<Option<serde_json::Value>, NftError> {
+async fn list_table(
+    table: &TableOf,
+    flags: &[&'static str],
+) -> Result<Option<serde_json::Value>, NftError> {
     let args: Vec<&str> = [flags, &["list", "table", table.name, render::TABLE]].concat();
     let listed = timed(helper::get_current_ruleset_raw_async(NFT, args)).await;
     match listed {
-        Ok(text) => serde_json::from_str(&text).map(Some).map_err(NftError::Output),
+        Ok(text) => serde_json::from_str(&text)
+            .map(Some)
+            .map_err(NftError::Output),
         Err(NftError::Run(why)) if why.contains("No such file or directory") => Ok(None),
         Err(error) => Err(error),
     }
@@ -222,23 +247,41 @@ async fn remove_layout(layout: Layout) -> Result<bool, NftError> {
     Ok(removed)
 }
 
-fn difference(before: &BTreeSet<SocketAddr>, after: &BTreeSet<SocketAddr>) -> (Vec<SocketAddr>, Vec<SocketAddr>) {
-    (before.difference(after).copied().collect(), after.difference(before).copied().collect())
+fn difference(
+    before: &BTreeSet<SocketAddr>,
+    after: &BTreeSet<SocketAddr>,
+) -> (Vec<SocketAddr>, Vec<SocketAddr>) {
+    (
+        before.difference(after).copied().collect(),
+        after.difference(before).copied().collect(),
+    )
 }
 
 async fn run(commands: &Nftables<'_>) -> Result<(), NftError> {
     let payload = serde_json::to_string(commands).map_err(NftError::Output)?;
-    timed(helper::apply_ruleset_raw_async(&payload, NFT, helper::DEFAULT_ARGS.iter().copied())).await.map(|_printed| ())
+    timed(helper::apply_ruleset_raw_async(
+        &payload,
+        NFT,
+        helper::DEFAULT_ARGS.iter().copied(),
+    ))
+    .await
+    .map(|_printed| ())
 }
 
-async fn timed(nft: impl Future<Output = Result<String, NftablesError>>) -> Result<String, NftError> {
+async fn timed(
+    nft: impl Future<Output = Result<String, NftablesError>>,
+) -> Result<String, NftError> {
     match tokio::time::timeout(TIMEOUT, nft).await {
         Err(_elapsed) => Err(NftError::Timeout),
         Ok(Ok(printed)) => Ok(printed),
-        Ok(Err(NftablesError::NftExecution { inner, .. })) if inner.kind() == io::ErrorKind::NotFound => {
+        Ok(Err(NftablesError::NftExecution { inner, .. }))
+            if inner.kind() == io::ErrorKind::NotFound =>
+        {
             Err(NftError::Missing)
         }
-        Ok(Err(NftablesError::NftFailed { stderr, .. })) => Err(NftError::Run(stderr.trim().to_owned())),
+        Ok(Err(NftablesError::NftFailed { stderr, .. })) => {
+            Err(NftError::Run(stderr.trim().to_owned()))
+        }
         Ok(Err(other)) => Err(NftError::Run(other.to_string())),
     }
 }

@@ -1,4 +1,5 @@
-//! From the directory to what is steered. Pure: kernel maps, nftables and `explain` all follow this one plan.
+//! From the directory to what is steered. Pure: kernel maps, nftables and `explain` all follow this
+//! one plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -46,7 +47,8 @@ pub(crate) enum Freshness {
     Stale,
 }
 
-/// What is steered for `directory`. An address of several nodes is steered too: the proxy refuses it and names them.
+/// What is steered for `directory`. An address of several nodes is steered too: the proxy refuses
+/// it and names them.
 pub(crate) fn plan(directory: &Directory, freshness: Freshness) -> Plan {
     let mut destinations = BTreeMap::new();
     for node in directory.nodes.values() {
@@ -54,7 +56,12 @@ pub(crate) fn plan(directory: &Directory, freshness: Freshness) -> Plan {
             Freshness::Live if !node.online => Liveness::Offline,
             Freshness::Live | Freshness::Stale => Liveness::Online,
         };
-        for vip in node.vip4.map(IpAddr::V4).into_iter().chain(node.vip6.map(IpAddr::V6)) {
+        for vip in node
+            .vip4
+            .map(IpAddr::V4)
+            .into_iter()
+            .chain(node.vip6.map(IpAddr::V6))
+        {
             destinations.insert(Destination::Vip(vip), liveness);
         }
         for address in &node.addresses {
@@ -64,23 +71,36 @@ pub(crate) fn plan(directory: &Directory, freshness: Freshness) -> Plan {
                 Routing::Protected => continue,
             };
             for port in &node.ports {
-                destinations.insert(Destination::Edge(SocketAddr::new(address.ip, *port)), liveness);
+                destinations.insert(
+                    Destination::Edge(SocketAddr::new(address.ip, *port)),
+                    liveness,
+                );
             }
         }
     }
     let beyond = beyond(&mut destinations);
-    Plan { ranges: directory.ranges, destinations, beyond }
+    Plan {
+        ranges: directory.ranges,
+        destinations,
+        beyond,
+    }
 }
 
-/// Takes out what is too much for the hooks' table. Edge addresses come first in it. A VIP without an entry is steered all
-/// the same, by its range, and only never called offline.
+/// Takes out what is too much for the hooks' table. Edge addresses come first in it. A VIP without
+/// an entry is steered all the same, by its range, and only never called offline.
 fn beyond(destinations: &mut BTreeMap<Destination, Liveness>) -> BTreeSet<SocketAddr> {
-    let Some(first) = destinations.keys().nth(DESTINATIONS_MAX).copied() else { return BTreeSet::new() };
+    let Some(first) = destinations.keys().nth(DESTINATIONS_MAX).copied() else {
+        return BTreeSet::new();
+    };
     let edge = |destination| match destination {
         Destination::Edge(address) => Some(address),
         Destination::Vip(_) => None,
     };
-    destinations.split_off(&first).into_keys().filter_map(edge).collect()
+    destinations
+        .split_off(&first)
+        .into_keys()
+        .filter_map(edge)
+        .collect()
 }
 
 impl Destination {
@@ -120,7 +140,11 @@ impl Liveness {
 
     /// The liveness of a value in the kernel's map.
     pub(crate) fn of_value(value: DestinationValue) -> Self {
-        if value.is_offline() { Self::Offline } else { Self::Online }
+        if value.is_offline() {
+            Self::Offline
+        } else {
+            Self::Online
+        }
     }
 }
 
@@ -163,15 +187,25 @@ mod tests {
     fn a_routed_address_is_steered_on_its_ports_and_a_vip_on_all() {
         let plan = planned(Freshness::Live);
         for steered in ["10.0.3.7:9100", "10.0.3.7:10250", "[fd00::7]:9100"] {
-            assert_eq!(plan.destinations.get(&edge(steered)), Some(&Liveness::Online), "{steered}");
+            assert_eq!(
+                plan.destinations.get(&edge(steered)),
+                Some(&Liveness::Online),
+                "{steered}"
+            );
         }
         assert_eq!(plan.destinations.get(&edge("10.0.3.7:22")), None);
-        assert_eq!(plan.destinations.get(&vip("198.18.0.1")), Some(&Liveness::Online));
+        assert_eq!(
+            plan.destinations.get(&vip("198.18.0.1")),
+            Some(&Liveness::Online)
+        );
     }
 
     #[test]
     fn a_shared_address_is_steered_and_never_called_offline() {
-        assert_eq!(planned(Freshness::Live).destinations[&edge("192.168.1.10:9100")], Liveness::Online);
+        assert_eq!(
+            planned(Freshness::Live).destinations[&edge("192.168.1.10:9100")],
+            Liveness::Online
+        );
     }
 
     #[test]
@@ -183,13 +217,24 @@ mod tests {
 
     #[test]
     fn a_node_without_tunnel_is_offline_only_on_the_proxys_present_word() {
-        assert_eq!(planned(Freshness::Live).destinations[&vip("198.18.0.3")], Liveness::Offline);
-        assert_eq!(planned(Freshness::Stale).destinations[&vip("198.18.0.3")], Liveness::Online);
+        assert_eq!(
+            planned(Freshness::Live).destinations[&vip("198.18.0.3")],
+            Liveness::Offline
+        );
+        assert_eq!(
+            planned(Freshness::Stale).destinations[&vip("198.18.0.3")],
+            Liveness::Online
+        );
     }
 
     #[test]
     fn keys_and_values_go_to_the_kernel_and_back() {
-        for destination in [edge("10.0.3.7:9100"), edge("[fd00::7]:9100"), vip("198.18.0.1"), vip("fd00::1")] {
+        for destination in [
+            edge("10.0.3.7:9100"),
+            edge("[fd00::7]:9100"),
+            vip("198.18.0.1"),
+            vip("fd00::1"),
+        ] {
             assert_eq!(Destination::of_key(&destination.key()), destination);
         }
         for liveness in [Liveness::Online, Liveness::Offline] {
@@ -206,8 +251,15 @@ mod tests {
         let plan = plan(&directory, Freshness::Live);
         assert_eq!(plan.destinations.len(), DESTINATIONS_MAX);
         // 10.0.3.7, fd00::7 and 192.168.1.10; VIPs need no entry.
-        assert_eq!(plan.destinations.len() + plan.beyond.len(), 3 * usize::from(u16::MAX));
-        assert!(plan.beyond.iter().all(|beyond| !plan.destinations.contains_key(&Destination::Edge(*beyond))));
+        assert_eq!(
+            plan.destinations.len() + plan.beyond.len(),
+            3 * usize::from(u16::MAX)
+        );
+        assert!(
+            plan.beyond
+                .iter()
+                .all(|beyond| !plan.destinations.contains_key(&Destination::Edge(*beyond)))
+        );
     }
 
     #[test]

@@ -1,9 +1,11 @@
-//! A route for each VIP range, so that a connection to a VIP never leaves the host and reaches none of its own services: with all
-//! mechanisms gone it fails within seconds.
+//! A route for each VIP range, so that a connection to a VIP never leaves the host and reaches none
+//! of its own services: with all mechanisms gone it fails within seconds.
 //!
-//! The routes lead to a bridge without ports, which drops what comes. It answers no ARP request either, so that after three of them
-//! the kernel says "no route to host". Not `unreachable` routes: those fail in `connect()`, before nftables could steer. Not `local`
-//! ones: they make the range addresses of this host, for every service that listens on all, and for ARP on every interface.
+//! The routes lead to a bridge without ports, which drops what comes. It answers no ARP request
+//! either, so that after three of them the kernel says "no route to host". Not `unreachable`
+//! routes: those fail in `connect()`, before nftables could steer. Not `local` ones: they make the
+//! range addresses of this host, for every service that listens on all, and for ARP on every
+//! interface.
 
 mod uplinks;
 
@@ -28,8 +30,9 @@ use uplinks::{Link, Network};
 
 /// The bridge that the routes lead to.
 pub(crate) const SINK: &str = "culvert0";
-/// As the loopback interface has it, less one, which is the longest that a bridge takes: packets that nftables steers leave by the
-/// loopback interface, but their sockets have asked the route to the VIP.
+/// As the loopback interface has it, less one, which is the longest that a bridge takes: packets
+/// that nftables steers leave by the loopback interface, but their sockets have asked the route to
+/// the VIP.
 const SINK_MTU: u32 = 65_535;
 /// Who made a route, as rtnetlink(7) counts; 77 is nobody else's in iproute2's rt_protos.
 const PROTOCOL: RouteProtocol = RouteProtocol::Other(77);
@@ -77,18 +80,30 @@ pub(crate) enum RouteError {
     #[error("read the routes")]
     Read(#[source] rtnetlink::Error),
     #[error("make the route to {net}; needs root, or CAP_NET_ADMIN")]
-    Make { net: IpNet, source: rtnetlink::Error },
+    Make {
+        net: IpNet,
+        source: rtnetlink::Error,
+    },
     #[error("read the network interfaces")]
     ReadLinks(#[source] rtnetlink::Error),
     #[error("make the interface {SINK}; needs root, or CAP_NET_ADMIN")]
     MakeSink(#[source] rtnetlink::Error),
-    #[error("the interface {SINK} is there, and is no bridge of culvert-redirector: give it another name")]
+    #[error(
+        "the interface {SINK} is there, and is no bridge of culvert-redirector: give it another \
+         name"
+    )]
     ForeignSink,
     #[error("remove the interface {SINK}")]
     RemoveSink(#[source] rtnetlink::Error),
     #[error("remove the route to {net}")]
-    Remove { net: IpNet, source: rtnetlink::Error },
-    #[error("the range of VIPs {range} overlaps {taken}: give the proxy another range ({})", flag(*range))]
+    Remove {
+        net: IpNet,
+        source: rtnetlink::Error,
+    },
+    #[error(
+        "the range of VIPs {range} overlaps {taken}: give the proxy another range ({})",
+        flag(*range)
+    )]
     Overlap { range: IpNet, taken: HostRoute },
 }
 
@@ -97,30 +112,50 @@ impl Routes {
         let (connection, handle, _messages) = new_connection().map_err(RouteError::Open)?;
         let mut tasks = JoinSet::new();
         tasks.spawn(connection);
-        Ok(Self { handle, no_sink: AtomicBool::new(false), _connection: tasks })
+        Ok(Self {
+            handle,
+            no_sink: AtomicBool::new(false),
+            _connection: tasks,
+        })
     }
 
-    /// Makes our routes those of `ranges`, unless the host uses the ranges itself. The source address of connections to a
-    /// VIP is then `node`'s; without one the VIP itself would be taken.
+    /// Makes our routes those of `ranges`, unless the host uses the ranges itself. The source
+    /// address of connections to a VIP is then `node`'s; without one the VIP itself would be taken.
     pub(crate) async fn apply(&self, ranges: Ranges, node: NodeIps) -> Result<(), RouteError> {
         let routes = self.list().await?;
         let wanted = wanted(ranges);
         for range in &wanted {
             if let Some(taken) = overlap(*range, &routes) {
-                return Err(RouteError::Overlap { range: *range, taken: taken.clone() });
+                return Err(RouteError::Overlap {
+                    range: *range,
+                    taken: taken.clone(),
+                });
             }
         }
-        let towards = if wanted.is_empty() { Towards::Host } else { self.towards().await? };
+        let towards = if wanted.is_empty() {
+            Towards::Host
+        } else {
+            self.towards().await?
+        };
         for net in &wanted {
-            let made = self.handle.route().add(message(*net, node, towards)).replace().execute().await;
+            let made = self
+                .handle
+                .route()
+                .add(message(*net, node, towards))
+                .replace()
+                .execute()
+                .await;
             if let Err(source) = made
                 && !may_be_absent(*net, node)
             {
                 return Err(RouteError::Make { net: *net, source });
             }
         }
-        for stale in
-            self.ours().await?.iter().filter(|route| !wanted.contains(&route.net) || route.towards() != towards)
+        for stale in self
+            .ours()
+            .await?
+            .iter()
+            .filter(|route| !wanted.contains(&route.net) || route.towards() != towards)
         {
             self.delete(stale).await?;
         }
@@ -132,7 +167,13 @@ impl Routes {
         let mut restored = false;
         let towards = self.towards().await?;
         for net in wanted(ranges) {
-            match self.handle.route().add(message(net, node, towards)).execute().await {
+            match self
+                .handle
+                .route()
+                .add(message(net, node, towards))
+                .execute()
+                .await
+            {
                 Ok(()) => restored = true,
                 Err(error) if is(&error, nix::libc::EEXIST) => {}
                 Err(_without_ipv6) if may_be_absent(net, node) => {}
@@ -144,7 +185,12 @@ impl Routes {
 
     /// The routes that we have made.
     pub(crate) async fn ours(&self) -> Result<Vec<HostRoute>, RouteError> {
-        Ok(self.list().await?.into_iter().filter(|route| route.ours).collect())
+        Ok(self
+            .list()
+            .await?
+            .into_iter()
+            .filter(|route| route.ours)
+            .collect())
     }
 
     /// Removes all of them, and the interface; returns what routes there were.
@@ -154,32 +200,53 @@ impl Routes {
             self.delete(route).await?;
         }
         if let Some(sink) = self.sink().await? {
-            self.handle.link().del(sink.header.index).execute().await.map_err(RouteError::RemoveSink)?;
+            self.handle
+                .link()
+                .del(sink.header.index)
+                .execute()
+                .await
+                .map_err(RouteError::RemoveSink)?;
         }
         Ok(ours)
     }
 
     /// The interfaces by which other hosts' packets come in; see [`uplinks`].
     pub(crate) async fn uplinks(&self) -> Result<BTreeSet<String>, RouteError> {
-        let links: Vec<LinkMessage> =
-            self.handle.link().get().execute().try_collect().await.map_err(RouteError::ReadLinks)?;
+        let links: Vec<LinkMessage> = self
+            .handle
+            .link()
+            .get()
+            .execute()
+            .try_collect()
+            .await
+            .map_err(RouteError::ReadLinks)?;
         let links = links.iter().map(Link::of).collect();
-        Ok(Network { links, routes: self.messages().await? }.uplinks())
+        Ok(Network {
+            links,
+            routes: self.messages().await?,
+        }
+        .uplinks())
     }
 
-    /// Where our routes lead: to the interface that drops all, which is made and set up if it is not.
+    /// Where our routes lead: to the interface that drops all, which is made and set up if it is
+    /// not.
     async fn towards(&self) -> Result<Towards, RouteError> {
         if self.no_sink.load(Ordering::Relaxed) {
             return Ok(Towards::Host);
         }
         let failed = |error| RouteError::MakeSink(error);
         if self.sink().await?.is_none() {
-            let bridge = LinkBridge::new(SINK).append_extra_attribute(LinkAttribute::Mtu(SINK_MTU)).build();
+            let bridge = LinkBridge::new(SINK)
+                .append_extra_attribute(LinkAttribute::Mtu(SINK_MTU))
+                .build();
             match self.handle.link().add(bridge).execute().await {
                 Ok(()) => {}
                 Err(error) if is(&error, nix::libc::EOPNOTSUPP) => {
                     let reason = "the kernel makes no bridge; load the module bridge and restart";
-                    tracing::warn!(reason, "while nothing steers, this host's own services answer on VIPs");
+                    tracing::warn!(
+                        reason,
+                        "while nothing steers, this host's own services answer on VIPs"
+                    );
                     self.no_sink.store(true, Ordering::Relaxed);
                     return Ok(Towards::Host);
                 }
@@ -189,14 +256,27 @@ impl Routes {
         let sink = self.sink().await?.ok_or(RouteError::ForeignSink)?;
         let index = sink.header.index;
         if !sink.header.flags.contains(LinkFlags::Up) {
-            self.handle.link().set(LinkUnspec::new_with_index(index).up().build()).execute().await.map_err(failed)?;
+            self.handle
+                .link()
+                .set(LinkUnspec::new_with_index(index).up().build())
+                .execute()
+                .await
+                .map_err(failed)?;
         }
         Ok(Towards::Sink(index))
     }
 
     /// The interface that drops all, if it is there.
     async fn sink(&self) -> Result<Option<LinkMessage>, RouteError> {
-        match self.handle.link().get().match_name(SINK).execute().try_next().await {
+        match self
+            .handle
+            .link()
+            .get()
+            .match_name(SINK)
+            .execute()
+            .try_next()
+            .await
+        {
             Ok(Some(link)) if is_bridge(&link) => Ok(Some(link)),
             Ok(Some(_)) => Err(RouteError::ForeignSink),
             Ok(None) => Ok(None),
@@ -213,7 +293,12 @@ impl Routes {
     }
 
     async fn list(&self) -> Result<Vec<HostRoute>, RouteError> {
-        Ok(self.messages().await?.iter().filter_map(HostRoute::of).collect())
+        Ok(self
+            .messages()
+            .await?
+            .iter()
+            .filter_map(HostRoute::of)
+            .collect())
     }
 
     /// The routes of all tables.
@@ -224,8 +309,14 @@ impl Routes {
         for mut family in [v4, v6] {
             // Zero: all tables.
             family.header.table = RouteHeader::RT_TABLE_UNSPEC;
-            let routes: Vec<RouteMessage> =
-                self.handle.route().get(family).execute().try_collect().await.map_err(RouteError::Read)?;
+            let routes: Vec<RouteMessage> = self
+                .handle
+                .route()
+                .get(family)
+                .execute()
+                .try_collect()
+                .await
+                .map_err(RouteError::Read)?;
             found.extend(routes);
         }
         Ok(found)
@@ -236,7 +327,10 @@ impl HostRoute {
     /// A route that takes packets somewhere; not one that refuses them, and no default route.
     fn of(message: &RouteMessage) -> Option<Self> {
         let header = &message.header;
-        if matches!(header.kind, RouteType::BlackHole | RouteType::Unreachable | RouteType::Prohibit) {
+        if matches!(
+            header.kind,
+            RouteType::BlackHole | RouteType::Unreachable | RouteType::Prohibit
+        ) {
             return None;
         }
         let mut destination = None;
@@ -270,18 +364,27 @@ impl HostRoute {
 
     /// Of a route of ours.
     fn towards(&self) -> Towards {
-        if self.leads_to_host() { Towards::Host } else { Towards::Sink(self.index) }
+        if self.leads_to_host() {
+            Towards::Host
+        } else {
+            Towards::Sink(self.index)
+        }
     }
 }
 
 impl fmt::Display for HostRoute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { net, kind, table, .. } = self;
+        let Self {
+            net, kind, table, ..
+        } = self;
         let interface = self.interface.as_deref().unwrap_or("no single interface");
         if *kind == RouteType::Local {
             return write!(f, "{net}, this host's own on {interface}");
         }
-        write!(f, "{net}, which this host routes by {interface} (ip route show table {table})")
+        write!(
+            f,
+            "{net}, which this host routes by {interface} (ip route show table {table})"
+        )
     }
 }
 
@@ -291,8 +394,7 @@ fn is(error: &rtnetlink::Error, code: i32) -> bool {
 
 fn is_bridge(link: &LinkMessage) -> bool {
     let of_bridge = |info: &LinkInfo| matches!(info, LinkInfo::Kind(InfoKind::Bridge));
-    let is =
-        |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::LinkInfo(infos) if infos.iter().any(of_bridge));
+    let is = |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::LinkInfo(infos) if infos.iter().any(of_bridge));
     link.attributes.iter().any(is)
 }
 
@@ -300,11 +402,17 @@ fn name_of_interface(index: u32) -> Option<String> {
     if_indextoname(index).ok()?.into_string().ok()
 }
 
-/// The host's own route that meets `range`, if any: rather that of an address, which has made the others.
+/// The host's own route that meets `range`, if any: rather that of an address, which has made the
+/// others.
 fn overlap(range: IpNet, routes: &[HostRoute]) -> Option<&HostRoute> {
     let meets = |net: &IpNet| net.contains(&range) || range.contains(net);
-    let counts = |route: &&HostRoute| !route.ours && route.net.prefix_len() >= SHORTEST_NETWORK && meets(&route.net);
-    routes.iter().filter(counts).min_by_key(|route| route.kind != RouteType::Local)
+    let counts = |route: &&HostRoute| {
+        !route.ours && route.net.prefix_len() >= SHORTEST_NETWORK && meets(&route.net)
+    };
+    routes
+        .iter()
+        .filter(counts)
+        .min_by_key(|route| route.kind != RouteType::Local)
 }
 
 /// What sets a range of this family, of the proxy.
@@ -322,13 +430,15 @@ pub(crate) fn wanted(ranges: Ranges) -> Vec<IpNet> {
     v4.into_iter().chain(v6).collect()
 }
 
-/// A host without IPv6 cannot make the IPv6 route, and its connections to VIPs of IPv6 go nowhere in any case.
+/// A host without IPv6 cannot make the IPv6 route, and its connections to VIPs of IPv6 go nowhere
+/// in any case.
 fn may_be_absent(net: IpNet, node: NodeIps) -> bool {
     matches!(net, IpNet::V6(_)) && node.v6.is_none()
 }
 
-/// `NET dev culvert0 table local proto 77 src NODE`, or `local NET dev lo ...`. In the table of local addresses, which the kernel
-/// asks before all others: a default route of another table never takes a VIP.
+/// `NET dev culvert0 table local proto 77 src NODE`, or `local NET dev lo ...`. In the table of
+/// local addresses, which the kernel asks before all others: a default route of another table never
+/// takes a VIP.
 fn message(net: IpNet, node: NodeIps, towards: Towards) -> RouteMessage {
     let (interface, kind, scope) = match towards {
         Towards::Sink(index) => (index, RouteType::Unicast, RouteScope::Link),
@@ -369,7 +479,14 @@ mod tests {
 
     fn route(net: &str) -> HostRoute {
         let interface = Some("eth0".to_owned());
-        HostRoute { net: net.parse().unwrap(), kind: RouteType::Unicast, table: 254, index: 2, interface, ours: false }
+        HostRoute {
+            net: net.parse().unwrap(),
+            kind: RouteType::Unicast,
+            table: 254,
+            index: 2,
+            interface,
+            ours: false,
+        }
     }
 
     fn overlapping(range: &str, routes: &[HostRoute]) -> Option<String> {
@@ -378,20 +495,40 @@ mod tests {
 
     #[test]
     fn a_range_that_the_host_uses_is_found_whichever_is_larger() {
-        let routes = [route("10.0.0.0/16"), route("198.18.3.0/24"), route("fd00::/8")];
-        assert_eq!(overlapping("198.18.0.0/15", &routes).as_deref(), Some("198.18.3.0/24"));
-        assert_eq!(overlapping("10.0.128.0/17", &routes).as_deref(), Some("10.0.0.0/16"));
-        assert_eq!(overlapping("fd12::/64", &routes).as_deref(), Some("fd00::/8"));
+        let routes = [
+            route("10.0.0.0/16"),
+            route("198.18.3.0/24"),
+            route("fd00::/8"),
+        ];
+        assert_eq!(
+            overlapping("198.18.0.0/15", &routes).as_deref(),
+            Some("198.18.3.0/24")
+        );
+        assert_eq!(
+            overlapping("10.0.128.0/17", &routes).as_deref(),
+            Some("10.0.0.0/16")
+        );
+        assert_eq!(
+            overlapping("fd12::/64", &routes).as_deref(),
+            Some("fd00::/8")
+        );
         assert_eq!(overlapping("172.31.0.0/16", &routes), None);
     }
 
     #[test]
     fn a_clash_is_told_with_its_interface_and_the_flag_of_its_family() {
-        let address = HostRoute { kind: RouteType::Local, ..route("198.18.3.1/32") };
+        let address = HostRoute {
+            kind: RouteType::Local,
+            ..route("198.18.3.1/32")
+        };
         let routes = [route("198.18.3.0/24"), address];
         let told = |range: &str, routes: &[HostRoute]| {
             let range: IpNet = range.parse().unwrap();
-            RouteError::Overlap { range, taken: overlap(range, routes).unwrap().clone() }.to_string()
+            RouteError::Overlap {
+                range,
+                taken: overlap(range, routes).unwrap().clone(),
+            }
+            .to_string()
         };
         assert_eq!(
             told("198.18.0.0/15", &routes),
@@ -400,14 +537,24 @@ mod tests {
         );
         assert_eq!(
             told("fd12::/64", &[route("fd00::/8")]),
-            "the range of VIPs fd12::/64 overlaps fd00::/8, which this host routes by eth0 (ip route show table 254): \
+            "the range of VIPs fd12::/64 overlaps fd00::/8, which this host routes by eth0 (ip \
+             route show table 254): \
              give the proxy another range (--vip6-range)"
         );
     }
 
     #[test]
     fn default_routes_and_our_own_do_not_count() {
-        let ours = HostRoute { ours: true, ..route("198.18.0.0/15") };
-        assert_eq!(overlapping("198.18.0.0/15", &[route("0.0.0.0/0"), route("128.0.0.0/1"), ours]), None);
+        let ours = HostRoute {
+            ours: true,
+            ..route("198.18.0.0/15")
+        };
+        assert_eq!(
+            overlapping(
+                "198.18.0.0/15",
+                &[route("0.0.0.0/0"), route("128.0.0.0/1"), ours]
+            ),
+            None
+        );
     }
 }

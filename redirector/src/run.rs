@@ -34,23 +34,44 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     let mut supervisor = Supervisor::new(GRACE)?;
     let drain = supervisor.drain();
 
-    let steering = Steering::install(config.clone(), alone, feed.clone(), &readiness, metrics.steering.clone()).await?;
+    let steering = Steering::install(
+        config.clone(),
+        alone,
+        feed.clone(),
+        &readiness,
+        metrics.steering.clone(),
+    )
+    .await?;
     let (node_tx, node) = watch::channel(config.intercept.node);
     let dns_gate = readiness.gate("dns");
     match config.dns.clone() {
         Some(dns) => {
-            let sources = dns::Sources { node: node.clone(), feed: feed.clone(), metrics: metrics.dns.clone() };
+            let sources = dns::Sources {
+                node: node.clone(),
+                feed: feed.clone(),
+                metrics: metrics.dns.clone(),
+            };
             supervisor.spawn("dns", dns::serve(dns, sources, dns_gate, drain.clone()));
         }
         None => dns_gate.open(),
     }
     let installed = installed::route(config.clone(), node, feed.clone(), steering.in_force());
     let routes = debug::routes(pins.clone(), feed.clone()).merge(installed);
-    let admin = Admin::bind(&config.admin, readiness.clone(), metrics.registry(pins), logs, routes).await?;
+    let admin = Admin::bind(
+        &config.admin,
+        readiness.clone(),
+        metrics.registry(pins),
+        logs,
+        routes,
+    )
+    .await?;
 
     supervisor.spawn_observer("admin", admin.serve());
     // A start does not wait for the proxy: what was saved is installed.
-    supervisor.spawn_observer("systemd", report_to_systemd(readiness, &["directory"], drain.clone()));
+    supervisor.spawn_observer(
+        "systemd",
+        report_to_systemd(readiness, &["directory"], drain.clone()),
+    );
     supervisor.spawn("steering", steering.run(node_tx, drain.clone()));
     supervisor.spawn("directory", watch.run(drain.clone()));
     supervisor.spawn("saved directory", keep_saved(saved, feed, drain));
@@ -62,7 +83,10 @@ fn load(saved: &Saved) -> Option<Directory> {
     match saved.load() {
         Ok(directory) => directory,
         Err(error) => {
-            tracing::error!(reason = culvert_daemon::chain(&error), "saved directory ignored");
+            tracing::error!(
+                reason = culvert_daemon::chain(&error),
+                "saved directory ignored"
+            );
             None
         }
     }
@@ -81,7 +105,10 @@ async fn keep_saved(saved: Saved, mut feed: watch::Receiver<Feed>, drain: Drain)
             match tokio::task::block_in_place(|| saved.save(&new)) {
                 Ok(()) => on_disk = Some(new),
                 Err(error) => {
-                    tracing::error!(reason = culvert_daemon::chain(&error), "directory not saved");
+                    tracing::error!(
+                        reason = culvert_daemon::chain(&error),
+                        "directory not saved"
+                    );
                     failed = true;
                 }
             }

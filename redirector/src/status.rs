@@ -7,7 +7,9 @@ use anyhow::Result;
 use culvert_redirector_common::names::SOCKOPS;
 
 use crate::args::Mechanism;
-use crate::bpf::{Cilium, Hook, Neighbourhood, Pins, Refusal, Surroundings, Tables, bypassing_data_plane};
+use crate::bpf::{
+    Cilium, Hook, Neighbourhood, Pins, Refusal, Surroundings, Tables, bypassing_data_plane,
+};
 use crate::directory::Saved;
 use crate::kernel::now_ns;
 use crate::nft::{self, NftError};
@@ -47,10 +49,17 @@ async fn mechanism(out: &mut String, pins: &Pins) -> Result<()> {
     };
     line(out, "mechanism", &format!("{}{why}", in_force.name()))?;
     if let Some(data_plane) = bypassing_data_plane(pins.bpffs()).filter(|_| !hooked) {
-        line(out, "pods", &format!("not steered, most likely: {data_plane} carries their packets past nftables"))?;
+        line(
+            out,
+            "pods",
+            &format!("not steered, most likely: {data_plane} carries their packets past nftables"),
+        )?;
     }
     for link in pins.other_links() {
-        let text = format!("{} steers too: restart the redirector, or uninstall", link.display());
+        let text = format!(
+            "{} steers too: restart the redirector, or uninstall",
+            link.display()
+        );
         line(out, "other version", &text)?;
     }
     Ok(())
@@ -60,10 +69,14 @@ fn hooks(out: &mut String, pins: &Pins) -> Result<()> {
     for hook in Hook::read_all(pins)? {
         let text = match (hook.link, hook.program_id, hook.cgroup_id) {
             (Some(link), Some(program), Some(0)) => {
-                format!("link {link}, program {program}: its cgroup is gone; restart the redirector")
+                format!(
+                    "link {link}, program {program}: its cgroup is gone; restart the redirector"
+                )
             }
             (Some(link), Some(program), Some(cgroup)) => {
-                let around = hook.surroundings().map_or_else(|| cgroup.to_string(), |found| surroundings(&found));
+                let around = hook
+                    .surroundings()
+                    .map_or_else(|| cgroup.to_string(), |found| surroundings(&found));
                 format!("link {link}, program {program}, cgroup {around}")
             }
             _ => "not attached".to_owned(),
@@ -78,7 +91,10 @@ fn refusal() -> String {
     match Refusal::of_this_kernel() {
         Ok(Refusal::HostUnreachable) => Refusal::HostUnreachable.to_string(),
         Ok(Refusal::NotPermitted) => {
-            format!("{}: this kernel's connect hooks cannot choose the error", Refusal::NotPermitted)
+            format!(
+                "{}: this kernel's connect hooks cannot choose the error",
+                Refusal::NotPermitted
+            )
         }
         Err(error) => format!("unknown: {}", culvert_daemon::chain(&error)),
     }
@@ -86,25 +102,42 @@ fn refusal() -> String {
 
 /// Only where it is: most hosts have none.
 fn cilium(out: &mut String, pins: &Pins) -> Result<()> {
-    let Some(cilium) = Cilium::find(pins.bpffs()) else { return Ok(()) };
+    let Some(cilium) = Cilium::find(pins.bpffs()) else {
+        return Ok(());
+    };
     let hooks = Hook::read_all(pins)?;
-    let cgroup =
-        hooks.iter().filter(|hook| hook.program != SOCKOPS).find_map(|hook| hook.cgroup_id).unwrap_or_default();
+    let cgroup = hooks
+        .iter()
+        .filter(|hook| hook.program != SOCKOPS)
+        .find_map(|hook| hook.cgroup_id)
+        .unwrap_or_default();
     let (Neighbourhood::Good(text) | Neighbourhood::Dangerous(text)) = cilium.beside(cgroup);
     line(out, "cilium", &text)
 }
 
 /// The cgroup, and the programs of others that may refuse or change what ours did.
 fn surroundings(found: &Surroundings) -> String {
-    let Surroundings { cgroup, before, after } = found;
+    let Surroundings {
+        cgroup,
+        before,
+        after,
+    } = found;
     let others = |when: &str, ids: &[u32]| match ids {
         [] => String::new(),
         ids => format!(
             "; {when} it runs program {} (bpftool prog show id N)",
-            ids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+            ids.iter()
+                .map(u32::to_string)
+                .collect::<Vec<_>>()
+                .join(", ")
         ),
     };
-    format!("{}{}{}", cgroup.display(), others("before", before), others("after", after))
+    format!(
+        "{}{}{}",
+        cgroup.display(),
+        others("before", before),
+        others("after", after)
+    )
 }
 
 fn tables(out: &mut String, pins: &Pins) -> Result<()> {
@@ -113,31 +146,59 @@ fn tables(out: &mut String, pins: &Pins) -> Result<()> {
     }
     let tables = Tables::open(pins)?;
     let config = tables.config()?;
-    let ports: Vec<_> =
-        config.ports.iter().filter(|port| **port != 0).map(|port| u16::from_be(*port).to_string()).collect();
+    let ports: Vec<_> = config
+        .ports
+        .iter()
+        .filter(|port| **port != 0)
+        .map(|port| u16::from_be(*port).to_string())
+        .collect();
     let addresses: Vec<_> = [config.intercept4, config.intercept6]
         .iter()
         .filter(|addr| !addr.is_none())
         .map(|addr| addr.ip().to_string())
         .collect();
-    line(out, "intercept", &format!("{} ports {}", or_none(addresses.join(", ")), or_none(ports.join(", "))))?;
+    line(
+        out,
+        "intercept",
+        &format!(
+            "{} ports {}",
+            or_none(addresses.join(", ")),
+            or_none(ports.join(", "))
+        ),
+    )?;
     let destinations = tables.destinations()?;
-    let offline = destinations.values().filter(|liveness| **liveness == Liveness::Offline).count();
+    let offline = destinations
+        .values()
+        .filter(|liveness| **liveness == Liveness::Offline)
+        .count();
     let believed = if now_ns()? < config.offline_lease_ns {
         "refused at connect"
     } else {
         "steered: no redirector vouches for that"
     };
-    line(out, "destinations", &format!("{}, of which offline: {offline} ({believed})", destinations.len()))?;
-    let counts: Vec<_> =
-        tables.counts()?.iter().map(|(counter, count)| format!("{} {count}", counter.name())).collect();
+    line(
+        out,
+        "destinations",
+        &format!(
+            "{}, of which offline: {offline} ({believed})",
+            destinations.len()
+        ),
+    )?;
+    let counts: Vec<_> = tables
+        .counts()?
+        .iter()
+        .map(|(counter, count)| format!("{} {count}", counter.name()))
+        .collect();
     line(out, "connections", &counts.join(", "))
 }
 
 async fn nftables() -> String {
     match nft::read().await {
         Ok(Some(parts)) => {
-            format!("table inet culvert: {} sets, {} chains, {} rules", parts.sets, parts.chains, parts.rules)
+            format!(
+                "table inet culvert: {} sets, {} chains, {} rules",
+                parts.sets, parts.chains, parts.rules
+            )
         }
         Ok(None) => "no table inet culvert".to_owned(),
         Err(NftError::Missing) => "nft is not installed".to_owned(),
@@ -148,7 +209,11 @@ async fn nftables() -> String {
 fn saved(state_dir: &Path) -> String {
     match Saved::new(state_dir).load() {
         Ok(Some(directory)) => {
-            format!("{} nodes, saved at revision {}", directory.nodes.len(), directory.revision)
+            format!(
+                "{} nodes, saved at revision {}",
+                directory.nodes.len(),
+                directory.revision
+            )
         }
         Ok(None) => "none saved".to_owned(),
         Err(error) => culvert_daemon::chain(&error),
@@ -160,5 +225,9 @@ fn line(out: &mut String, name: &str, text: &str) -> Result<()> {
 }
 
 fn or_none(text: String) -> String {
-    if text.is_empty() { "none".to_owned() } else { text }
+    if text.is_empty() {
+        "none".to_owned()
+    } else {
+        text
+    }
 }

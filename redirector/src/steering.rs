@@ -94,19 +94,37 @@ impl Steering {
         if config.mechanism == Mechanism::Both {
             gates.switched_off.open();
         } else {
-            gates.switched_off.close("what an earlier redirector installed may be there still");
+            gates
+                .switched_off
+                .close("what an earlier redirector installed may be there still");
         }
         let pins = Pins::new(&config.bpffs);
         let nft = config.mechanism.has_nftables().then(Nft::default);
         let routes = Routes::open()?;
         let progress = Progress::default();
-        let (in_force, hooks) = (watch::Sender::new(InForce::NOTHING), hooks::Lookout::default());
+        let (in_force, hooks) = (
+            watch::Sender::new(InForce::NOTHING),
+            hooks::Lookout::default(),
+        );
         let kernel = None;
-        let mut steering =
-            Self { config, alone, pins, feed, kernel, hooks, nft, routes, gates, metrics, in_force, progress };
+        let mut steering = Self {
+            config,
+            alone,
+            pins,
+            feed,
+            kernel,
+            hooks,
+            nft,
+            routes,
+            gates,
+            metrics,
+            in_force,
+            progress,
+        };
         let known = steering.plan();
         if let Some(plan) = &known {
-            // Before the hooks, which would take connections to what the host itself has in the range.
+            // Before the hooks, which would take connections to what the host itself has in the
+            // range.
             steering.apply_routes(plan).await?;
         }
         steering.install_hooks(known.as_ref())?;
@@ -120,7 +138,8 @@ impl Steering {
         self.in_force.subscribe()
     }
 
-    /// Follows the directory until the drain begins. What is installed stays: traffic goes on without us.
+    /// Follows the directory until the drain begins. What is installed stays: traffic goes on
+    /// without us.
     pub(crate) async fn run(mut self, node_tx: watch::Sender<NodeIps>, drain: Drain) -> Result<()> {
         let (mut renewal, mut inspection) = (interval(RENEWAL), interval(INSPECTION));
         renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -153,17 +172,24 @@ impl Steering {
             self.gates.directory.close(reason.clone());
         }
         let directory = feed.directory.as_ref()?;
-        let freshness = if feed.is_live() { Freshness::Live } else { Freshness::Stale };
+        let freshness = if feed.is_live() {
+            Freshness::Live
+        } else {
+            Freshness::Stale
+        };
         if feed.is_live() {
             self.gates.directory.open();
         }
         Some(plan(directory, freshness))
     }
 
-    /// Makes everything equal to the directory. Only an overlap of the VIP range, or nftables missing when nothing else
-    /// steers, ends the process; what else fails is reported and tried again.
+    /// Makes everything equal to the directory. Only an overlap of the VIP range, or nftables
+    /// missing when nothing else steers, ends the process; what else fails is reported and tried
+    /// again.
     async fn apply(&mut self) -> Result<()> {
-        let Some(plan) = self.plan() else { return Ok(()) };
+        let Some(plan) = self.plan() else {
+            return Ok(());
+        };
         self.progress.behind = false;
         self.metrics.planned(&plan);
         self.apply_routes(&plan).await?;
@@ -184,12 +210,18 @@ impl Steering {
             self.gates.route.open();
             return Ok(());
         }
-        match self.routes.apply(plan.ranges, self.config.intercept.node).await {
+        match self
+            .routes
+            .apply(plan.ranges, self.config.intercept.node)
+            .await
+        {
             Ok(()) => {
                 self.progress.routed = Some(plan.ranges);
                 self.gates.route.open();
             }
-            Err(error @ RouteError::Overlap { .. }) if self.progress.routed != Some(plan.ranges) => {
+            Err(error @ RouteError::Overlap { .. })
+                if self.progress.routed != Some(plan.ranges) =>
+            {
                 return Err(error.into());
             }
             Err(error) => {
@@ -203,9 +235,13 @@ impl Steering {
     }
 
     fn apply_hooks(&mut self, plan: &Plan) {
-        let Some(kernel) = &mut self.kernel else { return };
+        let Some(kernel) = &mut self.kernel else {
+            return;
+        };
         let intercept = &self.config.intercept;
-        let applied = kernel.apply(intercept, plan).and_then(|()| kernel.prove(intercept.node, plan.ranges));
+        let applied = kernel
+            .apply(intercept, plan)
+            .and_then(|()| kernel.prove(intercept.node, plan.ranges));
         match applied {
             Ok(()) if kernel.is_complete() && !self.hooks.is_dangerous() => self.gates.hooks.open(),
             Ok(()) => {}
@@ -270,7 +306,8 @@ impl Steering {
         }
     }
 
-    /// What the hooks' table has no room for is steered by nftables, which has no such limit, or by nobody.
+    /// What the hooks' table has no room for is steered by nftables, which has no such limit, or by
+    /// nobody.
     fn apply_beyond(&mut self, plan: &Plan) {
         let destinations = plan.beyond.len();
         let is_news = std::mem::replace(&mut self.progress.beyond, destinations) != destinations;
@@ -279,7 +316,8 @@ impl Steering {
         }
         if self.nft.is_none() {
             let reason = format!(
-                "the hooks' table has room for {DESTINATIONS_MAX} destinations, and {destinations} more are not steered: \
+                "the hooks' table has room for {DESTINATIONS_MAX} destinations, and \
+                 {destinations} more are not steered: \
                  give nodes fewer ports, or run with --mechanism both"
             );
             if is_news {
@@ -287,15 +325,21 @@ impl Steering {
             }
             self.gates.hooks.close(reason);
         } else if is_news {
-            tracing::warn!(destinations, "the hooks' table is full; nftables alone steers what has no room in it");
+            tracing::warn!(
+                destinations,
+                "the hooks' table is full; nftables alone steers what has no room in it"
+            );
         }
     }
 
-    /// Removes what an earlier redirector installed by a mechanism that is switched off: nobody would keep it up to date.
+    /// Removes what an earlier redirector installed by a mechanism that is switched off: nobody
+    /// would keep it up to date.
     async fn remove_switched_off(&self) -> Result<()> {
         let mechanism = self.config.mechanism;
         if !mechanism.has_ebpf() && !self.pins.remove()?.is_empty() {
-            tracing::info!("connect hooks are switched off: removed those of an earlier redirector");
+            tracing::info!(
+                "connect hooks are switched off: removed those of an earlier redirector"
+            );
         }
         if !mechanism.has_nftables() && nft::remove().await? {
             tracing::info!("nftables is switched off: removed the table of an earlier redirector");
@@ -308,16 +352,22 @@ impl Steering {
 
     fn renew_lease(&mut self) {
         let live = self.feed.borrow().is_live();
-        let Some(kernel) = self.kernel.as_mut().filter(|_| live) else { return };
+        let Some(kernel) = self.kernel.as_mut().filter(|_| live) else {
+            return;
+        };
         if let Err(error) = kernel.renew_lease() {
             tracing::error!(%error, "offline lease not renewed");
         }
     }
 
-    /// Puts back what somebody else has removed, and tries again what failed. Fatal when the intercept address is gone: the
-    /// next redirector finds another.
+    /// Puts back what somebody else has removed, and tries again what failed. Fatal when the
+    /// intercept address is gone: the next redirector finds another.
     async fn restore(&mut self) -> Result<()> {
-        self.config.intercept.node.check().context("connections are steered to it")?;
+        self.config
+            .intercept
+            .node
+            .check()
+            .context("connections are steered to it")?;
         self.restore_hooks();
         self.restore_destinations();
         self.restore_nftables().await;
@@ -332,15 +382,24 @@ impl Steering {
 
     /// Says what is in force wherever that is asked for, and whether anything sees pods.
     fn publish(&mut self) {
-        let mechanism =
-            Mechanism::of(self.kernel.is_some() && self.progress.hooked, self.nft.is_some() && self.progress.table);
+        let mechanism = Mechanism::of(
+            self.kernel.is_some() && self.progress.hooked,
+            self.nft.is_some() && self.progress.table,
+        );
         let fallback = self.hooks.fallback();
         let has_pods = || !self.config.cgroup.as_deref().is_some_and(leaves_pods_out);
-        let sees_pods = mechanism.has_ebpf() && self.config.hook_scope == HookScope::All && has_pods();
-        let bypass =
-            (self.config.mechanism != Mechanism::None && !sees_pods).then(|| bypassing_data_plane(&self.config.bpffs));
-        let unseen = bypass.flatten().map(|data_plane| unseen_pods(data_plane, fallback));
-        let now = InForce { mechanism, fallback: fallback.map(str::to_owned), unseen_pods: unseen.clone() };
+        let sees_pods =
+            mechanism.has_ebpf() && self.config.hook_scope == HookScope::All && has_pods();
+        let bypass = (self.config.mechanism != Mechanism::None && !sees_pods)
+            .then(|| bypassing_data_plane(&self.config.bpffs));
+        let unseen = bypass
+            .flatten()
+            .map(|data_plane| unseen_pods(data_plane, fallback));
+        let now = InForce {
+            mechanism,
+            fallback: fallback.map(str::to_owned),
+            unseen_pods: unseen.clone(),
+        };
         self.in_force.send_if_modified(|before| {
             let is_news = *before != now;
             if is_news {
@@ -349,7 +408,9 @@ impl Steering {
             }
             is_news
         });
-        self.gates.hooks.remark(fallback.map(|reason| format!("nftables alone steers connections: {reason}")));
+        self.gates
+            .hooks
+            .remark(fallback.map(|reason| format!("nftables alone steers connections: {reason}")));
         self.metrics.in_force(mechanism);
         match unseen.filter(|_| !self.config.accept_unseen_pods) {
             Some(reason) => self.gates.pods.close(reason),
@@ -358,7 +419,9 @@ impl Steering {
     }
 
     fn restore_destinations(&mut self) {
-        let Some(kernel) = &mut self.kernel else { return };
+        let Some(kernel) = &mut self.kernel else {
+            return;
+        };
         match kernel.restore() {
             Ok(true) => {
                 tracing::warn!("somebody changed what the connect hooks steer; put right");
@@ -377,7 +440,9 @@ impl Steering {
         let Some(nft) = &mut self.nft else { return };
         match nft.restore().await {
             Ok(true) => {
-                tracing::warn!("somebody removed or changed the table inet culvert; installed again");
+                tracing::warn!(
+                    "somebody removed or changed the table inet culvert; installed again"
+                );
                 self.metrics.drifted(Drifted::Nftables, Repair::Done);
                 self.table_is_there();
             }
@@ -391,7 +456,8 @@ impl Steering {
         }
     }
 
-    /// An address of a family that had none may come later, as IPv6 does with a router's advertisement.
+    /// An address of a family that had none may come later, as IPv6 does with a router's
+    /// advertisement.
     fn follow_node(&mut self, node_tx: &watch::Sender<NodeIps>) {
         let before = self.config.intercept.node;
         if !self.config.found_node || (before.v4.is_some() && before.v6.is_some()) {
@@ -399,7 +465,10 @@ impl Steering {
         }
         let node = before.or(NodeIps::by_routing());
         if node != before {
-            tracing::info!(?node, "this host has another address; connections are steered to it too");
+            tracing::info!(
+                ?node,
+                "this host has another address; connections are steered to it too"
+            );
             self.config.intercept.node = node;
             self.progress.behind = true;
             node_tx.send_replace(node);
@@ -408,14 +477,26 @@ impl Steering {
 
     /// Interfaces come and go.
     async fn follow_uplinks(&mut self) {
-        if self.nft.is_some() && self.routes.uplinks().await.is_ok_and(|uplinks| uplinks != self.progress.uplinks) {
+        if self.nft.is_some()
+            && self
+                .routes
+                .uplinks()
+                .await
+                .is_ok_and(|uplinks| uplinks != self.progress.uplinks)
+        {
             self.progress.behind = true;
         }
     }
 
     async fn restore_routes(&mut self) {
-        let Some(ranges) = self.progress.routed else { return };
-        match self.routes.restore(ranges, self.config.intercept.node).await {
+        let Some(ranges) = self.progress.routed else {
+            return;
+        };
+        match self
+            .routes
+            .restore(ranges, self.config.intercept.node)
+            .await
+        {
             Ok(true) => {
                 tracing::warn!("somebody removed routes of VIPs; made again");
                 self.metrics.drifted(Drifted::Routes, Repair::Done);

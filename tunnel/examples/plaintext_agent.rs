@@ -1,14 +1,16 @@
-//! An agent's end of a tunnel on a plain-text listener, so that any stock gRPC client can call `Describe` and `Open`.
+//! An agent's end of a tunnel on a plain-text listener, so that any stock gRPC client can call
+//! `Describe` and `Open`.
 //!
-//! Usage: `plaintext_agent LISTEN_ADDRESS`; prints the address it listens on, and dials any backend on loopback.
+//! Usage: `plaintext_agent LISTEN_ADDRESS`; prints the address it listens on, and dials any backend
+//! on loopback.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use culvert_tunnel::proto::tunnel::{DescribeResponse, DialCode, Open};
 use culvert_tunnel::{
-    AgentTunnel, AgentTunnelState, Backends, Budget, DEFAULT_MAX_STREAMS, DEFAULT_STREAM_WINDOW, DialFailure,
-    ReadAhead, STREAMS_IN_LIFE, StreamEnd,
+    AgentTunnel, AgentTunnelState, Backends, Budget, DEFAULT_MAX_STREAMS, DEFAULT_STREAM_WINDOW,
+    DialFailure, ReadAhead, STREAMS_IN_LIFE, StreamEnd,
 };
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -18,8 +20,8 @@ struct Loopback;
 impl Backends for Loopback {
     async fn dial(&self, open: &Open) -> Result<TcpStream, DialFailure> {
         let failure = |code, message| DialFailure { code, message };
-        let port =
-            u16::try_from(open.port).map_err(|_| failure(DialCode::Invalid, format!("no port: {}", open.port)))?;
+        let port = u16::try_from(open.port)
+            .map_err(|_| failure(DialCode::Invalid, format!("no port: {}", open.port)))?;
         let backend = (IpAddr::from(Ipv4Addr::LOCALHOST), port);
         TcpStream::connect(backend)
             .await
@@ -33,7 +35,9 @@ impl Backends for Loopback {
 
 #[tokio::main]
 async fn main() -> std::io::Result<()> {
-    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:0".to_owned());
+    let address = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| "127.0.0.1:0".to_owned());
     let listener = TcpListener::bind(address).await?;
     println!("{}", listener.local_addr()?);
     let tunnel = AgentTunnel {
@@ -54,7 +58,15 @@ async fn main() -> std::io::Result<()> {
         connections.spawn(async move {
             let io = ReadAhead::new(socket);
             let last_read = io.last_read();
-            tunnel.serve(io, last_read, AgentTunnelState::default(), Arc::new(Loopback), std::future::pending()).await
+            tunnel
+                .serve(
+                    io,
+                    last_read,
+                    AgentTunnelState::default(),
+                    Arc::new(Loopback),
+                    std::future::pending(),
+                )
+                .await
         });
         while connections.try_join_next().is_some() {}
     }

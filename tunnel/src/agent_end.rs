@@ -1,4 +1,5 @@
-//! The agent's end of a tunnel: the gRPC server of `culvert.tunnel.v1.Agent` on a connection that the agent dialled.
+//! The agent's end of a tunnel: the gRPC server of `culvert.tunnel.v1.Agent` on a connection that
+//! the agent dialled.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -25,7 +26,9 @@ use crate::grpc;
 use crate::http2::{self, Keepalive, Pings, RoundTrip};
 use crate::io::LastRead;
 use crate::outbox::Payload;
-use crate::proto::tunnel::{DescribeRequest, DescribeResponse, DialCode, Frame, Open, Opened, frame::Kind};
+use crate::proto::tunnel::{
+    DescribeRequest, DescribeResponse, DialCode, Frame, Open, Opened, frame::Kind,
+};
 use crate::relay::{self, Incoming, RelayError, Role};
 use crate::socket::Socket;
 use crate::transferred::{Total, Transferred};
@@ -39,8 +42,8 @@ const FIRST_MAX: usize = 4096;
 
 /// What an agent does for the streams of its tunnels.
 pub trait Backends: Send + Sync + 'static {
-    /// Connects to the backend that `open` asks for, if that is allowed. Bounded in time by the implementation; dropped when
-    /// the client leaves.
+    /// Connects to the backend that `open` asks for, if that is allowed. Bounded in time by the
+    /// implementation; dropped when the client leaves.
     fn dial(&self, open: &Open) -> impl Future<Output = Result<TcpStream, DialFailure>> + Send;
 
     /// A stream that `open` began has ended, perhaps before there was a connection.
@@ -78,10 +81,11 @@ pub struct AgentTunnel {
     pub stream_window: u32,
     /// Streams relayed at once in this tunnel; more are answered with `TOO_MANY_STREAMS`.
     pub max_streams: u32,
-    /// Streams carried in this tunnel's life, after which it is [worn out](AgentTunnelState::worn_out):
-    /// [`crate::STREAMS_IN_LIFE`].
+    /// Streams carried in this tunnel's life, after which it is [worn
+    /// out](AgentTunnelState::worn_out): [`crate::STREAMS_IN_LIFE`].
     pub streams_in_life: u32,
-    /// For what waits for backends, in all tunnels together: that [of](Budget::of) this tunnel's proxy.
+    /// For what waits for backends, in all tunnels together: that [of](Budget::of) this tunnel's
+    /// proxy.
     pub budget: Budget,
     /// What `Describe` answers: also how long the tunnel may be silent.
     pub describe: DescribeResponse,
@@ -115,7 +119,10 @@ impl AgentTunnelState {
     /// Of a tunnel whose streams count in `total`.
     #[must_use]
     pub fn new(total: Total) -> Self {
-        Self(Arc::new(State { total, ..State::default() }))
+        Self(Arc::new(State {
+            total,
+            ..State::default()
+        }))
     }
 
     /// Streams of the tunnel now, dialling ones included.
@@ -130,20 +137,23 @@ impl AgentTunnelState {
         self.0.round_trip.last()
     }
 
-    /// Completes once when the tunnel has carried as many streams as it may. It goes on, but another one should take its place before
-    /// HTTP/2 has no numbers left for its streams.
+    /// Completes once when the tunnel has carried as many streams as it may. It goes on, but
+    /// another one should take its place before HTTP/2 has no numbers left for its streams.
     pub async fn worn_out(&self) {
         self.0.worn_out.notified().await;
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<LiveStream>>> {
-        self.0.streams.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0
+            .streams
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl AgentTunnel {
-    /// Serves the proxy at the other end of `io` until the connection ends. When `drain` completes, the proxy is told to open no
-    /// more streams here (GOAWAY), and those that are open may end.
+    /// Serves the proxy at the other end of `io` until the connection ends. When `drain` completes,
+    /// the proxy is told to open no more streams here (GOAWAY), and those that are open may end.
     ///
     /// # Errors
     /// Why the connection ended, unless it was drained.
@@ -161,7 +171,9 @@ impl AgentTunnel {
     {
         let handshake = self.builder().handshake::<_, Payload>(io);
         let handshake = timeout(http2::HANDSHAKE_TIMEOUT, handshake).await;
-        let mut connection = handshake.map_err(|_| TunnelError::HandshakeTimedOut)?.map_err(TunnelError::Http2)?;
+        let mut connection = handshake
+            .map_err(|_| TunnelError::HandshakeTimedOut)?
+            .map_err(TunnelError::Http2)?;
         let pings = connection.ping_pong().expect("taken once");
         let mut death = std::pin::pin!(self.peer_death(pings, last_read, &state));
         let mut drain = std::pin::pin!(drain);
@@ -209,7 +221,13 @@ impl AgentTunnel {
         state: &AgentTunnelState,
     ) -> impl Future<Output = Duration> + use<> {
         let keepalive = Keepalive::of(self.describe.keepalive_seconds);
-        http2::peer_death(pings, last_read, state.0.round_trip.clone(), keepalive, Pings::IfUnheard)
+        http2::peer_death(
+            pings,
+            last_read,
+            state.0.round_trip.clone(),
+            keepalive,
+            Pings::IfUnheard,
+        )
     }
 
     fn builder(&self) -> h2::server::Builder {
@@ -247,7 +265,8 @@ impl Method {
     }
 }
 
-/// One call of the proxy. Its functions take it by reference: a task keeps what is passed on by value once for each of them.
+/// One call of the proxy. Its functions take it by reference: a task keeps what is passed on by
+/// value once for each of them.
 struct Call<B> {
     tunnel: Arc<AgentTunnel>,
     state: AgentTunnelState,
@@ -276,27 +295,44 @@ impl<B: Backends> Call<B> {
 
     async fn describe(&mut self) -> Result<(), TunnelError> {
         let request = self.first_message().await?;
-        let Some(request) = request.and_then(|message| DescribeRequest::decode(message).ok()) else {
-            return reject(&mut self.respond, grpc::INVALID_ARGUMENT, "no DescribeRequest");
+        let Some(request) = request.and_then(|message| DescribeRequest::decode(message).ok())
+        else {
+            return reject(
+                &mut self.respond,
+                grpc::INVALID_ARGUMENT,
+                "no DescribeRequest",
+            );
         };
         tracing::debug!(proxy.version = request.version, "described");
-        let mut send = self.respond.send_response(grpc::response(), false).map_err(TunnelError::Http2)?;
-        send.send_data(frame::encode(&self.tunnel.describe).into(), false).map_err(TunnelError::Http2)?;
-        send.send_trailers(grpc::trailers(grpc::OK)).map_err(TunnelError::Http2)
+        let mut send = self
+            .respond
+            .send_response(grpc::response(), false)
+            .map_err(TunnelError::Http2)?;
+        send.send_data(frame::encode(&self.tunnel.describe).into(), false)
+            .map_err(TunnelError::Http2)?;
+        send.send_trailers(grpc::trailers(grpc::OK))
+            .map_err(TunnelError::Http2)
     }
 
     async fn open(&mut self) -> Result<(), TunnelError> {
         let Some(open) = self.first_message().await?.and_then(as_open) else {
-            return refuse(&mut self.respond, &invalid("the first message is no `open`"));
+            return refuse(
+                &mut self.respond,
+                &invalid("the first message is no `open`"),
+            );
         };
         let Some(slot) = Slot::take(&self.state, self.tunnel.max_streams, open) else {
-            refuse(&mut self.respond, &too_many_streams(self.tunnel.max_streams))?;
+            refuse(
+                &mut self.respond,
+                &too_many_streams(self.tunnel.max_streams),
+            )?;
             discard(&mut self.incoming).await;
             return Ok(());
         };
         let result = self.dial_and_relay(&slot.stream).await;
         let was_refused = matches!(result, Err(StreamError::Dial(_)));
-        self.backends.stream_ended(&slot.stream.open, &slot.stream.end(result));
+        self.backends
+            .stream_ended(&slot.stream.open, &slot.stream.end(result));
         drop(slot);
         if was_refused {
             discard(&mut self.incoming).await;
@@ -308,10 +344,29 @@ impl<B: Backends> Call<B> {
         // Boxed: it takes as much room as a relay, and what it returns would stay beside that.
         let socket = Box::pin(self.dial(&stream.open)).await?;
         let lost = |error| StreamError::Relay(RelayError::from(error));
-        let mut send = self.respond.send_response(grpc::response(), false).map_err(lost)?;
-        let opened = Opened { code: DialCode::Ok.into(), message: String::new() };
-        send.send_data(frame::encode(&Frame { kind: Some(Kind::Opened(opened)) }).into(), false).map_err(lost)?;
-        let relayed = relay::relay(&socket, &mut send, &mut self.incoming, Role::Server, &stream.transferred);
+        let mut send = self
+            .respond
+            .send_response(grpc::response(), false)
+            .map_err(lost)?;
+        let opened = Opened {
+            code: DialCode::Ok.into(),
+            message: String::new(),
+        };
+        send.send_data(
+            frame::encode(&Frame {
+                kind: Some(Kind::Opened(opened)),
+            })
+            .into(),
+            false,
+        )
+        .map_err(lost)?;
+        let relayed = relay::relay(
+            &socket,
+            &mut send,
+            &mut self.incoming,
+            Role::Server,
+            &stream.transferred,
+        );
         relayed.await.map_err(StreamError::Relay)
     }
 
@@ -340,7 +395,10 @@ fn as_open(message: Bytes) -> Option<Open> {
 }
 
 fn invalid(message: &str) -> DialFailure {
-    DialFailure { code: DialCode::Invalid, message: message.to_owned() }
+    DialFailure {
+        code: DialCode::Invalid,
+        message: message.to_owned(),
+    }
 }
 
 fn too_many_streams(limit: u32) -> DialFailure {
@@ -352,23 +410,47 @@ fn too_many_streams(limit: u32) -> DialFailure {
 
 /// Answers an `Open` with the reason why there is no connection.
 fn refuse(respond: &mut SendResponse<Payload>, failure: &DialFailure) -> Result<(), TunnelError> {
-    let opened = Opened { code: failure.code.into(), message: failure.message.clone() };
-    let mut send = respond.send_response(grpc::response(), false).map_err(TunnelError::Http2)?;
-    send.send_data(frame::encode(&Frame { kind: Some(Kind::Opened(opened)) }).into(), false)
+    let opened = Opened {
+        code: failure.code.into(),
+        message: failure.message.clone(),
+    };
+    let mut send = respond
+        .send_response(grpc::response(), false)
         .map_err(TunnelError::Http2)?;
-    send.send_trailers(grpc::trailers(grpc::OK)).map_err(TunnelError::Http2)
+    send.send_data(
+        frame::encode(&Frame {
+            kind: Some(Kind::Opened(opened)),
+        })
+        .into(),
+        false,
+    )
+    .map_err(TunnelError::Http2)?;
+    send.send_trailers(grpc::trailers(grpc::OK))
+        .map_err(TunnelError::Http2)
 }
 
-/// Reads what comes behind a refusal: its client may speak until the proxy has heard of it. Behind a stream that was dropped that would
-/// be an error of the proxy's, of which a tunnel has so many in its life.
+/// Reads what comes behind a refusal: its client may speak until the proxy has heard of it. Behind
+/// a stream that was dropped that would be an error of the proxy's, of which a tunnel has so many
+/// in its life.
 ///
 /// Boxed: few streams get here, and all would be that much larger.
 fn discard(incoming: &mut Incoming) -> Pin<Box<impl Future<Output = ()>>> {
-    Box::pin(async { timeout(OPEN_TIMEOUT, incoming.discard()).await.unwrap_or_default() })
+    Box::pin(async {
+        timeout(OPEN_TIMEOUT, incoming.discard())
+            .await
+            .unwrap_or_default()
+    })
 }
 
-fn reject(respond: &mut SendResponse<Payload>, status: u8, message: &'static str) -> Result<(), TunnelError> {
-    respond.send_response(grpc::error_response(status, message), true).map(|_| ()).map_err(TunnelError::Http2)
+fn reject(
+    respond: &mut SendResponse<Payload>,
+    status: u8,
+    message: &'static str,
+) -> Result<(), TunnelError> {
+    respond
+        .send_response(grpc::error_response(status, message), true)
+        .map(|_| ())
+        .map_err(TunnelError::Http2)
 }
 
 /// A stream's place among those of its tunnel; given back on drop.
@@ -385,9 +467,17 @@ impl Slot {
             return None;
         }
         let number = state.0.next.fetch_add(1, Ordering::Relaxed);
-        let stream = Arc::new(LiveStream { open, since: Instant::now(), transferred: state.0.total.begin() });
+        let stream = Arc::new(LiveStream {
+            open,
+            since: Instant::now(),
+            transferred: state.0.total.begin(),
+        });
         streams.insert(number, stream.clone());
-        Some(Self { state: state.clone(), number, stream })
+        Some(Self {
+            state: state.clone(),
+            number,
+            stream,
+        })
     }
 }
 

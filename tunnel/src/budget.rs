@@ -1,8 +1,9 @@
 //! What all streams of a process may hold in memory for sockets that take nothing.
 //!
-//! A stream's window lets its other end send ahead, so that each stalled socket leaves up to a window in memory. Where too many
-//! stall, whoever causes most of it pays: of the client, backend, node or proxy whose streams hold most, the stream whose bytes have
-//! waited longest is given up. What waits to be sent is bounded by the same number, by back-pressure (`outbox.rs`).
+//! A stream's window lets its other end send ahead, so that each stalled socket leaves up to a
+//! window in memory. Where too many stall, whoever causes most of it pays: of the client, backend,
+//! node or proxy whose streams hold most, the stream whose bytes have waited longest is given up.
+//! What waits to be sent is bounded by the same number, by back-pressure (`outbox.rs`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -74,14 +75,27 @@ impl Budget {
     /// A budget of `limit` bytes.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        let shared = Shared { limit, unsent: AtomicUsize::default(), state: Mutex::default() };
-        Self(Arc::new(Account { shared: Arc::new(shared), far: "".into(), outbox: Outbox::default() }))
+        let shared = Shared {
+            limit,
+            unsent: AtomicUsize::default(),
+            state: Mutex::default(),
+        };
+        Self(Arc::new(Account {
+            shared: Arc::new(shared),
+            far: "".into(),
+            outbox: Outbox::default(),
+        }))
     }
 
-    /// The same budget, for one tunnel with `far`: a node, or a proxy. What its streams hold counts as that one's.
+    /// The same budget, for one tunnel with `far`: a node, or a proxy. What its streams hold counts
+    /// as that one's.
     #[must_use]
     pub fn of(&self, far: &str) -> Self {
-        Self(Arc::new(Account { shared: self.0.shared.clone(), far: far.into(), outbox: Outbox::default() }))
+        Self(Arc::new(Account {
+            shared: self.0.shared.clone(),
+            far: far.into(),
+            outbox: Outbox::default(),
+        }))
     }
 
     /// Bytes held at the moment for sockets that take nothing.
@@ -92,7 +106,11 @@ impl Budget {
 
     /// A stream's part in it, none at first.
     pub(crate) fn share(&self) -> Share {
-        Share { budget: self.clone(), stalled: None, left: 0 }
+        Share {
+            budget: self.clone(),
+            stalled: None,
+            left: 0,
+        }
     }
 
     /// What waits to be sent in this tunnel, and in all of them beyond each one's minimum.
@@ -105,7 +123,11 @@ impl Budget {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0
+            .shared
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -113,7 +135,12 @@ impl State {
     /// One more that stalls, behind all others.
     fn begin(&mut self, near: Near, far: &Arc<str>) -> (u64, Arc<Notify>) {
         let given_up = Arc::<Notify>::default();
-        let stalled = Stalled { bytes: 0, near, far: far.clone(), given_up: given_up.clone() };
+        let stalled = Stalled {
+            bytes: 0,
+            near,
+            far: far.clone(),
+            given_up: given_up.clone(),
+        };
         (self.push(stalled), given_up)
     }
 
@@ -140,21 +167,30 @@ impl State {
     }
 }
 
-/// Whose stream is given up: of all clients and backends, nodes and proxies the one that holds most; of its streams, those with the
-/// one on the other side that holds most of them; of these, the one that has waited longest. Somebody with many streams pays for
-/// them, not a neighbour with one that stands still for good reason.
+/// Whose stream is given up: of all clients and backends, nodes and proxies the one that holds
+/// most; of its streams, those with the one on the other side that holds most of them; of these,
+/// the one that has waited longest. Somebody with many streams pays for them, not a neighbour with
+/// one that stands still for good reason.
 fn payer(stalled: &BTreeMap<u64, Stalled>) -> Option<u64> {
     let all = || stalled.iter();
     let (near, near_bytes) = most(all().map(|(place, one)| (one.near, *place, one.bytes)))?;
     let (far, far_bytes) = most(all().map(|(place, one)| (&one.far, *place, one.bytes)))?;
     let (near, far) = if near_bytes >= far_bytes {
         let of_near = all().filter(|(_, one)| one.near == near);
-        (near, most(of_near.map(|(place, one)| (&one.far, *place, one.bytes)))?.0)
+        (
+            near,
+            most(of_near.map(|(place, one)| (&one.far, *place, one.bytes)))?.0,
+        )
     } else {
         let of_far = all().filter(|(_, one)| one.far == *far);
-        (most(of_far.map(|(place, one)| (one.near, *place, one.bytes)))?.0, far)
+        (
+            most(of_far.map(|(place, one)| (one.near, *place, one.bytes)))?.0,
+            far,
+        )
     };
-    all().find(|(_, one)| one.near == near && one.far == *far).map(|(place, _)| *place)
+    all()
+        .find(|(_, one)| one.near == near && one.far == *far)
+        .map(|(place, _)| *place)
 }
 
 /// The key with most bytes, and how many; of equals, the one with the earliest place.
@@ -163,7 +199,9 @@ fn most<K: Copy + Eq + Hash>(entries: impl Iterator<Item = (K, u64, usize)>) -> 
     for (key, place, bytes) in entries {
         totals.entry(key).or_insert((0, place)).0 += bytes;
     }
-    let (key, (bytes, _)) = totals.into_iter().max_by_key(|(_, (bytes, place))| (*bytes, std::cmp::Reverse(*place)))?;
+    let (key, (bytes, _)) = totals
+        .into_iter()
+        .max_by_key(|(_, (bytes, place))| (*bytes, std::cmp::Reverse(*place)))?;
     Some((key, bytes))
 }
 
@@ -178,7 +216,8 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// The socket takes nothing, and `bytes` wait for it now. Completes when the stream has to end for the others.
+    /// The socket takes nothing, and `bytes` wait for it now. Completes when the stream has to end
+    /// for the others.
     pub(crate) fn stalls(&mut self, bytes: usize, near: impl FnOnce() -> Near) -> OwnedNotified {
         let mut state = self.budget.lock();
         let left = &mut self.left;
@@ -199,10 +238,12 @@ impl Share {
         self.stalled.is_some()
     }
 
-    /// The socket has taken `taken` bytes, and `waiting` bytes still wait. It has waited for less long once it took all that it held
-    /// when it began: a byte now and then is no progress.
+    /// The socket has taken `taken` bytes, and `waiting` bytes still wait. It has waited for less
+    /// long once it took all that it held when it began: a byte now and then is no progress.
     pub(crate) fn moves(&mut self, taken: usize, waiting: usize) {
-        let Some((place, _)) = &mut self.stalled else { return };
+        let Some((place, _)) = &mut self.stalled else {
+            return;
+        };
         if waiting == 0 {
             self.ends();
             return;

@@ -29,14 +29,19 @@ pub fn dial_reason(code: DialCode) -> &'static str {
 }
 
 /// The code for a dial that the kernel ended.
-#[allow(clippy::wildcard_enum_match_arm, reason = "the kernel knows many more errors, and new ones")]
+#[allow(
+    clippy::wildcard_enum_match_arm,
+    reason = "the kernel knows many more errors, and new ones"
+)]
 #[must_use]
 pub fn dial_code(error: &io::Error) -> DialCode {
     use io::ErrorKind as Kind;
     match error.kind() {
         Kind::ConnectionRefused => DialCode::Refused,
         Kind::TimedOut => DialCode::TimedOut,
-        Kind::HostUnreachable | Kind::NetworkUnreachable | Kind::NetworkDown => DialCode::Unreachable,
+        Kind::HostUnreachable | Kind::NetworkUnreachable | Kind::NetworkDown => {
+            DialCode::Unreachable
+        }
         _ => DialCode::Failed,
     }
 }

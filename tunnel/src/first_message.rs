@@ -1,4 +1,5 @@
-//! The first message of a call's body, either way: small and needed whole, unlike the data behind it.
+//! The first message of a call's body, either way: small and needed whole, unlike the data behind
+//! it.
 
 use bytes::{Bytes, BytesMut};
 use h2::RecvStream;
@@ -16,8 +17,12 @@ pub(crate) enum FirstMessageError {
     Frame(#[from] FrameError),
 }
 
-/// The first message of a body, whole and of at most `max` bytes, and the bytes behind it, whose part of the window is not given back yet.
-pub(crate) async fn first_message(body: &mut RecvStream, max: usize) -> Result<(Bytes, Bytes), FirstMessageError> {
+/// The first message of a body, whole and of at most `max` bytes, and the bytes behind it, whose
+/// part of the window is not given back yet.
+pub(crate) async fn first_message(
+    body: &mut RecvStream,
+    max: usize,
+) -> Result<(Bytes, Bytes), FirstMessageError> {
     let mut buffer = BytesMut::new();
     let mut taken = 0;
     loop {

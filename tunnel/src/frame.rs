@@ -1,8 +1,9 @@
 //! gRPC's wire format for `Frame`, written and read without copying the bytes that it carries.
 //!
-//! A message is a prefix (a flag for compression, never set here, and a big-endian length, 5 bytes), then protobuf.
-//! `Frame.data` is field 3, so a frame of bytes is `prefix, 0x1a, varint length, bytes`: the sender reads from its socket
-//! behind room for that header, the receiver takes the bytes out of HTTP/2's own buffers.
+//! A message is a prefix (a flag for compression, never set here, and a big-endian length, 5
+//! bytes), then protobuf. `Frame.data` is field 3, so a frame of bytes is `prefix, 0x1a, varint
+//! length, bytes`: the sender reads from its socket behind room for that header, the receiver takes
+//! the bytes out of HTTP/2's own buffers.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
@@ -50,7 +51,8 @@ pub(crate) fn encode(message: &impl Message) -> Bytes {
     buffer.freeze()
 }
 
-/// Makes a data frame of `buffer`: [`HEADER_ROOM`] unused bytes, then the payload, which stays where it is.
+/// Makes a data frame of `buffer`: [`HEADER_ROOM`] unused bytes, then the payload, which stays
+/// where it is.
 pub(crate) fn seal(mut buffer: BytesMut) -> Bytes {
     let payload = buffer.len() - HEADER_ROOM;
     let mut header = [0; HEADER_ROOM];
@@ -95,7 +97,8 @@ enum State {
 }
 
 impl State {
-    /// Bytes of the message without which what has begun is cut: a stream must not end there as if it were whole.
+    /// Bytes of the message without which what has begun is cut: a stream must not end there as if
+    /// it were whole.
     fn least(&self) -> usize {
         match self {
             Self::Prefix | Self::Tag => 0,
@@ -123,7 +126,8 @@ impl Partial {
         })
     }
 
-    /// Moves a varint over from `input`: `Ok(None)` while it is incomplete, else its value and length.
+    /// Moves a varint over from `input`: `Ok(None)` while it is incomplete, else its value and
+    /// length.
     fn varint(&mut self, input: &mut Bytes) -> Result<Option<(u64, usize)>, FrameError> {
         while input.has_remaining() {
             if self.len == self.bytes.len() {
@@ -135,7 +139,9 @@ impl Partial {
             if byte & 0x80 == 0 {
                 let length = std::mem::take(&mut self.len);
                 let value = prost::encoding::decode_varint(&mut &self.bytes[..length]);
-                return value.map(|value| Some((value, length))).map_err(|_| FrameError::NotData);
+                return value
+                    .map(|value| Some((value, length)))
+                    .map_err(|_| FrameError::NotData);
             }
         }
         Ok(None)
@@ -143,13 +149,18 @@ impl Partial {
 }
 
 impl Decoder {
-    /// The next payload bytes in `input`, of which the rest stays there; `None`: all of `input` has been used.
+    /// The next payload bytes in `input`, of which the rest stays there; `None`: all of `input` has
+    /// been used.
     pub(crate) fn data(&mut self, input: &mut Bytes) -> Result<Option<Bytes>, FrameError> {
         loop {
             if let State::Data(left) = self.state {
                 let payload = input.split_to(left.min(input.len()));
                 self.used(payload.len())?;
-                self.state = if payload.len() == left { State::Tag } else { State::Data(left - payload.len()) };
+                self.state = if payload.len() == left {
+                    State::Tag
+                } else {
+                    State::Data(left - payload.len())
+                };
                 if !payload.is_empty() {
                     return Ok(Some(payload));
                 }
@@ -191,9 +202,15 @@ impl Decoder {
                     return Ok(false);
                 };
                 self.used(length)?;
-                let value =
-                    usize::try_from(value).ok().filter(|value| *value <= self.message).ok_or(FrameError::NotData)?;
-                self.state = if is_data { State::Data(value) } else { State::Skip(value) };
+                let value = usize::try_from(value)
+                    .ok()
+                    .filter(|value| *value <= self.message)
+                    .ok_or(FrameError::NotData)?;
+                self.state = if is_data {
+                    State::Data(value)
+                } else {
+                    State::Skip(value)
+                };
             }
             State::SkipVarint => {
                 let Some((_, length)) = self.partial.varint(input)? else {
@@ -206,7 +223,11 @@ impl Decoder {
                 let skipped = left.min(input.len());
                 input.advance(skipped);
                 self.used(skipped)?;
-                self.state = if skipped == left { State::Tag } else { State::Skip(left - skipped) };
+                self.state = if skipped == left {
+                    State::Tag
+                } else {
+                    State::Skip(left - skipped)
+                };
             }
             State::Data(_) => {}
         }
@@ -226,7 +247,8 @@ fn message_length(prefix: &[u8]) -> Result<usize, FrameError> {
     Ok(u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]) as usize)
 }
 
-/// What follows a field's tag. Unknown fields are skipped; `open` and `opened` come first or not at all.
+/// What follows a field's tag. Unknown fields are skipped; `open` and `opened` come first or not at
+/// all.
 fn field(tag: u64) -> Result<State, FrameError> {
     match (tag >> 3, tag & 7) {
         (DATA_FIELD, 2) => Ok(State::Length(true)),
@@ -240,8 +262,12 @@ fn field(tag: u64) -> Result<State, FrameError> {
     }
 }
 
-/// Splits the first message, whole and of at most `max` bytes, off `buffer`; `None`: more bytes are needed.
-pub(crate) fn split_message(buffer: &mut BytesMut, max: usize) -> Result<Option<Bytes>, FrameError> {
+/// Splits the first message, whole and of at most `max` bytes, off `buffer`; `None`: more bytes are
+/// needed.
+pub(crate) fn split_message(
+    buffer: &mut BytesMut,
+    max: usize,
+) -> Result<Option<Bytes>, FrameError> {
     if buffer.len() < PREFIX {
         return Ok(None);
     }
@@ -258,7 +284,10 @@ pub(crate) fn split_message(buffer: &mut BytesMut, max: usize) -> Result<Option<
 
 /// The kind of a first `Frame`.
 pub(crate) fn first_kind(message: Bytes) -> Result<Kind, FrameError> {
-    Frame::decode(message).ok().and_then(|frame| frame.kind).ok_or(FrameError::NotFirst)
+    Frame::decode(message)
+        .ok()
+        .and_then(|frame| frame.kind)
+        .ok_or(FrameError::NotFirst)
 }
 
 #[cfg(test)]
@@ -281,14 +310,20 @@ mod tests {
             }
             assert!(input.is_empty(), "all input is used");
         }
-        if decoder.between_messages() { Ok(decoded) } else { Err(FrameError::Truncated) }
+        if decoder.between_messages() {
+            Ok(decoded)
+        } else {
+            Err(FrameError::Truncated)
+        }
     }
 
     #[test]
     fn a_sealed_frame_is_what_prost_would_write() {
         for length in [0, 1, 127, 128, 16_383, 16_384, 65_000] {
             let payload = vec![7; length];
-            let message = Frame { kind: Some(Kind::Data(payload.clone().into())) };
+            let message = Frame {
+                kind: Some(Kind::Data(payload.clone().into())),
+            };
             assert_eq!(frame(&payload), encode(&message), "{length} bytes");
         }
     }
@@ -298,15 +333,25 @@ mod tests {
         let payloads: [&[u8]; 4] = [b"first", b"", &[9; 300], b"last"];
         let wire: Vec<u8> = payloads.iter().flat_map(|payload| frame(payload)).collect();
         for piece in 1..wire.len() {
-            assert_eq!(decode(&wire, piece).unwrap(), payloads.concat(), "pieces of {piece}");
+            assert_eq!(
+                decode(&wire, piece).unwrap(),
+                payloads.concat(),
+                "pieces of {piece}"
+            );
         }
     }
 
     #[test]
     fn unknown_fields_are_skipped() {
         // Field 4 varint, field 5 bytes, field 6 fixed32, field 7 fixed64, around `data`.
-        let message =
-            [&[0x20, 0xff, 0x01, 0x2a, 2, 1, 2][..], &[0x1a, 3], b"abc", &[0x35, 0, 0, 0, 0, 0x39], &[0; 8]].concat();
+        let message = [
+            &[0x20, 0xff, 0x01, 0x2a, 2, 1, 2][..],
+            &[0x1a, 3],
+            b"abc",
+            &[0x35, 0, 0, 0, 0, 0x39],
+            &[0; 8],
+        ]
+        .concat();
         let mut wire = vec![0, 0, 0, 0, u8::try_from(message.len()).unwrap()];
         wire.extend(message);
         for piece in 1..wire.len() {
@@ -316,14 +361,33 @@ mod tests {
 
     #[test]
     fn rubbish_is_an_error_not_data() {
-        let open = Frame { kind: Some(Kind::Open(crate::proto::tunnel::Open::default())) };
-        assert_eq!(decode(&encode(&open), 99), Err(FrameError::NotData), "open comes first only");
+        let open = Frame {
+            kind: Some(Kind::Open(crate::proto::tunnel::Open::default())),
+        };
+        assert_eq!(
+            decode(&encode(&open), 99),
+            Err(FrameError::NotData),
+            "open comes first only"
+        );
         assert_eq!(decode(&[1, 0, 0, 0, 0], 99), Err(FrameError::Compressed));
-        assert_eq!(decode(&[0, 0, 0, 0, 3, 0x1a, 9, 0], 99), Err(FrameError::NotData), "longer than its message");
-        assert_eq!(decode(&[0, 0, 0, 0, 1, 0x1a, 0x01], 99), Err(FrameError::NotData), "length outside the message");
+        assert_eq!(
+            decode(&[0, 0, 0, 0, 3, 0x1a, 9, 0], 99),
+            Err(FrameError::NotData),
+            "longer than its message"
+        );
+        assert_eq!(
+            decode(&[0, 0, 0, 0, 1, 0x1a, 0x01], 99),
+            Err(FrameError::NotData),
+            "length outside the message"
+        );
         assert_eq!(decode(&frame(b"cut")[..7], 99), Err(FrameError::Truncated));
         assert_eq!(
-            decode(&[0, 0, 0, 0, 12, 0xff, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1], 99),
+            decode(
+                &[
+                    0, 0, 0, 0, 12, 0xff, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1
+                ],
+                99
+            ),
             Err(FrameError::NotData)
         );
     }
@@ -336,7 +400,10 @@ mod tests {
             ("data without a length", &[0x1a]),
             ("a fixed32", &[0x35, 0, 0, 0]),
             ("a fixed64", &[0x39]),
-            ("a field beyond protobuf's last", &[0x80, 0x80, 0x80, 0x80, 0x10, 0]),
+            (
+                "a field beyond protobuf's last",
+                &[0x80, 0x80, 0x80, 0x80, 0x10, 0],
+            ),
         ] {
             let wire = [&[0, 0, 0, 0, u8::try_from(message.len()).unwrap()], message].concat();
             for piece in [1, 99] {
@@ -348,8 +415,15 @@ mod tests {
     #[test]
     fn a_first_message_is_bounded() {
         let mut buffer = BytesMut::from(&[0, 0xff, 0, 0, 0][..]);
-        assert_eq!(split_message(&mut buffer, MESSAGE_MAX), Err(FrameError::TooLong(0xff00_0000)));
-        let mut wire = BytesMut::from(&encode(&Frame { kind: Some(Kind::Data("x".into())) })[..]);
+        assert_eq!(
+            split_message(&mut buffer, MESSAGE_MAX),
+            Err(FrameError::TooLong(0xff00_0000))
+        );
+        let mut wire = BytesMut::from(
+            &encode(&Frame {
+                kind: Some(Kind::Data("x".into())),
+            })[..],
+        );
         wire.extend_from_slice(b"rest");
         let message = split_message(&mut wire, MESSAGE_MAX).unwrap().unwrap();
         assert_eq!(first_kind(message).unwrap(), Kind::Data("x".into()));

@@ -1,4 +1,5 @@
-//! What the fuzz targets (`fuzz/`) call: the readers of what the other end of a tunnel sends, and the writers beside them.
+//! What the fuzz targets (`fuzz/`) call: the readers of what the other end of a tunnel sends, and
+//! the writers beside them.
 
 use bytes::{Bytes, BytesMut};
 
@@ -8,7 +9,8 @@ use crate::proto::tunnel::frame::Kind;
 /// The longest first message that is read, in bytes.
 pub const FIRST_MESSAGE_MAX: usize = frame::MESSAGE_MAX;
 
-/// The payload in `wire`, which arrives in pieces of `piece` bytes, up to its end or to what is wrong with it.
+/// The payload in `wire`, which arrives in pieces of `piece` bytes, up to its end or to what is
+/// wrong with it.
 ///
 /// # Panics
 /// If the decoder leaves bytes of a piece.
@@ -26,7 +28,11 @@ pub fn decode(wire: &[u8], piece: usize) -> (Vec<u8>, Result<(), FrameError>) {
         }
         assert!(input.is_empty(), "all input is used");
     }
-    let ended = if decoder.between_messages() { Ok(()) } else { Err(FrameError::Truncated) };
+    let ended = if decoder.between_messages() {
+        Ok(())
+    } else {
+        Err(FrameError::Truncated)
+    };
     (payload, ended)
 }
 
@@ -44,7 +50,8 @@ pub fn encode(payload: &[u8]) -> Bytes {
 /// What is wrong with it.
 pub fn split_message(wire: &[u8]) -> Result<Option<(Bytes, Bytes)>, FrameError> {
     let mut buffer = BytesMut::from(wire);
-    Ok(frame::split_message(&mut buffer, FIRST_MESSAGE_MAX)?.map(|message| (message, buffer.freeze())))
+    Ok(frame::split_message(&mut buffer, FIRST_MESSAGE_MAX)?
+        .map(|message| (message, buffer.freeze())))
 }
 
 /// The kind of a first `Frame`.

@@ -1,4 +1,5 @@
-//! The little of gRPC over HTTP/2 that the two ends of a tunnel write by hand: paths, headers, trailers.
+//! The little of gRPC over HTTP/2 that the two ends of a tunnel write by hand: paths, headers,
+//! trailers.
 
 use http::{HeaderMap, HeaderValue, Request, Response, header};
 
@@ -27,29 +28,42 @@ pub(crate) fn request(path: &'static str) -> Request<()> {
         .build()
         .expect("a constant path makes a URI");
     *request.version_mut() = http::Version::HTTP_2;
-    request.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);
-    request.headers_mut().insert(header::TE, HeaderValue::from_static("trailers"));
+    request
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, CONTENT_TYPE);
+    request
+        .headers_mut()
+        .insert(header::TE, HeaderValue::from_static("trailers"));
     request
 }
 
 /// A call's response headers.
 pub(crate) fn response() -> Response<()> {
     let mut response = Response::new(());
-    response.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, CONTENT_TYPE);
     response
 }
 
 /// A response that is only an error: headers and status in one.
 pub(crate) fn error_response(status: u8, message: &'static str) -> Response<()> {
     let mut response = response();
-    response.headers_mut().insert(STATUS, HeaderValue::from(u16::from(status)));
-    response.headers_mut().insert(MESSAGE, HeaderValue::from_static(message));
+    response
+        .headers_mut()
+        .insert(STATUS, HeaderValue::from(u16::from(status)));
+    response
+        .headers_mut()
+        .insert(MESSAGE, HeaderValue::from_static(message));
     response
 }
 
 /// The trailers of a call that ends with this status.
 pub(crate) fn trailers(status: u8) -> HeaderMap {
-    HeaderMap::from_iter([(header::HeaderName::from_static(STATUS), HeaderValue::from(u16::from(status)))])
+    HeaderMap::from_iter([(
+        header::HeaderName::from_static(STATUS),
+        HeaderValue::from(u16::from(status)),
+    )])
 }
 
 /// Whether trailers say that the call went well.
@@ -59,7 +73,12 @@ pub(crate) fn is_ok(trailers: &HeaderMap) -> bool {
 
 /// The error that response headers carry, if any: status and message.
 pub(crate) fn error_of(response: &Response<h2::RecvStream>) -> Option<String> {
-    let text = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
+    let text = |name| {
+        response
+            .headers()
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+    };
     match text(STATUS) {
         None if response.status() == http::StatusCode::OK => None,
         Some("0") => None,

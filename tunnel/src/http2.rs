@@ -1,7 +1,8 @@
 //! HTTP/2 as both ends of a tunnel speak it: windows, limits, and noticing that the peer is gone.
 //!
-//! The ends drive the `h2` crate (hyper's HTTP/2) themselves: hyper would hide a stream's send capacity and could not reset a
-//! stream whose body waits for it, so a client that leaves a stalled backend would stay for ever.
+//! The ends drive the `h2` crate (hyper's HTTP/2) themselves: hyper would hide a stream's send
+//! capacity and could not reset a stream whose body waits for it, so a client that leaves a stalled
+//! backend would stay for ever.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -13,14 +14,16 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::io::LastRead;
 
-/// The window of the whole connection never fills: only a stream's own window bounds it, so that no stalled reader can stop
-/// its neighbours, and each idle stream may keep a frame's part of it.
+/// The window of the whole connection never fills: only a stream's own window bounds it, so that no
+/// stalled reader can stop its neighbours, and each idle stream may keep a frame's part of it.
 pub(crate) const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
-/// Bytes that a stream may have under way by default: the throughput of one stream times round trip.
+/// Bytes that a stream may have under way by default: the throughput of one stream times round
+/// trip.
 pub const DEFAULT_STREAM_WINDOW: u32 = 4 << 20;
 /// The least and the most that a stream may have under way, in bytes.
 pub const STREAM_WINDOW_RANGE: RangeInclusive<u32> = 256 << 10..=16 << 20;
-/// Largest DATA frame either end takes: fewer, larger frames cost less, and 64 KiB still interleave well.
+/// Largest DATA frame either end takes: fewer, larger frames cost less, and 64 KiB still interleave
+/// well.
 pub(crate) const FRAME_SIZE: u32 = 64 << 10;
 /// Bytes that may wait in one stream for the connection to take them.
 pub(crate) const SEND_BUFFER: usize = 256 << 10;
@@ -28,23 +31,29 @@ pub(crate) const SEND_BUFFER: usize = 256 << 10;
 pub(crate) const HEADER_LIST: u32 = 8 << 10;
 /// Streams that a tunnel relays at once, unless configured otherwise.
 pub const DEFAULT_MAX_STREAMS: u32 = 1024;
-/// Streams beyond the relayed ones: `Describe`, and streams that one end counts as ended a moment before the other.
+/// Streams beyond the relayed ones: `Describe`, and streams that one end counts as ended a moment
+/// before the other.
 pub(crate) const SPARE_STREAMS: u32 = 64;
-/// Streams that a tunnel carries in its life: HTTP/2 has numbers for twice as many. Then it is replaced.
+/// Streams that a tunnel carries in its life: HTTP/2 has numbers for twice as many. Then it is
+/// replaced.
 pub const STREAMS_IN_LIFE: u32 = 1 << 29;
-/// Resets that may wait to be handled, and reset streams that are remembered. When a link comes back after a cut, all
-/// clients that gave up meanwhile are reset at once; the defaults (20 and 50) would end the whole tunnel.
+/// Resets that may wait to be handled, and reset streams that are remembered. When a link comes
+/// back after a cut, all clients that gave up meanwhile are reset at once; the defaults (20 and 50)
+/// would end the whole tunnel.
 pub(crate) const RESETS: usize = 8192;
-/// Streams that a proxy resets in a tunnel's life because frames came for what it has forgotten. An agent that reads nothing can have
-/// it queue one reset for each stream that the tunnel has ever carried; these take up to 30 MiB. Of an honest agent such frames come
-/// only after a cut of the link during which more than [`RESETS`] clients gave up.
+/// Streams that a proxy resets in a tunnel's life because frames came for what it has forgotten. An
+/// agent that reads nothing can have it queue one reset for each stream that the tunnel has ever
+/// carried; these take up to 30 MiB. Of an honest agent such frames come only after a cut of the
+/// link during which more than [`RESETS`] clients gave up.
 pub(crate) const LATE_RESETS: usize = 16_384;
-/// Streams given up in a tunnel while its agent said nothing, after which the tunnel is replaced: long before it could come to
-/// [`LATE_RESETS`] by honest means.
+/// Streams given up in a tunnel while its agent said nothing, after which the tunnel is replaced:
+/// long before it could come to [`LATE_RESETS`] by honest means.
 pub(crate) const GIVEN_UP_IN_SILENCE: u32 = 4096;
-/// Streams that an agent resets in a tunnel's life because what came for them made no sense. Each reset waits until the proxy reads
-/// it, so that a proxy that never does must not provoke them without end; these take up to 60 MiB. An honest one provokes next to
-/// none: an agent reads what it has refused to its end, answers before it resets, and remembers for a while what it has reset.
+/// Streams that an agent resets in a tunnel's life because what came for them made no sense. Each
+/// reset waits until the proxy reads it, so that a proxy that never does must not provoke them
+/// without end; these take up to 60 MiB. An honest one provokes next to none: an agent reads what
+/// it has refused to its end, answers before it resets, and remembers for a while what it has
+/// reset.
 pub(crate) const LOCAL_ERRORS: usize = 32_768;
 /// How long late frames of a reset stream are taken for what they are.
 pub(crate) const RESET_MEMORY: Duration = Duration::from_secs(60);
@@ -54,7 +63,8 @@ pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// After this long without a byte from the agent the proxy pings it, unless configured otherwise.
 pub const DEFAULT_KEEPALIVE: Duration = Duration::from_secs(6);
 /// The least and the most that this may be.
-pub const KEEPALIVE_RANGE: RangeInclusive<Duration> = Duration::from_secs(5)..=Duration::from_secs(300);
+pub const KEEPALIVE_RANGE: RangeInclusive<Duration> =
+    Duration::from_secs(5)..=Duration::from_secs(300);
 
 /// How long a tunnel may be silent: the agent's choice, which it tells the proxy. Clones share it.
 #[derive(Clone, Debug)]
@@ -70,8 +80,13 @@ impl Keepalive {
 
     pub(crate) fn set(&self, seconds: u32) {
         let (least, most) = (*KEEPALIVE_RANGE.start(), *KEEPALIVE_RANGE.end());
-        let chosen = if seconds == 0 { DEFAULT_KEEPALIVE } else { Duration::from_secs(seconds.into()) };
-        self.0.store(chosen.clamp(least, most).as_secs(), Ordering::Relaxed);
+        let chosen = if seconds == 0 {
+            DEFAULT_KEEPALIVE
+        } else {
+            Duration::from_secs(seconds.into())
+        };
+        self.0
+            .store(chosen.clamp(least, most).as_secs(), Ordering::Relaxed);
     }
 
     fn interval(&self) -> Duration {
@@ -83,13 +98,14 @@ impl Keepalive {
         self.interval() * 3 / 2
     }
 
-    /// A peer from which nothing came for this long is dead. Stalls of several seconds happen on edge links and are none.
+    /// A peer from which nothing came for this long is dead. Stalls of several seconds happen on
+    /// edge links and are none.
     fn dead_after(&self) -> Duration {
         self.interval() * 3
     }
 
-    /// The proxy pings first. The agent does only where it hears nothing all the same: bytes may flow to the proxy alone, whose reads
-    /// say nothing to the agent.
+    /// The proxy pings first. The agent does only where it hears nothing all the same: bytes may
+    /// flow to the proxy alone, whose reads say nothing to the agent.
     fn ping_after(&self, pings: Pings) -> Duration {
         match pings {
             Pings::First => self.interval(),
@@ -107,8 +123,9 @@ pub(crate) enum Pings {
     IfUnheard,
 }
 
-/// HTTP/2's window for a stream that may have about `under_way` bytes under way. h2 gives a window back in parts of a third and
-/// more, so that some of it is always with the receiver; all of it may wait for a reader that takes nothing.
+/// HTTP/2's window for a stream that may have about `under_way` bytes under way. h2 gives a window
+/// back in parts of a third and more, so that some of it is always with the receiver; all of it may
+/// wait for a reader that takes nothing.
 pub(crate) fn initial_window(under_way: u32) -> u32 {
     under_way / 4 * 5
 }
@@ -128,12 +145,18 @@ impl RoundTrip {
     }
 
     fn set(&self, elapsed: Duration) {
-        self.0.store(u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
+        self.0.store(
+            u64::try_from(elapsed.as_micros())
+                .unwrap_or(u64::MAX)
+                .max(1),
+            Ordering::Relaxed,
+        );
     }
 }
 
-/// Pings a silent peer, and returns how long it has been silent once it is dead. Any byte counts as life, so that a ping
-/// waiting behind bulk on a slow link is no false alarm, and where bytes flow nothing is sent.
+/// Pings a silent peer, and returns how long it has been silent once it is dead. Any byte counts as
+/// life, so that a ping waiting behind bulk on a slow link is no false alarm, and where bytes flow
+/// nothing is sent.
 pub(crate) async fn peer_death(
     mut pings: PingPong,
     last_read: LastRead,
@@ -181,15 +204,24 @@ mod tests {
     #[test]
     fn whatever_an_agent_tells_a_tunnel_is_silent_for_5_s_at_least_and_5_minutes_at_most() {
         let interval = |seconds| Keepalive::of(seconds).interval().as_secs();
-        assert_eq!([0, 1, 5, 60, 300, u32::MAX].map(interval), [6, 5, 5, 60, 300, 300]);
+        assert_eq!(
+            [0, 1, 5, 60, 300, u32::MAX].map(interval),
+            [6, 5, 5, 60, 300, 300]
+        );
     }
 
     #[test]
-    fn a_dead_peer_is_noticed_within_20_s_by_default_and_a_silent_one_avoided_after_one_ping_in_vain() {
+    fn a_dead_peer_is_noticed_within_20_s_by_default_and_a_silent_one_avoided_after_one_ping_in_vain()
+     {
         let keepalive = Keepalive::of(0);
         assert!(keepalive.dead_after() < Duration::from_secs(20));
         let pinged = keepalive.ping_after(Pings::First);
-        assert!(pinged < keepalive.ping_after(Pings::IfUnheard), "only one end pings");
-        assert!(pinged < keepalive.silent_after() && keepalive.silent_after() < keepalive.dead_after());
+        assert!(
+            pinged < keepalive.ping_after(Pings::IfUnheard),
+            "only one end pings"
+        );
+        assert!(
+            pinged < keepalive.silent_after() && keepalive.silent_after() < keepalive.dead_after()
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! The byte stream below a tunnel's HTTP/2: reads ahead into one large buffer, and remembers when bytes last came.
+//! The byte stream below a tunnel's HTTP/2: reads ahead into one large buffer, and remembers when
+//! bytes last came.
 
 use std::cell::Cell;
 use std::io;
@@ -16,8 +17,8 @@ use tokio::time::Instant;
 
 /// TLS asks for 4 KiB a time; one read of this many bytes from the socket serves many of those.
 const BUFFER: usize = 128 << 10;
-/// After as many bytes the tunnel's streams get their turn: payload that waits longer has left the processor's caches when it is
-/// written.
+/// After as many bytes the tunnel's streams get their turn: payload that waits longer has left the
+/// processor's caches when it is written.
 const TURN: usize = BUFFER;
 
 thread_local! {
@@ -25,13 +26,15 @@ thread_local! {
     static SPARE: Cell<Option<Box<[u8]>>> = const { Cell::new(None) };
 }
 
-/// Bytes of a tunnel that may wait unsent in its socket: more would delay small streams behind bulk.
+/// Bytes of a tunnel that may wait unsent in its socket: more would delay small streams behind
+/// bulk.
 const UNSENT: u32 = 256 << 10;
 /// Data that stays unacknowledged for this long means that the peer is gone.
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Prepares a tunnel's TCP connection: small writes go out at once, little waits unsent, a peer that takes nothing is noticed. A
-/// silent one is by pings: the kernel's keepalive would only add packets.
+/// Prepares a tunnel's TCP connection: small writes go out at once, little waits unsent, a peer
+/// that takes nothing is noticed. A silent one is by pings: the kernel's keepalive would only add
+/// packets.
 ///
 /// # Errors
 /// The kernel refuses an option.
@@ -51,7 +54,10 @@ pub struct LastRead {
 
 impl LastRead {
     fn new() -> Self {
-        Self { start: Instant::now(), micros: Arc::default() }
+        Self {
+            start: Instant::now(),
+            micros: Arc::default(),
+        }
     }
 
     pub(crate) fn at(&self) -> Instant {
@@ -64,7 +70,8 @@ impl LastRead {
     }
 }
 
-/// A socket with a read buffer that it holds only while there are bytes in it: an idle tunnel costs none.
+/// A socket with a read buffer that it holds only while there are bytes in it: an idle tunnel costs
+/// none.
 #[derive(Debug)]
 pub struct ReadAhead<T> {
     inner: T,
@@ -85,7 +92,12 @@ struct Ahead {
 impl<T> ReadAhead<T> {
     /// Wraps a socket, below TLS.
     pub fn new(inner: T) -> Self {
-        Self { inner, ahead: None, last_read: LastRead::new(), turn: 0 }
+        Self {
+            inner,
+            ahead: None,
+            last_read: LastRead::new(),
+            turn: 0,
+        }
     }
 
     /// When bytes last came, kept up to date by this wrapper.
@@ -109,10 +121,20 @@ impl Ahead {
 }
 
 impl<T: AsyncRead + Unpin> AsyncRead for ReadAhead<T> {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { inner, ahead, last_read, turn } = self.get_mut();
-        // Bytes that are there already count as work too: a peer that sends small frames without end would else keep the tunnel's
-        // own tasks from taking what has arrived for them, and all of it would wait in memory.
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Self {
+            inner,
+            ahead,
+            last_read,
+            turn,
+        } = self.get_mut();
+        // Bytes that are there already count as work too: a peer that sends small frames without
+        // end would else keep the tunnel's own tasks from taking what has arrived for them, and all
+        // of it would wait in memory.
         let progress = ready!(poll_proceed(context));
         if let Some(read) = ahead.take() {
             progress.made_progress();
@@ -124,7 +146,9 @@ impl<T: AsyncRead + Unpin> AsyncRead for ReadAhead<T> {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let mut buffer = SPARE.take().unwrap_or_else(|| vec![0; BUFFER].into_boxed_slice());
+        let mut buffer = SPARE
+            .take()
+            .unwrap_or_else(|| vec![0; BUFFER].into_boxed_slice());
         let mut read = ReadBuf::new(&mut buffer);
         let polled = Pin::new(inner).poll_read(context, &mut read);
         let end = read.filled().len();
@@ -132,7 +156,12 @@ impl<T: AsyncRead + Unpin> AsyncRead for ReadAhead<T> {
         if end > 0 {
             last_read.touch();
         }
-        *ahead = Ahead { buffer, start: 0, end }.hand_over(out);
+        *ahead = Ahead {
+            buffer,
+            start: 0,
+            end,
+        }
+        .hand_over(out);
         if polled.is_pending() {
             *turn = 0;
         } else {
@@ -143,7 +172,11 @@ impl<T: AsyncRead + Unpin> AsyncRead for ReadAhead<T> {
 }
 
 impl<T: AsyncWrite + Unpin> AsyncWrite for ReadAhead<T> {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().inner).poll_write(context, bytes)
     }
 
@@ -178,7 +211,9 @@ mod tests {
     async fn reads_ahead_in_order_and_keeps_no_buffer_while_idle() {
         let (mut far, near) = tokio::io::duplex(1 << 20);
         let mut near = ReadAhead::new(near);
-        let sent: Vec<u8> = (0..200_000_u32).map(|index| index.to_le_bytes()[0]).collect();
+        let sent: Vec<u8> = (0..200_000_u32)
+            .map(|index| index.to_le_bytes()[0])
+            .collect();
         far.write_all(&sent).await.unwrap();
         let mut received = vec![0; sent.len()];
         for piece in received.chunks_mut(4096) {
@@ -189,7 +224,11 @@ mod tests {
         assert!(idle.is_pending());
         assert!(near.ahead.is_none());
         drop(far);
-        assert_eq!(near.read(&mut [0; 9]).await.unwrap(), 0, "the end is passed on");
+        assert_eq!(
+            near.read(&mut [0; 9]).await.unwrap(),
+            0,
+            "the end is passed on"
+        );
     }
 
     #[tokio::test]
@@ -202,6 +241,10 @@ mod tests {
             read += count.unwrap();
         }
         assert_eq!(read, TURN);
-        assert_eq!(near.read(&mut buffer).await.unwrap(), buffer.len(), "it goes on by itself");
+        assert_eq!(
+            near.read(&mut buffer).await.unwrap(),
+            buffer.len(),
+            "it goes on by itself"
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! The wire protocol that agent and proxy share.
 //!
-//! An agent dials a proxy; after mutual TLS the roles turn round: on that connection the agent is the gRPC server of
-//! `culvert.tunnel.v1.Agent` and the proxy its client. One HTTP/2 stream carries one relayed connection.
+//! An agent dials a proxy; after mutual TLS the roles turn round: on that connection the agent is
+//! the gRPC server of `culvert.tunnel.v1.Agent` and the proxy its client. One HTTP/2 stream carries
+//! one relayed connection.
 #![forbid(unsafe_code)]
 
 mod agent_end;
@@ -28,7 +29,12 @@ mod transferred;
     clippy::restriction,
     reason = "generated; documented in the .proto files"
 )]
-#[allow(unreachable_pub, clippy::use_self, clippy::wildcard_enum_match_arm, reason = "generated")]
+#[allow(
+    unreachable_pub,
+    clippy::use_self,
+    clippy::wildcard_enum_match_arm,
+    reason = "generated"
+)]
 pub mod proto {
     pub mod tunnel {
         tonic::include_proto!("culvert.tunnel.v1");
@@ -41,8 +47,8 @@ pub use dial_failure::{DialFailure, dial_code, dial_reason};
 pub use error::TunnelError;
 pub use frame::FrameError;
 pub use http2::{
-    DEFAULT_KEEPALIVE, DEFAULT_MAX_STREAMS, DEFAULT_STREAM_WINDOW, KEEPALIVE_RANGE, RoundTrip, STREAM_WINDOW_RANGE,
-    STREAMS_IN_LIFE,
+    DEFAULT_KEEPALIVE, DEFAULT_MAX_STREAMS, DEFAULT_STREAM_WINDOW, KEEPALIVE_RANGE, RoundTrip,
+    STREAM_WINDOW_RANGE, STREAMS_IN_LIFE,
 };
 pub use io::{LastRead, ReadAhead, tune};
 pub use proxy_end::{DIAL_TIMEOUT, Driver, Early, OpenError, ProxyTunnel, Stream, Tunnel};

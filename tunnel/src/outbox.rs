@@ -1,7 +1,9 @@
-//! What a tunnel has taken from its streams' sockets and not sent yet: bounded for each tunnel, and for all of them by the budget.
+//! What a tunnel has taken from its streams' sockets and not sent yet: bounded for each tunnel, and
+//! for all of them by the budget.
 //!
-//! HTTP/2 queues up to [`SEND_BUFFER`](crate::http2::SEND_BUFFER) for each stream. Where a peer takes nothing, that of all its
-//! streams together would be large, so that a stream reads no more from its socket once its tunnel has enough to send.
+//! HTTP/2 queues up to [`SEND_BUFFER`](crate::http2::SEND_BUFFER) for each stream. Where a peer
+//! takes nothing, that of all its streams together would be large, so that a stream reads no more
+//! from its socket once its tunnel has enough to send.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -33,7 +35,8 @@ impl Budget {
     pub(crate) fn is_full(&self) -> bool {
         let (outbox, all) = self.unsent();
         let unsent = outbox.unsent.load(Ordering::SeqCst);
-        unsent >= TUNNEL_MAX || (unsent >= TUNNEL_MIN && all.load(Ordering::Relaxed) >= self.limit())
+        unsent >= TUNNEL_MAX
+            || (unsent >= TUNNEL_MIN && all.load(Ordering::Relaxed) >= self.limit())
     }
 
     /// Waits until it may.
@@ -46,7 +49,8 @@ impl Budget {
         while self.is_full() {
             outbox.room.notified().await;
         }
-        // One is woken at a time, and it may find nothing to send: there may be room for the next one too.
+        // One is woken at a time, and it may find nothing to send: there may be room for the next
+        // one too.
         outbox.room.notify_one();
     }
 
@@ -88,7 +92,10 @@ impl Payload {
     pub(crate) fn data(buffer: BytesMut, budget: &Budget) -> Self {
         let cost = buffer.capacity() + FRAME_COST;
         budget.takes(cost);
-        Self { bytes: frame::seal(buffer), counted: Some((budget.clone(), cost)) }
+        Self {
+            bytes: frame::seal(buffer),
+            counted: Some((budget.clone(), cost)),
+        }
     }
 
     /// The end of a stream, without bytes.
@@ -100,7 +107,10 @@ impl Payload {
 /// What a stream sends once: it does not count.
 impl From<Bytes> for Payload {
     fn from(bytes: Bytes) -> Self {
-        Self { bytes, counted: None }
+        Self {
+            bytes,
+            counted: None,
+        }
     }
 }
 
@@ -188,7 +198,10 @@ mod tests {
         assert!(poll!(first.as_mut()).is_pending() && poll!(second.as_mut()).is_pending());
         drop(queued);
         assert!(poll!(first.as_mut()).is_ready());
-        assert!(poll!(second.as_mut()).is_ready(), "the first has sent nothing");
+        assert!(
+            poll!(second.as_mut()).is_ready(),
+            "the first has sent nothing"
+        );
         assert_eq!(budget.unsent().0.waiting.load(Ordering::Relaxed), 0);
     }
 }

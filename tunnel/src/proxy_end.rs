@@ -1,4 +1,5 @@
-//! The proxy's end of a tunnel: the gRPC client of `culvert.tunnel.v1.Agent` on a connection that the agent dialled.
+//! The proxy's end of a tunnel: the gRPC client of `culvert.tunnel.v1.Agent` on a connection that
+//! the agent dialled.
 
 use std::io;
 use std::sync::Arc;
@@ -22,7 +23,9 @@ use crate::grpc;
 use crate::http2::{self, Keepalive, Pings, RoundTrip};
 use crate::io::LastRead;
 use crate::outbox::Payload;
-use crate::proto::tunnel::{DescribeRequest, DescribeResponse, DialCode, Frame, Open, Opened, frame::Kind};
+use crate::proto::tunnel::{
+    DescribeRequest, DescribeResponse, DialCode, Frame, Open, Opened, frame::Kind,
+};
 use crate::relay::{self, Incoming, RelayError, Role};
 use crate::socket::Socket;
 use crate::transferred::Transferred;
@@ -42,9 +45,11 @@ pub struct ProxyTunnel {
     pub stream_window: u32,
     /// Streams relayed at once in this tunnel.
     pub max_streams: u32,
-    /// Streams carried in this tunnel's life, after which it is worn out: [`crate::STREAMS_IN_LIFE`].
+    /// Streams carried in this tunnel's life, after which it is worn out:
+    /// [`crate::STREAMS_IN_LIFE`].
     pub streams_in_life: u32,
-    /// For what waits for clients, in all tunnels together: that [of](Budget::of) this tunnel's node.
+    /// For what waits for clients, in all tunnels together: that [of](Budget::of) this tunnel's
+    /// node.
     pub budget: Budget,
 }
 
@@ -74,7 +79,8 @@ pub enum OpenError {
     /// As many streams are open as the tunnel may have.
     #[error("{0} streams are open in the tunnel already")]
     TooManyStreams(u32),
-    /// The tunnel failed before the agent answered: another tunnel of the node may do, unless the client's bytes went [`Early`].
+    /// The tunnel failed before the agent answered: another tunnel of the node may do, unless the
+    /// client's bytes went [`Early`].
     #[error("the tunnel was lost while opening")]
     Tunnel(#[source] h2::Error),
     /// The agent did not say in time how its dial went.
@@ -106,8 +112,9 @@ impl From<FirstMessageError> for OpenError {
     }
 }
 
-/// A client whose first bytes go ahead with the request for its backend, which saves a round trip. Once they [have](Self::has_gone),
-/// that request must not be made again: the backend may have them.
+/// A client whose first bytes go ahead with the request for its backend, which saves a round trip.
+/// Once they [have](Self::has_gone), that request must not be made again: the backend may have
+/// them.
 #[derive(Clone, Copy, Debug)]
 pub struct Early<'a> {
     /// The client.
@@ -141,13 +148,18 @@ impl ProxyTunnel {
     ///
     /// # Errors
     /// The peer does not speak HTTP/2 in time.
-    pub async fn establish<T>(&self, io: T, last_read: LastRead) -> Result<(Tunnel, Driver<T>), TunnelError>
+    pub async fn establish<T>(
+        &self,
+        io: T,
+        last_read: LastRead,
+    ) -> Result<(Tunnel, Driver<T>), TunnelError>
     where
         T: AsyncRead + AsyncWrite + Unpin,
     {
         let handshake = timeout(http2::HANDSHAKE_TIMEOUT, self.builder().handshake(io)).await;
-        let (requests, mut connection) =
-            handshake.map_err(|_| TunnelError::HandshakeTimedOut)?.map_err(TunnelError::Http2)?;
+        let (requests, mut connection) = handshake
+            .map_err(|_| TunnelError::HandshakeTimedOut)?
+            .map_err(TunnelError::Http2)?;
         let pings = connection.ping_pong().expect("taken once");
         let (round_trip, keepalive) = (RoundTrip::default(), Keepalive::of(0));
         let tunnel = Tunnel {
@@ -158,7 +170,16 @@ impl ProxyTunnel {
             streams_in_life: self.streams_in_life,
             budget: self.budget.clone(),
         };
-        Ok((tunnel, Driver { connection, pings, last_read, round_trip, keepalive }))
+        Ok((
+            tunnel,
+            Driver {
+                connection,
+                pings,
+                last_read,
+                round_trip,
+                keepalive,
+            },
+        ))
     }
 
     fn builder(&self) -> h2::client::Builder {
@@ -186,7 +207,13 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
     /// # Errors
     /// Why it ended. The agent's orderly leave, and the end of all [`Tunnel`]s here, are none.
     pub async fn run(self) -> Result<(), TunnelError> {
-        let Self { connection, pings, last_read, round_trip, keepalive } = self;
+        let Self {
+            connection,
+            pings,
+            last_read,
+            round_trip,
+            keepalive,
+        } = self;
         let death = http2::peer_death(pings, last_read, round_trip, keepalive, Pings::First);
         tokio::select! {
             ended = connection => ended.map_err(TunnelError::Http2),
@@ -200,10 +227,15 @@ impl Tunnel {
     ///
     /// # Errors
     /// The tunnel fails, or the agent's answer makes no sense or does not come in time.
-    pub async fn describe(&self, request: &DescribeRequest) -> Result<DescribeResponse, TunnelError> {
+    pub async fn describe(
+        &self,
+        request: &DescribeRequest,
+    ) -> Result<DescribeResponse, TunnelError> {
         let answer = async {
-            let (response, _) =
-                self.call(grpc::DESCRIBE, frame::encode(request), true).await.map_err(TunnelError::Http2)?;
+            let (response, _) = self
+                .call(grpc::DESCRIBE, frame::encode(request), true)
+                .await
+                .map_err(TunnelError::Http2)?;
             let response = response.await.map_err(TunnelError::Http2)?;
             if let Some(error) = grpc::error_of(&response) {
                 return Err(TunnelError::Call(error));
@@ -211,27 +243,45 @@ impl Tunnel {
             let (message, _) = first_message(&mut response.into_body(), frame::MESSAGE_MAX)
                 .await
                 .map_err(|error| TunnelError::Call(error.to_string()))?;
-            let described = DescribeResponse::decode(message).map_err(|error| TunnelError::Call(error.to_string()))?;
+            let described = DescribeResponse::decode(message)
+                .map_err(|error| TunnelError::Call(error.to_string()))?;
             self.load.keepalive.set(described.keepalive_seconds);
             Ok(printable(described))
         };
-        timeout(http2::HANDSHAKE_TIMEOUT, answer).await.map_err(|_| TunnelError::HandshakeTimedOut)?
+        timeout(http2::HANDSHAKE_TIMEOUT, answer)
+            .await
+            .map_err(|_| TunnelError::HandshakeTimedOut)?
     }
 
-    /// Opens a stream: returns once the backend has answered the agent. Dropping the future cancels the dial at the agent. The
-    /// first that comes from an `early` client meanwhile is sent at once.
+    /// Opens a stream: returns once the backend has answered the agent. Dropping the future cancels
+    /// the dial at the agent. The first that comes from an `early` client meanwhile is sent at
+    /// once.
     ///
     /// # Errors
-    /// [`OpenError::Tunnel`] if another tunnel of the node may do better, unless bytes went early; else what the caller should hear.
+    /// [`OpenError::Tunnel`] if another tunnel of the node may do better, unless bytes went early;
+    /// else what the caller should hear.
     pub async fn open(&self, open: Open, early: Option<Early<'_>>) -> Result<Stream, OpenError> {
         let place = Place::take(&self.load, self.max_streams)?;
-        timeout(OPEN_TIMEOUT, self.open_in(place, open, early)).await.map_err(|_| OpenError::TimedOut)?
+        timeout(OPEN_TIMEOUT, self.open_in(place, open, early))
+            .await
+            .map_err(|_| OpenError::TimedOut)?
     }
 
-    async fn open_in(&self, place: Place, open: Open, early: Option<Early<'_>>) -> Result<Stream, OpenError> {
-        let first = frame::encode(&Frame { kind: Some(Kind::Open(open)) });
-        let (mut response, send) = self.call(grpc::OPEN, first, false).await.map_err(OpenError::Tunnel)?;
-        // By itself HTTP/2 keeps what a stream that was given up has yet to send until the connection takes bytes again.
+    async fn open_in(
+        &self,
+        place: Place,
+        open: Open,
+        early: Option<Early<'_>>,
+    ) -> Result<Stream, OpenError> {
+        let first = frame::encode(&Frame {
+            kind: Some(Kind::Open(open)),
+        });
+        let (mut response, send) = self
+            .call(grpc::OPEN, first, false)
+            .await
+            .map_err(OpenError::Tunnel)?;
+        // By itself HTTP/2 keeps what a stream that was given up has yet to send until the
+        // connection takes bytes again.
         let mut send = scopeguard::guard(send, |mut send| send.send_reset(Reason::CANCEL));
         let response = match early {
             None => response.await,
@@ -255,9 +305,17 @@ impl Tunnel {
         };
         let code = DialCode::try_from(code).unwrap_or(DialCode::Failed);
         if code == DialCode::Ok {
-            return Ok(Stream { send: ScopeGuard::into_inner(send), incoming, _place: place });
+            return Ok(Stream {
+                send: ScopeGuard::into_inner(send),
+                incoming,
+                _place: place,
+            });
         }
-        let message = message.chars().take(MESSAGE_MAX).map(printable_char).collect();
+        let message = message
+            .chars()
+            .take(MESSAGE_MAX)
+            .map(printable_char)
+            .collect();
         Err(OpenError::Refused(DialFailure { code, message }))
     }
 
@@ -280,14 +338,16 @@ impl Tunnel {
         self.load.active.load(Ordering::Relaxed)
     }
 
-    /// Whether nothing has come from the agent for longer than a ping takes: the tunnel may be dead.
+    /// Whether nothing has come from the agent for longer than a ping takes: the tunnel may be
+    /// dead.
     #[must_use]
     pub fn is_silent(&self) -> bool {
         self.load.is_silent()
     }
 
-    /// Whether another tunnel should take its place once it has no streams: it has carried as many as it may, or so many clients gave
-    /// up while the link was cut that their late frames could end it one day.
+    /// Whether another tunnel should take its place once it has no streams: it has carried as many
+    /// as it may, or so many clients gave up while the link was cut that their late frames could
+    /// end it one day.
     #[must_use]
     pub fn is_worn_out(&self) -> bool {
         let (opened, given_up) = (&self.load.opened, &self.load.given_up_in_silence);
@@ -309,8 +369,9 @@ impl Stream {
         relay::send_now(pipelined, &mut self.send, &budget, &transferred.into_tunnel);
     }
 
-    /// Relays between `client` and the backend until both directions ended or one failed; then `client`, once dropped, ends with
-    /// RST. To be called once: by reference, for a task that moved what it has in here would keep room for it twice.
+    /// Relays between `client` and the backend until both directions ended or one failed; then
+    /// `client`, once dropped, ends with RST. To be called once: by reference, for a task that
+    /// moved what it has in here would keep room for it twice.
     ///
     /// # Errors
     /// What failed first.
@@ -319,22 +380,43 @@ impl Stream {
         client: &Socket,
         transferred: &Transferred,
     ) -> impl Future<Output = Result<(), RelayError>> {
-        relay::relay(client, &mut self.send, &mut self.incoming, Role::Client, transferred)
+        relay::relay(
+            client,
+            &mut self.send,
+            &mut self.incoming,
+            Role::Client,
+            transferred,
+        )
     }
 }
 
 /// What an agent says of itself, without what would command an operator's terminal.
 fn printable(mut described: DescribeResponse) -> DescribeResponse {
-    let DescribeResponse { version, instance, slot, addresses, allowed, keepalive_seconds: _ } = &mut described;
+    let DescribeResponse {
+        version,
+        instance,
+        slot,
+        addresses,
+        allowed,
+        keepalive_seconds: _,
+    } = &mut described;
     let further = allowed.iter_mut().flat_map(|allowed| &mut allowed.further);
-    for text in [version, instance, slot].into_iter().chain(addresses).chain(further) {
+    for text in [version, instance, slot]
+        .into_iter()
+        .chain(addresses)
+        .chain(further)
+    {
         *text = text.chars().map(printable_char).collect();
     }
     described
 }
 
 fn printable_char(character: char) -> char {
-    if character.is_control() { ' ' } else { character }
+    if character.is_control() {
+        ' '
+    } else {
+        character
+    }
 }
 
 /// What a tunnel carries and has carried.
@@ -352,8 +434,15 @@ struct Load {
 
 impl Load {
     fn new(last_read: LastRead, keepalive: Keepalive) -> Self {
-        let (active, opened, given_up_in_silence) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
-        Self { active, opened, given_up_in_silence, last_read, keepalive }
+        let (active, opened, given_up_in_silence) =
+            (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
+        Self {
+            active,
+            opened,
+            given_up_in_silence,
+            last_read,
+            keepalive,
+        }
     }
 
     fn is_silent(&self) -> bool {
@@ -368,8 +457,12 @@ struct Place(Arc<Load>);
 impl Place {
     fn take(load: &Arc<Load>, limit: u32) -> Result<Self, OpenError> {
         let below = |active: u32| (active < limit).then_some(active + 1);
-        let taken = load.active.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below);
-        taken.map(|_| Self(load.clone())).map_err(|_| OpenError::TooManyStreams(limit))
+        let taken = load
+            .active
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, below);
+        taken
+            .map(|_| Self(load.clone()))
+            .map_err(|_| OpenError::TooManyStreams(limit))
     }
 }
 

@@ -1,7 +1,9 @@
-//! Copies one connection's bytes both ways between a socket and a stream of a tunnel. Both ends of a tunnel run this.
+//! Copies one connection's bytes both ways between a socket and a stream of a tunnel. Both ends of
+//! a tunnel run this.
 //!
-//! One task does it all: nothing is buffered while a stream is idle, a direction that ends is half-closed, and a failure of
-//! either side reaches the other behind what that side had said, even while one waits for the other's window.
+//! One task does it all: nothing is buffered while a stream is idle, a direction that ends is
+//! half-closed, and a failure of either side reaches the other behind what that side had said, even
+//! while one waits for the other's window.
 
 mod backlog;
 mod error;
@@ -25,7 +27,8 @@ use crate::outbox::Payload;
 use crate::socket::{Close, Socket};
 use crate::transferred::Transferred;
 
-/// How long the direction that still works may take to deliver what it has when the other has failed.
+/// How long the direction that still works may take to deliver what it has when the other has
+/// failed.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Which end of the gRPC call a relay stands at.
@@ -33,12 +36,14 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 pub(crate) enum Role {
     /// The proxy: its messages just end, or the stream is reset.
     Client,
-    /// The agent: ends with trailers, which tell in their place behind the data whether that was all.
+    /// The agent: ends with trailers, which tell in their place behind the data whether that was
+    /// all.
     Server,
 }
 
-/// Relays until both directions ended or one failed. What one side had said before it failed still reaches the other. Where this
-/// fails, or is dropped, the stream and the socket are to be dropped too, which resets both: no FIN may pass off a part as the whole.
+/// Relays until both directions ended or one failed. What one side had said before it failed still
+/// reaches the other. Where this fails, or is dropped, the stream and the socket are to be dropped
+/// too, which resets both: no FIN may pass off a part as the whole.
 ///
 /// # Errors
 /// What failed first.
@@ -51,7 +56,12 @@ pub(crate) async fn relay(
 ) -> Result<(), RelayError> {
     socket.on_close(Close::Reset);
     let budget = incoming.budget();
-    let mut inward = pin!(out_of_tunnel(socket, incoming, role, &transferred.out_of_tunnel));
+    let mut inward = pin!(out_of_tunnel(
+        socket,
+        incoming,
+        role,
+        &transferred.out_of_tunnel
+    ));
     let first = {
         let outward = into_tunnel(socket, send, &budget, &transferred.into_tunnel);
         first_half(inward.as_mut(), pin!(outward)).await
@@ -77,8 +87,9 @@ enum Half {
     Outward,
 }
 
-/// Runs both directions until the one into the tunnel has ended; says which one was last. A direction whose own source and sink
-/// are in order gets to finish what it has when the other fails: boxed, for few streams get there and all would be that much larger.
+/// Runs both directions until the one into the tunnel has ended; says which one was last. A
+/// direction whose own source and sink are in order gets to finish what it has when the other
+/// fails: boxed, for few streams get there and all would be that much larger.
 async fn first_half(
     mut inward: Pin<&mut impl Future<Output = Result<(), RelayError>>>,
     mut outward: Pin<&mut impl Future<Output = Result<(), RelayError>>>,
@@ -98,7 +109,8 @@ async fn first_half(
     }
 }
 
-/// Runs the direction out of the tunnel to its end. The other one has ended, so nothing else would notice a failure of its side.
+/// Runs the direction out of the tunnel to its end. The other one has ended, so nothing else would
+/// notice a failure of its side.
 async fn second_half(
     mut inward: Pin<&mut impl Future<Output = Result<(), RelayError>>>,
     socket: &Socket,
@@ -136,7 +148,9 @@ fn finish(send: &mut SendStream<Payload>, role: Role, failed: Option<&RelayError
         (Role::Client, None) => send.send_data(Payload::end(), true),
         (Role::Server, None) => send.send_trailers(grpc::trailers(grpc::OK)),
         // In its place behind the data: a reset would overtake them.
-        (Role::Server, Some(RelayError::Socket(_))) => send.send_trailers(grpc::trailers(grpc::ABORTED)),
+        (Role::Server, Some(RelayError::Socket(_))) => {
+            send.send_trailers(grpc::trailers(grpc::ABORTED))
+        }
         (Role::Client | Role::Server, Some(_)) => {
             send.send_reset(Reason::CANCEL);
             Ok(())

@@ -1,7 +1,8 @@
-//! The socket that a relay stands at: a client's or a backend's TCP connection, or a client's Unix connection.
+//! The socket that a relay stands at: a client's or a backend's TCP connection, or a client's Unix
+//! connection.
 //!
-//! Both directions use it at once by `&self`, and wait for readiness without holding a buffer. One task at a time waits for each
-//! direction.
+//! Both directions use it at once by `&self`, and wait for readiness without holding a buffer. One
+//! task at a time waits for each direction.
 
 use std::future::poll_fn;
 use std::io;
@@ -105,8 +106,13 @@ impl Socket {
         let outcome = self.try_io(Interest::READABLE, || {
             let count = self.try_read_buf(buffer)?;
             read = Some(count);
-            // Less than there was room for: nothing is left, which another read would only be told by the kernel.
-            if (1..room).contains(&count) { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(count) }
+            // Less than there was room for: nothing is left, which another read would only be told
+            // by the kernel.
+            if (1..room).contains(&count) {
+                Err(io::ErrorKind::WouldBlock.into())
+            } else {
+                Ok(count)
+            }
         });
         read.map_or(outcome, Ok)
     }
@@ -119,7 +125,11 @@ impl Socket {
     }
 
     /// Does what `operation` does; the socket is ready no more if that would block.
-    fn try_io<T>(&self, interest: Interest, operation: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    fn try_io<T>(
+        &self,
+        interest: Interest,
+        operation: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<T> {
         match self {
             Self::Tcp(socket) => socket.try_io(interest, operation),
             Self::Unix(socket) => socket.try_io(interest, operation),
@@ -141,7 +151,13 @@ impl Socket {
             Self::Tcp(socket) => socket.try_write(bytes),
             Self::Unix(socket) => socket.try_write(bytes),
         };
-        written.and_then(|written| if written == 0 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(written) })
+        written.and_then(|written| {
+            if written == 0 {
+                Err(io::ErrorKind::WriteZero.into())
+            } else {
+                Ok(written)
+            }
+        })
     }
 
     /// Writes all of `bytes`.
@@ -171,7 +187,8 @@ impl Socket {
         }
     }
 
-    /// Waits until the connection fails, as when its peer resets it, and returns how. A Unix socket fails when its peer closes it.
+    /// Waits until the connection fails, as when its peer resets it, and returns how. A Unix socket
+    /// fails when its peer closes it.
     pub async fn failure(&self) -> io::Error {
         let ready = match self {
             Self::Tcp(socket) => socket.ready(Interest::ERROR).await,
@@ -208,14 +225,19 @@ impl Socket {
     }
 }
 
-/// Waits until the peer has closed a Unix socket. Nothing wakes for just that while there are bytes to read, so it is asked for.
+/// Waits until the peer has closed a Unix socket. Nothing wakes for just that while there are bytes
+/// to read, so it is asked for.
 async fn hung_up(socket: &UnixStream) -> io::Error {
     loop {
         let mut asked = [PollFd::new(socket.as_fd(), PollFlags::empty())];
         let closed = poll(&mut asked, PollTimeout::ZERO).map_err(io::Error::from);
         match closed {
             Err(error) => return error,
-            Ok(_) if asked[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP)) => {
+            Ok(_)
+                if asked[0]
+                    .revents()
+                    .is_some_and(|events| events.contains(PollFlags::POLLHUP)) =>
+            {
                 return io::ErrorKind::ConnectionReset.into();
             }
             Ok(_) => tokio::time::sleep(HANG_UP_INTERVAL).await,
@@ -243,6 +265,8 @@ mod tests {
                 near.try_read(&mut (&mut buffer).limit(16 << 10)).ok();
             }
         };
-        tokio::time::timeout(Duration::from_secs(5), whole).await.expect("nothing is left behind");
+        tokio::time::timeout(Duration::from_secs(5), whole)
+            .await
+            .expect("nothing is left behind");
     }
 }

@@ -12,14 +12,16 @@ pub struct Transferred {
     pub out_of_tunnel: Meter,
 }
 
-/// Payload bytes of all streams that [began](Self::begin) with it, those that have ended too. Clones share it.
+/// Payload bytes of all streams that [began](Self::begin) with it, those that have ended too.
+/// Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Total {
     into_tunnel: Arc<AtomicU64>,
     out_of_tunnel: Arc<AtomicU64>,
 }
 
-/// Bytes of a stream in one direction. They count in its total as they pass, not at its end: a stream may live for weeks.
+/// Bytes of a stream in one direction. They count in its total as they pass, not at its end: a
+/// stream may live for weeks.
 #[derive(Debug, Default)]
 pub struct Meter {
     bytes: AtomicU64,
@@ -30,8 +32,14 @@ impl Total {
     /// A stream begins.
     #[must_use]
     pub fn begin(&self) -> Transferred {
-        let meter = |total: &Arc<AtomicU64>| Meter { bytes: AtomicU64::new(0), total: total.clone() };
-        Transferred { into_tunnel: meter(&self.into_tunnel), out_of_tunnel: meter(&self.out_of_tunnel) }
+        let meter = |total: &Arc<AtomicU64>| Meter {
+            bytes: AtomicU64::new(0),
+            total: total.clone(),
+        };
+        Transferred {
+            into_tunnel: meter(&self.into_tunnel),
+            out_of_tunnel: meter(&self.out_of_tunnel),
+        }
     }
 
     /// As [`Transferred::into_tunnel`], of all streams.
@@ -72,7 +80,10 @@ mod tests {
         first.into_tunnel.add(3);
         second.into_tunnel.add(4);
         second.out_of_tunnel.add(50);
-        assert_eq!((first.into_tunnel.bytes(), second.into_tunnel.bytes()), (3, 4));
+        assert_eq!(
+            (first.into_tunnel.bytes(), second.into_tunnel.bytes()),
+            (3, 4)
+        );
         drop(second);
         assert_eq!((total.into_tunnel(), total.out_of_tunnel()), (7, 50));
     }

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use culvert_tunnel::proto::tunnel::{DescribeRequest, DescribeResponse, DialCode, Open};
 use culvert_tunnel::{
-    AgentTunnel, AgentTunnelState, Backends, Budget, Close, DialFailure, OpenError, ProxyTunnel, ReadAhead, Socket,
-    Stream, StreamEnd, Total, Transferred, Tunnel, TunnelError,
+    AgentTunnel, AgentTunnelState, Backends, Budget, Close, DialFailure, OpenError, ProxyTunnel,
+    ReadAhead, Socket, Stream, StreamEnd, Total, Transferred, Tunnel, TunnelError,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
@@ -53,16 +53,25 @@ impl Backends for Loopback {
                 let _dropped = NotifyOnDrop(self.dial_dropped.clone());
                 std::future::pending().await
             }
-            2 => Err(DialFailure { code: DialCode::Forbidden, message: "port 2 is not allowed".to_owned() }),
+            2 => Err(DialFailure {
+                code: DialCode::Forbidden,
+                message: "port 2 is not allowed".to_owned(),
+            }),
             port => {
                 let socket = TcpStream::connect(("127.0.0.1", u16::try_from(port).unwrap())).await;
-                socket.map_err(|error| DialFailure { code: DialCode::Refused, message: error.to_string() })
+                socket.map_err(|error| DialFailure {
+                    code: DialCode::Refused,
+                    message: error.to_string(),
+                })
             }
         }
     }
 
     fn stream_ended(&self, _: &Open, end: &StreamEnd) {
-        let end = end.result.as_ref().map_or_else(ToString::to_string, |()| "finished".to_owned());
+        let end = end
+            .result
+            .as_ref()
+            .map_or_else(ToString::to_string, |()| "finished".to_owned());
         self.ended.lock().unwrap().push(end);
         self.end.notify_one();
     }
@@ -91,7 +100,10 @@ async fn pair_with_budget(stream_window: u32, max_streams: u32, budget: Budget) 
     let mut ends = JoinSet::new();
     let agent = ends.spawn({
         let (backends, state) = (backends.clone(), agent_state.clone());
-        let describe = DescribeResponse { instance: "test".to_owned(), ..Default::default() };
+        let describe = DescribeResponse {
+            instance: "test".to_owned(),
+            ..Default::default()
+        };
         async move {
             let io = ReadAhead::new(agent_socket);
             let last_read = io.last_read();
@@ -101,18 +113,36 @@ async fn pair_with_budget(stream_window: u32, max_streams: u32, budget: Budget) 
                 }
             };
             let budget = Budget::new(64 << 20);
-            let end = AgentTunnel { stream_window, max_streams, streams_in_life: 1 << 29, budget, describe };
+            let end = AgentTunnel {
+                stream_window,
+                max_streams,
+                streams_in_life: 1 << 29,
+                budget,
+                describe,
+            };
             end.serve(io, last_read, state, backends, drain).await
         }
     });
     let io = ReadAhead::new(proxy_socket);
     let last_read = io.last_read();
-    let (tunnel, driver) = ProxyTunnel { stream_window, max_streams, streams_in_life: 1 << 29, budget }
-        .establish(io, last_read)
-        .await
-        .unwrap();
+    let (tunnel, driver) = ProxyTunnel {
+        stream_window,
+        max_streams,
+        streams_in_life: 1 << 29,
+        budget,
+    }
+    .establish(io, last_read)
+    .await
+    .unwrap();
     ends.spawn(driver.run());
-    Pair { tunnel, backends, agent_state, drain: Some(drain_tx), agent, ends }
+    Pair {
+        tunnel,
+        backends,
+        agent_state,
+        drain: Some(drain_tx),
+        agent,
+        ends,
+    }
 }
 
 async fn socket_pair() -> (TcpStream, TcpStream) {
@@ -129,11 +159,18 @@ async fn backend() -> (TcpListener, u32) {
 }
 
 fn to_port(port: u32) -> Open {
-    Open { port, original_dst: format!("edge-1:{port}"), ..Open::default() }
+    Open {
+        port,
+        original_dst: format!("edge-1:{port}"),
+        ..Open::default()
+    }
 }
 
 /// A client whose connection is relayed through the tunnel, and the backend's end of it.
-async fn relayed(pair: &Pair, relays: &mut JoinSet<Result<(), culvert_tunnel::RelayError>>) -> (TcpStream, TcpStream) {
+async fn relayed(
+    pair: &Pair,
+    relays: &mut JoinSet<Result<(), culvert_tunnel::RelayError>>,
+) -> (TcpStream, TcpStream) {
     let (listener, port) = backend().await;
     let (stream, accepted) = tokio::join!(pair.tunnel.open(to_port(port), None), listener.accept());
     let (client, proxy_side) = socket_pair().await;
@@ -141,7 +178,10 @@ async fn relayed(pair: &Pair, relays: &mut JoinSet<Result<(), culvert_tunnel::Re
     (client, accepted.unwrap().0)
 }
 
-async fn relay(mut stream: Stream, client: impl Into<Socket>) -> Result<(), culvert_tunnel::RelayError> {
+async fn relay(
+    mut stream: Stream,
+    client: impl Into<Socket>,
+) -> Result<(), culvert_tunnel::RelayError> {
     stream.relay(&client.into(), &Transferred::default()).await
 }
 
@@ -152,7 +192,11 @@ fn reset(socket: TcpStream) {
 #[tokio::test]
 async fn describe_answers() {
     let pair = pair(1 << 20, 8).await;
-    let described = pair.tunnel.describe(&DescribeRequest::default()).await.unwrap();
+    let described = pair
+        .tunnel
+        .describe(&DescribeRequest::default())
+        .await
+        .unwrap();
     assert_eq!(described.instance, "test");
 }
 
@@ -161,7 +205,9 @@ async fn each_direction_closes_by_itself_and_all_bytes_arrive() {
     let pair = pair(256 << 10, 8).await;
     let mut relays = JoinSet::new();
     let (mut client, mut backend) = relayed(&pair, &mut relays).await;
-    let request: Vec<u8> = (0..3_000_000_u32).map(|index| (index / 7).to_le_bytes()[0]).collect();
+    let request: Vec<u8> = (0..3_000_000_u32)
+        .map(|index| (index / 7).to_le_bytes()[0])
+        .collect();
     client.write_all(&request[..10]).await.unwrap();
     let rest = request[10..].to_vec();
     let upload = async {
@@ -178,13 +224,23 @@ async fn each_direction_closes_by_itself_and_all_bytes_arrive() {
         drop(backend);
         received
     };
-    let (answer, received) = timeout(DEADLINE, async { tokio::join!(upload, serve) }).await.unwrap();
-    assert!(received == request, "{} of {} bytes", received.len(), request.len());
+    let (answer, received) = timeout(DEADLINE, async { tokio::join!(upload, serve) })
+        .await
+        .unwrap();
+    assert!(
+        received == request,
+        "{} of {} bytes",
+        received.len(),
+        request.len()
+    );
     assert_eq!(answer, b"got it all");
     relays.join_next().await.unwrap().unwrap().unwrap();
     pair.backends.end.notified().await;
     assert_eq!(*pair.backends.ended.lock().unwrap(), ["finished"]);
-    assert_eq!((pair.tunnel.streams(), pair.agent_state.streams().len()), (0, 0));
+    assert_eq!(
+        (pair.tunnel.streams(), pair.agent_state.streams().len()),
+        (0, 0)
+    );
 }
 
 #[tokio::test]
@@ -200,8 +256,12 @@ async fn stalled_readers_leave_their_neighbour_moving() {
     let (mut client, mut backend) = relayed(&pair, &mut relays).await;
     let sent = vec![2; 8 << 20];
     let mut received = vec![0; sent.len()];
-    let neighbour = async { tokio::try_join!(backend.write_all(&sent), client.read_exact(&mut received)) };
-    timeout(DEADLINE, neighbour).await.expect("the neighbour moves").unwrap();
+    let neighbour =
+        async { tokio::try_join!(backend.write_all(&sent), client.read_exact(&mut received)) };
+    timeout(DEADLINE, neighbour)
+        .await
+        .expect("the neighbour moves")
+        .unwrap();
     assert!(received == sent);
 }
 
@@ -215,14 +275,23 @@ async fn over_the_budget_the_client_that_takes_nothing_for_longest_is_reset_and_
     let mut stalled = Vec::new();
     for number in 0..5 {
         let (client, backend) = relayed(&pair, &mut relays).await;
-        assert!(relays.try_join_next().is_none(), "{number} clients hold less than the budget");
+        assert!(
+            relays.try_join_next().is_none(),
+            "{number} clients hold less than the budget"
+        );
         fill(&backend).await;
         stalled.push((client, backend));
     }
-    let ended = timeout(DEADLINE, relays.join_next()).await.expect("one has to go").unwrap().unwrap();
+    let ended = timeout(DEADLINE, relays.join_next())
+        .await
+        .expect("one has to go")
+        .unwrap()
+        .unwrap();
     assert_eq!(ended.unwrap_err().reason(), "buffer_budget");
     let mut sink = Vec::new();
-    let longest = timeout(DEADLINE, stalled[0].0.read_to_end(&mut sink)).await.unwrap();
+    let longest = timeout(DEADLINE, stalled[0].0.read_to_end(&mut sink))
+        .await
+        .unwrap();
     assert_eq!(longest.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
     assert_eq!(relays.len(), 4);
     assert!(budget.held() <= four);
@@ -234,8 +303,13 @@ async fn over_the_budget_the_client_that_takes_nothing_for_longest_is_reset_and_
 async fn a_client_that_leaves_cancels_the_dial() {
     let pair = pair(1 << 20, 8).await;
     let dial = pair.tunnel.open(to_port(1), None);
-    assert!(timeout(Duration::from_millis(200), dial).await.is_err(), "the dial hangs, then its future is dropped");
-    timeout(DEADLINE, pair.backends.dial_dropped.notified()).await.unwrap();
+    assert!(
+        timeout(Duration::from_millis(200), dial).await.is_err(),
+        "the dial hangs, then its future is dropped"
+    );
+    timeout(DEADLINE, pair.backends.dial_dropped.notified())
+        .await
+        .unwrap();
     assert_eq!(pair.tunnel.streams(), 0);
 }
 
@@ -246,10 +320,16 @@ async fn a_client_that_dies_resets_a_backend_that_does_not_read() {
     let (client, mut backend) = relayed(&pair, &mut relays).await;
     fill(&client).await;
     reset(client);
-    let relayed = timeout(DEADLINE, relays.join_next()).await.expect("the relay notices").unwrap().unwrap();
+    let relayed = timeout(DEADLINE, relays.join_next())
+        .await
+        .expect("the relay notices")
+        .unwrap()
+        .unwrap();
     assert_eq!(relayed.unwrap_err().reason(), "reset");
     let mut sink = Vec::new();
-    let read = timeout(DEADLINE, backend.read_to_end(&mut sink)).await.unwrap();
+    let read = timeout(DEADLINE, backend.read_to_end(&mut sink))
+        .await
+        .unwrap();
     assert_eq!(read.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
 }
 
@@ -282,8 +362,15 @@ async fn an_early_answer_arrives_whole_though_its_backend_closed_on_unread_bytes
             tokio::select! { () = upload => {}, () = download => {} }
             received
         };
-        let (received, ()) = timeout(DEADLINE, async { tokio::join!(ask, serve) }).await.unwrap();
-        assert!(received == answer, "round {round}: {} of {} bytes", received.len(), answer.len());
+        let (received, ()) = timeout(DEADLINE, async { tokio::join!(ask, serve) })
+            .await
+            .unwrap();
+        assert!(
+            received == answer,
+            "round {round}: {} of {} bytes",
+            received.len(),
+            answer.len()
+        );
     }
 }
 
@@ -293,12 +380,22 @@ async fn a_half_closed_stream_ends_with_its_other_half() {
     let mut relays = JoinSet::new();
     let (mut client, mut backend) = relayed(&pair, &mut relays).await;
     client.shutdown().await.unwrap();
-    assert_eq!(backend.read(&mut [0; 9]).await.unwrap(), 0, "the backend sees the end, and says nothing");
+    assert_eq!(
+        backend.read(&mut [0; 9]).await.unwrap(),
+        0,
+        "the backend sees the end, and says nothing"
+    );
     reset(client);
-    let relayed = timeout(DEADLINE, relays.join_next()).await.expect("the client's death is noticed").unwrap().unwrap();
+    let relayed = timeout(DEADLINE, relays.join_next())
+        .await
+        .expect("the client's death is noticed")
+        .unwrap()
+        .unwrap();
     assert_eq!(relayed.unwrap_err().reason(), "reset");
     let told = async { while backend.write_all(b"x").await.is_ok() {} };
-    timeout(DEADLINE, told).await.expect("and told to the backend");
+    timeout(DEADLINE, told)
+        .await
+        .expect("and told to the backend");
 }
 
 #[tokio::test]
@@ -309,8 +406,14 @@ async fn a_half_closed_backend_that_dies_is_noticed() {
     backend.shutdown().await.unwrap();
     assert_eq!(client.read(&mut [0; 9]).await.unwrap(), 0);
     reset(backend);
-    timeout(DEADLINE, pair.backends.end.notified()).await.expect("the agent's relay ends");
-    let relayed = timeout(DEADLINE, relays.join_next()).await.expect("the proxy's too").unwrap().unwrap();
+    timeout(DEADLINE, pair.backends.end.notified())
+        .await
+        .expect("the agent's relay ends");
+    let relayed = timeout(DEADLINE, relays.join_next())
+        .await
+        .expect("the proxy's too")
+        .unwrap()
+        .unwrap();
     assert_eq!(relayed.unwrap_err().reason(), "peer_reset");
 }
 
@@ -322,7 +425,12 @@ async fn a_lost_tunnel_ends_a_half_closed_client_that_does_not_read() {
     client.shutdown().await.unwrap();
     fill(&backend).await;
     pair.agent.abort();
-    timeout(DEADLINE, relays.join_next()).await.expect("the relay ends").unwrap().unwrap().unwrap_err();
+    timeout(DEADLINE, relays.join_next())
+        .await
+        .expect("the relay ends")
+        .unwrap()
+        .unwrap()
+        .unwrap_err();
 }
 
 #[tokio::test]
@@ -334,17 +442,28 @@ async fn a_unix_client_that_leaves_a_stalled_backend_is_noticed() {
     let (client, proxy_side) = UnixStream::pair().unwrap();
     let mut relays = JoinSet::new();
     relays.spawn(relay(stream.unwrap(), proxy_side));
-    while timeout(Duration::from_millis(300), client.writable()).await.is_ok() {
+    while timeout(Duration::from_millis(300), client.writable())
+        .await
+        .is_ok()
+    {
         let _full_is_fine = client.try_write(&[1; 1 << 16]);
     }
     drop(client);
-    timeout(DEADLINE, relays.join_next()).await.expect("the relay ends").unwrap().unwrap().unwrap_err();
+    timeout(DEADLINE, relays.join_next())
+        .await
+        .expect("the relay ends")
+        .unwrap()
+        .unwrap()
+        .unwrap_err();
 }
 
 /// Writes until the socket takes no more; returns how much it took.
 async fn fill(socket: &TcpStream) -> usize {
     let (piece, mut taken) = (vec![1; 1 << 20], 0);
-    while timeout(Duration::from_millis(300), socket.writable()).await.is_ok() {
+    while timeout(Duration::from_millis(300), socket.writable())
+        .await
+        .is_ok()
+    {
         match socket.try_write(&piece) {
             Ok(count) => taken += count,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -374,7 +493,10 @@ async fn a_lost_tunnel_resets_its_clients() {
     assert_eq!(read.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
     while pair.ends.join_next().await.is_some() {}
     assert!(
-        matches!(pair.tunnel.open(to_port(9), None).await, Err(OpenError::Tunnel(_))),
+        matches!(
+            pair.tunnel.open(to_port(9), None).await,
+            Err(OpenError::Tunnel(_))
+        ),
         "and another tunnel may be tried"
     );
 }
@@ -386,19 +508,31 @@ async fn refusals_keep_their_code() {
         Err(OpenError::Refused(failure)) => failure.code,
         other => panic!("{other:?}"),
     };
-    assert_eq!(refused(pair.tunnel.open(to_port(2), None).await), DialCode::Forbidden);
+    assert_eq!(
+        refused(pair.tunnel.open(to_port(2), None).await),
+        DialCode::Forbidden
+    );
     let (listener, port) = backend().await;
     drop(listener);
-    assert_eq!(refused(pair.tunnel.open(to_port(port), None).await), DialCode::Refused);
+    assert_eq!(
+        refused(pair.tunnel.open(to_port(port), None).await),
+        DialCode::Refused
+    );
 }
 
 #[tokio::test]
 async fn streams_past_the_limit_are_refused_not_queued() {
     let pair = pair(1 << 20, 2).await;
     let mut relays = JoinSet::new();
-    let _streams = [relayed(&pair, &mut relays).await, relayed(&pair, &mut relays).await];
+    let _streams = [
+        relayed(&pair, &mut relays).await,
+        relayed(&pair, &mut relays).await,
+    ];
     let (_listener, port) = backend().await;
-    assert!(matches!(pair.tunnel.open(to_port(port), None).await, Err(OpenError::TooManyStreams(2))));
+    assert!(matches!(
+        pair.tunnel.open(to_port(port), None).await,
+        Err(OpenError::TooManyStreams(2))
+    ));
 }
 
 #[tokio::test]
@@ -406,12 +540,21 @@ async fn a_thousand_dials_given_up_at_once_end_no_stream() {
     let pair = pair(1 << 20, 1024).await;
     let mut relays = JoinSet::new();
     let (mut client, mut backend) = relayed(&pair, &mut relays).await;
-    let dials: Vec<_> = (0..1000).map(|_| Box::pin(pair.tunnel.open(to_port(1), None))).collect();
-    let given_up = timeout(Duration::from_millis(500), futures_util::future::join_all(dials)).await;
+    let dials: Vec<_> = (0..1000)
+        .map(|_| Box::pin(pair.tunnel.open(to_port(1), None)))
+        .collect();
+    let given_up = timeout(
+        Duration::from_millis(500),
+        futures_util::future::join_all(dials),
+    )
+    .await;
     assert!(given_up.is_err());
     client.write_all(b"still here").await.unwrap();
     let mut received = [0; 10];
-    timeout(DEADLINE, backend.read_exact(&mut received)).await.unwrap().unwrap();
+    timeout(DEADLINE, backend.read_exact(&mut received))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(&received, b"still here");
 }
 
@@ -449,11 +592,15 @@ async fn rubbish_instead_of_http2_is_an_error() {
     let (mut stranger, proxy_socket) = socket_pair().await;
     let io = ReadAhead::new(proxy_socket);
     let last_read = io.last_read();
-    let (tunnel, driver) =
-        ProxyTunnel { stream_window: 1 << 20, max_streams: 8, streams_in_life: 1 << 29, budget: Budget::new(1 << 20) }
-            .establish(io, last_read)
-            .await
-            .unwrap();
+    let (tunnel, driver) = ProxyTunnel {
+        stream_window: 1 << 20,
+        max_streams: 8,
+        streams_in_life: 1 << 29,
+        budget: Budget::new(1 << 20),
+    }
+    .establish(io, last_read)
+    .await
+    .unwrap();
     stranger.write_all(&[0xff; 100]).await.unwrap();
     let request = DescribeRequest::default();
     let (described, driven) = tokio::join!(tunnel.describe(&request), driver.run());

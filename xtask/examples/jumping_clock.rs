@@ -1,5 +1,6 @@
-//! A wall clock that a test sets: a library that is loaded before the C library (`LD_PRELOAD`) and adds to `CLOCK_REALTIME` the
-//! seconds written in the file that `JUMPING_CLOCK` names. Every other clock is the kernel's.
+//! A wall clock that a test sets: a library that is loaded before the C library (`LD_PRELOAD`) and
+//! adds to `CLOCK_REALTIME` the seconds written in the file that `JUMPING_CLOCK` names. Every other
+//! clock is the kernel's.
 
 #![allow(unsafe_code, reason = "takes the place of a function of the C library")]
 
@@ -12,7 +13,9 @@ static FILE: OnceLock<Option<std::ffi::OsString>> = OnceLock::new();
 
 fn seconds() -> i64 {
     let file = FILE.get_or_init(|| std::env::var_os("JUMPING_CLOCK"));
-    let text = file.as_ref().and_then(|file| std::fs::read_to_string(file).ok());
+    let text = file
+        .as_ref()
+        .and_then(|file| std::fs::read_to_string(file).ok());
     text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 

@@ -1,6 +1,7 @@
-//! `cargo xtask bench`: measures the chain side by side with what lies below it: direct TCP, a plain relay of two hops and a
-//! relay of two hops with raw TLS. Every round measures each row on all paths in turn, so that a machine that slows down
-//! slows all of them down; the median of the rounds counts. Nothing is asserted on wall time.
+//! `cargo xtask bench`: measures the chain side by side with what lies below it: direct TCP, a
+//! plain relay of two hops and a relay of two hops with raw TLS. Every round measures each row on
+//! all paths in turn, so that a machine that slows down slows all of them down; the median of the
+//! rounds counts. Nothing is asserted on wall time.
 
 mod load;
 mod plan;
@@ -22,14 +23,20 @@ use world::World;
 /// What to measure, and how long.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Measure only the row of this name, or all rows whose names contain it if none is called so; repeat it for more
+    /// Measure only the row of this name, or all rows whose names contain it if none is called so;
+    /// repeat it for more
     #[arg(long, value_name = "ROW")]
     only: Vec<String>,
     /// One short round, to see that everything works; its numbers say little
     #[arg(long)]
     quick: bool,
     /// Rounds; the median counts
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 3,
+        value_parser = clap::value_parser!(u32).range(1..),
+    )]
     rounds: u32,
     /// Also write the rows here, as JSON
     #[arg(long, value_name = "FILE")]
@@ -45,16 +52,25 @@ pub struct Args {
 /// Measures, prints the table and writes the JSON.
 ///
 /// # Errors
-/// If something cannot be built or started, and, once everything else has been measured, if a path failed.
+/// If something cannot be built or started, and, once everything else has been measured, if a path
+/// failed.
 pub fn run(args: &Args) -> Result<()> {
     let jobs = plan::chosen(&args.only);
     if args.list {
-        jobs.iter().flat_map(Job::rows).for_each(|row| println!("{:<32} {}", row.name, row.unit));
+        jobs.iter()
+            .flat_map(Job::rows)
+            .for_each(|row| println!("{:<32} {}", row.name, row.unit));
         return Ok(());
     }
-    ensure!(!jobs.is_empty(), "no row is named so; `cargo xtask bench --list` names all of them");
+    ensure!(
+        !jobs.is_empty(),
+        "no row is named so; `cargo xtask bench --list` names all of them"
+    );
     interrupt::install()?;
-    ensure!(workspace::is_root(), "the bench makes network namespaces and loads eBPF programs: run it as root");
+    ensure!(
+        workspace::is_root(),
+        "the bench makes network namespaces and loads eBPF programs: run it as root"
+    );
     setup::ensure()?;
     build_ebpf::run()?;
     let programs = build(args.dev)?;
@@ -86,7 +102,12 @@ fn measure(programs: &Path, jobs: &[Job], args: &Args) -> Result<Report> {
                 interrupt::check()?;
                 world.check()?;
                 let found = run::run(&mut world, job, *path, pace);
-                progress::say(&format!("    {:<28} {:<15} {}", job.name(), path.name(), report::found(&found)));
+                progress::say(&format!(
+                    "    {:<28} {:<15} {}",
+                    job.name(),
+                    path.name(),
+                    report::found(&found)
+                ));
                 report.add(job, *path, found);
             }
         }
@@ -98,7 +119,12 @@ fn measure(programs: &Path, jobs: &[Job], args: &Args) -> Result<Report> {
 fn build(dev: bool) -> Result<PathBuf> {
     let mut command = workspace::cargo();
     command.args(["build", "--bins", "--features", "xtask/bench"]);
-    for package in ["culvert-proxy", "culvert-agent", "culvert-redirector", "xtask"] {
+    for package in [
+        "culvert-proxy",
+        "culvert-agent",
+        "culvert-redirector",
+        "xtask",
+    ] {
         command.args(["--package", package]);
     }
     let profile = if dev {

@@ -1,5 +1,5 @@
-//! `cargo xtask build-ebpf`: compiles `redirector-ebpf` for `bpfel-unknown-none`, a target that the workspace's own
-//! toolchain cannot build, with whichever compiler on this machine can.
+//! `cargo xtask build-ebpf`: compiles `redirector-ebpf` for `bpfel-unknown-none`, a target that the
+//! workspace's own toolchain cannot build, with whichever compiler on this machine can.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,8 @@ const TARGET: &str = "bpfel-unknown-none";
 /// A compiler that can build for eBPF.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Toolchain {
-    /// A rustc whose sysroot has a compiled `core` for eBPF (Debian's `libstd-rust-web-dev-bpf`), and its cargo.
+    /// A rustc whose sysroot has a compiled `core` for eBPF (Debian's `libstd-rust-web-dev-bpf`),
+    /// and its cargo.
     PrecompiledCore {
         /// The compiler.
         rustc: PathBuf,
@@ -30,14 +31,19 @@ pub enum Toolchain {
 impl fmt::Display for Toolchain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::PrecompiledCore { rustc, .. } => write!(f, "{} with its compiled core for {TARGET}", rustc.display()),
-            Self::Nightly => f.write_str("rustup's nightly with rust-src, building core on the way"),
+            Self::PrecompiledCore { rustc, .. } => {
+                write!(f, "{} with its compiled core for {TARGET}", rustc.display())
+            }
+            Self::Nightly => {
+                f.write_str("rustup's nightly with rust-src, building core on the way")
+            }
         }
     }
 }
 
 impl Toolchain {
-    /// Looks for a compiler; a precompiled core first, it builds faster and its LLVM is the distribution's.
+    /// Looks for a compiler; a precompiled core first, it builds faster and its LLVM is the
+    /// distribution's.
     pub fn find() -> Option<Self> {
         precompiled_core().or_else(nightly)
     }
@@ -51,8 +57,13 @@ impl Toolchain {
         workspace::without_outer_cargo(&mut command);
         match self {
             // RUSTC_BOOTSTRAP: aya-ebpf uses unstable features, and this compiler is a stable one.
-            Self::PrecompiledCore { rustc, .. } => command.env("RUSTC", rustc).env("RUSTC_BOOTSTRAP", "1").arg("build"),
-            Self::Nightly => command.args(["run", "nightly", "cargo", "build", "-Z", "build-std=core"]),
+            Self::PrecompiledCore { rustc, .. } => command
+                .env("RUSTC", rustc)
+                .env("RUSTC_BOOTSTRAP", "1")
+                .arg("build"),
+            Self::Nightly => {
+                command.args(["run", "nightly", "cargo", "build", "-Z", "build-std=core"])
+            }
         };
         command
     }
@@ -66,7 +77,11 @@ pub fn object() -> PathBuf {
 /// The linker of eBPF objects: the one that setup built, or else one on `PATH`.
 pub fn linker() -> Option<PathBuf> {
     let own = workspace::tools_dir().join("bin/bpf-linker");
-    if own.is_file() { Some(own) } else { workspace::find_program("bpf-linker") }
+    if own.is_file() {
+        Some(own)
+    } else {
+        workspace::find_program("bpf-linker")
+    }
 }
 
 /// Compiles the kernel programs and checks that the object describes its types.
@@ -75,11 +90,14 @@ pub fn linker() -> Option<PathBuf> {
 /// If there is no compiler or linker (the text says what to install), and those of compiling.
 pub fn run() -> Result<()> {
     let toolchain = Toolchain::find().context(
-        "no Rust compiler here can build for eBPF; on Debian 12 run `cargo xtask setup` as root, elsewhere install one: \
+        "no Rust compiler here can build for eBPF; on Debian 12 run `cargo xtask setup` as root, \
+         elsewhere install one: \
          `rustup toolchain install nightly --component rust-src`",
     )?;
-    let linker = linker()
-        .context("bpf-linker is missing: run `cargo xtask setup`, or `cargo install bpf-linker --version 0.13.0`")?;
+    let linker = linker().context(
+        "bpf-linker is missing: run `cargo xtask setup`, or `cargo install bpf-linker \
+            --version 0.13.0`",
+    )?;
     progress::say(&format!("==> build-ebpf with {toolchain}"));
     let step = Step::start("compile the kernel programs");
     let built = compile(&toolchain, &linker)?;
@@ -93,58 +111,101 @@ pub fn run() -> Result<()> {
         std::fs::write(&object, &bytes).with_context(|| format!("write {}", object.display()))?;
     }
     step.done();
-    progress::say(&format!("    {} ({} bytes, with BTF)", object.display(), bytes.len()));
+    progress::say(&format!(
+        "    {} ({} bytes, with BTF)",
+        object.display(),
+        bytes.len()
+    ));
     Ok(())
 }
 
 fn compile(toolchain: &Toolchain, linker: &Path) -> Result<PathBuf> {
     let folder = linker.parent().context("the linker's path has no folder")?;
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let path = std::env::join_paths(std::iter::once(folder.to_path_buf()).chain(std::env::split_paths(&path)))?;
+    let path = std::env::join_paths(
+        std::iter::once(folder.to_path_buf()).chain(std::env::split_paths(&path)),
+    )?;
     let mut command = toolchain.build();
     command
-        .args(["--release", "--target", TARGET, "--message-format", "json-render-diagnostics", "--target-dir"])
+        .args([
+            "--release",
+            "--target",
+            TARGET,
+            "--message-format",
+            "json-render-diagnostics",
+            "--target-dir",
+        ])
         .arg(workspace::target_dir().join("ebpf-build"))
         .env("PATH", path)
-        .env("RUSTFLAGS", format!("-C debuginfo=2 -C link-arg=--btf {}", workspace::remapped("--remap-path-prefix")?))
+        .env(
+            "RUSTFLAGS",
+            format!(
+                "-C debuginfo=2 -C link-arg=--btf {}",
+                workspace::remapped("--remap-path-prefix")?
+            ),
+        )
         .env_remove("CARGO_TARGET_DIR")
         .current_dir(workspace::root().join("redirector-ebpf"))
         .stderr(Stdio::inherit());
-    let done = command.output().with_context(|| format!("start {:?}", command.get_program()))?;
-    ensure!(done.status.success(), "compiling redirector-ebpf ended with {}", done.status);
+    let done = command
+        .output()
+        .with_context(|| format!("start {:?}", command.get_program()))?;
+    ensure!(
+        done.status.success(),
+        "compiling redirector-ebpf ended with {}",
+        done.status
+    );
     executable(&String::from_utf8_lossy(&done.stdout))
         .context("cargo built no object in redirector-ebpf: has it a [[bin]]?")
 }
 
 /// The last executable that cargo's JSON messages name.
 fn executable(messages: &str) -> Option<PathBuf> {
-    let parsed = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    parsed.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back()
+    let parsed = messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    parsed
+        .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .next_back()
 }
 
 /// Without BTF for its maps, `bpftool map dump` would show bytes in place of fields.
 fn check_types(object: &[u8]) -> Result<()> {
     for section in [&b".BTF\0"[..], b".BTF.ext\0", b".maps\0"] {
-        let found = object.windows(section.len()).any(|window| window == section);
+        let found = object
+            .windows(section.len())
+            .any(|window| window == section);
         if !found {
             let name = String::from_utf8_lossy(section).replace('\0', "");
-            bail!("the object has no section {name}: is bpf-linker 0.13 or later, and does every map use #[btf_map]?");
+            bail!(
+                "the object has no section {name}: is bpf-linker 0.13 or later, and does every \
+                 map use #[btf_map]?"
+            );
         }
     }
     Ok(())
 }
 
 fn precompiled_core() -> Option<Toolchain> {
-    let (rustc, cargo) = (PathBuf::from("/usr/bin/rustc"), PathBuf::from("/usr/bin/cargo"));
+    let (rustc, cargo) = (
+        PathBuf::from("/usr/bin/rustc"),
+        PathBuf::from("/usr/bin/cargo"),
+    );
     let sysroot = sysroot(Command::new(&rustc).arg("--print=sysroot"))?;
     let libraries = std::fs::read_dir(sysroot.join("lib/rustlib").join(TARGET).join("lib")).ok()?;
-    let core = libraries.filter_map(Result::ok).any(|file| file.file_name().to_string_lossy().starts_with("libcore-"));
+    let core = libraries
+        .filter_map(Result::ok)
+        .any(|file| file.file_name().to_string_lossy().starts_with("libcore-"));
     (core && cargo.is_file()).then_some(Toolchain::PrecompiledCore { rustc, cargo })
 }
 
 fn nightly() -> Option<Toolchain> {
-    let sysroot = sysroot(Command::new("rustup").args(["run", "nightly", "rustc", "--print=sysroot"]))?;
-    sysroot.join("lib/rustlib/src/rust/library/core/Cargo.toml").is_file().then_some(Toolchain::Nightly)
+    let sysroot =
+        sysroot(Command::new("rustup").args(["run", "nightly", "rustc", "--print=sysroot"]))?;
+    sysroot
+        .join("lib/rustlib/src/rust/library/core/Cargo.toml")
+        .is_file()
+        .then_some(Toolchain::Nightly)
 }
 
 fn sysroot(command: &mut Command) -> Option<PathBuf> {
@@ -158,8 +219,7 @@ mod tests {
 
     #[test]
     fn the_object_is_found_in_the_messages_of_cargo() {
-        let messages =
-            "{\"reason\":\"compiler-artifact\",\"executable\":null}\n{\"executable\":\"/t/culvert\"}\nnoise\n";
+        let messages = "{\"reason\":\"compiler-artifact\",\"executable\":null}\n{\"executable\":\"/t/culvert\"}\nnoise\n";
         assert_eq!(executable(messages), Some(PathBuf::from("/t/culvert")));
     }
 

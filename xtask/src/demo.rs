@@ -1,4 +1,5 @@
-//! `cargo xtask demo`: a stock Prometheus in a cloud scrapes stock node_exporters on edge nodes that it cannot reach.
+//! `cargo xtask demo`: a stock Prometheus in a cloud scrapes stock node_exporters on edge nodes
+//! that it cannot reach.
 
 mod edge;
 mod monitoring;
@@ -40,7 +41,8 @@ pub fn run(args: &Args) -> Result<()> {
     interrupt::install()?;
     ensure!(
         workspace::is_root(),
-        "the demo makes network namespaces and loads eBPF programs: run it as root (`sudo -E env PATH=\"$PATH\" cargo xtask demo`)"
+        "the demo makes network namespaces and loads eBPF programs: run it as root (`sudo -E env \
+         PATH=\"$PATH\" cargo xtask demo`)"
     );
     setup::ensure()?;
     if !args.built {
@@ -56,27 +58,50 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn build() -> Result<()> {
     build_ebpf::run()?;
-    let packages = ["culvert-proxy", "culvert-agent", "culvert-redirector"].map(|package| ["--package", package]);
-    progress::run("build the three programs", workspace::cargo().arg("build").args(packages.as_flattened())).map(drop)
+    let packages = ["culvert-proxy", "culvert-agent", "culvert-redirector"]
+        .map(|package| ["--package", package]);
+    progress::run(
+        "build the three programs",
+        workspace::cargo()
+            .arg("build")
+            .args(packages.as_flattened()),
+    )
+    .map(drop)
 }
 
 fn show(lab: &Lab, args: &Args, started: Instant) -> Result<()> {
     progress::say(
-        "==> hosts cloud, edge-1 (10.0.3.7), edge-2 and edge-3 (both 192.168.1.10), each edge behind its own NAT",
+        "==> hosts cloud, edge-1 (10.0.3.7), edge-2 and edge-3 (both 192.168.1.10), each edge \
+         behind its own NAT",
     );
-    let mut edges =
-        Place::EDGES.map(|place| EdgePrograms::start(lab.site(place))).into_iter().collect::<Result<Vec<_>>>()?;
+    let mut edges = Place::EDGES
+        .map(|place| EdgePrograms::start(lab.site(place)))
+        .into_iter()
+        .collect::<Result<Vec<_>>>()?;
     let mut monitoring = Monitoring::start(lab.site(Place::Cloud))?;
 
-    progress::say("==> without Culvert: Prometheus cannot reach, and cannot even resolve, any of them");
-    let before = wait::until("every target was tried", SCRAPE_TIME, || monitoring.all_tried())?;
+    progress::say(
+        "==> without Culvert: Prometheus cannot reach, and cannot even resolve, any of them",
+    );
+    let before = wait::until("every target was tried", SCRAPE_TIME, || {
+        monitoring.all_tried()
+    })?;
     println!("\n{}", table::render(&before));
-    ensure!(before.iter().all(|target| !target.is_up), "a target is up without Culvert: the sites are not apart");
+    ensure!(
+        before.iter().all(|target| !target.is_up),
+        "a target is up without Culvert: the sites are not apart"
+    );
 
-    progress::say("==> starting culvert-proxy and culvert-redirector in the cloud, joining culvert-agent on each edge");
+    progress::say(
+        "==> starting culvert-proxy and culvert-redirector in the cloud, joining culvert-agent on \
+         each edge",
+    );
     let mut culvert = Culvert::start(lab, &Place::EDGES, Options::default())?;
     let after = wait::until("every target is up", SCRAPE_TIME, || monitoring.all_up())?;
-    println!("\nwith Culvert, as Prometheus' own API tells it:\n\n{}", table::render(&after));
+    println!(
+        "\nwith Culvert, as Prometheus' own API tells it:\n\n{}",
+        table::render(&after)
+    );
     for target in &after {
         ensure!(
             target.node == target.expected,
@@ -102,11 +127,17 @@ fn show_shared_address(lab: &Lab) -> Result<()> {
     let cloud = lab.site(Place::Cloud);
     let state = cloud.file("redirector").display().to_string();
     let explained = |what: &str| {
-        let text = cloud.output(workspace::binary("culvert-redirector"), ["explain", what, "--state-dir", &state])?;
+        let text = cloud.output(
+            workspace::binary("culvert-redirector"),
+            ["explain", what, "--state-dir", &state],
+        )?;
         anyhow::Ok(text.trim_end().replace('\n', "\n    "))
     };
     for what in ["10.0.3.7:9100", "192.168.1.10:9100", "edge-2"] {
-        println!("\n$ culvert-redirector explain {what}\n    {}", explained(what)?);
+        println!(
+            "\n$ culvert-redirector explain {what}\n    {}",
+            explained(what)?
+        );
     }
     Ok(())
 }
@@ -114,7 +145,12 @@ fn show_shared_address(lab: &Lab) -> Result<()> {
 fn show_kernel(lab: &Lab) -> Result<()> {
     let cloud = lab.site(Place::Cloud);
     let cgroup = cloud.cgroup().display().to_string();
-    println!("\n$ bpftool cgroup show {cgroup}\n{}", cloud.output("bpftool", ["cgroup", "show", &cgroup])?.trim_end());
+    println!(
+        "\n$ bpftool cgroup show {cgroup}\n{}",
+        cloud
+            .output("bpftool", ["cgroup", "show", &cgroup])?
+            .trim_end()
+    );
     let maps = cloud.output("find", ["/sys/fs/bpf/culvert", "-path", "*/maps/*"])?;
     let map = maps
         .lines()
@@ -122,7 +158,10 @@ fn show_kernel(lab: &Lab) -> Result<()> {
         .or_else(|| maps.lines().next())
         .context("no map is pinned")?;
     let dump = cloud.output("bpftool", ["map", "dump", "pinned", map])?;
-    println!("\n$ bpftool map dump pinned {map} | head -24\n{}", dump.lines().take(24).collect::<Vec<_>>().join("\n"));
+    println!(
+        "\n$ bpftool map dump pinned {map} | head -24\n{}",
+        dump.lines().take(24).collect::<Vec<_>>().join("\n")
+    );
     Ok(())
 }
 
@@ -133,7 +172,11 @@ fn hold(
     monitoring: &mut Monitoring,
     edges: &mut [EdgePrograms],
 ) -> Result<()> {
-    inside::forward(port, lab.site(Place::Cloud).netns().to_path_buf(), monitoring::PORT)?;
+    inside::forward(
+        port,
+        lab.site(Place::Cloud).netns().to_path_buf(),
+        monitoring::PORT,
+    )?;
     println!(
         "
 Everything stays up until Ctrl-C. Logs and state are in {folder}. What to try next:

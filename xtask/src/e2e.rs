@@ -1,7 +1,9 @@
-//! `cargo xtask e2e`: a real Kubernetes cluster with edge nodes that nothing can dial, before and after Culvert.
+//! `cargo xtask e2e`: a real Kubernetes cluster with edge nodes that nothing can dial, before and
+//! after Culvert.
 //!
-//! The program that `E2E_CLUSTER` names makes the cluster; everything else is what an operator does by
-//! docs/install-kubernetes.md. Each step states claims and proves them; the first that does not hold ends the run.
+//! The program that `E2E_CLUSTER` names makes the cluster; everything else is what an operator does
+//! by docs/install-kubernetes.md. Each step states claims and proves them; the first that does not
+//! hold ends the run.
 
 mod before;
 mod cluster;
@@ -82,12 +84,17 @@ const INSTALL: &str = "install";
 /// The first claim that does not hold.
 pub fn run(args: &Args) -> Result<()> {
     let program = Cluster::program()?;
-    ensure!(workspace::is_root(), "the cluster's hosts are namespaces of this machine: run this as root");
+    ensure!(
+        workspace::is_root(),
+        "the cluster's hosts are namespaces of this machine: run this as root"
+    );
     let steps = chosen(&args.only)?;
     interrupt::install()?;
     setup::ensure()?;
     if !args.built {
-        image::run(&image::Args { profile: args.profile.clone() })?;
+        image::run(&image::Args {
+            profile: args.profile.clone(),
+        })?;
     }
     let folder = workspace::target_dir().join("e2e");
     if folder.exists() {
@@ -96,7 +103,11 @@ pub fn run(args: &Args) -> Result<()> {
     std::fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
     let started = Instant::now();
     let audit = rbac::audit_flags(&folder)?;
-    let at_end = if args.keep { AtEnd::Keep } else { AtEnd::TakeDown };
+    let at_end = if args.keep {
+        AtEnd::Keep
+    } else {
+        AtEnd::TakeDown
+    };
     let cluster = Cluster::up(program, &audit, at_end)?;
     let mut world = World::new(cluster, folder, audit);
     let shown = show(&mut world, &steps);
@@ -106,7 +117,10 @@ pub fn run(args: &Args) -> Result<()> {
     let claims = world.claims;
     drop(world);
     shown?;
-    progress::say(&format!("{claims} claims hold; it took {} s", started.elapsed().as_secs()));
+    progress::say(&format!(
+        "{claims} claims hold; it took {} s",
+        started.elapsed().as_secs()
+    ));
     Ok(())
 }
 
@@ -124,12 +138,20 @@ fn show(world: &mut World, steps: &[Step]) -> Result<()> {
 fn chosen(only: &[String]) -> Result<Vec<Step>> {
     let names: Vec<&str> = STEPS.iter().map(|(name, _)| *name).collect();
     if let Some(unknown) = only.iter().find(|name| !names.contains(&name.as_str())) {
-        bail!("there is no step {unknown:?}; these are: {}", names.join(", "));
+        bail!(
+            "there is no step {unknown:?}; these are: {}",
+            names.join(", ")
+        );
     }
     // What is compared at the end is asked for in these.
-    let needed: &[&str] =
-        if only.iter().any(|name| name == "rbac") { &[INSTALL, "healing", "egress"] } else { &[INSTALL] };
-    let wanted = |name: &str| only.is_empty() || needed.contains(&name) || only.iter().any(|wanted| wanted == name);
+    let needed: &[&str] = if only.iter().any(|name| name == "rbac") {
+        &[INSTALL, "healing", "egress"]
+    } else {
+        &[INSTALL]
+    };
+    let wanted = |name: &str| {
+        only.is_empty() || needed.contains(&name) || only.iter().any(|wanted| wanted == name)
+    };
     Ok(STEPS.into_iter().filter(|(name, _)| wanted(name)).collect())
 }
 
@@ -139,9 +161,18 @@ mod tests {
 
     #[test]
     fn a_single_step_comes_with_the_installation() {
-        let names: Vec<&str> = chosen(&["copy".to_owned()]).unwrap().iter().map(|(name, _)| *name).collect();
+        let names: Vec<&str> = chosen(&["copy".to_owned()])
+            .unwrap()
+            .iter()
+            .map(|(name, _)| *name)
+            .collect();
         assert_eq!(names, [INSTALL, "copy"]);
         assert_eq!(chosen(&[]).unwrap().len(), STEPS.len());
-        assert!(chosen(&["coyp".to_owned()]).unwrap_err().to_string().contains("rolling"));
+        assert!(
+            chosen(&["coyp".to_owned()])
+                .unwrap_err()
+                .to_string()
+                .contains("rolling")
+        );
     }
 }

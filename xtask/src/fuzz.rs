@@ -1,8 +1,9 @@
-//! `cargo xtask fuzz`: libFuzzer makes up inputs for the parsers of what strangers, clients and operators write, for a bounded
-//! time. The targets are in `fuzz/`; each states what must hold of whatever it is given.
+//! `cargo xtask fuzz`: libFuzzer makes up inputs for the parsers of what strangers, clients and
+//! operators write, for a bounded time. The targets are in `fuzz/`; each states what must hold of
+//! whatever it is given.
 //!
-//! Works with the project's own stable compiler: the code under test is safe Rust, so that coverage is enough and no sanitizer,
-//! which would need nightly, has anything to find.
+//! Works with the project's own stable compiler: the code under test is safe Rust, so that coverage
+//! is enough and no sanitizer, which would need nightly, has anything to find.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,7 +33,8 @@ const CARGO_FUZZ: &str = "0.13.2";
 /// An input that takes longer is a fault: all of them are parsed in well under a millisecond.
 const TIMEOUT_S: u32 = 5;
 
-/// A target that needs more has an input that makes it grow. The proxy's and the redirector's code take some 100 MiB.
+/// A target that needs more has an input that makes it grow. The proxy's and the redirector's code
+/// take some 100 MiB.
 const MEMORY_MIB: u32 = 1024;
 
 /// What to fuzz.
@@ -52,13 +54,16 @@ pub struct Args {
 /// Builds the targets and fuzzes them one after the other.
 ///
 /// # Errors
-/// If they cannot be built, and, after all have run, if one has found a fault: with the input and how to replay it.
+/// If they cannot be built, and, after all have run, if one has found a fault: with the input and
+/// how to replay it.
 pub fn run(args: &Args) -> Result<()> {
     build(args.target.as_deref())?;
     if let (Some(target), Some(input)) = (&args.target, &args.replay) {
         return replay(target, input);
     }
-    let targets = TARGETS.into_iter().filter(|target| args.target.as_ref().is_none_or(|chosen| chosen == target));
+    let targets = TARGETS
+        .into_iter()
+        .filter(|target| args.target.as_ref().is_none_or(|chosen| chosen == target));
     let mut faults = Vec::new();
     for target in targets {
         if let Err(fault) = fuzz(target, args.seconds) {
@@ -80,13 +85,28 @@ fn build(target: Option<&str>) -> Result<()> {
     }
     // What is fuzzed is what the workspace is built with.
     let lock = folder().join("Cargo.lock");
-    std::fs::copy(workspace::root().join("Cargo.lock"), &lock).with_context(|| format!("write {}", lock.display()))?;
+    std::fs::copy(workspace::root().join("Cargo.lock"), &lock)
+        .with_context(|| format!("write {}", lock.display()))?;
     let mut command = Command::new(cargo_fuzz);
     workspace::without_outer_cargo(&mut command).current_dir(workspace::root());
     command.env("CULVERT_BPF_OBJECT", build_ebpf::object());
-    command.args(["fuzz", "build", "--sanitizer", "none", "--target", &host()?, "--fuzz-dir"]).arg(folder());
+    command
+        .args([
+            "fuzz",
+            "build",
+            "--sanitizer",
+            "none",
+            "--target",
+            &host()?,
+            "--fuzz-dir",
+        ])
+        .arg(folder());
     command.arg("--target-dir").arg(target_dir()).args(target);
-    progress::run("build the fuzz targets (minutes, the first time)", &mut command).map(drop)
+    progress::run(
+        "build the fuzz targets (minutes, the first time)",
+        &mut command,
+    )
+    .map(drop)
 }
 
 /// cargo-fuzz in `target/tools`, compiled if it is not there yet.
@@ -94,8 +114,18 @@ fn cargo_fuzz() -> Result<PathBuf> {
     let program = workspace::tools_dir().join("bin/cargo-fuzz");
     if !program.is_file() {
         let mut command = workspace::cargo();
-        command.args(["install", "cargo-fuzz", "--version", CARGO_FUZZ, "--locked", "--root"]);
-        progress::run(&format!("compile cargo-fuzz {CARGO_FUZZ}"), command.arg(workspace::tools_dir()))?;
+        command.args([
+            "install",
+            "cargo-fuzz",
+            "--version",
+            CARGO_FUZZ,
+            "--locked",
+            "--root",
+        ]);
+        progress::run(
+            &format!("compile cargo-fuzz {CARGO_FUZZ}"),
+            command.arg(workspace::tools_dir()),
+        )?;
     }
     Ok(program)
 }
@@ -108,19 +138,29 @@ fn fuzz(target: &str, seconds: u32) -> Result<()> {
         std::fs::create_dir_all(made).with_context(|| format!("create {}", made.display()))?;
     }
     let mut command = program(target)?;
-    command.arg(format!("-max_total_time={seconds}")).arg(format!("-artifact_prefix={}/", artifacts.display()));
+    command
+        .arg(format!("-max_total_time={seconds}"))
+        .arg(format!("-artifact_prefix={}/", artifacts.display()));
     command.arg(corpus).arg(folder().join("seeds").join(target));
-    let Err(fault) = progress::run(&format!("fuzz {target} for {seconds} s"), &mut command) else { return Ok(()) };
-    let Some(input) = newest(&artifacts) else { return Err(fault) };
+    let Err(fault) = progress::run(&format!("fuzz {target} for {seconds} s"), &mut command) else {
+        return Ok(());
+    };
+    let Some(input) = newest(&artifacts) else {
+        return Err(fault);
+    };
     bail!(
-        "{fault:#}\n{target}: the input is kept in {0}; once more: `cargo xtask fuzz {target} --replay {0}`",
+        "{fault:#}\n{target}: the input is kept in {0}; once more: `cargo xtask fuzz {target} \
+         --replay {0}`",
         input.display()
     );
 }
 
 fn replay(target: &str, input: &Path) -> Result<()> {
     ensure!(input.is_file(), "{} is no file", input.display());
-    let status = program(target)?.arg(input).status().with_context(|| format!("start {target}"))?;
+    let status = program(target)?
+        .arg(input)
+        .status()
+        .with_context(|| format!("start {target}"))?;
     ensure!(status.success(), "{target} ended with {status}");
     progress::say(&format!("{target}: nothing wrong with {}", input.display()));
     Ok(())
@@ -129,20 +169,31 @@ fn replay(target: &str, input: &Path) -> Result<()> {
 /// A built target with its limits.
 fn program(target: &str) -> Result<Command> {
     let mut command = Command::new(target_dir().join(host()?).join("release").join(target));
-    command.arg(format!("-timeout={TIMEOUT_S}")).arg(format!("-rss_limit_mb={MEMORY_MIB}"));
+    command
+        .arg(format!("-timeout={TIMEOUT_S}"))
+        .arg(format!("-rss_limit_mb={MEMORY_MIB}"));
     Ok(command)
 }
 
 fn newest(folder: &Path) -> Option<PathBuf> {
     let files = std::fs::read_dir(folder).ok()?.filter_map(Result::ok);
-    files.max_by_key(|file| file.metadata().and_then(|data| data.modified()).ok()).map(|file| file.path())
+    files
+        .max_by_key(|file| file.metadata().and_then(|data| data.modified()).ok())
+        .map(|file| file.path())
 }
 
 /// The compiler's own target: cargo-fuzz names a folder after it.
 fn host() -> Result<String> {
     let mut rustc = Command::new("rustc");
-    let said = workspace::output(workspace::without_outer_cargo(&mut rustc).arg("-vV").current_dir(workspace::root()))?;
-    let host = said.lines().find_map(|line| line.strip_prefix("host: ")).context("`rustc -vV` names no host")?;
+    let said = workspace::output(
+        workspace::without_outer_cargo(&mut rustc)
+            .arg("-vV")
+            .current_dir(workspace::root()),
+    )?;
+    let host = said
+        .lines()
+        .find_map(|line| line.strip_prefix("host: "))
+        .context("`rustc -vV` names no host")?;
     Ok(host.to_owned())
 }
 
@@ -161,17 +212,31 @@ mod tests {
     #[test]
     fn every_target_is_listed_and_has_seeds() {
         let names = |folder: PathBuf| {
-            let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
-            let mut names: Vec<_> = files.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
+            let files = std::fs::read_dir(folder)
+                .unwrap()
+                .map(|file| file.unwrap().path());
+            let mut names: Vec<_> = files
+                .map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned())
+                .collect();
             names.sort();
             names
         };
         assert_eq!(names(folder().join("fuzz_targets")), TARGETS);
         assert_eq!(names(folder().join("seeds")), TARGETS);
         let manifest = std::fs::read_to_string(folder().join("Cargo.toml")).unwrap();
-        assert!(TARGETS.iter().all(|target| manifest.contains(&format!("fuzz_targets/{target}.rs"))));
+        assert!(
+            TARGETS
+                .iter()
+                .all(|target| manifest.contains(&format!("fuzz_targets/{target}.rs")))
+        );
         for target in TARGETS {
-            assert!(std::fs::read_dir(folder().join("seeds").join(target)).unwrap().next().is_some(), "{target}");
+            assert!(
+                std::fs::read_dir(folder().join("seeds").join(target))
+                    .unwrap()
+                    .next()
+                    .is_some(),
+                "{target}"
+            );
         }
     }
 }

@@ -1,7 +1,9 @@
-//! `cargo xtask image`: container images of the three programs as OCI archives, made without a container engine. The archives
-//! follow from the programs alone; these are compiled without times or paths of the machine, though another folder changes them.
+//! `cargo xtask image`: container images of the three programs as OCI archives, made without a
+//! container engine. The archives follow from the programs alone; these are compiled without times
+//! or paths of the machine, though another folder changes them.
 //!
-//! Each has one static program. The redirector's also has `nft` with the libraries that it loads, which are this machine's.
+//! Each has one static program. The redirector's also has `nft` with the libraries that it loads,
+//! which are this machine's.
 
 mod archive;
 mod nft;
@@ -46,16 +48,26 @@ pub fn run(args: &Args) -> Result<()> {
         std::fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
         let bytes = image.archive();
         std::fs::write(&path, &bytes).with_context(|| format!("write {}", path.display()))?;
-        progress::say(&format!("    {} {} ({} MiB)", image.reference(), path.display(), bytes.len() >> 20));
+        progress::say(&format!(
+            "    {} {} ({} MiB)",
+            image.reference(),
+            path.display(),
+            bytes.len() >> 20
+        ));
     }
     step.done();
-    progress::say(&format!("    only for {}: run this on a machine of another kind for its images", architecture()));
+    progress::say(&format!(
+        "    only for {}: run this on a machine of another kind for its images",
+        architecture()
+    ));
     Ok(())
 }
 
 /// Where an image's archive is.
 pub fn archive_of(name: &str) -> PathBuf {
-    workspace::target_dir().join("images").join(format!("{name}-{}.tar", architecture()))
+    workspace::target_dir()
+        .join("images")
+        .join(format!("{name}-{}.tar", architecture()))
 }
 
 /// This machine's processor as container images name it.

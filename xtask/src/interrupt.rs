@@ -1,4 +1,5 @@
-//! Ctrl-C and SIGTERM as a condition: whoever waits ends with an error, so that every `Drop` still cleans up.
+//! Ctrl-C and SIGTERM as a condition: whoever waits ends with an error, so that every `Drop` still
+//! cleans up.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,20 +8,24 @@ use nix::sys::signal::{SigSet, Signal};
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Takes over SIGINT, SIGTERM and SIGHUP for this process. Call it before any thread is started: threads inherit the mask
-/// (child processes do not: `std::process` clears it).
+/// Takes over SIGINT, SIGTERM and SIGHUP for this process. Call it before any thread is started:
+/// threads inherit the mask (child processes do not: `std::process` clears it).
 ///
 /// # Errors
 /// If the kernel refuses the signal mask.
 pub fn install() -> Result<()> {
-    let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
+    let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]
+        .into_iter()
+        .collect();
     signals.thread_block().context("block signals")?;
-    std::thread::Builder::new().name("signals".into()).spawn(move || {
-        while signals.wait().is_ok() {
-            eprintln!("interrupted: cleaning up");
-            INTERRUPTED.store(true, Ordering::Release);
-        }
-    })?;
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            while signals.wait().is_ok() {
+                eprintln!("interrupted: cleaning up");
+                INTERRUPTED.store(true, Ordering::Release);
+            }
+        })?;
     Ok(())
 }
 

@@ -1,5 +1,5 @@
-//! Hosts made of namespaces on this one machine: a cloud, three edge sites behind their own NAT, and the internet between
-//! them. The demo and the whole-chain tests run the real programs in them.
+//! Hosts made of namespaces on this one machine: a cloud, three edge sites behind their own NAT,
+//! and the internet between them. The demo and the whole-chain tests run the real programs in them.
 //!
 //! ```text
 //!            cloud 203.0.113.1 ── internet (drops private ranges) ──┬── 198.51.100.1 edge-1 10.0.3.7
@@ -7,8 +7,9 @@
 //!                                                                   └── 198.51.100.9 edge-3 192.168.1.10
 //! ```
 //!
-//! Edges can dial the cloud; nothing can dial an edge. A lab is known by its name alone: every namespace, cgroup and folder
-//! has it in its own name, so that what a killed run left behind is found and removed by the next one.
+//! Edges can dial the cloud; nothing can dial an edge. A lab is known by its name alone: every
+//! namespace, cgroup and folder has it in its own name, so that what a killed run left behind is
+//! found and removed by the next one.
 
 mod cgroup;
 pub mod culvert;
@@ -52,7 +53,8 @@ impl LabName {
         }
     }
 
-    /// Files of the lab: sockets, state, logs. In `/run`, which only root may write and which is short enough for sockets.
+    /// Files of the lab: sockets, state, logs. In `/run`, which only root may write and which is
+    /// short enough for sockets.
     pub fn folder(self) -> PathBuf {
         Path::new("/run").join(self.prefix())
     }
@@ -80,12 +82,20 @@ impl Lab {
     /// # Errors
     /// Without root, while another run has the same lab up, and where the kernel refuses a step.
     pub fn start(name: LabName) -> Result<Self> {
-        ensure!(workspace::is_root(), "making network namespaces, cgroups and mounts needs root");
+        ensure!(
+            workspace::is_root(),
+            "making network namespaces, cgroups and mounts needs root"
+        );
         let lock = lock(name)?;
         sweep(name)?;
-        std::fs::create_dir_all(name.folder()).with_context(|| format!("create {}", name.folder().display()))?;
+        std::fs::create_dir_all(name.folder())
+            .with_context(|| format!("create {}", name.folder().display()))?;
         // From here on a failure removes what there is.
-        let mut lab = Self { name, sites: Vec::new(), _lock: lock };
+        let mut lab = Self {
+            name,
+            sites: Vec::new(),
+            _lock: lock,
+        };
         network::make(name)?;
         for place in Place::ALL {
             lab.sites.push(Site::start(name, place)?);
@@ -98,13 +108,14 @@ impl Lab {
         &self.sites[place as usize]
     }
 
-    /// The network namespace of the router between the hosts, where servers of the internet may run.
+    /// The network namespace of the router between the hosts, where servers of the internet may
+    /// run.
     pub fn internet(&self) -> PathBuf {
         Path::new(network::NAMES).join(self.name.netns(network::INTERNET))
     }
 
-    /// Makes a pod: a network namespace behind the cloud host, as container networks make them. Returns the namespace's path;
-    /// it ends with the lab.
+    /// Makes a pod: a network namespace behind the cloud host, as container networks make them.
+    /// Returns the namespace's path; it ends with the lab.
     ///
     /// # Errors
     /// If there is one already.
@@ -127,7 +138,8 @@ impl Drop for Lab {
         if let Err(error) = sweep(self.name) {
             eprintln!("cleaning up {}: {error:#}", self.name.prefix());
         }
-        // Still locked; who opened it meanwhile holds a lock on nothing, which only lets two labs of one name meet.
+        // Still locked; who opened it meanwhile holds a lock on nothing, which only lets two labs
+        // of one name meet.
         std::fs::remove_file(lock_file(self.name)).ok();
     }
 }
@@ -140,7 +152,11 @@ fn lock(name: LabName) -> Result<Flock<File>> {
     let path = lock_file(name);
     let file = File::create(&path).with_context(|| format!("create {}", path.display()))?;
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
-        anyhow::anyhow!("{} is in use by another run (lock {}: {errno})", name.prefix(), path.display())
+        anyhow::anyhow!(
+            "{} is in use by another run (lock {}: {errno})",
+            name.prefix(),
+            path.display()
+        )
     })
 }
 

@@ -1,5 +1,5 @@
-//! All automation of the project: one module per task, and [`lab`], which makes the hosts that the demo and the
-//! whole-chain tests run on.
+//! All automation of the project: one module per task, and [`lab`], which makes the hosts that the
+//! demo and the whole-chain tests run on.
 #![forbid(unsafe_code)]
 
 pub mod bench;

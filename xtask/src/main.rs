@@ -25,7 +25,8 @@ enum Task {
     Test(test::Args),
     /// Show a stock Prometheus scraping edge nodes that it cannot reach (root)
     Demo(demo::Args),
-    /// Show `kubectl logs`, `exec` and all else on a real Kubernetes cluster, before and after Culvert (root; E2E_CLUSTER)
+    /// Show `kubectl logs`, `exec` and all else on a real Kubernetes cluster, before and after
+    /// Culvert (root; E2E_CLUSTER)
     E2e(e2e::Args),
     /// Measure Culvert beside direct TCP and relays without a tunnel, on this machine (root)
     Bench(bench::Args),
@@ -35,7 +36,8 @@ enum Task {
     Image(image::Args),
     /// Render the manifests of deploy/overlays into deploy/rendered
     Manifests,
-    /// Run a command as a process of one of the held demo's hosts: cloud, edge-1, edge-2 or edge-3 (root)
+    /// Run a command as a process of one of the held demo's hosts: cloud, edge-1, edge-2 or edge-3
+    /// (root)
     Enter(lab::enter::Args),
     /// Clients and servers that the demo and the tests run inside the hosts
     #[command(hide = true)]

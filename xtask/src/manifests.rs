@@ -1,5 +1,5 @@
-//! `cargo xtask manifests`: what `kustomize build` makes of each folder of `deploy/overlays`, committed in `deploy/rendered` for
-//! those who want to read it first, or have no kustomize.
+//! `cargo xtask manifests`: what `kustomize build` makes of each folder of `deploy/overlays`,
+//! committed in `deploy/rendered` for those who want to read it first, or have no kustomize.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -26,7 +26,11 @@ pub fn run() -> Result<()> {
         let path = committed().join(name);
         std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
     }
-    progress::say(&format!("rendered {} overlays into {}", rendered.len(), committed().display()));
+    progress::say(&format!(
+        "rendered {} overlays into {}",
+        rendered.len(),
+        committed().display()
+    ));
     Ok(())
 }
 
@@ -43,14 +47,22 @@ pub fn render() -> Result<BTreeMap<String, String>> {
     let kustomize = kustomize().context("kustomize is missing: run `cargo xtask setup`")?;
     let overlays = workspace::root().join("deploy/overlays");
     let mut rendered = BTreeMap::new();
-    for entry in std::fs::read_dir(&overlays).with_context(|| format!("read {}", overlays.display()))? {
+    for entry in
+        std::fs::read_dir(&overlays).with_context(|| format!("read {}", overlays.display()))?
+    {
         let overlay = entry?.path();
-        let name = overlay.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = overlay
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
         if name == NOT_FOR_READERS {
             continue;
         }
-        rendered
-            .insert(format!("{name}.yaml"), workspace::output(Command::new(&kustomize).arg("build").arg(&overlay))?);
+        rendered.insert(
+            format!("{name}.yaml"),
+            workspace::output(Command::new(&kustomize).arg("build").arg(&overlay))?,
+        );
     }
     Ok(rendered)
 }

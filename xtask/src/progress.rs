@@ -23,12 +23,19 @@ impl Step {
     pub fn start(what: impl Into<String>) -> Self {
         let what = what.into();
         say(&format!("==> {what}"));
-        Self { what, started: Instant::now() }
+        Self {
+            what,
+            started: Instant::now(),
+        }
     }
 
     /// Announces the end of the step.
     pub fn done(self) {
-        say(&format!("    {} took {:.1} s", self.what, self.started.elapsed().as_secs_f32()));
+        say(&format!(
+            "    {} took {:.1} s",
+            self.what,
+            self.started.elapsed().as_secs_f32()
+        ));
     }
 }
 
@@ -37,10 +44,12 @@ pub fn say(line: &str) {
     eprintln!("{line}");
 }
 
-/// Runs a command that takes long: its output goes to a log file, its last line is shown every few seconds. Returns the log.
+/// Runs a command that takes long: its output goes to a log file, its last line is shown every few
+/// seconds. Returns the log.
 ///
 /// # Errors
-/// Those of starting it, its failure, with the end of its log, and an interruption, after which it runs no more.
+/// Those of starting it, its failure, with the end of its log, and an interruption, after which it
+/// runs no more.
 pub fn run(what: &str, command: &mut Command) -> Result<PathBuf> {
     let step = Step::start(what);
     let folder = workspace::target_dir().join("logs");
@@ -71,20 +80,31 @@ pub fn run(what: &str, command: &mut Command) -> Result<PathBuf> {
         wait::pause();
     };
     if !status.success() {
-        bail!("{what} ended with {status}; its output ({}) ends:\n{}", log.display(), tail(&log, 30));
+        bail!(
+            "{what} ended with {status}; its output ({}) ends:\n{}",
+            log.display(),
+            tail(&log, 30)
+        );
     }
     step.done();
     Ok(log)
 }
 
 fn file_name(what: &str) -> String {
-    what.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(40).collect()
+    what.chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .take(40)
+        .collect()
 }
 
 /// The last lines of a file, without cargo's messages for programs; empty if it cannot be read.
 pub fn tail(log: &Path, lines: usize) -> String {
-    let text = std::fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
-    let all: Vec<&str> =
-        text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with("{\"reason\"")).collect();
+    let text = std::fs::read(log)
+        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        .unwrap_or_default();
+    let all: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.trim().is_empty() && !line.starts_with("{\"reason\""))
+        .collect();
     all[all.len().saturating_sub(lines)..].join("\n")
 }

@@ -19,14 +19,32 @@ pub struct SelfSigned {
 }
 
 impl SelfSigned {
-    /// Makes `<name>.crt` and `<name>.key` in a folder. `subject` and `extension` as openssl's `-subj` and `-addext` take them.
+    /// Makes `<name>.crt` and `<name>.key` in a folder. `subject` and `extension` as openssl's
+    /// `-subj` and `-addext` take them.
     pub fn make(folder: &Path, name: &str, subject: &str, extension: &str) -> Result<Self> {
         let file = |end: &str| folder.join(format!("{name}.{end}"));
-        let made = Self { certificate: file("crt"), key: file("key") };
+        let made = Self {
+            certificate: file("crt"),
+            key: file("key"),
+        };
         let mut openssl = Command::new("openssl");
-        openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]);
+        openssl.args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+        ]);
         openssl.args(["-days", "3650", "-subj", subject, "-addext", extension]);
-        workspace::output(openssl.arg("-keyout").arg(&made.key).arg("-out").arg(&made.certificate))?;
+        workspace::output(
+            openssl
+                .arg("-keyout")
+                .arg(&made.key)
+                .arg("-out")
+                .arg(&made.certificate),
+        )?;
         Ok(made)
     }
 }

@@ -1,5 +1,6 @@
-//! `cargo xtask setup`: installs what building and testing need, or says exactly what to install. Running it again changes
-//! nothing and takes no time. Programs that must not run as daemons on a developer's machine are unpacked under `target/`.
+//! `cargo xtask setup`: installs what building and testing need, or says exactly what to install.
+//! Running it again changes nothing and takes no time. Programs that must not run as daemons on a
+//! developer's machine are unpacked under `target/`.
 
 mod apt;
 mod coredns;
@@ -40,7 +41,14 @@ const PROGRAMS: [(&str, &str); 15] = [
 const EBPF_COMPILER: [&str; 3] = ["rustc-web", "cargo-web", "libstd-rust-web-dev-bpf"];
 
 /// What bpf-linker is compiled against: the LLVM of that compiler.
-const LINKER_NEEDS: [&str; 6] = ["llvm-22-dev", "libpolly-22-dev", "zlib1g-dev", "libzstd-dev", "g++", "libxml2-dev"];
+const LINKER_NEEDS: [&str; 6] = [
+    "llvm-22-dev",
+    "libpolly-22-dev",
+    "zlib1g-dev",
+    "libzstd-dev",
+    "g++",
+    "libxml2-dev",
+];
 
 /// What setup could not install itself.
 #[derive(Default)]
@@ -95,7 +103,10 @@ impl Missing {
         if self.0.is_empty() {
             return Ok(());
         }
-        bail!("setup could not do everything:\n  - {}", self.0.join("\n  - "));
+        bail!(
+            "setup could not do everything:\n  - {}",
+            self.0.join("\n  - ")
+        );
     }
 }
 
@@ -131,14 +142,17 @@ fn system_packages() -> Result<()> {
             .filter(|program| workspace::find_program(program).is_none())
             .collect();
         bail!(
-            "this is not Debian or Ubuntu: install the programs [{}], an eBPF compiler (`rustup toolchain install nightly --component rust-src`) \
-             and its linker (`cargo install bpf-linker --version 0.13.0`); Debian's names for all of it: {list}",
+            "this is not Debian or Ubuntu: install the programs [{}], an eBPF compiler (`rustup \
+             toolchain install nightly --component rust-src`) \
+             and its linker (`cargo install bpf-linker --version 0.13.0`); Debian's names for all \
+             of it: {list}",
             programs.join(" ")
         );
     }
     if !workspace::is_root() {
         bail!(
-            "not root: run `apt-get update && apt-get install --no-install-recommends {list}` as root, then this again"
+            "not root: run `apt-get update && apt-get install --no-install-recommends {list}` as \
+             root, then this again"
         );
     }
     apt::install(&packages)

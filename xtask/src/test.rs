@@ -1,5 +1,5 @@
-//! `cargo xtask test`: builds everything once and runs all tests, with the eBPF programs compiled first and the privileged
-//! suites last, one test at a time.
+//! `cargo xtask test`: builds everything once and runs all tests, with the eBPF programs compiled
+//! first and the privileged suites last, one test at a time.
 
 mod kernels;
 
@@ -15,7 +15,11 @@ use serde_json::Value;
 use crate::{build_ebpf, progress, setup, workspace};
 
 /// Suites that load kernel programs and make namespaces: folder of the package, and the test.
-const PRIVILEGED: [(&str, &str); 3] = [("redirector", "kernel"), ("xtask", "chain"), ("xtask", "kubernetes")];
+const PRIVILEGED: [(&str, &str); 3] = [
+    ("redirector", "kernel"),
+    ("xtask", "chain"),
+    ("xtask", "kubernetes"),
+];
 
 /// Environment variable that tells tests to take their long forms.
 pub const LONG: &str = "CULVERT_TEST_LONG";
@@ -25,10 +29,12 @@ pub const LONG: &str = "CULVERT_TEST_LONG";
 pub struct Args {
     /// Run only tests whose names contain this
     filter: Option<String>,
-    /// Churn a million connections and kill for a quarter of an hour, where the short forms take some minutes
+    /// Churn a million connections and kill for a quarter of an hour, where the short forms take
+    /// some minutes
     #[arg(long)]
     long: bool,
-    /// Run what depends on the kernel on Linux 5.10, 6.1, 6.12 and 7.2, which the program named by KERNEL_RUNNER boots
+    /// Run what depends on the kernel on Linux 5.10, 6.1, 6.12 and 7.2, which the program named by
+    /// KERNEL_RUNNER boots
     #[arg(long)]
     kernels: bool,
     /// Of that only what kernels are known to differ in
@@ -39,7 +45,8 @@ pub struct Args {
 /// Runs all tests.
 ///
 /// # Errors
-/// If something cannot be built or a test fails; under `REQUIRE_PRIVILEGED=1` also if a suite cannot run.
+/// If something cannot be built or a test fails; under `REQUIRE_PRIVILEGED=1` also if a suite
+/// cannot run.
 pub fn run(args: &Args) -> Result<()> {
     setup::ensure()?;
     build_ebpf::run()?;
@@ -48,12 +55,16 @@ pub fn run(args: &Args) -> Result<()> {
         return kernels::run(args, &suites);
     }
     // Under REQUIRE_PRIVILEGED the suites run, and fail themselves where they cannot.
-    let may_run_privileged =
-        workspace::is_root() || std::env::var_os("REQUIRE_PRIVILEGED").is_some_and(|value| value == "1");
+    let may_run_privileged = workspace::is_root()
+        || std::env::var_os("REQUIRE_PRIVILEGED").is_some_and(|value| value == "1");
     let mut outcomes = Vec::new();
     for suite in suites {
         let started = Instant::now();
-        let verdict = if suite.is_privileged && !may_run_privileged { Verdict::Skipped } else { suite.run(args)? };
+        let verdict = if suite.is_privileged && !may_run_privileged {
+            Verdict::Skipped
+        } else {
+            suite.run(args)?
+        };
         progress::say(&format!("==> {}: {verdict}", suite.name));
         outcomes.push((suite.name, verdict, started.elapsed().as_secs_f32()));
     }
@@ -95,7 +106,8 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// One build with one set of features for every suite; it also leaves the binaries that the privileged ones run.
+/// One build with one set of features for every suite; it also leaves the binaries that the
+/// privileged ones run.
 fn build() -> Result<Vec<Suite>> {
     let mut command = workspace::cargo();
     command.args([
@@ -109,13 +121,18 @@ fn build() -> Result<Vec<Suite>> {
         "json-render-diagnostics",
     ]);
     let log = progress::run("build everything", &mut command)?;
-    let messages = std::fs::read_to_string(&log).with_context(|| format!("read {}", log.display()))?;
+    let messages =
+        std::fs::read_to_string(&log).with_context(|| format!("read {}", log.display()))?;
     let mut suites: Vec<Suite> = messages
         .lines()
         .filter_map(|line| serde_json::from_str(line).ok())
         .filter_map(|message| Suite::of(&message))
         .collect();
-    ensure!(!suites.is_empty(), "cargo built no tests; its messages are in {}", log.display());
+    ensure!(
+        !suites.is_empty(),
+        "cargo built no tests; its messages are in {}",
+        log.display()
+    );
     suites.sort_by(|a, b| (a.is_privileged, &a.name).cmp(&(b.is_privileged, &b.name)));
     Ok(suites)
 }
@@ -128,9 +145,15 @@ impl Suite {
         }
         let package = Path::new(message["manifest_path"].as_str()?).parent()?;
         let folder = package.file_name()?.to_str()?;
-        let (kind, test) = (message["target"]["kind"][0].as_str()?, message["target"]["name"].as_str()?);
-        let name =
-            if kind == "test" { format!("{folder}: {test}") } else { format!("{folder}: unit tests of the {kind}") };
+        let (kind, test) = (
+            message["target"]["kind"][0].as_str()?,
+            message["target"]["name"].as_str()?,
+        );
+        let name = if kind == "test" {
+            format!("{folder}: {test}")
+        } else {
+            format!("{folder}: unit tests of the {kind}")
+        };
         let is_privileged = kind == "test" && PRIVILEGED.contains(&(folder, test));
         Some(Self {
             name,
@@ -143,12 +166,15 @@ impl Suite {
     fn run(&self, args: &Args) -> Result<Verdict> {
         progress::say(&format!("==> {}", self.name));
         let mut command = Command::new(&self.executable);
-        workspace::without_outer_cargo(&mut command).current_dir(&self.package).args(&args.filter);
+        workspace::without_outer_cargo(&mut command)
+            .current_dir(&self.package)
+            .args(&args.filter);
         if args.long {
             command.env(LONG, "1");
         }
         if self.is_privileged {
-            // They share the machine's cgroups and namespaces, and each takes long enough to want to be seen.
+            // They share the machine's cgroups and namespaces, and each takes long enough to want
+            // to be seen.
             command.args(["--test-threads=1", "--nocapture"]);
         } else {
             command.arg("--quiet");
@@ -168,7 +194,11 @@ impl Suite {
             skipped += usize::from(line.starts_with("skipped: "));
             eprintln!("{line}");
         }
-        Ok(if child.wait()?.success() { Verdict::Passed { skipped } } else { Verdict::Failed })
+        Ok(if child.wait()?.success() {
+            Verdict::Passed { skipped }
+        } else {
+            Verdict::Failed
+        })
     }
 }
 
@@ -177,7 +207,10 @@ fn summarize(outcomes: &[(String, Verdict, f32)]) -> Result<()> {
     for (suite, verdict, seconds) in outcomes {
         progress::say(&format!("  {suite:<40} {seconds:>6.1} s  {verdict}"));
     }
-    let failed = outcomes.iter().filter(|(_, verdict, _)| *verdict == Verdict::Failed).count();
+    let failed = outcomes
+        .iter()
+        .filter(|(_, verdict, _)| *verdict == Verdict::Failed)
+        .count();
     if failed > 0 {
         bail!("{failed} of {} suites failed", outcomes.len());
     }
@@ -195,7 +228,10 @@ mod tests {
                 "target": {"kind": [kind], "name": "chain"}, "profile": {"test": test}})
         };
         let chain = Suite::of(&message("test", true)).unwrap();
-        assert_eq!((chain.name.as_str(), chain.is_privileged), ("xtask: chain", true));
+        assert_eq!(
+            (chain.name.as_str(), chain.is_privileged),
+            ("xtask: chain", true)
+        );
         assert!(!Suite::of(&message("lib", true)).unwrap().is_privileged);
         assert_eq!(Suite::of(&message("bin", false)), None);
     }

@@ -6,7 +6,8 @@ use anyhow::{Result, bail};
 
 use crate::interrupt;
 
-/// Between two looks at a condition: short against everything that is waited for, long against the cost of a look.
+/// Between two looks at a condition: short against everything that is waited for, long against the
+/// cost of a look.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// The pause between two looks at a condition.
@@ -17,7 +18,8 @@ pub fn pause() {
 /// Looks at a condition until it holds, and returns what it found.
 ///
 /// # Errors
-/// At the deadline, with the last reason why it did not hold, and when the person at the terminal gave up.
+/// At the deadline, with the last reason why it did not hold, and when the person at the terminal
+/// gave up.
 pub fn until<T>(what: &str, deadline: Duration, mut look: impl FnMut() -> Result<T>) -> Result<T> {
     let started = Instant::now();
     loop {
@@ -37,7 +39,11 @@ pub fn until<T>(what: &str, deadline: Duration, mut look: impl FnMut() -> Result
 ///
 /// # Errors
 /// The first failure of the condition.
-pub fn throughout(what: &str, duration: Duration, mut look: impl FnMut() -> Result<()>) -> Result<()> {
+pub fn throughout(
+    what: &str,
+    duration: Duration,
+    mut look: impl FnMut() -> Result<()>,
+) -> Result<()> {
     let started = Instant::now();
     while started.elapsed() < duration {
         interrupt::check()?;

@@ -34,7 +34,8 @@ pub fn example(name: &str) -> PathBuf {
     target_dir().join("debug").join("examples").join(name)
 }
 
-/// `cargo` for the workspace, run from [`root`], free of what an outer cargo left in the environment.
+/// `cargo` for the workspace, run from [`root`], free of what an outer cargo left in the
+/// environment.
 pub fn cargo() -> Command {
     let mut command = Command::new("cargo");
     without_outer_cargo(&mut command).current_dir(root());
@@ -45,13 +46,25 @@ pub fn cargo() -> Command {
     command
 }
 
-/// Removes what an outer cargo or rustup set, which would otherwise choose the toolchain, the flags or the target folder of
-/// an inner one. The user's network, registry and home settings stay.
+/// Removes what an outer cargo or rustup set, which would otherwise choose the toolchain, the flags
+/// or the target folder of an inner one. The user's network, registry and home settings stay.
 pub fn without_outer_cargo(command: &mut Command) -> &mut Command {
-    const KEPT: [&str; 6] =
-        ["CARGO_HOME", "CARGO_TARGET_DIR", "CARGO_NET_", "CARGO_HTTP_", "CARGO_REGISTR", "CARGO_SOURCE_"];
-    const REMOVED: [&str; 6] =
-        ["RUSTFLAGS", "RUSTDOCFLAGS", "RUSTUP_TOOLCHAIN", "RUST_RECURSION_COUNT", "OUT_DIR", "LD_LIBRARY_PATH"];
+    const KEPT: [&str; 6] = [
+        "CARGO_HOME",
+        "CARGO_TARGET_DIR",
+        "CARGO_NET_",
+        "CARGO_HTTP_",
+        "CARGO_REGISTR",
+        "CARGO_SOURCE_",
+    ];
+    const REMOVED: [&str; 6] = [
+        "RUSTFLAGS",
+        "RUSTDOCFLAGS",
+        "RUSTUP_TOOLCHAIN",
+        "RUST_RECURSION_COUNT",
+        "OUT_DIR",
+        "LD_LIBRARY_PATH",
+    ];
     for (key, _) in std::env::vars_os() {
         let Some(name) = key.to_str() else { continue };
         let of_cargo = name.starts_with("CARGO") && !KEPT.iter().any(|kept| name.starts_with(kept));
@@ -62,18 +75,28 @@ pub fn without_outer_cargo(command: &mut Command) -> &mut Command {
     command
 }
 
-/// Flags by which no path of this machine gets into what a compiler makes: rustc's `--remap-path-prefix`, or C's `-ffile-prefix-map`.
+/// Flags by which no path of this machine gets into what a compiler makes: rustc's
+/// `--remap-path-prefix`, or C's `-ffile-prefix-map`.
 ///
 /// # Errors
 /// If it cannot be told where cargo keeps its sources.
 pub fn remapped(flag: &str) -> Result<String> {
     let cargo_home = match std::env::var_os("CARGO_HOME") {
         Some(home) => PathBuf::from(home),
-        None => PathBuf::from(std::env::var_os("HOME").context("neither CARGO_HOME nor HOME is set")?).join(".cargo"),
+        None => {
+            PathBuf::from(std::env::var_os("HOME").context("neither CARGO_HOME nor HOME is set")?)
+                .join(".cargo")
+        }
     };
     // The last one that fits counts.
-    let prefixes = [(root(), "/culvert"), (target_dir(), "/culvert/target"), (cargo_home, "/cargo")];
-    Ok(prefixes.map(|(path, name)| format!("{flag}={}={name}", path.display())).join(" "))
+    let prefixes = [
+        (root(), "/culvert"),
+        (target_dir(), "/culvert/target"),
+        (cargo_home, "/cargo"),
+    ];
+    Ok(prefixes
+        .map(|(path, name)| format!("{flag}={}={name}", path.display()))
+        .join(" "))
 }
 
 /// The full path of a program on `PATH` or in the folders that root's programs live in.
@@ -91,8 +114,16 @@ pub fn output(command: &mut Command) -> Result<String> {
     let done = command.output().with_context(|| format!("run {text}"))?;
     if !done.status.success() {
         let said = String::from_utf8_lossy(&done.stderr);
-        let args: Vec<_> = command.get_args().map(|arg| arg.to_string_lossy().into_owned()).collect();
-        bail!("{text} {} ended with {}: {}", args.join(" "), done.status, said.trim());
+        let args: Vec<_> = command
+            .get_args()
+            .map(|arg| arg.to_string_lossy().into_owned())
+            .collect();
+        bail!(
+            "{text} {} ended with {}: {}",
+            args.join(" "),
+            done.status,
+            said.trim()
+        );
     }
     Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }

@@ -1,4 +1,5 @@
-//! A connection to an edge node's VIP that the proxy of this host answers itself: how are connections steered here, now?
+//! A connection to an edge node's VIP that the proxy of this host answers itself: how are
+//! connections steered here, now?
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -6,8 +7,9 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
-/// No edge node serves anything on the port at which cloud nodes take steered connections. On it each VIP leads to the proxy
-/// itself, which says how the connection came and closes it; no agent hears of it.
+/// No edge node serves anything on the port at which cloud nodes take steered connections. On it
+/// each VIP leads to the proxy itself, which says how the connection came and closes it; no agent
+/// hears of it.
 pub(crate) const PORT: u16 = 7410;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -30,14 +32,21 @@ pub(super) enum DialError {
 /// The frontend that took the connection: `ebpf` or `nftables`.
 pub(super) async fn dial(vip: IpAddr) -> Result<String, DialError> {
     let ask = async {
-        let mut stream = TcpStream::connect(SocketAddr::new(vip, PORT)).await.map_err(DialError::Connect)?;
+        let mut stream = TcpStream::connect(SocketAddr::new(vip, PORT))
+            .await
+            .map_err(DialError::Connect)?;
         let mut answer = Vec::new();
         let mut limited = (&mut stream).take(MAX_ANSWER as u64);
-        limited.read_to_end(&mut answer).await.map_err(DialError::Read)?;
+        limited
+            .read_to_end(&mut answer)
+            .await
+            .map_err(DialError::Read)?;
         match String::from_utf8_lossy(&answer).into_owned() {
             label if label == "ebpf" || label == "nftables" => Ok(label),
             other => Err(DialError::Stranger(other)),
         }
     };
-    tokio::time::timeout(TIMEOUT, ask).await.unwrap_or(Err(DialError::Silent))
+    tokio::time::timeout(TIMEOUT, ask)
+        .await
+        .unwrap_or(Err(DialError::Silent))
 }

@@ -29,15 +29,23 @@ pub(super) enum DnsError {
 
 /// Asks for the zone's SOA, which is there whichever nodes there are.
 pub(super) async fn ask(server: SocketAddr, zone: &str) -> Result<(), DnsError> {
-    let local: SocketAddr =
-        if server.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
+    let local: SocketAddr = if server.is_ipv4() {
+        (Ipv4Addr::UNSPECIFIED, 0).into()
+    } else {
+        (Ipv6Addr::UNSPECIFIED, 0).into()
+    };
     let socket = UdpSocket::bind(local).await.map_err(DnsError::Ask)?;
     socket.connect(server).await.map_err(DnsError::Ask)?;
     let id = rand::random();
-    socket.send(&question(id, zone)).await.map_err(DnsError::Ask)?;
+    socket
+        .send(&question(id, zone))
+        .await
+        .map_err(DnsError::Ask)?;
     let mut answer = [0; 512];
     let received = tokio::time::timeout(TIMEOUT, socket.recv(&mut answer)).await;
-    let length = received.map_err(|_| DnsError::Silent)?.map_err(DnsError::Ask)?;
+    let length = received
+        .map_err(|_| DnsError::Silent)?
+        .map_err(DnsError::Ask)?;
     judge(id, answer.get(..length).unwrap_or_default())
 }
 
@@ -58,8 +66,14 @@ fn question(id: u16, zone: &str) -> Vec<u8> {
 }
 
 fn judge(id: u16, answer: &[u8]) -> Result<(), DnsError> {
-    let word = |at: usize| answer.get(at..at + 2).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
-    let flags = word(2).filter(|flags| word(0) == Some(id) && flags & ANSWER != 0).ok_or(DnsError::Nonsense)?;
+    let word = |at: usize| {
+        answer
+            .get(at..at + 2)
+            .map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
+    };
+    let flags = word(2)
+        .filter(|flags| word(0) == Some(id) && flags & ANSWER != 0)
+        .ok_or(DnsError::Nonsense)?;
     match flags & CODE {
         0 => Ok(()),
         5 => Err(DnsError::Refused),
@@ -80,10 +94,19 @@ mod tests {
     #[test]
     fn an_answer_is_judged_by_its_code() {
         assert!(judge(7, b"\0\x07\x84\x00rest").is_ok());
-        assert!(matches!(judge(7, b"\0\x07\x80\x05"), Err(DnsError::Refused)));
-        assert!(matches!(judge(7, b"\0\x07\x80\x02"), Err(DnsError::Code(2))));
+        assert!(matches!(
+            judge(7, b"\0\x07\x80\x05"),
+            Err(DnsError::Refused)
+        ));
+        assert!(matches!(
+            judge(7, b"\0\x07\x80\x02"),
+            Err(DnsError::Code(2))
+        ));
         for nonsense in [&b""[..], b"\0\x07", b"\0\x08\x80\x00", b"\0\x07\0\0"] {
-            assert!(matches!(judge(7, nonsense), Err(DnsError::Nonsense)), "{nonsense:?}");
+            assert!(
+                matches!(judge(7, nonsense), Err(DnsError::Nonsense)),
+                "{nonsense:?}"
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! What a check knows of this host, gathered from the system, the proxy, the redirector and the cluster. Nothing is judged here.
+//! What a check knows of this host, gathered from the system, the proxy, the redirector and the
+//! cluster. Nothing is judged here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -29,9 +30,18 @@ const RESOLV_CONF: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv
 
 /// Outcomes by which the proxy's metrics count what a limit refused or ended, and what each means.
 pub(super) const LIMITS: [(&str, &str); 3] = [
-    ("client_share", "refused, for their client had its share of a node's streams"),
-    ("buffer_budget", "reset, for their client took nothing while --buffer-budget was used up"),
-    ("busy", "of agents refused, for too many were setting up theirs"),
+    (
+        "client_share",
+        "refused, for their client had its share of a node's streams",
+    ),
+    (
+        "buffer_budget",
+        "reset, for their client took nothing while --buffer-budget was used up",
+    ),
+    (
+        "busy",
+        "of agents refused, for too many were setting up theirs",
+    ),
 ];
 
 /// What was asked for, or why there is no answer.
@@ -52,7 +62,8 @@ pub(super) struct Facts {
     pub(super) proxy: Asked<Daemon>,
     pub(super) nodes: Asked<Vec<proto::NodeStatus>>,
     pub(super) certificates: Asked<Vec<proto::CertificateStatus>>,
-    /// How a connection of this process to the VIP of a node came to the proxy. `None`: no node is online, or nothing steers.
+    /// How a connection of this process to the VIP of a node came to the proxy. `None`: no node is
+    /// online, or nothing steers.
     pub(super) dial: Option<Dialled>,
     /// Which of the nodes' own claims the proxy takes.
     pub(super) claims: Asked<Claims>,
@@ -62,7 +73,8 @@ pub(super) struct Facts {
     pub(super) has_connects: bool,
     /// Connections that a limit of the proxy refused or ended since it started, by their outcome.
     pub(super) limited: BTreeMap<String, u64>,
-    /// Servers that this host's programs ask for names; in a pod, those that CoreDNS pods of this host ask too.
+    /// Servers that this host's programs ask for names; in a pod, those that CoreDNS pods of this
+    /// host ask too.
     pub(super) resolvers: Vec<IpAddr>,
     pub(super) now: UnixTime,
     /// `None`: there is no cluster.
@@ -163,12 +175,21 @@ pub(super) struct Hook {
 }
 
 impl Facts {
-    pub(super) async fn gather(command: &CheckCommand, control_socket: &Path, proxy_admin: SocketAddr) -> Self {
+    pub(super) async fn gather(
+        command: &CheckCommand,
+        control_socket: &Path,
+        proxy_admin: SocketAddr,
+    ) -> Self {
         let installed = json::<Installed>(command.redirector_admin, "/debug/installed").await;
         let mut dns = Vec::new();
         for address in installed.iter().flat_map(|installed| &installed.dns) {
             let zone = installed.as_ref().map_or("", |installed| &installed.zone);
-            dns.push((*address, dns::ask(*address, zone).await.map_err(|error| culvert_daemon::chain(&error))));
+            dns.push((
+                *address,
+                dns::ask(*address, zone)
+                    .await
+                    .map_err(|error| culvert_daemon::chain(&error)),
+            ));
         }
         let (nodes, certificates) = control(control_socket).await;
         let dial = if installed.as_ref().is_ok_and(Installed::steers) {
@@ -176,7 +197,10 @@ impl Facts {
         } else {
             None
         };
-        let metrics = get(proxy_admin, "/metrics").await.map(|(_, text)| text).unwrap_or_default();
+        let metrics = get(proxy_admin, "/metrics")
+            .await
+            .map(|(_, text)| text)
+            .unwrap_or_default();
         Self {
             mounts: read("/proc/self/mounts"),
             listening: listening(&[read("/proc/net/tcp"), read("/proc/net/tcp6")]),
@@ -191,7 +215,10 @@ impl Facts {
             left_out: json(proxy_admin, "/debug/left-out").await,
             has_connects: metrics.lines().any(is_a_connect),
             limited: limited(&metrics),
-            resolvers: RESOLV_CONF.iter().flat_map(|path| resolver::servers(&read(path))).collect(),
+            resolvers: RESOLV_CONF
+                .iter()
+                .flat_map(|path| resolver::servers(&read(path)))
+                .collect(),
             now: UnixTime::now(),
             cluster: if command.kubernetes.wanted() {
                 Some(cluster(command).await.map_err(|error| format!("{error:#}")))
@@ -205,15 +232,25 @@ impl Facts {
 /// By the first node that is online; those that are not are refused before the proxy sees anything.
 async fn dialled(nodes: &[proto::NodeStatus]) -> Option<Dialled> {
     let online = nodes.iter().filter(|node| node.tunnels > 0);
-    let (node, vip) = online.filter_map(|node| Some((node.name.clone(), node.vip4.parse().ok()?))).next()?;
-    Some(Dialled { node, vip, way: dial::dial(vip).await.map_err(|error| culvert_daemon::chain(&error)) })
+    let (node, vip) = online
+        .filter_map(|node| Some((node.name.clone(), node.vip4.parse().ok()?)))
+        .next()?;
+    Some(Dialled {
+        node,
+        vip,
+        way: dial::dial(vip)
+            .await
+            .map_err(|error| culvert_daemon::chain(&error)),
+    })
 }
 
 /// Of the outcomes in [`LIMITS`], those that there were.
 fn limited(metrics: &str) -> BTreeMap<String, u64> {
     let sums = LIMITS.map(|(outcome, _)| {
         let label = format!("outcome=\"{outcome}\"");
-        let samples = metrics.lines().filter(|line| line.contains("_total{") && line.contains(&label));
+        let samples = metrics
+            .lines()
+            .filter(|line| line.contains("_total{") && line.contains(&label));
         let counts = samples.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok());
         (outcome.to_owned(), counts.sum())
     });
@@ -222,7 +259,9 @@ fn limited(metrics: &str) -> BTreeMap<String, u64> {
 
 /// A sample of streams that came by the CONNECT socket, other than of none.
 fn is_a_connect(sample: &str) -> bool {
-    let streams = sample.strip_prefix("culvert_proxy_streams_total{").unwrap_or_default();
+    let streams = sample
+        .strip_prefix("culvert_proxy_streams_total{")
+        .unwrap_or_default();
     streams.contains(r#"frontend="connect_socket""#) && !streams.ends_with("} 0")
 }
 
@@ -230,28 +269,49 @@ async fn cluster(command: &CheckCommand) -> anyhow::Result<ClusterFacts> {
     Ok(Cluster::open(&command.kubernetes).await?.facts().await?)
 }
 
-type Told = (Asked<Vec<proto::NodeStatus>>, Asked<Vec<proto::CertificateStatus>>);
+type Told = (
+    Asked<Vec<proto::NodeStatus>>,
+    Asked<Vec<proto::CertificateStatus>>,
+);
 
 async fn control(socket: &Path) -> Told {
     let text = |error: anyhow::Error| format!("{error:#}");
     match Client::connect(socket).await {
-        Ok(mut client) => (client.list_nodes().await.map_err(text), client.list_certificates().await.map_err(text)),
-        Err(error) => (Err(text(error)), Err("the proxy does not answer".to_owned())),
+        Ok(mut client) => (
+            client.list_nodes().await.map_err(text),
+            client.list_certificates().await.map_err(text),
+        ),
+        Err(error) => (
+            Err(text(error)),
+            Err("the proxy does not answer".to_owned()),
+        ),
     }
 }
 
 async fn daemon(admin: SocketAddr) -> Asked<Daemon> {
     let (status, text) = get(admin, "/readyz").await?;
-    let lines = text.lines().filter(|line| *line != "ok").map(str::to_owned).collect();
+    let lines = text
+        .lines()
+        .filter(|line| *line != "ok")
+        .map(str::to_owned)
+        .collect();
     Ok(match status {
-        StatusCode::OK => Daemon { missing: Vec::new(), remarks: lines },
-        _ => Daemon { missing: lines, remarks: Vec::new() },
+        StatusCode::OK => Daemon {
+            missing: Vec::new(),
+            remarks: lines,
+        },
+        _ => Daemon {
+            missing: lines,
+            remarks: Vec::new(),
+        },
     })
 }
 
 async fn json<T: DeserializeOwned>(admin: SocketAddr, path: &str) -> Asked<T> {
     match get(admin, path).await? {
-        (StatusCode::OK, text) => serde_json::from_str(&text).map_err(|error| format!("{admin}{path}: {error}")),
+        (StatusCode::OK, text) => {
+            serde_json::from_str(&text).map_err(|error| format!("{admin}{path}: {error}"))
+        }
         (status, text) => Err(format!("{admin}{path}: {status}: {}", text.trim())),
     }
 }
@@ -259,15 +319,24 @@ async fn json<T: DeserializeOwned>(admin: SocketAddr, path: &str) -> Asked<T> {
 async fn get(admin: SocketAddr, path: &str) -> Asked<(StatusCode, String)> {
     // An address that stands for all of this host's own is asked on loopback.
     let admin = SocketAddr::new(reachable(admin.ip()), admin.port());
-    let uri = format!("http://{admin}{path}").parse().map_err(|error: http::uri::InvalidUri| error.to_string())?;
+    let uri = format!("http://{admin}{path}")
+        .parse()
+        .map_err(|error: http::uri::InvalidUri| error.to_string())?;
     let ask = async {
-        let answer = HttpClient::builder(TokioExecutor::new()).build_http::<Body>().get(uri).await;
-        let (parts, body) = answer.map_err(|error| format!("{admin}: {}", culvert_daemon::chain(&error)))?.into_parts();
+        let answer = HttpClient::builder(TokioExecutor::new())
+            .build_http::<Body>()
+            .get(uri)
+            .await;
+        let (parts, body) = answer
+            .map_err(|error| format!("{admin}: {}", culvert_daemon::chain(&error)))?
+            .into_parts();
         let body = axum::body::to_bytes(Body::new(body), MAX_ANSWER_BYTES).await;
         let body = body.map_err(|error| format!("{admin}: {}", culvert_daemon::chain(&error)))?;
         Ok((parts.status, String::from_utf8_lossy(&body).into_owned()))
     };
-    tokio::time::timeout(TIMEOUT, ask).await.unwrap_or_else(|_| Err(format!("{admin}: no answer in time")))
+    tokio::time::timeout(TIMEOUT, ask)
+        .await
+        .unwrap_or_else(|_| Err(format!("{admin}: no answer in time")))
 }
 
 fn reachable(address: IpAddr) -> IpAddr {
@@ -283,7 +352,8 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The ports of listening sockets, proc_pid_net(5): the second column is `ADDRESS:PORT` in hexadecimal, the fourth the state.
+/// The ports of listening sockets, proc_pid_net(5): the second column is `ADDRESS:PORT` in
+/// hexadecimal, the fourth the state.
 fn listening(tables: &[String]) -> BTreeSet<u16> {
     const LISTEN: &str = "0A";
     let port = |line: &str| {
@@ -291,7 +361,11 @@ fn listening(tables: &[String]) -> BTreeSet<u16> {
         let local = columns.get(1).filter(|_| columns.get(3) == Some(&LISTEN))?;
         u16::from_str_radix(local.rsplit_once(':')?.1, 16).ok()
     };
-    tables.iter().flat_map(|table| table.lines()).filter_map(port).collect()
+    tables
+        .iter()
+        .flat_map(|table| table.lines())
+        .filter_map(port)
+        .collect()
 }
 
 #[cfg(test)]
@@ -303,17 +377,22 @@ mod tests {
         let metrics = "# HELP busy\nculvert_proxy_streams_total{frontend=\"ebpf\",outcome=\"client_share\"} 3\n\
                        culvert_proxy_streams_total{frontend=\"nftables\",outcome=\"client_share\"} 4\n\
                        culvert_proxy_agent_connections_total{outcome=\"busy\"} 0\n";
-        assert_eq!(limited(metrics), BTreeMap::from([("client_share".to_owned(), 7)]));
+        assert_eq!(
+            limited(metrics),
+            BTreeMap::from([("client_share".to_owned(), 7)])
+        );
     }
 
     #[test]
     fn ports_that_listen_are_read_of_both_tables() {
         let header = "  sl  local_address rem_address   st tx_queue rx_queue\n";
         let four = format!(
-            "{header}   0: 0100007F:1CF2 00000000:0000 0A 00000000:00000000\n   1: 0100007F:0016 0100007F:9999 01 0:0\n"
+            "{header}   0: 0100007F:1CF2 00000000:0000 0A 00000000:00000000\n   1: 0100007F:0016 \
+             0100007F:9999 01 0:0\n"
         );
         let six = format!(
-            "{header}   0: 00000000000000000000000000000000:1CE8 00000000000000000000000000000000:0000 0A 0:0\n"
+            "{header}   0: 00000000000000000000000000000000:1CE8 \
+             00000000000000000000000000000000:0000 0A 0:0\n"
         );
         assert_eq!(listening(&[four, six]), BTreeSet::from([7400, 7410]));
         assert_eq!(listening(&["nonsense\n".into()]), BTreeSet::new());

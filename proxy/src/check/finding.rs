@@ -43,7 +43,13 @@ pub(super) fn failure(found: impl Into<String>, fix: impl Into<String>) -> Judge
 /// For people: a line for each check, and one for each fix.
 pub(super) fn page(findings: &[Finding]) -> String {
     let mut page = String::new();
-    for Finding { check, verdict, found, fix } in findings {
+    for Finding {
+        check,
+        verdict,
+        found,
+        fix,
+    } in findings
+    {
         let verdict = match verdict {
             Verdict::Ok => "ok",
             Verdict::Warning => "warning",
@@ -64,11 +70,20 @@ mod tests {
 
     #[test]
     fn a_page_has_what_was_found_and_below_it_the_fix() {
-        let finding = |check, (verdict, found, fix): Judged| Finding { check, verdict, found, fix };
-        let page = page(&[finding("mechanism", ok("both")), finding("hooks", failure("none", "start it"))]);
+        let finding = |check, (verdict, found, fix): Judged| Finding {
+            check,
+            verdict,
+            found,
+            fix,
+        };
+        let page = page(&[
+            finding("mechanism", ok("both")),
+            finding("hooks", failure("none", "start it")),
+        ]);
         assert_eq!(
             page,
-            "ok       mechanism     both\nFAILURE  hooks         none\n                       fix: start it\n"
+            "ok       mechanism     both\nFAILURE  hooks         none\n                       \
+             fix: start it\n"
         );
     }
 }

@@ -1,4 +1,5 @@
-//! The checks: each a judgement on the facts, in the order in which one thing rests on another. Pure.
+//! The checks: each a judgement on the facts, in the order in which one thing rests on another.
+//! Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -58,7 +59,12 @@ const CHECKS: [Check; 26] = [
 pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     let finding = |(check, judge): &Check| {
         let (verdict, found, fix) = judge(facts)?;
-        Some(Finding { check, verdict, found, fix })
+        Some(Finding {
+            check,
+            verdict,
+            found,
+            fix,
+        })
     };
     CHECKS.iter().filter_map(finding).collect()
 }
@@ -68,8 +74,12 @@ fn mechanism(facts: &Facts) -> Option<Judged> {
     let installed = facts.installed.as_ref().ok()?;
     if !installed.other_versions.is_empty() {
         return Some(failure(
-            format!("hooks of another version steer too: {}", installed.other_versions.join(", ")),
-            "restart the redirector, or run `culvert-redirector uninstall` of either version, then start it",
+            format!(
+                "hooks of another version steer too: {}",
+                installed.other_versions.join(", ")
+            ),
+            "restart the redirector, or run `culvert-redirector uninstall` of either version, \
+             then start it",
         ));
     }
     if let Some(unseen) = &installed.unseen_pods {
@@ -80,22 +90,38 @@ fn mechanism(facts: &Facts) -> Option<Judged> {
     }
     let asked = installed.mechanism.as_str();
     let in_force = installed.in_force.as_deref().unwrap_or(asked);
-    let whose = if installed.hooks_see.as_deref() == Some("host") { "the host's connections" } else { "host and pods" };
+    let whose = if installed.hooks_see.as_deref() == Some("host") {
+        "the host's connections"
+    } else {
+        "host and pods"
+    };
     Some(match (asked, in_force) {
         ("none", _) => ok("nothing is steered, as --mechanism none wants it; names are answered"),
-        (_, "none") => failure("nothing steers connections", "the redirector's log and /readyz say why"),
-        (_, "both") if whose != "host and pods" => ok(format!("connect hooks carry {whose}, nftables those of pods")),
-        (_, "both") => ok(format!("connect hooks carry {whose}, nftables what hooks do not see")),
-        (_, "ebpf") if asked == "both" => {
-            warning(format!("connect hooks alone carry {whose}"), "install the package nftables on this host")
-        }
+        (_, "none") => failure(
+            "nothing steers connections",
+            "the redirector's log and /readyz say why",
+        ),
+        (_, "both") if whose != "host and pods" => ok(format!(
+            "connect hooks carry {whose}, nftables those of pods"
+        )),
+        (_, "both") => ok(format!(
+            "connect hooks carry {whose}, nftables what hooks do not see"
+        )),
+        (_, "ebpf") if asked == "both" => warning(
+            format!("connect hooks alone carry {whose}"),
+            "install the package nftables on this host",
+        ),
         (_, "ebpf") => ok(format!("connect hooks carry {whose}")),
         ("nftables", _) => ok(format!("nftables carries {whose}")),
         _ => {
-            let reason = installed.fallback.as_deref().unwrap_or("the log of the redirector says why");
+            let reason = installed
+                .fallback
+                .as_deref()
+                .unwrap_or("the log of the redirector says why");
             warning(
                 format!("nftables alone carries {whose}, without connect hooks: {reason}"),
-                "nothing, if that is enough: with --mechanism nftables this is what is asked for; else see docs/cni.md",
+                "nothing, if that is enough: with --mechanism nftables this is what is asked for; \
+                 else see docs/cni.md",
             )
         }
     })
@@ -108,13 +134,23 @@ fn dial(facts: &Facts) -> Option<Judged> {
     let hooked = installed.has_hooks() && installed.is_attached();
     Some(match way.as_deref() {
         Ok("nftables") if hooked => warning(
-            format!("a connection of this process to {vip} ({node}) came by nftables, past the connect hooks"),
-            "--cgroup of the redirector leaves this process out: take the cgroup2 root, if all are meant",
+            format!(
+                "a connection of this process to {vip} ({node}) came by nftables, past the \
+                 connect hooks"
+            ),
+            "--cgroup of the redirector leaves this process out: take the cgroup2 root, if all \
+             are meant",
         ),
-        Ok("ebpf") => ok(format!("a connection of this host to {vip} ({node}) came by the connect hooks")),
-        Ok(way) => ok(format!("a connection of this host to {vip} ({node}) came by {way}")),
+        Ok("ebpf") => ok(format!(
+            "a connection of this host to {vip} ({node}) came by the connect hooks"
+        )),
+        Ok(way) => ok(format!(
+            "a connection of this host to {vip} ({node}) came by {way}"
+        )),
         Err(problem) => failure(
-            format!("a connection of this host to {vip} ({node}) did not come to the proxy: {problem}"),
+            format!(
+                "a connection of this host to {vip} ({node}) did not come to the proxy: {problem}"
+            ),
             format!("culvert-redirector explain {vip}"),
         ),
     })
@@ -122,21 +158,47 @@ fn dial(facts: &Facts) -> Option<Judged> {
 
 /// Programs of others where ours are attached: each may refuse or change what ours did.
 fn neighbours(facts: &Facts) -> Option<Judged> {
-    let installed = facts.installed.as_ref().ok().filter(|installed| installed.has_hooks())?;
-    let others: BTreeSet<u32> =
-        installed.neighbours.iter().flat_map(|others| others.before.iter().chain(&others.after)).copied().collect();
+    let installed = facts
+        .installed
+        .as_ref()
+        .ok()
+        .filter(|installed| installed.has_hooks())?;
+    let others: BTreeSet<u32> = installed
+        .neighbours
+        .iter()
+        .flat_map(|others| others.before.iter().chain(&others.after))
+        .copied()
+        .collect();
     // Behind `getpeername` hooks a load balancer's are in their right place.
-    let connects = || installed.neighbours.iter().filter(|others| others.program.starts_with("cv_connect"));
+    let connects = || {
+        installed
+            .neighbours
+            .iter()
+            .filter(|others| others.program.starts_with("cv_connect"))
+    };
     let after: BTreeSet<u32> = connects().flat_map(|others| others.after.clone()).collect();
-    let listed = |ids: &BTreeSet<u32>| ids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+    let listed = |ids: &BTreeSet<u32>| {
+        ids.iter()
+            .map(u32::to_string)
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     Some(match (others.is_empty(), after.is_empty()) {
         (true, _) => ok("no other program is attached where ours are"),
-        (false, true) => ok(format!("programs of others do their work beside ours: {}", listed(&others))),
+        (false, true) => ok(format!(
+            "programs of others do their work beside ours: {}",
+            listed(&others)
+        )),
         (false, false) => {
             let whose: Vec<&str> = connects().map(|others| others.program.as_str()).collect();
             warning(
-                format!("programs of others run after ours ({}): {}", whose.join(", "), listed(&after)),
-                "bpftool prog show id N says whose each is; what it makes an edge address of another one, only nftables sees",
+                format!(
+                    "programs of others run after ours ({}): {}",
+                    whose.join(", "),
+                    listed(&after)
+                ),
+                "bpftool prog show id N says whose each is; what it makes an edge address of \
+                 another one, only nftables sees",
             )
         }
     })
@@ -144,15 +206,24 @@ fn neighbours(facts: &Facts) -> Option<Judged> {
 
 /// Tables of others that drop what pods send to this host.
 fn firewall(facts: &Facts) -> Option<Judged> {
-    let installed = facts.installed.as_ref().ok().filter(|installed| installed.steers())?;
+    let installed = facts
+        .installed
+        .as_ref()
+        .ok()
+        .filter(|installed| installed.steers())?;
     let dropping = &installed.dropping_chains;
     Some(if dropping.is_empty() {
         ok("no table of others drops what pods send to the intercept ports, as far as nft shows")
     } else {
         warning(
-            format!("{} drops or rejects what no rule accepts, and none names port 7410", dropping.join(", ")),
-            "let pods reach TCP 7410-7413 of this host, with ufw: ufw allow proto tcp from 10.244.0.0/16 to any port 7410:7413; \
-             with firewalld: firewall-cmd --zone=trusted --add-source=10.244.0.0/16; nothing if that is done already (docs/cni.md)",
+            format!(
+                "{} drops or rejects what no rule accepts, and none names port 7410",
+                dropping.join(", ")
+            ),
+            "let pods reach TCP 7410-7413 of this host, with ufw: ufw allow proto tcp from \
+             10.244.0.0/16 to any port 7410:7413; \
+             with firewalld: firewall-cmd --zone=trusted --add-source=10.244.0.0/16; nothing if \
+             that is done already (docs/cni.md)",
         )
     })
 }
@@ -160,26 +231,38 @@ fn firewall(facts: &Facts) -> Option<Judged> {
 /// Who hands on what the redirector refuses.
 fn resolver(facts: &Facts) -> Option<Judged> {
     let installed = facts.installed.as_ref().ok()?;
-    let redirector = facts.resolvers.iter().find(|server| installed.dns.iter().any(|dns| dns.ip() == **server));
+    let redirector = facts
+        .resolvers
+        .iter()
+        .find(|server| installed.dns.iter().any(|dns| dns.ip() == **server));
     Some(match redirector {
         None => ok("no program of this host asks the redirector for names outside of its zone"),
-        Some(server) if installed.forwards() => ok(format!("this host asks the redirector, {server}, which forwards")),
+        Some(server) if installed.forwards() => ok(format!(
+            "this host asks the redirector, {server}, which forwards"
+        )),
         Some(server) => warning(
             format!(
-                "/etc/resolv.conf names the redirector, {server}: CoreDNS pods inherit it and hand on what it refuses"
+                "/etc/resolv.conf names the redirector, {server}: CoreDNS pods inherit it and \
+                 hand on what it refuses"
             ),
-            "take it out; give kube-apiserver alone the resolver, and CoreDNS the zone: docs/dns.md",
+            "take it out; give kube-apiserver alone the resolver, and CoreDNS the zone: \
+             docs/dns.md",
         ),
     })
 }
 
 /// Names for a kube-apiserver that comes by the CONNECT socket.
 fn names(facts: &Facts) -> Option<Judged> {
-    let installed = facts.installed.as_ref().ok().filter(|_| facts.has_connects)?;
+    let installed = facts
+        .installed
+        .as_ref()
+        .ok()
+        .filter(|_| facts.has_connects)?;
     Some(if installed.dns.is_empty() {
         warning(
             "clients use the CONNECT socket, and no redirector here answers names",
-            "kube-apiserver resolves a node's name itself before requests to nodes/NODE/proxy (1.22.16 and later): leave out \
+            "kube-apiserver resolves a node's name itself before requests to nodes/NODE/proxy \
+             (1.22.16 and later): leave out \
              --dns-listen none, or give it --kubelet-preferred-address-types=InternalIP,Hostname",
         )
     } else {
@@ -193,10 +276,12 @@ fn caps(facts: &Facts) -> Option<Judged> {
     Some(match proxies {
         proxies if proxies == MAX_NODES || proxies >= MAX_PROXIES => warning(
             format!(
-                "agents are told of {proxies} proxies, the most there can be: those of further cloud nodes have no tunnels"
+                "agents are told of {proxies} proxies, the most there can be: those of further \
+                 cloud nodes have no tunnels"
             ),
             format!(
-                "run proxies on at most {MAX_NODES} cloud nodes where agents come by a NodePort, on {MAX_PROXIES} otherwise"
+                "run proxies on at most {MAX_NODES} cloud nodes where agents come by a NodePort, \
+                 on {MAX_PROXIES} otherwise"
             ),
         ),
         proxies => ok(format!("agents are told of {proxies} proxies")),
@@ -224,12 +309,21 @@ fn limits(facts: &Facts) -> Option<Judged> {
 fn cgroup2(facts: &Facts) -> Option<Judged> {
     Some(match mount_point(facts, "cgroup2") {
         Some(mounted) => ok(format!("mounted on {mounted}")),
-        None if facts.installed.as_ref().is_ok_and(|installed| !installed.has_hooks()) => return None,
+        None if facts
+            .installed
+            .as_ref()
+            .is_ok_and(|installed| !installed.has_hooks()) =>
+        {
+            return None;
+        }
         // The proxy's pod sees none, and needs none.
-        None if facts.installed.as_ref().is_ok_and(Installed::is_attached) => ok("the hooks are attached to one"),
+        None if facts.installed.as_ref().is_ok_and(Installed::is_attached) => {
+            ok("the hooks are attached to one")
+        }
         None => failure(
             "no cgroup2 file system is mounted",
-            "mount -t cgroup2 cgroup2 /sys/fs/cgroup, or boot with systemd.unified_cgroup_hierarchy=1",
+            "mount -t cgroup2 cgroup2 /sys/fs/cgroup, or boot with \
+             systemd.unified_cgroup_hierarchy=1",
         ),
     })
 }
@@ -237,7 +331,13 @@ fn cgroup2(facts: &Facts) -> Option<Judged> {
 fn bpffs(facts: &Facts) -> Option<Judged> {
     Some(match mount_point(facts, "bpf") {
         Some(mounted) => ok(format!("mounted on {mounted}")),
-        None if facts.installed.as_ref().is_ok_and(|installed| !installed.has_hooks()) => return None,
+        None if facts
+            .installed
+            .as_ref()
+            .is_ok_and(|installed| !installed.has_hooks()) =>
+        {
+            return None;
+        }
         None => failure(
             "no BPF file system is mounted: the proxy cannot read what the hooks noted",
             "mount -t bpf bpf /sys/fs/bpf; a pod needs it as a hostPath",
@@ -247,23 +347,41 @@ fn bpffs(facts: &Facts) -> Option<Judged> {
 
 /// Columns of proc_pid_mounts(5): device, mount point, type.
 fn mount_point<'a>(facts: &'a Facts, kind: &str) -> Option<&'a str> {
-    let columns = facts.mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-    columns.filter(|columns| columns.get(2) == Some(&kind)).find_map(|columns| columns.get(1).copied())
+    let columns = facts
+        .mounts
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>());
+    columns
+        .filter(|columns| columns.get(2) == Some(&kind))
+        .find_map(|columns| columns.get(1).copied())
 }
 
 fn redirector(facts: &Facts) -> Option<Judged> {
-    Some(daemon(&facts.redirector, "culvert-redirector", "check --redirector-admin IP:PORT"))
+    Some(daemon(
+        &facts.redirector,
+        "culvert-redirector",
+        "check --redirector-admin IP:PORT",
+    ))
 }
 
 fn proxy(facts: &Facts) -> Option<Judged> {
     match &facts.nodes {
-        Err(problem) => Some(failure(problem, "start culvert-proxy on this host, and run the check as root there")),
+        Err(problem) => Some(failure(
+            problem,
+            "start culvert-proxy on this host, and run the check as root there",
+        )),
         Ok(_) => Some(match &facts.proxy {
-            Ok(Daemon { missing, remarks }) if missing.is_empty() && !remarks.is_empty() => warning(
-                format!("culvert-proxy is ready, but {}", remarks.join("; ")),
-                "its log says more: culvert-proxy",
+            Ok(Daemon { missing, remarks }) if missing.is_empty() && !remarks.is_empty() => {
+                warning(
+                    format!("culvert-proxy is ready, but {}", remarks.join("; ")),
+                    "its log says more: culvert-proxy",
+                )
+            }
+            proxy => daemon(
+                proxy,
+                "culvert-proxy",
+                "culvert-proxy --admin-listen IP:PORT check",
             ),
-            proxy => daemon(proxy, "culvert-proxy", "culvert-proxy --admin-listen IP:PORT check"),
         }),
     }
 }
@@ -275,58 +393,96 @@ fn daemon(daemon: &Asked<Daemon>, name: &str, elsewhere: &str) -> Judged {
             format!("start {name} on this host; if it has another --admin-listen: {elsewhere}"),
         ),
         Ok(Daemon { missing, .. }) if missing.is_empty() => ok(format!("{name} runs and is ready")),
-        Ok(Daemon { missing, .. }) => {
-            failure(format!("{name} is not ready: {}", missing.join("; ")), format!("its log says more: {name}"))
-        }
+        Ok(Daemon { missing, .. }) => failure(
+            format!("{name} is not ready: {}", missing.join("; ")),
+            format!("its log says more: {name}"),
+        ),
     }
 }
 
 fn hooks(facts: &Facts) -> Option<Judged> {
-    let installed = facts.installed.as_ref().ok().filter(|installed| installed.has_hooks())?;
-    let lost = installed.hooks.iter().filter(|hook| hook.link.is_none() || hook.cgroup_id == Some(0));
+    let installed = facts
+        .installed
+        .as_ref()
+        .ok()
+        .filter(|installed| installed.has_hooks())?;
+    let lost = installed
+        .hooks
+        .iter()
+        .filter(|hook| hook.link.is_none() || hook.cgroup_id == Some(0));
     let lost: Vec<&str> = lost.map(|hook| hook.program.as_str()).collect();
     Some(match lost.is_empty() && !installed.hooks.is_empty() {
         true if installed.refusal.as_deref() == Some("EPERM") => ok(format!(
-            "{} kernel programs are attached; on this kernel a refused connect fails with EPERM, not EHOSTUNREACH",
+            "{} kernel programs are attached; on this kernel a refused connect fails with EPERM, \
+             not EHOSTUNREACH",
             installed.hooks.len()
         )),
-        true => ok(format!("{} kernel programs are attached", installed.hooks.len())),
+        true => ok(format!(
+            "{} kernel programs are attached",
+            installed.hooks.len()
+        )),
         false => failure(
-            format!("not attached: {}", if lost.is_empty() { "any program".to_owned() } else { lost.join(", ") }),
-            "the redirector attaches them again within 5 s; if not, its log says why, or somebody removes them: \
+            format!(
+                "not attached: {}",
+                if lost.is_empty() {
+                    "any program".to_owned()
+                } else {
+                    lost.join(", ")
+                }
+            ),
+            "the redirector attaches them again within 5 s; if not, its log says why, or somebody \
+             removes them: \
              culvert-redirector status",
         ),
     })
 }
 
 fn nftables(facts: &Facts) -> Option<Judged> {
-    let installed = facts.installed.as_ref().ok().filter(|installed| installed.has_nftables())?;
+    let installed = facts
+        .installed
+        .as_ref()
+        .ok()
+        .filter(|installed| installed.has_nftables())?;
     Some(match (&installed.table_problem, installed.table) {
-        (Some(problem), _) => failure(problem, "install the package nftables, or --mechanism ebpf on the redirector"),
+        (Some(problem), _) => failure(
+            problem,
+            "install the package nftables, or --mechanism ebpf on the redirector",
+        ),
         (None, true) => ok("the table culvert is there"),
         (None, false) => failure(
             "there is no table culvert",
-            "the redirector makes it again within 5 s; if not, somebody flushes the rule set, as `nft flush ruleset` of a firewall",
+            "the redirector makes it again within 5 s; if not, somebody flushes the rule set, as \
+             `nft flush ruleset` of a firewall",
         ),
     })
 }
 
 fn route(facts: &Facts) -> Option<Judged> {
-    let installed = facts.installed.as_ref().ok().filter(|installed| installed.steers())?;
-    let lost = installed.ranges.iter().filter(|range| !installed.routes.contains(range));
+    let installed = facts
+        .installed
+        .as_ref()
+        .ok()
+        .filter(|installed| installed.steers())?;
+    let lost = installed
+        .ranges
+        .iter()
+        .filter(|range| !installed.routes.contains(range));
     let lost: Vec<String> = lost.map(ToString::to_string).collect();
     Some(match lost.is_empty() {
-        true if installed.ranges.is_empty() => {
-            warning("no VIP range is known yet", "the redirector learns them of the proxy: is culvert-proxy ready?")
-        }
+        true if installed.ranges.is_empty() => warning(
+            "no VIP range is known yet",
+            "the redirector learns them of the proxy: is culvert-proxy ready?",
+        ),
         true if installed.routes_to_host => warning(
-            "the routes of VIPs lead to this host itself: while nothing steers, its own services answer on every VIP",
+            "the routes of VIPs lead to this host itself: while nothing steers, its own services \
+             answer on every VIP",
             "modprobe bridge, then restart the redirector",
         ),
         true => ok("every VIP range has its route"),
         false => failure(
             format!("no route to {}", lost.join(", ")),
-            "the redirector's log says why: this host may use the range itself (--vip4-range and --vip6-range of the proxy), \
+            "the redirector's log says why: this host may use the range itself (--vip4-range and \
+             --vip6-range of the proxy), \
              or have no IPv6",
         ),
     })
@@ -334,50 +490,78 @@ fn route(facts: &Facts) -> Option<Judged> {
 
 fn dns(facts: &Facts) -> Option<Judged> {
     let installed = facts.installed.as_ref().ok()?;
-    let problem = facts.dns.iter().find_map(|(server, asked)| Some((server, asked.as_ref().err()?)));
+    let problem = facts
+        .dns
+        .iter()
+        .find_map(|(server, asked)| Some((server, asked.as_ref().err()?)));
     Some(match problem {
-        None if facts.dns.is_empty() => {
-            warning("the redirector answers no DNS", "leave out --dns-listen none, if names are wanted")
-        }
+        None if facts.dns.is_empty() => warning(
+            "the redirector answers no DNS",
+            "leave out --dns-listen none, if names are wanted",
+        ),
         None => ok(format!("{} is answered", installed.zone)),
         Some((server, problem)) => failure(
             format!("{server}: {problem}"),
-            "see --dns-listen and --dns-client of the redirector, and what else has port 53: ss -lup",
+            "see --dns-listen and --dns-client of the redirector, and what else has port 53: ss \
+             -lup",
         ),
     })
 }
 
 /// Whether the proxy listens where the redirector steers to.
 fn intercept(facts: &Facts) -> Option<Judged> {
-    let installed = facts.installed.as_ref().ok().filter(|installed| installed.steers())?;
-    let deaf = installed.intercept_ports.iter().filter(|port| !facts.listening.contains(port));
+    let installed = facts
+        .installed
+        .as_ref()
+        .ok()
+        .filter(|installed| installed.steers())?;
+    let deaf = installed
+        .intercept_ports
+        .iter()
+        .filter(|port| !facts.listening.contains(port));
     let deaf: Vec<String> = deaf.map(ToString::to_string).collect();
     Some(if deaf.is_empty() {
         ok("somebody listens on every intercept port")
     } else {
         failure(
-            format!("connections are steered to port {}, where nobody listens", deaf.join(", ")),
-            "start the proxy, or make its --intercept-listen and the redirector's --intercept-port equal",
+            format!(
+                "connections are steered to port {}, where nobody listens",
+                deaf.join(", ")
+            ),
+            "start the proxy, or make its --intercept-listen and the redirector's \
+             --intercept-port equal",
         )
     })
 }
 
 fn tunnels(facts: &Facts) -> Option<Judged> {
     let nodes = facts.nodes.as_ref().ok()?;
-    let offline: Vec<&str> = nodes.iter().filter(|node| node.tunnels == 0).map(|node| node.name.as_str()).collect();
+    let offline: Vec<&str> = nodes
+        .iter()
+        .filter(|node| node.tunnels == 0)
+        .map(|node| node.name.as_str())
+        .collect();
     let fix = |node: &str| format!("culvert-proxy explain {node}");
     Some(match offline.first() {
         None if nodes.is_empty() => warning(
             "there are no nodes",
-            "culvert-proxy token create NODE; in a cluster: kubectl label node NODE node-restriction.kubernetes.io/culvert-edge=",
+            "culvert-proxy token create NODE; in a cluster: kubectl label node NODE \
+             node-restriction.kubernetes.io/culvert-edge=",
         ),
         None => ok(format!("all {} nodes have tunnels", nodes.len())),
-        Some(node) if offline.len() == nodes.len() => {
-            failure(format!("no node has a tunnel: {}", named(&offline)), fix(node))
-        }
-        Some(node) => {
-            warning(format!("{} of {} nodes are offline: {}", offline.len(), nodes.len(), named(&offline)), fix(node))
-        }
+        Some(node) if offline.len() == nodes.len() => failure(
+            format!("no node has a tunnel: {}", named(&offline)),
+            fix(node),
+        ),
+        Some(node) => warning(
+            format!(
+                "{} of {} nodes are offline: {}",
+                offline.len(),
+                nodes.len(),
+                named(&offline)
+            ),
+            fix(node),
+        ),
     })
 }
 
@@ -386,13 +570,21 @@ fn edge_label(facts: &Facts) -> Option<Judged> {
     let labelled = &facts.cluster.as_ref()?.as_ref().ok()?.other_labels;
     let nodes = facts.nodes.as_ref().ok()?;
     let is_taken = |name: &&str| nodes.iter().any(|node| node.name == *name);
-    let not_taken: Vec<&str> = labelled.iter().map(String::as_str).filter(|name| !is_taken(name)).collect();
+    let not_taken: Vec<&str> = labelled
+        .iter()
+        .map(String::as_str)
+        .filter(|name| !is_taken(name))
+        .collect();
     Some(if not_taken.is_empty() {
         ok("no node has an edge label of another tunnel alone")
     } else {
         warning(
-            format!("labelled as edge nodes for another tunnel, and not for this one: {}", named(&not_taken)),
-            "kubectl label node NODE node-restriction.kubernetes.io/culvert-edge=, or --node-selector of the proxy",
+            format!(
+                "labelled as edge nodes for another tunnel, and not for this one: {}",
+                named(&not_taken)
+            ),
+            "kubectl label node NODE node-restriction.kubernetes.io/culvert-edge=, or \
+             --node-selector of the proxy",
         )
     })
 }
@@ -404,13 +596,16 @@ fn claims(facts: &Facts) -> Option<Judged> {
     if claims.annotations {
         return Some(warning(
             "kubelets choose what is steered to their nodes: the proxy trusts their annotations",
-            "set the labels node-restriction.kubernetes.io/culvert-ports and -zone, then leave out --trust-node-annotations",
+            "set the labels node-restriction.kubernetes.io/culvert-ports and -zone, then leave \
+             out --trust-node-annotations",
         ));
     }
     Some(if claims.edge_ranges.is_empty() {
         warning(
-            "a kubelet may claim any address that neither the cluster nor another node has: no --edge-range is given",
-            "--edge-range on every proxy, with the networks that edge nodes' addresses are in (docs/install-kubernetes.md)",
+            "a kubelet may claim any address that neither the cluster nor another node has: no \
+             --edge-range is given",
+            "--edge-range on every proxy, with the networks that edge nodes' addresses are in \
+             (docs/install-kubernetes.md)",
         )
     } else {
         ok("addresses of edge nodes are steered inside --edge-range only")
@@ -419,14 +614,22 @@ fn claims(facts: &Facts) -> Option<Judged> {
 
 fn addresses(facts: &Facts) -> Option<Judged> {
     let nodes = facts.nodes.as_ref().ok()?;
-    let mut reasons: Vec<&str> = nodes.iter().flat_map(|node| &node.reasons).map(String::as_str).collect();
+    let mut reasons: Vec<&str> = nodes
+        .iter()
+        .flat_map(|node| &node.reasons)
+        .map(String::as_str)
+        .collect();
     reasons.retain(|reason| !reason.is_empty());
     reasons.sort_unstable();
     reasons.dedup();
-    if let Some(unknown) = reasons.iter().find(|reason| reason.contains(RANGES_UNKNOWN)) {
+    if let Some(unknown) = reasons
+        .iter()
+        .find(|reason| reason.contains(RANGES_UNKNOWN))
+    {
         return Some(failure(
             *unknown,
-            "--edge-range on the proxy, or --service-range and --pod-range: until then nodes are reached by name only",
+            "--edge-range on the proxy, or --service-range and --pod-range: until then nodes are \
+             reached by name only",
         ));
     }
     Some(if reasons.is_empty() {
@@ -435,20 +638,28 @@ fn addresses(facts: &Facts) -> Option<Judged> {
         // The reason says it.
         warning(
             named(&reasons),
-            "reach these nodes by name, kube-apiserver by --kubelet-preferred-address-types=Hostname,InternalIP; what is an edge's and \
-             what the cloud's is said by --edge-range, --service-range, --pod-range and --protect of the proxy",
+            "reach these nodes by name, kube-apiserver by \
+             --kubelet-preferred-address-types=Hostname,InternalIP; what is an edge's and \
+             what the cloud's is said by --edge-range, --service-range, --pod-range and --protect \
+             of the proxy",
         )
     })
 }
 
 fn left_out(facts: &Facts) -> Option<Judged> {
     let left_out = facts.left_out.as_ref().ok()?;
-    let left_out: Vec<String> = left_out.iter().map(|left| format!("{}: {}", left.node, left.reason)).collect();
+    let left_out: Vec<String> = left_out
+        .iter()
+        .map(|left| format!("{}: {}", left.node, left.reason))
+        .collect();
     let left_out: Vec<&str> = left_out.iter().map(String::as_str).collect();
     Some(if left_out.is_empty() {
         ok("no node is left out")
     } else {
-        warning(named(&left_out), "the reason names what to change about the Node; Events of it say the same")
+        warning(
+            named(&left_out),
+            "the reason names what to change about the Node; Events of it say the same",
+        )
     })
 }
 
@@ -456,7 +667,10 @@ fn ports(facts: &Facts) -> Option<Judged> {
     if let Some(Ok(cluster)) = &facts.cluster
         && let Some(problem) = cluster.ports_problems.first()
     {
-        return Some(failure(problem, "fix the ConfigMap: until then the last good ports are used"));
+        return Some(failure(
+            problem,
+            "fix the ConfigMap: until then the last good ports are used",
+        ));
     }
     let nodes = facts.nodes.as_ref().ok()?;
     let mut forbidden: BTreeMap<u32, Vec<&str>> = BTreeMap::new();
@@ -474,9 +688,16 @@ fn ports(facts: &Facts) -> Option<Judged> {
         warning(
             format!(
                 "steered, but not dialled by agents: {}",
-                forbidden.iter().map(in_words).collect::<Vec<_>>().join(", ")
+                forbidden
+                    .iter()
+                    .map(in_words)
+                    .collect::<Vec<_>>()
+                    .join(", ")
             ),
-            format!("--port {} on these agents, besides those that they have, or take the ports away", ports.join(",")),
+            format!(
+                "--port {} on these agents, besides those that they have, or take the ports away",
+                ports.join(",")
+            ),
         )
     })
 }
@@ -484,15 +705,23 @@ fn ports(facts: &Facts) -> Option<Judged> {
 fn certificates(facts: &Facts) -> Option<Judged> {
     let certificates = facts.certificates.as_ref().ok()?;
     let ends = |certificate: &CertificateStatus| UnixTime::from_seconds(certificate.not_after);
-    let certificate = certificates.iter().min_by_key(|certificate| certificate.not_after)?;
+    let certificate = certificates
+        .iter()
+        .min_by_key(|certificate| certificate.not_after)?;
     let left = ends(certificate).since(facts.now);
-    let found = format!("that of {} ends at {}", certificate.owner, ends(certificate));
+    let found = format!(
+        "that of {} ends at {}",
+        certificate.owner,
+        ends(certificate)
+    );
     let own = certificates.first().map(|own| own.not_after) == Some(certificate.not_after);
     let soon = if own { SOON } else { SOON_FOR_AN_AUTHORITY };
     let fix = if own {
-        "the proxy renews what it made itself, its log says why it did not; your own: replace the files of --tls-cert"
+        "the proxy renews what it made itself, its log says why it did not; your own: replace the \
+         files of --tls-cert"
     } else {
-        "replace it in time, the new one trusted beside the old one: --ca-cert, or Secret culvert-ca"
+        "replace it in time, the new one trusted beside the old one: --ca-cert, or Secret \
+         culvert-ca"
     };
     Some(match left {
         Duration::ZERO => failure(format!("{found}, which is past"), fix),
@@ -503,14 +732,28 @@ fn certificates(facts: &Facts) -> Option<Judged> {
 
 fn clock(facts: &Facts) -> Option<Judged> {
     let fix = "set the clock, and keep it right: timedatectl set-ntp true";
-    let begins =
-        facts.certificates.iter().flatten().map(|certificate| UnixTime::from_seconds(certificate.not_before)).max();
+    let begins = facts
+        .certificates
+        .iter()
+        .flatten()
+        .map(|certificate| UnixTime::from_seconds(certificate.not_before))
+        .max();
     if let Some(begins) = begins.filter(|begins| *begins > facts.now) {
-        let found = format!("it is {} here, and a certificate in use begins at {begins} only", facts.now);
+        let found = format!(
+            "it is {} here, and a certificate in use begins at {begins} only",
+            facts.now
+        );
         return Some(failure(found, fix));
     }
-    let Some(server) = facts.cluster.as_ref().and_then(|cluster| cluster.as_ref().ok()?.time) else {
-        return Some(ok(format!("it is {}; there is no other clock to compare with", facts.now)));
+    let Some(server) = facts
+        .cluster
+        .as_ref()
+        .and_then(|cluster| cluster.as_ref().ok()?.time)
+    else {
+        return Some(ok(format!(
+            "it is {}; there is no other clock to compare with",
+            facts.now
+        )));
     };
     let skew = server.since(facts.now).max(facts.now.since(server));
     let found = format!("{} s from the API server's clock", skew.as_secs());
@@ -525,19 +768,28 @@ fn rbac(facts: &Facts) -> Option<Judged> {
     Some(match facts.cluster.as_ref()? {
         Err(problem) => failure(
             format!("the cluster cannot be asked: {problem}"),
-            "see that kube-apiserver is up and reached from here; --kubeconfig, or the pod's service account",
+            "see that kube-apiserver is up and reached from here; --kubeconfig, or the pod's \
+             service account",
         ),
-        Ok(cluster) if cluster.lacking.is_empty() => ok("the API server allows all that the proxy asks for"),
+        Ok(cluster) if cluster.lacking.is_empty() => {
+            ok("the API server allows all that the proxy asks for")
+        }
         Ok(cluster) => failure(
             format!("not allowed: {}", cluster.lacking.join("; ")),
-            "kubectl apply -k deploy/...: its roles give these rights to the service account culvert-proxy",
+            "kubectl apply -k deploy/...: its roles give these rights to the service account \
+             culvert-proxy",
         ),
     })
 }
 
 /// The first few, and how many more.
 fn named(names: &[&str]) -> String {
-    let shown = names.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+    let shown = names
+        .iter()
+        .take(NAMED)
+        .copied()
+        .collect::<Vec<_>>()
+        .join(", ");
     match names.len().saturating_sub(NAMED) {
         0 => shown,
         more => format!("{shown} and {more} more"),
@@ -547,10 +799,13 @@ fn named(names: &[&str]) -> String {
 impl Installed {
     /// Whether any kernel program is attached to a cgroup that exists.
     fn is_attached(&self) -> bool {
-        self.hooks.iter().any(|hook| hook.link.is_some() && hook.cgroup_id != Some(0))
+        self.hooks
+            .iter()
+            .any(|hook| hook.link.is_some() && hook.cgroup_id != Some(0))
     }
 
-    /// Whether hooks should be there: where nftables carries all in their place, another check says so.
+    /// Whether hooks should be there: where nftables carries all in their place, another check says
+    /// so.
     fn has_hooks(&self) -> bool {
         matches!(self.mechanism.as_str(), "both" | "ebpf") && self.fallback.is_none()
     }

@@ -6,7 +6,10 @@ use std::net::IpAddr;
 pub(super) fn servers(file: &str) -> Vec<IpAddr> {
     let server = |line: &str| {
         let mut words = line.split_whitespace();
-        let address = words.next().filter(|word| *word == "nameserver").and(words.next())?;
+        let address = words
+            .next()
+            .filter(|word| *word == "nameserver")
+            .and(words.next())?;
         // `fe80::1%eth0` names an interface too.
         address.split('%').next()?.parse().ok()
     };
@@ -19,7 +22,8 @@ mod tests {
 
     #[test]
     fn servers_are_read_in_their_order_and_nothing_else_is() {
-        let file = "# nameserver 9.9.9.9\nsearch corp.example\nnameserver\t10.0.0.1\nnameserver fe80::1%eth0\nnameserver\noptions ndots:5\n";
+        let file = "# nameserver 9.9.9.9\nsearch corp.example\nnameserver\t10.0.0.1\nnameserver \
+            fe80::1%eth0\nnameserver\noptions ndots:5\n";
         let expected: Vec<IpAddr> = vec!["10.0.0.1".parse().unwrap(), "fe80::1".parse().unwrap()];
         assert_eq!(servers(file), expected);
     }

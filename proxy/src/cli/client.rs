@@ -23,18 +23,26 @@ pub(crate) struct Client(ControlClient<Channel>);
 impl Client {
     pub(crate) async fn connect(socket: &Path) -> Result<Self> {
         // Tried first on its own, for tonic would hide the cause.
-        drop(UnixStream::connect(socket).await.map_err(|error| explained(socket, error))?);
+        drop(
+            UnixStream::connect(socket)
+                .await
+                .map_err(|error| explained(socket, error))?,
+        );
         let path: PathBuf = socket.to_owned();
         let connector = tower::service_fn(move |_: Uri| {
             let path = path.clone();
             async move { UnixStream::connect(path).await.map(TokioIo::new) }
         });
         // The address is never dialled; HTTP/2 wants an authority.
-        let endpoint =
-            Endpoint::from_static("http://control.invalid").timeout(CALL_TIMEOUT).connect_timeout(CALL_TIMEOUT);
+        let endpoint = Endpoint::from_static("http://control.invalid")
+            .timeout(CALL_TIMEOUT)
+            .connect_timeout(CALL_TIMEOUT);
         let channel = endpoint.connect_with_connector(connector).await;
-        let channel = channel.with_context(|| format!("speak to the proxy on {}", socket.display()))?;
-        Ok(Self(ControlClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES)))
+        let channel =
+            channel.with_context(|| format!("speak to the proxy on {}", socket.display()))?;
+        Ok(Self(
+            ControlClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES),
+        ))
     }
 
     pub(crate) async fn list_nodes(&mut self) -> Result<Vec<proto::NodeStatus>> {
@@ -47,16 +55,35 @@ impl Client {
     }
 
     pub(crate) async fn list_certificates(&mut self) -> Result<Vec<proto::CertificateStatus>> {
-        let answer = self.0.list_certificates(proto::ListCertificatesRequest {}).await;
-        Ok(answer.map_err(|status| refusal(&status))?.into_inner().certificates)
+        let answer = self
+            .0
+            .list_certificates(proto::ListCertificatesRequest {})
+            .await;
+        Ok(answer
+            .map_err(|status| refusal(&status))?
+            .into_inner()
+            .certificates)
     }
 
-    pub(crate) async fn explain(&mut self, request: proto::ExplainRequest) -> Result<proto::ExplainResponse> {
-        Ok(self.0.explain(request).await.map_err(|status| refusal(&status))?.into_inner())
+    pub(crate) async fn explain(
+        &mut self,
+        request: proto::ExplainRequest,
+    ) -> Result<proto::ExplainResponse> {
+        Ok(self
+            .0
+            .explain(request)
+            .await
+            .map_err(|status| refusal(&status))?
+            .into_inner())
     }
 
     pub(crate) async fn remove_node(&mut self, node: &NodeName) -> Result<()> {
-        let answer = self.0.remove_node(proto::RemoveNodeRequest { name: node.to_string() }).await;
+        let answer = self
+            .0
+            .remove_node(proto::RemoveNodeRequest {
+                name: node.to_string(),
+            })
+            .await;
         answer.map(drop).map_err(|status| refusal(&status))
     }
 
@@ -64,16 +91,27 @@ impl Client {
         &mut self,
         request: proto::CreateTokenRequest,
     ) -> Result<proto::CreateTokenResponse> {
-        Ok(self.0.create_token(request).await.map_err(|status| refusal(&status))?.into_inner())
+        Ok(self
+            .0
+            .create_token(request)
+            .await
+            .map_err(|status| refusal(&status))?
+            .into_inner())
     }
 
     pub(crate) async fn list_tokens(&mut self) -> Result<Vec<proto::TokenStatus>> {
         let answer = self.0.list_tokens(proto::ListTokensRequest {}).await;
-        Ok(answer.map_err(|status| refusal(&status))?.into_inner().tokens)
+        Ok(answer
+            .map_err(|status| refusal(&status))?
+            .into_inner()
+            .tokens)
     }
 
     pub(crate) async fn revoke_token(&mut self, id: &str) -> Result<()> {
-        let answer = self.0.revoke_token(proto::RevokeTokenRequest { id: id.to_owned() }).await;
+        let answer = self
+            .0
+            .revoke_token(proto::RevokeTokenRequest { id: id.to_owned() })
+            .await;
         answer.map(drop).map_err(|status| refusal(&status))
     }
 }
@@ -81,7 +119,10 @@ impl Client {
 /// The proxy's answers are whole sentences; the status code adds nothing for people.
 fn refusal(status: &tonic::Status) -> anyhow::Error {
     match status.message() {
-        "" => anyhow!("the proxy answered {:?} without a reason: see its log", status.code()),
+        "" => anyhow!(
+            "the proxy answered {:?} without a reason: see its log",
+            status.code()
+        ),
         message => anyhow!("{message}"),
     }
 }
@@ -90,7 +131,11 @@ fn explained(socket: &Path, error: io::Error) -> anyhow::Error {
     let hint = if error.kind() == io::ErrorKind::PermissionDenied {
         "only root and the proxy's own user may use it: try with sudo"
     } else {
-        "is culvert-proxy running on this host? If it has another --control-socket, give the same here"
+        "is culvert-proxy running on this host? If it has another --control-socket, give the same \
+         here"
     };
-    anyhow!("no answer on the control socket {}: {error}: {hint}", socket.display())
+    anyhow!(
+        "no answer on the control socket {}: {error}: {hint}",
+        socket.display()
+    )
 }

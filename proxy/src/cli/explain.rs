@@ -12,10 +12,12 @@ use super::Client;
 /// What to explain.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ExplainCommand {
-    /// An address, a VIP, a node's name or `<node>.<zone>`, with or without a port: 10.0.3.7:9100, edge-1, [fd00::7]:10250.
+    /// An address, a VIP, a node's name or `<node>.<zone>`, with or without a port: 10.0.3.7:9100,
+    /// edge-1, [fd00::7]:10250.
     destination: String,
 
-    /// Also opens a stream to it and says how the agent's dial went; nothing is sent. Fails if the dial does.
+    /// Also opens a stream to it and says how the agent's dial went; nothing is sent. Fails if the
+    /// dial does.
     #[arg(long)]
     dial: bool,
 }
@@ -23,10 +25,20 @@ pub(crate) struct ExplainCommand {
 impl ExplainCommand {
     /// Asks the proxy that listens on the socket, and prints what it says.
     pub(crate) async fn run(&self, control_socket: &Path) -> Result<()> {
-        let request = proto::ExplainRequest { destination: self.destination.clone(), dial: self.dial };
-        let explained = Client::connect(control_socket).await?.explain(request).await?;
+        let request = proto::ExplainRequest {
+            destination: self.destination.clone(),
+            dial: self.dial,
+        };
+        let explained = Client::connect(control_socket)
+            .await?
+            .explain(request)
+            .await?;
         print!("{}", page(&explained));
-        ensure!(explained.reachable || !self.dial, "no connection to {}", self.destination);
+        ensure!(
+            explained.reachable || !self.dial,
+            "no connection to {}",
+            self.destination
+        );
         Ok(())
     }
 }

@@ -24,7 +24,8 @@ pub(crate) enum BadRequest {
     Target(ResolveError),
 }
 
-/// The destination and the length of the head at the start of `buffer`; `None`: more bytes are needed.
+/// The destination and the length of the head at the start of `buffer`; `None`: more bytes are
+/// needed.
 pub(crate) fn parse(buffer: &[u8]) -> Result<Option<(Destination, usize)>, BadRequest> {
     let mut headers = [EMPTY_HEADER; HEADERS_MAX];
     let mut request = Request::new(&mut headers);
@@ -37,7 +38,11 @@ pub(crate) fn parse(buffer: &[u8]) -> Result<Option<(Destination, usize)>, BadRe
     if method != "CONNECT" {
         return Err(BadRequest::Method(method.chars().take(20).collect()));
     }
-    let destination = request.path.unwrap_or_default().parse().map_err(BadRequest::Target)?;
+    let destination = request
+        .path
+        .unwrap_or_default()
+        .parse()
+        .map_err(BadRequest::Target)?;
     Ok(Some((destination, length)))
 }
 
@@ -53,7 +58,10 @@ mod tests {
     #[test]
     fn the_target_counts_not_the_host_header() {
         let head = "CONNECT edge-1:10250 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
-        assert_eq!(parsed(&format!("{head}\x16\x03pipelined")), Ok(Some(("edge-1:10250".into(), head.len()))));
+        assert_eq!(
+            parsed(&format!("{head}\x16\x03pipelined")),
+            Ok(Some(("edge-1:10250".into(), head.len())))
+        );
         for cut in 0..head.len() {
             assert_eq!(parsed(&head[..cut]), Ok(None), "{cut} bytes");
         }
@@ -66,7 +74,10 @@ mod tests {
             ("CONNECT edge-1 HTTP/1.1\r\n\r\n", "write host:port"),
             ("CONNECT 10.0.3.7:99999 HTTP/1.1\r\n\r\n", "1 to 65535"),
             ("\x16\x03\x01\x02\x00", "not an HTTP/1.1 request"),
-            (&format!("CONNECT edge-1:1 HTTP/1.1\r\nx: {}", "a".repeat(HEAD_MAX)), "longer than"),
+            (
+                &format!("CONNECT edge-1:1 HTTP/1.1\r\nx: {}", "a".repeat(HEAD_MAX)),
+                "longer than",
+            ),
         ] {
             let error = parsed(head).unwrap_err();
             assert!(error.contains(reason), "{head:?}: {error}");

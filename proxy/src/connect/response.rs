@@ -29,17 +29,26 @@ fn classify(error: &RouteError) -> Refusal {
     match error {
         RouteError::Resolve(ResolveError::BadInput { .. }) => BAD_REQUEST,
         RouteError::Resolve(
-            ResolveError::Shared { .. } | ResolveError::Protected { .. } | ResolveError::Contested { .. },
+            ResolveError::Shared { .. }
+            | ResolveError::Protected { .. }
+            | ResolveError::Contested { .. },
         ) => ("403 Forbidden", "destination_ip_prohibited"),
         RouteError::Resolve(
-            ResolveError::UnknownAddress { .. } | ResolveError::UnknownName { .. } | ResolveError::UnassignedVip { .. },
+            ResolveError::UnknownAddress { .. }
+            | ResolveError::UnknownName { .. }
+            | ResolveError::UnassignedVip { .. },
         ) => ("403 Forbidden", "destination_not_found"),
         RouteError::Offline { .. } => ("503 Service Unavailable", "destination_unavailable"),
         RouteError::TooManyStreams { .. } | RouteError::ShareTaken { .. } => {
             ("503 Service Unavailable", "connection_limit_reached")
         }
-        RouteError::Dial { failure, .. } | RouteError::Direct { failure, .. } => classify_dial(failure.code),
-        RouteError::Tunnel { source: OpenError::TimedOut, .. } => ("504 Gateway Timeout", "connection_timeout"),
+        RouteError::Dial { failure, .. } | RouteError::Direct { failure, .. } => {
+            classify_dial(failure.code)
+        }
+        RouteError::Tunnel {
+            source: OpenError::TimedOut,
+            ..
+        } => ("504 Gateway Timeout", "connection_timeout"),
         RouteError::Tunnel { .. } => ("502 Bad Gateway", "connection_terminated"),
     }
 }
@@ -61,7 +70,8 @@ fn render((status, error): Refusal, details: &str) -> Vec<u8> {
     let body = format!("culvert: {details}\n");
     let length = body.len();
     format!(
-        "HTTP/1.1 {status}\r\nProxy-Status: culvert; error={error}; details={}\r\nContent-Type: text/plain; charset=utf-8\r\n\
+        "HTTP/1.1 {status}\r\nProxy-Status: culvert; error={error}; details={}\r\nContent-Type: \
+         text/plain; charset=utf-8\r\n\
          Content-Length: {length}\r\nConnection: close\r\n\r\n{body}",
         quoted(details)
     )
@@ -98,22 +108,28 @@ mod tests {
         let node = "edge-1".parse().unwrap();
         let dial = |code| {
             let message = "dial \"10.0.3.7:9100\": no".to_owned();
-            status(&RouteError::Dial { node: "edge-1".parse().unwrap(), failure: DialFailure { code, message } })
+            status(&RouteError::Dial {
+                node: "edge-1".parse().unwrap(),
+                failure: DialFailure { code, message },
+            })
         };
         assert_eq!(
             dial(DialCode::Forbidden),
-            "HTTP/1.1 403 Forbidden | Proxy-Status: culvert; error=http_request_denied; details=\"edge-1: dial \\\"10.0.3.7:9100\\\": no\""
+            "HTTP/1.1 403 Forbidden | Proxy-Status: culvert; error=http_request_denied; \
+             details=\"edge-1: dial \\\"10.0.3.7:9100\\\": no\""
         );
-        assert!(
-            dial(DialCode::Refused)
-                .starts_with("HTTP/1.1 502 Bad Gateway | Proxy-Status: culvert; error=connection_refused")
-        );
+        assert!(dial(DialCode::Refused).starts_with(
+            "HTTP/1.1 502 Bad Gateway | Proxy-Status: culvert; error=connection_refused"
+        ));
         assert!(dial(DialCode::TimedOut).starts_with("HTTP/1.1 504 "));
         assert!(status(&RouteError::Offline { node }).starts_with("HTTP/1.1 503 "));
     }
 
     #[test]
     fn nothing_in_an_error_can_end_its_header() {
-        assert_eq!(quoted("a\r\nSet-Cookie: é\"\\"), r#""a??Set-Cookie: ?\"\\""#);
+        assert_eq!(
+            quoted("a\r\nSet-Cookie: é\"\\"),
+            r#""a??Set-Cookie: ?\"\\""#
+        );
     }
 }

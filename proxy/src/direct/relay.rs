@@ -1,5 +1,5 @@
-//! Copies between two sockets of this host, to the same end as through a tunnel: each direction ends on its own, and what is cut short
-//! is reset at both.
+//! Copies between two sockets of this host, to the same end as through a tunnel: each direction
+//! ends on its own, and what is cut short is reset at both.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -14,7 +14,8 @@ const PARTING: Duration = Duration::from_secs(2);
 /// As much as a socket gives at once.
 const BUFFER: usize = 64 << 10;
 
-/// Relays until both directions have ended. `pipelined` is what the client sent before its backend had answered.
+/// Relays until both directions have ended. `pipelined` is what the client sent before its backend
+/// had answered.
 pub(crate) async fn relay(
     client: Socket,
     backend: Socket,
@@ -40,15 +41,22 @@ pub(crate) async fn relay(
             },
         }
     };
-    let close = if relayed.is_ok() { Close::Finish } else { Close::Reset };
+    let close = if relayed.is_ok() {
+        Close::Finish
+    } else {
+        Close::Reset
+    };
     client.on_close(close);
     backend.on_close(close);
     relayed.map_err(RelayError::Socket)
 }
 
-/// Runs the direction that is left. That from `reader` has ended, so nothing else would notice that its peer has gone altogether and
-/// reads no more; then the other side may still end by itself.
-async fn second_half(mut left: Pin<&mut impl Future<Output = io::Result<()>>>, reader: &Socket) -> io::Result<()> {
+/// Runs the direction that is left. That from `reader` has ended, so nothing else would notice that
+/// its peer has gone altogether and reads no more; then the other side may still end by itself.
+async fn second_half(
+    mut left: Pin<&mut impl Future<Output = io::Result<()>>>,
+    reader: &Socket,
+) -> io::Result<()> {
     tokio::select! {
         biased;
         ended = left.as_mut() => ended,
@@ -84,7 +92,10 @@ mod tests {
 
     async fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (near, far) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+        let (near, far) = tokio::join!(
+            TcpStream::connect(listener.local_addr().unwrap()),
+            listener.accept()
+        );
         (near.unwrap(), far.unwrap().0)
     }
 
@@ -92,7 +103,12 @@ mod tests {
     async fn each_direction_ends_on_its_own_and_is_counted() {
         let ((mut client, near), (far, mut backend)) = (pair().await, pair().await);
         let transferred = Transferred::default();
-        let relayed = relay(near.into(), far.into(), Bytes::from_static(b"early "), &transferred);
+        let relayed = relay(
+            near.into(),
+            far.into(),
+            Bytes::from_static(b"early "),
+            &transferred,
+        );
         let both = async {
             client.write_all(b"request").await.unwrap();
             client.shutdown().await.unwrap();
@@ -105,7 +121,11 @@ mod tests {
             client.read_to_end(&mut answer).await.unwrap();
             assert_eq!(answer.len(), 1 << 20);
         };
-        let (relayed, ()) = timeout(Duration::from_secs(10), async { tokio::join!(relayed, both) }).await.unwrap();
+        let (relayed, ()) = timeout(Duration::from_secs(10), async {
+            tokio::join!(relayed, both)
+        })
+        .await
+        .unwrap();
         relayed.unwrap();
         assert_eq!(transferred.into_tunnel.bytes(), 13);
         assert_eq!(transferred.out_of_tunnel.bytes(), 1 << 20);
@@ -117,8 +137,14 @@ mod tests {
         drop(client);
         let transferred = Transferred::default();
         let relayed = relay(near.into(), far.into(), Bytes::new(), &transferred);
-        timeout(Duration::from_secs(30), relayed).await.expect("it ends").unwrap_err();
-        backend.write_all(b"to nobody").await.expect_err("it was reset behind the client's end");
+        timeout(Duration::from_secs(30), relayed)
+            .await
+            .expect("it ends")
+            .unwrap_err();
+        backend
+            .write_all(b"to nobody")
+            .await
+            .expect_err("it was reset behind the client's end");
     }
 
     #[tokio::test]
@@ -131,7 +157,11 @@ mod tests {
             assert_eq!(backend.read(&mut [0]).await.unwrap(), 0);
             drop(backend);
         };
-        let (relayed, ()) = timeout(Duration::from_secs(30), async { tokio::join!(relayed, heeds) }).await.unwrap();
+        let (relayed, ()) = timeout(Duration::from_secs(30), async {
+            tokio::join!(relayed, heeds)
+        })
+        .await
+        .unwrap();
         relayed.unwrap();
     }
 
@@ -140,9 +170,14 @@ mod tests {
         let ((mut client, near), (far, backend)) = (pair().await, pair().await);
         Socket::from(backend).on_close(Close::Reset);
         let transferred = Transferred::default();
-        let relayed = timeout(Duration::from_secs(10), relay(near.into(), far.into(), Bytes::new(), &transferred));
+        let relayed = timeout(
+            Duration::from_secs(10),
+            relay(near.into(), far.into(), Bytes::new(), &transferred),
+        );
         assert!(relayed.await.unwrap().is_err());
-        let read = timeout(Duration::from_secs(10), client.read(&mut [0])).await.unwrap();
+        let read = timeout(Duration::from_secs(10), client.read(&mut [0]))
+            .await
+            .unwrap();
         assert_eq!(read.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
     }
 }

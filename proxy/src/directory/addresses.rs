@@ -18,7 +18,8 @@ pub(crate) enum AddressState {
     Routed(NodeName),
     /// Several nodes have it: refused by address.
     Shared(Vec<NodeName>),
-    /// An edge node had it before a node of the cloud claimed it, or it is not known yet whose it is: refused by address.
+    /// An edge node had it before a node of the cloud claimed it, or it is not known yet whose it
+    /// is: refused by address.
     Contested {
         /// The edge nodes that have it.
         owners: Vec<NodeName>,
@@ -39,11 +40,19 @@ impl AddressState {
     pub(crate) fn reason(&self, address: IpAddr) -> String {
         match self {
             Self::Routed(_) => String::new(),
-            Self::Shared(owners) => format!("{address} belongs to {}: use their names", And(owners)),
-            Self::Contested { owners, by } => {
-                format!("{address} of {} {}: use the node's name", And(owners), by.contesting())
+            Self::Shared(owners) => {
+                format!("{address} belongs to {}: use their names", And(owners))
             }
-            Self::Protected { owners, by } => format!("{address} of {} {by}: use the node's name", And(owners)),
+            Self::Contested { owners, by } => {
+                format!(
+                    "{address} of {} {}: use the node's name",
+                    And(owners),
+                    by.contesting()
+                )
+            }
+            Self::Protected { owners, by } => {
+                format!("{address} of {} {by}: use the node's name", And(owners))
+            }
         }
     }
 }
@@ -86,7 +95,11 @@ impl Protection {
     /// In words, where it came later than the edge node that has the address.
     pub(crate) fn contesting(&self) -> String {
         let claimed = matches!(self, Self::CloudNode(_) | Self::NodesPods(..));
-        if claimed { format!("{self}, which claims it since") } else { self.to_string() }
+        if claimed {
+            format!("{self}, which claims it since")
+        } else {
+            self.to_string()
+        }
     }
 }
 
@@ -100,16 +113,25 @@ impl fmt::Display for Protection {
             Self::Everyones(what) => write!(f, "is also {what}"),
             Self::VipRange(range) => write!(f, "is also in the VIP range {range}"),
             Self::ApiServer => f.write_str("is also an address of the API server"),
-            Self::ServiceRange(range) => write!(f, "is also in the cluster's Service range {range}"),
+            Self::ServiceRange(range) => {
+                write!(f, "is also in the cluster's Service range {range}")
+            }
             Self::PodRange(range) => write!(f, "is also in the cluster's pod range {range}"),
-            Self::NodesPods(range, node) => write!(f, "is also in the pod range {range} of the node {node}"),
+            Self::NodesPods(range, node) => {
+                write!(f, "is also in the pod range {range} of the node {node}")
+            }
             Self::Direct(range) => write!(f, "is also in the range {range} of --direct"),
-            Self::OutsideEdgeRange => f.write_str("is outside every --edge-range (widen it if the node is right)"),
-            Self::NotAsked => f.write_str("is refused until the API server has said what the cluster uses itself"),
+            Self::OutsideEdgeRange => {
+                f.write_str("is outside every --edge-range (widen it if the node is right)")
+            }
+            Self::NotAsked => {
+                f.write_str("is refused until the API server has said what the cluster uses itself")
+            }
             Self::Unknown { flags } => {
                 write!(
                     f,
-                    "is not steered while the ranges of Services and pods are unknown (give --edge-range, or {flags})"
+                    "is not steered while the ranges of Services and pods are unknown (give \
+                     --edge-range, or {flags})"
                 )
             }
         }
@@ -154,12 +176,14 @@ pub(crate) enum Asked {
     Once,
 }
 
-/// What Nodes say of addresses: the kubelets' own words in part, so that they take nothing from an edge node.
+/// What Nodes say of addresses: the kubelets' own words in part, so that they take nothing from an
+/// edge node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Claims {
     clouds: BTreeMap<IpAddr, NodeName>,
     pods: BTreeMap<IpNet, NodeName>,
-    /// Families and prefix lengths of `pods`: few, so that thousands of ranges are looked up in no time.
+    /// Families and prefix lengths of `pods`: few, so that thousands of ranges are looked up in no
+    /// time.
     lengths: BTreeSet<(Family, u8)>,
     /// A cloud node among them has a range of pods.
     clouds_have_pods: bool,
@@ -172,19 +196,32 @@ enum Family {
 }
 
 fn family(address: IpAddr) -> Family {
-    if address.is_ipv4() { Family::V4 } else { Family::V6 }
+    if address.is_ipv4() {
+        Family::V4
+    } else {
+        Family::V6
+    }
 }
 
 impl Claims {
     /// Those of these nodes.
     pub(crate) fn new(nodes: &ClusterNodes) -> Self {
-        let clouds = nodes.clouds.iter().flat_map(|(name, node)| node.all().map(|ip| (ip, name.clone())));
-        let lengths = nodes.pod_ranges.keys().map(|range| (family(range.addr()), range.prefix_len()));
+        let clouds = nodes
+            .clouds
+            .iter()
+            .flat_map(|(name, node)| node.all().map(|ip| (ip, name.clone())));
+        let lengths = nodes
+            .pod_ranges
+            .keys()
+            .map(|range| (family(range.addr()), range.prefix_len()));
         Self {
             clouds: clouds.collect(),
             pods: nodes.pod_ranges.clone(),
             lengths: lengths.collect(),
-            clouds_have_pods: nodes.pod_ranges.values().any(|node| nodes.clouds.contains_key(node)),
+            clouds_have_pods: nodes
+                .pod_ranges
+                .values()
+                .any(|node| nodes.clouds.contains_key(node)),
         }
     }
 
@@ -194,7 +231,8 @@ impl Claims {
             return Some(Protection::CloudNode(node.clone()));
         }
         let lengths = self.lengths.iter().filter(|(of, _)| *of == family(address));
-        let mut ranges = lengths.filter_map(|(_, length)| IpNet::new(address, *length).ok().map(|range| range.trunc()));
+        let mut ranges = lengths
+            .filter_map(|(_, length)| IpNet::new(address, *length).ok().map(|range| range.trunc()));
         let (range, node) = ranges.find_map(|range| self.pods.get_key_value(&range))?;
         Some(Protection::NodesPods(*range, node.clone()))
     }
@@ -210,10 +248,20 @@ enum Verdict {
 impl Protected {
     fn verdict(&self, address: IpAddr) -> Verdict {
         // Where an operator says that edges' addresses are, no Node makes them pods' ones.
-        let in_edge_range = self.edge_ranges.iter().any(|range| range.contains(&address));
-        let claim = self.cluster.as_ref().and_then(|cluster| cluster.claims.by(address));
-        let claim = claim.filter(|claim| !(in_edge_range && matches!(claim, Protection::NodesPods(..))));
-        let contested = self.cluster.as_ref().is_some_and(|cluster| cluster.contested.contains(&address));
+        let in_edge_range = self
+            .edge_ranges
+            .iter()
+            .any(|range| range.contains(&address));
+        let claim = self
+            .cluster
+            .as_ref()
+            .and_then(|cluster| cluster.claims.by(address));
+        let claim =
+            claim.filter(|claim| !(in_edge_range && matches!(claim, Protection::NodesPods(..))));
+        let contested = self
+            .cluster
+            .as_ref()
+            .is_some_and(|cluster| cluster.contested.contains(&address));
         if let (Some(by), false) = (&claim, contested) {
             return Verdict::Never(by.clone());
         }
@@ -226,7 +274,12 @@ impl Protected {
 
     /// By what no kubelet says.
     fn certainly(&self, address: IpAddr) -> Option<Protection> {
-        let among = |ranges: &[IpNet]| ranges.iter().copied().find(|range| range.contains(&address));
+        let among = |ranges: &[IpNet]| {
+            ranges
+                .iter()
+                .copied()
+                .find(|range| range.contains(&address))
+        };
         if let Some(what) = never_a_nodes(address) {
             return Some(Protection::Everyones(what));
         }
@@ -236,26 +289,42 @@ impl Protected {
         if let Some(range) = among(&self.vips) {
             return Some(Protection::VipRange(range));
         }
-        if let Some(by) = self.cluster.as_ref().and_then(|cluster| cluster.own.by(address)) {
+        if let Some(by) = self
+            .cluster
+            .as_ref()
+            .and_then(|cluster| cluster.own.by(address))
+        {
             return Some(by);
         }
         if let Some(range) = among(&self.ranges) {
             return Some(Protection::Range(range));
         }
         if !self.edge_ranges.is_empty() {
-            return among(&self.edge_ranges).is_none().then_some(Protection::OutsideEdgeRange);
+            return among(&self.edge_ranges)
+                .is_none()
+                .then_some(Protection::OutsideEdgeRange);
         }
-        self.cluster.as_ref().and_then(|cluster| among(&cluster.direct)).map(Protection::Direct)
+        self.cluster
+            .as_ref()
+            .and_then(|cluster| among(&cluster.direct))
+            .map(Protection::Direct)
     }
 
     /// Where nothing bounds what a kubelet may say, its word alone is not believed.
     fn unknown(&self) -> Verdict {
-        let Some(cluster) = self.cluster.as_ref().filter(|_| self.edge_ranges.is_empty()) else { return Verdict::May };
+        let Some(cluster) = self
+            .cluster
+            .as_ref()
+            .filter(|_| self.edge_ranges.is_empty())
+        else {
+            return Verdict::May;
+        };
         // By an edge's own kubelet alone they are not.
         let no_pods = cluster.own.pod_ranges.is_empty() && !cluster.claims.clouds_have_pods;
         let flags = match (cluster.own.service_ranges.is_empty(), no_pods) {
             (false, false) => return Verdict::May,
-            // For a moment, after a start with the state of a version that did not ask: nothing may be dialled for real meanwhile.
+            // For a moment, after a start with the state of a version that did not ask: nothing may
+            // be dialled for real meanwhile.
             _ if cluster.asked == Asked::Never => return Verdict::Contested(Protection::NotAsked),
             (true, false) => "--service-range",
             (false, true) => "--pod-range",
@@ -267,7 +336,12 @@ impl Protected {
 
 impl ClusterOwn {
     fn by(&self, address: IpAddr) -> Option<Protection> {
-        let among = |ranges: &BTreeSet<IpNet>| ranges.iter().copied().find(|range| range.contains(&address));
+        let among = |ranges: &BTreeSet<IpNet>| {
+            ranges
+                .iter()
+                .copied()
+                .find(|range| range.contains(&address))
+        };
         if self.api_servers.contains(&address) {
             return Some(Protection::ApiServer);
         }
@@ -287,7 +361,10 @@ pub(crate) fn address_states(
             owners.entry(*address).or_default().push(name.clone());
         }
     }
-    owners.into_iter().map(|(address, owners)| (address, state(owners, protected.verdict(address)))).collect()
+    owners
+        .into_iter()
+        .map(|(address, owners)| (address, state(owners, protected.verdict(address))))
+        .collect()
 }
 
 fn state(mut owners: Vec<NodeName>, verdict: Verdict) -> AddressState {
@@ -307,7 +384,14 @@ mod tests {
     fn states(nodes: &[(&str, &[&str])], protected: &Protected) -> BTreeMap<IpAddr, AddressState> {
         let node = |(name, addresses): &(&str, &[&str])| {
             let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
-            (name.parse().unwrap(), NodeSpec { addresses, ports: vec![9100], zone: None })
+            (
+                name.parse().unwrap(),
+                NodeSpec {
+                    addresses,
+                    ports: vec![9100],
+                    zone: None,
+                },
+            )
         };
         address_states(&nodes.iter().map(node).collect(), protected)
     }
@@ -315,15 +399,21 @@ mod tests {
     /// Claims of cloud nodes' addresses, and of nodes' pods.
     fn claims(clouds: &[(&str, &[&str])], pods: &[(&str, &str)]) -> Claims {
         let cloud = |(name, addresses): &(&str, &[&str])| {
-            let addresses: Vec<IpAddr> = addresses.iter().map(|text| text.parse().unwrap()).collect();
-            let node =
-                CloudNode { addresses: addresses[..1].to_vec(), others: addresses[1..].iter().copied().collect() };
+            let addresses: Vec<IpAddr> =
+                addresses.iter().map(|text| text.parse().unwrap()).collect();
+            let node = CloudNode {
+                addresses: addresses[..1].to_vec(),
+                others: addresses[1..].iter().copied().collect(),
+            };
             (name.parse().unwrap(), node)
         };
         Claims::new(&ClusterNodes {
             edges: BTreeMap::new(),
             clouds: clouds.iter().map(cloud).collect(),
-            pod_ranges: pods.iter().map(|(range, node)| (range.parse().unwrap(), node.parse().unwrap())).collect(),
+            pod_ranges: pods
+                .iter()
+                .map(|(range, node)| (range.parse().unwrap(), node.parse().unwrap()))
+                .collect(),
         })
     }
 
@@ -331,14 +421,25 @@ mod tests {
     fn known() -> ClusterProtected {
         let own = ClusterOwn {
             api_servers: ["192.0.2.5".parse().unwrap()].into(),
-            service_ranges: ["10.96.0.0/12".parse().unwrap(), "fd00:96::/108".parse().unwrap()].into(),
+            service_ranges: [
+                "10.96.0.0/12".parse().unwrap(),
+                "fd00:96::/108".parse().unwrap(),
+            ]
+            .into(),
             pod_ranges: ["10.244.0.0/16".parse().unwrap()].into(),
         };
-        ClusterProtected { own, asked: Asked::Once, ..ClusterProtected::default() }
+        ClusterProtected {
+            own,
+            asked: Asked::Once,
+            ..ClusterProtected::default()
+        }
     }
 
     fn in_cluster(cluster: ClusterProtected) -> Protected {
-        Protected { cluster: Some(cluster), ..Protected::default() }
+        Protected {
+            cluster: Some(cluster),
+            ..Protected::default()
+        }
     }
 
     fn reason(states: &BTreeMap<IpAddr, AddressState>, address: &str) -> String {
@@ -348,16 +449,29 @@ mod tests {
 
     #[test]
     fn an_address_of_one_node_routes() {
-        let states = states(&[("edge-1", &["10.0.3.7", "fd00::7"]), ("edge-2", &[])], &Protected::default());
+        let states = states(
+            &[("edge-1", &["10.0.3.7", "fd00::7"]), ("edge-2", &[])],
+            &Protected::default(),
+        );
         assert_eq!(states.len(), 2);
-        assert!(states.values().all(|state| *state == AddressState::Routed("edge-1".parse().unwrap())));
+        assert!(
+            states
+                .values()
+                .all(|state| *state == AddressState::Routed("edge-1".parse().unwrap()))
+        );
         assert_eq!(reason(&states, "10.0.3.7"), "");
     }
 
     #[test]
     fn an_address_of_two_nodes_is_shared_and_names_both() {
-        let states = states(&[("edge-3", &["192.168.1.10"]), ("edge-2", &["192.168.1.10"])], &Protected::default());
-        assert_eq!(reason(&states, "192.168.1.10"), "192.168.1.10 belongs to edge-2 and edge-3: use their names");
+        let states = states(
+            &[("edge-3", &["192.168.1.10"]), ("edge-2", &["192.168.1.10"])],
+            &Protected::default(),
+        );
+        assert_eq!(
+            reason(&states, "192.168.1.10"),
+            "192.168.1.10 belongs to edge-2 and edge-3: use their names"
+        );
     }
 
     #[test]
@@ -372,7 +486,10 @@ mod tests {
             }),
             ..Protected::default()
         };
-        let states = states(&[("edge-1", &["10.96.0.1", "10.0.0.1", "10.0.0.2", "10.0.3.7"])], &protected);
+        let states = states(
+            &[("edge-1", &["10.96.0.1", "10.0.0.1", "10.0.0.2", "10.0.3.7"])],
+            &protected,
+        );
         assert_eq!(
             reason(&states, "10.0.0.2"),
             "10.0.0.2 of edge-1 is also the address of the cloud node master-1: use the node's name"
@@ -391,25 +508,56 @@ mod tests {
     #[test]
     fn what_a_cluster_uses_itself_never_routes_without_being_asked() {
         let direct = vec!["172.16.0.0/12".parse().unwrap()];
-        let claims = claims(&[("worker-1", &["10.0.1.1", "198.51.100.9"])], &[("10.250.7.0/24", "worker-1")]);
-        let mut protected = in_cluster(ClusterProtected { claims, direct, ..known() });
+        let claims = claims(
+            &[("worker-1", &["10.0.1.1", "198.51.100.9"])],
+            &[("10.250.7.0/24", "worker-1")],
+        );
+        let mut protected = in_cluster(ClusterProtected {
+            claims,
+            direct,
+            ..known()
+        });
         protected.vips = vec!["198.18.0.0/15".parse().unwrap()];
         for (claimed, by) in [
             ("192.0.2.5", "also an address of the API server"),
-            ("10.96.0.1", "also in the cluster's Service range 10.96.0.0/12"),
-            ("fd00:96::1", "also in the cluster's Service range fd00:96::/108"),
-            ("10.244.7.9", "also in the cluster's pod range 10.244.0.0/16"),
-            ("10.250.7.9", "also in the pod range 10.250.7.0/24 of the node worker-1"),
+            (
+                "10.96.0.1",
+                "also in the cluster's Service range 10.96.0.0/12",
+            ),
+            (
+                "fd00:96::1",
+                "also in the cluster's Service range fd00:96::/108",
+            ),
+            (
+                "10.244.7.9",
+                "also in the cluster's pod range 10.244.0.0/16",
+            ),
+            (
+                "10.250.7.9",
+                "also in the pod range 10.250.7.0/24 of the node worker-1",
+            ),
             ("10.0.1.1", "also the address of the cloud node worker-1"),
-            ("198.51.100.9", "also the address of the cloud node worker-1"),
+            (
+                "198.51.100.9",
+                "also the address of the cloud node worker-1",
+            ),
             ("198.18.0.9", "also in the VIP range 198.18.0.0/15"),
             ("172.16.5.5", "also in the range 172.16.0.0/12 of --direct"),
             ("169.254.169.254", "also a link-local address"),
         ] {
             let told = reason(&states(&[("edge-7", &[claimed])], &protected), claimed);
-            assert_eq!(told, format!("{claimed} of edge-7 is {by}: use the node's name"));
+            assert_eq!(
+                told,
+                format!("{claimed} of edge-7 is {by}: use the node's name")
+            );
         }
-        assert_eq!(reason(&states(&[("edge-7", &["10.250.8.9"])], &protected), "10.250.8.9"), "");
+        assert_eq!(
+            reason(
+                &states(&[("edge-7", &["10.250.8.9"])], &protected),
+                "10.250.8.9"
+            ),
+            ""
+        );
     }
 
     #[test]
@@ -420,47 +568,90 @@ mod tests {
             (None, Some("10.244.0.0/16"), "--service-range"),
             (Some("10.96.0.0/12"), None, "--pod-range"),
         ] {
-            let ranges = |text: Option<&str>| text.map(|text| text.parse().unwrap()).into_iter().collect();
-            let own =
-                ClusterOwn { service_ranges: ranges(services), pod_ranges: ranges(pods), ..ClusterOwn::default() };
+            let ranges =
+                |text: Option<&str>| text.map(|text| text.parse().unwrap()).into_iter().collect();
+            let own = ClusterOwn {
+                service_ranges: ranges(services),
+                pod_ranges: ranges(pods),
+                ..ClusterOwn::default()
+            };
             let mut protected = in_cluster(ClusterProtected { own, ..known() });
             let told = reason(&states(edge, &protected), "10.0.3.7");
-            assert!(told.contains(&format!("(give --edge-range, or {flags})")), "{told}");
+            assert!(
+                told.contains(&format!("(give --edge-range, or {flags})")),
+                "{told}"
+            );
             protected.edge_ranges = vec!["10.0.3.0/24".parse().unwrap()];
             assert_eq!(reason(&states(edge, &protected), "10.0.3.7"), "");
         }
         assert_eq!(reason(&states(edge, &in_cluster(known())), "10.0.3.7"), "");
         let never_asked = states(edge, &in_cluster(ClusterProtected::default()));
         assert!(
-            matches!(never_asked.values().next(), Some(AddressState::Contested { .. })),
+            matches!(
+                never_asked.values().next(),
+                Some(AddressState::Contested { .. })
+            ),
             "it is not dialled either"
         );
     }
 
     #[test]
     fn addresses_count_only_inside_the_edge_range() {
-        let edge_ranges = vec!["10.0.3.0/24".parse().unwrap(), "10.96.0.0/16".parse().unwrap()];
+        let edge_ranges = vec![
+            "10.0.3.0/24".parse().unwrap(),
+            "10.96.0.0/16".parse().unwrap(),
+        ];
         let nodes: &[(&str, &[&str])] = &[("edge-1", &["10.0.3.7", "10.0.4.7", "10.96.0.1"])];
-        let states = states(nodes, &Protected { edge_ranges, ..in_cluster(known()) });
+        let states = states(
+            nodes,
+            &Protected {
+                edge_ranges,
+                ..in_cluster(known())
+            },
+        );
         assert_eq!(reason(&states, "10.0.3.7"), "");
         assert!(reason(&states, "10.0.4.7").contains("is outside every --edge-range"));
-        assert!(reason(&states, "10.96.0.1").contains("Service range"), "an edge range opens nothing of the cloud's");
+        assert!(
+            reason(&states, "10.96.0.1").contains("Service range"),
+            "an edge range opens nothing of the cloud's"
+        );
     }
 
     #[test]
-    fn what_an_edge_node_had_before_a_node_claimed_it_is_refused_and_neither_routed_nor_left_alone() {
-        let claims = claims(&[("worker-1", &["10.0.3.7"])], &[("10.0.4.0/24", "worker-1")]);
+    fn what_an_edge_node_had_before_a_node_claimed_it_is_refused_and_neither_routed_nor_left_alone()
+    {
+        let claims = claims(
+            &[("worker-1", &["10.0.3.7"])],
+            &[("10.0.4.0/24", "worker-1")],
+        );
         let contested = ["10.0.3.7".parse().unwrap(), "10.0.4.7".parse().unwrap()].into();
-        let protected = in_cluster(ClusterProtected { claims, contested, ..known() });
-        let states = states(&[("edge-1", &["10.0.3.7", "10.0.4.7", "10.0.4.8"])], &protected);
+        let protected = in_cluster(ClusterProtected {
+            claims,
+            contested,
+            ..known()
+        });
+        let states = states(
+            &[("edge-1", &["10.0.3.7", "10.0.4.7", "10.0.4.8"])],
+            &protected,
+        );
         assert_eq!(
             reason(&states, "10.0.3.7"),
-            "10.0.3.7 of edge-1 is also the address of the cloud node worker-1, which claims it since: use the node's name"
+            "10.0.3.7 of edge-1 is also the address of the cloud node worker-1, which claims it \
+             since: use the node's name"
         );
-        for (address, is_contested) in [("10.0.3.7", true), ("10.0.4.7", true), ("10.0.4.8", false)] {
+        for (address, is_contested) in [("10.0.3.7", true), ("10.0.4.7", true), ("10.0.4.8", false)]
+        {
             let state = &states[&address.parse().unwrap()];
-            assert_eq!(matches!(state, AddressState::Contested { .. }), is_contested, "{state:?}");
-            assert_eq!(matches!(state, AddressState::Protected { .. }), !is_contested, "{state:?}");
+            assert_eq!(
+                matches!(state, AddressState::Contested { .. }),
+                is_contested,
+                "{state:?}"
+            );
+            assert_eq!(
+                matches!(state, AddressState::Protected { .. }),
+                !is_contested,
+                "{state:?}"
+            );
         }
     }
 
@@ -469,7 +660,10 @@ mod tests {
         let claims = claims(&[("worker-1", &["10.0.3.9"])], &[("10.0.0.0/20", "edge-7")]);
         let mut protected = in_cluster(ClusterProtected { claims, ..known() });
         let nodes: &[(&str, &[&str])] = &[("edge-1", &["10.0.3.7", "10.0.3.9"])];
-        assert!(reason(&states(nodes, &protected), "10.0.3.7").contains("pod range 10.0.0.0/20 of the node edge-7"));
+        assert!(
+            reason(&states(nodes, &protected), "10.0.3.7")
+                .contains("pod range 10.0.0.0/20 of the node edge-7")
+        );
         protected.edge_ranges = vec!["10.0.3.0/24".parse().unwrap()];
         assert_eq!(reason(&states(nodes, &protected), "10.0.3.7"), "");
         assert!(
@@ -480,8 +674,16 @@ mod tests {
 
     #[test]
     fn a_protected_address_stays_protected_when_it_is_shared_too() {
-        let protected = Protected { ranges: vec!["192.168.1.0/24".parse().unwrap()], ..Protected::default() };
-        let states = states(&[("a", &["192.168.1.10"]), ("b", &["192.168.1.10"])], &protected);
-        assert!(reason(&states, "192.168.1.10").contains("of a and b is also in the protected range"));
+        let protected = Protected {
+            ranges: vec!["192.168.1.0/24".parse().unwrap()],
+            ..Protected::default()
+        };
+        let states = states(
+            &[("a", &["192.168.1.10"]), ("b", &["192.168.1.10"])],
+            &protected,
+        );
+        assert!(
+            reason(&states, "192.168.1.10").contains("of a and b is also in the protected range")
+        );
     }
 }

@@ -23,7 +23,8 @@ pub(crate) enum Destination {
 pub(crate) struct Target {
     /// Whose agent dials.
     pub(crate) node: NodeName,
-    /// What the agent dials; `None`: the directory has no address of the node, and the agent uses its loopback.
+    /// What the agent dials; `None`: the directory has no address of the node, and the agent uses
+    /// its loopback.
     pub(crate) address: Option<IpAddr>,
     /// The port it dials.
     pub(crate) port: u16,
@@ -34,7 +35,8 @@ pub(crate) struct Target {
 pub(crate) enum ResolveError {
     /// No node has the address.
     #[error(
-        "no edge node has the address {address} (the directory has {nodes}): `culvert-proxy node list` shows their addresses, and which of them are refused"
+        "no edge node has the address {address} (the directory has {nodes}): `culvert-proxy node \
+         list` shows their addresses, and which of them are refused"
     )]
     UnknownAddress {
         /// What was dialled.
@@ -43,7 +45,9 @@ pub(crate) enum ResolveError {
         nodes: NodeCount,
     },
     /// No node has the name.
-    #[error("no edge node is named {name:?} (the directory has {nodes}): see `culvert-proxy node list`")]
+    #[error(
+        "no edge node is named {name:?} (the directory has {nodes}): see `culvert-proxy node list`"
+    )]
     UnknownName {
         /// What was dialled.
         name: String,
@@ -153,7 +157,12 @@ impl FromStr for Destination {
 
     /// `host:port` with a name, an IPv4 address or an IPv6 address in brackets.
     fn from_str(text: &str) -> Result<Self, ResolveError> {
-        let bad = |problem| Err(ResolveError::BadInput { text: text.chars().take(MAX_NAME_BYTES).collect(), problem });
+        let bad = |problem| {
+            Err(ResolveError::BadInput {
+                text: text.chars().take(MAX_NAME_BYTES).collect(),
+                problem,
+            })
+        };
         let Some((host, port)) = text.rsplit_once(':') else {
             return bad("write host:port");
         };
@@ -161,7 +170,10 @@ impl FromStr for Destination {
         let Some(port) = port.parse().ok().filter(|port| digits && *port != 0) else {
             return bad("the port must be a number from 1 to 65535");
         };
-        if let Some(inner) = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        if let Some(inner) = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'))
+        {
             return match inner.parse() {
                 Ok(ip) => Ok(Self::Address(SocketAddr::new(IpAddr::V6(ip), port))),
                 Err(_) => bad("there is no IPv6 address between the brackets"),
@@ -173,7 +185,8 @@ impl FromStr for Destination {
         if host.contains(':') {
             return bad("write an IPv6 address in brackets, as in [2001:db8::7]:10250");
         }
-        let character = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+        let character =
+            |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
         if host.is_empty() || host.len() > MAX_NAME_BYTES || !host.bytes().all(character) {
             return bad("the host must be a node's name or an IP address");
         }
@@ -190,7 +203,10 @@ mod tests {
         let address = |text: &str| Destination::Address(text.parse().unwrap());
         assert_eq!("10.0.3.7:9100".parse(), Ok(address("10.0.3.7:9100")));
         assert_eq!("[fd00::7]:9100".parse(), Ok(address("[fd00::7]:9100")));
-        assert_eq!("Edge-1.edge.internal.:80".parse(), Ok(Destination::Name("Edge-1.edge.internal.".into(), 80)));
+        assert_eq!(
+            "Edge-1.edge.internal.:80".parse(),
+            Ok(Destination::Name("Edge-1.edge.internal.".into(), 80))
+        );
     }
 
     #[test]
@@ -212,13 +228,19 @@ mod tests {
             &long,
         ] {
             let error = bad.parse::<Destination>().unwrap_err();
-            assert!(matches!(error, ResolveError::BadInput { .. }), "{bad:?}: {error}");
+            assert!(
+                matches!(error, ResolveError::BadInput { .. }),
+                "{bad:?}: {error}"
+            );
         }
     }
 
     #[test]
     fn owners_are_listed_as_people_do() {
-        let names: Vec<NodeName> = ["a", "b", "c"].iter().map(|name| name.parse().unwrap()).collect();
+        let names: Vec<NodeName> = ["a", "b", "c"]
+            .iter()
+            .map(|name| name.parse().unwrap())
+            .collect();
         assert_eq!(And(&names).to_string(), "a, b and c");
         assert_eq!(And(&names[..2]).to_string(), "a and b");
         assert_eq!(And(&names[..1]).to_string(), "a");

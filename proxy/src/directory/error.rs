@@ -23,17 +23,24 @@ pub(crate) enum DirectoryError {
     #[error(transparent)]
     Node(#[from] InvalidNode),
     #[error(
-        "{address} of {node} is in the VIP range {range}, which is Culvert's own: choose another with --vip4-range or --vip6-range"
+        "{address} of {node} is in the VIP range {range}, which is Culvert's own: choose another \
+         with --vip4-range or --vip6-range"
     )]
-    AddressInVipRange { node: NodeName, address: IpAddr, range: IpNet },
+    AddressInVipRange {
+        node: NodeName,
+        address: IpAddr,
+        range: IpNet,
+    },
     #[error("{node} is described in {}: change its addresses and ports there", file.display())]
     DescribedInFile { node: NodeName, file: PathBuf },
     #[error(
-        "{node} is described by its Node in the cluster: change its addresses there, its ports by its label node-restriction.kubernetes.io/culvert-ports or in ConfigMap culvert-ports"
+        "{node} is described by its Node in the cluster: change its addresses there, its ports by \
+         its label node-restriction.kubernetes.io/culvert-ports or in ConfigMap culvert-ports"
     )]
     DescribedInCluster { node: NodeName },
     #[error(
-        "the cluster has no edge node {node}: label its Node as --node-selector says, or see `culvert-proxy node list`"
+        "the cluster has no edge node {node}: label its Node as --node-selector says, or see \
+         `culvert-proxy node list`"
     )]
     NotInCluster { node: NodeName },
     #[error("there is no node {node}: see `culvert-proxy node list`")]

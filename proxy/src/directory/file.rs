@@ -15,12 +15,25 @@ use crate::state::read_bounded;
 pub(crate) enum FileError {
     #[error("read the directory file {}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("{}, line {line}, column {column}: {problem}: write each node as [nodes.edge-1] with addresses = [\"10.0.3.7\"] and ports = [9100]", path.display())]
-    Parse { path: PathBuf, line: usize, column: usize, problem: String },
+    #[error(
+        "{}, line {line}, column {column}: {problem}: write each node as [nodes.edge-1] with \
+         addresses = [\"10.0.3.7\"] and ports = [9100]",
+        path.display()
+    )]
+    Parse {
+        path: PathBuf,
+        line: usize,
+        column: usize,
+        problem: String,
+    },
     #[error("{} is empty: to have no nodes on purpose, write [nodes] into it", path.display())]
     Empty { path: PathBuf },
     #[error("{}, [nodes.{node}]", path.display())]
-    Node { path: PathBuf, node: NodeName, source: InvalidNode },
+    Node {
+        path: PathBuf,
+        node: NodeName,
+        source: InvalidNode,
+    },
 }
 
 #[derive(Deserialize)]
@@ -32,22 +45,36 @@ struct Layout {
 
 /// The text of the file.
 pub(crate) fn read(path: &Path) -> Result<String, FileError> {
-    read_bounded(path).map_err(|source| FileError::Read { path: path.to_owned(), source })
+    read_bounded(path).map_err(|source| FileError::Read {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// The nodes in the text of the file at `path`.
 pub(crate) fn parse(text: &str, path: &Path) -> Result<BTreeMap<NodeName, NodeSpec>, FileError> {
     // Many programs empty a file before they write it anew; all tunnels would be closed in between.
     if text.trim().is_empty() {
-        return Err(FileError::Empty { path: path.to_owned() });
+        return Err(FileError::Empty {
+            path: path.to_owned(),
+        });
     }
     let layout: Layout = toml::from_str(text).map_err(|error| {
         let (line, column) = position(text, error.span().map_or(0, |span| span.start));
-        FileError::Parse { path: path.to_owned(), line, column, problem: error.message().trim().replace('\n', ", ") }
+        FileError::Parse {
+            path: path.to_owned(),
+            line,
+            column,
+            problem: error.message().trim().replace('\n', ", "),
+        }
     })?;
     let checked = |(node, spec): (NodeName, NodeSpec)| match spec.checked() {
         Ok(spec) => Ok((node, spec)),
-        Err(source) => Err(FileError::Node { path: path.to_owned(), node, source }),
+        Err(source) => Err(FileError::Node {
+            path: path.to_owned(),
+            node,
+            source,
+        }),
     };
     layout.nodes.into_iter().map(checked).collect()
 }
@@ -64,7 +91,8 @@ mod tests {
     use super::*;
 
     fn problem(text: &str) -> String {
-        let error = anyhow::Error::new(parse(text, Path::new("/etc/culvert/nodes.toml")).unwrap_err());
+        let error =
+            anyhow::Error::new(parse(text, Path::new("/etc/culvert/nodes.toml")).unwrap_err());
         format!("{error:#}")
     }
 
@@ -81,21 +109,37 @@ mod tests {
         let nodes = parse(text, Path::new("nodes.toml")).unwrap();
         let node = |name: &str| &nodes[&name.parse::<NodeName>().unwrap()];
         assert_eq!(node("edge-1").ports, [9100]);
-        assert_eq!(node("press.hall-2").ports, super::super::node::DEFAULT_PORTS);
+        assert_eq!(
+            node("press.hall-2").ports,
+            super::super::node::DEFAULT_PORTS
+        );
         assert!(node("edge-3").addresses.is_empty());
-        assert!(parse("[nodes]", Path::new("nodes.toml")).unwrap().is_empty());
+        assert!(
+            parse("[nodes]", Path::new("nodes.toml"))
+                .unwrap()
+                .is_empty()
+        );
     }
 
     #[test]
     fn a_mistake_is_told_with_its_place() {
         let unknown = problem("[nodes.edge-1]\naddresses = []\nadresses = []\n");
-        assert!(unknown.contains("/etc/culvert/nodes.toml, line 3") && unknown.contains("adresses"), "{unknown}");
+        assert!(
+            unknown.contains("/etc/culvert/nodes.toml, line 3") && unknown.contains("adresses"),
+            "{unknown}"
+        );
         let address = problem("[nodes.edge-1]\naddresses = [\"10.0.3\"]\n");
         assert!(address.contains("line 2, column 14"), "{address}");
         let name = problem("[nodes.Edge_1]\n");
-        assert!(name.contains("Edge_1") && name.contains("lower-case"), "{name}");
+        assert!(
+            name.contains("Edge_1") && name.contains("lower-case"),
+            "{name}"
+        );
         let loopback = problem("[nodes.edge-1]\naddresses = [\"127.0.0.1\"]\n");
-        assert!(loopback.contains("[nodes.edge-1]: 127.0.0.1 is a loopback address"), "{loopback}");
+        assert!(
+            loopback.contains("[nodes.edge-1]: 127.0.0.1 is a loopback address"),
+            "{loopback}"
+        );
         assert!(problem("[nodes.a]\n[nodes.a]\n").contains("line 2"));
         assert!(problem(" \n").contains("is empty"));
     }

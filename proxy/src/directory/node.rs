@@ -16,7 +16,8 @@ pub(crate) const MAX_PORTS: usize = 64;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NodeSpec {
-    /// The node's own addresses, the preferred one first. None: it is reached by name only and dials its loopback.
+    /// The node's own addresses, the preferred one first. None: it is reached by name only and
+    /// dials its loopback.
     #[serde(default)]
     pub(crate) addresses: Vec<IpAddr>,
     /// Ports on these addresses that the redirector steers into the proxy.
@@ -35,11 +36,16 @@ fn default_ports() -> Vec<u16> {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum InvalidNode {
     #[error(
-        "{address} is {what}, which no node has to itself: give the address that it has in its own network, or none"
+        "{address} is {what}, which no node has to itself: give the address that it has in its \
+         own network, or none"
     )]
     Address { address: IpAddr, what: &'static str },
     #[error("{given} {what}, at most {most} are possible")]
-    TooMany { given: usize, what: &'static str, most: usize },
+    TooMany {
+        given: usize,
+        what: &'static str,
+        most: usize,
+    },
     #[error("0 is no port: write 1 to 65535")]
     Port,
 }
@@ -47,7 +53,11 @@ pub(crate) enum InvalidNode {
 impl NodeSpec {
     /// A node without addresses, and the ports that everybody wants.
     pub(crate) fn with_default_ports() -> Self {
-        Self { addresses: Vec::new(), ports: default_ports(), zone: None }
+        Self {
+            addresses: Vec::new(),
+            ports: default_ports(),
+            zone: None,
+        }
     }
 
     /// The same node written one way: v4-mapped addresses as IPv4, nothing twice, ports in order.
@@ -68,12 +78,24 @@ impl NodeSpec {
             return Err(InvalidNode::Port);
         }
         if addresses.len() > MAX_ADDRESSES {
-            return Err(InvalidNode::TooMany { given: addresses.len(), what: "addresses", most: MAX_ADDRESSES });
+            return Err(InvalidNode::TooMany {
+                given: addresses.len(),
+                what: "addresses",
+                most: MAX_ADDRESSES,
+            });
         }
         if ports.len() > MAX_PORTS {
-            return Err(InvalidNode::TooMany { given: ports.len(), what: "ports", most: MAX_PORTS });
+            return Err(InvalidNode::TooMany {
+                given: ports.len(),
+                what: "ports",
+                most: MAX_PORTS,
+            });
         }
-        Ok(Self { addresses, ports, zone: self.zone })
+        Ok(Self {
+            addresses,
+            ports,
+            zone: self.zone,
+        })
     }
 }
 
@@ -99,12 +121,21 @@ mod tests {
 
     fn spec(addresses: &[&str], ports: &[u16]) -> NodeSpec {
         let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
-        NodeSpec { addresses, ports: ports.to_vec(), zone: None }
+        NodeSpec {
+            addresses,
+            ports: ports.to_vec(),
+            zone: None,
+        }
     }
 
     #[test]
     fn a_node_is_written_one_way() {
-        let checked = spec(&["::ffff:10.0.3.7", "fd00::7", "10.0.3.7"], &[9100, 10250, 9100]).checked().unwrap();
+        let checked = spec(
+            &["::ffff:10.0.3.7", "fd00::7", "10.0.3.7"],
+            &[9100, 10250, 9100],
+        )
+        .checked()
+        .unwrap();
         assert_eq!(checked, spec(&["10.0.3.7", "fd00::7"], &[9100, 10250]));
     }
 
@@ -122,10 +153,19 @@ mod tests {
             "255.255.255.255",
             "::ffff:127.0.0.1",
         ] {
-            assert!(matches!(spec(&[bad], &[1]).checked(), Err(InvalidNode::Address { .. })), "{bad}");
+            assert!(
+                matches!(
+                    spec(&[bad], &[1]).checked(),
+                    Err(InvalidNode::Address { .. })
+                ),
+                "{bad}"
+            );
         }
         assert_eq!(spec(&[], &[0]).checked(), Err(InvalidNode::Port));
         let ports: Vec<u16> = (1..=65).collect();
-        assert!(matches!(spec(&[], &ports).checked(), Err(InvalidNode::TooMany { .. })));
+        assert!(matches!(
+            spec(&[], &ports).checked(),
+            Err(InvalidNode::TooMany { .. })
+        ));
     }
 }

@@ -1,4 +1,5 @@
-//! Where nodes come from: those that `token create` made, kept on disk with the VIPs, and the operator's file; or a cluster alone.
+//! Where nodes come from: those that `token create` made, kept on disk with the VIPs, and the
+//! operator's file; or a cluster alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,7 +11,9 @@ use culvert_daemon::write_atomic;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::addresses::{Asked, Claims, ClusterProtected, Protected};
-use super::cluster::{Allocation, ClusterNodes, ClusterOwn, ClusterPorts, ClusterSource, Kept, Proposal};
+use super::cluster::{
+    Allocation, ClusterNodes, ClusterOwn, ClusterPorts, ClusterSource, Kept, Proposal,
+};
 use super::file::{self, FileError};
 use super::node::NodeSpec;
 use super::stored::Stored;
@@ -76,7 +79,10 @@ enum Loaded {
 }
 
 impl Sources {
-    pub(super) fn open(config: &DirectoryConfig, host: BTreeSet<IpAddr>) -> Result<Self, DirectoryError> {
+    pub(super) fn open(
+        config: &DirectoryConfig,
+        host: BTreeSet<IpAddr>,
+    ) -> Result<Self, DirectoryError> {
         let stored = Stored::open(config, &host)?;
         let file = config.file.as_ref().map(|path| DirectoryFile {
             path: path.clone(),
@@ -93,14 +99,29 @@ impl Sources {
         let cluster = match config.membership {
             Membership::Alone => None,
             Membership::Cluster => {
-                protected.cluster = Some(ClusterProtected { direct: config.direct.clone(), ..Default::default() });
+                protected.cluster = Some(ClusterProtected {
+                    direct: config.direct.clone(),
+                    ..Default::default()
+                });
                 Some(ClusterSource::open(&config.state)?)
             }
         };
         let given = config.given.clone();
-        let wanted = (config.vip4_range.trunc(), config.vip6_range.map(|range| range.trunc()));
+        let wanted = (
+            config.vip4_range.trunc(),
+            config.vip6_range.map(|range| range.trunc()),
+        );
         let (state, zone) = (config.state.clone(), config.zone.clone());
-        let mut sources = Self { state, zone, protected, stored, file, wanted, cluster, given };
+        let mut sources = Self {
+            state,
+            zone,
+            protected,
+            stored,
+            file,
+            wanted,
+            cluster,
+            given,
+        };
         sources.protect(None);
         sources.load_last_good();
         sources.refresh(host);
@@ -119,7 +140,13 @@ impl Sources {
         let of_file = |node: &NodeName| self.declared().contains_key(node);
         View::new(&Given {
             nodes: &merged(&self.stored.nodes, self.declared()),
-            source: &|node| if of_file(node) { Source::File } else { Source::TokenCreate },
+            source: &|node| {
+                if of_file(node) {
+                    Source::File
+                } else {
+                    Source::TokenCreate
+                }
+            },
             protected: &self.protected,
             vips: &self.stored.vips,
             ranges: self.stored.ranges,
@@ -149,7 +176,9 @@ impl Sources {
 
     /// Whether there is anything to show: a cluster without a state yet is not an empty one.
     pub(super) fn is_known(&self) -> bool {
-        self.cluster.as_ref().is_none_or(|cluster| cluster.kept().is_some())
+        self.cluster
+            .as_ref()
+            .is_none_or(|cluster| cluster.kept().is_some())
     }
 
     /// The last state of the cluster.
@@ -160,7 +189,9 @@ impl Sources {
     /// Which Nodes the cluster's edge nodes are.
     pub(super) fn uids(&self) -> BTreeMap<NodeName, NodeUid> {
         let edges = self.kept().into_iter().flat_map(|kept| &kept.nodes.edges);
-        edges.filter_map(|(name, edge)| Some((name.clone(), edge.uid.clone()?))).collect()
+        edges
+            .filter_map(|(name, edge)| Some((name.clone(), edge.uid.clone()?)))
+            .collect()
     }
 
     pub(super) fn is_cluster(&self) -> bool {
@@ -170,19 +201,41 @@ impl Sources {
     pub(super) fn proposal(&self) -> Proposal {
         let (vip4, vip6) = self.wanted;
         let last = self.kept().map(|kept| kept.allocation.clone());
-        let last = last.unwrap_or_else(|| Allocation { ranges: self.stored.ranges, vips: Vips::default() });
-        let ranges = VipRanges { vip4, vip6: vip6.unwrap_or(last.ranges.vip6) };
-        let vips = if last.ranges == ranges { last.vips } else { last.vips.moved(&ranges).0 };
-        Proposal { vip4, vip6, last: Allocation { ranges, vips } }
+        let last = last.unwrap_or_else(|| Allocation {
+            ranges: self.stored.ranges,
+            vips: Vips::default(),
+        });
+        let ranges = VipRanges {
+            vip4,
+            vip6: vip6.unwrap_or(last.ranges.vip6),
+        };
+        let vips = if last.ranges == ranges {
+            last.vips
+        } else {
+            last.vips.moved(&ranges).0
+        };
+        Proposal {
+            vip4,
+            vip6,
+            last: Allocation { ranges, vips },
+        }
     }
 
-    pub(super) fn set_cluster(&mut self, nodes: ClusterNodes, allocation: Allocation) -> Result<(), DirectoryError> {
-        let known = self.kept().is_some_and(|kept| kept.allocation.ranges == allocation.ranges);
+    pub(super) fn set_cluster(
+        &mut self,
+        nodes: ClusterNodes,
+        allocation: Allocation,
+    ) -> Result<(), DirectoryError> {
+        let known = self
+            .kept()
+            .is_some_and(|kept| kept.allocation.ranges == allocation.ranges);
         if !known {
             let foreign = foreign(&self.protected.ranges, &self.protected.host);
             VipRanges::checked(allocation.ranges.vip4, allocation.ranges.vip6, &foreign)?;
         }
-        let (Some(cluster), Some(protected)) = (&mut self.cluster, &self.protected.cluster) else { return Ok(()) };
+        let (Some(cluster), Some(protected)) = (&mut self.cluster, &self.protected.cluster) else {
+            return Ok(());
+        };
         let claims = cluster.set(nodes, allocation, &protected.claims)?;
         self.protect(Some(claims));
         Ok(())
@@ -190,7 +243,9 @@ impl Sources {
 
     /// Takes what the API server says that the cluster uses itself.
     pub(super) fn set_own(&mut self, own: ClusterOwn) -> Result<Refreshed, DirectoryError> {
-        let Some(cluster) = &mut self.cluster else { return Ok(Refreshed::Unchanged) };
+        let Some(cluster) = &mut self.cluster else {
+            return Ok(Refreshed::Unchanged);
+        };
         let before = cluster.own().cloned();
         cluster.set_own(own)?;
         if before.as_ref() == cluster.own() {
@@ -222,9 +277,15 @@ impl Sources {
         let kept = self.cluster.as_ref().and_then(ClusterSource::kept);
         let ranges = kept.map_or(self.stored.ranges, |kept| kept.allocation.ranges);
         self.protected.vips = vec![ranges.vip4.into(), ranges.vip6.into()];
-        let Some(protected) = &mut self.protected.cluster else { return };
+        let Some(protected) = &mut self.protected.cluster else {
+            return;
+        };
         let found = self.cluster.as_ref().and_then(ClusterSource::own);
-        protected.asked = if found.is_some() { Asked::Once } else { Asked::Never };
+        protected.asked = if found.is_some() {
+            Asked::Once
+        } else {
+            Asked::Never
+        };
         protected.own = found.cloned().unwrap_or_default().with(&self.given);
         protected.contested = kept.map(|kept| kept.contested.clone()).unwrap_or_default();
         if let Some(claims) = claims.or_else(|| kept.map(|kept| Claims::new(&kept.nodes))) {
@@ -238,7 +299,9 @@ impl Sources {
 
     /// Whether there is a file but no version of it was ever good.
     pub(super) fn lacks_file(&self) -> bool {
-        self.file.as_ref().is_some_and(|file| file.loaded == Loaded::Never)
+        self.file
+            .as_ref()
+            .is_some_and(|file| file.loaded == Loaded::Never)
     }
 
     pub(super) fn put(
@@ -247,19 +310,33 @@ impl Sources {
         addresses: Vec<IpAddr>,
         ports: Vec<u16>,
     ) -> Result<(), DirectoryError> {
-        let given = NodeSpec { addresses, ports, zone: None }.checked()?;
+        let given = NodeSpec {
+            addresses,
+            ports,
+            zone: None,
+        }
+        .checked()?;
         if self.cluster.is_some() {
             return self.accept(node, &given);
         }
-        if let Some(file) = self.file.as_ref().filter(|file| file.nodes.contains_key(node)) {
+        if let Some(file) = self
+            .file
+            .as_ref()
+            .filter(|file| file.nodes.contains_key(node))
+        {
             return if given.addresses.is_empty() && given.ports.is_empty() {
                 Ok(())
             } else {
-                Err(DirectoryError::DescribedInFile { node: node.clone(), file: file.path.clone() })
+                Err(DirectoryError::DescribedInFile {
+                    node: node.clone(),
+                    file: file.path.clone(),
+                })
             };
         }
         let mut nodes = self.stored.nodes.clone();
-        let spec = nodes.entry(node.clone()).or_insert_with(NodeSpec::with_default_ports);
+        let spec = nodes
+            .entry(node.clone())
+            .or_insert_with(NodeSpec::with_default_ports);
         if !given.addresses.is_empty() {
             spec.addresses = given.addresses;
         }
@@ -279,7 +356,8 @@ impl Sources {
     }
 
     fn has_edge(&self, node: &NodeName) -> bool {
-        self.kept().is_some_and(|kept| kept.nodes.edges.contains_key(node))
+        self.kept()
+            .is_some_and(|kept| kept.nodes.edges.contains_key(node))
     }
 
     pub(super) fn remove(&mut self, node: &NodeName) -> Result<Removal, DirectoryError> {
@@ -292,7 +370,11 @@ impl Sources {
         if made {
             self.commit(nodes, self.declared().clone())?;
         }
-        match self.file.as_ref().filter(|file| file.nodes.contains_key(node)) {
+        match self
+            .file
+            .as_ref()
+            .filter(|file| file.nodes.contains_key(node))
+        {
             Some(file) => Ok(Removal::StillInFile(file.path.clone())),
             None if made => Ok(Removal::Gone),
             None => Err(DirectoryError::UnknownNode { node: node.clone() }),
@@ -308,17 +390,27 @@ impl Sources {
 
     /// Takes up the file if its text has changed, and the host's addresses.
     pub(super) fn refresh(&mut self, host: BTreeSet<IpAddr>) -> Refreshed {
-        let hosts = if self.protected.host == host { Refreshed::Unchanged } else { Refreshed::Changed };
+        let hosts = if self.protected.host == host {
+            Refreshed::Unchanged
+        } else {
+            Refreshed::Changed
+        };
         self.protected.host = host;
-        let Some(file) = &mut self.file else { return hosts };
+        let Some(file) = &mut self.file else {
+            return hosts;
+        };
         let read = file::read(&file.path);
-        let unchanged = read.as_ref().is_ok_and(|text| file.text.as_ref() == Some(text));
+        let unchanged = read
+            .as_ref()
+            .is_ok_and(|text| file.text.as_ref() == Some(text));
         if unchanged {
             file.problem = None;
             return hosts;
         }
         let path = file.path.clone();
-        let outcome = read.map_err(DirectoryError::from).and_then(|text| self.take_up(text, &path));
+        let outcome = read
+            .map_err(DirectoryError::from)
+            .and_then(|text| self.take_up(text, &path));
         self.report(outcome);
         Refreshed::Changed
     }
@@ -327,7 +419,8 @@ impl Sources {
         let nodes = file::parse(&text, path)?;
         self.commit(self.stored.nodes.clone(), nodes)?;
         let copy = self.state.join(LAST_GOOD);
-        write_atomic(&copy, text.as_bytes(), 0o600).map_err(|source| StateError::Write { path: copy, source })?;
+        write_atomic(&copy, text.as_bytes(), 0o600)
+            .map_err(|source| StateError::Write { path: copy, source })?;
         if let Some(file) = &mut self.file {
             file.text = Some(text);
         }
@@ -340,7 +433,11 @@ impl Sources {
         match &problem {
             None => {
                 file.loaded = Loaded::Once;
-                tracing::info!(file = %file.path.display(), nodes = file.nodes.len(), "directory file read");
+                tracing::info!(
+                    file = %file.path.display(),
+                    nodes = file.nodes.len(),
+                    "directory file read"
+                );
             }
             Some(problem) if file.problem.as_ref() != Some(problem) => {
                 tracing::error!(
@@ -363,8 +460,12 @@ impl Sources {
                 file.nodes = nodes;
                 file.loaded = Loaded::Once;
             }
-            Err(FileError::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => tracing::warn!(reason = culvert_daemon::chain(&error), "last good directory file not usable"),
+            Err(FileError::Read { source, .. })
+                if source.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => tracing::warn!(
+                reason = culvert_daemon::chain(&error),
+                "last good directory file not usable"
+            ),
         }
     }
 
@@ -380,8 +481,15 @@ impl Sources {
             return Err(DirectoryError::Full(MAX_NODES));
         }
         let ranges = self.stored.ranges;
-        let vips = self.stored.vips.reconciled(all.keys(), &ranges, UnixTime::now())?;
-        let stored = Stored { ranges, nodes, vips };
+        let vips = self
+            .stored
+            .vips
+            .reconciled(all.keys(), &ranges, UnixTime::now())?;
+        let stored = Stored {
+            ranges,
+            nodes,
+            vips,
+        };
         stored.write(&self.state)?;
         self.stored = stored;
         if let Some(file) = &mut self.file {
@@ -393,9 +501,22 @@ impl Sources {
     fn check_addresses(&self, nodes: &BTreeMap<NodeName, NodeSpec>) -> Result<(), DirectoryError> {
         let ranges = self.stored.ranges;
         for (node, spec) in nodes {
-            if let Some(address) = spec.addresses.iter().copied().find(|address| ranges.contains(*address)) {
-                let range = if address.is_ipv4() { IpNet::V4(ranges.vip4) } else { IpNet::V6(ranges.vip6) };
-                return Err(DirectoryError::AddressInVipRange { node: node.clone(), address, range });
+            if let Some(address) = spec
+                .addresses
+                .iter()
+                .copied()
+                .find(|address| ranges.contains(*address))
+            {
+                let range = if address.is_ipv4() {
+                    IpNet::V4(ranges.vip4)
+                } else {
+                    IpNet::V6(ranges.vip6)
+                };
+                return Err(DirectoryError::AddressInVipRange {
+                    node: node.clone(),
+                    address,
+                    range,
+                });
             }
         }
         Ok(())
@@ -413,6 +534,10 @@ fn merged(
     declared: &BTreeMap<NodeName, NodeSpec>,
 ) -> BTreeMap<NodeName, NodeSpec> {
     let mut all = made.clone();
-    all.extend(declared.iter().map(|(node, spec)| (node.clone(), spec.clone())));
+    all.extend(
+        declared
+            .iter()
+            .map(|(node, spec)| (node.clone(), spec.clone())),
+    );
     all
 }

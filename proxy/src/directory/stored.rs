@@ -1,4 +1,5 @@
-//! What this proxy keeps on disk: the nodes that `token create` made, and the VIPs of all nodes with their ranges.
+//! What this proxy keeps on disk: the nodes that `token create` made, and the VIPs of all nodes
+//! with their ranges.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,8 +12,10 @@ use super::vips::{VipRanges, Vips, foreign, random_vip6_range};
 use super::{DirectoryConfig, DirectoryError};
 use crate::state::{StateDir, StateError, StateFile};
 
-const NODES: StateFile =
-    StateFile { name: "directory.json", what: "the nodes that `token create` made, and with new VIPs" };
+const NODES: StateFile = StateFile {
+    name: "directory.json",
+    what: "the nodes that `token create` made, and with new VIPs",
+};
 
 /// The file's content.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -25,12 +28,19 @@ pub(super) struct Stored {
 
 impl Stored {
     /// Reads it; in the ranges that the flags ask for.
-    pub(super) fn open(config: &DirectoryConfig, host: &BTreeSet<IpAddr>) -> Result<Self, DirectoryError> {
+    pub(super) fn open(
+        config: &DirectoryConfig,
+        host: &BTreeSet<IpAddr>,
+    ) -> Result<Self, DirectoryError> {
         let before: Option<Self> = config.state.read(NODES)?;
         let ranges = ranges(config, before.as_ref(), host)?;
         match before {
             Some(stored) => Ok(stored.checked(&config.state)?.moved(ranges)),
-            None => Ok(Self { ranges, nodes: BTreeMap::new(), vips: Vips::default() }),
+            None => Ok(Self {
+                ranges,
+                nodes: BTreeMap::new(),
+                vips: Vips::default(),
+            }),
         }
     }
 
@@ -60,7 +70,11 @@ impl Stored {
             old.vip4 = %self.ranges.vip4, old.vip6 = %self.ranges.vip6, vip4 = %ranges.vip4, vip6 = %ranges.vip6,
             new_host_parts = lost, "VIP ranges changed: every node has another VIP now"
         );
-        Self { ranges, vips, nodes: self.nodes }
+        Self {
+            ranges,
+            vips,
+            nodes: self.nodes,
+        }
     }
 }
 
@@ -71,5 +85,9 @@ fn ranges(
 ) -> Result<VipRanges, DirectoryError> {
     let kept = || before.map_or_else(random_vip6_range, |stored| stored.ranges.vip6);
     let foreign = foreign(&config.protect, host);
-    Ok(VipRanges::checked(config.vip4_range, config.vip6_range.unwrap_or_else(kept), &foreign)?)
+    Ok(VipRanges::checked(
+        config.vip4_range,
+        config.vip6_range.unwrap_or_else(kept),
+        &foreign,
+    )?)
 }

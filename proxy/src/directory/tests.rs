@@ -11,7 +11,10 @@ fn config(directory: &Path) -> DirectoryConfig {
 }
 
 fn with_file(directory: &Path) -> DirectoryConfig {
-    DirectoryConfig { file: Some(directory.join("nodes.toml")), ..config(directory) }
+    DirectoryConfig {
+        file: Some(directory.join("nodes.toml")),
+        ..config(directory)
+    }
 }
 
 fn name(text: &str) -> NodeName {
@@ -27,15 +30,22 @@ fn vip4(directory: &Directory, node: &str) -> String {
 }
 
 fn goes_to(directory: &Directory, destination: &str) -> Option<String> {
-    directory.resolve(&destination.parse().unwrap()).ok().map(|target| target.node.to_string())
+    directory
+        .resolve(&destination.parse().unwrap())
+        .ok()
+        .map(|target| target.node.to_string())
 }
 
 #[test]
 fn nodes_and_vips_survive_a_restart() {
     let temporary = tempfile::tempdir().unwrap();
     let directory = Directory::open(&config(temporary.path())).unwrap();
-    directory.put(&name("edge-2"), addresses(&["10.0.3.8"]), vec![9100]).unwrap();
-    directory.put(&name("edge-1"), addresses(&["10.0.3.7"]), Vec::new()).unwrap();
+    directory
+        .put(&name("edge-2"), addresses(&["10.0.3.8"]), vec![9100])
+        .unwrap();
+    directory
+        .put(&name("edge-1"), addresses(&["10.0.3.7"]), Vec::new())
+        .unwrap();
     let before = directory.nodes();
     drop(directory);
     let directory = Directory::open(&config(temporary.path())).unwrap();
@@ -47,8 +57,16 @@ fn nodes_and_vips_survive_a_restart() {
 fn the_random_ipv6_range_is_made_once() {
     let temporary = tempfile::tempdir().unwrap();
     let range = || {
-        let config = DirectoryConfig { vip6_range: None, ..config(temporary.path()) };
-        Directory::open(&config).unwrap().published().view.ranges().vip6
+        let config = DirectoryConfig {
+            vip6_range: None,
+            ..config(temporary.path())
+        };
+        Directory::open(&config)
+            .unwrap()
+            .published()
+            .view
+            .ranges()
+            .vip6
     };
     assert_eq!(range(), range());
 }
@@ -57,37 +75,63 @@ fn the_random_ipv6_range_is_made_once() {
 fn changing_a_node_leaves_what_is_not_given() {
     let temporary = tempfile::tempdir().unwrap();
     let directory = Directory::open(&config(temporary.path())).unwrap();
-    directory.put(&name("edge-1"), addresses(&["10.0.3.7"]), vec![9100]).unwrap();
-    directory.put(&name("edge-1"), Vec::new(), Vec::new()).unwrap();
-    directory.put(&name("edge-1"), Vec::new(), vec![80]).unwrap();
+    directory
+        .put(&name("edge-1"), addresses(&["10.0.3.7"]), vec![9100])
+        .unwrap();
+    directory
+        .put(&name("edge-1"), Vec::new(), Vec::new())
+        .unwrap();
+    directory
+        .put(&name("edge-1"), Vec::new(), vec![80])
+        .unwrap();
     let node = directory.node(&name("edge-1")).unwrap();
-    assert_eq!((node.addresses[0].ip.to_string(), node.ports), ("10.0.3.7".to_owned(), vec![80]));
+    assert_eq!(
+        (node.addresses[0].ip.to_string(), node.ports),
+        ("10.0.3.7".to_owned(), vec![80])
+    );
 }
 
 #[test]
 fn an_address_in_a_vip_range_is_refused_and_changes_nothing() {
     let temporary = tempfile::tempdir().unwrap();
     let directory = Directory::open(&config(temporary.path())).unwrap();
-    let error = directory.put(&name("edge-1"), addresses(&["198.18.3.3"]), Vec::new()).unwrap_err().to_string();
-    assert!(error.contains("198.18.3.3 of edge-1 is in the VIP range 198.18.0.0/15"), "{error}");
+    let error = directory
+        .put(&name("edge-1"), addresses(&["198.18.3.3"]), Vec::new())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("198.18.3.3 of edge-1 is in the VIP range 198.18.0.0/15"),
+        "{error}"
+    );
     assert!(!directory.contains(&name("edge-1")));
 }
 
 #[test]
 fn a_vip_range_that_holds_the_hosts_own_address_is_refused() {
     let temporary = tempfile::tempdir().unwrap();
-    let config = DirectoryConfig { vip4_range: "127.0.0.0/16".parse().unwrap(), ..config(temporary.path()) };
+    let config = DirectoryConfig {
+        vip4_range: "127.0.0.0/16".parse().unwrap(),
+        ..config(temporary.path())
+    };
     let error = Directory::open(&config).unwrap_err().to_string();
-    assert!(error.contains("127.0.0.0/16 overlaps") && error.contains("--vip4-range"), "{error}");
+    assert!(
+        error.contains("127.0.0.0/16 overlaps") && error.contains("--vip4-range"),
+        "{error}"
+    );
 }
 
 #[test]
 fn another_vip4_range_moves_the_vips() {
     let temporary = tempfile::tempdir().unwrap();
     let directory = Directory::open(&config(temporary.path())).unwrap();
-    directory.put(&name("edge-1"), Vec::new(), Vec::new()).unwrap();
+    directory
+        .put(&name("edge-1"), Vec::new(), Vec::new())
+        .unwrap();
     drop(directory);
-    let moved = DirectoryConfig { vip4_range: "100.64.0.0/16".parse().unwrap(), ..config(temporary.path()) };
+    let moved = DirectoryConfig {
+        vip4_range: "100.64.0.0/16".parse().unwrap(),
+        ..config(temporary.path())
+    };
     let directory = Directory::open(&moved).unwrap();
     assert_eq!(vip4(&directory, "edge-1"), "100.64.0.1");
     assert_eq!(goes_to(&directory, "100.64.0.1:80").unwrap(), "edge-1");
@@ -98,10 +142,17 @@ fn a_broken_state_file_stops_the_start_and_stays() {
     let temporary = tempfile::tempdir().unwrap();
     drop(Directory::open(&config(temporary.path())).unwrap());
     let path = temporary.path().join("state/directory.json");
-    let text = std::fs::read_to_string(&path).unwrap().replace("\"nodes\"", "\"noodles\"");
+    let text = std::fs::read_to_string(&path)
+        .unwrap()
+        .replace("\"nodes\"", "\"noodles\"");
     std::fs::write(&path, &text).unwrap();
-    let error = Directory::open(&config(temporary.path())).unwrap_err().to_string();
-    assert!(error.contains("directory.json, line") && error.contains("noodles"), "{error}");
+    let error = Directory::open(&config(temporary.path()))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("directory.json, line") && error.contains("noodles"),
+        "{error}"
+    );
     assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
 }
 
@@ -111,12 +162,26 @@ fn the_file_wins_for_its_nodes_and_is_changed_by_nobody_else() {
     let file = temporary.path().join("nodes.toml");
     std::fs::write(&file, "[nodes.edge-1]\naddresses = [\"10.0.3.7\"]\n").unwrap();
     let directory = Directory::open(&with_file(temporary.path())).unwrap();
-    directory.put(&name("edge-1"), Vec::new(), Vec::new()).unwrap();
-    let error = directory.put(&name("edge-1"), addresses(&["10.0.3.9"]), Vec::new()).unwrap_err().to_string();
-    assert!(error.contains("edge-1 is described in") && error.contains("nodes.toml"), "{error}");
-    assert_eq!(directory.remove(&name("edge-1")).unwrap(), Removal::StillInFile(file));
+    directory
+        .put(&name("edge-1"), Vec::new(), Vec::new())
+        .unwrap();
+    let error = directory
+        .put(&name("edge-1"), addresses(&["10.0.3.9"]), Vec::new())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("edge-1 is described in") && error.contains("nodes.toml"),
+        "{error}"
+    );
+    assert_eq!(
+        directory.remove(&name("edge-1")).unwrap(),
+        Removal::StillInFile(file)
+    );
     assert_eq!(goes_to(&directory, "10.0.3.7:80").unwrap(), "edge-1");
-    assert!(matches!(directory.remove(&name("edge-9")), Err(DirectoryError::UnknownNode { .. })));
+    assert!(matches!(
+        directory.remove(&name("edge-9")),
+        Err(DirectoryError::UnknownNode { .. })
+    ));
 }
 
 #[test]
@@ -138,7 +203,11 @@ fn a_changed_file_is_taken_up_and_a_broken_one_leaves_the_last_good() {
     drop(directory);
 
     let restarted = Directory::open(&with_file(temporary.path())).unwrap();
-    assert_eq!(goes_to(&restarted, "10.0.3.7:80").unwrap(), "edge-1", "a restart keeps the last good too");
+    assert_eq!(
+        goes_to(&restarted, "10.0.3.7:80").unwrap(),
+        "edge-1",
+        "a restart keeps the last good too"
+    );
     std::fs::write(&file, "[nodes.edge-3]\n").unwrap();
     assert_eq!(restarted.refresh(), [name("edge-1")]);
     assert_eq!(restarted.file_problem(), None);
@@ -152,7 +221,11 @@ async fn readiness_names_a_file_that_never_was_good() {
     let readiness = culvert_daemon::Readiness::default();
     let (drain, gate) = (Drain::default(), readiness.gate("directory"));
     let mut maintained = Box::pin(directory.clone().maintain(gate, |_| {}, drain.clone()));
-    while !readiness.missing().iter().any(|(_, reason)| reason.contains("nodes.toml, line 1")) {
+    while !readiness
+        .missing()
+        .iter()
+        .any(|(_, reason)| reason.contains("nodes.toml, line 1"))
+    {
         assert!((&mut maintained).now_or_never().is_none());
         tokio::task::yield_now().await;
     }
@@ -164,34 +237,76 @@ async fn readiness_names_a_file_that_never_was_good() {
 fn the_hosts_own_addresses_are_protected() {
     let temporary = tempfile::tempdir().unwrap();
     let directory = Directory::open(&config(temporary.path())).unwrap();
-    let own = host_addresses().unwrap().into_iter().find(|address| never_a_nodes(*address).is_none());
+    let own = host_addresses()
+        .unwrap()
+        .into_iter()
+        .find(|address| never_a_nodes(*address).is_none());
     // A host without a network has nothing to protect.
     let Some(own) = own else { return };
-    directory.put(&name("edge-1"), vec![own], Vec::new()).unwrap();
-    let error = directory.resolve(&Destination::Address((own, 80).into())).unwrap_err();
-    assert!(error.to_string().contains("an address of this proxy's host"), "{error}");
+    directory
+        .put(&name("edge-1"), vec![own], Vec::new())
+        .unwrap();
+    let error = directory
+        .resolve(&Destination::Address((own, 80).into()))
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("an address of this proxy's host"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
 async fn watchers_get_a_snapshot_and_then_each_change() {
     let temporary = tempfile::tempdir().unwrap();
     let directory = Directory::open(&config(temporary.path())).unwrap();
-    directory.put(&name("edge-2"), addresses(&["192.168.1.10"]), Vec::new()).unwrap();
+    directory
+        .put(&name("edge-2"), addresses(&["192.168.1.10"]), Vec::new())
+        .unwrap();
     let mut watcher = directory.watch();
-    let Event::Snapshot { revision, nodes, .. } = watcher.next().await else { panic!("the first is a snapshot") };
+    let Event::Snapshot {
+        revision, nodes, ..
+    } = watcher.next().await
+    else {
+        panic!("the first is a snapshot")
+    };
     assert_eq!(nodes.len(), 1);
 
-    directory.put(&name("edge-3"), addresses(&["192.168.1.10"]), Vec::new()).unwrap();
+    directory
+        .put(&name("edge-3"), addresses(&["192.168.1.10"]), Vec::new())
+        .unwrap();
     directory.set_online(&name("edge-2"), true);
     directory.set_online(&name("edge-2"), true);
     directory.remove(&name("edge-3")).unwrap();
-    let (added, online, removed) = (change(&mut watcher).await, change(&mut watcher).await, change(&mut watcher).await);
+    let (added, online, removed) = (
+        change(&mut watcher).await,
+        change(&mut watcher).await,
+        change(&mut watcher).await,
+    );
     assert_eq!(changed(&added), ["edge-2", "edge-3"]);
-    assert!(added.changed.iter().all(|node| node.addresses[0].routing == Routing::Shared));
-    assert_eq!((changed(&online), online.changed[0].online), (vec!["edge-2".to_owned()], true));
-    assert_eq!((changed(&removed), removed.removed.clone()), (vec!["edge-2".to_owned()], vec![name("edge-3")]));
-    assert!(removed.changed[0].online, "the view was computed anew, and edge-2 is online still");
-    assert_eq!([added.revision, online.revision, removed.revision], [revision + 1, revision + 2, revision + 3]);
+    assert!(
+        added
+            .changed
+            .iter()
+            .all(|node| node.addresses[0].routing == Routing::Shared)
+    );
+    assert_eq!(
+        (changed(&online), online.changed[0].online),
+        (vec!["edge-2".to_owned()], true)
+    );
+    assert_eq!(
+        (changed(&removed), removed.removed.clone()),
+        (vec!["edge-2".to_owned()], vec![name("edge-3")])
+    );
+    assert!(
+        removed.changed[0].online,
+        "the view was computed anew, and edge-2 is online still"
+    );
+    assert_eq!(
+        [added.revision, online.revision, removed.revision],
+        [revision + 1, revision + 2, revision + 3]
+    );
 }
 
 #[tokio::test]
@@ -203,7 +318,9 @@ async fn a_watcher_that_lags_gets_a_new_snapshot() {
     for turn in 0..=WATCH_BACKLOG {
         directory.set_online(&name("edge-1"), turn % 2 == 0);
     }
-    let Event::Snapshot { nodes, .. } = watcher.next().await else { panic!("a snapshot replaces what was lost") };
+    let Event::Snapshot { nodes, .. } = watcher.next().await else {
+        panic!("a snapshot replaces what was lost")
+    };
     assert!(nodes[0].online);
     directory.set_online(&name("edge-1"), false);
     assert!(!change(&mut watcher).await.changed[0].online);
@@ -217,7 +334,11 @@ async fn change(watcher: &mut Watcher) -> Arc<Change> {
 }
 
 fn changed(change: &Change) -> Vec<String> {
-    change.changed.iter().map(|node| node.name.to_string()).collect()
+    change
+        .changed
+        .iter()
+        .map(|node| node.name.to_string())
+        .collect()
 }
 
 #[test]
@@ -237,13 +358,29 @@ fn a_poisoned_state_of_before_frees_the_api_server_at_once_and_has_no_edge_node_
     let directory = Directory::open(&config).unwrap();
     assert!(directory.is_known(), "redirectors are told");
     let routing = |node: &str| directory.node(&name(node)).unwrap().addresses[0].routing;
-    assert_eq!((routing("edge-1"), routing("edge-7")), (Routing::Shared, Routing::Protected));
+    assert_eq!(
+        (routing("edge-1"), routing("edge-7")),
+        (Routing::Shared, Routing::Protected)
+    );
     assert_eq!(directory.node(&name("edge-7")).unwrap().ports, [10250]);
 
     let ranges = |text: &str| [text.parse().unwrap()].into();
     let (service_ranges, pod_ranges) = (ranges("10.96.0.0/12"), ranges("10.244.0.0/16"));
-    directory.set_own(ClusterOwn { service_ranges, pod_ranges, ..ClusterOwn::default() }).unwrap();
-    assert_eq!((routing("edge-1"), routing("edge-7")), (Routing::Routed, Routing::Protected));
+    directory
+        .set_own(ClusterOwn {
+            service_ranges,
+            pod_ranges,
+            ..ClusterOwn::default()
+        })
+        .unwrap();
+    assert_eq!(
+        (routing("edge-1"), routing("edge-7")),
+        (Routing::Routed, Routing::Protected)
+    );
     directory.set_api_servers(addresses(&["10.0.3.7"]).into_iter().collect());
-    assert_eq!(routing("edge-1"), Routing::Protected, "its name is looked up again");
+    assert_eq!(
+        routing("edge-1"),
+        Routing::Protected,
+        "its name is looked up again"
+    );
 }

@@ -1,4 +1,5 @@
-//! The directory as everybody else sees it: computed whole from the nodes, and the answers it gives. Pure.
+//! The directory as everybody else sees it: computed whole from the nodes, and the answers it
+//! gives. Pure.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -126,18 +127,25 @@ pub(crate) struct Given<'a> {
 }
 
 impl View {
-    /// All nodes are offline at first. Those without a VIP are left out: the caller allocates before.
+    /// All nodes are offline at first. Those without a VIP are left out: the caller allocates
+    /// before.
     pub(crate) fn new(given: &Given<'_>) -> Self {
         let addresses = address_states(given.nodes, given.protected);
         let mut nodes = BTreeMap::new();
         let mut vips = HashMap::new();
         for (name, spec) in given.nodes {
-            let Some(vip) = given.vips.of(name, &given.ranges) else { continue };
+            let Some(vip) = given.vips.of(name, &given.ranges) else {
+                continue;
+            };
             vips.insert(IpAddr::V4(vip.v4), name.clone());
             vips.insert(IpAddr::V6(vip.v6), name.clone());
             let view = NodeView {
                 name: name.clone(),
-                addresses: spec.addresses.iter().map(|ip| address_view(*ip, &addresses[ip])).collect(),
+                addresses: spec
+                    .addresses
+                    .iter()
+                    .map(|ip| address_view(*ip, &addresses[ip]))
+                    .collect(),
                 vip4: vip.v4,
                 vip6: vip.v6,
                 ports: spec.ports.clone(),
@@ -177,16 +185,27 @@ impl View {
 
     pub(crate) fn census(&self) -> Census {
         let online = self.nodes.values().filter(|node| node.online).count();
-        Census { online, offline: self.nodes.len() - online }
+        Census {
+            online,
+            offline: self.nodes.len() - online,
+        }
     }
 
     /// How many addresses do not route, and parts of Nodes are left out, by reason.
     pub(crate) fn refused(&self) -> [(&'static str, usize); 3] {
         let protected = |state: &&AddressState| matches!(state, AddressState::Protected { .. });
         let protected = self.addresses.values().filter(protected).count();
-        let routed = self.addresses.values().filter(|state| matches!(state, AddressState::Routed(_))).count();
+        let routed = self
+            .addresses
+            .values()
+            .filter(|state| matches!(state, AddressState::Routed(_)))
+            .count();
         let shared = self.addresses.len() - routed - protected;
-        [("shared", shared), ("protected", protected), ("left_out", self.left_out.len())]
+        [
+            ("shared", shared),
+            ("protected", protected),
+            ("left_out", self.left_out.len()),
+        ]
     }
 
     pub(crate) fn node(&self, name: &NodeName) -> Option<&NodeView> {
@@ -199,7 +218,10 @@ impl View {
 
     /// Says whether the node has a tunnel; the node as it is now if that is news.
     pub(crate) fn set_online(&mut self, name: &NodeName, online: bool) -> Option<NodeView> {
-        let node = self.nodes.get_mut(name).filter(|node| node.online != online)?;
+        let node = self
+            .nodes
+            .get_mut(name)
+            .filter(|node| node.online != online)?;
         node.online = online;
         Some(node.clone())
     }
@@ -216,31 +238,48 @@ impl View {
         Ok(target)
     }
 
-    /// The cloud node that a destination leads to, and the address to dial: never one that is refused as an edge node's.
+    /// The cloud node that a destination leads to, and the address to dial: never one that is
+    /// refused as an edge node's.
     pub(crate) fn cloud(&self, destination: &Destination) -> Option<(NodeName, SocketAddr)> {
         let is_clouds = |address: &IpAddr| {
-            self.addresses.get(address).is_none_or(|state| matches!(state, AddressState::Protected { .. }))
+            self.addresses
+                .get(address)
+                .is_none_or(|state| matches!(state, AddressState::Protected { .. }))
         };
         match destination {
             Destination::Address(dialled) => {
                 let address = dialled.ip().to_canonical();
-                let (node, _) = self.clouds.iter().find(|(_, node)| node.addresses.contains(&address))?;
-                is_clouds(&address).then(|| (node.clone(), SocketAddr::new(address, dialled.port())))
+                let (node, _) = self
+                    .clouds
+                    .iter()
+                    .find(|(_, node)| node.addresses.contains(&address))?;
+                is_clouds(&address)
+                    .then(|| (node.clone(), SocketAddr::new(address, dialled.port())))
             }
             Destination::Name(text, port) => {
                 let any_zone = |zone: &str| {
                     zone == self.zone.as_str()
-                        || self.nodes.values().any(|node| node.zone.as_ref().is_some_and(|own| own.as_str() == zone))
+                        || self
+                            .nodes
+                            .values()
+                            .any(|node| node.zone.as_ref().is_some_and(|own| own.as_str() == zone))
                 };
-                // As the redirectors' DNS: with dots and without a zone it is a name of whoever has that domain.
+                // As the redirectors' DNS: with dots and without a zone it is a name of whoever has
+                // that domain.
                 let is_zone = |name: &NodeName, zone: Option<&str>| match zone {
                     Some(zone) => any_zone(zone),
                     None => !name.as_str().contains('.'),
                 };
-                let is_named =
-                    |name: &NodeName, zone: Option<&str>| self.clouds.contains_key(name) && is_zone(name, zone);
+                let is_named = |name: &NodeName, zone: Option<&str>| {
+                    self.clouds.contains_key(name) && is_zone(name, zone)
+                };
                 let node = named(text, is_named)?;
-                let address = *self.clouds.get(&node)?.addresses.iter().find(|address| is_clouds(address))?;
+                let address = *self
+                    .clouds
+                    .get(&node)?
+                    .addresses
+                    .iter()
+                    .find(|address| is_clouds(address))?;
                 Some((node, SocketAddr::new(address, *port)))
             }
         }
@@ -252,43 +291,86 @@ impl View {
             let Some(node) = self.vips.get(&address) else {
                 return Err(ResolveError::UnassignedVip { address });
             };
-            return Ok(Target { node: node.clone(), address: self.preferred(node, Some(address)), port });
+            return Ok(Target {
+                node: node.clone(),
+                address: self.preferred(node, Some(address)),
+                port,
+            });
         }
         match self.addresses.get(&address) {
-            Some(AddressState::Routed(node)) => Ok(Target { node: node.clone(), address: Some(address), port }),
-            Some(AddressState::Shared(owners)) => Err(ResolveError::Shared { address, owners: owners.clone() }),
-            Some(AddressState::Protected { owners, by }) => {
-                Err(ResolveError::Protected { address, owners: owners.clone(), protection: by.to_string() })
-            }
-            Some(AddressState::Contested { owners, by }) => {
-                Err(ResolveError::Contested { address, owners: owners.clone(), protection: by.contesting() })
-            }
-            None => Err(ResolveError::UnknownAddress { address, nodes: NodeCount(self.nodes.len()) }),
+            Some(AddressState::Routed(node)) => Ok(Target {
+                node: node.clone(),
+                address: Some(address),
+                port,
+            }),
+            Some(AddressState::Shared(owners)) => Err(ResolveError::Shared {
+                address,
+                owners: owners.clone(),
+            }),
+            Some(AddressState::Protected { owners, by }) => Err(ResolveError::Protected {
+                address,
+                owners: owners.clone(),
+                protection: by.to_string(),
+            }),
+            Some(AddressState::Contested { owners, by }) => Err(ResolveError::Contested {
+                address,
+                owners: owners.clone(),
+                protection: by.contesting(),
+            }),
+            None => Err(ResolveError::UnknownAddress {
+                address,
+                nodes: NodeCount(self.nodes.len()),
+            }),
         }
     }
 
     fn by_name(&self, text: &str, port: u16) -> Result<Target, ResolveError> {
         let is_named = |name: &NodeName, zone: Option<&str>| {
-            let own = |node: &NodeView| node.zone.as_ref().is_some_and(|own| zone == Some(own.as_str()));
-            self.nodes.get(name).is_some_and(|node| zone.is_none_or(|zone| zone == self.zone.as_str()) || own(node))
+            let own = |node: &NodeView| {
+                node.zone
+                    .as_ref()
+                    .is_some_and(|own| zone == Some(own.as_str()))
+            };
+            self.nodes
+                .get(name)
+                .is_some_and(|node| zone.is_none_or(|zone| zone == self.zone.as_str()) || own(node))
         };
         let Some(node) = named(text, is_named) else {
-            return Err(ResolveError::UnknownName { name: text.to_owned(), nodes: NodeCount(self.nodes.len()) });
+            return Err(ResolveError::UnknownName {
+                name: text.to_owned(),
+                nodes: NodeCount(self.nodes.len()),
+            });
         };
-        Ok(Target { address: self.preferred(&node, None), node, port })
+        Ok(Target {
+            address: self.preferred(&node, None),
+            node,
+            port,
+        })
     }
 
     /// The node's first address of the family that was dialled, else its first.
     fn preferred(&self, node: &NodeName, dialled: Option<IpAddr>) -> Option<IpAddr> {
         let addresses = &self.nodes.get(node)?.addresses;
-        let same_family = |view: &&AddressView| dialled.is_some_and(|dialled| dialled.is_ipv4() == view.ip.is_ipv4());
-        addresses.iter().find(same_family).or_else(|| addresses.first()).map(|view| view.ip)
+        let same_family = |view: &&AddressView| {
+            dialled.is_some_and(|dialled| dialled.is_ipv4() == view.ip.is_ipv4())
+        };
+        addresses
+            .iter()
+            .find(same_family)
+            .or_else(|| addresses.first())
+            .map(|view| view.ip)
     }
 
     /// What has changed since an older view.
     pub(crate) fn since(&self, older: &Self) -> Difference {
-        let changed = self.nodes.iter().filter(|(name, node)| older.nodes.get(*name) != Some(*node));
-        let removed = older.nodes.keys().filter(|name| !self.nodes.contains_key(*name));
+        let changed = self
+            .nodes
+            .iter()
+            .filter(|(name, node)| older.nodes.get(*name) != Some(*node));
+        let removed = older
+            .nodes
+            .keys()
+            .filter(|name| !self.nodes.contains_key(*name));
         Difference {
             changed: changed.map(|(_, node)| node.clone()).collect(),
             removed: removed.cloned().collect(),
@@ -297,10 +379,13 @@ impl View {
     }
 }
 
-/// The node that `text` names, bare or followed by a zone, in any case and with or without a last dot.
+/// The node that `text` names, bare or followed by a zone, in any case and with or without a last
+/// dot.
 fn named(text: &str, is_named: impl Fn(&NodeName, Option<&str>) -> bool) -> Option<NodeName> {
     let lower = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
-    let splits = lower.match_indices('.').map(|(dot, _)| (&lower[..dot], Some(&lower[dot + 1..])));
+    let splits = lower
+        .match_indices('.')
+        .map(|(dot, _)| (&lower[..dot], Some(&lower[dot + 1..])));
     let mut readings = std::iter::once((lower.as_str(), None)).chain(splits);
     readings.find_map(|(node, zone)| node.parse().ok().filter(|node| is_named(node, zone)))
 }
@@ -311,7 +396,11 @@ fn address_view(ip: IpAddr, state: &AddressState) -> AddressView {
         AddressState::Shared(_) | AddressState::Contested { .. } => Routing::Shared,
         AddressState::Protected { .. } => Routing::Protected,
     };
-    AddressView { ip, routing, reason: state.reason(ip) }
+    AddressView {
+        ip,
+        routing,
+        reason: state.reason(ip),
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! The VIPs: one for each node, allocated once and kept, at rest for a day after the node is gone. Pure.
+//! The VIPs: one for each node, allocated once and kept, at rest for a day after the node is gone.
+//! Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,7 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::UnixTime;
 
-/// How long a VIP belongs to nobody after its node is gone: longer than anyone keeps a looked-up address.
+/// How long a VIP belongs to nobody after its node is gone: longer than anyone keeps a looked-up
+/// address.
 const REST: Duration = Duration::from_secs(24 * 3600);
 
 /// Ranges in which VIPs would not be the node's alone.
@@ -47,33 +49,67 @@ pub(crate) struct Vip {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum VipError {
     #[error(
-        "all {usable} VIPs of {range} are taken or at rest: give the proxy a larger --vip4-range, or wait a day after removing nodes"
+        "all {usable} VIPs of {range} are taken or at rest: give the proxy a larger --vip4-range, \
+         or wait a day after removing nodes"
     )]
     Exhausted { range: Ipv4Net, usable: usize },
     #[error("the VIP range {range} overlaps {with}: choose another with {flag}")]
-    Overlap { range: IpNet, with: String, flag: &'static str },
+    Overlap {
+        range: IpNet,
+        with: String,
+        flag: &'static str,
+    },
     #[error(
-        "the cluster's VIPs are of {kept}, this proxy's are to be of {own}: give {flag} {kept}, or stop all proxies and remove the VIPs that the cluster keeps to have others"
+        "the cluster's VIPs are of {kept}, this proxy's are to be of {own}: give {flag} {kept}, \
+         or stop all proxies and remove the VIPs that the cluster keeps to have others"
     )]
-    Disagreed { kept: IpNet, own: IpNet, flag: &'static str },
+    Disagreed {
+        kept: IpNet,
+        own: IpNet,
+        flag: &'static str,
+    },
     #[error("{range} is too small for VIPs: {flag} needs {needs}")]
-    TooSmall { range: IpNet, flag: &'static str, needs: &'static str },
+    TooSmall {
+        range: IpNet,
+        flag: &'static str,
+        needs: &'static str,
+    },
 }
 
 impl VipRanges {
     /// Refuses ranges without room and ranges that hold addresses of the cloud or of everybody.
-    pub(crate) fn checked(vip4: Ipv4Net, vip6: Ipv6Net, protected: &[(IpNet, String)]) -> Result<Self, VipError> {
+    pub(crate) fn checked(
+        vip4: Ipv4Net,
+        vip6: Ipv6Net,
+        protected: &[(IpNet, String)],
+    ) -> Result<Self, VipError> {
         let (vip4, vip6) = (vip4.trunc(), vip6.trunc());
         if vip4.prefix_len() > 24 {
-            return Err(VipError::TooSmall { range: vip4.into(), flag: "--vip4-range", needs: "a /24 or larger" });
+            return Err(VipError::TooSmall {
+                range: vip4.into(),
+                flag: "--vip4-range",
+                needs: "a /24 or larger",
+            });
         }
         if 128 - vip6.prefix_len() < 32 - vip4.prefix_len() {
-            return Err(VipError::TooSmall { range: vip6.into(), flag: "--vip6-range", needs: "a /64" });
+            return Err(VipError::TooSmall {
+                range: vip6.into(),
+                flag: "--vip6-range",
+                needs: "a /64",
+            });
         }
-        for (range, flag) in [(IpNet::V4(vip4), "--vip4-range"), (IpNet::V6(vip6), "--vip6-range")] {
-            let overlap = |(other, _): &&(IpNet, String)| other.contains(&range) || range.contains(other);
+        for (range, flag) in [
+            (IpNet::V4(vip4), "--vip4-range"),
+            (IpNet::V6(vip6), "--vip6-range"),
+        ] {
+            let overlap =
+                |(other, _): &&(IpNet, String)| other.contains(&range) || range.contains(other);
             if let Some((_, with)) = protected.iter().find(overlap) {
-                return Err(VipError::Overlap { range, with: with.clone(), flag });
+                return Err(VipError::Overlap {
+                    range,
+                    with: with.clone(),
+                    flag,
+                });
             }
         }
         Ok(Self { vip4, vip6 })
@@ -94,7 +130,8 @@ impl VipRanges {
         }
     }
 
-    /// Host parts that look like hosts: `.0` and `.255` do not, to people and to old network equipment.
+    /// Host parts that look like hosts: `.0` and `.255` do not, to people and to old network
+    /// equipment.
     fn offsets(&self) -> impl Iterator<Item = u32> {
         let size = 1_u64 << (32 - self.vip4.prefix_len());
         let last = u32::try_from(size - 1).unwrap_or(u32::MAX);
@@ -150,7 +187,8 @@ impl Vips {
         self.held.get(node).map(|offset| ranges.vip(*offset))
     }
 
-    /// What is held when exactly `nodes` exist: those who have a VIP keep it, new nodes get the lowest free one.
+    /// What is held when exactly `nodes` exist: those who have a VIP keep it, new nodes get the
+    /// lowest free one.
     pub(crate) fn reconciled<'a>(
         &self,
         nodes: impl Iterator<Item = &'a NodeName>,
@@ -167,14 +205,18 @@ impl Vips {
             }
             let own = next.resting.remove(node).map(|resting| resting.offset);
             let Some(offset) = own.or_else(|| free.next()) else {
-                return Err(VipError::Exhausted { range: ranges.vip4, usable: ranges.offsets().count() });
+                return Err(VipError::Exhausted {
+                    range: ranges.vip4,
+                    usable: ranges.offsets().count(),
+                });
             };
             next.held.insert(node.clone(), offset);
         }
         Ok(next)
     }
 
-    /// The same for nodes that others may add: who does not fit gets none, and takes none from those that have one.
+    /// The same for nodes that others may add: who does not fit gets none, and takes none from
+    /// those that have one.
     pub(crate) fn reconciled_as_fits<'a>(
         &self,
         nodes: impl Iterator<Item = &'a NodeName>,
@@ -185,10 +227,16 @@ impl Vips {
         let nodes: BTreeSet<&NodeName> = nodes.collect();
         let mut next = self.stepped(&nodes, now);
         let mut bytes = next.bytes();
-        let mut resting: Vec<(UnixTime, NodeName)> =
-            next.resting.iter().map(|(node, resting)| (resting.until, node.clone())).collect();
+        let mut resting: Vec<(UnixTime, NodeName)> = next
+            .resting
+            .iter()
+            .map(|(node, resting)| (resting.until, node.clone()))
+            .collect();
         resting.sort_unstable();
-        for (_, node) in resting.into_iter().filter(|(_, node)| !nodes.contains(node)) {
+        for (_, node) in resting
+            .into_iter()
+            .filter(|(_, node)| !nodes.contains(node))
+        {
             if bytes <= most.bytes {
                 break;
             }
@@ -222,27 +270,46 @@ impl Vips {
         for (node, offset) in &self.held {
             if !nodes.contains(node) {
                 next.held.remove(node);
-                next.resting.insert(node.clone(), Resting { offset: *offset, until: now + REST });
+                next.resting.insert(
+                    node.clone(),
+                    Resting {
+                        offset: *offset,
+                        until: now + REST,
+                    },
+                );
             }
         }
         next
     }
 
     fn taken(&self) -> BTreeSet<u32> {
-        self.held.values().copied().chain(self.resting.values().map(|resting| resting.offset)).collect()
+        self.held
+            .values()
+            .copied()
+            .chain(self.resting.values().map(|resting| resting.offset))
+            .collect()
     }
 
     /// Their JSON is no longer than this.
     fn bytes(&self) -> usize {
-        let held: usize = self.held.keys().map(|node| HELD_BYTES + node.as_str().len()).sum();
-        held + self.resting.keys().map(|node| RESTING_BYTES + node.as_str().len()).sum::<usize>()
+        let held: usize = self
+            .held
+            .keys()
+            .map(|node| HELD_BYTES + node.as_str().len())
+            .sum();
+        held + self
+            .resting
+            .keys()
+            .map(|node| RESTING_BYTES + node.as_str().len())
+            .sum::<usize>()
     }
 
     /// What is left of the allocations in other ranges, and how many nodes have to get a new one.
     pub(crate) fn moved(mut self, ranges: &VipRanges) -> (Self, usize) {
         let before = self.held.len();
         self.held.retain(|_, offset| ranges.usable(*offset));
-        self.resting.retain(|_, resting| ranges.usable(resting.offset));
+        self.resting
+            .retain(|_, resting| ranges.usable(resting.offset));
         let lost = before - self.held.len();
         (self, lost)
     }
@@ -250,13 +317,26 @@ impl Vips {
     /// Two nodes with one VIP, or a VIP outside the ranges: the file was edited by hand.
     pub(crate) fn problem(&self, ranges: &VipRanges) -> Option<String> {
         let mut seen: BTreeMap<u32, &NodeName> = BTreeMap::new();
-        let resting = self.resting.iter().map(|(node, resting)| (node, resting.offset));
-        for (node, offset) in self.held.iter().map(|(node, offset)| (node, *offset)).chain(resting) {
+        let resting = self
+            .resting
+            .iter()
+            .map(|(node, resting)| (node, resting.offset));
+        for (node, offset) in self
+            .held
+            .iter()
+            .map(|(node, offset)| (node, *offset))
+            .chain(resting)
+        {
             if !ranges.usable(offset) {
-                return Some(format!("{node} has host part {offset}, which is not in {}", ranges.vip4));
+                return Some(format!(
+                    "{node} has host part {offset}, which is not in {}",
+                    ranges.vip4
+                ));
             }
             if let Some(other) = seen.insert(offset, node) {
-                return Some(format!("{other} and {node} have the same host part {offset}"));
+                return Some(format!(
+                    "{other} and {node} have the same host part {offset}"
+                ));
             }
         }
         None
@@ -265,9 +345,18 @@ impl Vips {
 
 /// What a range of VIPs must not overlap, in words.
 pub(super) fn foreign(protect: &[IpNet], host: &BTreeSet<IpAddr>) -> Vec<(IpNet, String)> {
-    let everyones = EVERYONES.iter().filter_map(|(range, what)| Some((range.parse().ok()?, (*what).to_owned())));
-    let protected = protect.iter().map(|range| (*range, format!("the protected range {range}")));
-    let host = host.iter().map(|address| (IpNet::from(*address), format!("this host's address {address}")));
+    let everyones = EVERYONES
+        .iter()
+        .filter_map(|(range, what)| Some((range.parse().ok()?, (*what).to_owned())));
+    let protected = protect
+        .iter()
+        .map(|range| (*range, format!("the protected range {range}")));
+    let host = host.iter().map(|address| {
+        (
+            IpNet::from(*address),
+            format!("this host's address {address}"),
+        )
+    });
     everyones.chain(protected).chain(host).collect()
 }
 
@@ -286,29 +375,62 @@ mod tests {
     }
 
     fn v4(vips: &Vips, name: &str) -> String {
-        vips.of(&name.parse().unwrap(), &ranges("198.18.0.0/15")).unwrap().v4.to_string()
+        vips.of(&name.parse().unwrap(), &ranges("198.18.0.0/15"))
+            .unwrap()
+            .v4
+            .to_string()
     }
 
     #[test]
     fn a_node_has_the_same_host_part_in_both_ranges_and_keeps_it() {
         let ranges = ranges("198.18.0.0/15");
-        let first = Vips::default().reconciled(names(&["edge-2"]).iter(), &ranges, NOW).unwrap();
-        let more = first.reconciled(names(&["edge-1", "edge-2"]).iter(), &ranges, NOW).unwrap();
+        let first = Vips::default()
+            .reconciled(names(&["edge-2"]).iter(), &ranges, NOW)
+            .unwrap();
+        let more = first
+            .reconciled(names(&["edge-1", "edge-2"]).iter(), &ranges, NOW)
+            .unwrap();
         let vip = more.of(&"edge-2".parse().unwrap(), &ranges).unwrap();
-        assert_eq!((vip.v4, vip.v6), ("198.18.0.1".parse().unwrap(), "fd00:1::1".parse().unwrap()));
+        assert_eq!(
+            (vip.v4, vip.v6),
+            ("198.18.0.1".parse().unwrap(), "fd00:1::1".parse().unwrap())
+        );
         assert_eq!(v4(&more, "edge-1"), "198.18.0.2");
     }
 
     #[test]
     fn a_vip_rests_a_day_before_another_node_gets_it_and_its_own_node_gets_it_back() {
         let ranges = ranges("198.18.0.0/15");
-        let gone = Vips::default().reconciled(names(&["a"]).iter(), &ranges, NOW).unwrap();
+        let gone = Vips::default()
+            .reconciled(names(&["a"]).iter(), &ranges, NOW)
+            .unwrap();
         let gone = gone.reconciled(names(&[]).iter(), &ranges, NOW).unwrap();
         let early = (NOW + REST).before(Duration::from_secs(1));
-        assert_eq!(v4(&gone.reconciled(names(&["b"]).iter(), &ranges, early).unwrap(), "b"), "198.18.0.2");
-        assert_eq!(v4(&gone.reconciled(names(&["b"]).iter(), &ranges, NOW + REST).unwrap(), "b"), "198.18.0.1");
-        let back = gone.reconciled(names(&["a", "b"]).iter(), &ranges, early).unwrap();
-        assert_eq!((v4(&back, "a"), v4(&back, "b")), ("198.18.0.1".into(), "198.18.0.2".into()));
+        assert_eq!(
+            v4(
+                &gone
+                    .reconciled(names(&["b"]).iter(), &ranges, early)
+                    .unwrap(),
+                "b"
+            ),
+            "198.18.0.2"
+        );
+        assert_eq!(
+            v4(
+                &gone
+                    .reconciled(names(&["b"]).iter(), &ranges, NOW + REST)
+                    .unwrap(),
+                "b"
+            ),
+            "198.18.0.1"
+        );
+        let back = gone
+            .reconciled(names(&["a", "b"]).iter(), &ranges, early)
+            .unwrap();
+        assert_eq!(
+            (v4(&back, "a"), v4(&back, "b")),
+            ("198.18.0.1".into(), "198.18.0.2".into())
+        );
     }
 
     #[test]
@@ -316,50 +438,96 @@ mod tests {
         let ranges = ranges("198.18.0.0/23");
         let offsets: Vec<u32> = ranges.offsets().collect();
         assert_eq!(offsets.len(), 508);
-        assert!(offsets.iter().all(|offset| !matches!(offset % 256, 0 | 255)));
+        assert!(
+            offsets
+                .iter()
+                .all(|offset| !matches!(offset % 256, 0 | 255))
+        );
     }
 
     #[test]
     fn a_full_range_says_so_with_the_fix() {
         let ranges = ranges("198.18.0.0/24");
-        let nodes: Vec<NodeName> = (0..255).map(|index| format!("n{index}").parse().unwrap()).collect();
-        Vips::default().reconciled(nodes[..254].iter(), &ranges, NOW).unwrap();
-        let error = Vips::default().reconciled(nodes.iter(), &ranges, NOW).unwrap_err().to_string();
-        assert!(error.contains("all 254 VIPs of 198.18.0.0/24") && error.contains("--vip4-range"), "{error}");
+        let nodes: Vec<NodeName> = (0..255)
+            .map(|index| format!("n{index}").parse().unwrap())
+            .collect();
+        Vips::default()
+            .reconciled(nodes[..254].iter(), &ranges, NOW)
+            .unwrap();
+        let error = Vips::default()
+            .reconciled(nodes.iter(), &ranges, NOW)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("all 254 VIPs of 198.18.0.0/24") && error.contains("--vip4-range"),
+            "{error}"
+        );
     }
 
     #[test]
     fn nodes_that_do_not_fit_are_left_out_and_take_nothing_from_the_others() {
         let small = ranges("198.18.0.0/24");
-        let many: Vec<NodeName> = (0..300).map(|index| format!("n{index:03}").parse().unwrap()).collect();
-        let as_fits = |vips: &Vips, nodes: &[NodeName], most| vips.reconciled_as_fits(nodes.iter(), &small, NOW, most);
-        let any = Most { nodes: usize::MAX, bytes: usize::MAX };
+        let many: Vec<NodeName> = (0..300)
+            .map(|index| format!("n{index:03}").parse().unwrap())
+            .collect();
+        let as_fits = |vips: &Vips, nodes: &[NodeName], most| {
+            vips.reconciled_as_fits(nodes.iter(), &small, NOW, most)
+        };
+        let any = Most {
+            nodes: usize::MAX,
+            bytes: usize::MAX,
+        };
         let full = as_fits(&Vips::default(), &many, any);
         assert_eq!(full.held.len(), 254);
 
         let first = as_fits(&Vips::default(), &names(&["z"]), any);
-        let crowded = as_fits(&first, &[names(&["z"]), many.clone()].concat(), Most { nodes: 10, ..any });
-        assert_eq!((crowded.held.len(), v4(&crowded, "z")), (10, "198.18.0.1".into()));
+        let crowded = as_fits(
+            &first,
+            &[names(&["z"]), many.clone()].concat(),
+            Most { nodes: 10, ..any },
+        );
+        assert_eq!(
+            (crowded.held.len(), v4(&crowded, "z")),
+            (10, "198.18.0.1".into())
+        );
 
-        let long: Vec<NodeName> =
-            (0..40).map(|index| format!("{index:02}{}", "a".repeat(60)).parse().unwrap()).collect();
-        let most = Most { bytes: 2_000, ..any };
+        let long: Vec<NodeName> = (0..40)
+            .map(|index| format!("{index:02}{}", "a".repeat(60)).parse().unwrap())
+            .collect();
+        let most = Most {
+            bytes: 2_000,
+            ..any
+        };
         let bounded = as_fits(&first, &[names(&["z"]), long.clone()].concat(), most);
-        assert!((20..40).contains(&bounded.held.len()) && bounded.held.contains_key(&names(&["z"])[0]));
+        assert!(
+            (20..40).contains(&bounded.held.len()) && bounded.held.contains_key(&names(&["z"])[0])
+        );
         let shown = |vips: &Vips| serde_json::to_string(vips).unwrap().len();
-        assert!(shown(&bounded) <= 2_000 + r#"{"held":{},"resting":{}}"#.len(), "{}", shown(&bounded));
+        assert!(
+            shown(&bounded) <= 2_000 + r#"{"held":{},"resting":{}}"#.len(),
+            "{}",
+            shown(&bounded)
+        );
 
         // Gone ones need more; those that rest longest keep their place.
         let gone = as_fits(&bounded, &names(&["z"]), most);
-        assert!(shown(&gone) <= 2_000 + 24 && gone.held.len() == 1, "{}", shown(&gone));
+        assert!(
+            shown(&gone) <= 2_000 + 24 && gone.held.len() == 1,
+            "{}",
+            shown(&gone)
+        );
         assert_eq!(gone.problem(&small), None);
     }
 
     #[test]
     fn a_smaller_range_moves_only_the_nodes_that_do_not_fit() {
         let wide = ranges("198.18.0.0/15");
-        let nodes: Vec<NodeName> = (0..300).map(|index| format!("n{index:03}").parse().unwrap()).collect();
-        let vips = Vips::default().reconciled(nodes.iter(), &wide, NOW).unwrap();
+        let nodes: Vec<NodeName> = (0..300)
+            .map(|index| format!("n{index:03}").parse().unwrap())
+            .collect();
+        let vips = Vips::default()
+            .reconciled(nodes.iter(), &wide, NOW)
+            .unwrap();
         let (kept, lost) = vips.moved(&ranges("10.9.0.0/24"));
         assert_eq!(lost, 46);
         assert_eq!(kept.problem(&ranges("10.9.0.0/24")), None);
@@ -367,16 +535,30 @@ mod tests {
 
     #[test]
     fn a_range_that_overlaps_the_cloud_is_refused() {
-        let protected = [("198.19.0.0/16".parse().unwrap(), "the protected range 198.19.0.0/16".to_owned())];
-        let error = VipRanges::checked("198.18.0.0/15".parse().unwrap(), random_vip6_range(), &protected).unwrap_err();
+        let protected = [(
+            "198.19.0.0/16".parse().unwrap(),
+            "the protected range 198.19.0.0/16".to_owned(),
+        )];
+        let error = VipRanges::checked(
+            "198.18.0.0/15".parse().unwrap(),
+            random_vip6_range(),
+            &protected,
+        )
+        .unwrap_err();
         assert!(matches!(&error, VipError::Overlap { .. }), "{error}");
-        assert!(VipRanges::checked("198.18.0.0/25".parse().unwrap(), random_vip6_range(), &[]).is_err());
+        assert!(
+            VipRanges::checked("198.18.0.0/25".parse().unwrap(), random_vip6_range(), &[]).is_err()
+        );
     }
 
     #[test]
     fn an_edited_file_with_one_vip_for_two_nodes_is_noticed() {
-        let vips: Vips = serde_json::from_str(r#"{"held": {"a": 1, "b": 1}, "resting": {}}"#).unwrap();
-        assert_eq!(vips.problem(&ranges("198.18.0.0/15")).unwrap(), "a and b have the same host part 1");
+        let vips: Vips =
+            serde_json::from_str(r#"{"held": {"a": 1, "b": 1}, "resting": {}}"#).unwrap();
+        assert_eq!(
+            vips.problem(&ranges("198.18.0.0/15")).unwrap(),
+            "a and b have the same host part 1"
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Following the directory: a snapshot first, then every change; a follower that lags gets a new snapshot.
+//! Following the directory: a snapshot first, then every change; a follower that lags gets a new
+//! snapshot.
 
 use std::sync::Arc;
 
@@ -58,7 +59,10 @@ pub(crate) struct Watcher {
 
 impl Watcher {
     pub(super) fn new(directory: Directory) -> Self {
-        Self { directory, step_rx: None }
+        Self {
+            directory,
+            step_rx: None,
+        }
     }
 
     /// Waits for the next event; the first is a snapshot, as soon as there is anything to show.
@@ -66,7 +70,8 @@ impl Watcher {
         if let Some(step_rx) = &mut self.step_rx {
             match step_rx.recv().await {
                 Ok(Step::Change(change)) => return Event::Change(change),
-                // Cannot be closed: this watcher keeps the directory, and with it the sender, alive.
+                // Cannot be closed: this watcher keeps the directory, and with it the sender,
+                // alive.
                 Ok(Step::Anew) | Err(RecvError::Lagged(_) | RecvError::Closed) => {}
             }
         }
@@ -90,6 +95,9 @@ impl Watcher {
             nodes: published.view.nodes().cloned().collect(),
             clouds: published.view.clouds().clone(),
         };
-        (published.is_known().then_some(event), self.directory.0.step_tx.subscribe())
+        (
+            published.is_known().then_some(event),
+            self.directory.0.step_tx.subscribe(),
+        )
     }
 }

@@ -1,4 +1,5 @@
-//! What an agent's allow-list, as it told it, says to a dial. The agent alone decides; this is for operators. Pure.
+//! What an agent's allow-list, as it told it, says to a dial. The agent alone decides; this is for
+//! operators. Pure.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -30,18 +31,42 @@ impl Told {
     /// Those of this agent; `None`: it did not tell them.
     pub(crate) fn of(agent: &DescribeResponse) -> Option<Self> {
         let allowed = agent.allowed.as_ref()?;
-        let ports = |ports: &[u32]| ports.iter().filter_map(|port| u16::try_from(*port).ok()).collect();
+        let ports = |ports: &[u32]| {
+            ports
+                .iter()
+                .filter_map(|port| u16::try_from(*port).ok())
+                .collect()
+        };
         Some(Self {
             ports: ports(&allowed.ports),
             localhost_ports: ports(&allowed.localhost_ports),
-            further: allowed.further.iter().filter_map(|text| text.parse().ok()).collect(),
-            own: agent.addresses.iter().filter_map(|text| text.parse().ok()).collect(),
+            further: allowed
+                .further
+                .iter()
+                .filter_map(|text| text.parse().ok())
+                .collect(),
+            own: agent
+                .addresses
+                .iter()
+                .filter_map(|text| text.parse().ok())
+                .collect(),
         })
     }
 
     fn decide(&self, address: Option<IpAddr>, port: u16) -> Result<Candidates, Forbidden> {
-        let Self { ports, localhost_ports, further, own } = self;
-        AllowList { ports, localhost_ports, further, own }.decide(address, port)
+        let Self {
+            ports,
+            localhost_ports,
+            further,
+            own,
+        } = self;
+        AllowList {
+            ports,
+            localhost_ports,
+            further,
+            own,
+        }
+        .decide(address, port)
     }
 
     /// Whether the agent would not dial this.
@@ -55,7 +80,10 @@ pub(super) fn verdict(agent: &DescribeResponse, address: Option<IpAddr>, port: u
     match Told::of(agent).map(|told| told.decide(address, port)) {
         None => Verdict::Untold,
         Some(Ok(candidates)) => Verdict::Dials(candidates.first.to_string()),
-        Some(Err(forbidden)) => Verdict::Forbids { what: forbidden.target(), flag: forbidden.flag() },
+        Some(Err(forbidden)) => Verdict::Forbids {
+            what: forbidden.target(),
+            flag: forbidden.flag(),
+        },
     }
 }
 
@@ -64,8 +92,16 @@ pub(super) struct InWords<'a>(pub(super) &'a DescribeResponse);
 
 impl fmt::Display for InWords<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(allowed) = &self.0.allowed else { return f.write_str("it does not tell what it allows") };
-        let numbers = |ports: &[u32]| ports.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        let Some(allowed) = &self.0.allowed else {
+            return f.write_str("it does not tell what it allows");
+        };
+        let numbers = |ports: &[u32]| {
+            ports
+                .iter()
+                .map(u32::to_string)
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
         write!(f, "it allows ports {}", numbers(&allowed.ports))?;
         if !allowed.localhost_ports.is_empty() {
             write!(f, ", on loopback {}", numbers(&allowed.localhost_ports))?;
@@ -107,7 +143,13 @@ mod tests {
         assert_eq!(flag(verdict("10.0.3.7", 22)), "--port 22");
         assert_eq!(flag(verdict("", 22)), "--port 22");
         assert_eq!(flag(verdict("10.0.3.8", 9100)), "--allow 10.0.3.8:9100");
-        assert_eq!(InWords(&agent).to_string(), "it allows ports 9100, on loopback 7429, and 10.9.9.9:502");
-        assert_eq!(super::verdict(&DescribeResponse::default(), None, 22), Verdict::Untold);
+        assert_eq!(
+            InWords(&agent).to_string(),
+            "it allows ports 9100, on loopback 7429, and 10.9.9.9:502"
+        );
+        assert_eq!(
+            super::verdict(&DescribeResponse::default(), None, 22),
+            Verdict::Untold
+        );
     }
 }

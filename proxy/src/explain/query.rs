@@ -41,8 +41,16 @@ impl FromStr for Query {
     type Err = ResolveError;
 
     fn from_str(text: &str) -> Result<Self, ResolveError> {
-        let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
-        let canonical = |ip: IpAddr, port| Self(Destination::Address(SocketAddr::new(ip.to_canonical(), port)));
+        let bare = text
+            .strip_prefix('[')
+            .and_then(|rest| rest.strip_suffix(']'))
+            .unwrap_or(text);
+        let canonical = |ip: IpAddr, port| {
+            Self(Destination::Address(SocketAddr::new(
+                ip.to_canonical(),
+                port,
+            )))
+        };
         if let Ok(ip) = bare.parse::<IpAddr>() {
             return Ok(canonical(ip, ANY_PORT));
         }
@@ -83,11 +91,19 @@ mod tests {
             ("[fd00::7]:80", "[fd00::7]:80", Some(80)),
             ("[fd00::7]", "fd00::7, any port", None),
             ("fd00::7", "fd00::7, any port", None),
-            ("edge-1.edge.internal.", "edge-1.edge.internal., any port", None),
+            (
+                "edge-1.edge.internal.",
+                "edge-1.edge.internal., any port",
+                None,
+            ),
             ("edge-1:22", "edge-1:22", Some(22)),
         ] {
             let query: Query = text.parse().unwrap();
-            assert_eq!((query.to_string().as_str(), query.port()), (shown, port), "{text}");
+            assert_eq!(
+                (query.to_string().as_str(), query.port()),
+                (shown, port),
+                "{text}"
+            );
         }
         for bad in ["", "edge-1:", "edge-1:0", "a b", "10.0.3.7:99999"] {
             assert!(bad.parse::<Query>().is_err(), "{bad:?}");

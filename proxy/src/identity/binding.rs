@@ -1,6 +1,7 @@
-//! What a certificate says besides its node's name: of which Node of a cluster, and after which revocation it was made. It stands in
-//! the certificate as a URI, `urn:culvert:node:UID:SECONDS`, and is signed with the rest. So every proxy knows a certificate that is
-//! void, also one that was away meanwhile, and a renewal anywhere makes it no better.
+//! What a certificate says besides its node's name: of which Node of a cluster, and after which
+//! revocation it was made. It stands in the certificate as a URI, `urn:culvert:node:UID:SECONDS`,
+//! and is signed with the rest. So every proxy knows a certificate that is void, also one that was
+//! away meanwhile, and a renewal anywhere makes it no better.
 
 use std::fmt;
 use std::str::FromStr;
@@ -28,7 +29,9 @@ impl FromStr for NodeUid {
     type Err = InvalidUid;
 
     fn from_str(text: &str) -> Result<Self, InvalidUid> {
-        let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        let plain = text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
         if plain && (1..=MAX_UID).contains(&text.len()) {
             Ok(Self(text.into()))
         } else {
@@ -62,8 +65,8 @@ impl fmt::Display for NodeUid {
 pub(crate) struct Binding {
     /// In a cluster.
     pub(crate) uid: Option<NodeUid>,
-    /// The node's last revocation that was known when the certificate was made, or when the one was made that it renews. A later
-    /// revocation voids it. 1970: there was none.
+    /// The node's last revocation that was known when the certificate was made, or when the one was
+    /// made that it renews. A later revocation voids it. 1970: there was none.
     pub(crate) revocation: UnixTime,
 }
 
@@ -71,7 +74,11 @@ impl Binding {
     /// Reads a URI of a certificate; `None` if it is of another kind or broken.
     pub(crate) fn from_uri(uri: &str) -> Option<Self> {
         let (uid, seconds) = uri.strip_prefix(PREFIX)?.split_once(':')?;
-        let uid = if uid.is_empty() { None } else { Some(uid.parse().ok()?) };
+        let uid = if uid.is_empty() {
+            None
+        } else {
+            Some(uid.parse().ok()?)
+        };
         let revocation = UnixTime::from_seconds(seconds.parse().ok()?);
         let binding = Self { uid, revocation };
         // One way to write it.
@@ -95,7 +102,10 @@ mod tests {
         let uid = Some("5d1e8a52-0000-4000-8000-000000000001".parse().unwrap());
         for uid in [None, uid] {
             for seconds in [0, 1_700_000_000, u64::MAX] {
-                let binding = Binding { uid: uid.clone(), revocation: UnixTime::from_seconds(seconds) };
+                let binding = Binding {
+                    uid: uid.clone(),
+                    revocation: UnixTime::from_seconds(seconds),
+                };
                 assert_eq!(Binding::from_uri(&binding.to_string()), Some(binding));
             }
         }

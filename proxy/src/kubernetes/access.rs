@@ -1,9 +1,12 @@
-//! What `culvert-proxy check` asks of the cluster: the proxy's rights, the API server's clock, and the ConfigMaps of ports.
+//! What `culvert-proxy check` asks of the cluster: the proxy's rights, the API server's clock, and
+//! the ConfigMaps of ports.
 
 use std::collections::BTreeSet;
 
 use http::header::DATE;
-use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use k8s_openapi::jiff::fmt::rfc2822::DateTimeParser;
 use kube::api::{ListParams, PostParams};
@@ -16,8 +19,11 @@ use super::request::{RequestError, ask};
 use crate::clock::UnixTime;
 
 /// By which other tunnels, and earlier versions of this one, know edge nodes.
-const OTHER_LABELS: [&str; 3] =
-    ["culvert.dev/edge", "openyurt.io/is-edge-worker=true", "superedge.io/edge-node=enable"];
+const OTHER_LABELS: [&str; 3] = [
+    "culvert.dev/edge",
+    "openyurt.io/is-edge-worker=true",
+    "superedge.io/edge-node=enable",
+];
 /// Of each label.
 const MAX_LABELLED: u32 = 500;
 
@@ -60,28 +66,100 @@ const fn right(
     name: &'static str,
     verbs: &'static [&'static str],
 ) -> Right {
-    Right { namespace, group, resource, name, verbs }
+    Right {
+        namespace,
+        group,
+        resource,
+        name,
+        verbs,
+    }
 }
 
 /// What every proxy of a cluster needs, as the manifests give it.
 const RIGHTS: [Right; 17] = [
     right(In::Cluster, "", "nodes", "", &["list", "watch"]),
-    right(In::Cluster, "authentication.k8s.io", "tokenreviews", "", &["create"]),
+    right(
+        In::Cluster,
+        "authentication.k8s.io",
+        "tokenreviews",
+        "",
+        &["create"],
+    ),
     right(In::Own, "", "pods", "", &["get"]),
-    right(In::Own, "", "configmaps", "culvert-ports", &["list", "watch"]),
-    right(In::Own, "", "configmaps", "culvert-vips", &["get", "update"]),
-    right(In::Own, "", "configmaps", "culvert-agent", &["get", "update"]),
-    right(In::Own, "", "configmaps", "culvert-revocations", &["list", "watch", "update"]),
+    right(
+        In::Own,
+        "",
+        "configmaps",
+        "culvert-ports",
+        &["list", "watch"],
+    ),
+    right(
+        In::Own,
+        "",
+        "configmaps",
+        "culvert-vips",
+        &["get", "update"],
+    ),
+    right(
+        In::Own,
+        "",
+        "configmaps",
+        "culvert-agent",
+        &["get", "update"],
+    ),
+    right(
+        In::Own,
+        "",
+        "configmaps",
+        "culvert-revocations",
+        &["list", "watch", "update"],
+    ),
     right(In::Own, "", "secrets", "culvert-ca", &["get"]),
     right(In::Own, "", "configmaps", "", &["create"]),
     right(In::Own, "", "secrets", "", &["create"]),
     right(In::Own, "events.k8s.io", "events", "", &["create", "patch"]),
-    right(In::Namespace("kube-system"), "events.k8s.io", "events", "", &["create", "patch"]),
-    right(In::Namespace("kube-system"), "", "configmaps", "yurt-tunnel-server-cfg", &["list", "watch"]),
-    right(In::Namespace("kube-system"), "", "configmaps", "kubeadm-config", &["get"]),
-    right(In::Cluster, "networking.k8s.io", "servicecidrs", "", &["list"]),
-    right(In::Namespace("default"), "", "endpoints", "kubernetes", &["get"]),
-    right(In::Namespace("default"), "discovery.k8s.io", "endpointslices", "kubernetes", &["get"]),
+    right(
+        In::Namespace("kube-system"),
+        "events.k8s.io",
+        "events",
+        "",
+        &["create", "patch"],
+    ),
+    right(
+        In::Namespace("kube-system"),
+        "",
+        "configmaps",
+        "yurt-tunnel-server-cfg",
+        &["list", "watch"],
+    ),
+    right(
+        In::Namespace("kube-system"),
+        "",
+        "configmaps",
+        "kubeadm-config",
+        &["get"],
+    ),
+    right(
+        In::Cluster,
+        "networking.k8s.io",
+        "servicecidrs",
+        "",
+        &["list"],
+    ),
+    right(
+        In::Namespace("default"),
+        "",
+        "endpoints",
+        "kubernetes",
+        &["get"],
+    ),
+    right(
+        In::Namespace("default"),
+        "discovery.k8s.io",
+        "endpointslices",
+        "kubernetes",
+        &["get"],
+    ),
 ];
 
 impl Cluster {
@@ -98,15 +176,26 @@ impl Cluster {
         let ports_problems = ask(self.ports_problems()).await.unwrap_or_default();
         let proxies = self.told_proxies().await.unwrap_or_default();
         let other_labels = self.other_labels().await.unwrap_or_default();
-        Ok(ClusterFacts { lacking, time, ports_problems, proxies, other_labels })
+        Ok(ClusterFacts {
+            lacking,
+            time,
+            ports_problems,
+            proxies,
+            other_labels,
+        })
     }
 
     /// Those of ConfigMap culvert-agent.
     async fn told_proxies(&self) -> Result<usize, RequestError> {
         let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
         let map = ask(maps.get_opt(TOLD)).await?;
-        let proxies = map.and_then(|map| map.data?.remove(TOLD_PROXIES)).unwrap_or_default();
-        Ok(proxies.lines().filter(|line| !line.trim().is_empty()).count())
+        let proxies = map
+            .and_then(|map| map.data?.remove(TOLD_PROXIES))
+            .unwrap_or_default();
+        Ok(proxies
+            .lines()
+            .filter(|line| !line.trim().is_empty())
+            .count())
     }
 
     /// By name.
@@ -134,13 +223,24 @@ impl Cluster {
             }
         };
         let mut needed = Vec::new();
-        for Right { namespace, group, resource, name, verbs } in RIGHTS {
+        for Right {
+            namespace,
+            group,
+            resource,
+            name,
+            verbs,
+        } in RIGHTS
+        {
             let namespace = match namespace {
                 In::Cluster => "",
                 In::Own => self.namespace.as_str(),
                 In::Namespace(namespace) => namespace,
             };
-            needed.extend(verbs.iter().map(|verb| attributes(namespace, group, resource, name, verb)));
+            needed.extend(
+                verbs
+                    .iter()
+                    .map(|verb| attributes(namespace, group, resource, name, verb)),
+            );
         }
         if let Some(service) = &self.args.agent_service {
             needed.push(attributes(&self.namespace, "", "services", service, "get"));
@@ -156,8 +256,14 @@ impl Cluster {
     }
 
     async fn may(&self, attributes: &ResourceAttributes) -> Result<bool, RequestError> {
-        let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes.clone()), ..Default::default() };
-        let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
+        let spec = SelfSubjectAccessReviewSpec {
+            resource_attributes: Some(attributes.clone()),
+            ..Default::default()
+        };
+        let review = SelfSubjectAccessReview {
+            spec,
+            ..SelfSubjectAccessReview::default()
+        };
         let reviews: Api<SelfSubjectAccessReview> = Api::all(self.client.clone());
         let answer = ask(reviews.create(&PostParams::default(), &review)).await?;
         Ok(answer.status.is_some_and(|status| status.allowed))
@@ -182,9 +288,14 @@ fn in_words(attributes: &ResourceAttributes) -> String {
 
 /// By the header of any answer.
 async fn server_time(client: &Client) -> Result<Option<UnixTime>, kube::Error> {
-    let request = http::Request::get("/version").body(Body::empty()).map_err(kube::Error::HttpError)?;
+    let request = http::Request::get("/version")
+        .body(Body::empty())
+        .map_err(kube::Error::HttpError)?;
     let answer = client.send(request).await?;
-    let date = answer.headers().get(DATE).and_then(|date| date.to_str().ok());
+    let date = answer
+        .headers()
+        .get(DATE)
+        .and_then(|date| date.to_str().ok());
     Ok(date.and_then(http_date))
 }
 
@@ -200,7 +311,10 @@ mod tests {
 
     #[test]
     fn the_api_servers_clock_is_read() {
-        assert_eq!(http_date("Sun, 06 Nov 1994 08:49:37 GMT"), Some(UnixTime::from_seconds(784_111_777)));
+        assert_eq!(
+            http_date("Sun, 06 Nov 1994 08:49:37 GMT"),
+            Some(UnixTime::from_seconds(784_111_777))
+        );
         assert_eq!(http_date("yesterday"), None);
     }
 
@@ -213,6 +327,9 @@ mod tests {
             verb: Some("patch".into()),
             ..ResourceAttributes::default()
         };
-        assert_eq!(in_words(&attributes), "patch events.events.k8s.io in kube-system");
+        assert_eq!(
+            in_words(&attributes),
+            "patch events.events.k8s.io in kube-system"
+        );
     }
 }

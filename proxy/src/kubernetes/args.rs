@@ -14,7 +14,8 @@ pub(crate) struct KubernetesArgs {
     #[arg(long, env = "CULVERT_KUBERNETES")]
     pub(crate) kubernetes: bool,
 
-    /// Reach the API server with this kubeconfig rather than with the pod's service account; implies --kubernetes.
+    /// Reach the API server with this kubeconfig rather than with the pod's service account;
+    /// implies --kubernetes.
     #[arg(long, env = "CULVERT_KUBECONFIG", value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
 
@@ -22,9 +23,10 @@ pub(crate) struct KubernetesArgs {
     #[arg(long, env = "CULVERT_NAMESPACE", value_name = "NAMESPACE")]
     pub(crate) namespace: Option<String>,
 
-    /// Label selector of edge nodes; all others are cloud nodes. By the default one no kubelet makes its own node an edge node or
-    /// a cloud node, where the API server has the admission plugin NodeRestriction. By labels that a kubelet may write it can:
-    /// culvert.dev/edge, OpenYurt's openyurt.io/is-edge-worker=true, SuperEdge's superedge.io/edge-node=enable.
+    /// Label selector of edge nodes; all others are cloud nodes. By the default one no kubelet
+    /// makes its own node an edge node or a cloud node, where the API server has the admission
+    /// plugin NodeRestriction. By labels that a kubelet may write it can: culvert.dev/edge,
+    /// OpenYurt's openyurt.io/is-edge-worker=true, SuperEdge's superedge.io/edge-node=enable.
     #[arg(
         long,
         env = "CULVERT_NODE_SELECTOR",
@@ -33,27 +35,43 @@ pub(crate) struct KubernetesArgs {
     )]
     pub(crate) node_selector: String,
 
-    /// Believe the annotations culvert.dev/ports and culvert.dev/zone of edge nodes, which their own kubelets may write: without it the
-    /// labels node-restriction.kubernetes.io/culvert-ports (such as 8080.9256) and node-restriction.kubernetes.io/culvert-zone alone.
+    /// Believe the annotations culvert.dev/ports and culvert.dev/zone of edge nodes, which their
+    /// own kubelets may write: without it the labels node-restriction.kubernetes.io/culvert-ports
+    /// (such as 8080.9256) and node-restriction.kubernetes.io/culvert-zone alone.
     #[arg(long, env = "CULVERT_TRUST_NODE_ANNOTATIONS")]
     pub(crate) trust_node_annotations: bool,
 
-    /// Range of the cluster's Services, which no edge node's address is in. Repeat it for more, those of both IP versions. Default: those of the ServiceCIDRs and of
-    /// kubeadm's ConfigMap. While it is known from nowhere, edge nodes are reached by name only, unless --edge-range is given.
-    #[arg(long, env = "CULVERT_SERVICE_RANGE", value_name = "CIDR", value_delimiter = ',')]
+    /// Range of the cluster's Services, which no edge node's address is in. Repeat it for more,
+    /// those of both IP versions. Default: those of the ServiceCIDRs and of kubeadm's ConfigMap.
+    /// While it is known from nowhere, edge nodes are reached by name only, unless --edge-range is
+    /// given.
+    #[arg(
+        long,
+        env = "CULVERT_SERVICE_RANGE",
+        value_name = "CIDR",
+        value_delimiter = ','
+    )]
     pub(crate) service_range: Vec<IpNet>,
 
-    /// Range of the cluster's pods, likewise. Default: those of cloud Nodes and of kubeadm's ConfigMap.
-    #[arg(long, env = "CULVERT_POD_RANGE", value_name = "CIDR", value_delimiter = ',')]
+    /// Range of the cluster's pods, likewise. Default: those of cloud Nodes and of kubeadm's
+    /// ConfigMap.
+    #[arg(
+        long,
+        env = "CULVERT_POD_RANGE",
+        value_name = "CIDR",
+        value_delimiter = ','
+    )]
     pub(crate) pod_range: Vec<IpNet>,
 
-    /// Keep this ConfigMap in the format of a hosts file, for a CoreDNS that reads it: edge nodes by VIP, cloud nodes by their own
-    /// address. Its key is `tunnel-nodes` in YurtTunnel's yurt-tunnel-nodes, otherwise `hosts`, or given as NS/NAME/KEY.
+    /// Keep this ConfigMap in the format of a hosts file, for a CoreDNS that reads it: edge nodes
+    /// by VIP, cloud nodes by their own address. Its key is `tunnel-nodes` in YurtTunnel's
+    /// yurt-tunnel-nodes, otherwise `hosts`, or given as NS/NAME/KEY.
     #[arg(long, env = "CULVERT_HOSTS_CONFIGMAP", value_name = "NS/NAME")]
     pub(crate) hosts_configmap: Option<HostsPlace>,
 
-    /// Service, in Culvert's namespace, by which agents reach the proxies: its load balancer's addresses, or else its node port on the
-    /// nodes of ready proxies, are written into ConfigMap culvert-agent. --advertise goes before it.
+    /// Service, in Culvert's namespace, by which agents reach the proxies: its load balancer's
+    /// addresses, or else its node port on the nodes of ready proxies, are written into ConfigMap
+    /// culvert-agent. --advertise goes before it.
     #[arg(long, env = "CULVERT_AGENT_SERVICE", value_name = "NAME")]
     pub(crate) agent_service: Option<String>,
 }

@@ -1,4 +1,5 @@
-//! Pauses between attempts to reach the API server: longer each time, and never the same on two proxies.
+//! Pauses between attempts to reach the API server: longer each time, and never the same on two
+//! proxies.
 
 use std::time::Duration;
 

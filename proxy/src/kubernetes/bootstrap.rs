@@ -1,5 +1,5 @@
-//! ConfigMap `culvert-agent`, from which agents learn where the proxies are and whom to trust. Every proxy keeps it true; whoever
-//! comes late tries again on what the other wrote.
+//! ConfigMap `culvert-agent`, from which agents learn where the proxies are and whom to trust.
+//! Every proxy keeps it true; whoever comes late tries again on what the other wrote.
 
 mod addresses;
 
@@ -24,7 +24,8 @@ pub(super) const CONFIG_MAP: &str = "culvert-agent";
 const CA: &str = "ca.crt";
 const SERVER_NAME: &str = "server-name";
 pub(super) const PROXIES: &str = "proxies";
-/// When each proxy's address was last said to be one, as JSON: how those of proxies that are no more are known.
+/// When each proxy's address was last said to be one, as JSON: how those of proxies that are no
+/// more are known.
 const SEEN: &str = "culvert.dev/proxies-seen";
 /// Each change is told to the kubelet of every edge node: seldom.
 const SAY_AGAIN: Duration = Duration::from_secs(2 * 3600);
@@ -39,10 +40,16 @@ const MAX_CONFLICTS: usize = 8;
 #[derive(Debug, thiserror::Error)]
 enum PublishError {
     #[error("ConfigMap {namespace}/{CONFIG_MAP}")]
-    Request { namespace: String, source: RequestError },
+    Request {
+        namespace: String,
+        source: RequestError,
+    },
     #[error(transparent)]
     Addresses(#[from] AddressesError),
-    #[error("no address for agents to dial: start the proxy with --advertise HOST:PORT or --agent-service NAME")]
+    #[error(
+        "no address for agents to dial: start the proxy with --advertise HOST:PORT or \
+         --agent-service NAME"
+    )]
     NoProxy,
 }
 
@@ -56,11 +63,17 @@ struct Told {
 
 impl Cluster {
     /// Keeps the ConfigMap true until the drain begins.
-    pub(crate) async fn tell_agents(self, trust: Trust, advertised: Advertised, drain: Drain) -> anyhow::Result<()> {
+    pub(crate) async fn tell_agents(
+        self,
+        trust: Trust,
+        advertised: Advertised,
+        drain: Drain,
+    ) -> anyhow::Result<()> {
         let mut problem = Problem::default();
         loop {
             let now_wrong = self.tell_once(&trust, &advertised).await.err();
-            if let Some(reason) = problem.news(now_wrong.map(|error| culvert_daemon::chain(&error))) {
+            if let Some(reason) = problem.news(now_wrong.map(|error| culvert_daemon::chain(&error)))
+            {
                 tracing::error!(reason, "agents are not told where the proxies are");
             }
             tokio::select! {
@@ -72,26 +85,45 @@ impl Cluster {
 
     async fn tell_once(&self, trust: &Trust, advertised: &Advertised) -> Result<(), PublishError> {
         // With ready certificates agents bring theirs too.
-        let Some(ca) = trust.authorities_pem() else { return Ok(()) };
+        let Some(ca) = trust.authorities_pem() else {
+            return Ok(());
+        };
         let proxies = self.agents_dial(advertised).await?;
         if proxies.addresses().is_empty() {
             return Err(PublishError::NoProxy);
         }
-        self.publish(&Told { ca, server_name: trust.server_name().to_owned(), proxies }).await
+        self.publish(&Told {
+            ca,
+            server_name: trust.server_name().to_owned(),
+            proxies,
+        })
+        .await
     }
 
     async fn publish(&self, told: &Told) -> Result<(), PublishError> {
         let maps = self.config_maps(&self.namespace);
-        let failed = |source| PublishError::Request { namespace: self.namespace.clone(), source };
+        let failed = |source| PublishError::Request {
+            namespace: self.namespace.clone(),
+            source,
+        };
         let mut conflicts = 0;
         loop {
             let present = ask(maps.get_opt(CONFIG_MAP)).await.map_err(failed)?;
-            let Some(next) = merge(present, told, UnixTime::now()) else { return Ok(()) };
-            let proxies =
-                next.data.as_ref().and_then(|data| data.get(PROXIES)).map(|text| text.trim().replace('\n', ", "));
+            let Some(next) = merge(present, told, UnixTime::now()) else {
+                return Ok(());
+            };
+            let proxies = next
+                .data
+                .as_ref()
+                .and_then(|data| data.get(PROXIES))
+                .map(|text| text.trim().replace('\n', ", "));
             match write(&maps, &next).await {
                 Ok(_) => {
-                    tracing::info!(configmap = CONFIG_MAP, proxies, "agents told where the proxies are");
+                    tracing::info!(
+                        configmap = CONFIG_MAP,
+                        proxies,
+                        "agents told where the proxies are"
+                    );
                     return Ok(());
                 }
                 Err(error) if error.is_conflict() && conflicts < MAX_CONFLICTS => conflicts += 1,
@@ -106,19 +138,30 @@ fn merge(present: Option<ConfigMap>, told: &Told, now: UnixTime) -> Option<Confi
     let before = present.unwrap_or_else(|| empty(CONFIG_MAP));
     let mut next = before.clone();
     let annotations = next.metadata.annotations.get_or_insert_default();
-    let seen = annotations.get(SEEN).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let seen = annotations
+        .get(SEEN)
+        .and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default();
     let seen = seen_now(seen, &told.proxies, now);
     let text = serde_json::to_string(&seen).expect("texts and numbers have a JSON form");
     annotations.insert(SEEN.to_owned(), text);
     let proxies: String = seen.keys().map(|proxy| format!("{proxy}\n")).collect();
     let data = next.data.get_or_insert_default();
-    let values = [(CA, told.ca.clone()), (SERVER_NAME, told.server_name.clone()), (PROXIES, proxies)];
+    let values = [
+        (CA, told.ca.clone()),
+        (SERVER_NAME, told.server_name.clone()),
+        (PROXIES, proxies),
+    ];
     data.extend(values.map(|(name, text)| (name.to_owned(), text)));
     (next != before).then_some(next)
 }
 
 /// Addresses of proxies and when they were last said.
-fn seen_now(mut seen: BTreeMap<String, UnixTime>, proxies: &Proxies, now: UnixTime) -> BTreeMap<String, UnixTime> {
+fn seen_now(
+    mut seen: BTreeMap<String, UnixTime>,
+    proxies: &Proxies,
+    now: UnixTime,
+) -> BTreeMap<String, UnixTime> {
     match proxies {
         Proxies::All(all) => seen.retain(|address, _| all.contains(address)),
         Proxies::Own(own) => {
@@ -147,8 +190,15 @@ mod tests {
     const NOW: UnixTime = UnixTime::from_seconds(1_700_000_000);
 
     fn own(addresses: &[&str]) -> Told {
-        let addresses = addresses.iter().map(|address| (*address).to_owned()).collect();
-        Told { ca: "CA".to_owned(), server_name: "culvert-proxy".to_owned(), proxies: Proxies::Own(addresses) }
+        let addresses = addresses
+            .iter()
+            .map(|address| (*address).to_owned())
+            .collect();
+        Told {
+            ca: "CA".to_owned(),
+            server_name: "culvert-proxy".to_owned(),
+            proxies: Proxies::Own(addresses),
+        }
     }
 
     fn data<'a>(map: &'a ConfigMap, key: &str) -> &'a str {
@@ -159,15 +209,34 @@ mod tests {
     fn proxies_add_theirs_and_leave_the_others_and_foreign_keys() {
         let first = merge(None, &own(&["a:1"]), NOW).unwrap();
         assert_eq!(
-            (data(&first, CA), data(&first, SERVER_NAME), data(&first, PROXIES)),
+            (
+                data(&first, CA),
+                data(&first, SERVER_NAME),
+                data(&first, PROXIES)
+            ),
             ("CA", "culvert-proxy", "a:1\n")
         );
         let mut foreign = first.clone();
-        foreign.data.as_mut().unwrap().insert("note".to_owned(), "mine".to_owned());
+        foreign
+            .data
+            .as_mut()
+            .unwrap()
+            .insert("note".to_owned(), "mine".to_owned());
         let both = merge(Some(foreign), &own(&["b:1"]), NOW).unwrap();
-        assert_eq!((data(&both, PROXIES), data(&both, "note")), ("a:1\nb:1\n", "mine"));
-        assert_eq!(merge(Some(both.clone()), &own(&["a:1"]), NOW), None, "all is as it should be");
-        assert_eq!(merge(Some(both), &own(&["b:1"]), NOW + SAY_AGAIN / 2), None, "nobody is woken for nothing");
+        assert_eq!(
+            (data(&both, PROXIES), data(&both, "note")),
+            ("a:1\nb:1\n", "mine")
+        );
+        assert_eq!(
+            merge(Some(both.clone()), &own(&["a:1"]), NOW),
+            None,
+            "all is as it should be"
+        );
+        assert_eq!(
+            merge(Some(both), &own(&["b:1"]), NOW + SAY_AGAIN / 2),
+            None,
+            "nobody is woken for nothing"
+        );
     }
 
     #[test]
@@ -176,25 +245,47 @@ mod tests {
         for hours in 1..=6 {
             let now = NOW + Duration::from_secs(hours * 3600);
             map = merge(Some(map.clone()), &own(&["here:1"]), now).unwrap_or(map);
-            assert_eq!(data(&map, PROXIES), if hours < 6 { "gone:1\nhere:1\n" } else { "here:1\n" }, "{hours}");
+            assert_eq!(
+                data(&map, PROXIES),
+                if hours < 6 {
+                    "gone:1\nhere:1\n"
+                } else {
+                    "here:1\n"
+                },
+                "{hours}"
+            );
         }
     }
 
     #[test]
     fn a_service_is_the_whole_truth() {
         let map = merge(None, &own(&["old:1"]), NOW).unwrap();
-        let service = Told { proxies: Proxies::All(["lb:1".to_owned()].into()), ..own(&[]) };
-        assert_eq!(data(&merge(Some(map), &service, NOW).unwrap(), PROXIES), "lb:1\n");
+        let service = Told {
+            proxies: Proxies::All(["lb:1".to_owned()].into()),
+            ..own(&[])
+        };
+        assert_eq!(
+            data(&merge(Some(map), &service, NOW).unwrap(), PROXIES),
+            "lb:1\n"
+        );
     }
 
     #[test]
     fn what_somebody_broke_is_mended() {
         let mut map = merge(None, &own(&["a:1"]), NOW).unwrap();
-        map.metadata.annotations.as_mut().unwrap().insert(SEEN.to_owned(), "{".to_owned());
+        map.metadata
+            .annotations
+            .as_mut()
+            .unwrap()
+            .insert(SEEN.to_owned(), "{".to_owned());
         map.data.as_mut().unwrap().remove(CA);
         let mended = merge(Some(map), &own(&["a:1"]), NOW).unwrap();
         assert_eq!((data(&mended, CA), data(&mended, PROXIES)), ("CA", "a:1\n"));
-        let future = seen_now([("x:1".to_owned(), NOW + FORGET * 2)].into(), &own(&["a:1"]).proxies, NOW);
+        let future = seen_now(
+            [("x:1".to_owned(), NOW + FORGET * 2)].into(),
+            &own(&["a:1"]).proxies,
+            NOW,
+        );
         assert_eq!(future.keys().collect::<Vec<_>>(), ["a:1"]);
     }
 }

@@ -31,12 +31,17 @@ impl Cluster {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// The ConfigMap now and whenever it changes; `None`: there is none. Never ends: while the API server does not answer there is
-    /// nothing new, and one line in the log.
-    pub(super) fn follow(&self, which: ConfigMapName) -> impl Stream<Item = Option<ConfigMap>> + Send + use<> {
+    /// The ConfigMap now and whenever it changes; `None`: there is none. Never ends: while the API
+    /// server does not answer there is nothing new, and one line in the log.
+    pub(super) fn follow(
+        &self,
+        which: ConfigMapName,
+    ) -> impl Stream<Item = Option<ConfigMap>> + Send + use<> {
         let mut trouble = Trouble::None;
         let by_name = format!("metadata.name={}", which.name);
-        let config = watcher::Config::default().fields(&by_name).timeout(WATCH_SECONDS);
+        let config = watcher::Config::default()
+            .fields(&by_name)
+            .timeout(WATCH_SECONDS);
         let events = watcher::watcher(self.config_maps(&which.namespace), config).default_backoff();
         // Whether the list that is being read has it.
         let mut listed = false;
@@ -68,16 +73,32 @@ impl Cluster {
 
 /// One that is yet to be made.
 pub(super) fn empty(name: &str) -> ConfigMap {
-    let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
-    ConfigMap { metadata, ..ConfigMap::default() }
+    let metadata = ObjectMeta {
+        name: Some(name.to_owned()),
+        ..ObjectMeta::default()
+    };
+    ConfigMap {
+        metadata,
+        ..ConfigMap::default()
+    }
 }
 
-/// Replaces the ConfigMap if it still is the one that was read, or makes it if there was none: a conflict if somebody else has
-/// been faster.
-pub(super) async fn write(api: &Api<ConfigMap>, map: &ConfigMap) -> Result<ConfigMap, RequestError> {
+/// Replaces the ConfigMap if it still is the one that was read, or makes it if there was none: a
+/// conflict if somebody else has been faster.
+pub(super) async fn write(
+    api: &Api<ConfigMap>,
+    map: &ConfigMap,
+) -> Result<ConfigMap, RequestError> {
     let parameters = PostParams::default();
     match &map.metadata.resource_version {
-        Some(_) => ask(api.replace(map.metadata.name.as_deref().unwrap_or_default(), &parameters, map)).await,
+        Some(_) => {
+            ask(api.replace(
+                map.metadata.name.as_deref().unwrap_or_default(),
+                &parameters,
+                map,
+            ))
+            .await
+        }
         None => ask(api.create(&parameters, map)).await,
     }
 }
@@ -93,7 +114,11 @@ impl Trouble {
     fn log(&mut self, which: &ConfigMapName, error: &watcher::Error) {
         if *self == Self::None {
             let reason = in_words(error);
-            tracing::warn!(config_map = %which, reason, "ConfigMap not readable, keeping what it last said");
+            tracing::warn!(
+                config_map = %which,
+                reason,
+                "ConfigMap not readable, keeping what it last said"
+            );
         }
         *self = Self::Logged;
     }
@@ -105,7 +130,10 @@ fn in_words(error: &watcher::Error) -> String {
         watcher::Error::InitialListFailed(kube::Error::Api(status))
         | watcher::Error::WatchStartFailed(kube::Error::Api(status))
         | watcher::Error::WatchFailed(kube::Error::Api(status))
-        | watcher::Error::WatchError(status) => format!("the API server answered {}: {}", status.code, status.message),
+        | watcher::Error::WatchError(status) => format!(
+            "the API server answered {}: {}",
+            status.code, status.message
+        ),
         watcher::Error::InitialListFailed(_)
         | watcher::Error::WatchStartFailed(_)
         | watcher::Error::WatchFailed(_)

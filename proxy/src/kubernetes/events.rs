@@ -1,8 +1,10 @@
-//! Events: what operators see with `kubectl describe node` of a node that is offline, shares its address or claims one that is not its, and with `kubectl
-//! describe configmap` of ports that are none.
+//! Events: what operators see with `kubectl describe node` of a node that is offline, shares its
+//! address or claims one that is not its, and with `kubectl describe configmap` of ports that are
+//! none.
 //!
-//! Every proxy reports. What they report of one occurrence has one name, so that it is one Event however many there are: the first
-//! makes it, others find it made. Nothing waits for an Event, and nothing fails for want of one.
+//! Every proxy reports. What they report of one occurrence has one name, so that it is one Event
+//! however many there are: the first makes it, others find it made. Nothing waits for an Event, and
+//! nothing fails for want of one.
 
 mod attention;
 mod occurrence;
@@ -30,7 +32,8 @@ use queue::Queue;
 
 /// How often it is looked what is due.
 const TICK: Duration = Duration::from_secs(1);
-/// Events that are written in a tick: a proxy that loses all its tunnels at once is no load for the API server.
+/// Events that are written in a tick: a proxy that loses all its tunnels at once is no load for the
+/// API server.
 const PER_TICK: usize = 5;
 /// After the API server has not answered.
 const PAUSE: Duration = Duration::from_secs(30);
@@ -71,9 +74,19 @@ impl Events {
 
 impl Cluster {
     /// Writes Events of what the directory says and of what is told, until the drain begins.
-    pub(crate) async fn write_events(self, directory: Directory, mut told: Told, drain: Drain) -> Result<()> {
-        let mut writer = Writer { cluster: self, instance: instance(), silent: Silence::Broken };
-        let (mut watcher, mut attention, mut queue) = (directory.watch(), Attention::default(), Queue::default());
+    pub(crate) async fn write_events(
+        self,
+        directory: Directory,
+        mut told: Told,
+        drain: Drain,
+    ) -> Result<()> {
+        let mut writer = Writer {
+            cluster: self,
+            instance: instance(),
+            silent: Silence::Broken,
+        };
+        let (mut watcher, mut attention, mut queue) =
+            (directory.watch(), Attention::default(), Queue::default());
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut next_write = Instant::now();
@@ -133,31 +146,44 @@ impl Writer {
             Err(error) => error,
         };
         if self.silent == Silence::Broken {
-            tracing::warn!(reason = culvert_daemon::chain(&error), "Events not written; nothing else suffers");
+            tracing::warn!(
+                reason = culvert_daemon::chain(&error),
+                "Events not written; nothing else suffers"
+            );
             self.silent = Silence::Logged;
         }
         match error {
             RequestError::Answer { code, .. } if code != 429 && code < 500 => Written::Done,
-            RequestError::Answer { .. } | RequestError::TimedOut | RequestError::Failed(_) => Written::Later,
+            RequestError::Answer { .. } | RequestError::TimedOut | RequestError::Failed(_) => {
+                Written::Later
+            }
         }
     }
 
     async fn try_write(&self, occurrence: &Occurrence) -> Result<(), RequestError> {
-        let events: Api<Event> = Api::namespaced(self.cluster.client.clone(), occurrence.namespace());
+        let events: Api<Event> =
+            Api::namespaced(self.cluster.client.clone(), occurrence.namespace());
         let event = occurrence.event(&self.instance, Timestamp::now());
         match ask(events.create(&PostParams::default(), &event)).await {
             Err(error) if error.is_conflict() => {}
             made => return made.map(drop),
         }
         let name = event.metadata.name.unwrap_or_default();
-        let patch = async |patch| ask(events.patch(&name, &PatchParams::default(), &Patch::Merge(patch))).await;
-        // An empty patch changes nothing and answers with what is there: no further right is needed to read it.
+        let patch = async |patch| {
+            ask(events.patch(&name, &PatchParams::default(), &Patch::Merge(patch))).await
+        };
+        // An empty patch changes nothing and answers with what is there: no further right is needed
+        // to read it.
         let continued = match patch(json!({})).await {
-            Ok(there) => continued(&there, Timestamp::now()).map(|series| (there.metadata.resource_version, series)),
+            Ok(there) => continued(&there, Timestamp::now())
+                .map(|series| (there.metadata.resource_version, series)),
             Err(error) => return unless_overtaken(error),
         };
-        let Some((version, series)) = continued else { return Ok(()) };
-        let counted = patch(json!({"metadata": {"resourceVersion": version}, "series": series})).await;
+        let Some((version, series)) = continued else {
+            return Ok(());
+        };
+        let counted =
+            patch(json!({"metadata": {"resourceVersion": version}, "series": series})).await;
         counted.map(drop).or_else(unless_overtaken)
     }
 }
@@ -165,8 +191,12 @@ impl Writer {
 /// Another proxy was faster and told the same, or the Event has come to its end just now.
 fn unless_overtaken(error: RequestError) -> Result<(), RequestError> {
     match error {
-        RequestError::Answer { code: 404 | 409, .. } => Ok(()),
-        RequestError::Answer { .. } | RequestError::TimedOut | RequestError::Failed(_) => Err(error),
+        RequestError::Answer {
+            code: 404 | 409, ..
+        } => Ok(()),
+        RequestError::Answer { .. } | RequestError::TimedOut | RequestError::Failed(_) => {
+            Err(error)
+        }
     }
 }
 

@@ -1,8 +1,9 @@
-//! Keeps a ConfigMap in the format of a hosts file for the CoreDNS of other tunnels' set-ups: edge nodes by VIP, cloud nodes by
-//! their own address.
+//! Keeps a ConfigMap in the format of a hosts file for the CoreDNS of other tunnels' set-ups: edge
+//! nodes by VIP, cloud nodes by their own address.
 //!
-//! Every proxy does; they would all write the same. Each waits a moment of its own before it writes, and then finds most times
-//! that another one has written. A write names the version that it changes, so that nobody's is lost.
+//! Every proxy does; they would all write the same. Each waits a moment of its own before it
+//! writes, and then finds most times that another one has written. A write names the version that
+//! it changes, so that nobody's is lost.
 
 mod lines;
 mod place;
@@ -23,13 +24,15 @@ use crate::directory::{Directory, Freshness, Source};
 use lines::{Merged, merged};
 pub(crate) use place::HostsPlace;
 
-/// What changes together is written together, by one proxy of many: each waits between one of these and two.
+/// What changes together is written together, by one proxy of many: each waits between one of these
+/// and two.
 const DEBOUNCE: Duration = Duration::from_secs(1);
 /// After a write that failed, and while the directory is not confirmed by the cluster.
 const PAUSE: Duration = Duration::from_secs(15);
 
 impl Cluster {
-    /// Keeps the ConfigMap up to date, if one is wanted, until the drain begins. What it then says stays.
+    /// Keeps the ConfigMap up to date, if one is wanted, until the drain begins. What it then says
+    /// stays.
     pub(crate) async fn write_hosts(self, directory: Directory, drain: Drain) -> Result<()> {
         let Some(place) = self.args.hosts_configmap.clone() else {
             drain.begun().await;
@@ -37,12 +40,19 @@ impl Cluster {
         };
         let mut found = std::pin::pin!(self.follow(place.config_map.clone()));
         let mut watcher = directory.watch();
-        let mut hosts = Hosts { cluster: self.clone(), place, there: None, problem: Problem::default(), left_out: 0 };
+        let mut hosts = Hosts {
+            cluster: self.clone(),
+            place,
+            there: None,
+            problem: Problem::default(),
+            left_out: 0,
+        };
         let mut due: Option<Instant> = None;
         loop {
             tokio::select! {
                 found = found.next() => {
-                    let Some(found) = found else { bail!("the watch of the ConfigMap of hosts has ended") };
+                    let Some(found) = found else { bail!("the watch of the ConfigMap of hosts has \
+                        ended") };
                     hosts.there = Some(found);
                     due.get_or_insert_with(in_a_moment);
                 }
@@ -78,7 +88,8 @@ struct Hosts {
 impl Hosts {
     /// Writes what differs. Returns when to look again, if not only after a change.
     async fn bring_up_to_date(&mut self, directory: &Directory) -> Option<Instant> {
-        // Until the cluster has said which nodes there are, those of whom nothing is known are not gone.
+        // Until the cluster has said which nodes there are, those of whom nothing is known are not
+        // gone.
         if directory.freshness() != Some(Freshness::Live) {
             return Some(Instant::now() + PAUSE);
         }
@@ -90,7 +101,11 @@ impl Hosts {
         let config_map = &self.place.config_map;
         match write(&self.cluster.config_maps(&config_map.namespace), &wanted).await {
             Ok(written) => {
-                tracing::info!(%config_map, nodes = nodes.len() - left_out, "ConfigMap of hosts written");
+                tracing::info!(
+                    %config_map,
+                    nodes = nodes.len() - left_out,
+                    "ConfigMap of hosts written"
+                );
                 self.there = Some(Some(written));
                 self.problem = Problem::default();
                 None
@@ -101,7 +116,8 @@ impl Hosts {
                 if let Some(reason) = self.problem.news(Some(chain(&error))) {
                     tracing::warn!(
                         %config_map, reason,
-                        "ConfigMap of hosts not written: the proxy needs the rights to list, watch, create and update it"
+                        "ConfigMap of hosts not written: the proxy needs the rights to list, \
+                         watch, create and update it"
                     );
                 }
                 Some(Instant::now() + PAUSE)
@@ -113,7 +129,8 @@ impl Hosts {
         if left_out > 0 && left_out != self.left_out {
             tracing::error!(
                 config_map = %self.place.config_map, nodes = left_out, bytes = MAX_BYTES,
-                "ConfigMap of hosts is full, these last nodes have no name there: let CoreDNS forward to the redirector instead"
+                "ConfigMap of hosts is full, these last nodes have no name there: let CoreDNS \
+                 forward to the redirector instead"
             );
         }
         self.left_out = left_out;
@@ -122,9 +139,16 @@ impl Hosts {
 
 fn addresses(directory: &Directory) -> BTreeMap<NodeName, IpAddr> {
     let clouds = directory.clouds();
-    let clouds = clouds.iter().filter_map(|(name, node)| Some((name.clone(), *node.addresses.first()?)));
-    let edges = directory.nodes().into_iter().filter(|node| node.source == Source::Cluster);
-    clouds.chain(edges.map(|node| (node.name, IpAddr::V4(node.vip4)))).collect()
+    let clouds = clouds
+        .iter()
+        .filter_map(|(name, node)| Some((name.clone(), *node.addresses.first()?)));
+    let edges = directory
+        .nodes()
+        .into_iter()
+        .filter(|node| node.source == Source::Cluster);
+    clouds
+        .chain(edges.map(|node| (node.name, IpAddr::V4(node.vip4))))
+        .collect()
 }
 
 /// The ConfigMap as it should be, if it is not so already, and how many nodes had no room in it.
@@ -133,10 +157,17 @@ fn wanted(
     nodes: &BTreeMap<NodeName, IpAddr>,
     place: &HostsPlace,
 ) -> (Option<ConfigMap>, usize) {
-    let mut config_map = there.cloned().unwrap_or_else(|| empty(&place.config_map.name));
+    let mut config_map = there
+        .cloned()
+        .unwrap_or_else(|| empty(&place.config_map.name));
     let others = |(key, text): (&String, &String)| if *key == place.key { 0 } else { text.len() };
     let taken: usize = config_map.data.iter().flatten().map(others).sum::<usize>()
-        + config_map.binary_data.iter().flatten().map(|(_, bytes)| bytes.0.len()).sum::<usize>();
+        + config_map
+            .binary_data
+            .iter()
+            .flatten()
+            .map(|(_, bytes)| bytes.0.len())
+            .sum::<usize>();
     let data = config_map.data.get_or_insert_default();
     let before = data.get(&place.key).map_or("", String::as_str);
     let Merged { text, left_out } = merged(before, nodes, MAX_BYTES.saturating_sub(taken));
@@ -163,9 +194,16 @@ mod tests {
     fn a_missing_config_map_is_made_and_an_equal_one_left_alone() {
         let (made, _) = wanted(None, &nodes(), &place());
         let made = made.unwrap();
-        assert_eq!(made.data.as_ref().unwrap()["tunnel-nodes"], "198.18.0.1\tedge-1 # culvert\n");
+        assert_eq!(
+            made.data.as_ref().unwrap()["tunnel-nodes"],
+            "198.18.0.1\tedge-1 # culvert\n"
+        );
         assert_eq!(wanted(Some(&made), &nodes(), &place()), (None, 0));
-        assert_eq!(wanted(None, &BTreeMap::new(), &place()), (None, 0), "nobody needs an empty one");
+        assert_eq!(
+            wanted(None, &BTreeMap::new(), &place()),
+            (None, 0),
+            "nobody needs an empty one"
+        );
     }
 
     #[test]
@@ -173,11 +211,22 @@ mod tests {
         let mut there = empty("yurt-tunnel-nodes");
         there.metadata.resource_version = Some("7".into());
         there.data = Some([("other".to_owned(), "x".repeat(MAX_BYTES - 10))].into());
-        assert_eq!(wanted(Some(&there), &nodes(), &place()), (None, 1), "no room for a line");
-        there.data.as_mut().unwrap().insert("other".into(), "x".repeat(MAX_BYTES - 100));
+        assert_eq!(
+            wanted(Some(&there), &nodes(), &place()),
+            (None, 1),
+            "no room for a line"
+        );
+        there
+            .data
+            .as_mut()
+            .unwrap()
+            .insert("other".into(), "x".repeat(MAX_BYTES - 100));
         let (written, left_out) = wanted(Some(&there), &nodes(), &place());
         let written = written.unwrap();
-        assert_eq!((written.metadata.resource_version.as_deref(), left_out), (Some("7"), 0));
+        assert_eq!(
+            (written.metadata.resource_version.as_deref(), left_out),
+            (Some("7"), 0)
+        );
         assert!(written.data.unwrap().contains_key("other"));
     }
 }

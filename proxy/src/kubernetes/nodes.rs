@@ -1,4 +1,5 @@
-//! Follows the cluster's Nodes and tells the directory: each change of what Culvert needs of a Node, once its VIP is agreed on.
+//! Follows the cluster's Nodes and tells the directory: each change of what Culvert needs of a
+//! Node, once its VIP is agreed on.
 
 mod own;
 mod record;
@@ -29,7 +30,8 @@ use watch::{Reading, Seen, Standing};
 
 /// Nodes often change together: what comes within this time is one change.
 const SETTLE: Duration = Duration::from_millis(100);
-/// At most so often a change is worked out, written and told to all: thousands of nodes may come one by one.
+/// At most so often a change is worked out, written and told to all: thousands of nodes may come
+/// one by one.
 const BETWEEN_CHANGES: Duration = Duration::from_millis(500);
 /// How soon it is noticed that somebody removed or changed the VIPs.
 const RECHECK: Duration = Duration::from_secs(60);
@@ -49,7 +51,8 @@ enum ApplyError {
 }
 
 impl Cluster {
-    /// Keeps the directory equal to the cluster's Nodes until the drain begins. `gone` is called for every node that is no more.
+    /// Keeps the directory equal to the cluster's Nodes until the drain begins. `gone` is called
+    /// for every node that is no more.
     pub(crate) async fn follow_nodes(
         self,
         directory: Directory,
@@ -61,8 +64,15 @@ impl Cluster {
         if directory.is_known() {
             gate.open();
         }
-        let annotations = if self.args.trust_node_annotations { Annotations::Trusted } else { Annotations::Ignored };
-        let reading = Reading { edges: self.selector.clone(), annotations };
+        let annotations = if self.args.trust_node_annotations {
+            Annotations::Trusted
+        } else {
+            Annotations::Ignored
+        };
+        let reading = Reading {
+            edges: self.selector.clone(),
+            annotations,
+        };
         let (seen_tx, seen_rx) = tokio::sync::watch::channel(Seen::default());
         let watched = watch::watch(self.client.clone(), reading, metrics, seen_tx);
         let vips = Api::namespaced(self.client.clone(), &self.namespace);
@@ -94,8 +104,8 @@ struct Applier {
     vips: Api<ConfigMap>,
     directory: Directory,
     gate: Gate,
-    /// One thread that does all the work. Each thread keeps what it has freed for what it does next: on several in turn, ten
-    /// thousand nodes would have their memory several times.
+    /// One thread that does all the work. Each thread keeps what it has freed for what it does
+    /// next: on several in turn, ten thousand nodes would have their memory several times.
     workers: Arc<Workers>,
     backoff: Backoff,
     /// When the API server last said what the cluster uses itself.
@@ -105,7 +115,11 @@ struct Applier {
 }
 
 impl Applier {
-    async fn run(mut self, mut seen_rx: tokio::sync::watch::Receiver<Seen>, gone: impl Fn(&NodeName)) {
+    async fn run(
+        mut self,
+        mut seen_rx: tokio::sync::watch::Receiver<Seen>,
+        gone: impl Fn(&NodeName),
+    ) {
         let mut again = Instant::now() + RECHECK;
         loop {
             tokio::select! {
@@ -131,7 +145,8 @@ impl Applier {
         }
     }
 
-    /// The addresses by which this proxy itself reaches the API server are no edge node's, whether it answers or not.
+    /// The addresses by which this proxy itself reaches the API server are no edge node's, whether
+    /// it answers or not.
     async fn follow_api_server(&mut self) {
         if !is_due(self.looked_up) {
             return;
@@ -139,7 +154,8 @@ impl Applier {
         self.looked_up = Some(Instant::now());
         let addresses = self.cluster.api_addresses().await;
         if !addresses.is_empty() {
-            self.on_worker(move |directory| directory.set_api_servers(addresses)).await;
+            self.on_worker(move |directory| directory.set_api_servers(addresses))
+                .await;
         }
     }
 
@@ -149,23 +165,36 @@ impl Applier {
             return Ok(());
         }
         let own = self.cluster.cluster_own().await?;
-        self.on_worker(move |directory| directory.set_own(own)).await?;
+        self.on_worker(move |directory| directory.set_own(own))
+            .await?;
         self.asked_own = Some(Instant::now());
         Ok(())
     }
 
-    async fn on_worker<T: Send + 'static>(&self, work: impl FnOnce(Directory) -> T + Send + 'static) -> T {
+    async fn on_worker<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(Directory) -> T + Send + 'static,
+    ) -> T {
         let directory = self.directory.clone();
-        self.workers.next().run(async move { work(directory) }).await.expect("changing the directory does not panic")
+        self.workers
+            .next()
+            .run(async move { work(directory) })
+            .await
+            .expect("changing the directory does not panic")
     }
 
     /// The nodes that are gone.
-    async fn apply(&mut self, records: &BTreeMap<NodeName, Record>) -> Result<Vec<NodeName>, ApplyError> {
+    async fn apply(
+        &mut self,
+        records: &BTreeMap<NodeName, Record>,
+    ) -> Result<Vec<NodeName>, ApplyError> {
         self.ask_own().await?;
         let nodes = split(records);
         let proposal = self.directory.proposal();
         let allocation = vips::agree(&self.vips, &proposal, &nodes).await?;
-        Ok(self.on_worker(move |directory| directory.set_cluster(nodes, allocation)).await?)
+        Ok(self
+            .on_worker(move |directory| directory.set_cluster(nodes, allocation))
+            .await?)
     }
 
     fn live(&mut self) {
@@ -173,7 +202,11 @@ impl Applier {
         self.gate.open();
         if let Some(Freshness::Stale { .. }) = self.directory.set_live() {
             let nodes = self.directory.census().total();
-            tracing::info!(nodes, clouds = self.directory.clouds().len(), "directory is as the API server says");
+            tracing::info!(
+                nodes,
+                clouds = self.directory.clouds().len(),
+                "directory is as the API server says"
+            );
         }
     }
 
@@ -181,7 +214,8 @@ impl Applier {
         let before = self.directory.set_stale(cause.clone());
         let known = matches!(&before, Some(Freshness::Stale { cause: old, .. }) if *old == cause);
         if !self.directory.is_known() {
-            self.gate.close(format!("no node of the cluster is known yet: {cause}"));
+            self.gate
+                .close(format!("no node of the cluster is known yet: {cause}"));
         }
         if !known {
             tracing::warn!(reason = cause, "directory is the last state of the cluster");
@@ -192,7 +226,11 @@ impl Applier {
     fn failed(&mut self, error: &ApplyError) -> Duration {
         let cause = chain(error);
         self.stale(cause.clone());
-        if let ApplyError::Vips(AgreeError::Vips { source: VipError::Disagreed { .. }, .. }) = error {
+        if let ApplyError::Vips(AgreeError::Vips {
+            source: VipError::Disagreed { .. },
+            ..
+        }) = error
+        {
             // This proxy is not set up like the others: nobody shall be sent to it.
             self.gate.close(cause);
         }
@@ -213,7 +251,10 @@ fn split(records: &BTreeMap<NodeName, Record>) -> ClusterNodes {
             Kind::Cloud(cloud) => drop(nodes.clouds.insert(name.clone(), cloud.clone())),
         }
         for range in &record.pods {
-            nodes.pod_ranges.entry(*range).or_insert_with(|| name.clone());
+            nodes
+                .pod_ranges
+                .entry(*range)
+                .or_insert_with(|| name.clone());
         }
     }
     nodes

@@ -1,6 +1,8 @@
-//! Keeps the ports that are steered on all edge nodes equal to two ConfigMaps: `culvert-ports`, and what YurtTunnel left.
+//! Keeps the ports that are steered on all edge nodes equal to two ConfigMaps: `culvert-ports`, and
+//! what YurtTunnel left.
 //!
-//! A ConfigMap with a mistake in it is reported, and what it last said without one stays, also after a restart.
+//! A ConfigMap with a mistake in it is reported, and what it last said without one stays, also
+//! after a restart.
 
 mod parse;
 
@@ -24,8 +26,10 @@ use parse::{Format, Given, combined, parse};
 const CULVERT: &str = "culvert-ports";
 /// Where YurtTunnel has it, wherever Culvert is.
 const YURT_TUNNEL: (&str, &str) = ("kube-system", "yurt-tunnel-server-cfg");
-const LAST_GOOD: StateFile =
-    StateFile { name: "cluster-ports.json", what: "the ports that the cluster's ConfigMaps last named" };
+const LAST_GOOD: StateFile = StateFile {
+    name: "cluster-ports.json",
+    what: "the ports that the cluster's ConfigMaps last named",
+};
 
 /// What is kept on disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,23 +66,38 @@ impl Cluster {
         if ports.last_good != LastGood::default() {
             keep(&directory, &state, &ports.last_good).await;
         }
-        let of =
-            |format, which: ConfigMapName| self.follow(which.clone()).map(move |found| (format, which.clone(), found));
+        let of = |format, which: ConfigMapName| {
+            self.follow(which.clone())
+                .map(move |found| (format, which.clone(), found))
+        };
         let (namespace, name) = YURT_TUNNEL;
-        let yurt_tunnel = ConfigMapName { namespace: namespace.to_owned(), name: name.to_owned() };
-        let mut changes =
-            std::pin::pin!(stream::select(of(Format::Culvert, self.own(CULVERT)), of(Format::YurtTunnel, yurt_tunnel)));
+        let yurt_tunnel = ConfigMapName {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
+        let mut changes = std::pin::pin!(stream::select(
+            of(Format::Culvert, self.own(CULVERT)),
+            of(Format::YurtTunnel, yurt_tunnel)
+        ));
         loop {
             let changed = tokio::select! {
                 changed = changes.next() => changed,
                 () = drain.begun() => return Ok(()),
             };
-            let Some((format, which, found)) = changed else { anyhow::bail!("the watches of ConfigMaps have ended") };
+            let Some((format, which, found)) = changed else {
+                anyhow::bail!("the watches of ConfigMaps have ended")
+            };
             let before = ports.last_good.clone();
             let Taken { problem } = ports.take(format, &which, found.as_ref());
             if let Some(problem) = problem {
-                tracing::error!(config_map = %which, reason = problem, "ConfigMap not used, keeping the last good ports");
-                let uid = found.and_then(|found| found.metadata.uid).unwrap_or_default();
+                tracing::error!(
+                    config_map = %which,
+                    reason = problem,
+                    "ConfigMap not used, keeping the last good ports"
+                );
+                let uid = found
+                    .and_then(|found| found.metadata.uid)
+                    .unwrap_or_default();
                 events.report(Occurrence::invalid_ports(which, uid, problem));
             }
             if ports.last_good != before {
@@ -89,21 +108,29 @@ impl Cluster {
 
     /// One of Culvert's own.
     pub(super) fn own(&self, name: &str) -> ConfigMapName {
-        ConfigMapName { namespace: self.namespace.clone(), name: name.to_owned() }
+        ConfigMapName {
+            namespace: self.namespace.clone(),
+            name: name.to_owned(),
+        }
     }
 
     /// What is wrong with the ConfigMaps of ports as they are now.
     pub(crate) async fn ports_problems(&self) -> Result<Vec<String>, kube::Error> {
         let (namespace, name) = YURT_TUNNEL;
         let mut problems = Vec::new();
-        for (format, namespace, name) in
-            [(Format::Culvert, self.namespace.as_str(), CULVERT), (Format::YurtTunnel, namespace, name)]
-        {
+        for (format, namespace, name) in [
+            (Format::Culvert, self.namespace.as_str(), CULVERT),
+            (Format::YurtTunnel, namespace, name),
+        ] {
             // By a list, which is a right that following them needs too.
             let named = ListParams::default().fields(&format!("metadata.name={name}"));
             let found = self.config_maps(namespace).list(&named).await?;
-            let problem = found.items.into_iter().find_map(|found| parse(format, &found.data.unwrap_or_default()).1);
-            problems.extend(problem.map(|problem| format!("ConfigMap {namespace}/{name}: {problem}")));
+            let problem = found
+                .items
+                .into_iter()
+                .find_map(|found| parse(format, &found.data.unwrap_or_default()).1);
+            problems
+                .extend(problem.map(|problem| format!("ConfigMap {namespace}/{name}: {problem}")));
         }
         Ok(problems)
     }
@@ -113,13 +140,20 @@ impl Ports {
     /// From disk. What cannot be read is only a memory: the cluster says it again.
     fn load(state: &StateDir) -> Self {
         let last_good = state.read(LAST_GOOD).unwrap_or_else(|error| {
-            tracing::warn!(reason = culvert_daemon::chain(&error), "last good ports not usable");
+            tracing::warn!(
+                reason = culvert_daemon::chain(&error),
+                "last good ports not usable"
+            );
             None
         });
-        Self { last_good: last_good.unwrap_or_default(), problems: BTreeMap::new() }
+        Self {
+            last_good: last_good.unwrap_or_default(),
+            problems: BTreeMap::new(),
+        }
     }
 
-    /// Takes what a ConfigMap says. With a mistake in it, what it said before stays; if there is no such thing, what is right.
+    /// Takes what a ConfigMap says. With a mistake in it, what it said before stays; if there is no
+    /// such thing, what is right.
     fn take(&mut self, format: Format, which: &ConfigMapName, found: Option<&ConfigMap>) -> Taken {
         let last_good = match format {
             Format::Culvert => &mut self.last_good.culvert,
@@ -141,7 +175,9 @@ impl Ports {
             Some(problem) => {
                 last_good.get_or_insert(given);
                 let known = self.problems.insert(which.clone(), problem.clone());
-                Taken { problem: Some(problem).filter(|problem| known.as_ref() != Some(problem)) }
+                Taken {
+                    problem: Some(problem).filter(|problem| known.as_ref() != Some(problem)),
+                }
             }
         }
     }
@@ -159,14 +195,21 @@ async fn keep(directory: &Directory, state: &StateDir, last_good: &LastGood) {
     let (directory, state, last_good) = (directory.clone(), state.clone(), last_good.clone());
     let kept = tokio::task::spawn_blocking(move || {
         let ports = last_good.combined();
-        tracing::info!(ports = ?ports.ports, localhost_ports = ?ports.localhost_ports, "ports of the cluster");
+        tracing::info!(
+            ports = ?ports.ports,
+            localhost_ports = ?ports.localhost_ports,
+            "ports of the cluster"
+        );
         directory.set_ports(ports)?;
         state.write(LAST_GOOD, &last_good)?;
         anyhow::Ok(())
     });
     match kept.await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::error!(reason = format!("{error:#}"), "ports of the cluster not kept"),
+        Ok(Err(error)) => tracing::error!(
+            reason = format!("{error:#}"),
+            "ports of the cluster not kept"
+        ),
         Err(error) => tracing::error!(%error, "ports of the cluster not kept"),
     }
 }
@@ -177,20 +220,32 @@ mod tests {
 
     fn config_map(ports: &str) -> ConfigMap {
         let data = BTreeMap::from([("ports".to_owned(), ports.to_owned())]);
-        ConfigMap { data: Some(data), ..ConfigMap::default() }
+        ConfigMap {
+            data: Some(data),
+            ..ConfigMap::default()
+        }
     }
 
     fn which() -> ConfigMapName {
-        ConfigMapName { namespace: "culvert-system".into(), name: CULVERT.into() }
+        ConfigMapName {
+            namespace: "culvert-system".into(),
+            name: CULVERT.into(),
+        }
     }
 
     fn ports() -> Ports {
-        Ports { last_good: LastGood::default(), problems: BTreeMap::new() }
+        Ports {
+            last_good: LastGood::default(),
+            problems: BTreeMap::new(),
+        }
     }
 
     fn take(ports: &mut Ports, text: &str) -> (Vec<u16>, Option<String>) {
         let taken = ports.take(Format::Culvert, &which(), Some(&config_map(text)));
-        (ports.last_good.combined().ports.into_iter().collect(), taken.problem)
+        (
+            ports.last_good.combined().ports.into_iter().collect(),
+            taken.problem,
+        )
     }
 
     #[test]
@@ -200,9 +255,16 @@ mod tests {
         let (kept, problem) = take(&mut ports, "9090, x");
         assert_eq!(kept, [8080]);
         assert!(problem.unwrap().contains("\"x\" is no port"));
-        assert_eq!(take(&mut ports, "9090, x"), (vec![8080], None), "known already");
+        assert_eq!(
+            take(&mut ports, "9090, x"),
+            (vec![8080], None),
+            "known already"
+        );
         assert_eq!(take(&mut ports, "9090"), (vec![9090], None));
-        assert!(take(&mut ports, "9090, x").1.is_some(), "a new mistake, though of the same kind");
+        assert!(
+            take(&mut ports, "9090, x").1.is_some(),
+            "a new mistake, though of the same kind"
+        );
     }
 
     #[test]

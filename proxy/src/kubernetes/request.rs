@@ -24,12 +24,15 @@ impl RequestError {
 }
 
 /// Waits for the answer to a request, not for ever.
-pub(super) async fn ask<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, RequestError> {
+pub(super) async fn ask<T>(
+    request: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, RequestError> {
     match tokio::time::timeout(REQUEST_TIMEOUT, request).await {
         Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(kube::Error::Api(status))) => {
-            Err(RequestError::Answer { code: status.code, message: status.message.clone() })
-        }
+        Ok(Err(kube::Error::Api(status))) => Err(RequestError::Answer {
+            code: status.code,
+            message: status.message.clone(),
+        }),
         Ok(Err(error)) => Err(RequestError::Failed(error)),
         Err(_) => Err(RequestError::TimedOut),
     }

@@ -1,5 +1,6 @@
-//! The ConfigMap `culvert-revocations`: which Nodes' certificates `node remove` has revoked, on whichever proxy. All proxies follow it.
-//! Each puts together what it finds and what it knows, so that nothing is lost by a deleted ConfigMap or by an API server that is away.
+//! The ConfigMap `culvert-revocations`: which Nodes' certificates `node remove` has revoked, on
+//! whichever proxy. All proxies follow it. Each puts together what it finds and what it knows, so
+//! that nothing is lost by a deleted ConfigMap or by an API server that is away.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -28,11 +29,13 @@ enum ShareError {
     #[error("write the ConfigMap {NAME}")]
     Write(#[source] RequestError),
     #[error(
-        "the ConfigMap {NAME} makes no sense: restore it, or delete it to have it made from what the proxies remember"
+        "the ConfigMap {NAME} makes no sense: restore it, or delete it to have it made from what \
+         the proxies remember"
     )]
     Broken(#[source] serde_json::Error),
     #[error(
-        "the ConfigMap {NAME} would have {bytes} bytes, the API server takes {MAX_BYTES}: delete Nodes that are revoked"
+        "the ConfigMap {NAME} would have {bytes} bytes, the API server takes {MAX_BYTES}: delete \
+         Nodes that are revoked"
     )]
     TooLong { bytes: usize },
     #[error(transparent)]
@@ -42,13 +45,23 @@ enum ShareError {
 }
 
 impl Cluster {
-    /// Keeps the ConfigMap and this proxy's knowledge equal until the drain begins. Nodes that were admitted before are served
-    /// without, so it keeps nothing from being ready.
-    pub(crate) async fn share_revocations(self, trust: Trust, gate: Gate, drain: Drain) -> anyhow::Result<()> {
+    /// Keeps the ConfigMap and this proxy's knowledge equal until the drain begins. Nodes that were
+    /// admitted before are served without, so it keeps nothing from being ready.
+    pub(crate) async fn share_revocations(
+        self,
+        trust: Trust,
+        gate: Gate,
+        drain: Drain,
+    ) -> anyhow::Result<()> {
         gate.open();
-        let Some(mut known) = trust.revocations() else { return Ok(()) };
+        let Some(mut known) = trust.revocations() else {
+            return Ok(());
+        };
         let maps = self.config_maps(&self.namespace);
-        let which = ConfigMapName { namespace: self.namespace.clone(), name: NAME.to_owned() };
+        let which = ConfigMapName {
+            namespace: self.namespace.clone(),
+            name: NAME.to_owned(),
+        };
         let mut found = pin!(self.follow(which));
         let mut last: Option<Option<ConfigMap>> = None;
         let (mut problem, mut again) = (Problem::default(), false);
@@ -66,9 +79,16 @@ impl Cluster {
                 Err(error) => (Some(culvert_daemon::chain(&error)), None),
             };
             again = now_wrong.is_some();
-            gate.remark(now_wrong.as_ref().map(|reason| format!("not shared with the other proxies: {reason}")));
+            gate.remark(
+                now_wrong
+                    .as_ref()
+                    .map(|reason| format!("not shared with the other proxies: {reason}")),
+            );
             if let Some(reason) = problem.news(now_wrong) {
-                tracing::error!(reason, "revocations are not shared with the other proxies; trying again");
+                tracing::error!(
+                    reason,
+                    "revocations are not shared with the other proxies; trying again"
+                );
             }
             if let Some(written) = written {
                 last = Some(Some(written));
@@ -77,7 +97,8 @@ impl Cluster {
     }
 }
 
-/// Takes what the ConfigMap has, and writes it if it lacks something. The answer is what was written.
+/// Takes what the ConfigMap has, and writes it if it lacks something. The answer is what was
+/// written.
 async fn share(
     maps: &Api<ConfigMap>,
     present: Option<&ConfigMap>,
@@ -104,7 +125,9 @@ async fn share(
 /// What the ConfigMap says; `None` if it has nothing of it yet.
 fn read(map: &ConfigMap) -> Result<Option<Revocations>, ShareError> {
     let text = map.data.as_ref().and_then(|data| data.get(REVOCATIONS));
-    text.map(|text| serde_json::from_str(text)).transpose().map_err(ShareError::Broken)
+    text.map(|text| serde_json::from_str(text))
+        .transpose()
+        .map_err(ShareError::Broken)
 }
 
 /// The ConfigMap that was found, or a new one, with all revocations.
@@ -113,8 +136,15 @@ fn with(found: Option<ConfigMap>, all: &Revocations) -> Result<ConfigMap, ShareE
     let mut map = found.unwrap_or_else(|| empty(NAME));
     let data = map.data.get_or_insert_default();
     data.insert(REVOCATIONS.to_owned(), text);
-    let bytes = data.iter().map(|(key, value)| key.len() + value.len()).sum();
-    if bytes > MAX_BYTES { Err(ShareError::TooLong { bytes }) } else { Ok(map) }
+    let bytes = data
+        .iter()
+        .map(|(key, value)| key.len() + value.len())
+        .sum();
+    if bytes > MAX_BYTES {
+        Err(ShareError::TooLong { bytes })
+    } else {
+        Ok(map)
+    }
 }
 
 #[cfg(test)]
@@ -125,18 +155,42 @@ mod tests {
     fn what_is_written_is_read_and_what_others_wrote_stays() {
         let mut revocations = Revocations::default();
         let (node, uid) = ("edge-1".parse().unwrap(), "a-1".parse().unwrap());
-        revocations.add(&node, &uid, crate::clock::UnixTime::from_seconds(1_700_000_000));
+        revocations.add(
+            &node,
+            &uid,
+            crate::clock::UnixTime::from_seconds(1_700_000_000),
+        );
         let mut foreign = empty(NAME);
-        foreign.data.get_or_insert_default().insert("note".to_owned(), "mine".to_owned());
-        assert_eq!(read(&foreign).unwrap(), None, "nothing of ours is one to be filled");
+        foreign
+            .data
+            .get_or_insert_default()
+            .insert("note".to_owned(), "mine".to_owned());
+        assert_eq!(
+            read(&foreign).unwrap(),
+            None,
+            "nothing of ours is one to be filled"
+        );
         let map = with(Some(foreign), &revocations).unwrap();
-        assert_eq!((read(&map).unwrap(), map.data.as_ref().unwrap()["note"].as_str()), (Some(revocations), "mine"));
+        assert_eq!(
+            (
+                read(&map).unwrap(),
+                map.data.as_ref().unwrap()["note"].as_str()
+            ),
+            (Some(revocations), "mine")
+        );
     }
 
     #[test]
     fn what_somebody_broke_is_named() {
         let mut map = empty(NAME);
-        map.data.get_or_insert_default().insert(REVOCATIONS.to_owned(), "{".to_owned());
-        assert!(read(&map).unwrap_err().to_string().contains("culvert-revocations makes no sense"));
+        map.data
+            .get_or_insert_default()
+            .insert(REVOCATIONS.to_owned(), "{".to_owned());
+        assert!(
+            read(&map)
+                .unwrap_err()
+                .to_string()
+                .contains("culvert-revocations makes no sense")
+        );
     }
 }

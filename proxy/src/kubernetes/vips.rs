@@ -1,5 +1,6 @@
-//! The VIPs in the ConfigMap `culvert-vips`, on which all proxies of the cluster agree by optimistic concurrency: each reads it,
-//! works out what it should be, and replaces it only if nobody else has in between.
+//! The VIPs in the ConfigMap `culvert-vips`, on which all proxies of the cluster agree by
+//! optimistic concurrency: each reads it, works out what it should be, and replaces it only if
+//! nobody else has in between.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +21,10 @@ const VIP6: &str = "vip6-range";
 /// Who has which host part of the ranges, and which ones are at rest; JSON.
 const VIPS: &str = "vips";
 /// More nodes than these have no VIP, nor are their names kept; those that have one keep it.
-const MOST: Most = Most { nodes: 20_000, bytes: MAX_BYTES - 1024 };
+const MOST: Most = Most {
+    nodes: 20_000,
+    bytes: MAX_BYTES - 1024,
+};
 /// Attempts while others write at the same time, each after a short pause.
 const ATTEMPTS: u32 = 20;
 
@@ -34,11 +38,13 @@ pub(super) enum AgreeError {
     #[error("the ConfigMap {NAME} was changed by others {ATTEMPTS} times in a row")]
     Busy,
     #[error(
-        "the ConfigMap {NAME} makes no sense: {problem}: restore it, or delete it to have it made from what a proxy remembers"
+        "the ConfigMap {NAME} makes no sense: {problem}: restore it, or delete it to have it made \
+         from what a proxy remembers"
     )]
     Broken { problem: String },
     #[error(
-        "the ConfigMap {NAME} would have {bytes} bytes, the API server takes {MAX_BYTES}: there are too many nodes with too long names"
+        "the ConfigMap {NAME} would have {bytes} bytes, the API server takes {MAX_BYTES}: there \
+         are too many nodes with too long names"
     )]
     TooLong { bytes: usize },
     #[error("agree on VIPs by the ConfigMap {NAME}")]
@@ -74,9 +80,14 @@ fn read(map: &ConfigMap) -> Result<Option<Allocation>, AgreeError> {
     let broken = |problem: String| AgreeError::Broken { problem };
     let none = BTreeMap::new();
     let data = map.data.as_ref().unwrap_or(&none);
-    let (Some(vip4), Some(vip6), Some(vips)) = (data.get(VIP4), data.get(VIP6), data.get(VIPS)) else {
+    let (Some(vip4), Some(vip6), Some(vips)) = (data.get(VIP4), data.get(VIP6), data.get(VIPS))
+    else {
         let some = [VIP4, VIP6, VIPS].iter().any(|key| data.contains_key(*key));
-        return if some { Err(broken(format!("it lacks one of {VIP4}, {VIP6} and {VIPS}"))) } else { Ok(None) };
+        return if some {
+            Err(broken(format!("it lacks one of {VIP4}, {VIP6} and {VIPS}")))
+        } else {
+            Ok(None)
+        };
     };
     let no_range = |key: &str| broken(format!("{key} is no range"));
     let vip4 = vip4.trim().parse().map_err(|_| no_range(VIP4))?;
@@ -84,7 +95,8 @@ fn read(map: &ConfigMap) -> Result<Option<Allocation>, AgreeError> {
     let ranges = VipRanges::checked(vip4, vip6, &[]).map_err(|error| broken(error.to_string()))?;
     let vips = serde_json::from_str(vips).map_err(|error| broken(format!("{VIPS}: {error}")))?;
     let kept = Allocation { ranges, vips };
-    kept.problem().map_or(Ok(Some(kept)), |problem| Err(broken(problem)))
+    kept.problem()
+        .map_or(Ok(Some(kept)), |problem| Err(broken(problem)))
 }
 
 /// The ConfigMap that was found, or a new one, with what is agreed on.
@@ -93,11 +105,19 @@ fn with(found: Option<ConfigMap>, agreed: &Allocation) -> Result<ConfigMap, Agre
     let data = map.data.get_or_insert_default();
     data.insert(VIP4.to_owned(), agreed.ranges.vip4.to_string());
     data.insert(VIP6.to_owned(), agreed.ranges.vip6.to_string());
-    let vips =
-        serde_json::to_string(&agreed.vips).map_err(|error| AgreeError::Broken { problem: error.to_string() })?;
+    let vips = serde_json::to_string(&agreed.vips).map_err(|error| AgreeError::Broken {
+        problem: error.to_string(),
+    })?;
     data.insert(VIPS.to_owned(), vips);
-    let bytes = data.iter().map(|(key, value)| key.len() + value.len()).sum();
-    if bytes > MAX_BYTES { Err(AgreeError::TooLong { bytes }) } else { Ok(map) }
+    let bytes = data
+        .iter()
+        .map(|(key, value)| key.len() + value.len())
+        .sum();
+    if bytes > MAX_BYTES {
+        Err(AgreeError::TooLong { bytes })
+    } else {
+        Ok(map)
+    }
 }
 
 #[cfg(test)]
@@ -105,8 +125,14 @@ mod tests {
     use super::*;
 
     fn map(data: &[(&str, &str)]) -> ConfigMap {
-        let data = data.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        ConfigMap { data: Some(data), ..ConfigMap::default() }
+        let data = data
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect();
+        ConfigMap {
+            data: Some(data),
+            ..ConfigMap::default()
+        }
     }
 
     #[test]
@@ -125,6 +151,11 @@ mod tests {
         assert!(problem("198.18.0.0/15", "{}").contains("vips: missing field"));
         let twice = r#"{"held": {"a": 1, "b": 1}, "resting": {}}"#;
         assert!(problem("198.18.0.0/15", twice).contains("a and b have the same host part 1"));
-        assert!(read(&map(&[(VIP4, "198.18.0.0/15")])).unwrap_err().to_string().contains("lacks one of"));
+        assert!(
+            read(&map(&[(VIP4, "198.18.0.0/15")]))
+                .unwrap_err()
+                .to_string()
+                .contains("lacks one of")
+        );
     }
 }

@@ -12,8 +12,8 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use crate::directory::Directory;
 use crate::registry::Registry;
 
-/// The parts of all tunnels whose round trips are shown. A label for each node would be thousands of series; `/debug/tunnels` and
-/// `culvert-proxy explain` have each one.
+/// The parts of all tunnels whose round trips are shown. A label for each node would be thousands
+/// of series; `/debug/tunnels` and `culvert-proxy explain` have each one.
 const QUANTILES: [(&str, f64); 4] = [("0", 0.0), ("0.5", 0.5), ("0.9", 0.9), ("1", 1.0)];
 
 /// Counted at each scrape.
@@ -32,32 +32,46 @@ impl Collector for Scraped {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             ConstGauge::new(count).encode(nodes.encode_family(&[("state", state)])?)?;
         }
-        let help =
-            "What nodes claim and is not used: addresses that do not route, and parts of Nodes that are left out";
-        let mut claims = encoder.encode_descriptor("refused_claims", help, None, MetricType::Gauge)?;
+        let help = "What nodes claim and is not used: addresses that do not route, and parts of \
+            Nodes that are left out";
+        let mut claims =
+            encoder.encode_descriptor("refused_claims", help, None, MetricType::Gauge)?;
         for (reason, count) in self.directory.refused() {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             ConstGauge::new(count).encode(claims.encode_family(&[("reason", reason)])?)?;
         }
-        let help = "Seconds since the cluster's API server confirmed the directory; +Inf if it never did";
-        let age = encoder.encode_descriptor("directory_age_seconds", help, None, MetricType::Gauge)?;
+        let help =
+            "Seconds since the cluster's API server confirmed the directory; +Inf if it never did";
+        let age =
+            encoder.encode_descriptor("directory_age_seconds", help, None, MetricType::Gauge)?;
         if let Some(freshness) = self.directory.freshness() {
             ConstGauge::new(freshness.age_seconds()).encode(age)?;
         }
         let help = "Payload bytes in memory for clients that take nothing at the moment";
         let waiting = encoder.encode_descriptor("waiting_bytes", help, None, MetricType::Gauge)?;
         ConstGauge::new(i64::try_from(self.budget.held()).unwrap_or(i64::MAX)).encode(waiting)?;
-        let mut round_trips: Vec<Duration> =
-            self.registry.all().iter().filter_map(|registered| registered.tunnel.round_trip()).collect();
+        let mut round_trips: Vec<Duration> = self
+            .registry
+            .all()
+            .iter()
+            .filter_map(|registered| registered.tunnel.round_trip())
+            .collect();
         if round_trips.is_empty() {
             return Ok(());
         }
         round_trips.sort_unstable();
-        let help = "Round trips of the tunnels as last measured: of the nearest, the median, at 90 % and the farthest";
-        let mut family = encoder.encode_descriptor("tunnel_round_trip_seconds", help, None, MetricType::Gauge)?;
+        let help = "Round trips of the tunnels as last measured: of the nearest, the median, at \
+            90 % and the farthest";
+        let mut family = encoder.encode_descriptor(
+            "tunnel_round_trip_seconds",
+            help,
+            None,
+            MetricType::Gauge,
+        )?;
         for (label, quantile) in QUANTILES {
             let at = at_quantile(&round_trips, quantile);
-            ConstGauge::new(at.as_secs_f64()).encode(family.encode_family(&[("quantile", label)])?)?;
+            ConstGauge::new(at.as_secs_f64())
+                .encode(family.encode_family(&[("quantile", label)])?)?;
         }
         Ok(())
     }
@@ -91,9 +105,16 @@ mod tests {
     #[test]
     fn the_quantiles_of_one_tunnel_are_all_that_one() {
         let ms = Duration::from_millis;
-        assert!(QUANTILES.iter().all(|(_, quantile)| at_quantile(&[ms(7)], *quantile) == ms(7)));
+        assert!(
+            QUANTILES
+                .iter()
+                .all(|(_, quantile)| at_quantile(&[ms(7)], *quantile) == ms(7))
+        );
         let many: Vec<Duration> = (0..=100).map(ms).collect();
-        let shown: Vec<Duration> = QUANTILES.iter().map(|(_, quantile)| at_quantile(&many, *quantile)).collect();
+        let shown: Vec<Duration> = QUANTILES
+            .iter()
+            .map(|(_, quantile)| at_quantile(&many, *quantile))
+            .collect();
         assert_eq!(shown, [ms(0), ms(50), ms(90), ms(100)]);
     }
 
@@ -101,13 +122,21 @@ mod tests {
     fn what_never_happened_is_zero_and_nodes_are_counted_by_state() {
         let state = tempfile::tempdir().unwrap();
         let node: NodeName = "edge-1".parse().unwrap();
-        let directory = Directory::for_tests(state.path(), &[node.clone(), "edge-2".parse().unwrap()]);
+        let directory =
+            Directory::for_tests(state.path(), &[node.clone(), "edge-2".parse().unwrap()]);
         let metrics = Metrics::default();
         let registry = Registry::new(directory.clone(), metrics.clone());
         directory.set_online(&node, true);
         let mut all = prometheus_client::registry::Registry::default();
         metrics.transferred.begin().into_tunnel.add(7);
-        metrics.register(&mut all, Scraped { directory, registry, budget: Budget::new(1) });
+        metrics.register(
+            &mut all,
+            Scraped {
+                directory,
+                registry,
+                budget: Budget::new(1),
+            },
+        );
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &all).unwrap();
         for line in [
@@ -120,6 +149,10 @@ mod tests {
         ] {
             assert!(text.lines().any(|shown| shown == line), "{line}: {text}");
         }
-        assert!(text.lines().filter(|line| !line.starts_with('#')).all(|line| line.starts_with("culvert_proxy_")));
+        assert!(
+            text.lines()
+                .filter(|line| !line.starts_with('#'))
+                .all(|line| line.starts_with("culvert_proxy_"))
+        );
     }
 }

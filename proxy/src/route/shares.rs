@@ -1,4 +1,5 @@
-//! How the clients of a node share its streams: none of them takes what the others need. Pure but for its lock.
+//! How the clients of a node share its streams: none of them takes what the others need. Pure but
+//! for its lock.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -11,8 +12,8 @@ use crate::directory::Target;
 
 /// Streams to one node that one address may have: a quarter of all.
 pub(crate) const SHARE: u32 = MAX_STREAMS_PER_AGENT / 4;
-/// Streams of a node that no pod takes: for this host's programs that ask its kubelet and for clients of CONNECT, kube-apiserver
-/// being one or the other.
+/// Streams of a node that no pod takes: for this host's programs that ask its kubelet and for
+/// clients of CONNECT, kube-apiserver being one or the other.
 const RESERVED: u32 = 16;
 /// The kubelet's port, and KubeEdge's.
 const KUBELET: [u16; 2] = [10250, 10350];
@@ -29,14 +30,18 @@ pub(crate) enum Client {
 }
 
 impl Client {
-    /// The client of a steered connection: `local` is the proxy's end, `dialled` what the client thinks it talks to. A host dials itself,
-    /// and a VIP from that very VIP.
+    /// The client of a steered connection: `local` is the proxy's end, `dialled` what the client
+    /// thinks it talks to. A host dials itself, and a VIP from that very VIP.
     pub(crate) fn steered(client: IpAddr, local: Option<IpAddr>, dialled: SocketAddr) -> Self {
         let client = client.to_canonical();
         let is_host = client.is_loopback()
             || local.is_some_and(|local| local.to_canonical() == client)
             || dialled.ip().to_canonical() == client;
-        if is_host { Self::Host } else { Self::Address(client) }
+        if is_host {
+            Self::Host
+        } else {
+            Self::Address(client)
+        }
     }
 
     /// How many streams of a node may be taken for this one to get another.
@@ -46,7 +51,11 @@ impl Client {
             Self::Host => KUBELET.contains(&target.port),
             Self::Address(_) => false,
         };
-        if may_take_all { MAX_STREAMS_PER_AGENT } else { MAX_STREAMS_PER_AGENT - RESERVED }
+        if may_take_all {
+            MAX_STREAMS_PER_AGENT
+        } else {
+            MAX_STREAMS_PER_AGENT - RESERVED
+        }
     }
 }
 
@@ -61,7 +70,9 @@ pub(crate) struct Share(Option<(Shares, (NodeName, IpAddr))>);
 impl Shares {
     /// One more stream to `node` for `client`; `None` if it has as many as it may have.
     pub(super) fn take(&self, node: &NodeName, client: Client) -> Option<Share> {
-        let Client::Address(address) = client else { return Some(Share(None)) };
+        let Client::Address(address) = client else {
+            return Some(Share(None));
+        };
         let key = (node.clone(), address);
         let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = taken.entry(key.clone()).or_default();
@@ -98,7 +109,9 @@ mod tests {
     fn one_client_takes_its_share_of_a_node_and_no_more() {
         let shares = Shares::default();
         let (one, two) = ("edge-1".parse().unwrap(), "edge-2".parse().unwrap());
-        let taken: Vec<Share> = (0..SHARE).map(|_| shares.take(&one, pod(1)).unwrap()).collect();
+        let taken: Vec<Share> = (0..SHARE)
+            .map(|_| shares.take(&one, pod(1)).unwrap())
+            .collect();
         assert!(shares.take(&one, pod(1)).is_none());
         assert!(shares.take(&one, pod(2)).is_some(), "another client");
         assert!(shares.take(&two, pod(1)).is_some(), "another node");
@@ -106,13 +119,21 @@ mod tests {
             assert!(shares.take(&one, unlimited).is_some());
         }
         drop(taken);
-        assert!(shares.0.lock().unwrap().is_empty(), "nothing is kept of streams that ended");
+        assert!(
+            shares.0.lock().unwrap().is_empty(),
+            "nothing is kept of streams that ended"
+        );
     }
 
     #[test]
     fn the_last_streams_are_for_connect_and_for_hosts_that_ask_the_kubelet() {
-        let limit =
-            |client: Client, port| client.limit(&Target { node: "edge-1".parse().unwrap(), address: None, port });
+        let limit = |client: Client, port| {
+            client.limit(&Target {
+                node: "edge-1".parse().unwrap(),
+                address: None,
+                port,
+            })
+        };
         for port in [9100, 10250, 10350] {
             assert_eq!(
                 limit(pod(1), port),
@@ -137,9 +158,17 @@ mod tests {
             ("198.18.0.2", "203.0.113.1"),
             ("::1", "::1"),
         ] {
-            assert_eq!(Client::steered(address(client), Some(address(local)), dialled), Client::Host, "{client}");
+            assert_eq!(
+                Client::steered(address(client), Some(address(local)), dialled),
+                Client::Host,
+                "{client}"
+            );
         }
-        let mapped = Client::steered(address("::ffff:10.244.0.1"), Some(address("::ffff:203.0.113.1")), dialled);
+        let mapped = Client::steered(
+            address("::ffff:10.244.0.1"),
+            Some(address("::ffff:203.0.113.1")),
+            dialled,
+        );
         assert_eq!(mapped, pod(1));
     }
 }

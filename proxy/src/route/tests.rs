@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use culvert_tunnel::proto::tunnel::DescribeResponse;
 use culvert_tunnel::{
-    AgentTunnel, AgentTunnelState, Backends, Budget, ProxyTunnel, ReadAhead, Socket, StreamEnd, Transferred,
+    AgentTunnel, AgentTunnelState, Backends, Budget, ProxyTunnel, ReadAhead, Socket, StreamEnd,
+    Transferred,
 };
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, UnixStream};
@@ -72,7 +73,10 @@ async fn two_tunnels() -> TwoTunnels {
             let io = ReadAhead::new(far);
             let last_read = io.last_read();
             let state = AgentTunnelState::default();
-            settings.serve(io, last_read, state, served, std::future::pending()).await.ok();
+            settings
+                .serve(io, last_read, state, served, std::future::pending())
+                .await
+                .ok();
         }));
         let io = ReadAhead::new(near);
         let last_read = io.last_read();
@@ -86,21 +90,48 @@ async fn two_tunnels() -> TwoTunnels {
         ends.spawn(async move {
             driver.run().await.ok();
         });
-        let described = DescribeResponse { slot: slot.to_owned(), ..described };
-        registrations.push(registry.register(node(), tunnel, described, "10.0.3.7:40000".parse().unwrap()));
+        let described = DescribeResponse {
+            slot: slot.to_owned(),
+            ..described
+        };
+        registrations.push(registry.register(
+            node(),
+            tunnel,
+            described,
+            "10.0.3.7:40000".parse().unwrap(),
+        ));
     }
-    TwoTunnels { router, backends, agents, _ends: ends, _registrations: registrations, _state: state }
+    TwoTunnels {
+        router,
+        backends,
+        agents,
+        _ends: ends,
+        _registrations: registrations,
+        _state: state,
+    }
 }
 
-/// Loses the first tunnel while a stream opens in it, and the second one too if that is tried; says why it was not opened and
-/// how often the agent has dialled.
+/// Loses the first tunnel while a stream opens in it, and the second one too if that is tried; says
+/// why it was not opened and how often the agent has dialled.
 async fn lose_tunnels(said: &[u8]) -> (&'static str, usize) {
-    let TwoTunnels { router, backends, agents, .. } = &two_tunnels().await;
+    let TwoTunnels {
+        router,
+        backends,
+        agents,
+        ..
+    } = &two_tunnels().await;
     let (mut client, proxy_side) = UnixStream::pair().unwrap();
     client.write_all(said).await.unwrap();
     let (proxy_side, transferred) = (Socket::from(proxy_side), Transferred::default());
-    let early = Early { client: &proxy_side, transferred: &transferred };
-    let target = Target { node: node(), address: None, port: 9100 };
+    let early = Early {
+        client: &proxy_side,
+        transferred: &transferred,
+    };
+    let target = Target {
+        node: node(),
+        address: None,
+        port: 9100,
+    };
     let destination = Destination::Name("edge-1".to_owned(), 9100);
     let lose = async {
         for agent in agents {
@@ -116,13 +147,26 @@ async fn lose_tunnels(said: &[u8]) -> (&'static str, usize) {
         opened = router.open(&target, &destination, 1, Some(early)) => opened,
         () = lose => unreachable!("it has no end"),
     };
-    (opened.unwrap_err().reason(), backends.dials.load(Ordering::Relaxed))
+    (
+        opened.unwrap_err().reason(),
+        backends.dials.load(Ordering::Relaxed),
+    )
 }
 
 #[tokio::test]
 async fn a_dial_is_tried_in_another_tunnel_unless_its_client_has_spoken() {
     let lost = timeout(DEADLINE, lose_tunnels(b"")).await.unwrap();
-    assert_eq!(lost, ("tunnel_lost", 2), "a client that has said nothing is given every tunnel");
-    let lost = timeout(DEADLINE, lose_tunnels(b"POST /once")).await.unwrap();
-    assert_eq!(lost, ("tunnel_lost", 1), "what may be at the backend is not said twice");
+    assert_eq!(
+        lost,
+        ("tunnel_lost", 2),
+        "a client that has said nothing is given every tunnel"
+    );
+    let lost = timeout(DEADLINE, lose_tunnels(b"POST /once"))
+        .await
+        .unwrap();
+    assert_eq!(
+        lost,
+        ("tunnel_lost", 1),
+        "what may be at the backend is not said twice"
+    );
 }

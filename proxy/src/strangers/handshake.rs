@@ -15,11 +15,13 @@ use tokio_rustls::server::TlsStream;
 
 use super::{Phase, Place};
 
-/// From the accepted connection to the whole ClientHello, which a client sends at once: from far away it may be lost twice.
+/// From the accepted connection to the whole ClientHello, which a client sends at once: from far
+/// away it may be lost twice.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// From there to the end of the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// TLS's fatal alert `internal_error`, for those who come while nobody can be served: in plain text, as before any handshake.
+/// TLS's fatal alert `internal_error`, for those who come while nobody can be served: in plain
+/// text, as before any handshake.
 const BUSY: [u8; 7] = [21, 3, 3, 0, 2, 2, 80];
 
 /// Why there was no handshake.
@@ -42,15 +44,20 @@ pub(crate) async fn handshake<T: AsyncRead + AsyncWrite + Unpin>(
     place: &mut Place,
 ) -> Result<TlsStream<T>, HandshakeError> {
     let mut hello = pin!(LazyConfigAcceptor::new(Acceptor::default(), io));
-    let begun = timeout(HELLO_TIMEOUT, hello.as_mut()).await.map_err(|_| HandshakeError::Silent)?;
+    let begun = timeout(HELLO_TIMEOUT, hello.as_mut())
+        .await
+        .map_err(|_| HandshakeError::Silent)?;
     let mut begun = begun.map_err(HandshakeError::Failed)?;
     if place.advance(Phase::Handshake).is_err() {
-        // Seven bytes, for which a new connection has room; if it has gone, there is nobody to tell.
+        // Seven bytes, for which a new connection has room; if it has gone, there is nobody to
+        // tell.
         timeout(HELLO_TIMEOUT, begun.io.write_all(&BUSY)).await.ok();
         return Err(HandshakeError::Busy);
     }
     let accepted = timeout(HANDSHAKE_TIMEOUT, begun.into_stream(config)).await;
-    accepted.map_err(|_| HandshakeError::TimedOut)?.map_err(HandshakeError::Failed)
+    accepted
+        .map_err(|_| HandshakeError::TimedOut)?
+        .map_err(HandshakeError::Failed)
 }
 
 /// Tells a TLS client that it cannot be served now.

@@ -27,7 +27,10 @@ impl Origin {
             let bits = if address.is_ipv4() { v4 } else { v6 };
             IpNet::new(address, bits).map_or(IpNet::from(address), |network| network.trunc())
         };
-        Self { host: network(HOST_BITS), site: network(SITE_BITS) }
+        Self {
+            host: network(HOST_BITS),
+            site: network(SITE_BITS),
+        }
     }
 }
 
@@ -35,7 +38,8 @@ impl Origin {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) places: usize,
-    /// For so long nobody loses a place to one who has as many: a crowd of honest ones would only throw each other out.
+    /// For so long nobody loses a place to one who has as many: a crowd of honest ones would only
+    /// throw each other out.
     pub(super) spared: Duration,
 }
 
@@ -64,12 +68,21 @@ impl Pool {
         now: Instant,
     ) -> bool {
         if self.held.len() >= limits.places {
-            let Some(victim) = self.victim(origin, limits, now) else { return false };
+            let Some(victim) = self.victim(origin, limits, now) else {
+                return false;
+            };
             if let Some(held) = self.held.remove(&victim) {
                 held.evicted.cancel();
             }
         }
-        self.held.insert(number, Held { origin, since: now, evicted: evicted.clone() });
+        self.held.insert(
+            number,
+            Held {
+                origin,
+                since: now,
+                evicted: evicted.clone(),
+            },
+        );
         true
     }
 
@@ -78,20 +91,29 @@ impl Pool {
         self.held.remove(&number);
     }
 
-    /// The oldest place of whoever holds most, if the newcomer holds fewer even with one more; otherwise the oldest of all, once it
-    /// is no longer spared.
+    /// The oldest place of whoever holds most, if the newcomer holds fewer even with one more;
+    /// otherwise the oldest of all, once it is no longer spared.
     fn victim(&self, origin: Origin, limits: Limits, now: Instant) -> Option<u64> {
         let site = most(self.held.values().map(|held| held.origin.site))?;
         let in_site = self.held.values().filter(|held| held.origin.site == site.0);
         let host = most(in_site.map(|held| held.origin.host))?;
-        let mine = |belongs: &dyn Fn(&Origin) -> bool| self.held.values().filter(|held| belongs(&held.origin)).count();
+        let mine = |belongs: &dyn Fn(&Origin) -> bool| {
+            self.held
+                .values()
+                .filter(|held| belongs(&held.origin))
+                .count()
+        };
         let has_fewer = if origin.site == site.0 {
             mine(&|other| other.host == origin.host) + 1 < host.1
         } else {
             mine(&|other| other.site == origin.site) + 1 < site.1
         };
         if has_fewer {
-            return self.held.iter().find(|(_, held)| held.origin.host == host.0).map(|(number, _)| *number);
+            return self
+                .held
+                .iter()
+                .find(|(_, held)| held.origin.host == host.0)
+                .map(|(number, _)| *number);
         }
         let (number, oldest) = self.held.first_key_value()?;
         (now.saturating_duration_since(oldest.since) >= limits.spared).then_some(*number)
@@ -114,7 +136,10 @@ fn most(networks: impl Iterator<Item = IpNet>) -> Option<(IpNet, usize)> {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { places: 8, spared: Duration::from_secs(2) };
+    const LIMITS: Limits = Limits {
+        places: 8,
+        spared: Duration::from_secs(2),
+    };
 
     /// A pool, the clock, and what became of each who got a place.
     struct World {
@@ -125,19 +150,27 @@ mod tests {
 
     impl World {
         fn new() -> Self {
-            Self { pool: Pool::default(), now: Instant::now(), tokens: Vec::new() }
+            Self {
+                pool: Pool::default(),
+                now: Instant::now(),
+                tokens: Vec::new(),
+            }
         }
 
         fn enters(&mut self, address: &str) -> bool {
             let token = CancellationToken::new();
             let origin = Origin::of(address.parse().unwrap());
-            let entered = self.pool.take(self.tokens.len() as u64, origin, &token, LIMITS, self.now);
+            let entered =
+                self.pool
+                    .take(self.tokens.len() as u64, origin, &token, LIMITS, self.now);
             self.tokens.push(token);
             entered
         }
 
         fn evicted(&self) -> Vec<usize> {
-            let evicted = |(number, token): (usize, &CancellationToken)| token.is_cancelled().then_some(number);
+            let evicted = |(number, token): (usize, &CancellationToken)| {
+                token.is_cancelled().then_some(number)
+            };
             self.tokens.iter().enumerate().filter_map(evicted).collect()
         }
     }
@@ -148,7 +181,11 @@ mod tests {
         for host in 0..8 {
             assert!(world.enters(&format!("2001:db8::{host}")));
         }
-        assert!(world.enters("2001:db8:1::1") && world.enters("192.0.2.1") && world.enters("2001:db8:0:9::1"));
+        assert!(
+            world.enters("2001:db8:1::1")
+                && world.enters("192.0.2.1")
+                && world.enters("2001:db8:0:9::1")
+        );
         assert_eq!(world.evicted(), [0, 1, 2], "its oldest went, however young");
         assert!(!world.enters("2001:db8::99"), "itself it gets no more");
     }
@@ -169,7 +206,10 @@ mod tests {
         for _ in 0..8 {
             assert!(world.enters("192.0.2.1"));
         }
-        assert!(!world.enters("192.0.2.1"), "no honest crowd throws itself out");
+        assert!(
+            !world.enters("192.0.2.1"),
+            "no honest crowd throws itself out"
+        );
         world.now += LIMITS.spared;
         assert!(world.enters("192.0.2.1"));
         assert_eq!(world.evicted(), [0]);
@@ -190,6 +230,9 @@ mod tests {
 
     #[test]
     fn a_mapped_address_is_the_ipv4_one() {
-        assert_eq!(Origin::of("::ffff:192.0.2.1".parse().unwrap()).host, Origin::of("192.0.2.1".parse().unwrap()).host);
+        assert_eq!(
+            Origin::of("::ffff:192.0.2.1".parse().unwrap()).host,
+            Origin::of("192.0.2.1".parse().unwrap()).host
+        );
     }
 }

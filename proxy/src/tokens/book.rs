@@ -48,7 +48,10 @@ pub(crate) struct TokenText {
 
 impl TokenText {
     fn random() -> Self {
-        Self { id: TokenId(HEXLOWER.encode(&rand::random::<[u8; ID_BYTES]>())), secret: rand::random() }
+        Self {
+            id: TokenId(HEXLOWER.encode(&rand::random::<[u8; ID_BYTES]>())),
+            secret: rand::random(),
+        }
     }
 
     /// The public part.
@@ -71,12 +74,19 @@ impl FromStr for TokenText {
 
     fn from_str(text: &str) -> Result<Self, TokenError> {
         let mut parts = text.trim().splitn(3, '.');
-        let (Some(PREFIX), Some(id), Some(secret)) = (parts.next(), parts.next(), parts.next()) else {
+        let (Some(PREFIX), Some(id), Some(secret)) = (parts.next(), parts.next(), parts.next())
+        else {
             return Err(TokenError::Malformed);
         };
         let bytes = |text: &str| HEXLOWER.decode(text.as_bytes()).ok();
-        match (bytes(id), bytes(secret).and_then(|secret| secret.try_into().ok())) {
-            (Some(bytes), Some(secret)) if bytes.len() == ID_BYTES => Ok(Self { id: TokenId(id.to_owned()), secret }),
+        match (
+            bytes(id),
+            bytes(secret).and_then(|secret| secret.try_into().ok()),
+        ) {
+            (Some(bytes), Some(secret)) if bytes.len() == ID_BYTES => Ok(Self {
+                id: TokenId(id.to_owned()),
+                secret,
+            }),
             _ => Err(TokenError::Malformed),
         }
     }
@@ -84,22 +94,33 @@ impl FromStr for TokenText {
 
 impl fmt::Debug for TokenText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TokenText").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("TokenText")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
     }
 }
 
 /// Why a token is refused. Nothing of the secret is in it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TokenError {
-    #[error("this is no join token: copy the whole command that `culvert-proxy token create` printed")]
+    #[error(
+        "this is no join token: copy the whole command that `culvert-proxy token create` printed"
+    )]
     Malformed,
     #[error(
-        "this proxy did not make the token {0}, or forgot it long after it expired: is it for another proxy? Make one here with `culvert-proxy token create`"
+        "this proxy did not make the token {0}, or forgot it long after it expired: is it for \
+         another proxy? Make one here with `culvert-proxy token create`"
     )]
     Foreign(TokenId),
-    #[error("the secret of token {0} is wrong: copy the whole command that `culvert-proxy token create` printed")]
+    #[error(
+        "the secret of token {0} is wrong: copy the whole command that `culvert-proxy token \
+         create` printed"
+    )]
     WrongSecret(TokenId),
-    #[error("token {0} was used already; each works once: make another with `culvert-proxy token create`")]
+    #[error(
+        "token {0} was used already; each works once: make another with `culvert-proxy token \
+         create`"
+    )]
     Used(TokenId),
     #[error("token {0} expired at {1}: make another with `culvert-proxy token create`")]
     Expired(TokenId, UnixTime),
@@ -124,7 +145,8 @@ impl TokenError {
 /// The store is full.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "there are {MAX_TOKENS} tokens already: revoke some with `culvert-proxy token revoke`, or wait until they expire"
+    "there are {MAX_TOKENS} tokens already: revoke some with `culvert-proxy token revoke`, or \
+     wait until they expire"
 )]
 pub(crate) struct Full;
 
@@ -184,21 +206,38 @@ enum Fate {
 }
 
 impl Book {
-    pub(super) fn create(&mut self, node: &NodeName, expires: UnixTime, now: UnixTime) -> Result<TokenText, Full> {
+    pub(super) fn create(
+        &mut self,
+        node: &NodeName,
+        expires: UnixTime,
+        now: UnixTime,
+    ) -> Result<TokenText, Full> {
         self.prune(now);
         if self.tokens.len() >= MAX_TOKENS {
             return Err(Full);
         }
         let text = TokenText::random();
-        let entry = Entry { node: node.clone(), digest: text.digest(), expires, fate: Fate::Open };
+        let entry = Entry {
+            node: node.clone(),
+            digest: text.digest(),
+            expires,
+            fate: Fate::Open,
+        };
         self.tokens.insert(text.id.clone(), entry);
         Ok(text)
     }
 
     /// The node that the token is for. A used one is good for the key that used it only.
-    pub(super) fn check(&self, text: &TokenText, key: Option<[u8; 32]>, now: UnixTime) -> Result<NodeName, TokenError> {
+    pub(super) fn check(
+        &self,
+        text: &TokenText,
+        key: Option<[u8; 32]>,
+        now: UnixTime,
+    ) -> Result<NodeName, TokenError> {
         let id = text.id.clone();
-        let Some(entry) = self.tokens.get(&id) else { return Err(TokenError::Foreign(id)) };
+        let Some(entry) = self.tokens.get(&id) else {
+            return Err(TokenError::Foreign(id));
+        };
         if !bool::from(entry.digest.as_bytes().ct_eq(text.digest().as_bytes())) {
             return Err(TokenError::WrongSecret(id));
         }
@@ -216,7 +255,12 @@ impl Book {
         }
     }
 
-    pub(super) fn redeem(&mut self, text: &TokenText, key: [u8; 32], now: UnixTime) -> Result<NodeName, TokenError> {
+    pub(super) fn redeem(
+        &mut self,
+        text: &TokenText,
+        key: [u8; 32],
+        now: UnixTime,
+    ) -> Result<NodeName, TokenError> {
         let node = self.check(text, Some(key), now)?;
         if let Some(entry) = self.tokens.get_mut(&text.id) {
             entry.fate = Fate::UsedBy(HEXLOWER.encode(&key));
@@ -231,7 +275,11 @@ impl Book {
             expires: entry.expires,
             state: entry.state(now),
         };
-        self.tokens.iter().filter(|(_, entry)| !entry.forgotten(now)).map(view).collect()
+        self.tokens
+            .iter()
+            .filter(|(_, entry)| !entry.forgotten(now))
+            .map(view)
+            .collect()
     }
 
     /// Whether there is such a token.
@@ -288,21 +336,49 @@ mod tests {
     fn a_token_makes_its_node_once_and_again_only_for_the_same_key() {
         let (mut book, token) = book_and_token();
         assert_eq!(book.redeem(&token, KEY, NOW), Ok(node()));
-        assert_eq!(book.redeem(&token, [2; 32], NOW), Err(TokenError::Used(token.id.clone())));
-        assert_eq!(book.redeem(&token, KEY, NOW), Ok(node()), "the answer was lost");
-        assert_eq!(book.redeem(&token, KEY, NOW + HOUR + HOUR), Err(TokenError::Used(token.id.clone())));
+        assert_eq!(
+            book.redeem(&token, [2; 32], NOW),
+            Err(TokenError::Used(token.id.clone()))
+        );
+        assert_eq!(
+            book.redeem(&token, KEY, NOW),
+            Ok(node()),
+            "the answer was lost"
+        );
+        assert_eq!(
+            book.redeem(&token, KEY, NOW + HOUR + HOUR),
+            Err(TokenError::Used(token.id.clone()))
+        );
     }
 
     #[test]
     fn every_misuse_has_its_own_answer() {
         let (mut book, token) = book_and_token();
-        let (other, foreign) = (TokenText { secret: [7; 32], ..token.clone() }, TokenText::random());
-        assert_eq!(book.redeem(&other, KEY, NOW), Err(TokenError::WrongSecret(token.id.clone())));
-        assert_eq!(book.redeem(&foreign, KEY, NOW), Err(TokenError::Foreign(foreign.id.clone())));
+        let (other, foreign) = (
+            TokenText {
+                secret: [7; 32],
+                ..token.clone()
+            },
+            TokenText::random(),
+        );
+        assert_eq!(
+            book.redeem(&other, KEY, NOW),
+            Err(TokenError::WrongSecret(token.id.clone()))
+        );
+        assert_eq!(
+            book.redeem(&foreign, KEY, NOW),
+            Err(TokenError::Foreign(foreign.id.clone()))
+        );
         let late = NOW + HOUR + Duration::from_secs(1);
-        assert_eq!(book.redeem(&token, KEY, late), Err(TokenError::Expired(token.id.clone(), NOW + HOUR)));
+        assert_eq!(
+            book.redeem(&token, KEY, late),
+            Err(TokenError::Expired(token.id.clone(), NOW + HOUR))
+        );
         assert!(book.revoke(&token.id.0) && !book.revoke("nothing"));
-        assert_eq!(book.redeem(&token, KEY, NOW), Err(TokenError::Revoked(token.id.clone())));
+        assert_eq!(
+            book.redeem(&token, KEY, NOW),
+            Err(TokenError::Revoked(token.id.clone()))
+        );
         assert_eq!(
             book.redeem(&other, KEY, NOW),
             Err(TokenError::WrongSecret(token.id.clone())),
@@ -316,7 +392,10 @@ mod tests {
         book.revoke_of(&"edge-2".parse().unwrap());
         assert_eq!(book.check(&token, None, NOW), Ok(node()));
         book.revoke_of(&node());
-        assert!(matches!(book.check(&token, None, NOW), Err(TokenError::Revoked(_))));
+        assert!(matches!(
+            book.check(&token, None, NOW),
+            Err(TokenError::Revoked(_))
+        ));
     }
 
     #[test]
@@ -327,7 +406,11 @@ mod tests {
         let secret = HEXLOWER.encode(&token.secret);
         assert!(!format!("{token:?}").contains(&secret[..8]));
         let (book, token) = book_and_token();
-        assert!(!serde_json::to_string(&book).unwrap().contains(&HEXLOWER.encode(&token.secret)));
+        assert!(
+            !serde_json::to_string(&book)
+                .unwrap()
+                .contains(&HEXLOWER.encode(&token.secret))
+        );
         let text = token.reveal();
         for bad in [
             "",
@@ -337,7 +420,11 @@ mod tests {
             &text.replace("culvert1", "culvert2"),
             &format!("{text}.x"),
         ] {
-            assert_eq!(bad.parse::<TokenText>(), Err(TokenError::Malformed), "{bad}");
+            assert_eq!(
+                bad.parse::<TokenText>(),
+                Err(TokenError::Malformed),
+                "{bad}"
+            );
         }
     }
 
@@ -347,7 +434,10 @@ mod tests {
         let late = NOW + HOUR + REMEMBERED + Duration::from_secs(1);
         assert_eq!(book.list(late), []);
         book.create(&node(), late + HOUR, late).unwrap();
-        assert!(matches!(book.check(&token, None, late), Err(TokenError::Foreign(_))));
+        assert!(matches!(
+            book.check(&token, None, late),
+            Err(TokenError::Foreign(_))
+        ));
     }
 
     #[test]
@@ -357,6 +447,9 @@ mod tests {
             book.create(&node(), NOW + HOUR, NOW).unwrap();
         }
         assert!(book.create(&node(), NOW + HOUR, NOW).is_err());
-        assert!(book.create(&node(), NOW + HOUR, NOW + HOUR + REMEMBERED + HOUR).is_ok());
+        assert!(
+            book.create(&node(), NOW + HOUR, NOW + HOUR + REMEMBERED + HOUR)
+                .is_ok()
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Who may call on the CONNECT port: owners of certificates of the authorities in the operator's file as it is now, and nobody whom an
-//! authority of the agents vouches for, as those are now.
+//! Who may call on the CONNECT port: owners of certificates of the authorities in the operator's
+//! file as it is now, and nobody whom an authority of the agents vouches for, as those are now.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,20 +40,34 @@ impl Callers {
         agents: &[CertificateDer<'_>],
     ) -> Result<Self, TrustError> {
         let (config, made_of) = (ArcSwapOption::empty(), Mutex::default());
-        let callers = Self(Arc::new(Shared { client_ca: client_ca.to_owned(), config, made_of }));
+        let callers = Self(Arc::new(Shared {
+            client_ca: client_ca.to_owned(),
+            config,
+            made_of,
+        }));
         callers.refresh(identity, agents)?;
         Ok(callers)
     }
 
-    /// Take it again for each connection, for it changes with the file. `None`: nobody may call now.
+    /// Take it again for each connection, for it changes with the file. `None`: nobody may call
+    /// now.
     pub(crate) fn server_config(&self) -> Option<Arc<ServerConfig>> {
         self.0.config.load_full()
     }
 
-    /// Takes up the file and the agents' authorities if they have changed. A file that cannot be used leaves the last good one in use, but
-    /// one with an authority of the agents lets nobody in: that authority could have made anybody's certificate.
-    pub(super) fn refresh(&self, identity: &ServerIdentity, agents: &[CertificateDer<'_>]) -> Result<(), TrustError> {
-        let Shared { client_ca, config, made_of } = &*self.0;
+    /// Takes up the file and the agents' authorities if they have changed. A file that cannot be
+    /// used leaves the last good one in use, but one with an authority of the agents lets nobody
+    /// in: that authority could have made anybody's certificate.
+    pub(super) fn refresh(
+        &self,
+        identity: &ServerIdentity,
+        agents: &[CertificateDer<'_>],
+    ) -> Result<(), TrustError> {
+        let Shared {
+            client_ca,
+            config,
+            made_of,
+        } = &*self.0;
         let mut made_of = made_of.lock().unwrap_or_else(PoisonError::into_inner);
         let (text, problem) = match read(client_ca) {
             Ok(text) => (text, None),
@@ -61,15 +75,35 @@ impl Callers {
             // The agents' authorities count though the file is broken for now.
             Err(problem) => (made_of.text.clone(), Some(problem)),
         };
-        let now = MadeOf { text, agents: public_keys(agents) };
+        let now = MadeOf {
+            text,
+            agents: public_keys(agents),
+        };
         if *made_of != now {
-            let authorities = certificates_in(Pem { origin: client_ca, text: &now.text })?;
-            let shared = public_keys(&authorities).iter().any(|key| now.agents.contains(key));
-            let failed = |source| TrustError::Verifier { what: client_ca.display().to_string(), source };
-            let make = || handshake::caller_config(identity, &authorities, now.agents.clone()).map_err(failed);
-            let made = if shared { None } else { Some(Arc::new(make()?)) };
+            let authorities = certificates_in(Pem {
+                origin: client_ca,
+                text: &now.text,
+            })?;
+            let shared = public_keys(&authorities)
+                .iter()
+                .any(|key| now.agents.contains(key));
+            let failed = |source| TrustError::Verifier {
+                what: client_ca.display().to_string(),
+                source,
+            };
+            let make = || {
+                handshake::caller_config(identity, &authorities, now.agents.clone()).map_err(failed)
+            };
+            let made = if shared {
+                None
+            } else {
+                Some(Arc::new(make()?))
+            };
             if config.swap(made).is_some() {
-                tracing::info!(file = %client_ca.display(), "the authorities of CONNECT's clients have changed");
+                tracing::info!(
+                    file = %client_ca.display(),
+                    "the authorities of CONNECT's clients have changed"
+                );
             }
             *made_of = now;
         }
@@ -81,15 +115,28 @@ impl Callers {
     }
 
     fn shared(&self) -> TrustError {
-        TrustError::SharedAuthority { file: self.0.client_ca.display().to_string() }
+        TrustError::SharedAuthority {
+            file: self.0.client_ca.display().to_string(),
+        }
     }
 }
 
 fn read(path: &Path) -> Result<String, AuthorityError> {
-    let text = read_bounded(path).map_err(|source| AuthorityError::Read { path: path.to_owned(), source })?;
-    certificates_in(Pem { origin: path, text: &text }).map(|_| text)
+    let text = read_bounded(path).map_err(|source| AuthorityError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    certificates_in(Pem {
+        origin: path,
+        text: &text,
+    })
+    .map(|_| text)
 }
 
 fn public_keys(certificates: &[CertificateDer<'_>]) -> Vec<Vec<u8>> {
-    certificates.iter().filter_map(|der| Leaf::read(der).ok()).map(|certificate| certificate.public_key).collect()
+    certificates
+        .iter()
+        .filter_map(|der| Leaf::read(der).ok())
+        .map(|certificate| certificate.public_key)
+        .collect()
 }

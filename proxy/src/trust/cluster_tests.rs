@@ -1,4 +1,5 @@
-//! Trust among the proxies of a cluster: what one revokes, or what the cluster deletes, is void at all of them.
+//! Trust among the proxies of a cluster: what one revokes, or what the cluster deletes, is void at
+//! all of them.
 
 use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::pem::PemObject;
@@ -27,15 +28,20 @@ impl Site {
         let path = tempfile::tempdir().unwrap();
         let state = StateDir::open(&path.path().join("authority")).unwrap();
         Authority::embedded(&state).unwrap();
-        let authority = TrustSource::Authority { cert: state.join("ca.crt"), key: state.join("ca.key") };
+        let authority = TrustSource::Authority {
+            cert: state.join("ca.crt"),
+            key: state.join("ca.key"),
+        };
         Self { path, authority }
     }
 
     /// A proxy as it starts: it has the state of its last run, and has not heard of the API server.
     fn start(&self, name: &str) -> Proxy {
         let state = StateDir::open(&self.path.path().join(name)).unwrap();
-        let directory =
-            DirectoryConfig { membership: Membership::Cluster, ..DirectoryConfig::for_tests(state.clone()) };
+        let directory = DirectoryConfig {
+            membership: Membership::Cluster,
+            ..DirectoryConfig::for_tests(state.clone())
+        };
         let directory = Directory::open(&directory).unwrap();
         let config = TrustConfig {
             state,
@@ -44,7 +50,10 @@ impl Site {
             hosts: Vec::new(),
             certificate_lifetime: LIFETIME,
         };
-        Proxy { trust: Trust::open(config, directory.clone()).unwrap(), directory }
+        Proxy {
+            trust: Trust::open(config, directory.clone()).unwrap(),
+            directory,
+        }
     }
 
     /// One that knows the Node and what is revoked.
@@ -57,20 +66,43 @@ impl Site {
 
     /// A certificate made at that time.
     fn certificate(&self, uid: Option<&str>, made: UnixTime) -> Vec<CertificateDer<'static>> {
-        let TrustSource::Authority { cert, key } = &self.authority else { panic!("an authority") };
+        let TrustSource::Authority { cert, key } = &self.authority else {
+            panic!("an authority")
+        };
         let authority = Authority::from_files(cert, key).unwrap();
-        let binding = Binding { uid: uid.map(|uid| uid.parse().unwrap()), ..Binding::default() };
-        chain(&authority.node_certificate((&edge_1(), &binding), &key_of_an_agent(), LIFETIME, made).unwrap().pem)
+        let binding = Binding {
+            uid: uid.map(|uid| uid.parse().unwrap()),
+            ..Binding::default()
+        };
+        chain(
+            &authority
+                .node_certificate((&edge_1(), &binding), &key_of_an_agent(), LIFETIME, made)
+                .unwrap()
+                .pem,
+        )
     }
 }
 
 impl Proxy {
     /// The Node edge-1 of this UID is the only one; the answer is which nodes are gone.
     fn sees(&self, uid: &str) -> Vec<NodeName> {
-        let edge = EdgeNode { uid: Some(uid.parse().unwrap()), ..EdgeNode::default() };
-        let nodes = ClusterNodes { edges: [(edge_1(), edge)].into(), ..ClusterNodes::default() };
-        let most = Most { nodes: 10, bytes: 10_000 };
-        let allocation = self.directory.proposal().agreed(None, nodes.edges.keys(), UnixTime::now(), most).unwrap();
+        let edge = EdgeNode {
+            uid: Some(uid.parse().unwrap()),
+            ..EdgeNode::default()
+        };
+        let nodes = ClusterNodes {
+            edges: [(edge_1(), edge)].into(),
+            ..ClusterNodes::default()
+        };
+        let most = Most {
+            nodes: 10,
+            bytes: 10_000,
+        };
+        let allocation = self
+            .directory
+            .proposal()
+            .agreed(None, nodes.edges.keys(), UnixTime::now(), most)
+            .unwrap();
         self.directory.set_cluster(nodes, allocation).unwrap()
     }
 
@@ -85,17 +117,35 @@ impl Proxy {
     }
 
     fn enrol(&self) -> Vec<CertificateDer<'static>> {
-        chain(&self.trust.issue(&edge_1(), &key_of_an_agent(), None).unwrap().chain_pem)
+        chain(
+            &self
+                .trust
+                .issue(&edge_1(), &key_of_an_agent(), None)
+                .unwrap()
+                .chain_pem,
+        )
     }
 
-    fn renew(&self, shown: &[CertificateDer<'static>]) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
+    fn renew(
+        &self,
+        shown: &[CertificateDer<'static>],
+    ) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
         let shown = self.trust.identify(shown, Purpose::Renew)?;
-        Ok(chain(&self.trust.issue(&shown.node, &key_of_an_agent(), Some(&shown)).unwrap().chain_pem))
+        Ok(chain(
+            &self
+                .trust
+                .issue(&shown.node, &key_of_an_agent(), Some(&shown))
+                .unwrap()
+                .chain_pem,
+        ))
     }
 
     fn judge(&self, chain: &[CertificateDer<'static>]) -> &'static str {
-        let outcomes = [Purpose::Tunnel, Purpose::Renew]
-            .map(|purpose| self.trust.identify(chain, purpose).map_or_else(|error| error.reason(), |_| "admitted"));
+        let outcomes = [Purpose::Tunnel, Purpose::Renew].map(|purpose| {
+            self.trust
+                .identify(chain, purpose)
+                .map_or_else(|error| error.reason(), |_| "admitted")
+        });
         assert_eq!(outcomes[0], outcomes[1]);
         outcomes[0]
     }
@@ -106,12 +156,17 @@ fn edge_1() -> NodeName {
 }
 
 fn key_of_an_agent() -> ProvenKey {
-    let csr = CertificateParams::new(Vec::new()).unwrap().serialize_request(&KeyPair::generate().unwrap()).unwrap();
+    let csr = CertificateParams::new(Vec::new())
+        .unwrap()
+        .serialize_request(&KeyPair::generate().unwrap())
+        .unwrap();
     ProvenKey::from_csr(csr.der()).unwrap()
 }
 
 fn chain(pem: &str) -> Vec<CertificateDer<'static>> {
-    CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<_, _>>().unwrap()
+    CertificateDer::pem_slice_iter(pem.as_bytes())
+        .collect::<Result<_, _>>()
+        .unwrap()
 }
 
 #[test]
@@ -119,12 +174,22 @@ fn a_node_that_was_deleted_and_made_again_readmits_no_old_certificate_anywhere()
     let site = Site::new();
     let (one, away) = (site.started("one", "first"), site.started("away", "first"));
     let old = one.enrol();
-    assert_eq!((one.judge(&old), away.judge(&old)), ("admitted", "admitted"));
+    assert_eq!(
+        (one.judge(&old), away.judge(&old)),
+        ("admitted", "admitted")
+    );
     let up = one.trust.identify(&old, Purpose::Tunnel).unwrap();
     drop(away);
-    assert_eq!(one.sees("second"), [edge_1()], "its tunnels have to be closed");
+    assert_eq!(
+        one.sees("second"),
+        [edge_1()],
+        "its tunnels have to be closed"
+    );
     assert_eq!(one.judge(&old), "revoked");
-    assert_eq!(one.trust.check(&up, UnixTime::now()).unwrap_err().reason(), "revoked");
+    assert_eq!(
+        one.trust.check(&up, UnixTime::now()).unwrap_err().reason(),
+        "revoked"
+    );
     // That one saw neither the deletion nor the Node that came after it, until now.
     let away = site.started("away", "second");
     assert_eq!(away.judge(&old), "revoked");
@@ -141,17 +206,27 @@ fn a_revocation_holds_at_every_proxy_and_no_renewal_anywhere_undoes_it() {
     // The other does not know yet, and the thief is quick.
     let renewed = other.renew(&stolen).unwrap();
     let twice = other.renew(&renewed).unwrap();
-    assert_eq!((one.judge(&renewed), one.judge(&twice)), ("revoked", "revoked"));
+    assert_eq!(
+        (one.judge(&renewed), one.judge(&twice)),
+        ("revoked", "revoked")
+    );
     other.hears(&one.knows());
     for certificate in [&stolen, &renewed, &twice] {
         assert_eq!(other.judge(certificate), "revoked");
     }
     // The agent enrols by its token, and may renew.
     let new = other.enrol();
-    assert_eq!((one.judge(&new), one.judge(&other.renew(&new).unwrap())), ("admitted", "admitted"));
+    assert_eq!(
+        (one.judge(&new), one.judge(&other.renew(&new).unwrap())),
+        ("admitted", "admitted")
+    );
     drop((one, other));
     let again = site.started("one", "uid");
-    assert_eq!((again.judge(&stolen), again.judge(&new)), ("revoked", "admitted"), "on disk");
+    assert_eq!(
+        (again.judge(&stolen), again.judge(&new)),
+        ("revoked", "admitted"),
+        "on disk"
+    );
 }
 
 #[test]
@@ -182,7 +257,10 @@ fn a_proxy_that_does_not_know_what_is_revoked_admits_only_what_it_has_seen() {
     one.trust.tend(UnixTime::now()).unwrap();
     drop(one);
     let again = site.start("one");
-    assert_eq!((again.judge(&seen), again.judge(&unseen)), ("admitted", "undecided"));
+    assert_eq!(
+        (again.judge(&seen), again.judge(&unseen)),
+        ("admitted", "undecided")
+    );
     again.hears(&Revocations::default());
     assert_eq!(again.judge(&unseen), "admitted");
 }
@@ -191,20 +269,36 @@ fn a_proxy_that_does_not_know_what_is_revoked_admits_only_what_it_has_seen() {
 fn a_certificate_that_names_no_node_of_the_cluster_is_refused() {
     let site = Site::new();
     let one = site.started("one", "uid");
-    assert_eq!(one.judge(&site.certificate(None, UnixTime::now())), "unbound");
-    assert_eq!(one.judge(&site.certificate(Some("other"), UnixTime::now())), "revoked");
+    assert_eq!(
+        one.judge(&site.certificate(None, UnixTime::now())),
+        "unbound"
+    );
+    assert_eq!(
+        one.judge(&site.certificate(Some("other"), UnixTime::now())),
+        "revoked"
+    );
 }
 
 #[test]
 fn in_a_cluster_nothing_is_renewed_after_its_end_and_a_tunnel_ends_with_its_certificate() {
     let site = Site::new();
     let one = site.started("one", "uid");
-    let ended = site.certificate(Some("uid"), UnixTime::now().before(LIFETIME + Duration::from_secs(120)));
+    let ended = site.certificate(
+        Some("uid"),
+        UnixTime::now().before(LIFETIME + Duration::from_secs(120)),
+    );
     assert_eq!(one.judge(&ended), "expired");
     let credential = one.trust.identify(&one.enrol(), Purpose::Tunnel).unwrap();
-    let check = |now| one.trust.check(&credential, now).map_err(|error| error.reason());
+    let check = |now| {
+        one.trust
+            .check(&credential, now)
+            .map_err(|error| error.reason())
+    };
     assert_eq!(check(credential.not_after), Ok(()));
-    assert_eq!(check(credential.ends() + Duration::from_secs(1)), Err("expired"));
+    assert_eq!(
+        check(credential.ends() + Duration::from_secs(1)),
+        Err("expired")
+    );
 }
 
 #[test]
@@ -215,6 +309,8 @@ fn the_ledger_of_a_cluster_forgets_what_has_ended() {
         one.enrol();
     }
     assert!(one.trust.ledger().holds_any(&edge_1()));
-    one.trust.ledger_mut().prune(grace(true), UnixTime::now() + LIFETIME * 2);
+    one.trust
+        .ledger_mut()
+        .prune(grace(true), UnixTime::now() + LIFETIME * 2);
     assert_eq!(*one.trust.ledger(), Ledger::default());
 }

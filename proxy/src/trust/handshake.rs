@@ -9,11 +9,13 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, UnixTime as TlsTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{
-    ClientHello, NoServerSessionStorage, ResolvesServerCert, VerifierBuilderError, WebPkiClientVerifier,
+    ClientHello, NoServerSessionStorage, ResolvesServerCert, VerifierBuilderError,
+    WebPkiClientVerifier,
 };
 use rustls::sign::CertifiedKey;
 use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig, SignatureScheme,
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig,
+    SignatureScheme,
 };
 
 use crate::authority::ServerCertificate;
@@ -30,7 +32,9 @@ pub(crate) struct ServerIdentity(Arc<ArcSwap<CertifiedKey>>);
 
 impl ServerIdentity {
     pub(super) fn new(certificate: ServerCertificate) -> Result<Self, Error> {
-        Ok(Self(Arc::new(ArcSwap::from_pointee(certified(certificate)?))))
+        Ok(Self(Arc::new(ArcSwap::from_pointee(certified(
+            certificate,
+        )?))))
     }
 
     pub(super) fn replace(&self, certificate: ServerCertificate) -> Result<(), Error> {
@@ -54,28 +58,42 @@ impl ResolvesServerCert for ServerIdentity {
     }
 }
 
-/// For the agent port: TLS 1.3, tunnel or enrolment by ALPN, and a client certificate of one of `authorities` or none.
+/// For the agent port: TLS 1.3, tunnel or enrolment by ALPN, and a client certificate of one of
+/// `authorities` or none.
 pub(super) fn agent_config(
     identity: &ServerIdentity,
     authorities: &[CertificateDer<'static>],
 ) -> Result<ServerConfig, VerifierBuilderError> {
-    let verifier =
-        WebPkiClientVerifier::builder_with_provider(roots(authorities), provider()).allow_unauthenticated().build()?;
-    let verifier = ClientVerifier { webpki: verifier, rule: Rule::ExpiredMayRenew };
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots(authorities), provider())
+        .allow_unauthenticated()
+        .build()?;
+    let verifier = ClientVerifier {
+        webpki: verifier,
+        rule: Rule::ExpiredMayRenew,
+    };
     let mut config = config(identity, verifier, &[&rustls::version::TLS13]);
     config.alpn_protocols = vec![ALPN_TUNNEL.to_vec(), ALPN_ENROLL.to_vec()];
     Ok(config)
 }
 
-/// For callers of CONNECT: a client certificate of one of `authorities` is required, but none that an authority of the agents made.
+/// For callers of CONNECT: a client certificate of one of `authorities` is required, but none that
+/// an authority of the agents made.
 pub(super) fn caller_config(
     identity: &ServerIdentity,
     authorities: &[CertificateDer<'static>],
     agents: Vec<Vec<u8>>,
 ) -> Result<ServerConfig, VerifierBuilderError> {
-    let verifier = WebPkiClientVerifier::builder_with_provider(roots(authorities), provider()).build()?;
-    let verifier = ClientVerifier { webpki: verifier, rule: Rule::NotThrough(agents) };
-    let mut config = config(identity, verifier, &[&rustls::version::TLS13, &rustls::version::TLS12]);
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(roots(authorities), provider()).build()?;
+    let verifier = ClientVerifier {
+        webpki: verifier,
+        rule: Rule::NotThrough(agents),
+    };
+    let mut config = config(
+        identity,
+        verifier,
+        &[&rustls::version::TLS13, &rustls::version::TLS12],
+    );
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }
@@ -111,7 +129,8 @@ struct ClientVerifier {
 
 #[derive(Debug)]
 enum Rule {
-    /// Certificates that expired a while ago pass, for the identity check tells a tunnel from a renewal and the handshake cannot.
+    /// Certificates that expired a while ago pass, for the identity check tells a tunnel from a
+    /// renewal and the handshake cannot.
     ExpiredMayRenew,
     /// No authority with one of these public keys may stand between the certificate and its root.
     NotThrough(Vec<Vec<u8>>),
@@ -137,20 +156,28 @@ impl ClientCertVerifier for ClientVerifier {
         now: TlsTime,
     ) -> Result<ClientCertVerified, Error> {
         // Nothing of a stranger's certificate is parsed here before webpki has found it good.
-        let verified = self.webpki.verify_client_cert(end_entity, intermediates, now);
+        let verified = self
+            .webpki
+            .verify_client_cert(end_entity, intermediates, now);
         match &self.rule {
             Rule::ExpiredMayRenew => match lately_expired(&verified, now) {
                 Some(then) => {
-                    let verified = self.webpki.verify_client_cert(end_entity, intermediates, then)?;
+                    let verified =
+                        self.webpki
+                            .verify_client_cert(end_entity, intermediates, then)?;
                     // Not an authority on the way to its root.
-                    if ends_at(end_entity, then) { Ok(verified) } else { Err(CertificateError::Expired.into()) }
+                    if ends_at(end_entity, then) {
+                        Ok(verified)
+                    } else {
+                        Err(CertificateError::Expired.into())
+                    }
                 }
                 None => verified,
             },
             Rule::NotThrough(_) if verified.is_err() => verified,
-            Rule::NotThrough(keys) if intermediates.iter().any(|der| has_key(der, keys)) => {
-                Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
-            }
+            Rule::NotThrough(keys) if intermediates.iter().any(|der| has_key(der, keys)) => Err(
+                Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure),
+            ),
             Rule::NotThrough(_) => verified,
         }
     }
@@ -182,9 +209,12 @@ fn has_key(certificate: &CertificateDer<'_>, keys: &[Vec<u8>]) -> bool {
     Leaf::read(certificate).is_ok_and(|certificate| keys.contains(&certificate.public_key))
 }
 
-/// When a certificate ended of which nothing else was found wrong yet, if that is not longer ago than the grace for renewals.
+/// When a certificate ended of which nothing else was found wrong yet, if that is not longer ago
+/// than the grace for renewals.
 fn lately_expired(verified: &Result<ClientCertVerified, Error>, now: TlsTime) -> Option<TlsTime> {
-    let Err(Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. })) = verified else {
+    let Err(Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. })) =
+        verified
+    else {
         return None;
     };
     let lately = now.as_secs().checked_sub(not_after.as_secs())? <= RENEWAL_GRACE.as_secs();
@@ -192,5 +222,6 @@ fn lately_expired(verified: &Result<ClientCertVerified, Error>, now: TlsTime) ->
 }
 
 fn ends_at(certificate: &CertificateDer<'_>, then: TlsTime) -> bool {
-    Leaf::read(certificate).is_ok_and(|certificate| certificate.not_after.seconds() == then.as_secs())
+    Leaf::read(certificate)
+        .is_ok_and(|certificate| certificate.not_after.seconds() == then.as_secs())
 }

@@ -1,4 +1,5 @@
-//! Which nodes were removed and which certificates were seen, so that removing a node revokes what it had. Pure.
+//! Which nodes were removed and which certificates were seen, so that removing a node revokes what
+//! it had. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::clock::UnixTime;
 use crate::identity::{Credential, RENEWAL_GRACE, Serial};
 
-/// Certificates of one node that are remembered one by one; a node renews long before it has as many.
+/// Certificates of one node that are remembered one by one; a node renews long before it has as
+/// many.
 const MAX_PER_NODE: usize = 64;
 
 /// The certificates of all nodes.
@@ -17,23 +19,26 @@ const MAX_PER_NODE: usize = 64;
 #[serde(deny_unknown_fields)]
 pub(super) struct Ledger {
     nodes: BTreeMap<NodeName, Record>,
-    /// Seconds for which proxies have run on this state: time that has passed for certain, whatever a wall clock says.
+    /// Seconds for which proxies have run on this state: time that has passed for certain, whatever
+    /// a wall clock says.
     #[serde(default)]
     served: u64,
 }
 
-/// A node's certificates. One that says after which revocation it was made is void if that is not the last one. Of the others, which
-/// an operator made, those that end by `revoked_until` are revoked unless they are in `valid`: so a removed node needs no list of all
-/// that it ever had.
+/// A node's certificates. One that says after which revocation it was made is void if that is not
+/// the last one. Of the others, which an operator made, those that end by `revoked_until` are
+/// revoked unless they are in `valid`: so a removed node needs no list of all that it ever had.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Record {
     valid: BTreeMap<Serial, UnixTime>,
     revoked_until: Option<UnixTime>,
-    /// The revocation by date is not forgotten before proxies have run for so long. A clock that jumps ahead readmits nobody.
+    /// The revocation by date is not forgotten before proxies have run for so long. A clock that
+    /// jumps ahead readmits nobody.
     #[serde(default)]
     kept_until_served: u64,
-    /// When the node was last removed. Never forgotten: a proxy that does not know it may have renewed since.
+    /// When the node was last removed. Never forgotten: a proxy that does not know it may have
+    /// renewed since.
     #[serde(default)]
     revocation: UnixTime,
 }
@@ -51,7 +56,9 @@ pub(super) enum Standing {
 
 impl Ledger {
     pub(super) fn standing(&self, credential: &Credential) -> Standing {
-        let Some(record) = self.nodes.get(&credential.node) else { return Standing::New };
+        let Some(record) = self.nodes.get(&credential.node) else {
+            return Standing::New;
+        };
         match (&credential.binding, record.revoked_until) {
             (Some(binding), _) if binding.revocation < record.revocation => Standing::Revoked,
             _ if record.valid.contains_key(&credential.serial) => Standing::Known,
@@ -62,33 +69,53 @@ impl Ledger {
 
     /// Whether the certificate was given or seen before.
     pub(super) fn has(&self, credential: &Credential) -> bool {
-        self.nodes.get(&credential.node).is_some_and(|record| record.valid.contains_key(&credential.serial))
+        self.nodes
+            .get(&credential.node)
+            .is_some_and(|record| record.valid.contains_key(&credential.serial))
     }
 
     /// Whether any certificate of the node was given or seen.
     pub(super) fn holds_any(&self, node: &NodeName) -> bool {
-        self.nodes.get(node).is_some_and(|record| !record.valid.is_empty())
+        self.nodes
+            .get(node)
+            .is_some_and(|record| !record.valid.is_empty())
     }
 
     /// When the node was last removed; 1970 if never.
     pub(super) fn revocation(&self, node: &NodeName) -> UnixTime {
-        self.nodes.get(node).map(|record| record.revocation).unwrap_or_default()
+        self.nodes
+            .get(node)
+            .map(|record| record.revocation)
+            .unwrap_or_default()
     }
 
     /// The nodes that certificates were noted of.
     pub(super) fn holders(&self) -> impl Iterator<Item = &NodeName> {
-        self.nodes.iter().filter(|(_, record)| !record.valid.is_empty()).map(|(node, _)| node)
+        self.nodes
+            .iter()
+            .filter(|(_, record)| !record.valid.is_empty())
+            .map(|(node, _)| node)
     }
 
-    /// Notes a certificate as the node's. The oldest of too many is forgotten, and revoked if an operator made it.
+    /// Notes a certificate as the node's. The oldest of too many is forgotten, and revoked if an
+    /// operator made it.
     pub(super) fn note(&mut self, credential: &Credential, now: UnixTime) {
         let served = self.served;
         let record = self.nodes.entry(credential.node.clone()).or_default();
-        record.valid.insert(credential.serial.clone(), credential.not_after);
+        record
+            .valid
+            .insert(credential.serial.clone(), credential.not_after);
         while record.valid.len() > MAX_PER_NODE {
-            let spare = record.valid.iter().filter(|(other, _)| **other != credential.serial);
+            let spare = record
+                .valid
+                .iter()
+                .filter(|(other, _)| **other != credential.serial);
             let oldest = spare.min_by_key(|(_, expires)| **expires);
-            let Some((oldest, expires)) = oldest.map(|(serial, expires)| (serial.clone(), *expires)) else { break };
+            let Some((oldest, expires)) =
+                oldest.map(|(serial, expires)| (serial.clone(), *expires))
+            else {
+                break;
+            };
             record.valid.remove(&oldest);
             if credential.binding.is_none() {
                 record.revoke_until(expires, now, served);
@@ -96,8 +123,8 @@ impl Ledger {
         }
     }
 
-    /// Revokes all certificates of the node that were made before, and of those that an operator made, those that end by `latest` or
-    /// were noted.
+    /// Revokes all certificates of the node that were made before, and of those that an operator
+    /// made, those that end by `latest` or were noted.
     pub(super) fn revoke(&mut self, node: &NodeName, latest: UnixTime, now: UnixTime) {
         let served = self.served;
         let record = self.nodes.entry(node.clone()).or_default();
@@ -118,13 +145,16 @@ impl Ledger {
         self.served = served.as_secs();
     }
 
-    /// Forgets what ended more than `grace` ago. Beside a revocation by date nothing is forgotten: a certificate that is not known any
-    /// more would be revoked by it.
+    /// Forgets what ended more than `grace` ago. Beside a revocation by date nothing is forgotten:
+    /// a certificate that is not known any more would be revoked by it.
     pub(super) fn prune(&mut self, grace: Duration, now: UnixTime) {
         let over = |expires: UnixTime, grace| now.since(expires) > grace;
         for record in self.nodes.values_mut() {
             let served = self.served > record.kept_until_served;
-            if record.revoked_until.is_some_and(|until| served && over(until, RENEWAL_GRACE)) {
+            if record
+                .revoked_until
+                .is_some_and(|until| served && over(until, RENEWAL_GRACE))
+            {
                 (record.revoked_until, record.kept_until_served) = (None, 0);
             }
             if record.revoked_until.is_none() {
@@ -157,17 +187,33 @@ mod tests {
 
     /// One that an operator made.
     fn ready(not_after: UnixTime) -> Credential {
-        Credential { node: node(), serial: Serial::random(), not_before: NOW, not_after, binding: None }
+        Credential {
+            node: node(),
+            serial: Serial::random(),
+            not_before: NOW,
+            not_after,
+            binding: None,
+        }
     }
 
     /// One that a proxy made after that revocation.
     fn made(revocation: UnixTime) -> Credential {
-        Credential { binding: Some(Binding { uid: None, revocation }), ..ready(NOW + 30 * DAY) }
+        Credential {
+            binding: Some(Binding {
+                uid: None,
+                revocation,
+            }),
+            ..ready(NOW + 30 * DAY)
+        }
     }
 
     #[test]
     fn removing_a_node_revokes_what_it_had_seen_or_not_and_a_new_certificate_is_good() {
-        let (mut ledger, old, unseen) = (Ledger::default(), ready(NOW + 40 * DAY), ready(NOW + 20 * DAY));
+        let (mut ledger, old, unseen) = (
+            Ledger::default(),
+            ready(NOW + 40 * DAY),
+            ready(NOW + 20 * DAY),
+        );
         ledger.note(&old, NOW);
         ledger.revoke(&node(), NOW + 30 * DAY, NOW);
         assert_eq!(ledger.standing(&old), Standing::Revoked);
@@ -177,7 +223,10 @@ mod tests {
         ledger.note(&new, NOW);
         assert_eq!(ledger.standing(&new), Standing::Known);
         assert_eq!(ledger.standing(&old), Standing::Revoked);
-        let other = Credential { node: "edge-2".parse().unwrap(), ..old };
+        let other = Credential {
+            node: "edge-2".parse().unwrap(),
+            ..old
+        };
         assert_eq!(ledger.standing(&other), Standing::New);
     }
 
@@ -186,9 +235,15 @@ mod tests {
         let (mut ledger, never_removed) = (Ledger::default(), UnixTime::default());
         ledger.note(&made(never_removed), NOW);
         ledger.revoke(&node(), NOW + 30 * DAY, NOW);
-        let renewed_elsewhere = Credential { not_after: NOW + 400 * DAY, ..made(never_removed) };
+        let renewed_elsewhere = Credential {
+            not_after: NOW + 400 * DAY,
+            ..made(never_removed)
+        };
         assert_eq!(ledger.standing(&renewed_elsewhere), Standing::Revoked);
-        assert_eq!(ledger.standing(&made(ledger.revocation(&node()))), Standing::New);
+        assert_eq!(
+            ledger.standing(&made(ledger.revocation(&node()))),
+            Standing::New
+        );
         // It is not forgotten with time, nor by a clock that was set back.
         ledger.set_served(1000 * DAY);
         ledger.prune(RENEWAL_GRACE, NOW + 1000 * DAY);
@@ -238,7 +293,11 @@ mod tests {
 
     #[test]
     fn a_clock_that_jumps_ahead_and_returns_readmits_nobody_and_locks_nobody_out() {
-        let (mut ledger, old, new) = (Ledger::default(), ready(NOW + 30 * DAY), ready(NOW + 20 * DAY));
+        let (mut ledger, old, new) = (
+            Ledger::default(),
+            ready(NOW + 30 * DAY),
+            ready(NOW + 20 * DAY),
+        );
         ledger.note(&old, NOW);
         ledger.revoke(&node(), NOW + 30 * DAY, NOW);
         // The node is back, with a certificate that ends before those that were revoked.
@@ -246,7 +305,11 @@ mod tests {
         ledger.set_served(DAY);
         for days in [120, 4000, 1] {
             ledger.prune(RENEWAL_GRACE, NOW + days * DAY);
-            assert_eq!(ledger.standing(&old), Standing::Revoked, "after {days} days");
+            assert_eq!(
+                ledger.standing(&old),
+                Standing::Revoked,
+                "after {days} days"
+            );
             assert_eq!(ledger.standing(&new), Standing::Known, "after {days} days");
         }
     }

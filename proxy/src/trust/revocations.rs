@@ -1,5 +1,6 @@
-//! The revocations that the proxies of a cluster share: which Node's certificates are void that were made before when. Each proxy keeps
-//! all that it knows; two sets are put together by taking the later of each. Pure.
+//! The revocations that the proxies of a cluster share: which Node's certificates are void that
+//! were made before when. Each proxy keeps all that it knows; two sets are put together by taking
+//! the later of each. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::clock::UnixTime;
 use crate::identity::NodeUid;
 
-/// A Node that is gone needs none: its UID never returns. Until then a proxy may be late to hear of a new one.
+/// A Node that is gone needs none: its UID never returns. Until then a proxy may be late to hear of
+/// a new one.
 const KEPT_WITHOUT_NODE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// By the Node's UID.
@@ -30,14 +32,23 @@ struct Revocation {
 impl Revocations {
     /// When the Node's certificates were last revoked; 1970 if never.
     pub(crate) fn last(&self, uid: &NodeUid) -> UnixTime {
-        self.0.get(uid).map(|revocation| revocation.at).unwrap_or_default()
+        self.0
+            .get(uid)
+            .map(|revocation| revocation.at)
+            .unwrap_or_default()
     }
 
     /// Revokes what was made for the Node until now.
     pub(crate) fn add(&mut self, node: &NodeName, uid: &NodeUid, now: UnixTime) {
         // Later than each one before, whatever the clock says.
         let at = now.max(self.last(uid) + Duration::from_secs(1));
-        self.0.insert(uid.clone(), Revocation { node: node.clone(), at });
+        self.0.insert(
+            uid.clone(),
+            Revocation {
+                node: node.clone(),
+                at,
+            },
+        );
     }
 
     /// All of both.
@@ -51,9 +62,14 @@ impl Revocations {
     }
 
     /// Without those of Nodes that are long gone.
-    pub(crate) fn pruned(mut self, is_there: impl Fn(&NodeName, &NodeUid) -> bool, now: UnixTime) -> Self {
-        self.0
-            .retain(|uid, revocation| now.since(revocation.at) < KEPT_WITHOUT_NODE || is_there(&revocation.node, uid));
+    pub(crate) fn pruned(
+        mut self,
+        is_there: impl Fn(&NodeName, &NodeUid) -> bool,
+        now: UnixTime,
+    ) -> Self {
+        self.0.retain(|uid, revocation| {
+            now.since(revocation.at) < KEPT_WITHOUT_NODE || is_there(&revocation.node, uid)
+        });
         self
     }
 }
@@ -81,7 +97,10 @@ mod tests {
         other.add(&node(), &uid("b"), NOW);
         let both = one.clone().merged(&other);
         assert_eq!(both, other.merged(&one));
-        assert_eq!((both.last(&uid("a")), both.last(&uid("b"))), (NOW + DAY, NOW));
+        assert_eq!(
+            (both.last(&uid("a")), both.last(&uid("b"))),
+            (NOW + DAY, NOW)
+        );
         assert_eq!(both.last(&uid("c")), UnixTime::default());
     }
 
@@ -100,8 +119,12 @@ mod tests {
     fn a_revocation_is_kept_as_long_as_its_node_and_a_week_without() {
         let mut revocations = Revocations::default();
         revocations.add(&node(), &uid("a"), NOW);
-        let after = |days: u32, there: bool| revocations.clone().pruned(|_, _| there, NOW + days * DAY);
-        assert_eq!((after(1, false), after(4000, true)), (revocations.clone(), revocations.clone()));
+        let after =
+            |days: u32, there: bool| revocations.clone().pruned(|_, _| there, NOW + days * DAY);
+        assert_eq!(
+            (after(1, false), after(4000, true)),
+            (revocations.clone(), revocations.clone())
+        );
         assert_eq!(after(8, false), Revocations::default());
     }
 }

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use rustls::pki_types::{CertificateDer, ServerName};
 
 use super::{TrustConfig, TrustError};
-use crate::authority::{Authority, AuthorityError, ServerCertificate, read_certificates, read_private_key};
+use crate::authority::{
+    Authority, AuthorityError, ServerCertificate, read_certificates, read_private_key,
+};
 use crate::clock::UnixTime;
 use crate::identity::Leaf;
 
@@ -39,7 +41,11 @@ impl TrustSource {
         match self {
             Self::Embedded => Vec::new(),
             Self::Authority { cert, key } => vec![cert, key],
-            Self::Ready { cert, key, agent_ca } => vec![cert, key, agent_ca],
+            Self::Ready {
+                cert,
+                key,
+                agent_ca,
+            } => vec![cert, key, agent_ca],
         }
     }
 }
@@ -48,7 +54,9 @@ impl fmt::Display for TrustSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Embedded => f.write_str("the embedded authority"),
-            Self::Authority { cert, .. } | Self::Ready { cert, .. } => write!(f, "{}", cert.display()),
+            Self::Authority { cert, .. } | Self::Ready { cert, .. } => {
+                write!(f, "{}", cert.display())
+            }
         }
     }
 }
@@ -59,7 +67,8 @@ pub(super) struct Material {
     kind: Kind,
     /// Contents of the given files when they were read.
     contents: Vec<Vec<u8>>,
-    /// While the proxy's own certificate is good. Outside it has to be made anew, also when the clock was set back.
+    /// While the proxy's own certificate is good. Outside it has to be made anew, also when the
+    /// clock was set back.
     fresh: Option<Range<UnixTime>>,
 }
 
@@ -71,28 +80,61 @@ enum Kind {
 
 impl Material {
     /// The material and the proxy's certificate.
-    pub(super) fn load(config: &TrustConfig, now: UnixTime) -> Result<(Self, ServerCertificate), TrustError> {
+    pub(super) fn load(
+        config: &TrustConfig,
+        now: UnixTime,
+    ) -> Result<(Self, ServerCertificate), TrustError> {
         let contents = contents(&config.source)?;
         let authority = match &config.source {
             TrustSource::Embedded => Authority::embedded(&config.state)?,
             TrustSource::Authority { cert, key } => Authority::from_files(cert, key)?,
-            TrustSource::Ready { cert, key, agent_ca } => {
+            TrustSource::Ready {
+                cert,
+                key,
+                agent_ca,
+            } => {
                 let chain = read_certificates(cert)?;
                 verify_name(&chain[0], cert, &config.server_name)?;
-                let certificate = ServerCertificate { chain, key: read_private_key(key)? };
+                let certificate = ServerCertificate {
+                    chain,
+                    key: read_private_key(key)?,
+                };
                 let kind = Kind::Ready(read_certificates(agent_ca)?);
-                return Ok((Self { kind, contents, fresh: None }, certificate));
+                return Ok((
+                    Self {
+                        kind,
+                        contents,
+                        fresh: None,
+                    },
+                    certificate,
+                ));
             }
         };
-        let names: Vec<String> = std::iter::once(&config.server_name).chain(&config.hosts).cloned().collect();
+        let names: Vec<String> = std::iter::once(&config.server_name)
+            .chain(&config.hosts)
+            .cloned()
+            .collect();
         let certificate = authority.server_certificate(&names, now)?;
-        let fresh = Leaf::read(&certificate.chain[0]).ok().map(|leaf| leaf.not_before..renewal_time(&leaf));
-        Ok((Self { kind: Kind::Authority(Box::new(authority)), contents, fresh }, certificate))
+        let fresh = Leaf::read(&certificate.chain[0])
+            .ok()
+            .map(|leaf| leaf.not_before..renewal_time(&leaf));
+        Ok((
+            Self {
+                kind: Kind::Authority(Box::new(authority)),
+                contents,
+                fresh,
+            },
+            certificate,
+        ))
     }
 
     /// Whether the files have changed or the proxy's certificate nears its end.
     pub(super) fn is_due(&self, config: &TrustConfig, now: UnixTime) -> Result<bool, TrustError> {
-        Ok(self.fresh.as_ref().is_some_and(|fresh| !fresh.contains(&now)) || contents(&config.source)? != self.contents)
+        Ok(self
+            .fresh
+            .as_ref()
+            .is_some_and(|fresh| !fresh.contains(&now))
+            || contents(&config.source)? != self.contents)
     }
 
     pub(super) fn authority(&self) -> Option<&Authority> {
@@ -113,19 +155,36 @@ impl Material {
 
 /// When a third of the validity is left.
 fn renewal_time(leaf: &Leaf) -> UnixTime {
-    leaf.not_after.before(leaf.not_after.since(leaf.not_before) / 3)
+    leaf.not_after
+        .before(leaf.not_after.since(leaf.not_before) / 3)
 }
 
 fn contents(source: &TrustSource) -> Result<Vec<Vec<u8>>, TrustError> {
     let read = |path: &Path| {
-        std::fs::read(path).map_err(|source| AuthorityError::Read { path: path.to_owned(), source }.into())
+        std::fs::read(path).map_err(|source| {
+            AuthorityError::Read {
+                path: path.to_owned(),
+                source,
+            }
+            .into()
+        })
     };
     source.files().into_iter().map(read).collect()
 }
 
-fn verify_name(certificate: &CertificateDer<'_>, file: &Path, name: &str) -> Result<(), TrustError> {
-    let tls = |source| TrustError::Tls { what: file.display().to_string(), source };
-    let wrong = || TrustError::ServerName { file: file.display().to_string(), name: name.to_owned() };
+fn verify_name(
+    certificate: &CertificateDer<'_>,
+    file: &Path,
+    name: &str,
+) -> Result<(), TrustError> {
+    let tls = |source| TrustError::Tls {
+        what: file.display().to_string(),
+        source,
+    };
+    let wrong = || TrustError::ServerName {
+        file: file.display().to_string(),
+        name: name.to_owned(),
+    };
     let parsed = rustls::server::ParsedCertificate::try_from(certificate).map_err(tls)?;
     let name = ServerName::try_from(name).map_err(|_| wrong())?;
     rustls::client::verify_server_name(&parsed, &name).map_err(|_| wrong())

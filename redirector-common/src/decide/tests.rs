@@ -33,16 +33,36 @@ fn endpoint(text: &str) -> Endpoint {
 
 fn table() -> HashMap<DestinationKey, DestinationValue> {
     HashMap::from([
-        (DestinationKey::exact(endpoint("10.0.3.7:10250")), DestinationValue::ONLINE_VALUE),
-        (DestinationKey::exact(endpoint("10.0.3.8:10250")), DestinationValue::OFFLINE_VALUE),
-        (DestinationKey::exact(endpoint("[fd00::7]:10250")), DestinationValue::ONLINE_VALUE),
-        (DestinationKey::vip(endpoint("198.18.0.2:0").addr), DestinationValue::OFFLINE_VALUE),
+        (
+            DestinationKey::exact(endpoint("10.0.3.7:10250")),
+            DestinationValue::ONLINE_VALUE,
+        ),
+        (
+            DestinationKey::exact(endpoint("10.0.3.8:10250")),
+            DestinationValue::OFFLINE_VALUE,
+        ),
+        (
+            DestinationKey::exact(endpoint("[fd00::7]:10250")),
+            DestinationValue::ONLINE_VALUE,
+        ),
+        (
+            DestinationKey::vip(endpoint("198.18.0.2:0").addr),
+            DestinationValue::OFFLINE_VALUE,
+        ),
     ])
 }
 
 fn decide_with(config: &Config, dst: &str, mark: u32, now: u64) -> Verdict {
     let table = table();
-    decide(config, &Connect { dst: endpoint(dst), mark }, |key| table.get(key).copied(), || now)
+    decide(
+        config,
+        &Connect {
+            dst: endpoint(dst),
+            mark,
+        },
+        |key| table.get(key).copied(),
+        || now,
+    )
 }
 
 fn decide_for(dst: &str) -> Verdict {
@@ -51,20 +71,31 @@ fn decide_for(dst: &str) -> Verdict {
 
 #[track_caller]
 fn steered_to(verdict: Verdict) -> SocketAddr {
-    let Verdict::Steer(steer) = verdict else { panic!("not steered: {verdict:?}") };
+    let Verdict::Steer(steer) = verdict else {
+        panic!("not steered: {verdict:?}")
+    };
     steer.to.socket_addr()
 }
 
 #[test]
 fn an_edge_address_is_steered_to_the_intercept_address_of_its_family() {
-    assert_eq!(steered_to(decide_for("10.0.3.7:10250")).ip().to_string(), "10.9.0.1");
-    assert_eq!(steered_to(decide_for("[fd00::7]:10250")).ip().to_string(), "fd09::1");
+    assert_eq!(
+        steered_to(decide_for("10.0.3.7:10250")).ip().to_string(),
+        "10.9.0.1"
+    );
+    assert_eq!(
+        steered_to(decide_for("[fd00::7]:10250")).ip().to_string(),
+        "fd09::1"
+    );
     assert!((7410..7414).contains(&steered_to(decide_for("10.0.3.7:10250")).port()));
 }
 
 #[test]
 fn a_mapped_destination_is_an_ipv4_destination() {
-    assert_eq!(decide_for("[::ffff:10.0.3.7]:10250"), decide_for("10.0.3.7:10250"));
+    assert_eq!(
+        decide_for("[::ffff:10.0.3.7]:10250"),
+        decide_for("10.0.3.7:10250")
+    );
 }
 
 #[test]
@@ -81,25 +112,47 @@ fn every_port_of_the_vip_range_is_steered_even_when_no_node_has_the_vip() {
 
 #[test]
 fn a_marked_socket_is_exempt_and_a_mask_of_zero_exempts_none() {
-    assert_eq!(decide_with(&config(), "10.0.3.7:10250", 0x2001, 0), Verdict::Pass(Pass::Exempt));
-    let unmarked = Config { mark: 0, mark_mask: 0, ..config() };
+    assert_eq!(
+        decide_with(&config(), "10.0.3.7:10250", 0x2001, 0),
+        Verdict::Pass(Pass::Exempt)
+    );
+    let unmarked = Config {
+        mark: 0,
+        mark_mask: 0,
+        ..config()
+    };
     steered_to(decide_with(&unmarked, "10.0.3.7:10250", 0, 0));
 }
 
 #[test]
 fn an_offline_node_is_refused_while_the_lease_lasts_and_steered_afterwards() {
     for dst in ["10.0.3.8:10250", "198.18.0.2:9100"] {
-        assert_eq!(decide_with(&config(), dst, 0, LEASE - 1), Verdict::Reject(Reject::Offline));
+        assert_eq!(
+            decide_with(&config(), dst, 0, LEASE - 1),
+            Verdict::Reject(Reject::Offline)
+        );
         steered_to(decide_with(&config(), dst, 0, LEASE));
     }
 }
 
 #[test]
 fn a_family_without_an_intercept_address_is_refused() {
-    let v4_only = Config { intercept6: Addr::NONE, ..config() };
-    assert_eq!(decide_with(&v4_only, "[fd00::7]:10250", 0, 0), Verdict::Reject(Reject::NoIntercept));
-    let no_port = Config { port_count: 0, ..config() };
-    assert_eq!(decide_with(&no_port, "10.0.3.7:10250", 0, 0), Verdict::Reject(Reject::NoIntercept));
+    let v4_only = Config {
+        intercept6: Addr::NONE,
+        ..config()
+    };
+    assert_eq!(
+        decide_with(&v4_only, "[fd00::7]:10250", 0, 0),
+        Verdict::Reject(Reject::NoIntercept)
+    );
+    let no_port = Config {
+        port_count: 0,
+        ..config()
+    };
+    assert_eq!(
+        decide_with(&no_port, "10.0.3.7:10250", 0, 0),
+        Verdict::Reject(Reject::NoIntercept)
+    );
 }
 
 #[test]
@@ -116,8 +169,18 @@ fn a_connect_that_passes_removes_what_an_earlier_one_stored() {
 
 #[test]
 fn a_configuration_never_written_steers_nothing() {
-    let zeroed = Config { version: 0, vip4: Prefix { addr: Addr::NONE, mask: Addr::NONE }, ..config() };
-    assert_eq!(decide_with(&zeroed, "10.0.3.7:10250", 0, 0), Verdict::Pass(Pass::Unconfigured));
+    let zeroed = Config {
+        version: 0,
+        vip4: Prefix {
+            addr: Addr::NONE,
+            mask: Addr::NONE,
+        },
+        ..config()
+    };
+    assert_eq!(
+        decide_with(&zeroed, "10.0.3.7:10250", 0, 0),
+        Verdict::Pass(Pass::Unconfigured)
+    );
 }
 
 #[test]
@@ -127,9 +190,14 @@ fn destinations_spread_over_all_ports() {
     for host in 0..=255_u8 {
         for port in [10250, 9100] {
             let dst = SocketAddr::from(([10, 0, 3, host], port));
-            *counts.entry(u16::from_be(spread(&config, dst.into()))).or_default() += 1;
+            *counts
+                .entry(u16::from_be(spread(&config, dst.into())))
+                .or_default() += 1;
         }
     }
     assert_eq!(counts.len(), 4);
-    assert!(counts.values().all(|count| *count > 64), "uneven: {counts:?}");
+    assert!(
+        counts.values().all(|count| *count > 64),
+        "uneven: {counts:?}"
+    );
 }

@@ -1,22 +1,28 @@
-//! Data planes that carry pods' packets past netfilter, where nftables cannot steer them: by what they leave on a host. Others may
-//! do so unseen (an OVN underlay, a macvlan), and these may be set up not to.
+//! Data planes that carry pods' packets past netfilter, where nftables cannot steer them: by what
+//! they leave on a host. Others may do so unseen (an OVN underlay, a macvlan), and these may be set
+//! up not to.
 
 use std::path::Path;
 
 use nix::net::if_::if_nametoindex;
 
-/// Cilium's hook in place of kube-proxy, below the BPF file system: with it usually goes its host routing.
+/// Cilium's hook in place of kube-proxy, below the BPF file system: with it usually goes its host
+/// routing.
 const CILIUM: &str = "cilium/socketlb/links/cgroup/cil_sock4_connect";
 /// Where Calico pins its maps; its table of routes is there with the eBPF data plane alone.
 const CALICO: &str = "tc/globals";
 const CALICO_MAPS: [&str; 2] = ["cali_v4_routes", "cali_v6_routes"];
-/// The interface of OVN-Kubernetes in the host. With its shared gateway, the default, pods' packets do not come by it.
+/// The interface of OVN-Kubernetes in the host. With its shared gateway, the default, pods' packets
+/// do not come by it.
 const OVN: &str = "ovn-k8s-mp0";
 
 /// The data plane of this host that most likely carries pods' packets past nftables.
 pub(crate) fn bypassing_data_plane(bpffs: &Path) -> Option<&'static str> {
     let is_calico = |name: &str| CALICO_MAPS.iter().any(|map| name.starts_with(map));
-    let mut maps = std::fs::read_dir(bpffs.join(CALICO)).into_iter().flatten().flatten();
+    let mut maps = std::fs::read_dir(bpffs.join(CALICO))
+        .into_iter()
+        .flatten()
+        .flatten();
     if bpffs.join(CILIUM).exists() {
         Some("Cilium in place of kube-proxy")
     } else if maps.any(|map| map.file_name().to_str().is_some_and(is_calico)) {
@@ -41,13 +47,20 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, "").unwrap();
         };
-        // Of a Cilium beside kube-proxy, which leaves pods to netfilter, and of Calico's other data plane.
+        // Of a Cilium beside kube-proxy, which leaves pods to netfilter, and of Calico's other data
+        // plane.
         pin("cilium/devices/eth0");
         pin("tc/globals/cilium_lxc");
         assert_eq!(bypassing_data_plane(bpffs.path()), None);
         pin("tc/globals/cali_v4_routes");
-        assert_eq!(bypassing_data_plane(bpffs.path()), Some("Calico's eBPF data plane"));
+        assert_eq!(
+            bypassing_data_plane(bpffs.path()),
+            Some("Calico's eBPF data plane")
+        );
         pin(CILIUM);
-        assert_eq!(bypassing_data_plane(bpffs.path()), Some("Cilium in place of kube-proxy"));
+        assert_eq!(
+            bypassing_data_plane(bpffs.path()),
+            Some("Cilium in place of kube-proxy")
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Finds the real root of the cgroup2 hierarchy, on unified and hybrid hosts, and tells it from a container's.
+//! Finds the real root of the cgroup2 hierarchy, on unified and hybrid hosts, and tells it from a
+//! container's.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -19,15 +20,24 @@ const PODS: [&str; 2] = ["kubepods", "kubepods.slice"];
 pub(crate) enum CgroupError {
     #[error("read /proc/self/mountinfo")]
     MountInfo(#[source] io::Error),
-    #[error("no cgroup2 file system is mounted; mount one (mount -t cgroup2 none DIR) and give --cgroup DIR")]
+    #[error(
+        "no cgroup2 file system is mounted; mount one (mount -t cgroup2 none DIR) and give \
+         --cgroup DIR"
+    )]
     NotMounted,
     #[error(
         "{0:?} are roots of containers, not of the host, and would steer only this container: \
          give the host's cgroup2 root by --cgroup"
     )]
     NotTheRoot(Vec<PathBuf>),
-    #[error("--cgroup: {path} must be a directory of a cgroup2 file system{}", hint(root.as_deref()))]
-    NotACgroup { path: PathBuf, root: Option<PathBuf> },
+    #[error(
+        "--cgroup: {path} must be a directory of a cgroup2 file system{}",
+        hint(root.as_deref())
+    )]
+    NotACgroup {
+        path: PathBuf,
+        root: Option<PathBuf>,
+    },
     #[error("open the cgroup {path}")]
     Open { path: PathBuf, source: io::Error },
 }
@@ -38,8 +48,14 @@ pub(crate) fn find(given: Option<&Path>) -> Result<PathBuf, CgroupError> {
         let is_cgroup2 = statfs(given).map(|stat| stat.filesystem_type() == CGROUP2_SUPER_MAGIC);
         return match is_cgroup2 {
             Ok(true) => Ok(given.to_owned()),
-            Ok(false) => Err(CgroupError::NotACgroup { path: given.to_owned(), root: find(None).ok() }),
-            Err(error) => Err(CgroupError::Open { path: given.to_owned(), source: error.into() }),
+            Ok(false) => Err(CgroupError::NotACgroup {
+                path: given.to_owned(),
+                root: find(None).ok(),
+            }),
+            Err(error) => Err(CgroupError::Open {
+                path: given.to_owned(),
+                source: error.into(),
+            }),
         };
     }
     let text = std::fs::read_to_string("/proc/self/mountinfo").map_err(CgroupError::MountInfo)?;
@@ -47,32 +63,54 @@ pub(crate) fn find(given: Option<&Path>) -> Result<PathBuf, CgroupError> {
     if mounts.is_empty() {
         return Err(CgroupError::NotMounted);
     }
-    mounts.iter().find(|mount| is_real_root(mount)).cloned().ok_or(CgroupError::NotTheRoot(mounts))
+    mounts
+        .iter()
+        .find(|mount| is_real_root(mount))
+        .cloned()
+        .ok_or(CgroupError::NotTheRoot(mounts))
 }
 
-/// Beside the hierarchies of the first version, on a hybrid host, the one of the second is easily missed.
+/// Beside the hierarchies of the first version, on a hybrid host, the one of the second is easily
+/// missed.
 fn hint(root: Option<&Path>) -> String {
-    root.map(|root| format!("; this host's is {}, which is also the default", root.display())).unwrap_or_default()
+    root.map(|root| {
+        format!(
+            "; this host's is {}, which is also the default",
+            root.display()
+        )
+    })
+    .unwrap_or_default()
 }
 
-/// Whether this process is in `cgroup` or below it. False where that cannot be told, as in a cgroup namespace.
+/// Whether this process is in `cgroup` or below it. False where that cannot be told, as in a cgroup
+/// namespace.
 pub(super) fn has_us(cgroup: &Path) -> bool {
     let read = |file| std::fs::read_to_string(file).unwrap_or_default();
     let own = read("/proc/self/cgroup");
-    let Some(own) = own.lines().find_map(|line| line.strip_prefix("0::/")) else { return false };
+    let Some(own) = own.lines().find_map(|line| line.strip_prefix("0::/")) else {
+        return false;
+    };
     let wanted = cgroup_id(cgroup).ok();
     let above_us = |mount: &PathBuf| {
         let path = mount.join(own);
-        let mut levels = path.ancestors().take_while(|level| level.starts_with(mount));
+        let mut levels = path
+            .ancestors()
+            .take_while(|level| level.starts_with(mount));
         levels.any(|level| wanted.is_some() && cgroup_id(level).ok() == wanted)
     };
-    cgroup2_mounts(&read("/proc/self/mountinfo")).iter().any(above_us)
+    cgroup2_mounts(&read("/proc/self/mountinfo"))
+        .iter()
+        .any(above_us)
 }
 
 /// Whether hooks on `cgroup` see nothing of this host's pods.
 pub(crate) fn leaves_pods_out(cgroup: &Path) -> bool {
-    let (Ok(id), Ok(root)) = (cgroup_id(cgroup), find(None)) else { return false };
-    let mut pods = PODS.iter().filter_map(|name| cgroup_id(&root.join(name)).ok());
+    let (Ok(id), Ok(root)) = (cgroup_id(cgroup), find(None)) else {
+        return false;
+    };
+    let mut pods = PODS
+        .iter()
+        .filter_map(|name| cgroup_id(&root.join(name)).ok());
     id != ROOT_INODE && pods.any(|pods| pods != id)
 }
 
@@ -83,9 +121,14 @@ pub(super) fn path_of(id: u64) -> Option<PathBuf> {
         if cgroup_id(&directory).ok() == Some(id) {
             return Some(directory);
         }
-        let entries = std::fs::read_dir(&directory).into_iter().flatten().flatten();
+        let entries = std::fs::read_dir(&directory)
+            .into_iter()
+            .flatten()
+            .flatten();
         left.extend(
-            entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()),
+            entries
+                .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+                .map(|entry| entry.path()),
         );
     }
     None
@@ -93,7 +136,8 @@ pub(super) fn path_of(id: u64) -> Option<PathBuf> {
 
 fn is_real_root(mount: &Path) -> bool {
     // The root alone has no type.
-    std::fs::metadata(mount).is_ok_and(|metadata| metadata.ino() == ROOT_INODE) && !mount.join("cgroup.type").exists()
+    std::fs::metadata(mount).is_ok_and(|metadata| metadata.ino() == ROOT_INODE)
+        && !mount.join("cgroup.type").exists()
 }
 
 /// Mount points of cgroup2 file systems, in the order of proc_pid_mountinfo(5).
@@ -101,14 +145,20 @@ fn cgroup2_mounts(mountinfo: &str) -> Vec<PathBuf> {
     let mount_point = |line: &str| {
         let (fields, rest) = line.split_once(" - ")?;
         let is_cgroup2 = rest.split(' ').next() == Some("cgroup2");
-        is_cgroup2.then(|| fields.split(' ').nth(4).map(unescape)).flatten()
+        is_cgroup2
+            .then(|| fields.split(' ').nth(4).map(unescape))
+            .flatten()
     };
     mountinfo.lines().filter_map(mount_point).collect()
 }
 
 /// The kernel writes a space as `\040`, and so on.
 fn unescape(field: &str) -> PathBuf {
-    field.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\").into()
+    field
+        .replace("\\040", " ")
+        .replace("\\011", "\t")
+        .replace("\\134", "\\")
+        .into()
 }
 
 #[cfg(test)]
@@ -117,19 +167,32 @@ mod tests {
 
     #[test]
     fn unified_and_hybrid_mounts_are_found() {
-        let unified = "35 24 0:30 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n";
+        let unified =
+            "35 24 0:30 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n";
         assert_eq!(cgroup2_mounts(unified), [PathBuf::from("/sys/fs/cgroup")]);
         let hybrid = "30 24 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n\
                       31 30 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
                       42 30 0:38 / /sys/fs/cgroup/unified rw - cgroup2 none rw\n\
                       99 30 0:38 / /run/my\\040cgroup rw - cgroup2 none rw\n";
-        assert_eq!(cgroup2_mounts(hybrid), [PathBuf::from("/sys/fs/cgroup/unified"), PathBuf::from("/run/my cgroup")]);
+        assert_eq!(
+            cgroup2_mounts(hybrid),
+            [
+                PathBuf::from("/sys/fs/cgroup/unified"),
+                PathBuf::from("/run/my cgroup")
+            ]
+        );
     }
 
     #[test]
     fn a_directory_that_is_no_cgroup_is_refused() {
         let directory = tempfile::tempdir().unwrap();
-        assert!(matches!(find(Some(directory.path())), Err(CgroupError::NotACgroup { .. })));
-        assert!(matches!(find(Some(&directory.path().join("none"))), Err(CgroupError::Open { .. })));
+        assert!(matches!(
+            find(Some(directory.path())),
+            Err(CgroupError::NotACgroup { .. })
+        ));
+        assert!(matches!(
+            find(Some(&directory.path().join("none"))),
+            Err(CgroupError::Open { .. })
+        ));
     }
 }

@@ -1,5 +1,6 @@
-//! Cilium, which has connect hooks of its own at the root cgroup. Some of its versions detach whatever else they find there, by
-//! kind of hook, as long as they have none of that kind; a link cannot be detached so, and they do not start (its issue 43877).
+//! Cilium, which has connect hooks of its own at the root cgroup. Some of its versions detach
+//! whatever else they find there, by kind of hook, as long as they have none of that kind; a link
+//! cannot be detached so, and they do not start (its issue 43877).
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -41,24 +42,39 @@ impl Cilium {
         if !bpffs.join(DIRECTORY).is_dir() {
             return None;
         }
-        let pins = std::fs::read_dir(bpffs.join(LINKS)).into_iter().flatten().flatten();
-        Some(Self { hooks: pins.map(|pin| pin.file_name().to_string_lossy().into_owned()).collect() })
+        let pins = std::fs::read_dir(bpffs.join(LINKS))
+            .into_iter()
+            .flatten()
+            .flatten();
+        Some(Self {
+            hooks: pins
+                .map(|pin| pin.file_name().to_string_lossy().into_owned())
+                .collect(),
+        })
     }
 
     /// Beside hooks of ours at the cgroup with this id.
     pub(crate) fn beside(&self, cgroup: u64) -> Neighbourhood {
         let text = match self.hooks.len() {
             0 => "without connect hooks".to_owned(),
-            _ => format!("has hooks of its own: {}", list(self.hooks.iter().map(String::as_str))),
+            _ => format!(
+                "has hooks of its own: {}",
+                list(self.hooks.iter().map(String::as_str))
+            ),
         };
-        let alone = COUNTERPARTS.iter().filter(|(_, theirs)| !self.hooks.contains(*theirs)).map(|(ours, _)| *ours);
+        let alone = COUNTERPARTS
+            .iter()
+            .filter(|(_, theirs)| !self.hooks.contains(*theirs))
+            .map(|(ours, _)| *ours);
         let alone = list(alone);
         if cgroup != ROOT_INODE || alone.is_empty() {
             return Neighbourhood::Good(text);
         }
         Neighbourhood::Dangerous(format!(
-            "Cilium is on this host ({text}) and has none like our {alone}: a version without the fix of its issue 43877 does not \
-             start beside them. If yours has the fix: --beside-cilium; else --mechanism nftables, or a --cgroup below the root"
+            "Cilium is on this host ({text}) and has none like our {alone}: a version without the \
+             fix of its issue 43877 does not \
+             start beside them. If yours has the fix: --beside-cilium; else --mechanism nftables, \
+             or a --cgroup below the root"
         ))
     }
 }
@@ -74,14 +90,21 @@ mod tests {
     const CHILD: u64 = 4711;
 
     fn with(hooks: &[&str]) -> Cilium {
-        Cilium { hooks: hooks.iter().map(|hook| (*hook).to_owned()).collect() }
+        Cilium {
+            hooks: hooks.iter().map(|hook| (*hook).to_owned()).collect(),
+        }
     }
 
     #[test]
     fn a_cilium_without_hooks_like_ours_is_a_danger_at_the_root_alone() {
         for hooks in [&[][..], &["cil_sock4_connect", "cil_sock6_connect"]] {
-            let Neighbourhood::Dangerous(text) = with(hooks).beside(ROOT_INODE) else { panic!("{hooks:?}") };
-            assert!(text.contains("cv_peer4") && text.contains("--mechanism nftables"), "{text}");
+            let Neighbourhood::Dangerous(text) = with(hooks).beside(ROOT_INODE) else {
+                panic!("{hooks:?}")
+            };
+            assert!(
+                text.contains("cv_peer4") && text.contains("--mechanism nftables"),
+                "{text}"
+            );
             assert_eq!(text.contains("cv_connect4"), hooks.is_empty());
             assert!(matches!(with(hooks).beside(CHILD), Neighbourhood::Good(_)));
         }
@@ -90,7 +113,9 @@ mod tests {
     #[test]
     fn a_cilium_with_hooks_like_all_of_ours_is_a_good_neighbour() {
         let hooks = COUNTERPARTS.map(|(_, theirs)| theirs);
-        let Neighbourhood::Good(text) = with(&hooks).beside(ROOT_INODE) else { panic!("a danger") };
+        let Neighbourhood::Good(text) = with(&hooks).beside(ROOT_INODE) else {
+            panic!("a danger")
+        };
         assert!(text.contains("cil_sock4_connect"), "{text}");
     }
 

@@ -2,7 +2,8 @@
 
 use aya::maps::MapInfo;
 use culvert_redirector_common::names::{
-    CONFIG_MAP, COUNTERS_MAP, COUNTERS_MAX, DESTINATIONS_MAP, DESTINATIONS_MAX, SOCKETS_MAP, TUPLES_MAP, TUPLES_MAX,
+    CONFIG_MAP, COUNTERS_MAP, COUNTERS_MAX, DESTINATIONS_MAP, DESTINATIONS_MAX, SOCKETS_MAP,
+    TUPLES_MAP, TUPLES_MAX,
 };
 use culvert_redirector_common::{Config, DestinationKey, DestinationValue, SocketDst, Tuple};
 
@@ -25,14 +26,29 @@ pub(crate) struct Shape {
 impl Shape {
     /// The shape that the programs want.
     pub(super) fn wanted(map: &str) -> Option<Self> {
-        let shape = |kind, key_size, value_size, max_entries| Some(Self { kind, key_size, value_size, max_entries });
+        let shape = |kind, key_size, value_size, max_entries| {
+            Some(Self {
+                kind,
+                key_size,
+                value_size,
+                max_entries,
+            })
+        };
         let index = size_of::<u32>();
         match map {
             CONFIG_MAP => shape(ARRAY, index, size_of::<Config>(), 1),
-            DESTINATIONS_MAP => {
-                shape(HASH, size_of::<DestinationKey>(), size_of::<DestinationValue>(), DESTINATIONS_MAX)
-            }
-            TUPLES_MAP => shape(LRU_HASH, size_of::<Tuple>(), size_of::<SocketDst>(), TUPLES_MAX),
+            DESTINATIONS_MAP => shape(
+                HASH,
+                size_of::<DestinationKey>(),
+                size_of::<DestinationValue>(),
+                DESTINATIONS_MAX,
+            ),
+            TUPLES_MAP => shape(
+                LRU_HASH,
+                size_of::<Tuple>(),
+                size_of::<SocketDst>(),
+                TUPLES_MAX,
+            ),
             SOCKETS_MAP => shape(SK_STORAGE, index, size_of::<SocketDst>(), 0),
             COUNTERS_MAP => shape(PERCPU_ARRAY, index, size_of::<u64>(), COUNTERS_MAX),
             _ => None,
@@ -54,8 +70,16 @@ impl Shape {
 
 impl std::fmt::Display for Shape {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { kind, key_size, value_size, max_entries } = self;
-        write!(f, "type {kind}, key {key_size} B, value {value_size} B, {max_entries} entries")
+        let Self {
+            kind,
+            key_size,
+            value_size,
+            max_entries,
+        } = self;
+        write!(
+            f,
+            "type {kind}, key {key_size} B, value {value_size} B, {max_entries} entries"
+        )
     }
 }
 
@@ -70,6 +94,9 @@ mod tests {
         for name in MAPS {
             assert!(Shape::wanted(name).is_some(), "{name}");
         }
-        assert_eq!(Shape::wanted(DESTINATIONS_MAP).unwrap().to_string(), "type 1, key 20 B, value 4 B, 65536 entries");
+        assert_eq!(
+            Shape::wanted(DESTINATIONS_MAP).unwrap().to_string(),
+            "type 1, key 20 B, value 4 B, 65536 entries"
+        );
     }
 }

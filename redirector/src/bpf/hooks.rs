@@ -1,4 +1,5 @@
-//! Loads the programs and attaches them, or takes over the links that an earlier redirector left pinned.
+//! Loads the programs and attaches them, or takes over the links that an earlier redirector left
+//! pinned.
 
 use std::fs::File;
 use std::io;
@@ -25,7 +26,8 @@ pub(crate) struct Hooks {
     refusal: Refusal,
     pins: Pins,
     cgroup: PathBuf,
-    /// Where destinations are carried over. The proxy, which is not among the clients of a smaller cgroup, must be below it.
+    /// Where destinations are carried over. The proxy, which is not among the clients of a smaller
+    /// cgroup, must be below it.
     root: PathBuf,
 }
 
@@ -46,7 +48,8 @@ pub(crate) struct Hook {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Surroundings {
     pub(crate) cgroup: PathBuf,
-    /// Other programs in the same place, by id, in the order in which they run: each may refuse or change what ours did.
+    /// Other programs in the same place, by id, in the order in which they run: each may refuse or
+    /// change what ours did.
     pub(crate) before: Vec<u32>,
     pub(crate) after: Vec<u32>,
 }
@@ -71,38 +74,73 @@ pub(crate) enum HookError {
     Pins(#[from] PinError),
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    #[error("load the kernel programs; needs root, or CAP_BPF and CAP_NET_ADMIN{}", MemoryLimit::behind(errno_of_map(.0)))]
+    #[error(
+        "load the kernel programs; needs root, or CAP_BPF and CAP_NET_ADMIN{}",
+        MemoryLimit::behind(errno_of_map(.0))
+    )]
     Load(#[from] EbpfError),
     #[error(
-        "load the kernel program {program}; Linux 5.10 and later take it, and nftables does without it \
+        "load the kernel program {program}; Linux 5.10 and later take it, and nftables does \
+         without it \
          (--mechanism nftables){}",
         MemoryLimit::behind(errno_of_program(.source))
     )]
-    LoadProgram { program: &'static str, source: ProgramError },
+    LoadProgram {
+        program: &'static str,
+        source: ProgramError,
+    },
     #[error("read the kernel program {program}")]
-    Program { program: &'static str, source: ProgramError },
+    Program {
+        program: &'static str,
+        source: ProgramError,
+    },
     #[error("read the pinned map {path}")]
     ReadMap { path: PathBuf, source: MapError },
     #[error(
         "the pinned map {path} is of another layout ({found}; wanted: {wanted}); \
          remove what is installed: culvert-redirector uninstall"
     )]
-    Incompatible { path: PathBuf, found: Shape, wanted: Shape },
-    #[error("the embedded object has no program {0} of the right type; build it anew: cargo xtask build-ebpf")]
+    Incompatible {
+        path: PathBuf,
+        found: Shape,
+        wanted: Shape,
+    },
+    #[error(
+        "the embedded object has no program {0} of the right type; build it anew: cargo xtask \
+         build-ebpf"
+    )]
     Missing(&'static str),
     #[error(
-        "attach {program} to {cgroup}: a program of others is attached there, or above it, that tolerates none beside it; \
+        "attach {program} to {cgroup}: a program of others is attached there, or above it, that \
+         tolerates none beside it; \
          it is in `bpftool cgroup tree` without the flag multi. Without hooks: --mechanism nftables"
     )]
-    Exclusive { program: &'static str, cgroup: PathBuf },
+    Exclusive {
+        program: &'static str,
+        cgroup: PathBuf,
+    },
     #[error("attach {program} to {cgroup}")]
-    Attach { program: &'static str, cgroup: PathBuf, source: ProgramError },
-    #[error("--hooks host needs Linux 5.14 or later (SO_NETNS_COOKIE); else --hooks all, or --mechanism nftables")]
+    Attach {
+        program: &'static str,
+        cgroup: PathBuf,
+        source: ProgramError,
+    },
+    #[error(
+        "--hooks host needs Linux 5.14 or later (SO_NETNS_COOKIE); else --hooks all, or \
+         --mechanism nftables"
+    )]
     Netns(#[source] io::Error),
     #[error("{call} {path}")]
-    Link { call: &'static str, path: PathBuf, source: io::Error },
+    Link {
+        call: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
     #[error("take the link of {program}")]
-    TakeLink { program: &'static str, source: LinkError },
+    TakeLink {
+        program: &'static str,
+        source: LinkError,
+    },
 }
 
 impl HookError {
@@ -114,7 +152,8 @@ impl HookError {
 }
 
 impl Hooks {
-    /// Loads programs and maps for the processes of `cgroup`; re-uses pinned maps with all their contents.
+    /// Loads programs and maps for the processes of `cgroup`; re-uses pinned maps with all their
+    /// contents.
     pub(crate) fn load(pins: Pins, cgroup: PathBuf, scope: HookScope) -> Result<Self, HookError> {
         let root = cgroup::find(None).unwrap_or_else(|error| {
             tracing::warn!(
@@ -141,7 +180,13 @@ impl Hooks {
         for program in PROGRAMS {
             load_program(&mut ebpf, refusal.variant(program))?;
         }
-        Ok(Self { ebpf, refusal, pins, cgroup, root })
+        Ok(Self {
+            ebpf,
+            refusal,
+            pins,
+            cgroup,
+            root,
+        })
     }
 
     /// Which error a refused connect gets.
@@ -151,16 +196,26 @@ impl Hooks {
 
     /// Attaches all programs, in the order of [`PROGRAMS`].
     pub(crate) fn attach(&mut self) -> Result<Vec<(&'static str, HookChange)>, HookError> {
-        PROGRAMS.iter().map(|program| Ok((*program, self.install(program)?))).collect()
+        PROGRAMS
+            .iter()
+            .map(|program| Ok((*program, self.install(program)?)))
+            .collect()
     }
 
     fn place(&self, program: &str) -> PathBuf {
-        if program == SOCKOPS { self.root.clone() } else { self.cgroup.clone() }
+        if program == SOCKOPS {
+            self.root.clone()
+        } else {
+            self.cgroup.clone()
+        }
     }
 
     fn install(&mut self, program: &'static str) -> Result<HookChange, HookError> {
         let place = self.place(program);
-        let cgroup = cgroup_id(&place).map_err(|source| CgroupError::Open { path: place.clone(), source })?;
+        let cgroup = cgroup_id(&place).map_err(|source| CgroupError::Open {
+            path: place.clone(),
+            source,
+        })?;
         let pin = self.pins.link(program);
         if !pin.exists() {
             self.pin_new_link(program, &pin)?;
@@ -168,27 +223,48 @@ impl Hooks {
         }
         let replacement = self.pins.replacement(program);
         let taken_over = self.take_over(program, &pin, cgroup)?;
-        if taken_over && Hook::read(&self.pins, program)?.followers(&place).is_empty() {
+        if taken_over
+            && Hook::read(&self.pins, program)?
+                .followers(&place)
+                .is_empty()
+        {
             // Of one that died while it moved to another cgroup.
             remove_if_there(&replacement).map_err(HookError::link("remove", &replacement))?;
             return Ok(HookChange::TakenOver);
         }
-        // The new link is there before the old one goes, so that no connect escapes. One that meets both programs in that moment
-        // is reset: the second one sees a connection to the proxy, which takes no destination along.
+        // The new link is there before the old one goes, so that no connect escapes. One that meets
+        // both programs in that moment is reset: the second one sees a connection to the proxy,
+        // which takes no destination along.
         remove_if_there(&replacement).map_err(HookError::link("remove", &replacement))?;
         self.pin_new_link(program, &replacement)?;
         std::fs::rename(&replacement, &pin).map_err(HookError::link("replace", &pin))?;
-        Ok(if taken_over { HookChange::MovedBehind } else { HookChange::Replaced })
+        Ok(if taken_over {
+            HookChange::MovedBehind
+        } else {
+            HookChange::Replaced
+        })
     }
 
-    /// Makes the pinned link run our program; false if it is on another cgroup, or on one that is gone.
+    /// Makes the pinned link run our program; false if it is on another cgroup, or on one that is
+    /// gone.
     fn take_over(&self, program: &'static str, pin: &Path, cgroup: u64) -> Result<bool, HookError> {
         let link = open_link(pin).map_err(HookError::link("open the pinned link", pin))?;
-        if link_info(&link).map_err(HookError::link("read the pinned link", pin))?.cgroup != cgroup {
+        if link_info(&link)
+            .map_err(HookError::link("read the pinned link", pin))?
+            .cgroup
+            != cgroup
+        {
             return Ok(false);
         }
-        let fd = self.ebpf.program(self.refusal.variant(program)).ok_or(HookError::Missing(program))?.fd();
-        match update_link(&link, fd.map_err(|source| HookError::Program { program, source })?) {
+        let fd = self
+            .ebpf
+            .program(self.refusal.variant(program))
+            .ok_or(HookError::Missing(program))?
+            .fd();
+        match update_link(
+            &link,
+            fd.map_err(|source| HookError::Program { program, source })?,
+        ) {
             Ok(()) => Ok(true),
             Err(gone) if gone.raw_os_error() == Some(ENOLINK) => Ok(false),
             Err(source) => Err(HookError::link("update the pinned link", pin)(source)),
@@ -197,10 +273,14 @@ impl Hooks {
 
     fn pin_new_link(&mut self, program: &'static str, pin: &Path) -> Result<(), HookError> {
         let place = self.place(program);
-        let cgroup = File::open(&place).map_err(|source| CgroupError::Open { path: place.clone(), source })?;
+        let cgroup = File::open(&place).map_err(|source| CgroupError::Open {
+            path: place.clone(),
+            source,
+        })?;
         let attach = |source| not_attached(program, place.clone(), source);
         let take = |source| HookError::TakeLink { program, source };
-        // The kernel refuses flags on cgroup links, which always allow other programs beside them: aya calls that "single".
+        // The kernel refuses flags on cgroup links, which always allow other programs beside them:
+        // aya calls that "single".
         let mode = CgroupAttachMode::Single;
         let link = match self.ebpf.program_mut(self.refusal.variant(program)) {
             Some(Program::CgroupSockAddr(hook)) => {
@@ -213,7 +293,8 @@ impl Hooks {
             }
             _ => return Err(HookError::Missing(program)),
         };
-        link.pin(pin).map_err(|error| HookError::link("pin", pin)(io::Error::other(error)))?;
+        link.pin(pin)
+            .map_err(|error| HookError::link("pin", pin)(io::Error::other(error)))?;
         Ok(())
     }
 }
@@ -221,7 +302,10 @@ impl Hooks {
 impl Hook {
     /// All hooks as the kernel has them, without loading anything.
     pub(crate) fn read_all(pins: &Pins) -> Result<Vec<Self>, HookError> {
-        PROGRAMS.iter().map(|program| Self::read(pins, program)).collect()
+        PROGRAMS
+            .iter()
+            .map(|program| Self::read(pins, program))
+            .collect()
     }
 
     /// Whether connects meet the program.
@@ -234,33 +318,59 @@ impl Hook {
     pub(crate) fn surroundings(&self) -> Option<Surroundings> {
         let cgroup = cgroup::path_of(self.cgroup_id.filter(|id| *id != 0)?)?;
         let programs = attached_programs(&File::open(&cgroup).ok()?, self.attach_type).ok()?;
-        let ours = programs.iter().position(|id| Some(*id) == self.program_id)?;
-        Some(Surroundings { cgroup, before: programs[..ours].to_vec(), after: programs[ours + 1..].to_vec() })
+        let ours = programs
+            .iter()
+            .position(|id| Some(*id) == self.program_id)?;
+        Some(Surroundings {
+            cgroup,
+            before: programs[..ours].to_vec(),
+            after: programs[ours + 1..].to_vec(),
+        })
     }
 
-    /// The programs of others on `cgroup` that see what this one has decided: those of a connect may lead to an edge node what was
-    /// none before. What others do to `getpeername()` is well done after ours.
+    /// The programs of others on `cgroup` that see what this one has decided: those of a connect
+    /// may lead to an edge node what was none before. What others do to `getpeername()` is well
+    /// done after ours.
     pub(crate) fn followers(&self, cgroup: &Path) -> Vec<u32> {
         if ![CONNECT4, CONNECT6].contains(&self.program) {
             return Vec::new();
         }
-        let programs = File::open(cgroup).and_then(|cgroup| attached_programs(&cgroup, self.attach_type));
+        let programs =
+            File::open(cgroup).and_then(|cgroup| attached_programs(&cgroup, self.attach_type));
         let programs = programs.unwrap_or_default();
         let ours = programs.iter().position(|id| Some(*id) == self.program_id);
-        ours.map(|ours| programs[ours + 1..].to_vec()).unwrap_or_default()
+        ours.map(|ours| programs[ours + 1..].to_vec())
+            .unwrap_or_default()
     }
 
     fn read(pins: &Pins, program: &'static str) -> Result<Self, HookError> {
         let path = pins.link(program);
-        let none = Self { program, ..Self::default() };
+        let none = Self {
+            program,
+            ..Self::default()
+        };
         let link = match open_link(&path) {
             Ok(link) => link,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(none),
             Err(source) => return Err(HookError::link("open the pinned link", &path)(source)),
         };
-        let LinkInfo { id, program: program_id, cgroup: cgroup_id, attach_type } =
-            link_info(&link).map_err(|source| HookError::Link { call: "read the pinned link", path, source })?;
-        Ok(Self { link: Some(id), program_id: Some(program_id), cgroup_id: Some(cgroup_id), attach_type, ..none })
+        let LinkInfo {
+            id,
+            program: program_id,
+            cgroup: cgroup_id,
+            attach_type,
+        } = link_info(&link).map_err(|source| HookError::Link {
+            call: "read the pinned link",
+            path,
+            source,
+        })?;
+        Ok(Self {
+            link: Some(id),
+            program_id: Some(program_id),
+            cgroup_id: Some(cgroup_id),
+            attach_type,
+            ..none
+        })
     }
 }
 
@@ -269,11 +379,16 @@ fn check_compatible(pins: &Pins, name: &str) -> Result<(), HookError> {
     if !path.exists() {
         return Ok(());
     }
-    let info = MapInfo::from_pin(&path).map_err(|source| HookError::ReadMap { path: path.clone(), source })?;
+    let info = MapInfo::from_pin(&path).map_err(|source| HookError::ReadMap {
+        path: path.clone(),
+        source,
+    })?;
     match Shape::wanted(name) {
-        Some(wanted) if wanted != Shape::found(&info) => {
-            Err(HookError::Incompatible { path, found: Shape::found(&info), wanted })
-        }
+        Some(wanted) if wanted != Shape::found(&info) => Err(HookError::Incompatible {
+            path,
+            found: Shape::found(&info),
+            wanted,
+        }),
         _ => Ok(()),
     }
 }
@@ -288,12 +403,20 @@ fn load_program(ebpf: &mut Ebpf, program: &'static str) -> Result<(), HookError>
 }
 
 fn errno_of_program(error: &ProgramError) -> Option<i32> {
-    if let ProgramError::LoadError { io_error, .. } = error { io_error.raw_os_error() } else { None }
+    if let ProgramError::LoadError { io_error, .. } = error {
+        io_error.raw_os_error()
+    } else {
+        None
+    }
 }
 
 /// Of an object that is not loaded as a whole: nearly always for one of its maps.
 fn errno_of_map(error: &EbpfError) -> Option<i32> {
-    if let EbpfError::MapError(MapError::CreateError { io_error, .. }) = error { io_error.raw_os_error() } else { None }
+    if let EbpfError::MapError(MapError::CreateError { io_error, .. }) = error {
+        io_error.raw_os_error()
+    } else {
+        None
+    }
 }
 
 fn not_attached(program: &'static str, cgroup: PathBuf, source: ProgramError) -> HookError {
@@ -303,7 +426,11 @@ fn not_attached(program: &'static str, cgroup: PathBuf, source: ProgramError) ->
     {
         return HookError::Exclusive { program, cgroup };
     }
-    HookError::Attach { program, cgroup, source }
+    HookError::Attach {
+        program,
+        cgroup,
+        source,
+    }
 }
 
 fn remove_if_there(path: &Path) -> io::Result<()> {

@@ -24,7 +24,9 @@ pub(super) fn lift_limit() {
 impl MemoryLimit {
     /// The limit in force, if it may be the cause of a call's error.
     pub(super) fn behind(error: Option<i32>) -> Self {
-        let limit = getrlimit(Resource::RLIMIT_MEMLOCK).ok().map(|(soft, _)| soft);
+        let limit = getrlimit(Resource::RLIMIT_MEMLOCK)
+            .ok()
+            .map(|(soft, _)| soft);
         Self(limit.filter(|limit| error == Some(EPERM) && *limit != RLIM_INFINITY))
     }
 }
@@ -34,7 +36,8 @@ impl fmt::Display for MemoryLimit {
         let Some(bytes) = self.0 else { return Ok(()) };
         write!(
             f,
-            "; kernels before 5.11 count maps and programs as locked memory, of which {} KiB are allowed here: \
+            "; kernels before 5.11 count maps and programs as locked memory, of which {} KiB are \
+             allowed here: \
              LimitMEMLOCK=infinity in the unit, `ulimit -l unlimited` in a shell",
             bytes / 1024
         )
@@ -48,8 +51,14 @@ mod tests {
     #[test]
     fn a_limit_is_named_with_the_fix_and_no_limit_is_not() {
         let text = MemoryLimit(Some(8 << 20)).to_string();
-        assert!(text.contains("8192 KiB") && text.contains("LimitMEMLOCK=infinity"), "{text}");
+        assert!(
+            text.contains("8192 KiB") && text.contains("LimitMEMLOCK=infinity"),
+            "{text}"
+        );
         assert_eq!(MemoryLimit(None).to_string(), "");
-        assert_eq!(MemoryLimit::behind(Some(nix::libc::EINVAL)), MemoryLimit(None));
+        assert_eq!(
+            MemoryLimit::behind(Some(nix::libc::EINVAL)),
+            MemoryLimit(None)
+        );
     }
 }

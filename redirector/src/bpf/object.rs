@@ -2,7 +2,8 @@
 
 #[cfg(all(bpf_object_missing, not(clippy)))]
 compile_error!(
-    "target/ebpf/culvert-redirector.bpf.o is missing: run `cargo xtask build-ebpf`, or set CULVERT_BPF_OBJECT"
+    "target/ebpf/culvert-redirector.bpf.o is missing: run `cargo xtask build-ebpf`, or set \
+     CULVERT_BPF_OBJECT"
 );
 
 /// The ELF object, aligned as its parser wants it.

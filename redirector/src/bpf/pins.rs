@@ -22,12 +22,17 @@ pub(crate) enum PinError {
     #[error("{bpffs} is not a BPF file system; mount one: mount -t bpf bpf {bpffs}")]
     NotBpffs { bpffs: PathBuf },
     #[error("make {path}{confinement}")]
-    Make { path: PathBuf, confinement: Confinement, source: io::Error },
+    Make {
+        path: PathBuf,
+        confinement: Confinement,
+        source: io::Error,
+    },
     #[error("remove {path}")]
     Remove { path: PathBuf, source: io::Error },
 }
 
-/// The label of AppArmor or SELinux that this process runs under, where that may forbid what root and its capabilities allow.
+/// The label of AppArmor or SELinux that this process runs under, where that may forbid what root
+/// and its capabilities allow.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Confinement(Option<String>);
 
@@ -39,7 +44,10 @@ impl Confinement {
     /// By the text of `/proc/self/attr/current`, such as `cri-containerd.apparmor.d (enforce)`.
     fn by(label: &str) -> Self {
         let label = label.trim_end_matches(['\0', '\n']);
-        let is_free = label.is_empty() || ["unconfined", "spc_t", "kernel"].iter().any(|free| label.contains(free));
+        let is_free = label.is_empty()
+            || ["unconfined", "spc_t", "kernel"]
+                .iter()
+                .any(|free| label.contains(free));
         Self((!is_free).then(|| label.to_owned()))
     }
 }
@@ -48,7 +56,11 @@ impl std::fmt::Display for Confinement {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.0 {
             Some(label) => {
-                write!(f, " under the AppArmor profile or SELinux label {label:?} (run it unconfined: docs/cni.md)")
+                write!(
+                    f,
+                    " under the AppArmor profile or SELinux label {label:?} (run it unconfined: \
+                     docs/cni.md)"
+                )
             }
             None => Ok(()),
         }
@@ -57,7 +69,9 @@ impl std::fmt::Display for Confinement {
 
 impl Pins {
     pub(crate) fn new(bpffs: &Path) -> Self {
-        Self { bpffs: bpffs.to_owned() }
+        Self {
+            bpffs: bpffs.to_owned(),
+        }
     }
 
     /// The pin of a map.
@@ -80,19 +94,25 @@ impl Pins {
         self.bpffs.join(PIN_ROOT)
     }
 
-    /// Whether any of our links is pinned, of whichever version, that is whether connects may be steered.
+    /// Whether any of our links is pinned, of whichever version, that is whether connects may be
+    /// steered.
     pub(crate) fn any_link(&self) -> bool {
         PROGRAMS.iter().any(|name| self.link(name).exists()) || !self.other_links().is_empty()
     }
 
-    /// Links of other versions of the layouts, as an upgrade and a rollback leave them. What they steer the proxy cannot take.
+    /// Links of other versions of the layouts, as an upgrade and a rollback leave them. What they
+    /// steer the proxy cannot take.
     pub(crate) fn other_links(&self) -> Vec<PathBuf> {
         self.other_pins("links")
     }
 
     /// Removes all that other versions have pinned, links first. Returns what there was.
     pub(crate) fn remove_others(&self) -> Result<Vec<PathBuf>, PinError> {
-        let removed = remove_all(self.other_pins("links").into_iter().chain(self.other_pins("maps")))?;
+        let removed = remove_all(
+            self.other_pins("links")
+                .into_iter()
+                .chain(self.other_pins("maps")),
+        )?;
         for root in self.other_versions() {
             remove_directories([root.join("maps"), root.join("links"), root])?;
         }
@@ -100,18 +120,26 @@ impl Pins {
     }
 
     fn other_pins(&self, kind: &str) -> Vec<PathBuf> {
-        self.other_versions().iter().flat_map(|root| entries(&root.join(kind))).collect()
+        self.other_versions()
+            .iter()
+            .flat_map(|root| entries(&root.join(kind)))
+            .collect()
     }
 
     /// `culvert/v2` and so on.
     fn other_versions(&self) -> Vec<PathBuf> {
         let is_version = |path: &PathBuf| {
-            let number = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix('v'));
+            let number = path
+                .file_name()
+                .and_then(|name| name.to_str())
+                .and_then(|name| name.strip_prefix('v'));
             number.is_some_and(|number| number.parse::<u32>().is_ok())
         };
         let own = self.root();
         let all = own.parent().map(entries).unwrap_or_default();
-        all.into_iter().filter(|path| is_version(path) && *path != own).collect()
+        all.into_iter()
+            .filter(|path| is_version(path) && *path != own)
+            .collect()
     }
 
     /// Whether any of our maps is pinned.
@@ -128,7 +156,9 @@ impl Pins {
     pub(super) fn prepare(&self) -> Result<(), PinError> {
         let is_bpffs = statfs(&self.bpffs).is_ok_and(|stat| stat.filesystem_type() == BPF_FS_MAGIC);
         if !is_bpffs {
-            return Err(PinError::NotBpffs { bpffs: self.bpffs.clone() });
+            return Err(PinError::NotBpffs {
+                bpffs: self.bpffs.clone(),
+            });
         }
         // The proxy, another user, passes through to the one map it reads.
         let mut builder = std::fs::DirBuilder::new();
@@ -144,21 +174,29 @@ impl Pins {
         Ok(())
     }
 
-    /// Removes all pins, the connect hooks' first so that nothing is steered into what is half gone, then the directories
-    /// that are empty. Returns what there was.
+    /// Removes all pins, the connect hooks' first so that nothing is steered into what is half
+    /// gone, then the directories that are empty. Returns what there was.
     pub(crate) fn remove(&self) -> Result<Vec<PathBuf>, PinError> {
         let mut removed = self.remove_links()?;
         removed.extend(remove_all(MAPS.iter().map(|name| self.map(name)))?);
         removed.extend(self.remove_others()?);
         let root = self.root();
         let parent = root.parent().map(Path::to_owned);
-        remove_directories([root.join("maps"), root.join("links"), root].into_iter().chain(parent))?;
+        remove_directories(
+            [root.join("maps"), root.join("links"), root]
+                .into_iter()
+                .chain(parent),
+        )?;
         Ok(removed)
     }
 
     /// Removes what steers, and leaves the maps. Returns what there was.
     pub(crate) fn remove_links(&self) -> Result<Vec<PathBuf>, PinError> {
-        let own = PROGRAMS.iter().rev().map(|name| self.link(name)).chain(self.left_overs());
+        let own = PROGRAMS
+            .iter()
+            .rev()
+            .map(|name| self.link(name))
+            .chain(self.left_overs());
         remove_all(own.chain(self.other_links()))
     }
 
@@ -201,7 +239,12 @@ fn remove_all(pins: impl Iterator<Item = PathBuf>) -> Result<Vec<PathBuf>, PinEr
 
 /// What is in a directory; nothing if it is not there.
 fn entries(directory: &Path) -> Vec<PathBuf> {
-    std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+    std::fs::read_dir(directory)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .collect()
 }
 
 /// The id by which the kernel knows a cgroup: the inode of its directory.
@@ -215,16 +258,28 @@ mod tests {
 
     #[test]
     fn what_confines_a_process_is_named_with_the_fix() {
-        for free in
-            ["", "unconfined\n", "kernel", "system_u:system_r:spc_t:s0", "unconfined_u:unconfined_r:unconfined_t:s0"]
-        {
+        for free in [
+            "",
+            "unconfined\n",
+            "kernel",
+            "system_u:system_r:spc_t:s0",
+            "unconfined_u:unconfined_r:unconfined_t:s0",
+        ] {
             assert_eq!(Confinement::by(free).to_string(), "", "{free}");
         }
         let source = io::Error::from_raw_os_error(13);
         let confinement = Confinement::by("cri-containerd.apparmor.d (enforce)\n");
-        let said = PinError::Make { path: "/sys/fs/bpf/culvert".into(), confinement, source }.to_string();
+        let said = PinError::Make {
+            path: "/sys/fs/bpf/culvert".into(),
+            confinement,
+            source,
+        }
+        .to_string();
         let words = "SELinux label \"cri-containerd.apparmor.d (enforce)\" (run it unconfined";
-        assert!(said.starts_with("make /sys/fs/bpf/culvert under") && said.contains(words), "{said}");
+        assert!(
+            said.starts_with("make /sys/fs/bpf/culvert under") && said.contains(words),
+            "{said}"
+        );
     }
 
     #[test]
@@ -238,7 +293,10 @@ mod tests {
             std::fs::write(&path, "").unwrap();
             path
         };
-        let (own, other) = (file("culvert/v1/links/cv_connect4"), file("culvert/v2/links/cv_other"));
+        let (own, other) = (
+            file("culvert/v1/links/cv_connect4"),
+            file("culvert/v2/links/cv_other"),
+        );
         let map = file("culvert/v2/maps/cv_config");
         let strangers = [file("culvert/notes"), file("other/v2/links/link")];
         assert_eq!(pins.other_links(), std::slice::from_ref(&other));

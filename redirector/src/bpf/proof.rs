@@ -1,7 +1,8 @@
 //! Proves that connects are steered, by one that sends no packet.
 //!
-//! A socket in repair mode (`TCP_REPAIR`, made for moving connections between hosts) runs through `connect()`, the hooks
-//! included, and is connected without a word to the proxy. The destination that the hook leaves on it is the proof.
+//! A socket in repair mode (`TCP_REPAIR`, made for moving connections between hosts) runs through
+//! `connect()`, the hooks included, and is connected without a word to the proxy. The destination
+//! that the hook leaves on it is the proof.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +13,8 @@ use aya::maps::{Map, MapData, MapError, SkStorage};
 use culvert_redirector_common::names::SOCKETS_MAP;
 use culvert_redirector_common::{Endpoint, Role, SocketDst};
 use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrIn6, connect, setsockopt, socket, sockopt,
+    AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrIn6, connect, setsockopt, socket,
+    sockopt,
 };
 
 use super::{Pins, cgroup};
@@ -37,7 +39,8 @@ pub(crate) enum ProofError {
     #[error("try to connect to the VIP {0}")]
     Connect(SocketAddr, #[source] io::Error),
     #[error(
-        "a connect to the VIP {0} was not steered; another program of the cgroup may have taken it: \
+        "a connect to the VIP {0} was not steered; another program of the cgroup may have taken \
+         it: \
          culvert-redirector status"
     )]
     NotSteered(SocketAddr),
@@ -50,16 +53,29 @@ pub(crate) fn prove(pins: &Pins, cgroup: &Path, vip: IpAddr) -> Result<Proof, Pr
     }
     let vip = SocketAddr::new(vip, PORT);
     let map = MapData::from_pin(pins.map(SOCKETS_MAP)).and_then(Map::from_map_data);
-    let sockets: SkStorage<MapData, SocketDst> = map.and_then(SkStorage::try_from).map_err(ProofError::OpenMap)?;
+    let sockets: SkStorage<MapData, SocketDst> = map
+        .and_then(SkStorage::try_from)
+        .map_err(ProofError::OpenMap)?;
     let failed = |error: nix::Error| ProofError::Connect(vip, error.into());
-    let family = if vip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let family = if vip.is_ipv4() {
+        AddressFamily::Inet
+    } else {
+        AddressFamily::Inet6
+    };
     let client = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).map_err(failed)?;
     if setsockopt(&client, sockopt::TcpRepair, &1).is_err() {
         return Ok(Proof::NotPossible);
     }
     dial(&client, vip).map_err(failed)?;
-    let stored = sockets.get(&client, 0).ok().and_then(|stored| stored.endpoint(Role::Client));
-    if stored == Some(Endpoint::from(vip)) { Ok(Proof::Steered) } else { Err(ProofError::NotSteered(vip)) }
+    let stored = sockets
+        .get(&client, 0)
+        .ok()
+        .and_then(|stored| stored.endpoint(Role::Client));
+    if stored == Some(Endpoint::from(vip)) {
+        Ok(Proof::Steered)
+    } else {
+        Err(ProofError::NotSteered(vip))
+    }
 }
 
 fn dial(client: &OwnedFd, vip: SocketAddr) -> nix::Result<()> {

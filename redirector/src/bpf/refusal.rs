@@ -1,4 +1,5 @@
-//! Which error a refused `connect()` gets: the kernel's choice before it let connect programs choose.
+//! Which error a refused `connect()` gets: the kernel's choice before it let connect programs
+//! choose.
 
 use std::fmt;
 
@@ -19,11 +20,16 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// Has the kernel load a program that calls `bpf_set_retval` at `connect()`, which no version number tells: kernels of
-    /// distributions have it earlier.
+    /// Has the kernel load a program that calls `bpf_set_retval` at `connect()`, which no version
+    /// number tells: kernels of distributions have it earlier.
     pub(crate) fn of_this_kernel() -> Result<Self, ProgramError> {
-        let supported = is_helper_supported(ProgramType::CgroupSockAddr, BpfHelper::BPF_FUNC_set_retval)?;
-        Ok(if supported { Self::HostUnreachable } else { Self::NotPermitted })
+        let supported =
+            is_helper_supported(ProgramType::CgroupSockAddr, BpfHelper::BPF_FUNC_set_retval)?;
+        Ok(if supported {
+            Self::HostUnreachable
+        } else {
+            Self::NotPermitted
+        })
     }
 
     /// The program of the object that is attached as `program`.

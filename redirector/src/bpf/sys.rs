@@ -82,7 +82,11 @@ pub(super) struct LinkInfo {
 /// Opens a pinned link.
 pub(super) fn open_link(pin: &Path) -> io::Result<OwnedFd> {
     let path = CString::new(pin.as_os_str().as_bytes())?;
-    let mut attr = ObjGet { pathname: path.as_ptr() as u64, bpf_fd: 0, file_flags: 0 };
+    let mut attr = ObjGet {
+        pathname: path.as_ptr() as u64,
+        bpf_fd: 0,
+        file_flags: 0,
+    };
     let fd = bpf(BPF_OBJ_GET, &mut attr)?;
     let fd = RawFd::try_from(fd).map_err(io::Error::other)?;
     // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
@@ -110,7 +114,12 @@ pub(super) fn link_info(link: &OwnedFd) -> io::Result<LinkInfo> {
         info: (&raw mut info) as u64,
     };
     bpf(BPF_OBJ_GET_INFO_BY_FD, &mut attr)?;
-    Ok(LinkInfo { id: info.id, program: info.prog_id, cgroup: info.cgroup_id, attach_type: info.attach_type })
+    Ok(LinkInfo {
+        id: info.id,
+        program: info.prog_id,
+        cgroup: info.cgroup_id,
+        attach_type: info.attach_type,
+    })
 }
 
 /// The ids of the programs that are attached to a cgroup itself, in the order in which they run.
@@ -127,7 +136,10 @@ pub(super) fn attached_programs(cgroup: &File, attach_type: u32) -> io::Result<V
         padding: 0,
     };
     bpf(BPF_PROG_QUERY, &mut attr)?;
-    Ok(ids.into_iter().take(usize::try_from(attr.prog_cnt).unwrap_or(usize::MAX)).collect())
+    Ok(ids
+        .into_iter()
+        .take(usize::try_from(attr.prog_cnt).unwrap_or(usize::MAX))
+        .collect())
 }
 
 /// The number of this thread's network namespace, which programs see too.
@@ -147,7 +159,11 @@ pub(super) fn netns_cookie() -> io::Result<u64> {
             &raw mut length,
         )
     };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(cookie) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(cookie)
+    }
 }
 
 fn number(fd: RawFd) -> io::Result<u32> {
@@ -155,8 +171,19 @@ fn number(fd: RawFd) -> io::Result<u32> {
 }
 
 fn bpf<T>(command: libc::c_long, attr: &mut T) -> io::Result<libc::c_long> {
-    // SAFETY: `attr` is one of the kernel's attribute structures, of the given size; the kernel takes what is missing of the
-    // union as zero, and the pointers in it outlive the call.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), size_of::<T>()) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+    // SAFETY: `attr` is one of the kernel's attribute structures, of the given size; the kernel
+    // takes what is missing of the union as zero, and the pointers in it outlive the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command,
+            std::ptr::from_mut(attr),
+            size_of::<T>(),
+        )
+    };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
 }

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use aya::Pod;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
 use culvert_redirector_common::names::{CONFIG_MAP, COUNTERS_MAP, DESTINATIONS_MAP};
-use culvert_redirector_common::{Addr, Config, Counter, DestinationKey, DestinationValue, MAX_INTERCEPT_PORTS, Prefix};
+use culvert_redirector_common::{
+    Addr, Config, Counter, DestinationKey, DestinationValue, MAX_INTERCEPT_PORTS, Prefix,
+};
 
 use super::Pins;
 use crate::config::Intercept;
@@ -53,20 +55,34 @@ impl Tables {
 
     /// The configuration as the programs see it.
     pub(crate) fn config(&self) -> Result<KernelConfig, TablesError> {
-        self.config.get(&0, 0).map_err(|source| TablesError::Read { map: CONFIG_MAP, source })
+        self.config.get(&0, 0).map_err(|source| TablesError::Read {
+            map: CONFIG_MAP,
+            source,
+        })
     }
 
     /// Replaces the configuration.
     pub(crate) fn set_config(&mut self, config: &KernelConfig) -> Result<(), TablesError> {
-        self.config.set(0, config, 0).map_err(|source| TablesError::Write { map: CONFIG_MAP, source })
+        self.config
+            .set(0, config, 0)
+            .map_err(|source| TablesError::Write {
+                map: CONFIG_MAP,
+                source,
+            })
     }
 
     /// One destination, as the programs look it up.
-    pub(crate) fn destination(&self, key: &DestinationKey) -> Result<Option<DestinationValue>, TablesError> {
+    pub(crate) fn destination(
+        &self,
+        key: &DestinationKey,
+    ) -> Result<Option<DestinationValue>, TablesError> {
         match self.destinations.get(key, 0) {
             Ok(value) => Ok(Some(value)),
             Err(MapError::KeyNotFound) => Ok(None),
-            Err(source) => Err(TablesError::Read { map: DESTINATIONS_MAP, source }),
+            Err(source) => Err(TablesError::Read {
+                map: DESTINATIONS_MAP,
+                source,
+            }),
         }
     }
 
@@ -74,9 +90,14 @@ impl Tables {
     pub(crate) fn destinations(&self) -> Result<BTreeMap<Destination, Liveness>, TablesError> {
         self.destinations
             .iter()
-            .map(|entry| entry.map(|(key, value)| (Destination::of_key(&key), Liveness::of_value(value))))
+            .map(|entry| {
+                entry.map(|(key, value)| (Destination::of_key(&key), Liveness::of_value(value)))
+            })
             .collect::<Result<_, _>>()
-            .map_err(|source| TablesError::Read { map: DESTINATIONS_MAP, source })
+            .map_err(|source| TablesError::Read {
+                map: DESTINATIONS_MAP,
+                source,
+            })
     }
 
     /// Makes the destinations those of `after`, touching only what differs from `before`.
@@ -86,8 +107,14 @@ impl Tables {
         after: &BTreeMap<Destination, Liveness>,
     ) -> Result<Changed, TablesError> {
         let mut changed = Changed::default();
-        let write = |source| TablesError::Write { map: DESTINATIONS_MAP, source };
-        for destination in before.keys().filter(|destination| !after.contains_key(destination)) {
+        let write = |source| TablesError::Write {
+            map: DESTINATIONS_MAP,
+            source,
+        };
+        for destination in before
+            .keys()
+            .filter(|destination| !after.contains_key(destination))
+        {
             match self.destinations.remove(&destination.key()) {
                 Ok(()) | Err(MapError::KeyNotFound) => changed.removed += 1,
                 Err(source) => return Err(write(source)),
@@ -95,7 +122,9 @@ impl Tables {
         }
         for (destination, liveness) in after {
             if before.get(destination) != Some(liveness) {
-                self.destinations.insert(destination.key(), liveness.value(), 0).map_err(write)?;
+                self.destinations
+                    .insert(destination.key(), liveness.value(), 0)
+                    .map_err(write)?;
                 changed.written += 1;
             }
         }
@@ -106,7 +135,10 @@ impl Tables {
     pub(crate) fn counts(&self) -> Result<Vec<(Counter, u64)>, TablesError> {
         let sum = |counter: Counter| {
             let values = self.counters.get(&(counter as u32), 0);
-            let values = values.map_err(|source| TablesError::Read { map: COUNTERS_MAP, source })?;
+            let values = values.map_err(|source| TablesError::Read {
+                map: COUNTERS_MAP,
+                source,
+            })?;
             Ok((counter, values.iter().sum()))
         };
         Counter::ALL.into_iter().map(sum).collect()
@@ -129,7 +161,10 @@ pub(crate) fn kernel_config(intercept: &Intercept, ranges: Ranges) -> KernelConf
         port_count: u32::try_from(hook_ports.len().min(MAX_INTERCEPT_PORTS)).unwrap_or_default(),
         ports,
         intercept4: intercept.node.v4.map_or(Addr::NONE, Addr::from),
-        intercept6: intercept.node.v6.map_or(Addr::NONE, |v6| Addr::from(std::net::IpAddr::V6(v6))),
+        intercept6: intercept
+            .node
+            .v6
+            .map_or(Addr::NONE, |v6| Addr::from(std::net::IpAddr::V6(v6))),
         vip4: ranges.vip4.map_or(Prefix::NONE, prefix4),
         vip6: ranges.vip6.map_or(Prefix::NONE, prefix6),
         ..Config::default()
@@ -150,7 +185,12 @@ where
 
 /// What is moved to and from the kernel is plain bytes.
 const fn assert_pod<T: Pod>() {}
-const _: () = (assert_pod::<Config>(), assert_pod::<DestinationKey>(), assert_pod::<DestinationValue>()).2;
+const _: () = (
+    assert_pod::<Config>(),
+    assert_pod::<DestinationKey>(),
+    assert_pod::<DestinationValue>(),
+)
+    .2;
 
 #[cfg(test)]
 mod tests {
@@ -160,14 +200,32 @@ mod tests {
 
     #[test]
     fn the_programs_are_told_addresses_ports_mark_and_ranges() {
-        let node = NodeIps { v4: Some("10.9.0.1".parse().unwrap()), v6: None };
-        let intercept = Intercept { node, ports: vec![7410, 7411, 7412], mark: 0x2000 };
+        let node = NodeIps {
+            v4: Some("10.9.0.1".parse().unwrap()),
+            v6: None,
+        };
+        let intercept = Intercept {
+            node,
+            ports: vec![7410, 7411, 7412],
+            mark: 0x2000,
+        };
         let config = kernel_config(&intercept, examples::directory().ranges);
         assert_eq!(config.version, Config::VERSION);
-        assert_eq!((config.mark, config.mark_mask, config.port_count), (0x2000, 0x2000, 2));
+        assert_eq!(
+            (config.mark, config.mark_mask, config.port_count),
+            (0x2000, 0x2000, 2)
+        );
         assert_eq!(config.ports[..3], [7410_u16.to_be(), 7411_u16.to_be(), 0]);
-        assert_eq!((config.intercept4.ip(), config.intercept6), ("10.9.0.1".parse().unwrap(), Addr::NONE));
-        assert!(config.vip4.contains(&Addr::from("198.19.1.1".parse::<std::net::IpAddr>().unwrap())));
-        assert_eq!(config.offline_lease_ns, 0, "nobody has vouched for the directory yet");
+        assert_eq!(
+            (config.intercept4.ip(), config.intercept6),
+            ("10.9.0.1".parse().unwrap(), Addr::NONE)
+        );
+        assert!(config.vip4.contains(&Addr::from(
+            "198.19.1.1".parse::<std::net::IpAddr>().unwrap()
+        )));
+        assert_eq!(
+            config.offline_lease_ns, 0,
+            "nobody has vouched for the directory yet"
+        );
     }
 }

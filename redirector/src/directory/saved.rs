@@ -24,34 +24,53 @@ pub(crate) enum SavedError {
     #[error("{path} is {bytes} bytes long, which no saved directory is; remove it")]
     TooLong { path: PathBuf, bytes: u64 },
     #[error("{path} is not a saved directory; remove it")]
-    Parse { path: PathBuf, source: serde_json::Error },
+    Parse {
+        path: PathBuf,
+        source: serde_json::Error,
+    },
     #[error("write {path}")]
     Write { path: PathBuf, source: io::Error },
 }
 
 impl Saved {
     pub(crate) fn new(state_dir: &Path) -> Self {
-        Self { path: state_dir.join("directory.json") }
+        Self {
+            path: state_dir.join("directory.json"),
+        }
     }
 
     /// The saved directory; none before the first was saved.
     pub(crate) fn load(&self) -> Result<Option<Directory>, SavedError> {
-        let read = |source| SavedError::Read { path: self.path.clone(), source };
+        let read = |source| SavedError::Read {
+            path: self.path.clone(),
+            source,
+        };
         let bytes = match std::fs::metadata(&self.path) {
             Ok(metadata) => metadata.len(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(read(error)),
         };
         if bytes > MAX_BYTES {
-            return Err(SavedError::TooLong { path: self.path.clone(), bytes });
+            return Err(SavedError::TooLong {
+                path: self.path.clone(),
+                bytes,
+            });
         }
         let text = std::fs::read(&self.path).map_err(read)?;
-        serde_json::from_slice(&text).map(Some).map_err(|source| SavedError::Parse { path: self.path.clone(), source })
+        serde_json::from_slice(&text)
+            .map(Some)
+            .map_err(|source| SavedError::Parse {
+                path: self.path.clone(),
+                source,
+            })
     }
 
     /// Replaces the saved directory.
     pub(crate) fn save(&self, directory: &Directory) -> Result<(), SavedError> {
-        let write = |source| SavedError::Write { path: self.path.clone(), source };
+        let write = |source| SavedError::Write {
+            path: self.path.clone(),
+            source,
+        };
         let text = serde_json::to_vec(directory).map_err(|error| write(error.into()))?;
         culvert_daemon::write_atomic(&self.path, &text, 0o600).map_err(write)
     }
@@ -59,9 +78,10 @@ impl Saved {
     /// Removes it, for `uninstall`.
     pub(crate) fn remove(&self) -> Result<(), SavedError> {
         match std::fs::remove_file(&self.path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(SavedError::Write { path: self.path.clone(), source: error })
-            }
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(SavedError::Write {
+                path: self.path.clone(),
+                source: error,
+            }),
             _ => Ok(()),
         }
     }
@@ -100,6 +120,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("directory.json"), "{\"revision\":").unwrap();
         let error = Saved::new(dir.path()).load().unwrap_err();
-        assert!(error.to_string().contains("directory.json is not a saved directory"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains("directory.json is not a saved directory"),
+            "{error}"
+        );
     }
 }

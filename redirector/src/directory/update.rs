@@ -25,14 +25,21 @@ enum NodeError {
 }
 
 impl Directory {
-    /// Takes an update in: a snapshot replaces everything, a delta changes some nodes. An update that cannot be taken changes
-    /// nothing. A node that makes no sense is left out, with a warning: the others must not suffer from it.
+    /// Takes an update in: a snapshot replaces everything, a delta changes some nodes. An update
+    /// that cannot be taken changes nothing. A node that makes no sense is left out, with a
+    /// warning: the others must not suffer from it.
     pub(crate) fn update(&mut self, update: proto::Update) -> Result<(), UpdateError> {
         if let Some(ranges) = &update.snapshot {
-            *self = Self { ranges: Ranges::from_proto(ranges)?, ..Self::default() };
+            *self = Self {
+                ranges: Ranges::from_proto(ranges)?,
+                ..Self::default()
+            };
         }
         self.revision = update.revision;
-        let gone = update.removed.iter().filter_map(|name| name.parse::<NodeName>().ok());
+        let gone = update
+            .removed
+            .iter()
+            .filter_map(|name| name.parse::<NodeName>().ok());
         gone.for_each(|name| drop(self.nodes.remove(&name)));
         if let Some(clouds) = update.clouds {
             self.clouds = clouds.nodes.into_iter().filter_map(cloud).collect();
@@ -54,11 +61,24 @@ impl Directory {
 
 /// A cloud node that makes no sense is left out, with a warning.
 fn cloud(node: proto::CloudNode) -> Option<(NodeName, Vec<IpAddr>)> {
-    let addresses = node.addresses.iter().map(|text| field("an address", text)).collect::<Result<_, _>>();
-    match node.name.parse::<NodeName>().map_err(NodeError::from).and_then(|name| Ok((name, addresses?))) {
+    let addresses = node
+        .addresses
+        .iter()
+        .map(|text| field("an address", text))
+        .collect::<Result<_, _>>();
+    match node
+        .name
+        .parse::<NodeName>()
+        .map_err(NodeError::from)
+        .and_then(|name| Ok((name, addresses?)))
+    {
         Ok(node) => Some(node),
         Err(error) => {
-            tracing::warn!(node = node.name, %error, "cloud node of the proxy's directory left out");
+            tracing::warn!(
+                node = node.name,
+                %error,
+                "cloud node of the proxy's directory left out"
+            );
             None
         }
     }
@@ -66,7 +86,10 @@ fn cloud(node: proto::CloudNode) -> Option<(NodeName, Vec<IpAddr>)> {
 
 impl Ranges {
     fn from_proto(ranges: &proto::Ranges) -> Result<Self, UpdateError> {
-        Ok(Self { vip4: range("range of IPv4 VIPs", &ranges.vip4)?, vip6: range("range of IPv6 VIPs", &ranges.vip6)? })
+        Ok(Self {
+            vip4: range("range of IPv4 VIPs", &ranges.vip4)?,
+            vip6: range("range of IPv6 VIPs", &ranges.vip6)?,
+        })
     }
 }
 
@@ -74,7 +97,10 @@ fn range<T: FromStr>(what: &'static str, text: &str) -> Result<Option<T>, Update
     if text.is_empty() {
         return Ok(None);
     }
-    text.parse().map(Some).map_err(|_why| UpdateError::Range { what, text: text.to_owned() })
+    text.parse().map(Some).map_err(|_why| UpdateError::Range {
+        what,
+        text: text.to_owned(),
+    })
 }
 
 impl Node {
@@ -84,10 +110,17 @@ impl Node {
             u16::try_from(port)
                 .ok()
                 .filter(|port| *port != 0)
-                .ok_or_else(|| NodeError::Field { what: "a port", text: port.to_string() })
+                .ok_or_else(|| NodeError::Field {
+                    what: "a port",
+                    text: port.to_string(),
+                })
         });
         let node = Self {
-            addresses: node.addresses.into_iter().map(Address::from_proto).collect::<Result<_, _>>()?,
+            addresses: node
+                .addresses
+                .into_iter()
+                .map(Address::from_proto)
+                .collect::<Result<_, _>>()?,
             vip4: optional("an IPv4 VIP", &node.vip4)?,
             vip6: optional("an IPv6 VIP", &node.vip6)?,
             ports: ports.collect::<Result<_, _>>()?,
@@ -103,20 +136,32 @@ impl Address {
         let routing = match address.routing() {
             proto::Routing::Routed => Routing::Routed,
             proto::Routing::Shared => Routing::Shared,
-            // What a newer proxy means by another value is not known; by name the node works in any case.
+            // What a newer proxy means by another value is not known; by name the node works in any
+            // case.
             proto::Routing::Protected | proto::Routing::Unspecified => Routing::Protected,
         };
         let ip: IpAddr = field("an address", &address.ip)?;
-        Ok(Self { ip: ip.to_canonical(), routing, reason: address.reason })
+        Ok(Self {
+            ip: ip.to_canonical(),
+            routing,
+            reason: address.reason,
+        })
     }
 }
 
 fn field<T: FromStr>(what: &'static str, text: &str) -> Result<T, NodeError> {
-    text.parse().map_err(|_why| NodeError::Field { what, text: text.to_owned() })
+    text.parse().map_err(|_why| NodeError::Field {
+        what,
+        text: text.to_owned(),
+    })
 }
 
 fn optional<T: FromStr>(what: &'static str, text: &str) -> Result<Option<T>, NodeError> {
-    if text.is_empty() { Ok(None) } else { field(what, text).map(Some) }
+    if text.is_empty() {
+        Ok(None)
+    } else {
+        field(what, text).map(Some)
+    }
 }
 
 #[cfg(test)]
@@ -140,8 +185,17 @@ mod tests {
     }
 
     fn snapshot(nodes: Vec<proto::Node>) -> proto::Update {
-        let ranges = proto::Ranges { vip4: "198.18.0.0/15".to_owned(), vip6: String::new() };
-        proto::Update { revision: 1, snapshot: Some(ranges), nodes, removed: Vec::new(), clouds: None }
+        let ranges = proto::Ranges {
+            vip4: "198.18.0.0/15".to_owned(),
+            vip6: String::new(),
+        };
+        proto::Update {
+            revision: 1,
+            snapshot: Some(ranges),
+            nodes,
+            removed: Vec::new(),
+            clouds: None,
+        }
     }
 
     fn updated(nodes: Vec<proto::Node>) -> Directory {
@@ -156,7 +210,10 @@ mod tests {
 
     #[test]
     fn a_snapshot_replaces_and_a_delta_changes() {
-        let mut directory = updated(vec![node("a", "10.0.0.1", true), node("b", "10.0.0.2", true)]);
+        let mut directory = updated(vec![
+            node("a", "10.0.0.1", true),
+            node("b", "10.0.0.2", true),
+        ]);
         let ranges = directory.ranges;
         let delta = proto::Update {
             revision: 2,
@@ -169,31 +226,66 @@ mod tests {
         assert_eq!(names(&directory), ["b", "c"]);
         assert!(!directory.nodes[&"b".parse().unwrap()].online);
         assert_eq!((directory.revision, directory.ranges), (2, ranges));
-        directory.update(snapshot(vec![node("d", "10.0.0.4", true)])).unwrap();
+        directory
+            .update(snapshot(vec![node("d", "10.0.0.4", true)]))
+            .unwrap();
         assert_eq!(names(&directory), ["d"]);
     }
 
     #[test]
     fn a_node_that_makes_no_sense_leaves_the_others_alone() {
-        let bad_port = proto::Node { ports: vec![70_000], ..node("p", "10.0.0.3", true) };
-        let nodes = vec![node("Bad", "10.0.0.1", true), node("x", "ten", true), bad_port, node("ok", "10.0.0.2", true)];
+        let bad_port = proto::Node {
+            ports: vec![70_000],
+            ..node("p", "10.0.0.3", true)
+        };
+        let nodes = vec![
+            node("Bad", "10.0.0.1", true),
+            node("x", "ten", true),
+            bad_port,
+            node("ok", "10.0.0.2", true),
+        ];
         assert_eq!(names(&updated(nodes)), ["ok"]);
     }
 
     #[test]
     fn cloud_nodes_are_replaced_whole_and_an_older_proxy_has_none() {
-        let cloud = |name: &str, address: &str| proto::CloudNode { name: name.into(), addresses: vec![address.into()] };
+        let cloud = |name: &str, address: &str| proto::CloudNode {
+            name: name.into(),
+            addresses: vec![address.into()],
+        };
         let update = |nodes: Option<Vec<proto::CloudNode>>| proto::Update {
             clouds: nodes.map(|nodes| proto::Clouds { nodes }),
             snapshot: None,
             ..snapshot(Vec::new())
         };
         let mut directory = updated(vec![node("a", "10.0.0.1", true)]);
-        directory.update(update(Some(vec![cloud("m", "10.1.0.1"), cloud("x", "ten"), cloud("n", "fd00::1")]))).unwrap();
+        directory
+            .update(update(Some(vec![
+                cloud("m", "10.1.0.1"),
+                cloud("x", "ten"),
+                cloud("n", "fd00::1"),
+            ])))
+            .unwrap();
         directory.update(update(None)).unwrap();
-        assert_eq!(directory.clouds.keys().map(NodeName::as_str).collect::<Vec<_>>(), ["m", "n"]);
-        directory.update(update(Some(vec![cloud("o", "10.1.0.1")]))).unwrap();
-        assert_eq!(directory.clouds.keys().map(NodeName::as_str).collect::<Vec<_>>(), ["o"]);
+        assert_eq!(
+            directory
+                .clouds
+                .keys()
+                .map(NodeName::as_str)
+                .collect::<Vec<_>>(),
+            ["m", "n"]
+        );
+        directory
+            .update(update(Some(vec![cloud("o", "10.1.0.1")])))
+            .unwrap();
+        assert_eq!(
+            directory
+                .clouds
+                .keys()
+                .map(NodeName::as_str)
+                .collect::<Vec<_>>(),
+            ["o"]
+        );
         directory.update(snapshot(Vec::new())).unwrap();
         assert!(directory.clouds.is_empty());
     }
@@ -201,10 +293,16 @@ mod tests {
     #[test]
     fn a_range_that_makes_no_sense_is_named() {
         let mut update = snapshot(Vec::new());
-        update.snapshot = Some(proto::Ranges { vip4: "198.18/15".to_owned(), vip6: String::new() });
+        update.snapshot = Some(proto::Ranges {
+            vip4: "198.18/15".to_owned(),
+            vip6: String::new(),
+        });
         let mut directory = updated(vec![node("a", "10.0.0.1", true)]);
         let error = directory.update(update).unwrap_err();
-        assert_eq!(error.to_string(), "the proxy sent \"198.18/15\" as range of IPv4 VIPs");
+        assert_eq!(
+            error.to_string(),
+            "the proxy sent \"198.18/15\" as range of IPv4 VIPs"
+        );
         assert_eq!(names(&directory), ["a"], "and what was there stays");
     }
 }

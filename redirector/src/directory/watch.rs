@@ -20,7 +20,8 @@ use super::update::UpdateError;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How soon a proxy that hangs is noticed.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
-/// Waits between attempts grow from the first to the last: a restarting proxy is back within a second or two.
+/// Waits between attempts grow from the first to the last: a restarting proxy is back within a
+/// second or two.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LAST_WAIT: Duration = Duration::from_secs(2);
 /// A snapshot of ten thousand nodes is some 3 MB.
@@ -52,7 +53,10 @@ impl Watch {
     /// Starts from `saved`, which is stale until the proxy has spoken.
     pub(crate) fn new(socket: PathBuf, saved: Option<Directory>) -> (Self, watch::Receiver<Feed>) {
         let stale = Some(format!("waiting for the proxy at {}", socket.display()));
-        let (feed_tx, feed_rx) = watch::channel(Feed { directory: saved.map(Arc::new), stale });
+        let (feed_tx, feed_rx) = watch::channel(Feed {
+            directory: saved.map(Arc::new),
+            stale,
+        });
         (Self { socket, feed_tx }, feed_rx)
     }
 
@@ -70,12 +74,17 @@ impl Watch {
             let started = Instant::now();
             let reason = match self.follow().await {
                 Ok(()) => "the proxy ended the stream".to_owned(),
-                // tonic repeats each cause in the next one's text: the first and the last say it all.
+                // tonic repeats each cause in the next one's text: the first and the last say it
+                // all.
                 Err(error) => format!("{error}: {}", error.root_cause()),
             };
             self.mark_stale(reason);
             // After a stream that lasted, the proxy has only just gone.
-            wait = if started.elapsed() > LAST_WAIT { FIRST_WAIT } else { (wait * 2).min(LAST_WAIT) };
+            wait = if started.elapsed() > LAST_WAIT {
+                FIRST_WAIT
+            } else {
+                (wait * 2).min(LAST_WAIT)
+            };
             tokio::time::sleep(wait).await;
         }
     }
@@ -95,20 +104,36 @@ impl Watch {
     async fn follow(&self) -> Result<()> {
         let channel = self.connect().await?;
         let mut client = DirectoryClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
-        let request = WatchRequest { version: culvert_daemon::VERSION.to_owned() };
-        let mut updates = client.watch(request).await.context("watch the proxy's directory")?.into_inner();
+        let request = WatchRequest {
+            version: culvert_daemon::VERSION.to_owned(),
+        };
+        let mut updates = client
+            .watch(request)
+            .await
+            .context("watch the proxy's directory")?
+            .into_inner();
         // What a proxy says first is a snapshot, or it makes no sense.
-        let first = updates.message().await.context("read the proxy's directory")?;
-        let snapshot = first.filter(|update| update.snapshot.is_some()).context("the proxy sent no snapshot")?;
+        let first = updates
+            .message()
+            .await
+            .context("read the proxy's directory")?;
+        let snapshot = first
+            .filter(|update| update.snapshot.is_some())
+            .context("the proxy sent no snapshot")?;
         self.take(snapshot)?;
         tracing::info!(socket = %self.socket.display(), "directory is current");
-        while let Some(update) = updates.message().await.context("read the proxy's directory")? {
+        while let Some(update) = updates
+            .message()
+            .await
+            .context("read the proxy's directory")?
+        {
             self.take(update)?;
         }
         Ok(())
     }
 
-    /// In place: a copy of thousands of nodes is made only while somebody else still reads the one before.
+    /// In place: a copy of thousands of nodes is made only while somebody else still reads the one
+    /// before.
     fn take(&self, update: Update) -> Result<(), UpdateError> {
         let mut taken = Ok(());
         self.feed_tx.send_if_modified(|feed| {

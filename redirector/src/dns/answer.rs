@@ -29,8 +29,20 @@ pub(super) struct Answer {
 }
 
 /// Answers a question for `name`, lower case and absolute.
-pub(super) fn answer(directory: &Directory, origin: &Origin, node: NodeIps, name: &Name, kind: RecordType) -> Answer {
-    let question = Question { directory, origin, node, name, kind };
+pub(super) fn answer(
+    directory: &Directory,
+    origin: &Origin,
+    node: NodeIps,
+    name: &Name,
+    kind: RecordType,
+) -> Answer {
+    let question = Question {
+        directory,
+        origin,
+        node,
+        name,
+        kind,
+    };
     if let Ok(net) = name.parse_arpa_name() {
         return question.reverse(net);
     }
@@ -63,8 +75,16 @@ impl Question<'_> {
         if self.name == apex {
             return self.apex(apex);
         }
-        let labels: Vec<_> = self.name.iter().take(usize::from(self.name.num_labels() - apex.num_labels())).collect();
-        let relative = labels.iter().map(|label| String::from_utf8_lossy(label)).collect::<Vec<_>>().join(".");
+        let labels: Vec<_> = self
+            .name
+            .iter()
+            .take(usize::from(self.name.num_labels() - apex.num_labels()))
+            .collect();
+        let relative = labels
+            .iter()
+            .map(|label| String::from_utf8_lossy(label))
+            .collect::<Vec<_>>()
+            .join(".");
         match self.find(&relative) {
             Some(node) => self.addresses(node, apex),
             None if self.is_above_a_node(&relative) => self.negative(ResponseCode::NoError, apex),
@@ -72,13 +92,19 @@ impl Question<'_> {
         }
     }
 
-    /// A node's name without the zone, or with a zone of the node's own: each is a zone of its own. Other names are not ours.
+    /// A node's name without the zone, or with a zone of the node's own: each is a zone of its own.
+    /// Other names are not ours.
     fn bare(&self) -> Answer {
         let text = self.name.to_ascii();
         let text = text.trim_end_matches('.');
-        // Whoever may register Nodes may name one registry.example.com: such a name is of the cluster's only inside the zone.
+        // Whoever may register Nodes may name one registry.example.com: such a name is of the
+        // cluster's only inside the zone.
         let foreign = |found: &Found<'_>| matches!(found, Found::Cloud(_)) && text.contains('.');
-        match self.find(text).filter(|found| !foreign(found)).or_else(|| self.in_own_zone(text)) {
+        match self
+            .find(text)
+            .filter(|found| !foreign(found))
+            .or_else(|| self.in_own_zone(text))
+        {
             Some(_) if self.kind == RecordType::SOA => self.apex(self.name),
             Some(found) => self.addresses(found, self.name),
             None => refused(),
@@ -102,10 +128,15 @@ impl Question<'_> {
             IpNet::V4(_) => ranges.vip4.map(IpNet::V4),
             IpNet::V6(_) => ranges.vip6.map(IpNet::V6),
         };
-        let Some(range) = range.filter(|range| range.contains(&net)) else { return refused() };
-        // A reverse zone begins at whole labels: of 8 bits for IPv4, of 4 for IPv6; `in-addr.arpa` is two more.
+        let Some(range) = range.filter(|range| range.contains(&net)) else {
+            return refused();
+        };
+        // A reverse zone begins at whole labels: of 8 bits for IPv4, of 4 for IPv6; `in-addr.arpa`
+        // is two more.
         let bits_a_label = if range.addr().is_ipv4() { 8 } else { 4 };
-        let apex = self.name.trim_to(usize::from(range.prefix_len().div_ceil(bits_a_label)) + 2);
+        let apex = self
+            .name
+            .trim_to(usize::from(range.prefix_len().div_ceil(bits_a_label)) + 2);
         if *self.name == apex && self.kind == RecordType::SOA {
             return self.apex(&apex);
         }
@@ -127,22 +158,39 @@ impl Question<'_> {
     fn find(&self, name: &str) -> Option<Found<'_>> {
         let name = name.parse::<NodeName>().ok()?;
         let edge = self.directory.nodes.get(&name).map(Found::Edge);
-        edge.or_else(|| self.directory.clouds.get(&name).map(|addresses| Found::Cloud(addresses)))
+        edge.or_else(|| {
+            self.directory
+                .clouds
+                .get(&name)
+                .map(|addresses| Found::Cloud(addresses))
+        })
     }
 
-    /// Whether a node's name ends in `.name`: then `name` exists, though it has no records (RFC 8020).
+    /// Whether a node's name ends in `.name`: then `name` exists, though it has no records (RFC
+    /// 8020).
     fn is_above_a_node(&self, name: &str) -> bool {
-        let below = |node: &NodeName| node.as_str().strip_suffix(name).is_some_and(|rest| rest.ends_with('.'));
-        self.directory.nodes.keys().chain(self.directory.clouds.keys()).any(below)
+        let below = |node: &NodeName| {
+            node.as_str()
+                .strip_suffix(name)
+                .is_some_and(|rest| rest.ends_with('.'))
+        };
+        self.directory
+            .nodes
+            .keys()
+            .chain(self.directory.clouds.keys())
+            .any(below)
     }
 
-    /// Of an edge node the VIPs, of the families that connections can be steered in; of a cloud node its own addresses.
+    /// Of an edge node the VIPs, of the families that connections can be steered in; of a cloud
+    /// node its own addresses.
     fn addresses(&self, found: Found<'_>, apex: &Name) -> Answer {
         let addresses: Vec<IpAddr> = match found {
             Found::Cloud(addresses) => addresses.to_vec(),
             Found::Edge(node) => {
                 let v4 = node.vip4.filter(|_| self.node.v4.is_some()).map(IpAddr::V4);
-                v4.into_iter().chain(node.vip6.filter(|_| self.node.v6.is_some()).map(IpAddr::V6)).collect()
+                v4.into_iter()
+                    .chain(node.vip6.filter(|_| self.node.v6.is_some()).map(IpAddr::V6))
+                    .collect()
             }
         };
         let asked = |kind| self.kind == kind || self.kind == RecordType::ANY;
@@ -151,43 +199,78 @@ impl Question<'_> {
             IpAddr::V6(v6) => asked(RecordType::AAAA).then_some(RData::AAAA(AAAA(v6))),
         };
         let records: Vec<RData> = addresses.into_iter().filter_map(record).collect();
-        if records.is_empty() { self.negative(ResponseCode::NoError, apex) } else { self.positive(records) }
+        if records.is_empty() {
+            self.negative(ResponseCode::NoError, apex)
+        } else {
+            self.positive(records)
+        }
     }
 
     fn apex(&self, apex: &Name) -> Answer {
         if matches!(self.kind, RecordType::SOA | RecordType::ANY) {
-            return Answer { code: ResponseCode::NoError, answers: vec![self.soa(apex)], soa: None };
+            return Answer {
+                code: ResponseCode::NoError,
+                answers: vec![self.soa(apex)],
+                soa: None,
+            };
         }
         self.negative(ResponseCode::NoError, apex)
     }
 
     fn positive(&self, records: Vec<RData>) -> Answer {
         let record = |data| Record::from_rdata(self.name.clone(), TTL, data);
-        Answer { code: ResponseCode::NoError, answers: records.into_iter().map(record).collect(), soa: None }
+        Answer {
+            code: ResponseCode::NoError,
+            answers: records.into_iter().map(record).collect(),
+            soa: None,
+        }
     }
 
     fn negative(&self, code: ResponseCode, apex: &Name) -> Answer {
-        Answer { code, answers: Vec::new(), soa: Some(self.soa(apex)) }
+        Answer {
+            code,
+            answers: Vec::new(),
+            soa: Some(self.soa(apex)),
+        }
     }
 
     fn soa(&self, apex: &Name) -> Record {
         let zone = &self.origin.0;
-        let below = |label: &str| zone.prepend_label(label).unwrap_or_else(|_too_long| zone.clone());
+        let below = |label: &str| {
+            zone.prepend_label(label)
+                .unwrap_or_else(|_too_long| zone.clone())
+        };
         // Serial numbers wrap (RFC 1982): the low bits are enough.
         let serial = (self.directory.revision & u64::from(u32::MAX)) as u32;
-        let soa = SOA::new(below("ns"), below("hostmaster"), serial, REFRESH, RETRY, EXPIRE, TTL);
+        let soa = SOA::new(
+            below("ns"),
+            below("hostmaster"),
+            serial,
+            REFRESH,
+            RETRY,
+            EXPIRE,
+            TTL,
+        );
         Record::from_rdata(apex.clone(), TTL, RData::SOA(soa))
     }
 }
 
 /// Not ours: the asker's next server is asked.
 pub(super) fn refused() -> Answer {
-    Answer { code: ResponseCode::Refused, answers: Vec::new(), soa: None }
+    Answer {
+        code: ResponseCode::Refused,
+        answers: Vec::new(),
+        soa: None,
+    }
 }
 
 /// Nothing is known yet, neither from the proxy nor from disk.
 pub(super) fn unknown() -> Answer {
-    Answer { code: ResponseCode::ServFail, answers: Vec::new(), soa: None }
+    Answer {
+        code: ResponseCode::ServFail,
+        answers: Vec::new(),
+        soa: None,
+    }
 }
 
 fn absolute(node: &NodeName) -> Name {

@@ -1,4 +1,5 @@
-//! What the fuzz target of DNS (`fuzz/`) calls: a datagram in, a datagram out, as between two sockets.
+//! What the fuzz target of DNS (`fuzz/`) calls: a datagram in, a datagram out, as between two
+//! sockets.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,18 +38,34 @@ pub struct Answered {
 
 impl Default for Dns {
     fn default() -> Self {
-        let node = NodeIps { v4: "10.9.0.1".parse().ok(), v6: "fd09::1".parse().ok() };
-        let feed = Feed { directory: Some(Arc::new(examples::directory())), stale: None };
+        let node = NodeIps {
+            v4: "10.9.0.1".parse().ok(),
+            v6: "fd09::1".parse().ok(),
+        };
+        let feed = Feed {
+            directory: Some(Arc::new(examples::directory())),
+            stale: None,
+        };
         let (feed_tx, feed) = watch::channel(feed);
         let clients = vec!["127.0.0.0/8".parse().expect("a range")];
         let origin = Origin::try_from(&"edge.internal".parse().expect("a zone")).expect("a name");
-        let handler = Arc::new(Handler::new(origin, clients, node, feed, DnsMetrics::default()));
-        Self { handler, _feed: feed_tx }
+        let handler = Arc::new(Handler::new(
+            origin,
+            clients,
+            node,
+            feed,
+            DnsMetrics::default(),
+        ));
+        Self {
+            handler,
+            _feed: feed_tx,
+        }
     }
 }
 
 impl Dns {
-    /// The answers to a query; none to what is no query, which hickory's server drops or answers by itself.
+    /// The answers to a query; none to what is no query, which hickory's server drops or answers by
+    /// itself.
     ///
     /// # Panics
     /// If a query is not answered at once.
@@ -59,14 +76,30 @@ impl Dns {
         if request.metadata.message_type == MessageType::Response {
             return None;
         }
-        let asked = request.edns.as_ref().map_or(LEAST_PAYLOAD, |edns| edns.max_payload());
+        let asked = request
+            .edns
+            .as_ref()
+            .map_or(LEAST_PAYLOAD, |edns| edns.max_payload());
         let room = usize::from(asked.clamp(LEAST_PAYLOAD, UDP_PAYLOAD));
         let (stream, mut sent) = BufDnsStreamHandle::new(client);
         let handle = ResponseHandle::new(client, stream, Protocol::Udp);
         let shared = Shared(Arc::clone(&self.handler));
-        shared.handle_request::<_, TokioTime>(&request, handle).now_or_never().expect("nothing to wait for");
-        let (udp, _) = sent.next().now_or_never().flatten().expect("every query is answered").into_parts();
-        let tcp = self.handler.respond(&request).now_or_never().flatten().expect("every query is answered");
+        shared
+            .handle_request::<_, TokioTime>(&request, handle)
+            .now_or_never()
+            .expect("nothing to wait for");
+        let (udp, _) = sent
+            .next()
+            .now_or_never()
+            .flatten()
+            .expect("every query is answered")
+            .into_parts();
+        let tcp = self
+            .handler
+            .respond(&request)
+            .now_or_never()
+            .flatten()
+            .expect("every query is answered");
         Some(Answered { udp, tcp, room })
     }
 }

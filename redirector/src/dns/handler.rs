@@ -67,7 +67,15 @@ impl Handler {
         feed: watch::Receiver<Feed>,
         metrics: DnsMetrics,
     ) -> Self {
-        Self { origin, clients, node, feed, permits: Semaphore::new(CONCURRENT), forward: None, metrics }
+        Self {
+            origin,
+            clients,
+            node,
+            feed,
+            permits: Semaphore::new(CONCURRENT),
+            forward: None,
+            metrics,
+        }
     }
 
     pub(super) fn forwarding(self, forward: Option<Forwarder>) -> Self {
@@ -85,14 +93,25 @@ impl Handler {
         let reply = self.reply(request, Protocol::Tcp).await?;
         let mut bytes = Vec::new();
         let nothing = nothing_asked();
-        let builder = MessageResponseBuilder::new(repeated(request).unwrap_or(&nothing), reply.edns.as_ref());
-        let Reply { metadata, answers, authorities, additionals, soa, .. } = &reply;
+        let builder =
+            MessageResponseBuilder::new(repeated(request).unwrap_or(&nothing), reply.edns.as_ref());
+        let Reply {
+            metadata,
+            answers,
+            authorities,
+            additionals,
+            soa,
+            ..
+        } = &reply;
         let response = builder.build(*metadata, answers, authorities, soa, additionals);
-        response.destructive_emit(&mut BinEncoder::new(&mut bytes)).ok().map(|_info| bytes)
+        response
+            .destructive_emit(&mut BinEncoder::new(&mut bytes))
+            .ok()
+            .map(|_info| bytes)
     }
 
-    /// None where one question too many is under way: an answer costs as much as what is being kept away, and the client asks
-    /// again.
+    /// None where one question too many is under way: an answer costs as much as what is being kept
+    /// away, and the client asks again.
     async fn reply(&self, request: &Request, protocol: Protocol) -> Option<Reply> {
         let own = {
             let _permit = self.permits.try_acquire().ok()?;
@@ -113,14 +132,27 @@ impl Handler {
     /// What we know, if the question is for us.
     fn answer(&self, request: &Request) -> Result<Answer, NotOurs> {
         let (Ok(info), Some(_)) = (request.request_info(), repeated(request)) else {
-            return Ok(Answer { code: ResponseCode::FormErr, ..refused() });
+            return Ok(Answer {
+                code: ResponseCode::FormErr,
+                ..refused()
+            });
         };
-        if request.edns.as_ref().is_some_and(|asked| asked.version() > EDNS_VERSION) {
+        if request
+            .edns
+            .as_ref()
+            .is_some_and(|asked| asked.version() > EDNS_VERSION)
+        {
             // The client asks again in the version that the answer names (RFC 6891, 6.1.3).
-            return Ok(Answer { code: ResponseCode::BADVERS, ..refused() });
+            return Ok(Answer {
+                code: ResponseCode::BADVERS,
+                ..refused()
+            });
         }
         if request.metadata.op_code != OpCode::Query {
-            return Ok(Answer { code: ResponseCode::NotImp, ..refused() });
+            return Ok(Answer {
+                code: ResponseCode::NotImp,
+                ..refused()
+            });
         }
         let transfer = matches!(info.query.query_type(), RecordType::AXFR | RecordType::IXFR);
         if !self.is_allowed(info.src.ip()) || info.query.query_class() != DNSClass::IN || transfer {
@@ -130,12 +162,26 @@ impl Handler {
         name.set_fqdn(true);
         let directory = self.feed.borrow().directory.clone();
         let found = match directory {
-            Some(directory) => answer(&directory, &self.origin, self.node, &name, info.query.query_type()),
+            Some(directory) => answer(
+                &directory,
+                &self.origin,
+                self.node,
+                &name,
+                info.query.query_type(),
+            ),
             // A bare name may be a node's; what another server says of it would be kept.
-            None if self.origin.contains(&name) || (self.forward.is_some() && name.num_labels() == 1) => unknown(),
+            None if self.origin.contains(&name)
+                || (self.forward.is_some() && name.num_labels() == 1) =>
+            {
+                unknown()
+            }
             None => refused(),
         };
-        if found.code == ResponseCode::Refused { Err(NotOurs) } else { Ok(found) }
+        if found.code == ResponseCode::Refused {
+            Err(NotOurs)
+        } else {
+            Ok(found)
+        }
     }
 }
 
@@ -146,10 +192,18 @@ impl Reply {
     fn own(request: &Request, answer: Answer) -> Self {
         let mut metadata = Metadata::response_from_request(&request.metadata);
         metadata.response_code = answer.code;
-        metadata.authoritative = matches!(answer.code, ResponseCode::NoError | ResponseCode::NXDomain);
+        metadata.authoritative =
+            matches!(answer.code, ResponseCode::NoError | ResponseCode::NXDomain);
         let (authorities, additionals) = Default::default();
         let edns = edns(request, answer.code, false);
-        Self { metadata, answers: answer.answers, authorities, additionals, soa: answer.soa, edns }
+        Self {
+            metadata,
+            answers: answer.answers,
+            authorities,
+            additionals,
+            soa: answer.soa,
+            edns,
+        }
     }
 
     fn forwarded(request: &Request, answer: Message) -> Self {
@@ -160,10 +214,25 @@ impl Reply {
         metadata.truncation = theirs.truncation;
         metadata.recursion_available = theirs.recursion_available;
         metadata.authentic_data = theirs.authentic_data;
-        let signed = answer.edns.as_ref().is_some_and(|edns| edns.flags().dnssec_ok);
+        let signed = answer
+            .edns
+            .as_ref()
+            .is_some_and(|edns| edns.flags().dnssec_ok);
         let edns = edns(request, theirs.response_code, signed);
-        let Message { answers, authorities, additionals, .. } = answer;
-        Self { metadata, answers, authorities, additionals, soa: None, edns }
+        let Message {
+            answers,
+            authorities,
+            additionals,
+            ..
+        } = answer;
+        Self {
+            metadata,
+            answers,
+            authorities,
+            additionals,
+            soa: None,
+            edns,
+        }
     }
 }
 
@@ -172,7 +241,9 @@ fn edns(request: &Request, code: ResponseCode, dnssec_ok: bool) -> Option<Edns> 
     request.edns.as_ref().map(|asked| {
         let mut edns = Edns::new();
         edns.set_max_payload(asked.max_payload().clamp(LEAST_PAYLOAD, UDP_PAYLOAD));
-        edns.set_version(EDNS_VERSION).set_rcode_high(code.high()).set_dnssec_ok(dnssec_ok);
+        edns.set_version(EDNS_VERSION)
+            .set_rcode_high(code.high())
+            .set_dnssec_ok(dnssec_ok);
         edns
     })
 }
@@ -180,11 +251,25 @@ fn edns(request: &Request, code: ResponseCode, dnssec_ok: bool) -> Option<Edns> 
 /// UDP comes by way of hickory's server.
 #[async_trait]
 impl RequestHandler for Shared {
-    async fn handle_request<R: ResponseHandler, T: Time>(&self, request: &Request, mut udp: R) -> ResponseInfo {
-        let Some(reply) = self.0.reply(request, Protocol::Udp).await else { return unsent(request) };
+    async fn handle_request<R: ResponseHandler, T: Time>(
+        &self,
+        request: &Request,
+        mut udp: R,
+    ) -> ResponseInfo {
+        let Some(reply) = self.0.reply(request, Protocol::Udp).await else {
+            return unsent(request);
+        };
         let nothing = nothing_asked();
-        let builder = MessageResponseBuilder::new(repeated(request).unwrap_or(&nothing), reply.edns.as_ref());
-        let Reply { metadata, answers, authorities, additionals, soa, .. } = &reply;
+        let builder =
+            MessageResponseBuilder::new(repeated(request).unwrap_or(&nothing), reply.edns.as_ref());
+        let Reply {
+            metadata,
+            answers,
+            authorities,
+            additionals,
+            soa,
+            ..
+        } = &reply;
         let response = builder.build(*metadata, answers, authorities, soa, additionals);
         match udp.send_response(response).await {
             Ok(info) => info,
@@ -196,8 +281,8 @@ impl RequestHandler for Shared {
     }
 }
 
-/// The questions as an answer repeats them, byte for byte; none if a name in them points elsewhere in its message, where the answer
-/// has something else.
+/// The questions as an answer repeats them, byte for byte; none if a name in them points elsewhere
+/// in its message, where the answer has something else.
 fn repeated(request: &Request) -> Option<&Queries> {
     let queries = &request.queries;
     is_whole(queries.as_bytes(), queries.len()).then_some(queries)
@@ -208,7 +293,9 @@ fn is_whole(mut questions: &[u8], count: usize) -> bool {
         while let [length @ 1..=LABEL_MAX, rest @ ..] = questions {
             questions = rest.get(usize::from(*length)..).unwrap_or_default();
         }
-        let [0, rest @ ..] = questions else { return false };
+        let [0, rest @ ..] = questions else {
+            return false;
+        };
         questions = rest.get(TYPE_AND_CLASS..).unwrap_or_default();
         true
     })
@@ -222,7 +309,11 @@ fn nothing_asked() -> Queries {
 fn unsent(request: &Request) -> ResponseInfo {
     let mut metadata = Metadata::response_from_request(&request.metadata);
     metadata.response_code = ResponseCode::ServFail;
-    Header { metadata, counts: HeaderCounts::default() }.into()
+    Header {
+        metadata,
+        counts: HeaderCounts::default(),
+    }
+    .into()
 }
 
 #[cfg(test)]
@@ -234,9 +325,18 @@ mod tests {
         let whole = b"\x06edge-1\x00\x00\x01\x00\x01";
         assert!(is_whole(whole, 1) && is_whole(&[], 0) && is_whole(&whole.repeat(2), 2));
         assert!(is_whole(b"\x00\x00\x01\x00\x01", 1), "the root");
-        assert!(!is_whole(b"\xc0\x02\x00\x01\x00\x01", 1), "into the header, whose bits an answer changes");
-        assert!(!is_whole(b"\x01x\xc0\x0c\x00\x01\x00\x01", 1), "behind a label");
-        assert!(!is_whole(&[&whole[..], b"\xc0\x0c\x00\x01\x00\x01"].concat(), 2), "the second");
+        assert!(
+            !is_whole(b"\xc0\x02\x00\x01\x00\x01", 1),
+            "into the header, whose bits an answer changes"
+        );
+        assert!(
+            !is_whole(b"\x01x\xc0\x0c\x00\x01\x00\x01", 1),
+            "behind a label"
+        );
+        assert!(
+            !is_whole(&[&whole[..], b"\xc0\x0c\x00\x01\x00\x01"].concat(), 2),
+            "the second"
+        );
         assert!(!is_whole(b"\x3f too short", 1));
     }
 }

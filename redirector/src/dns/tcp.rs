@@ -1,4 +1,5 @@
-//! DNS over TCP. hickory's own server takes any number of connections; ours has a ceiling, for all and for each client.
+//! DNS over TCP. hickory's own server takes any number of connections; ours has a ceiling, for all
+//! and for each client.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,7 +21,8 @@ use super::handler::Handler;
 const CONNECTIONS: usize = 256;
 /// Of one client, which may be a resolver for many: no client alone keeps the others out.
 const OF_ONE_CLIENT: usize = 32;
-/// For a whole question, for a whole answer, and between two questions (RFC 7766 wants a few seconds).
+/// For a whole question, for a whole answer, and between two questions (RFC 7766 wants a few
+/// seconds).
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// After an accept that failed, as it does without free file descriptors.
 const BACK_OFF: Duration = Duration::from_millis(100);
@@ -36,12 +38,18 @@ pub(super) async fn serve(listener: TcpListener, handler: Arc<Handler>) -> Resul
         while connections.try_join_next().is_some() {}
         match accepted {
             Ok((stream, client)) if handler.is_allowed(client.ip()) => {
-                let Some(slot) = slots.take(client.ip()) else { continue };
+                let Some(slot) = slots.take(client.ip()) else {
+                    continue;
+                };
                 let handler = Arc::clone(&handler);
                 connections.spawn(async move {
                     let _slot = slot;
                     if let Err(error) = converse(stream, client, &handler).await {
-                        tracing::debug!(client.addr = %client, reason = format!("{error:#}"), "DNS over TCP ended");
+                        tracing::debug!(
+                            client.addr = %client,
+                            reason = format!("{error:#}"),
+                            "DNS over TCP ended"
+                        );
                     }
                 });
             }
@@ -70,12 +78,18 @@ impl Slots {
     /// None: one too many, of this client or of all.
     fn take(&self, client: IpAddr) -> Option<Slot> {
         let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (all, of_client) = (taken.values().sum::<usize>(), taken.get(&client).copied().unwrap_or_default());
+        let (all, of_client) = (
+            taken.values().sum::<usize>(),
+            taken.get(&client).copied().unwrap_or_default(),
+        );
         if all >= CONNECTIONS || of_client >= OF_ONE_CLIENT {
             return None;
         }
         taken.insert(client, of_client + 1);
-        Some(Slot { slots: self.clone(), client })
+        Some(Slot {
+            slots: self.clone(),
+            client,
+        })
     }
 }
 
@@ -93,12 +107,19 @@ impl Drop for Slot {
 
 /// Answers one question after the other until the client leaves.
 async fn converse(mut stream: TcpStream, client: SocketAddr, handler: &Handler) -> Result<()> {
-    while let Some(question) =
-        timeout(TIMEOUT, read(&mut stream, LONGEST_QUESTION)).await.context("wait for a question")??
+    while let Some(question) = timeout(TIMEOUT, read(&mut stream, LONGEST_QUESTION))
+        .await
+        .context("wait for a question")??
     {
-        let request = Request::from_bytes(question, client, Protocol::Tcp).context("parse the question")?;
-        let answer = handler.respond(&request).await.context("encode the answer")?;
-        timeout(TIMEOUT, write(&mut stream, &answer)).await.context("wait for the client")??;
+        let request =
+            Request::from_bytes(question, client, Protocol::Tcp).context("parse the question")?;
+        let answer = handler
+            .respond(&request)
+            .await
+            .context("encode the answer")?;
+        timeout(TIMEOUT, write(&mut stream, &answer))
+            .await
+            .context("wait for the client")??;
     }
     Ok(())
 }
@@ -114,7 +135,10 @@ pub(super) async fn read(stream: &mut TcpStream, longest: u16) -> Result<Option<
         bail!("a message of {length} bytes; {longest} are enough for any");
     }
     let mut message = vec![0; length.into()];
-    stream.read_exact(&mut message).await.context("read a message")?;
+    stream
+        .read_exact(&mut message)
+        .await
+        .context("read a message")?;
     Ok(Some(message))
 }
 
@@ -136,11 +160,18 @@ mod tests {
     #[test]
     fn one_client_has_its_share_and_all_together_have_a_ceiling() {
         let slots = Slots::default();
-        let take = |number: u8| (0..CONNECTIONS).map_while(|_| slots.take(client(number))).collect::<Vec<_>>();
+        let take = |number: u8| {
+            (0..CONNECTIONS)
+                .map_while(|_| slots.take(client(number)))
+                .collect::<Vec<_>>()
+        };
         let greedy = take(1);
         assert_eq!(greedy.len(), OF_ONE_CLIENT);
         let others: Vec<_> = (2..=100).map(take).collect();
-        assert_eq!(others.iter().map(Vec::len).sum::<usize>(), CONNECTIONS - OF_ONE_CLIENT);
+        assert_eq!(
+            others.iter().map(Vec::len).sum::<usize>(),
+            CONNECTIONS - OF_ONE_CLIENT
+        );
         drop(greedy);
         assert!(slots.take(client(200)).is_some());
         drop(others);

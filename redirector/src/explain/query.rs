@@ -31,28 +31,45 @@ impl Query {
     /// Reads `IP`, `IP:PORT`, a node's name or `NAME:PORT`; names may end in the zone.
     pub(super) fn parse(text: &str, zone: &Zone) -> Result<Self, QueryError> {
         let text = text.trim();
-        let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+        let bare = text
+            .strip_prefix('[')
+            .and_then(|rest| rest.strip_suffix(']'))
+            .unwrap_or(text);
         if let Ok(ip) = bare.parse::<IpAddr>() {
-            return Ok(Self { host: Host::Address(ip.to_canonical()), port: None });
+            return Ok(Self {
+                host: Host::Address(ip.to_canonical()),
+                port: None,
+            });
         }
         if let Ok(address) = text.parse::<SocketAddr>()
             && address.port() != 0
         {
-            return Ok(Self { host: Host::Address(address.ip().to_canonical()), port: Some(address.port()) });
+            return Ok(Self {
+                host: Host::Address(address.ip().to_canonical()),
+                port: Some(address.port()),
+            });
         }
         let (name, port) = match text.rsplit_once(':') {
             None => (text, None),
             Some((name, port)) => (name, Some(parse_port(port)?)),
         };
         let lower = name.trim_end_matches('.').to_ascii_lowercase();
-        let node = lower.strip_suffix(&format!(".{zone}")).unwrap_or(&lower).parse();
-        let host = node.map(Host::Node).map_err(|_| QueryError::Host(text.to_owned()))?;
+        let node = lower
+            .strip_suffix(&format!(".{zone}"))
+            .unwrap_or(&lower)
+            .parse();
+        let host = node
+            .map(Host::Node)
+            .map_err(|_| QueryError::Host(text.to_owned()))?;
         Ok(Self { host, port })
     }
 }
 
 fn parse_port(text: &str) -> Result<u16, QueryError> {
-    text.parse().ok().filter(|port| *port != 0).ok_or_else(|| QueryError::Port(text.to_owned()))
+    text.parse()
+        .ok()
+        .filter(|port| *port != 0)
+        .ok_or_else(|| QueryError::Port(text.to_owned()))
 }
 
 #[cfg(test)]
@@ -84,7 +101,13 @@ mod tests {
 
     #[test]
     fn what_nobody_could_dial_is_named() {
-        for bad in ["edge-1:http", "edge-1:0", "edge-1:", "10.0.3.7:99999", "10.0.3.7:0"] {
+        for bad in [
+            "edge-1:http",
+            "edge-1:0",
+            "edge-1:",
+            "10.0.3.7:99999",
+            "10.0.3.7:0",
+        ] {
             assert!(matches!(parsed(bad), Err(QueryError::Port(_))), "{bad}");
         }
         for bad in ["", "a_b", "a b:80"] {

@@ -10,16 +10,36 @@ use crate::plan::{Freshness, plan};
 fn kernel(address: &str, lease: u64) -> Kernel {
     let directory = examples::directory();
     let plan = plan(&directory, Freshness::Live);
-    let node = NodeIps { v4: Some("10.9.0.1".parse().unwrap()), v6: None };
-    let config = kernel_config(&Intercept { node, ports: vec![7410], mark: 0 }, directory.ranges);
+    let node = NodeIps {
+        v4: Some("10.9.0.1".parse().unwrap()),
+        v6: None,
+    };
+    let config = kernel_config(
+        &Intercept {
+            node,
+            ports: vec![7410],
+            mark: 0,
+        },
+        directory.ranges,
+    );
     let address: SocketAddr = address.parse().unwrap();
     let destination = if directory.ranges.contains(address.ip()) {
         Destination::Vip(address.ip())
     } else {
         Destination::Edge(address)
     };
-    let value = plan.destinations.get(&destination).map(|liveness| liveness.value());
-    Kernel { config: KernelConfig { offline_lease_ns: lease, ..config }, value, now_ns: 100 }
+    let value = plan
+        .destinations
+        .get(&destination)
+        .map(|liveness| liveness.value());
+    Kernel {
+        config: KernelConfig {
+            offline_lease_ns: lease,
+            ..config
+        },
+        value,
+        now_ns: 100,
+    }
 }
 
 fn hooked(address: &str, lease: u64) -> Hooked {
@@ -32,7 +52,9 @@ fn hooks(address: &str, lease: u64) -> String {
 
 /// Of `IP` or `IP:PORT`.
 fn asked(text: &str) -> (IpAddr, Option<u16>) {
-    let address = text.parse::<SocketAddr>().map(|address| (address.ip(), Some(address.port())));
+    let address = text
+        .parse::<SocketAddr>()
+        .map(|address| (address.ip(), Some(address.port())));
     address.unwrap_or_else(|_| (text.parse().unwrap(), None))
 }
 
@@ -44,39 +66,74 @@ fn directory(text: &str) -> String {
 fn fixed(text: &str, hooked: Hooked, packets: &Packets) -> Option<String> {
     let (directory, zone) = (examples::directory(), "edge.internal".parse().unwrap());
     let (ip, port) = asked(text);
-    fix(&Known::of(Some(&directory), ip, port), hooked, packets, (ip, port), &zone)
+    fix(
+        &Known::of(Some(&directory), ip, port),
+        hooked,
+        packets,
+        (ip, port),
+        &zone,
+    )
 }
 
 #[test]
 fn a_name_is_explained_by_its_vips() {
     let directory = examples::directory();
     let of = |name: &str| addresses(Some(&directory), &Host::Node(name.parse().unwrap()));
-    let expected: [IpAddr; 2] = ["198.18.0.1".parse().unwrap(), "fd12:3456:789a:bcde::1".parse().unwrap()];
+    let expected: [IpAddr; 2] = [
+        "198.18.0.1".parse().unwrap(),
+        "fd12:3456:789a:bcde::1".parse().unwrap(),
+    ];
     assert_eq!(of("edge-1").unwrap(), expected);
-    assert_eq!(of("edge-1.plant.example").unwrap(), expected, "its own zone, as DNS has it");
-    assert!(of("edge-3.plant.example").is_err(), "a zone of another node's");
-    assert!(of("edge-9").unwrap_err().to_string().contains("no node edge-9"));
+    assert_eq!(
+        of("edge-1.plant.example").unwrap(),
+        expected,
+        "its own zone, as DNS has it"
+    );
+    assert!(
+        of("edge-3.plant.example").is_err(),
+        "a zone of another node's"
+    );
+    assert!(
+        of("edge-9")
+            .unwrap_err()
+            .to_string()
+            .contains("no node edge-9")
+    );
 }
 
 #[test]
 fn the_hooks_verdict_is_the_programs_own() {
     assert_eq!(hooks("10.0.3.7:9100", 0), "steered to 10.9.0.1:7410");
-    assert_eq!(hooks("10.0.3.7:22", 0), "passes: neither a VIP nor a port of an edge address");
-    assert_eq!(hooks("10.9.0.1:7410", 0), "passes: this is the proxy's intercept listener");
+    assert_eq!(
+        hooks("10.0.3.7:22", 0),
+        "passes: neither a VIP nor a port of an edge address"
+    );
+    assert_eq!(
+        hooks("10.9.0.1:7410", 0),
+        "passes: this is the proxy's intercept listener"
+    );
     assert!(hooks("[fd00::7]:9100", 0).contains("no intercept address of this family"));
 }
 
 #[test]
 fn an_offline_node_is_refused_while_somebody_vouches_for_it() {
-    assert_eq!(hooks("198.18.0.3:80", 200), "refused with EHOSTUNREACH: its node is offline");
-    assert!(hooks("198.18.0.3:80", 50).starts_with("steered to 10.9.0.1:7410 (its node was offline"));
+    assert_eq!(
+        hooks("198.18.0.3:80", 200),
+        "refused with EHOSTUNREACH: its node is offline"
+    );
+    assert!(
+        hooks("198.18.0.3:80", 50).starts_with("steered to 10.9.0.1:7410 (its node was offline")
+    );
 }
 
 #[test]
 fn the_directory_says_whose_address_it_is() {
     assert_eq!(directory("10.0.3.7:9100"), "address of edge-1");
     assert_eq!(directory("10.0.3.7"), "address of edge-1");
-    assert_eq!(directory("10.0.3.7:22"), "address of edge-1, steered on ports 9100, 10250 only");
+    assert_eq!(
+        directory("10.0.3.7:22"),
+        "address of edge-1, steered on ports 9100, 10250 only"
+    );
     assert!(directory("192.168.1.10:9100").contains("several nodes (edge-2, edge-3)"));
     assert!(directory("10.0.0.1:9100").starts_with("address of edge-4, but never steered"));
     assert_eq!(directory("198.18.0.1:1"), "VIP of edge-1; every port");
@@ -87,50 +144,112 @@ fn the_directory_says_whose_address_it_is() {
 #[test]
 fn ports_of_which_the_same_is_said_share_a_line() {
     let lines = |told: &[(u16, &str)]| {
-        grouped(told.iter().map(|(port, text)| (*port, (*text).to_owned())).collect()).collect::<Vec<_>>()
+        grouped(
+            told.iter()
+                .map(|(port, text)| (*port, (*text).to_owned()))
+                .collect(),
+        )
+        .collect::<Vec<_>>()
     };
     assert_eq!(lines(&[(80, "steered")]), ["steered"]);
-    assert_eq!(lines(&[(80, "steered"), (81, "passes"), (82, "steered")]), ["steered (80, 82)", "passes (81)"]);
+    assert_eq!(
+        lines(&[(80, "steered"), (81, "passes"), (82, "steered")]),
+        ["steered (80, 82)", "passes (81)"]
+    );
 }
 
 #[test]
 fn what_comes_through_needs_no_fix() {
     for packets in [Packets::Steers(Set::Edges), Packets::NoTable] {
-        assert_eq!(fixed("10.0.3.7:9100", hooked("10.0.3.7:9100", 0), &packets), None, "{packets}");
+        assert_eq!(
+            fixed("10.0.3.7:9100", hooked("10.0.3.7:9100", 0), &packets),
+            None,
+            "{packets}"
+        );
     }
-    assert_eq!(fixed("10.0.3.7:9100", Hooked::Absent, &Packets::Steers(Set::Edges)), None, "nftables alone");
+    assert_eq!(
+        fixed(
+            "10.0.3.7:9100",
+            Hooked::Absent,
+            &Packets::Steers(Set::Edges)
+        ),
+        None,
+        "nftables alone"
+    );
 }
 
 #[test]
 fn what_does_not_come_through_is_told_with_its_fix() {
     let steers = Packets::Steers(Set::Edges);
     for (address, packets, expected) in [
-        ("8.8.8.8", &Packets::Passes, "culvert-proxy token create NODE --address 8.8.8.8`"),
-        ("198.18.9.9:1", &Packets::Steers(Set::Vips), "look the node's name up again"),
-        ("192.168.1.10:9100", &steers, "dial edge-2.edge.internal:9100 or edge-3.edge.internal:9100"),
+        (
+            "8.8.8.8",
+            &Packets::Passes,
+            "culvert-proxy token create NODE --address 8.8.8.8`",
+        ),
+        (
+            "198.18.9.9:1",
+            &Packets::Steers(Set::Vips),
+            "look the node's name up again",
+        ),
+        (
+            "192.168.1.10:9100",
+            &steers,
+            "dial edge-2.edge.internal:9100 or edge-3.edge.internal:9100",
+        ),
         ("10.0.0.1", &Packets::Passes, "dial edge-4.edge.internal"),
-        ("10.0.3.7:22", &Packets::Passes, "`culvert-proxy token create edge-1 --port 22,9100,10250`"),
-        ("198.18.0.3:80", &Packets::Steers(Set::Vips), "`culvert-proxy explain edge-3` says why it is offline"),
+        (
+            "10.0.3.7:22",
+            &Packets::Passes,
+            "`culvert-proxy token create edge-1 --port 22,9100,10250`",
+        ),
+        (
+            "198.18.0.3:80",
+            &Packets::Steers(Set::Vips),
+            "`culvert-proxy explain edge-3` says why it is offline",
+        ),
         ("[fd00::7]:9100", &Packets::Refuses(Set::Edges), "--node-ip"),
     ] {
         let port = if asked(address).1.is_some() { "" } else { ":1" };
         let told = fixed(address, hooked(&format!("{address}{port}"), 200), packets).unwrap();
         assert!(told.contains(expected), "{address}: {told}");
     }
-    for (hooked, packets) in
-        [(Hooked::Detached, &steers), (Hooked::Absent, &Packets::NoTable), (hooked("198.18.0.3:80", 50), &steers)]
-    {
+    for (hooked, packets) in [
+        (Hooked::Detached, &steers),
+        (Hooked::Absent, &Packets::NoTable),
+        (hooked("198.18.0.3:80", 50), &steers),
+    ] {
         let told = fixed("10.0.3.7:9100", hooked, packets).unwrap();
-        assert!(told.starts_with("start culvert-redirector"), "{hooked} {packets}: {told}");
+        assert!(
+            told.starts_with("start culvert-redirector"),
+            "{hooked} {packets}: {told}"
+        );
     }
-    let nothing = fix(&Known::Nothing, Hooked::Absent, &Packets::NoTable, asked("10.0.3.7"), &"x".parse().unwrap());
+    let nothing = fix(
+        &Known::Nothing,
+        Hooked::Absent,
+        &Packets::NoTable,
+        asked("10.0.3.7"),
+        &"x".parse().unwrap(),
+    );
     assert!(nothing.unwrap().starts_with("start culvert-redirector"));
 }
 
 #[test]
 fn a_detached_hook_steers_only_the_other_family() {
-    let hook = |program, cgroup| Hook { program, link: Some(1), cgroup_id: Some(cgroup), ..Hook::default() };
+    let hook = |program, cgroup| Hook {
+        program,
+        link: Some(1),
+        cgroup_id: Some(cgroup),
+        ..Hook::default()
+    };
     let hooks = [hook(SOCKOPS, 1), hook(CONNECT4, 0), hook(CONNECT6, 1)];
-    assert_eq!(attachment(&hooks, "10.0.3.7:9100".parse().unwrap()), Attachment::Detached);
-    assert_eq!(attachment(&hooks, "[fd00::7]:9100".parse().unwrap()), Attachment::Attached);
+    assert_eq!(
+        attachment(&hooks, "10.0.3.7:9100".parse().unwrap()),
+        Attachment::Detached
+    );
+    assert_eq!(
+        attachment(&hooks, "[fd00::7]:9100".parse().unwrap()),
+        Attachment::Attached
+    );
 }

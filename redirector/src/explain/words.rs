@@ -1,5 +1,5 @@
-//! The words of an explanation: what each part of the redirector does with one destination, and what to do where a connection
-//! does not come through. Pure.
+//! The words of an explanation: what each part of the redirector does with one destination, and
+//! what to do where a connection does not come through. Pure.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,7 +11,8 @@ use culvert_redirector_common::{Pass, Reject, Verdict};
 use crate::directory::{Directory, Routing};
 
 /// Starts what is not running, or says why it is not whole.
-const START: &str = "start culvert-redirector; if it runs, `curl http://127.0.0.1:7419/readyz` says what it lacks";
+const START: &str =
+    "start culvert-redirector; if it runs, `curl http://127.0.0.1:7419/readyz` says what it lacks";
 
 /// What the directory says of an address and a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,14 +68,26 @@ pub(super) enum Set {
 impl<'a> Known<'a> {
     /// `port` is `None` for all ports that are steered.
     pub(super) fn of(directory: Option<&'a Directory>, ip: IpAddr, port: Option<u16>) -> Self {
-        let Some(directory) = directory else { return Self::Nothing };
+        let Some(directory) = directory else {
+            return Self::Nothing;
+        };
         if directory.ranges.contains(ip) {
-            return directory.node_of_vip(ip).map_or(Self::UnassignedVip, Self::Vip);
+            return directory
+                .node_of_vip(ip)
+                .map_or(Self::UnassignedVip, Self::Vip);
         }
-        let owners: Vec<&NodeName> = directory.nodes_of_address(ip).map(|(name, _, _)| name).collect();
-        let Some((node, _, address)) = directory.nodes_of_address(ip).next() else { return Self::Foreign };
+        let owners: Vec<&NodeName> = directory
+            .nodes_of_address(ip)
+            .map(|(name, _, _)| name)
+            .collect();
+        let Some((node, _, address)) = directory.nodes_of_address(ip).next() else {
+            return Self::Foreign;
+        };
         if address.routing == Routing::Protected {
-            return Self::Protected { node, reason: &address.reason };
+            return Self::Protected {
+                node,
+                reason: &address.reason,
+            };
         }
         let ports = ports(directory, ip);
         match (address.routing, port) {
@@ -87,7 +100,10 @@ impl<'a> Known<'a> {
 
 /// The ports that are steered on an edge address.
 pub(super) fn ports(directory: &Directory, ip: IpAddr) -> BTreeSet<u16> {
-    directory.nodes_of_address(ip).flat_map(|(_, node, _)| node.ports.iter().copied()).collect()
+    directory
+        .nodes_of_address(ip)
+        .flat_map(|(_, node, _)| node.ports.iter().copied())
+        .collect()
 }
 
 impl fmt::Display for Known<'_> {
@@ -95,17 +111,29 @@ impl fmt::Display for Known<'_> {
         match self {
             Self::Nothing => f.write_str("none has been saved yet"),
             Self::Vip(node) => write!(f, "VIP of {node}; every port"),
-            Self::UnassignedVip => f.write_str("in the range of VIPs, but no node's: the proxy refuses it"),
+            Self::UnassignedVip => {
+                f.write_str("in the range of VIPs, but no node's: the proxy refuses it")
+            }
             Self::Foreign => f.write_str("not an edge node's address"),
             Self::Edge(node) => write!(f, "address of {node}"),
             Self::OtherPort { owners, ports } => {
-                write!(f, "address of {}, steered on ports {} only", listed(owners, ", "), listed(ports, ", "))
+                write!(
+                    f,
+                    "address of {}, steered on ports {} only",
+                    listed(owners, ", "),
+                    listed(ports, ", ")
+                )
             }
             Self::Shared(owners) => {
                 let owners = listed(owners, ", ");
-                write!(f, "address of several nodes ({owners}): the proxy refuses it; dial them by name")
+                write!(
+                    f,
+                    "address of several nodes ({owners}): the proxy refuses it; dial them by name"
+                )
             }
-            Self::Protected { node, reason } => write!(f, "address of {node}, but never steered: {reason}"),
+            Self::Protected { node, reason } => {
+                write!(f, "address of {node}, but never steered: {reason}")
+            }
         }
     }
 }
@@ -117,19 +145,25 @@ impl fmt::Display for Hooked {
             Self::Lapsed(to) => {
                 return write!(
                     f,
-                    "steered to {to} (its node was offline, but no redirector vouches for that any more)"
+                    "steered to {to} (its node was offline, but no redirector vouches for that \
+                     any more)"
                 );
             }
-            Self::Decides(Verdict::Steer(steer)) => return write!(f, "steered to {}", steer.to.socket_addr()),
+            Self::Decides(Verdict::Steer(steer)) => {
+                return write!(f, "steered to {}", steer.to.socket_addr());
+            }
             Self::Decides(Verdict::Pass(pass)) => match pass {
                 Pass::Unconfigured => "passes: no directory has been installed yet",
                 Pass::Exempt => "passes: sockets without a mark are exempt",
                 Pass::Intercept => "passes: this is the proxy's intercept listener",
                 Pass::Unmatched => "passes: neither a VIP nor a port of an edge address",
             },
-            Self::Decides(Verdict::Reject(Reject::Offline)) => "refused with EHOSTUNREACH: its node is offline",
+            Self::Decides(Verdict::Reject(Reject::Offline)) => {
+                "refused with EHOSTUNREACH: its node is offline"
+            }
             Self::Decides(Verdict::Reject(Reject::NoIntercept)) => {
-                "refused with EHOSTUNREACH: this host has no intercept address of this family (--node-ip)"
+                "refused with EHOSTUNREACH: this host has no intercept address of this family \
+                 (--node-ip)"
             }
         };
         f.write_str(text)
@@ -148,7 +182,8 @@ impl fmt::Display for Packets {
             Self::Steers(set) => write!(f, "steered by the set of {}", name(set)),
             Self::Refuses(set) => write!(
                 f,
-                "refused, for want of an intercept address of this family (--node-ip), by the set of {}",
+                "refused, for want of an intercept address of this family (--node-ip), by the set \
+                 of {}",
                 name(set)
             ),
             Self::Unknown(why) => f.write_str(why),
@@ -165,25 +200,37 @@ pub(super) fn fix(
     zone: &Zone,
 ) -> Option<String> {
     let by_name = |owners: &[&NodeName]| {
-        let names: Vec<String> = owners.iter().map(|owner| format!("{owner}.{zone}{}", behind(port))).collect();
+        let names: Vec<String> = owners
+            .iter()
+            .map(|owner| format!("{owner}.{zone}{}", behind(port)))
+            .collect();
         format!("dial {}", names.join(" or "))
     };
     match known {
         Known::Nothing => Some(START.to_owned()),
         Known::Foreign => Some(format!(
-            "if a node has it, where the proxy runs: `culvert-proxy token create NODE --address {ip}`; in a cluster its Node says it"
+            "if a node has it, where the proxy runs: `culvert-proxy token create NODE --address \
+             {ip}`; in a cluster its Node says it"
         )),
-        Known::UnassignedVip => {
-            Some("look the node's name up again: VIPs of removed nodes are not given to others for a day".to_owned())
-        }
+        Known::UnassignedVip => Some(
+            "look the node's name up again: VIPs of removed nodes are not given to others \
+                for a day"
+                .to_owned(),
+        ),
         Known::Shared(owners) => Some(by_name(owners)),
         Known::Protected { node, .. } => Some(by_name(&[node])),
         Known::OtherPort { owners, ports } => {
             let ports = ports.iter().copied().chain(port).collect::<BTreeSet<_>>();
-            let [owner] = owners.as_slice() else { return Some(by_name(owners)) };
-            let more = format!("`culvert-proxy token create {owner} --port {}`", listed(&ports, ","));
+            let [owner] = owners.as_slice() else {
+                return Some(by_name(owners));
+            };
+            let more = format!(
+                "`culvert-proxy token create {owner} --port {}`",
+                listed(&ports, ",")
+            );
             Some(format!(
-                "{}, or have the port steered, where the proxy runs: {more}; in a cluster: ConfigMap culvert-ports",
+                "{}, or have the port steered, where the proxy runs: {more}; in a cluster: \
+                 ConfigMap culvert-ports",
                 by_name(owners)
             ))
         }
@@ -195,10 +242,12 @@ pub(super) fn fix(
 fn unsteered(node: &NodeName, hooked: Hooked, packets: &Packets) -> Option<String> {
     match (hooked, packets) {
         (Hooked::Decides(Verdict::Reject(Reject::Offline)), _) => {
-            Some(format!("where the proxy runs: `culvert-proxy explain {node}` says why it is offline"))
+            Some(format!("where the proxy runs: `culvert-proxy explain {node}` says why it is \
+                offline"))
         }
         (Hooked::Decides(Verdict::Reject(Reject::NoIntercept)), _) | (_, Packets::Refuses(_)) => Some(
-            "give culvert-redirector a --node-ip of this family too, or dial the node's address of the other"
+            "give culvert-redirector a --node-ip of this family too, or dial the node's address \
+             of the other"
                 .to_owned(),
         ),
         (Hooked::Detached | Hooked::Lapsed(_) | Hooked::Decides(Verdict::Pass(Pass::Unconfigured)), _) => {
@@ -214,5 +263,9 @@ fn behind(port: Option<u16>) -> String {
 }
 
 fn listed<T: ToString>(items: impl IntoIterator<Item = T>, separator: &str) -> String {
-    items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(separator)
+    items
+        .into_iter()
+        .map(|item| item.to_string())
+        .collect::<Vec<_>>()
+        .join(separator)
 }

@@ -1,4 +1,5 @@
-//! The kernel's own word that somebody has touched the table, so that a flushed one is back in milliseconds, not at the next look.
+//! The kernel's own word that somebody has touched the table, so that a flushed one is back in
+//! milliseconds, not at the next look.
 
 use std::io;
 use std::time::Duration;
@@ -13,7 +14,8 @@ use super::render::TABLE;
 const CHANGES_OF_TABLES: u32 = 7;
 /// The kernel sends at most so much at once.
 const LONGEST_MESSAGE: usize = 64 << 10;
-/// Between two looks: who rewrites our table all the time, as who removes it all the time, costs no more than this.
+/// Between two looks: who rewrites our table all the time, as who removes it all the time, costs no
+/// more than this.
 const QUIET: Duration = Duration::from_millis(250);
 
 /// Changes of the table, ours among them.
@@ -24,18 +26,28 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// Listens from now on. Without the right to, nothing ever happens: looks at intervals have to do.
+    /// Listens from now on. Without the right to, nothing ever happens: looks at intervals have to
+    /// do.
     pub(crate) fn listen() -> Self {
         let socket = subscribe();
         if let Err(error) = &socket {
-            tracing::warn!(%error, "nftables' changes cannot be followed; the table is looked at every few seconds");
+            tracing::warn!(
+                %error,
+                "nftables' changes cannot be followed; the table is looked at every few seconds"
+            );
         }
-        Self { socket: socket.ok(), touched: false, not_before: Instant::now() }
+        Self {
+            socket: socket.ok(),
+            touched: false,
+            not_before: Instant::now(),
+        }
     }
 
     /// Waits until somebody has touched the table. May be dropped while it waits.
     pub(crate) async fn touched(&mut self) {
-        let Some(socket) = &self.socket else { return std::future::pending().await };
+        let Some(socket) = &self.socket else {
+            return std::future::pending().await;
+        };
         while !self.touched {
             let mut message = Vec::with_capacity(LONGEST_MESSAGE);
             // An error says that messages were lost, so that any of them may have been of ours.
@@ -54,9 +66,12 @@ fn subscribe() -> io::Result<TokioSocket> {
     Ok(socket)
 }
 
-/// Whether a message names our table, as all that concern it do; one more that has the word costs a look.
+/// Whether a message names our table, as all that concern it do; one more that has the word costs a
+/// look.
 fn is_of_ours(message: &[u8]) -> bool {
-    message.windows(TABLE.len() + 1).any(|bytes| bytes.split_last() == Some((&0, TABLE.as_bytes())))
+    message
+        .windows(TABLE.len() + 1)
+        .any(|bytes| bytes.split_last() == Some((&0, TABLE.as_bytes())))
 }
 
 #[cfg(test)]
@@ -66,7 +81,12 @@ mod tests {
     #[test]
     fn a_message_is_of_our_table_if_it_has_its_name_whole() {
         assert!(is_of_ours(b"\x0c\x00\x01\x00culvert\x00\x08"));
-        for other in [&b"\x0c\x00\x01\x00culverts\x00"[..], b"filter\x00", b"culvert", b""] {
+        for other in [
+            &b"\x0c\x00\x01\x00culverts\x00"[..],
+            b"filter\x00",
+            b"culvert",
+            b"",
+        ] {
             assert!(!is_of_ours(other), "{other:?}");
         }
     }

@@ -6,10 +6,12 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use nftables::expr::{
-    BinaryOperation, Expression, Fib, FibFlag, FibResult, Meta, MetaKey, NamedExpression, Payload, PayloadField,
-    Prefix, SetItem,
+    BinaryOperation, Expression, Fib, FibFlag, FibResult, Meta, MetaKey, NamedExpression, Payload,
+    PayloadField, Prefix, SetItem,
 };
-use nftables::stmt::{Counter, JumpTarget, Match, NAT, NATFamily, Operator, Reject, RejectType, Statement};
+use nftables::stmt::{
+    Counter, JumpTarget, Match, NAT, NATFamily, Operator, Reject, RejectType, Statement,
+};
 use nftables::types::RejectCode;
 
 pub(super) type Expr = Expression<'static>;
@@ -47,7 +49,10 @@ pub(super) fn text(text: impl Into<Cow<'static, str>>) -> Expr {
 }
 
 fn payload(protocol: &'static str, field: &'static str) -> Expr {
-    let field = PayloadField { protocol: protocol.into(), field: field.into() };
+    let field = PayloadField {
+        protocol: protocol.into(),
+        field: field.into(),
+    };
     Expression::Named(NamedExpression::Payload(Payload::PayloadField(field)))
 }
 
@@ -77,7 +82,10 @@ pub(super) fn concat(left: Expr, right: Expr) -> Expr {
 
 /// An element of a set of `addr . port`.
 pub(super) fn address_and_port(address: SocketAddr) -> Expr {
-    concat(text(address.ip().to_string()), Expression::Number(address.port().into()))
+    concat(
+        text(address.ip().to_string()),
+        Expression::Number(address.port().into()),
+    )
 }
 
 /// `a.b.c.d/len`.
@@ -90,17 +98,27 @@ pub(super) fn prefix(net: IpNet) -> Expr {
 
 /// `{ a, b }`.
 pub(super) fn anonymous_set(items: impl IntoIterator<Item = Expr>) -> Expr {
-    Expression::Named(NamedExpression::Set(items.into_iter().map(SetItem::Element).collect()))
+    Expression::Named(NamedExpression::Set(
+        items.into_iter().map(SetItem::Element).collect(),
+    ))
 }
 
 /// `left == right`, which for a set is "in".
 pub(super) fn equal(left: Expr, right: Expr) -> Stmt {
-    Statement::Match(Match { left, right, op: Operator::EQ })
+    Statement::Match(Match {
+        left,
+        right,
+        op: Operator::EQ,
+    })
 }
 
 /// `left != right`, which for a set is "not in".
 pub(super) fn differ(left: Expr, right: Expr) -> Stmt {
-    Statement::Match(Match { left, right, op: Operator::NEQ })
+    Statement::Match(Match {
+        left,
+        right,
+        op: Operator::NEQ,
+    })
 }
 
 /// `meta l4proto tcp`.
@@ -111,7 +129,10 @@ pub(super) fn is_tcp() -> Stmt {
 /// `tcp flags & (fin | syn | rst | ack) == syn`: the first segment of a connection.
 pub(super) fn begins_a_connection() -> Stmt {
     let masked = BinaryOperation::AND(payload("tcp", "flags"), Expression::Number(FIN_SYN_RST_ACK));
-    equal(Expression::BinaryOperation(Box::new(masked)), Expression::Number(SYN))
+    equal(
+        Expression::BinaryOperation(Box::new(masked)),
+        Expression::Number(SYN),
+    )
 }
 
 /// `iifname "name"`.
@@ -121,18 +142,28 @@ pub(super) fn comes_in_by(interface: &'static str) -> Stmt {
 
 /// `iifname { "a", "b" }`.
 pub(super) fn comes_in_by_one_of(interfaces: impl IntoIterator<Item = String>) -> Stmt {
-    equal(meta(MetaKey::Iifname), anonymous_set(interfaces.into_iter().map(text)))
+    equal(
+        meta(MetaKey::Iifname),
+        anonymous_set(interfaces.into_iter().map(text)),
+    )
 }
 
 /// `meta mark & mark == mark`.
 pub(super) fn has_mark(mark: u32) -> Stmt {
     let masked = BinaryOperation::AND(meta(MetaKey::Mark), Expression::Number(mark));
-    equal(Expression::BinaryOperation(Box::new(masked)), Expression::Number(mark))
+    equal(
+        Expression::BinaryOperation(Box::new(masked)),
+        Expression::Number(mark),
+    )
 }
 
-/// `fib daddr . iif type local`: the destination is an address of the interface that the packet came in by.
+/// `fib daddr . iif type local`: the destination is an address of the interface that the packet
+/// came in by.
 pub(super) fn is_address_of_its_interface() -> Stmt {
-    let fib = Fib { result: FibResult::Type, flags: HashSet::from([FibFlag::Daddr, FibFlag::Iif]) };
+    let fib = Fib {
+        result: FibResult::Type,
+        flags: HashSet::from([FibFlag::Daddr, FibFlag::Iif]),
+    };
     equal(Expression::Named(NamedExpression::Fib(fib)), text("local"))
 }
 
@@ -150,7 +181,8 @@ pub(super) fn dnat(to: IpAddr, port: u16) -> Stmt {
     }))
 }
 
-/// `reject with icmp host-unreachable`, or with its word for IPv6. `icmpx` is for `inet` tables alone.
+/// `reject with icmp host-unreachable`, or with its word for IPv6. `icmpx` is for `inet` tables
+/// alone.
 pub(super) fn reject(family: Family) -> Stmt {
     let (kind, code) = match family {
         Family::V4 => (RejectType::ICMP, RejectCode::HostUnreach),
@@ -161,7 +193,9 @@ pub(super) fn reject(family: Family) -> Stmt {
 
 /// `jump chain`.
 pub(super) fn jump(chain: &'static str) -> Stmt {
-    Statement::Jump(JumpTarget { target: chain.into() })
+    Statement::Jump(JumpTarget {
+        target: chain.into(),
+    })
 }
 
 /// `counter`.

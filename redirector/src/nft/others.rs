@@ -10,12 +10,17 @@ const FIREWALLD: &str = "firewalld";
 /// A rule that lets the intercept ports in names the first of them.
 const ALLOWED: &str = "7410";
 
-/// The chains of others that drop or reject what no rule of theirs accepts, and have no rule for the intercept ports, as
-/// `ip filter INPUT`.
+/// The chains of others that drop or reject what no rule of theirs accepts, and have no rule for
+/// the intercept ports, as `ip filter INPUT`.
 pub(crate) async fn dropping_chains() -> Result<Vec<String>, NftError> {
     let chains = listed(&["list", "chains"]).await?;
     let mut dropping = Vec::new();
-    for Chain { family, table, name } in input_chains(&chains) {
+    for Chain {
+        family,
+        table,
+        name,
+    } in input_chains(&chains)
+    {
         let rules = listed(&["list", "table", &family, &table]).await?;
         if !rules.to_string().contains(ALLOWED) {
             dropping.push(format!("{family} {table} {name}"));
@@ -40,13 +45,20 @@ struct Chain {
 fn input_chains(listing: &Value) -> Vec<Chain> {
     let objects = listing["nftables"].as_array().into_iter().flatten();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let chains = objects.map(|object| &object["chain"]).filter(|chain| chain["hook"] == "input");
+    let chains = objects
+        .map(|object| &object["chain"])
+        .filter(|chain| chain["hook"] == "input");
     let dropping = chains.filter(|chain| {
         chain["table"] != super::render::TABLE
-            && (chain["policy"] == "drop" || (chain["table"] == FIREWALLD && chain["type"] == "filter"))
+            && (chain["policy"] == "drop"
+                || (chain["table"] == FIREWALLD && chain["type"] == "filter"))
     });
     dropping
-        .map(|chain| Chain { family: text(&chain["family"]), table: text(&chain["table"]), name: text(&chain["name"]) })
+        .map(|chain| Chain {
+            family: text(&chain["family"]),
+            table: text(&chain["table"]),
+            name: text(&chain["name"]),
+        })
         .collect()
 }
 
@@ -68,8 +80,10 @@ mod tests {
             chain("inet", "firewalld", "filter_INPUT", "input", "accept"),
             chain("inet", "culvert", "guard", "input", "drop"),
         ]});
-        let found: Vec<String> =
-            input_chains(&listing).into_iter().map(|chain| chain.table + " " + &chain.name).collect();
+        let found: Vec<String> = input_chains(&listing)
+            .into_iter()
+            .map(|chain| chain.table + " " + &chain.name)
+            .collect();
         assert_eq!(found, ["filter INPUT", "firewalld filter_INPUT"]);
     }
 }

@@ -6,14 +6,16 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use nftables::batch::Batch;
-use nftables::schema::{Chain, Element, NfListObject, Nftables, Rule, Set, SetFlag, SetType, SetTypeValue, Table};
+use nftables::schema::{
+    Chain, Element, NfListObject, Nftables, Rule, Set, SetFlag, SetType, SetTypeValue, Table,
+};
 use nftables::stmt::Statement;
 use nftables::types::{NfChainPolicy, NfChainType, NfFamily, NfHook};
 
 use super::expressions::{
-    Expr, Family, Stmt, address_and_port, anonymous_set, begins_a_connection, comes_in_by, comes_in_by_one_of, concat,
-    counter, daddr, differ, dnat, dport, equal, has_mark, is_address_of_its_interface, is_tcp, jump, prefix, reject,
-    saddr, text,
+    Expr, Family, Stmt, address_and_port, anonymous_set, begins_a_connection, comes_in_by,
+    comes_in_by_one_of, concat, counter, daddr, differ, dnat, dport, equal, has_mark,
+    is_address_of_its_interface, is_tcp, jump, prefix, reject, saddr, text,
 };
 use crate::config::Intercept;
 use crate::directory::Ranges;
@@ -21,7 +23,8 @@ use crate::plan::{Destination, Plan};
 
 /// The table's name.
 pub(super) const TABLE: &str = "culvert";
-/// Before kube-proxy's and everybody's -100 (`dstnat`): the first chain that translates a connection wins.
+/// Before kube-proxy's and everybody's -100 (`dstnat`): the first chain that translates a
+/// connection wins.
 const NAT_PRIORITY: i32 = -110;
 /// The rules that steer, which other chains jump to.
 const STEER: &str = "steer";
@@ -33,7 +36,8 @@ const FILTER_PRIORITY: i32 = 0;
 pub(super) enum Layout {
     /// `inet culvert`, for both families.
     Joint,
-    /// `ip culvert` and `ip6 culvert`, for kernels before 5.2: their `inet` tables do not translate addresses.
+    /// `ip culvert` and `ip6 culvert`, for kernels before 5.2: their `inet` tables do not translate
+    /// addresses.
     Split,
 }
 
@@ -54,7 +58,8 @@ pub(crate) struct TableSpec {
     pub(super) edges: BTreeSet<SocketAddr>,
 }
 
-/// Whose packets are steered and may reach the intercept ports, besides this host's own: those of its pods.
+/// Whose packets are steered and may reach the intercept ports, besides this host's own: those of
+/// its pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Guard {
     /// Sources that may, wherever they come in.
@@ -70,10 +75,22 @@ impl Layout {
 
     /// The tables, in order.
     pub(super) fn tables(self) -> &'static [TableOf] {
-        const JOINT: [TableOf; 1] = [TableOf { family: NfFamily::INet, name: "inet", families: &Family::BOTH }];
+        const JOINT: [TableOf; 1] = [TableOf {
+            family: NfFamily::INet,
+            name: "inet",
+            families: &Family::BOTH,
+        }];
         const SPLIT: [TableOf; 2] = [
-            TableOf { family: NfFamily::IP, name: "ip", families: &[Family::V4] },
-            TableOf { family: NfFamily::IP6, name: "ip6", families: &[Family::V6] },
+            TableOf {
+                family: NfFamily::IP,
+                name: "ip",
+                families: &[Family::V4],
+            },
+            TableOf {
+                family: NfFamily::IP6,
+                name: "ip6",
+                families: &[Family::V6],
+            },
         ];
         match self {
             Self::Joint => &JOINT,
@@ -88,13 +105,25 @@ impl TableSpec {
             Destination::Edge(address) => Some(*address),
             Destination::Vip(_) => None,
         };
-        let edges = plan.destinations.keys().filter_map(edge).chain(plan.beyond.iter().copied()).collect();
-        Self { intercept, guard, ranges: plan.ranges, edges }
+        let edges = plan
+            .destinations
+            .keys()
+            .filter_map(edge)
+            .chain(plan.beyond.iter().copied())
+            .collect();
+        Self {
+            intercept,
+            guard,
+            ranges: plan.ranges,
+            edges,
+        }
     }
 
     /// Whether only elements differ.
     pub(super) fn has_same_rules(&self, other: &Self) -> bool {
-        self.intercept == other.intercept && self.guard == other.guard && self.ranges == other.ranges
+        self.intercept == other.intercept
+            && self.guard == other.guard
+            && self.ranges == other.ranges
     }
 
     fn intercept_ip(&self, family: Family) -> Option<IpAddr> {
@@ -116,13 +145,22 @@ impl TableSpec {
 pub(super) fn render(spec: &TableSpec, layout: Layout) -> Nftables<'static> {
     let mut batch = Batch::new();
     for table in layout.tables() {
-        Rendering { spec, table, batch: &mut batch }.render();
+        Rendering {
+            spec,
+            table,
+            batch: &mut batch,
+        }
+        .render();
     }
     batch.to_nftables()
 }
 
 /// One transaction that takes `gone` out of the sets and puts `new` in.
-pub(super) fn element_changes(gone: &[SocketAddr], new: &[SocketAddr], layout: Layout) -> Nftables<'static> {
+pub(super) fn element_changes(
+    gone: &[SocketAddr],
+    new: &[SocketAddr],
+    layout: Layout,
+) -> Nftables<'static> {
     let mut batch = Batch::new();
     for table in layout.tables() {
         for family in table.families {
@@ -164,24 +202,41 @@ impl Rendering<'_> {
         self.chain(STEER, None, steering_rules(self.spec, self.table.families));
         let nat = |hook| Some((NfChainType::NAT, hook, NAT_PRIORITY));
         let filter = |hook| Some((NfChainType::Filter, hook, FILTER_PRIORITY));
-        self.chain("prerouting", nat(NfHook::Prerouting), arrival_rules(self.spec, self.table.families));
+        self.chain(
+            "prerouting",
+            nat(NfHook::Prerouting),
+            arrival_rules(self.spec, self.table.families),
+        );
         self.chain("output", nat(NfHook::Output), departure_rules(self.spec));
         let refusals = refusal_rules(self.spec, self.table.families);
         self.chain("refuse_forward", filter(NfHook::Forward), refusals.clone());
         self.chain("refuse_output", filter(NfHook::Output), refusals);
-        self.chain("guard", filter(NfHook::Input), guard_rules(self.spec, self.table.families));
+        self.chain(
+            "guard",
+            filter(NfHook::Input),
+            guard_rules(self.spec, self.table.families),
+        );
     }
 
-    fn chain(&mut self, name: &'static str, base: Option<(NfChainType, NfHook, i32)>, rules: Vec<Vec<Stmt>>) {
+    fn chain(
+        &mut self,
+        name: &'static str,
+        base: Option<(NfChainType, NfHook, i32)>,
+        rules: Vec<Vec<Stmt>>,
+    ) {
         self.batch.add(chain(self.table, name, base));
-        rules.into_iter().for_each(|statements| self.batch.add(rule(self.table, name, statements)));
+        rules
+            .into_iter()
+            .for_each(|statements| self.batch.add(rule(self.table, name, statements)));
     }
 }
 
 /// What steers. A family without an intercept address has none of it: its connections are refused.
 fn steering_rules(spec: &TableSpec, families: &[Family]) -> Vec<Vec<Stmt>> {
     let port = spec.intercept.packet_port();
-    let with_address = families.iter().filter_map(|family| Some((*family, spec.intercept_ip(*family)?)));
+    let with_address = families
+        .iter()
+        .filter_map(|family| Some((*family, spec.intercept_ip(*family)?)));
     let steered = |(family, to): (Family, IpAddr)| {
         let matches = [vec![is_edge(family)], vec![is_tcp(), is_vip(family)]];
         matches.map(|matching| followed_by(matching, [counter(), dnat(to, port)]))
@@ -189,7 +244,8 @@ fn steering_rules(spec: &TableSpec, families: &[Family]) -> Vec<Vec<Stmt>> {
     with_address.flat_map(steered).collect()
 }
 
-/// Of what comes in, pods' connections are steered. Those of other hosts are not: they would be let in by it.
+/// Of what comes in, pods' connections are steered. Those of other hosts are not: they would be let
+/// in by it.
 fn arrival_rules(spec: &TableSpec, families: &[Family]) -> Vec<Vec<Stmt>> {
     let mut rules = exemption(spec);
     rules.extend(allowed(spec, families).map(|source| vec![source, jump(STEER)]));
@@ -205,60 +261,88 @@ fn departure_rules(spec: &TableSpec) -> Vec<Vec<Stmt>> {
     rules
 }
 
-/// Whatever was steered has this host's address by now. What still has a VIP is no connection that anybody can make; what begins
-/// a connection to an edge address came past the chains that steer: another table had already translated it, or its family has no
-/// intercept address.
+/// Whatever was steered has this host's address by now. What still has a VIP is no connection that
+/// anybody can make; what begins a connection to an edge address came past the chains that steer:
+/// another table had already translated it, or its family has no intercept address.
 fn refusal_rules(spec: &TableSpec, families: &[Family]) -> Vec<Vec<Stmt>> {
-    let refused = |family: &Family, matching: Vec<Stmt>| followed_by(matching, [counter(), reject(*family)]);
-    let vips = families.iter().map(|family| refused(family, vec![is_vip(*family)]));
-    let edges = families.iter().map(|family| refused(family, vec![begins_a_connection(), is_edge(*family)]));
+    let refused =
+        |family: &Family, matching: Vec<Stmt>| followed_by(matching, [counter(), reject(*family)]);
+    let vips = families
+        .iter()
+        .map(|family| refused(family, vec![is_vip(*family)]));
+    let edges = families
+        .iter()
+        .map(|family| refused(family, vec![begins_a_connection(), is_edge(*family)]));
     vips.chain(exemption(spec)).chain(edges).collect()
 }
 
-/// The intercept ports are for this host and its pods. A VIP is no address of this host's, though its route may make it one.
+/// The intercept ports are for this host and its pods. A VIP is no address of this host's, though
+/// its route may make it one.
 fn guard_rules(spec: &TableSpec, families: &[Family]) -> Vec<Vec<Stmt>> {
-    let vips = families.iter().map(|family| followed_by(vec![is_vip(*family)], [counter(), reject(*family)]));
+    let vips = families
+        .iter()
+        .map(|family| followed_by(vec![is_vip(*family)], [counter(), reject(*family)]));
     let mut rules: Vec<Vec<Stmt>> = vips.collect();
     rules.push(vec![comes_in_by("lo"), Statement::Accept(None)]);
     rules.extend(allowed(spec, families).map(|source| vec![source, Statement::Accept(None)]));
-    let ports = spec.intercept.ports.iter().map(|port| Expr::Number((*port).into()));
+    let ports = spec
+        .intercept
+        .ports
+        .iter()
+        .map(|port| Expr::Number((*port).into()));
     let to_intercept_ports = equal(dport(), anonymous_set(ports));
     let others = strangers(spec, families).chain([is_address_of_its_interface()]);
-    rules.extend(
-        others.map(|other| followed_by(vec![to_intercept_ports.clone(), other], [counter(), Statement::Drop(None)])),
-    );
+    rules.extend(others.map(|other| {
+        followed_by(
+            vec![to_intercept_ports.clone(), other],
+            [counter(), Statement::Drop(None)],
+        )
+    }));
     rules
 }
 
 /// Marked packets are left alone.
 fn exemption(spec: &TableSpec) -> Vec<Vec<Stmt>> {
     let mark = spec.intercept.mark;
-    if mark == 0 { Vec::new() } else { vec![vec![has_mark(mark), Statement::Return(None)]] }
+    if mark == 0 {
+        Vec::new()
+    } else {
+        vec![vec![has_mark(mark), Statement::Return(None)]]
+    }
 }
 
 /// The sources that the operator allows.
 fn allowed(spec: &TableSpec, families: &[Family]) -> impl Iterator<Item = Stmt> {
-    families.iter().filter_map(|family| Some(equal(saddr(*family), ranges(&spec.guard.allow, *family)?)))
+    families
+        .iter()
+        .filter_map(|family| Some(equal(saddr(*family), ranges(&spec.guard.allow, *family)?)))
 }
 
 /// What tells the packets of other hosts from those of pods.
 fn strangers(spec: &TableSpec, families: &[Family]) -> impl Iterator<Item = Stmt> {
     let uplinks = &spec.guard.uplinks;
     let from_outside = (!uplinks.is_empty()).then(|| comes_in_by_one_of(uplinks.iter().cloned()));
-    let elsewhere =
-        families.iter().filter_map(|family| Some(differ(saddr(*family), ranges(&spec.guard.pods, *family)?)));
+    let elsewhere = families
+        .iter()
+        .filter_map(|family| Some(differ(saddr(*family), ranges(&spec.guard.pods, *family)?)));
     from_outside.into_iter().chain(elsewhere)
 }
 
 fn ranges(nets: &[IpNet], family: Family) -> Option<Expr> {
-    let of_family: Vec<Expr> =
-        nets.iter().filter(|net| Family::of(net.addr()) == family).map(|net| prefix(net.trunc())).collect();
+    let of_family: Vec<Expr> = nets
+        .iter()
+        .filter(|net| Family::of(net.addr()) == family)
+        .map(|net| prefix(net.trunc()))
+        .collect();
     (!of_family.is_empty()).then(|| anonymous_set(of_family))
 }
 
 /// A port of an edge address.
 fn is_edge(family: Family) -> Stmt {
-    equal(concat(daddr(family), dport()), text(format!("@{}", edge_set_name(family))))
+    equal(
+        concat(daddr(family), dport()),
+        text(format!("@{}", edge_set_name(family))),
+    )
 }
 
 fn is_vip(family: Family) -> Stmt {
@@ -292,19 +376,35 @@ fn address_type(family: Family) -> SetType {
 }
 
 fn declaration(table: &TableOf) -> NfListObject<'static> {
-    NfListObject::Table(Table { family: table.family, name: TABLE.into(), handle: None })
+    NfListObject::Table(Table {
+        family: table.family,
+        name: TABLE.into(),
+        handle: None,
+    })
 }
 
 fn edge_set(table: &TableOf, family: Family, spec: &TableSpec) -> NfListObject<'static> {
     let kinds = vec![address_type(family), SetType::InetService];
     let elements = of_family(family, spec.edges.iter().copied());
-    set(table, edge_set_name(family), SetTypeValue::Concatenated(Cow::Owned(kinds)), elements, None)
+    set(
+        table,
+        edge_set_name(family),
+        SetTypeValue::Concatenated(Cow::Owned(kinds)),
+        elements,
+        None,
+    )
 }
 
 fn vip_set(table: &TableOf, family: Family, spec: &TableSpec) -> NfListObject<'static> {
     let elements = spec.vip_range(family).map(prefix).into_iter().collect();
     let flags = Some(HashSet::from([SetFlag::Interval]));
-    set(table, vip_set_name(family), SetTypeValue::Single(address_type(family)), elements, flags)
+    set(
+        table,
+        vip_set_name(family),
+        SetTypeValue::Single(address_type(family)),
+        elements,
+        flags,
+    )
 }
 
 fn set(
@@ -316,22 +416,50 @@ fn set(
 ) -> NfListObject<'static> {
     let elem = (!elements.is_empty()).then_some(Cow::Owned(elements));
     let (family, table) = (table.family, TABLE.into());
-    let set = Set { family, table, name: name.into(), set_type, flags, elem, ..Set::default() };
+    let set = Set {
+        family,
+        table,
+        name: name.into(),
+        set_type,
+        flags,
+        elem,
+        ..Set::default()
+    };
     NfListObject::Set(Box::new(set))
 }
 
-fn elements(table: &TableOf, family: Family, addresses: &[SocketAddr]) -> Option<NfListObject<'static>> {
+fn elements(
+    table: &TableOf,
+    family: Family,
+    addresses: &[SocketAddr],
+) -> Option<NfListObject<'static>> {
     let elem = of_family(family, addresses.iter().copied());
     let name = edge_set_name(family).into();
-    let element = || Element { family: table.family, table: TABLE.into(), name, elem: elem.clone().into() };
-    if elem.is_empty() { None } else { Some(NfListObject::Element(element())) }
+    let element = || Element {
+        family: table.family,
+        table: TABLE.into(),
+        name,
+        elem: elem.clone().into(),
+    };
+    if elem.is_empty() {
+        None
+    } else {
+        Some(NfListObject::Element(element()))
+    }
 }
 
 fn of_family(family: Family, addresses: impl Iterator<Item = SocketAddr>) -> Vec<Expr> {
-    addresses.filter(|address| Family::of(address.ip()) == family).map(address_and_port).collect()
+    addresses
+        .filter(|address| Family::of(address.ip()) == family)
+        .map(address_and_port)
+        .collect()
 }
 
-fn chain(table: &TableOf, name: &'static str, base: Option<(NfChainType, NfHook, i32)>) -> NfListObject<'static> {
+fn chain(
+    table: &TableOf,
+    name: &'static str,
+    base: Option<(NfChainType, NfHook, i32)>,
+) -> NfListObject<'static> {
     NfListObject::Chain(Chain {
         family: table.family,
         table: TABLE.into(),
@@ -366,9 +494,16 @@ pub(crate) struct Elements {
 impl Elements {
     /// Those that a transaction of ours leaves.
     pub(super) fn of(spec: &TableSpec) -> Self {
-        let vips =
-            Family::BOTH.into_iter().filter_map(|family| spec.vip_range(family)).map(|net| net.trunc()).collect();
-        Self { edges: spec.edges.clone(), vips, foreign: 0 }
+        let vips = Family::BOTH
+            .into_iter()
+            .filter_map(|family| spec.vip_range(family))
+            .map(|net| net.trunc())
+            .collect();
+        Self {
+            edges: spec.edges.clone(),
+            vips,
+            foreign: 0,
+        }
     }
 
     /// Whether this port of an edge address is in a set.
@@ -383,7 +518,10 @@ impl Elements {
 
     /// Those of nft's own listing.
     pub(super) fn of_json(json: &serde_json::Value) -> Self {
-        let objects = json["nftables"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let objects = json["nftables"]
+            .as_array()
+            .map(Vec::as_slice)
+            .unwrap_or_default();
         let sets = objects.iter().filter_map(|object| object.get("set"));
         let mut found = Self::default();
         for element in sets.filter_map(|set| set["elem"].as_array()).flatten() {
@@ -399,17 +537,27 @@ impl Elements {
 
 /// `{"concat": ["10.0.3.7", 9100]}`.
 fn edge_of(element: &serde_json::Value) -> Option<SocketAddr> {
-    let [ip, port] = element["concat"].as_array()?.as_slice() else { return None };
-    Some(SocketAddr::new(ip.as_str()?.parse().ok()?, port.as_u64()?.try_into().ok()?))
+    let [ip, port] = element["concat"].as_array()?.as_slice() else {
+        return None;
+    };
+    Some(SocketAddr::new(
+        ip.as_str()?.parse().ok()?,
+        port.as_u64()?.try_into().ok()?,
+    ))
 }
 
-/// `{"prefix": {"addr": "198.18.0.0", "len": 15}}`; nft lists a range of one address as that address.
+/// `{"prefix": {"addr": "198.18.0.0", "len": 15}}`; nft lists a range of one address as that
+/// address.
 fn vips_of(element: &serde_json::Value) -> Option<IpNet> {
     if let Some(ip) = element.as_str() {
         return ip.parse::<IpAddr>().ok().map(IpNet::from);
     }
     let prefix = element.get("prefix")?;
-    IpNet::new(prefix["addr"].as_str()?.parse().ok()?, prefix["len"].as_u64()?.try_into().ok()?).ok()
+    IpNet::new(
+        prefix["addr"].as_str()?.parse().ok()?,
+        prefix["len"].as_u64()?.try_into().ok()?,
+    )
+    .ok()
 }
 
 /// What a table is made of: enough to say that it is there, and whom it refuses.
@@ -425,41 +573,59 @@ impl Parts {
     /// The parts that a transaction of ours leaves.
     pub(super) fn of(spec: &TableSpec, layout: Layout) -> Result<Self, serde_json::Error> {
         // Elements do not count, and there may be many.
-        let rules = TableSpec { edges: BTreeSet::new(), ..spec.clone() };
+        let rules = TableSpec {
+            edges: BTreeSet::new(),
+            ..spec.clone()
+        };
         serde_json::to_value(render(&rules, layout)).map(|commands| Self::of_json(&commands))
     }
 
-    /// The parts of nft's own listing, or of our commands. Not parsed into the crate's types, which do not know all that nft
-    /// may print.
+    /// The parts of nft's own listing, or of our commands. Not parsed into the crate's types, which
+    /// do not know all that nft may print.
     pub(super) fn of_json(json: &serde_json::Value) -> Self {
-        let objects = json["nftables"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let objects = objects.iter().map(|object| object.get("add").unwrap_or(object));
+        let objects = json["nftables"]
+            .as_array()
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        let objects = objects
+            .iter()
+            .map(|object| object.get("add").unwrap_or(object));
         let mut parts = Self::default();
         for object in objects {
             parts.sets += usize::from(object.get("set").is_some());
             parts.chains += usize::from(object.get("chain").is_some());
-            let Some(rule) = object.get("rule") else { continue };
+            let Some(rule) = object.get("rule") else {
+                continue;
+            };
             parts.rules += 1;
             if rule["chain"] == STEER {
                 let text = rule["expr"].to_string();
                 let sets = Family::BOTH.map(edge_set_name);
-                parts.steered_sets.extend(sets.into_iter().filter(|set| text.contains(&format!("\"@{set}\""))));
+                parts.steered_sets.extend(
+                    sets.into_iter()
+                        .filter(|set| text.contains(&format!("\"@{set}\""))),
+                );
             }
         }
         parts
     }
 
-    /// Whether what is in the sets of this address' family is refused, for want of an intercept address.
+    /// Whether what is in the sets of this address' family is refused, for want of an intercept
+    /// address.
     pub(crate) fn refuses(&self, ip: IpAddr) -> bool {
         !self.steered_sets.contains(edge_set_name(Family::of(ip)))
     }
 }
 
-/// A listing without what changes by itself: counts, elements, and the order of those in a rule. Handles stay: a rule that was
-/// replaced has another one.
+/// A listing without what changes by itself: counts, elements, and the order of those in a rule.
+/// Handles stay: a rule that was replaced has another one.
 pub(super) fn fixed(mut listing: serde_json::Value) -> serde_json::Value {
     let objects = listing["nftables"].take();
-    let objects = objects.as_array().into_iter().flatten().filter(|object| object.get("metainfo").is_none());
+    let objects = objects
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|object| object.get("metainfo").is_none());
     serde_json::Value::Array(objects.cloned().map(without_counts).collect())
 }
 

@@ -1,9 +1,11 @@
 //! Which interfaces lead to other hosts, and not to pods of this one. Pure.
 //!
-//! Pods' interfaces come and go with them, and what a pod dials first has to be steered: so the others are named, which stay. A pod's
-//! packets come in by the host's end of a veth pair or netkit, by the bridge that those are ports of, or by a port of Open vSwitch.
-//! Everything else leads out: network cards, VLANs and bonds on them, tunnels. So does a bridge that such an interface is a port of,
-//! and whatever has a default route by another host's gateway, as a container's only interface has.
+//! Pods' interfaces come and go with them, and what a pod dials first has to be steered: so the
+//! others are named, which stay. A pod's packets come in by the host's end of a veth pair or
+//! netkit, by the bridge that those are ports of, or by a port of Open vSwitch. Everything else
+//! leads out: network cards, VLANs and bonds on them, tunnels. So does a bridge that such an
+//! interface is a port of, and whatever has a default route by another host's gateway, as a
+//! container's only interface has.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -43,8 +45,17 @@ pub(super) struct Network {
 impl Link {
     pub(super) fn of(message: &LinkMessage) -> Self {
         let loopback = message.header.flags.contains(LinkFlags::Loopback);
-        let kind = if loopback { Kind::Loopback } else { Kind::Others };
-        let mut link = Self { index: message.header.index, name: String::new(), controller: None, kind };
+        let kind = if loopback {
+            Kind::Loopback
+        } else {
+            Kind::Others
+        };
+        let mut link = Self {
+            index: message.header.index,
+            name: String::new(),
+            controller: None,
+            kind,
+        };
         for attribute in &message.attributes {
             if let LinkAttribute::IfName(name) = attribute {
                 link.name.clone_from(name);
@@ -59,9 +70,16 @@ impl Link {
 }
 
 fn kind_of(info: &LinkInfo) -> Option<Kind> {
-    let LinkInfo::Kind(kind) = info else { return None };
-    let has_pods = matches!(kind, InfoKind::Veth | InfoKind::Netkit) || kind.to_string() == OPEN_VSWITCH;
-    if has_pods { Some(Kind::Pods) } else { (*kind == InfoKind::Bridge).then_some(Kind::Bridge) }
+    let LinkInfo::Kind(kind) = info else {
+        return None;
+    };
+    let has_pods =
+        matches!(kind, InfoKind::Veth | InfoKind::Netkit) || kind.to_string() == OPEN_VSWITCH;
+    if has_pods {
+        Some(Kind::Pods)
+    } else {
+        (*kind == InfoKind::Bridge).then_some(Kind::Bridge)
+    }
 }
 
 impl Network {
@@ -72,18 +90,29 @@ impl Network {
             Kind::Loopback => false,
             Kind::Others => true,
             Kind::Pods => with_default_route.contains(&link.index),
-            Kind::Bridge => with_default_route.contains(&link.index) || self.has_a_port_that_leads_out(link),
+            Kind::Bridge => {
+                with_default_route.contains(&link.index) || self.has_a_port_that_leads_out(link)
+            }
         };
-        self.links.iter().filter(leads_out).map(|link| link.name.clone()).collect()
+        self.links
+            .iter()
+            .filter(leads_out)
+            .map(|link| link.name.clone())
+            .collect()
     }
 
     fn has_a_port_that_leads_out(&self, bridge: &Link) -> bool {
-        self.links.iter().any(|link| link.controller == Some(bridge.index) && link.kind == Kind::Others)
+        self.links
+            .iter()
+            .any(|link| link.controller == Some(bridge.index) && link.kind == Kind::Others)
     }
 
     fn interfaces_of_default_routes(&self) -> BTreeSet<u32> {
         let own = self.own_addresses();
-        let defaults = self.routes.iter().filter(|route| route.header.destination_prefix_length == 0);
+        let defaults = self
+            .routes
+            .iter()
+            .filter(|route| route.header.destination_prefix_length == 0);
         defaults
             .flat_map(|route| hops(&route.attributes))
             .filter(|hop| !own.contains(&hop.gateway))
@@ -93,10 +122,19 @@ impl Network {
 
     /// Cilium's routes have such gateways.
     fn own_addresses(&self) -> BTreeSet<IpAddr> {
-        let local = self.routes.iter().filter(|route| route.header.kind == RouteType::Local);
-        let destinations = local.flat_map(|route| &route.attributes).filter_map(|attribute| {
-            if let RouteAttribute::Destination(address) = attribute { ip(address) } else { None }
-        });
+        let local = self
+            .routes
+            .iter()
+            .filter(|route| route.header.kind == RouteType::Local);
+        let destinations = local
+            .flat_map(|route| &route.attributes)
+            .filter_map(|attribute| {
+                if let RouteAttribute::Destination(address) = attribute {
+                    ip(address)
+                } else {
+                    None
+                }
+            });
         destinations.collect()
     }
 }
@@ -117,23 +155,38 @@ fn hops(attributes: &[RouteAttribute]) -> Vec<Hop> {
         } else if let RouteAttribute::MultiPath(paths) = attribute {
             for path in paths {
                 let gateways = path.attributes.iter().filter_map(gateway_of);
-                found.extend(gateways.map(|gateway| Hop { interface: path.interface_index, gateway }));
+                found.extend(gateways.map(|gateway| Hop {
+                    interface: path.interface_index,
+                    gateway,
+                }));
             }
         }
     }
-    found.extend(interface.zip(gateway).map(|(interface, gateway)| Hop { interface, gateway }));
+    found.extend(
+        interface
+            .zip(gateway)
+            .map(|(interface, gateway)| Hop { interface, gateway }),
+    );
     found
 }
 
 fn gateway_of(attribute: &RouteAttribute) -> Option<IpAddr> {
-    if let RouteAttribute::Gateway(address) = attribute { ip(address) } else { None }
+    if let RouteAttribute::Gateway(address) = attribute {
+        ip(address)
+    } else {
+        None
+    }
 }
 
 fn ip(address: &RouteAddress) -> Option<IpAddr> {
     if let RouteAddress::Inet(v4) = address {
         return Some(IpAddr::V4(*v4));
     }
-    if let RouteAddress::Inet6(v6) = address { Some(IpAddr::V6(*v6)) } else { None }
+    if let RouteAddress::Inet6(v6) = address {
+        Some(IpAddr::V6(*v6))
+    } else {
+        None
+    }
 }
 
 #[cfg(test)]
@@ -145,11 +198,19 @@ mod tests {
     use super::*;
 
     fn link(index: u32, name: &str, kind: Kind) -> Link {
-        Link { index, name: name.to_owned(), controller: None, kind }
+        Link {
+            index,
+            name: name.to_owned(),
+            controller: None,
+            kind,
+        }
     }
 
     fn port(of: u32, link: Link) -> Link {
-        Link { controller: Some(of), ..link }
+        Link {
+            controller: Some(of),
+            ..link
+        }
     }
 
     fn default_route(interface: u32, gateway: &str) -> RouteMessage {
@@ -177,15 +238,24 @@ mod tests {
             port(5, link(6, "veth0", Kind::Pods)),
             link(7, "cali0", Kind::Pods),
         ];
-        assert_eq!(uplinks(links, vec![default_route(2, "10.9.0.2")]), ["eth0", "eth1", "flannel.1"]);
+        assert_eq!(
+            uplinks(links, vec![default_route(2, "10.9.0.2")]),
+            ["eth0", "eth1", "flannel.1"]
+        );
     }
 
     #[test]
     fn a_bridge_with_a_card_leads_out_and_so_does_a_veth_with_the_default_route() {
-        let bridged = vec![link(2, "br0", Kind::Bridge), port(2, link(3, "eth0", Kind::Others))];
+        let bridged = vec![
+            link(2, "br0", Kind::Bridge),
+            port(2, link(3, "eth0", Kind::Others)),
+        ];
         assert_eq!(uplinks(bridged, Vec::new()), ["br0", "eth0"]);
         let container = vec![link(2, "eth0", Kind::Pods), link(3, "cali0", Kind::Pods)];
-        assert_eq!(uplinks(container, vec![default_route(2, "172.18.0.1")]), ["eth0"]);
+        assert_eq!(
+            uplinks(container, vec![default_route(2, "172.18.0.1")]),
+            ["eth0"]
+        );
     }
 
     #[test]

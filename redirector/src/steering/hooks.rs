@@ -1,4 +1,5 @@
-//! The connect hooks' share of steering: installed, looked after, given up where they do harm, and tried again.
+//! The connect hooks' share of steering: installed, looked after, given up where they do harm, and
+//! tried again.
 
 use std::collections::BTreeSet;
 
@@ -12,11 +13,14 @@ use crate::kernel::{Kernel, KernelError};
 use crate::metrics::{Drifted, Repair};
 use crate::plan::Plan;
 
-/// Hooks that could not be installed are tried again after one inspection, two, four, and so on up to this: each minute.
+/// Hooks that could not be installed are tried again after one inspection, two, four, and so on up
+/// to this: each minute.
 const RAREST: u32 = 12;
-/// For so many inspections a Cilium without hooks like ours may be one that has only begun to make them.
+/// For so many inspections a Cilium without hooks like ours may be one that has only begun to make
+/// them.
 const PATIENCE: u32 = 4;
-/// How many programs of others ours go behind: one that insists on being the last has its way in the end.
+/// How many programs of others ours go behind: one that insists on being the last has its way in
+/// the end.
 const FOLLOWERS: usize = 64;
 
 /// What is known of hooks that are not there, or not well.
@@ -40,7 +44,9 @@ struct Fallback {
 impl Lookout {
     /// Why nftables alone steers.
     pub(super) fn fallback(&self) -> Option<&str> {
-        self.fallback.as_ref().map(|fallback| fallback.reason.as_str())
+        self.fallback
+            .as_ref()
+            .map(|fallback| fallback.reason.as_str())
     }
 
     /// Whether a Cilium suffers from our hooks.
@@ -50,17 +56,29 @@ impl Lookout {
 
     /// Counts down to the next attempt.
     fn is_due(&mut self) -> bool {
-        let Some(fallback) = &mut self.fallback else { return false };
+        let Some(fallback) = &mut self.fallback else {
+            return false;
+        };
         fallback.left = fallback.left.saturating_sub(1);
         fallback.left == 0
     }
 
     fn fell_back(&mut self, reason: String) {
-        let pause = self.fallback.as_ref().map_or(1, |earlier| (earlier.pause * 2).min(RAREST));
+        let pause = self
+            .fallback
+            .as_ref()
+            .map_or(1, |earlier| (earlier.pause * 2).min(RAREST));
         if self.fallback() != Some(&reason) {
-            tracing::warn!(reason, "connect hooks not installed; nftables alone steers connections");
+            tracing::warn!(
+                reason,
+                "connect hooks not installed; nftables alone steers connections"
+            );
         }
-        self.fallback = Some(Fallback { reason, pause, left: pause });
+        self.fallback = Some(Fallback {
+            reason,
+            pause,
+            left: pause,
+        });
     }
 
     /// Whether there are followers that ours have not gone behind yet.
@@ -72,7 +90,8 @@ impl Lookout {
 }
 
 impl Steering {
-    /// Fatal, unless nftables can carry everything and no hook of an earlier redirector goes on with old tables.
+    /// Fatal, unless nftables can carry everything and no hook of an earlier redirector goes on
+    /// with old tables.
     pub(super) fn install_hooks(&mut self, known: Option<&Plan>) -> Result<()> {
         if !self.config.mechanism.has_ebpf() {
             self.gates.hooks.open();
@@ -89,17 +108,22 @@ impl Steering {
             }
             Err(error) => error,
         };
-        let no_cgroup = matches!(&error, KernelError::Hooks(error) if matches!(**error, HookError::Cgroup(_)));
+        let no_cgroup =
+            matches!(&error, KernelError::Hooks(error) if matches!(**error, HookError::Cgroup(_)));
         let misled = self.config.cgroup.is_some() && no_cgroup;
         let harmful = matches!(error, KernelError::Cilium(_));
         if !earlier {
-            self.pins.remove_links().context("remove what was half installed")?;
+            self.pins
+                .remove_links()
+                .context("remove what was half installed")?;
         }
         if self.config.mechanism != Mechanism::Both || misled || (earlier && !harmful) {
             return Err(error).context("install the connect hooks (other mechanisms: --mechanism)");
         }
         if !earlier {
-            self.pins.remove().context("remove what was half installed")?;
+            self.pins
+                .remove()
+                .context("remove what was half installed")?;
         }
         self.fall_back(chain(&error));
         Ok(())
@@ -114,7 +138,8 @@ impl Steering {
         self.gates.hooks.open();
     }
 
-    /// Takes away hooks that were given up, once nftables steers in their place. Their maps stay for connections under way.
+    /// Takes away hooks that were given up, once nftables steers in their place. Their maps stay
+    /// for connections under way.
     pub(super) fn retire_hooks(&mut self) {
         if self.hooks.fallback.is_none() || !self.progress.table || !self.pins.any_link() {
             return;
@@ -130,15 +155,20 @@ impl Steering {
         }
     }
 
-    /// Puts back hooks that somebody has removed, goes behind those who came later, gives way to a Cilium that does not bear them,
-    /// and tries again what could not be installed.
+    /// Puts back hooks that somebody has removed, goes behind those who came later, gives way to a
+    /// Cilium that does not bear them, and tries again what could not be installed.
     pub(super) fn restore_hooks(&mut self) {
-        let Some(kernel) = &self.kernel else { return self.try_hooks_again() };
+        let Some(kernel) = &self.kernel else {
+            return self.try_hooks_again();
+        };
         if !kernel.is_complete() {
             tracing::warn!("somebody removed connect hooks or their pins; installing them again");
             return self.reinstall_hooks();
         }
-        let (danger, followers) = (kernel.danger().filter(|_| !self.config.beside_cilium), kernel.followers());
+        let (danger, followers) = (
+            kernel.danger().filter(|_| !self.config.beside_cilium),
+            kernel.followers(),
+        );
         if let Some(danger) = danger {
             return self.endure(danger);
         }
@@ -228,7 +258,9 @@ mod tests {
         assert!(lookout.is_overtaken([7].into()));
         assert!(!lookout.is_overtaken([7].into()), "it insists");
         assert!(lookout.is_overtaken([7, 8].into()));
-        let news = (100..).filter(|program| lookout.is_overtaken([*program].into())).take(FOLLOWERS - 2);
+        let news = (100..)
+            .filter(|program| lookout.is_overtaken([*program].into()))
+            .take(FOLLOWERS - 2);
         assert_eq!(news.count(), FOLLOWERS - 2);
         assert!(!lookout.is_overtaken([9].into()), "enough");
     }

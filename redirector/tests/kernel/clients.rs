@@ -6,8 +6,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::libc;
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6, bind, connect, recv, sendto,
-    setsockopt, socket, sockopt,
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6, bind,
+    connect, recv, sendto, setsockopt, socket, sockopt,
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 
@@ -18,11 +18,27 @@ pub(crate) struct Client(pub(crate) OwnedFd);
 
 impl Client {
     pub(crate) fn new_v4() -> Self {
-        Self(socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap())
+        Self(
+            socket(
+                AddressFamily::Inet,
+                SockType::Stream,
+                SockFlag::SOCK_CLOEXEC,
+                None,
+            )
+            .unwrap(),
+        )
     }
 
     pub(crate) fn new_v6() -> Self {
-        Self(socket(AddressFamily::Inet6, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap())
+        Self(
+            socket(
+                AddressFamily::Inet6,
+                SockType::Stream,
+                SockFlag::SOCK_CLOEXEC,
+                None,
+            )
+            .unwrap(),
+        )
     }
 
     /// Dials from a given port, even if a connection from it was there a moment ago.
@@ -61,7 +77,10 @@ impl Client {
 
     /// `connect()` to no family at all: the socket is as if it had never dialled (connect(2)).
     pub(crate) fn dissolve(&self) {
-        let nowhere = libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
+        let nowhere = libc::sockaddr {
+            sa_family: libc::AF_UNSPEC as libc::sa_family_t,
+            sa_data: [0; 14],
+        };
         let length = size_of::<libc::sockaddr>() as libc::socklen_t;
         // SAFETY: the address is a valid one of the given length, and the descriptor is open.
         let result = unsafe { libc::connect(self.0.as_raw_fd(), &raw const nowhere, length) };
@@ -76,7 +95,10 @@ impl Client {
 
 /// Ends a connection by a reset, so that its ports are free at once.
 pub(crate) fn reset(stream: TcpStream) {
-    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    let linger = libc::linger {
+        l_onoff: 1,
+        l_linger: 0,
+    };
     setsockopt(&stream, sockopt::Linger, &linger).unwrap();
 }
 
@@ -96,7 +118,13 @@ pub(crate) enum Ping {
 
 /// As ping(8).
 pub(crate) fn ping(destination: Ipv4Addr) -> Ping {
-    let raw = socket(AddressFamily::Inet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Icmp).unwrap();
+    let raw = socket(
+        AddressFamily::Inet,
+        SockType::Raw,
+        SockFlag::SOCK_CLOEXEC,
+        SockProtocol::Icmp,
+    )
+    .unwrap();
     let deadline = i64::try_from(DEADLINE.as_secs()).unwrap();
     setsockopt(&raw, sockopt::ReceiveTimeout, &TimeVal::seconds(deadline)).unwrap();
     // Echo request, its checksum, an identifier, the first of its numbers.

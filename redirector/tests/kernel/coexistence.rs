@@ -1,4 +1,5 @@
-//! Beside other programs' connect hooks, other tables, other cgroup hierarchies, and other uses of the range of VIPs.
+//! Beside other programs' connect hooks, other tables, other cgroup hierarchies, and other uses of
+//! the range of VIPs.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -16,8 +17,8 @@ use crate::world::{Cgroup, DEADLINE, NODE4, NODE6, World, eventually, in_a_world
 const BOTH: [&str; 4] = ["--mechanism", "both", "--dns-listen", "none"];
 const EBPF: [&str; 4] = ["--mechanism", "ebpf", "--dns-listen", "none"];
 
-/// Where another program is, seen from ours. The kernel runs the socket's own cgroup first, then those above it; within one,
-/// in the order in which programs came.
+/// Where another program is, seen from ours. The kernel runs the socket's own cgroup first, then
+/// those above it; within one, in the order in which programs came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Below,
@@ -39,7 +40,11 @@ impl<'a> Nest<'a> {
     fn new(world: &'a World) -> Self {
         let name = |cgroup: &Path| cgroup.file_name().unwrap().to_str().unwrap().to_owned();
         let ours = Cgroup::enter(&format!("{}/ours", name(world.cgroup())));
-        let inner = Cgroup::enter(&format!("{}/{}/inner", name(world.cgroup()), name(ours.path())));
+        let inner = Cgroup::enter(&format!(
+            "{}/{}/inner",
+            name(world.cgroup()),
+            name(ours.path())
+        ));
         Self { world, inner, ours }
     }
 
@@ -56,10 +61,13 @@ impl<'a> Nest<'a> {
         let attach = |place: Place| {
             for (family, suffix) in [(Family::V4, "4"), (Family::V6, "6")] {
                 let name = format!("other_{place:?}{suffix}").to_lowercase();
-                Foreign::load(self.world, &name, family, &rules(place)).attach(self.cgroup(place), "multi");
+                Foreign::load(self.world, &name, family, &rules(place))
+                    .attach(self.cgroup(place), "multi");
             }
         };
-        [Place::Below, Place::Before, Place::Above].into_iter().for_each(attach);
+        [Place::Below, Place::Before, Place::Above]
+            .into_iter()
+            .for_each(attach);
         let started = start(self.ours.path().to_str().unwrap());
         attach(Place::Behind);
         started
@@ -77,7 +85,10 @@ fn socket(text: &str) -> SocketAddr {
 /// An address of each family that a place's program has for itself.
 fn own(place: Place, what: u8) -> [IpAddr; 2] {
     let number = what + place as u8;
-    [ip(&format!("192.0.2.{number}")), ip(&format!("2001:db8::{number}"))]
+    [
+        ip(&format!("192.0.2.{number}")),
+        ip(&format!("2001:db8::{number}")),
+    ]
 }
 
 const DENIED: u8 = 10;
@@ -85,11 +96,19 @@ const REWRITTEN: u8 = 20;
 
 #[track_caller]
 fn assert_ours_steers(proxy: &Proxy, sockets: &Sockets) {
-    for destination in ["10.0.3.7:9100", "[fd00::7]:9100", "[::ffff:10.0.3.7]:10250", "198.18.0.1:1"] {
+    for destination in [
+        "10.0.3.7:9100",
+        "[fd00::7]:9100",
+        "[::ffff:10.0.3.7]:10250",
+        "198.18.0.1:1",
+    ] {
         let client = TcpStream::connect(destination).unwrap();
         let dialled = crate::proxy::canonical(socket(destination));
         assert_eq!(sockets.original_dst(&proxy.accept()), Some(dialled));
-        assert_eq!(crate::proxy::canonical(client.peer_addr().unwrap()), dialled);
+        assert_eq!(
+            crate::proxy::canonical(client.peer_addr().unwrap()),
+            dialled
+        );
     }
 }
 
@@ -98,12 +117,20 @@ fn assert_theirs_work(server: &TcpListener) {
     for place in PLACES {
         for denied in own(place, DENIED) {
             let error = TcpStream::connect((denied, 80)).unwrap_err();
-            assert_eq!(error.raw_os_error(), Some(EPERM), "{place:?} refuses {denied}");
+            assert_eq!(
+                error.raw_os_error(),
+                Some(EPERM),
+                "{place:?} refuses {denied}"
+            );
         }
         for rewritten in own(place, REWRITTEN) {
             let client = TcpStream::connect((rewritten, 80)).unwrap();
             let (_accepted, from) = server.accept().unwrap();
-            assert_eq!(crate::proxy::canonical(from), client.local_addr().unwrap(), "{place:?} rewrites {rewritten}");
+            assert_eq!(
+                crate::proxy::canonical(from),
+                client.local_addr().unwrap(),
+                "{place:?} rewrites {rewritten}"
+            );
         }
     }
 }
@@ -114,11 +141,22 @@ fn connect_hooks_below_before_behind_and_above_ours_do_their_work_and_ours_does_
         let nest = Nest::new(world);
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let rules = |place| {
-            let to = [SocketAddr::new(ip(NODE4), 8000), SocketAddr::new(ip(NODE6), 8000)];
-            let rewrites = own(place, REWRITTEN).into_iter().zip(to).map(|(from, to)| Rule::Rewrite(from, to));
-            own(place, DENIED).into_iter().map(Rule::Deny).chain(rewrites).collect()
+            let to = [
+                SocketAddr::new(ip(NODE4), 8000),
+                SocketAddr::new(ip(NODE6), 8000),
+            ];
+            let rewrites = own(place, REWRITTEN)
+                .into_iter()
+                .zip(to)
+                .map(|(from, to)| Rule::Rewrite(from, to));
+            own(place, DENIED)
+                .into_iter()
+                .map(Rule::Deny)
+                .chain(rewrites)
+                .collect()
         };
-        let start = |ours: &str| Redirector::start(world, &[&EBPF[..], &["--cgroup", ours]].concat());
+        let start =
+            |ours: &str| Redirector::start(world, &[&EBPF[..], &["--cgroup", ours]].concat());
         let redirector = nest.around(rules, start);
         let server = TcpListener::bind("[::]:8000").unwrap();
         let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
@@ -143,14 +181,28 @@ fn what_another_program_refuses_is_refused_and_leaves_nothing() {
     in_a_world(|world| {
         let nest = Nest::new(world);
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
-        let rules = |place| if place == Place::Before { vec![Rule::Deny(ip("10.0.3.7"))] } else { Vec::new() };
-        let _redirector =
-            nest.around(rules, |ours| Redirector::start(world, &[&EBPF[..], &["--cgroup", ours]].concat()));
+        let rules = |place| {
+            if place == Place::Before {
+                vec![Rule::Deny(ip("10.0.3.7"))]
+            } else {
+                Vec::new()
+            }
+        };
+        let _redirector = nest.around(rules, |ours| {
+            Redirector::start(world, &[&EBPF[..], &["--cgroup", ours]].concat())
+        });
         let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
         let client = Client::new_v4();
-        assert_eq!(client.dial("10.0.3.7:9100").unwrap_err().raw_os_error(), Some(EPERM));
+        assert_eq!(
+            client.dial("10.0.3.7:9100").unwrap_err().raw_os_error(),
+            Some(EPERM)
+        );
         client.dial(&format!("{NODE4}:7410")).unwrap();
-        assert_eq!(sockets.original_dst(&proxy.accept()), None, "the refused destination is not handed over");
+        assert_eq!(
+            sockets.original_dst(&proxy.accept()),
+            None,
+            "the refused destination is not handed over"
+        );
         assert!(proxy.try_accept().is_none());
     });
 }
@@ -161,17 +213,28 @@ fn an_address_that_another_program_makes_an_edge_address_is_steered() {
         let nest = Nest::new(world);
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         // As a service's address becomes that of one of its endpoints.
-        let rules = |place| vec![Rule::Rewrite(own(place, REWRITTEN)[0], socket("10.0.3.7:9100"))];
-        let _redirector =
-            nest.around(rules, |ours| Redirector::start(world, &[&BOTH[..], &["--cgroup", ours]].concat()));
+        let rules = |place| {
+            vec![Rule::Rewrite(
+                own(place, REWRITTEN)[0],
+                socket("10.0.3.7:9100"),
+            )]
+        };
+        let _redirector = nest.around(rules, |ours| {
+            Redirector::start(world, &[&BOTH[..], &["--cgroup", ours]].concat())
+        });
         let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
-        eventually("ours goes behind who came later", || followers(world).is_empty().then_some(()));
+        eventually("ours goes behind who came later", || {
+            followers(world).is_empty().then_some(())
+        });
         for place in PLACES {
             let _client = TcpStream::connect((own(place, REWRITTEN)[0], 80)).unwrap();
             let accepted = proxy.accept();
             // Whoever is above our hook is followed by nftables.
-            let seen_by =
-                if place == Place::Above { so_original_dst(&accepted) } else { sockets.original_dst(&accepted) };
+            let seen_by = if place == Place::Above {
+                so_original_dst(&accepted)
+            } else {
+                sockets.original_dst(&accepted)
+            };
             assert_eq!(seen_by, Some(socket("10.0.3.7:9100")), "{place:?}");
         }
     });
@@ -183,20 +246,36 @@ fn a_program_that_tolerates_none_beside_it_leaves_the_work_to_nftables() {
         let nest = Nest::new(world);
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         for place in [Place::Before, Place::Above] {
-            let other = Foreign::load(world, &format!("exclusive_{}", place as u8), Family::V4, &[]);
+            let other = Foreign::load(
+                world,
+                &format!("exclusive_{}", place as u8),
+                Family::V4,
+                &[],
+            );
             other.attach(nest.cgroup(place), "");
             let flags = ["--cgroup", nest.ours.path().to_str().unwrap()];
             let output = run_to_the_end(&mut daemon(world, &[&EBPF[..], &flags].concat()));
             let error = String::from_utf8(output.stderr).unwrap();
-            for part in ["attach cv_connect4", "tolerates none beside it", "--mechanism nftables"] {
+            for part in [
+                "attach cv_connect4",
+                "tolerates none beside it",
+                "--mechanism nftables",
+            ] {
                 assert!(error.contains(part), "{place:?}: no {part:?} in {error}");
             }
             let _redirector = Redirector::start(world, &[&BOTH[..], &flags].concat());
             let proxy = Proxy::listen();
             let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
-            assert_eq!(so_original_dst(&proxy.accept()), Some(socket("10.0.3.7:9100")), "{place:?}");
+            assert_eq!(
+                so_original_dst(&proxy.accept()),
+                Some(socket("10.0.3.7:9100")),
+                "{place:?}"
+            );
             let attached = sh(&format!("bpftool cgroup tree {}", world.cgroup().display()));
-            assert!(!attached.contains("cv_"), "nothing half installed: {attached}");
+            assert!(
+                !attached.contains("cv_"),
+                "nothing half installed: {attached}"
+            );
             drop(proxy);
             sh(&format!(
                 "bpftool cgroup detach {} connect4 pinned {}/foreign/exclusive_{}",
@@ -213,8 +292,12 @@ fn of_two_redirectors_one_above_the_other_the_inner_one_keeps_the_destination() 
     in_a_world(|world| {
         let nest = Nest::new(world);
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
-        let start =
-            |cgroup: &Path| Redirector::start(world, &[&EBPF[..], &["--cgroup", cgroup.to_str().unwrap()]].concat());
+        let start = |cgroup: &Path| {
+            Redirector::start(
+                world,
+                &[&EBPF[..], &["--cgroup", cgroup.to_str().unwrap()]].concat(),
+            )
+        };
         start(nest.ours.path()).kill();
         // The second one's pins cover the first one's, which stay.
         sh(&format!("mount -t bpf bpf {}", world.bpffs().display()));
@@ -223,7 +306,10 @@ fn of_two_redirectors_one_above_the_other_the_inner_one_keeps_the_destination() 
         let proxy = Proxy::listen();
         for destination in ["10.0.3.7:9100", "[fd00::7]:9100"] {
             let client = TcpStream::connect(destination).unwrap();
-            assert_eq!(sockets.original_dst(&proxy.accept()), Some(socket(destination)));
+            assert_eq!(
+                sockets.original_dst(&proxy.accept()),
+                Some(socket(destination))
+            );
             assert_eq!(client.peer_addr().unwrap(), socket(destination));
         }
         sh(&format!("umount {}", world.bpffs().display()));
@@ -233,22 +319,40 @@ fn of_two_redirectors_one_above_the_other_the_inner_one_keeps_the_destination() 
 /// The lines of `status` by which a program of others sees what our connect hooks have decided.
 fn followers(world: &World) -> Vec<String> {
     let status = run(world, &["status"]);
-    let overtaken = |line: &&str| line.starts_with("cv_connect") && line.contains("; after it runs program ");
-    status.lines().filter(overtaken).map(str::to_owned).collect()
+    let overtaken =
+        |line: &&str| line.starts_with("cv_connect") && line.contains("; after it runs program ");
+    status
+        .lines()
+        .filter(overtaken)
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Pins a Cilium's hooks on `cgroup`.
 fn pin_cilium(world: &World, cgroup: &Path, names: &[&str]) {
     for name in names {
-        let family = if name.contains('4') { Family::V4 } else { Family::V6 };
-        let pin = world.bpffs().join("cilium/socketlb/links/cgroup").join(name);
+        let family = if name.contains('4') {
+            Family::V4
+        } else {
+            Family::V6
+        };
+        let pin = world
+            .bpffs()
+            .join("cilium/socketlb/links/cgroup")
+            .join(name);
         Foreign::load(world, &name[..15], family, &[]).link(cgroup, &pin);
     }
 }
 
-/// At the root every process of this machine meets the hooks: they leave those alone that are in other network namespaces.
+/// At the root every process of this machine meets the hooks: they leave those alone that are in
+/// other network namespaces.
 fn at_the_root(world: &World) -> [&str; 4] {
-    ["--cgroup", world.root_cgroup().to_str().unwrap(), "--hooks", "host"]
+    [
+        "--cgroup",
+        world.root_cgroup().to_str().unwrap(),
+        "--hooks",
+        "host",
+    ]
 }
 
 #[test]
@@ -259,15 +363,29 @@ fn beside_a_cilium_that_does_not_bear_hooks_nftables_alone_steers_unless_told_ot
         let root = at_the_root(world);
         let output = run_to_the_end(&mut daemon(world, &[&EBPF[..], &root[..2]].concat()));
         let error = String::from_utf8(output.stderr).unwrap();
-        assert!(!output.status.success() && error.contains("--beside-cilium"), "{error}");
+        assert!(
+            !output.status.success() && error.contains("--beside-cilium"),
+            "{error}"
+        );
         let redirector = Redirector::start(world, &[&BOTH[..], &root].concat());
         let proxy = Proxy::listen();
         let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
-        assert_eq!(so_original_dst(&proxy.accept()), Some(socket("10.0.3.7:9100")));
+        assert_eq!(
+            so_original_dst(&proxy.accept()),
+            Some(socket("10.0.3.7:9100"))
+        );
         assert!(!sh(&format!("bpftool cgroup show {}", root[1])).contains("cv_"));
-        assert!(installed()["fallback"].as_str().unwrap().contains("none like our cv_connect4"), "{}", installed());
+        assert!(
+            installed()["fallback"]
+                .as_str()
+                .unwrap()
+                .contains("none like our cv_connect4"),
+            "{}",
+            installed()
+        );
         redirector.kill();
-        let _redirector = Redirector::start(world, &[&BOTH[..], &root, &["--beside-cilium"]].concat());
+        let _redirector =
+            Redirector::start(world, &[&BOTH[..], &root, &["--beside-cilium"]].concat());
         assert_eq!(mechanism(), "both");
         assert_ours_steers(&proxy, &Sockets::open(world));
     });
@@ -282,19 +400,30 @@ fn hooks_give_way_to_a_cilium_that_comes_later_and_come_back_when_it_has_gone() 
         assert_eq!(mechanism(), "both");
         let cilium = world.bpffs().join("cilium");
         std::fs::create_dir(&cilium).unwrap();
-        within(3 * DEADLINE, "hooks go", || (mechanism() == "nftables").then_some(()));
+        within(3 * DEADLINE, "hooks go", || {
+            (mechanism() == "nftables").then_some(())
+        });
         let attached = sh(&format!("bpftool cgroup show {}", root[1]));
         assert!(
-            !attached.contains("cv_") && !world.bpffs().join("culvert/v1/links/cv_connect4").exists(),
+            !attached.contains("cv_")
+                && !world.bpffs().join("culvert/v1/links/cv_connect4").exists(),
             "{attached}"
         );
         let proxy = Proxy::listen();
         let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
-        assert_eq!(so_original_dst(&proxy.accept()), Some(socket("10.0.3.7:9100")));
+        assert_eq!(
+            so_original_dst(&proxy.accept()),
+            Some(socket("10.0.3.7:9100"))
+        );
         let ready = get("/readyz").unwrap();
-        assert!(ready.contains("\r\n\r\nok\nhooks: nftables alone steers connections: Cilium"), "{ready}");
+        assert!(
+            ready.contains("\r\n\r\nok\nhooks: nftables alone steers connections: Cilium"),
+            "{ready}"
+        );
         std::fs::remove_dir(&cilium).unwrap();
-        within(3 * DEADLINE, "hooks come back", || (mechanism() == "both").then_some(()));
+        within(3 * DEADLINE, "hooks come back", || {
+            (mechanism() == "both").then_some(())
+        });
         assert_ours_steers(&proxy, &Sockets::open(world));
     });
 }
@@ -307,8 +436,15 @@ fn a_redirector_that_cannot_see_pods_is_not_ready_unless_told_that_it_need_not()
         let unseen = |flags: &[&str], data_plane: &str| {
             let cause = format!("pods: {data_plane} is on this host");
             let redirector = Redirector::start_unready(world, flags);
-            eventually("the cause", || get("/readyz").filter(|answer| answer.contains(&cause)));
-            assert!(installed()["unseen_pods"].as_str().unwrap().contains("--accept-unseen-pods"));
+            eventually("the cause", || {
+                get("/readyz").filter(|answer| answer.contains(&cause))
+            });
+            assert!(
+                installed()["unseen_pods"]
+                    .as_str()
+                    .unwrap()
+                    .contains("--accept-unseen-pods")
+            );
             redirector.kill();
             Redirector::start(world, &[flags, &["--accept-unseen-pods"]].concat()).kill();
         };
@@ -324,7 +460,10 @@ fn a_redirector_that_cannot_see_pods_is_not_ready_unless_told_that_it_need_not()
         }
         std::fs::remove_dir_all(world.bpffs().join("cilium")).unwrap();
         sh("ip link add ovn-k8s-mp0 type veth peer name ovn-far");
-        unseen(&[&BOTH[..], &["--hooks", "host"]].concat(), "OVN-Kubernetes");
+        unseen(
+            &[&BOTH[..], &["--hooks", "host"]].concat(),
+            "OVN-Kubernetes",
+        );
     });
 }
 
@@ -332,7 +471,11 @@ fn a_redirector_that_cannot_see_pods_is_not_ready_unless_told_that_it_need_not()
 fn a_cilium_is_named_with_its_hooks() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
-        pin_cilium(world, world.cgroup(), &["cil_sock4_connect", "cil_sock6_connect"]);
+        pin_cilium(
+            world,
+            world.cgroup(),
+            &["cil_sock4_connect", "cil_sock6_connect"],
+        );
         let redirector = Redirector::start(world, &EBPF);
         let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
         assert_ours_steers(&proxy, &sockets);
@@ -341,7 +484,10 @@ fn a_cilium_is_named_with_its_hooks() {
         assert!(status.contains(line), "{status}");
         redirector.kill();
         run(world, &["uninstall"]);
-        let left = sh(&format!("find {} -type f", world.bpffs().join("cilium").display()));
+        let left = sh(&format!(
+            "find {} -type f",
+            world.bpffs().join("cilium").display()
+        ));
         assert_eq!(left.lines().count(), 2, "its pins stay: {left}");
     });
 }
@@ -373,7 +519,8 @@ fn another_table_translates_and_refuses_before_and_behind_ours_and_stays_as_it_w
         sh(&format!("nft -f {}", file.display()));
         let before = sh("nft list table inet other");
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
-        let redirector = Redirector::start(world, &["--mechanism", "nftables", "--dns-listen", "none"]);
+        let redirector =
+            Redirector::start(world, &["--mechanism", "nftables", "--dns-listen", "none"]);
         let proxy = Proxy::listen();
         let servers = [8000, 8001].map(|port| TcpListener::bind((NODE4, port)).unwrap());
         let check = || {
@@ -389,7 +536,11 @@ fn another_table_translates_and_refuses_before_and_behind_ours_and_stays_as_it_w
             for ours in ["10.0.3.7:9100", "198.18.0.1:80"] {
                 run(&|| {
                     let _client = TcpStream::connect(ours).unwrap();
-                    assert_eq!(so_original_dst(&proxy.accept()), Some(socket(ours)), "the first translation wins");
+                    assert_eq!(
+                        so_original_dst(&proxy.accept()),
+                        Some(socket(ours)),
+                        "the first translation wins"
+                    );
                 });
             }
         }
@@ -407,12 +558,24 @@ fn a_hierarchy_of_the_first_version_is_refused_with_the_one_of_the_second() {
     in_a_world(|world| {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         // On a host without the first version, any other directory does.
-        let first = mounts.lines().find(|line| line.contains(" - cgroup ")).and_then(|line| line.split(' ').nth(4));
-        let output = run_to_the_end(&mut daemon(world, &[&BOTH[..], &["--cgroup", first.unwrap_or("/")]].concat()));
+        let first = mounts
+            .lines()
+            .find(|line| line.contains(" - cgroup "))
+            .and_then(|line| line.split(' ').nth(4));
+        let output = run_to_the_end(&mut daemon(
+            world,
+            &[&BOTH[..], &["--cgroup", first.unwrap_or("/")]].concat(),
+        ));
         let error = String::from_utf8(output.stderr).unwrap();
         let second = world.cgroup().parent().unwrap();
-        let named = format!("of a cgroup2 file system; this host's is {}, which", second.display());
-        assert!(!output.status.success() && error.contains(&named), "{error}");
+        let named = format!(
+            "of a cgroup2 file system; this host's is {}, which",
+            second.display()
+        );
+        assert!(
+            !output.status.success() && error.contains(&named),
+            "{error}"
+        );
     });
 }
 
@@ -422,7 +585,8 @@ fn a_container_s_own_cgroups_are_not_taken_for_the_hosts() {
         let daemon = daemon(world, &EBPF);
         let mut contained = Command::new("unshare");
         contained.args(["--cgroup", "--mount", "sh", "-c"]).arg(
-            "umount -lR /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup && unset CULVERT_CGROUP && exec \"$0\" \"$@\"",
+            "umount -lR /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup && unset \
+             CULVERT_CGROUP && exec \"$0\" \"$@\"",
         );
         contained.arg(daemon.get_program()).args(daemon.get_args());
         for (name, value) in daemon.get_envs() {
@@ -431,7 +595,10 @@ fn a_container_s_own_cgroups_are_not_taken_for_the_hosts() {
         let output = run_to_the_end(&mut contained);
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success());
-        assert!(error.contains("are roots of containers") && error.contains("by --cgroup"), "{error}");
+        assert!(
+            error.contains("are roots of containers") && error.contains("by --cgroup"),
+            "{error}"
+        );
     });
 }
 
@@ -440,11 +607,18 @@ fn an_interface_address_in_a_range_of_vips_is_refused_with_the_interface_and_the
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         for (address, parts) in [
-            ("198.18.7.1/24", ["198.18.0.0/15 overlaps 198.18.7.1/32, this host's own on up0", "(--vip4-range)"]),
+            (
+                "198.18.7.1/24",
+                [
+                    "198.18.0.0/15 overlaps 198.18.7.1/32, this host's own on up0",
+                    "(--vip4-range)",
+                ],
+            ),
             (
                 "fd12:3456:789a:bcde::99/128",
                 [
-                    "fd12:3456:789a:bcde::/64 overlaps fd12:3456:789a:bcde::99/128, this host's own on up0",
+                    "fd12:3456:789a:bcde::/64 overlaps fd12:3456:789a:bcde::99/128, this host's \
+                     own on up0",
                     "(--vip6-range)",
                 ],
             ),

@@ -28,7 +28,11 @@ struct Service(Arc<Mutex<State>>);
 
 /// A node with one VIP of each family.
 pub(crate) fn node(name: &str, number: u8, addresses: &[&str], online: bool) -> Node {
-    let address = |ip: &&str| Address { ip: (*ip).to_owned(), routing: Routing::Routed.into(), reason: String::new() };
+    let address = |ip: &&str| Address {
+        ip: (*ip).to_owned(),
+        routing: Routing::Routed.into(),
+        reason: String::new(),
+    };
     Node {
         name: name.to_owned(),
         addresses: addresses.iter().map(address).collect(),
@@ -42,29 +46,44 @@ pub(crate) fn node(name: &str, number: u8, addresses: &[&str], online: bool) -> 
 
 /// What most tests have: edge-1 is online, edge-2 is not.
 pub(crate) fn usual_nodes() -> Vec<Node> {
-    vec![node("edge-1", 1, &["10.0.3.7", "fd00::7"], true), node("edge-2", 2, &["10.0.3.8"], false)]
+    vec![
+        node("edge-1", 1, &["10.0.3.7", "fd00::7"], true),
+        node("edge-2", 2, &["10.0.3.8"], false),
+    ]
 }
 
 impl FakeDirectory {
     pub(crate) fn serve(socket: &Path, nodes: Vec<Node>) -> Self {
-        let state = Arc::new(Mutex::new(State { revision: 1, nodes, watchers: Vec::new() }));
+        let state = Arc::new(Mutex::new(State {
+            revision: 1,
+            nodes,
+            watchers: Vec::new(),
+        }));
         let (stop, stopped) = oneshot::channel::<()>();
         let (socket, service) = (socket.to_owned(), Service(Arc::clone(&state)));
         let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
             runtime.block_on(async move {
                 if socket.exists() {
                     std::fs::remove_file(&socket).unwrap();
                 }
                 let incoming = UnixListenerStream::new(UnixListener::bind(socket).unwrap());
-                let server = tonic::transport::Server::builder().add_service(DirectoryServer::new(service));
+                let server =
+                    tonic::transport::Server::builder().add_service(DirectoryServer::new(service));
                 tokio::select! {
                     served = server.serve_with_incoming(incoming) => served.unwrap(),
                     _stop = stopped => {}
                 }
             });
         });
-        Self { state, stop: Some(stop), thread: Some(thread) }
+        Self {
+            state,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
     }
 
     /// A delta.
@@ -72,8 +91,15 @@ impl FakeDirectory {
         let mut state = self.state.lock().unwrap();
         state.revision += 1;
         let removed = removed.iter().map(|name| (*name).to_owned()).collect();
-        let update = Update { revision: state.revision, nodes, removed, ..Update::default() };
-        state.watchers.retain(|watcher| watcher.blocking_send(Ok(update.clone())).is_ok());
+        let update = Update {
+            revision: state.revision,
+            nodes,
+            removed,
+            ..Update::default()
+        };
+        state
+            .watchers
+            .retain(|watcher| watcher.blocking_send(Ok(update.clone())).is_ok());
     }
 }
 
@@ -90,10 +116,16 @@ impl Drop for FakeDirectory {
 impl Directory for Service {
     type WatchStream = ReceiverStream<Result<Update, Status>>;
 
-    async fn watch(&self, _request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+    async fn watch(
+        &self,
+        _request: Request<WatchRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
         let (update_tx, update_rx) = mpsc::channel(16);
         let mut state = self.0.lock().unwrap();
-        let ranges = Ranges { vip4: "198.18.0.0/15".to_owned(), vip6: "fd12:3456:789a:bcde::/64".to_owned() };
+        let ranges = Ranges {
+            vip4: "198.18.0.0/15".to_owned(),
+            vip6: "fd12:3456:789a:bcde::/64".to_owned(),
+        };
         let snapshot = Update {
             revision: state.revision,
             snapshot: Some(ranges),

@@ -1,4 +1,5 @@
-//! Connect hooks of other programs: loaded from instructions written out here, attached by bpftool or by a link.
+//! Connect hooks of other programs: loaded from instructions written out here, attached by bpftool
+//! or by a link.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -80,19 +81,35 @@ struct LinkCreate {
 impl Foreign {
     /// Loads a program that follows those rules that are of its family.
     pub(crate) fn load(world: &World, name: &str, family: Family, rules: &[Rule]) -> Self {
-        let instructions: Vec<u64> =
-            rules.iter().flat_map(|rule| rule.instructions(family)).chain(end(ALLOW)).collect();
+        let instructions: Vec<u64> = rules
+            .iter()
+            .flat_map(|rule| rule.instructions(family))
+            .chain(end(ALLOW))
+            .collect();
         let program = load(name, family, &instructions).unwrap();
         std::fs::create_dir_all(world.bpffs().join("foreign")).unwrap();
         let pin = world.bpffs().join("foreign").join(name);
         pin_at(&program, &pin);
-        Self { program, pin, family }
+        Self {
+            program,
+            pin,
+            family,
+        }
     }
 
-    /// Attaches it by bpftool, which says no word of links: `multi` beside others, or without flags as the only one.
+    /// Attaches it by bpftool, which says no word of links: `multi` beside others, or without flags
+    /// as the only one.
     pub(crate) fn attach(&self, cgroup: &Path, flags: &str) {
-        let kind = if self.family == Family::V4 { "connect4" } else { "connect6" };
-        sh(&format!("bpftool cgroup attach {} {kind} pinned {} {flags}", cgroup.display(), self.pin.display()));
+        let kind = if self.family == Family::V4 {
+            "connect4"
+        } else {
+            "connect6"
+        };
+        sh(&format!(
+            "bpftool cgroup attach {} {kind} pinned {} {flags}",
+            cgroup.display(),
+            self.pin.display()
+        ));
     }
 
     /// Attaches it by a link, pinned at `pin`.
@@ -110,11 +127,14 @@ impl Foreign {
     }
 }
 
-/// The error of a connect that the redirector's hooks refuse, by what this kernel has: without `bpf_set_retval` in connect
-/// programs it is always the same.
+/// The error of a connect that the redirector's hooks refuse, by what this kernel has: without
+/// `bpf_set_retval` in connect programs it is always the same.
 pub(crate) fn errno_of_refusals() -> i32 {
     // r1 = 0; bpf_set_retval()
-    let call = [instruction(0xb7, 0x01, 0, 0), instruction(0x85, 0x00, 0, 187)];
+    let call = [
+        instruction(0xb7, 0x01, 0, 0),
+        instruction(0x85, 0x00, 0, 187),
+    ];
     let instructions: Vec<u64> = call.into_iter().chain(end(ALLOW)).collect();
     match load("set_retval", Family::V4, &instructions) {
         Ok(_program) => libc::EHOSTUNREACH,
@@ -164,7 +184,11 @@ impl Rule {
             Self::Deny(_) => end(DENY).into(),
             Self::Rewrite(_, to) => {
                 let port = (PORT, i32::from(to.port().to_be()));
-                words(to.ip()).chain([port]).flat_map(|(offset, word)| store(offset, word)).chain(end(ALLOW)).collect()
+                words(to.ip())
+                    .chain([port])
+                    .flat_map(|(offset, word)| store(offset, word))
+                    .chain(end(ALLOW))
+                    .collect()
             }
         };
         let words: Vec<_> = words(from).collect();
@@ -186,18 +210,27 @@ fn words(ip: IpAddr) -> impl Iterator<Item = (u16, i32)> {
         IpAddr::V4(v4) => (IP4, v4.octets().to_vec()),
         IpAddr::V6(v6) => (IP6, v6.octets().to_vec()),
     };
-    let words: Vec<i32> = bytes.chunks_exact(4).map(|word| i32::from_ne_bytes(word.try_into().unwrap())).collect();
+    let words: Vec<i32> = bytes
+        .chunks_exact(4)
+        .map(|word| i32::from_ne_bytes(word.try_into().unwrap()))
+        .collect();
     (first..).step_by(4).zip(words)
 }
 
 /// `r3 = word; *(u32 *)(ctx + offset) = r3`.
 fn store(offset: u16, word: i32) -> [u64; 2] {
-    [instruction(0xb4, 0x03, 0, word), instruction(0x63, 0x31, offset, 0)]
+    [
+        instruction(0xb4, 0x03, 0, word),
+        instruction(0x63, 0x31, offset, 0),
+    ]
 }
 
 /// `r0 = verdict; exit`.
 fn end(verdict: i32) -> [u64; 2] {
-    [instruction(0xb7, 0x00, 0, verdict), instruction(0x95, 0x00, 0, 0)]
+    [
+        instruction(0xb7, 0x00, 0, verdict),
+        instruction(0x95, 0x00, 0, 0),
+    ]
 }
 
 /// `struct bpf_insn`: the opcode, source and destination register, an offset, a constant.
@@ -209,7 +242,11 @@ fn instruction(code: u8, registers: u8, offset: u16, constant: i32) -> u64 {
 
 fn pin_at(object: &OwnedFd, pin: &Path) {
     let path = CString::new(pin.as_os_str().as_bytes()).unwrap();
-    let mut attr = ObjPin { path: path.as_ptr() as u64, fd: object.as_raw_fd().try_into().unwrap(), flags: 0 };
+    let mut attr = ObjPin {
+        path: path.as_ptr() as u64,
+        fd: object.as_raw_fd().try_into().unwrap(),
+        flags: 0,
+    };
     bpf(BPF_OBJ_PIN, &mut attr);
 }
 
@@ -230,8 +267,19 @@ fn bpf<T>(command: libc::c_long, attr: &mut T) -> libc::c_long {
 }
 
 fn try_bpf<T>(command: libc::c_long, attr: &mut T) -> io::Result<libc::c_long> {
-    // SAFETY: `attr` is one of the kernel's attribute structures, of the given size; the kernel takes what is missing of the
-    // union as zero, and the pointers in it outlive the call.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), size_of::<T>()) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+    // SAFETY: `attr` is one of the kernel's attribute structures, of the given size; the kernel
+    // takes what is missing of the union as zero, and the pointers in it outlive the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command,
+            std::ptr::from_mut(attr),
+            size_of::<T>(),
+        )
+    };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
 }

@@ -19,7 +19,11 @@ const BOTH: [&str; 4] = ["--mechanism", "both", "--dns-listen", "none"];
 /// A subcommand with another state directory than the world's.
 fn elsewhere(world: &World, subcommand: &str) -> Command {
     let mut command = Command::new(daemon(world, &[]).get_program());
-    command.arg(subcommand).arg("--bpffs").arg(world.bpffs()).args(["--state-dir", "/nonexistent"]);
+    command
+        .arg(subcommand)
+        .arg("--bpffs")
+        .arg(world.bpffs())
+        .args(["--state-dir", "/nonexistent"]);
     command
 }
 
@@ -33,7 +37,10 @@ fn a_killed_redirector_leaves_the_hooks_and_its_successor_takes_over_the_links()
         redirector.kill();
         let dial = || {
             let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
-            assert_eq!(sockets.original_dst(&proxy.accept()), Some("10.0.3.7:9100".parse().unwrap()));
+            assert_eq!(
+                sockets.original_dst(&proxy.accept()),
+                Some("10.0.3.7:9100".parse().unwrap())
+            );
         };
         dial();
         let _successor = Redirector::start(world, &EBPF);
@@ -47,16 +54,26 @@ fn no_connect_escapes_or_fails_while_redirectors_come_and_go() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         // Who gets past the hooks meets this.
-        let edge = world.outside.run(|| TcpListener::bind("10.0.3.7:9100")).unwrap();
+        let edge = world
+            .outside
+            .run(|| TcpListener::bind("10.0.3.7:9100"))
+            .unwrap();
         edge.set_nonblocking(true).unwrap();
         let mut redirector = Redirector::start(world, &EBPF);
-        let (proxy, sockets, done) = (Proxy::listen(), Sockets::open(world), AtomicBool::new(false));
+        let (proxy, sockets, done) = (
+            Proxy::listen(),
+            Sockets::open(world),
+            AtomicBool::new(false),
+        );
         std::thread::scope(|scope| {
             let client = scope.spawn(|| {
                 let mut connects = 0;
                 while !done.load(Ordering::Relaxed) {
                     let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
-                    assert_eq!(sockets.original_dst(&proxy.accept()), Some("10.0.3.7:9100".parse().unwrap()));
+                    assert_eq!(
+                        sockets.original_dst(&proxy.accept()),
+                        Some("10.0.3.7:9100".parse().unwrap())
+                    );
                     connects += 1;
                 }
                 connects
@@ -68,7 +85,10 @@ fn no_connect_escapes_or_fails_while_redirectors_come_and_go() {
             done.store(true, Ordering::Relaxed);
             assert!(client.join().unwrap() > 100, "there was something to lose");
         });
-        assert_eq!(edge.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        assert_eq!(
+            edge.accept().unwrap_err().kind(),
+            std::io::ErrorKind::WouldBlock
+        );
     });
 }
 
@@ -78,11 +98,18 @@ fn a_vip_never_leaves_a_host_or_reaches_its_services_when_nothing_steers_any_mor
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         // Who would take the packets if they left.
         let _elsewhere = world.outside.run(|| {
-            sh("ip addr add 198.18.0.1/32 dev lo && ip addr add fd12:3456:789a:bcde::1/128 dev lo nodad");
-            ["198.18.0.1:80", "[fd12:3456:789a:bcde::1]:80"].map(|vip| TcpListener::bind(vip).unwrap())
+            sh(
+                "ip addr add 198.18.0.1/32 dev lo && ip addr add fd12:3456:789a:bcde::1/128 dev lo \
+                nodad",
+            );
+            ["198.18.0.1:80", "[fd12:3456:789a:bcde::1]:80"]
+                .map(|vip| TcpListener::bind(vip).unwrap())
         });
         Redirector::start(world, &BOTH).kill();
-        sh(&format!("rm -r {}/culvert && nft flush ruleset", world.bpffs().display()));
+        sh(&format!(
+            "rm -r {}/culvert && nft flush ruleset",
+            world.bpffs().display()
+        ));
         // Nor does it reach what listens on all of this host's addresses.
         let service = TcpListener::bind("[::]:80").unwrap();
         service.set_nonblocking(true).unwrap();
@@ -93,7 +120,10 @@ fn a_vip_never_leaves_a_host_or_reaches_its_services_when_nothing_steers_any_mor
                 assert_eq!(refused.kind(), std::io::ErrorKind::HostUnreachable, "{vip}");
             }
         }
-        assert_eq!(service.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        assert_eq!(
+            service.accept().unwrap_err().kind(),
+            std::io::ErrorKind::WouldBlock
+        );
     });
 }
 
@@ -113,9 +143,15 @@ fn the_saved_directory_is_installed_without_the_proxy() {
         // edge-2 was offline; nobody knows whether it still is.
         for destination in ["10.0.3.7:9100", "10.0.3.8:9100", "198.18.0.2:80"] {
             let _client = TcpStream::connect(destination).unwrap();
-            assert_eq!(sockets.original_dst(&proxy.accept()), Some(destination.parse().unwrap()));
+            assert_eq!(
+                sockets.original_dst(&proxy.accept()),
+                Some(destination.parse().unwrap())
+            );
         }
-        assert!(get("/readyz").unwrap().contains("directory: "), "and /readyz says what is missing");
+        assert!(
+            get("/readyz").unwrap().contains("directory: "),
+            "and /readyz says what is missing"
+        );
     });
 }
 
@@ -127,8 +163,13 @@ fn a_broken_saved_directory_is_ignored() {
         std::fs::create_dir_all(world.state_dir()).unwrap();
         std::fs::write(&file, "{").unwrap();
         let _redirector = Redirector::start(world, &EBPF);
-        eventually("a whole one is saved", || (std::fs::read(&file).unwrap() != b"{").then_some(()));
-        assert!(run(world, &["explain", "10.0.3.7:9100"]).contains("hooks      steered to 10.9.0.1:741"));
+        eventually("a whole one is saved", || {
+            (std::fs::read(&file).unwrap() != b"{").then_some(())
+        });
+        assert!(
+            run(world, &["explain", "10.0.3.7:9100"])
+                .contains("hooks      steered to 10.9.0.1:741")
+        );
     });
 }
 
@@ -142,10 +183,14 @@ fn a_directory_that_could_not_be_saved_is_saved_later_and_not_for_every_tunnel()
         std::fs::remove_dir_all(&file).unwrap();
         let saved = eventually("the directory is saved", || std::fs::metadata(&file).ok()).ino();
         directory.change(vec![node("edge-2", 2, &["10.0.3.8"], true)], &[]);
-        eventually("edge-2 is online", || run(world, &["status"]).contains("offline: 0").then_some(()));
+        eventually("edge-2 is online", || {
+            run(world, &["status"]).contains("offline: 0").then_some(())
+        });
         assert_eq!(std::fs::metadata(&file).unwrap().ino(), saved);
         directory.change(vec![node("edge-2", 2, &["10.0.3.9"], true)], &[]);
-        eventually("edge-2 is saved", || (std::fs::metadata(&file).unwrap().ino() != saved).then_some(()));
+        eventually("edge-2 is saved", || {
+            (std::fs::metadata(&file).unwrap().ino() != saved).then_some(())
+        });
     });
 }
 
@@ -159,15 +204,24 @@ fn another_cgroup_gets_the_hooks_and_the_first_loses_them() {
         let _redirector = Redirector::start(world, &flags);
         let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
         let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
-        assert_eq!(sockets.original_dst(&proxy.accept()), Some("10.0.3.7:9100".parse().unwrap()));
+        assert_eq!(
+            sockets.original_dst(&proxy.accept()),
+            Some("10.0.3.7:9100".parse().unwrap())
+        );
         let attached = sh(&format!("bpftool cgroup show {}", world.cgroup().display()));
-        assert!(!attached.contains("cv_"), "the first cgroup has none: {attached}");
+        assert!(
+            !attached.contains("cv_"),
+            "the first cgroup has none: {attached}"
+        );
     });
 }
 
 #[test]
 fn hooks_come_without_a_restart_once_the_bpf_file_system_allows_them() {
-    let ways = [("umount", "mount -t bpf bpf"), ("mount -o remount,ro", "mount -o remount,rw")];
+    let ways = [
+        ("umount", "mount -t bpf bpf"),
+        ("mount -o remount,ro", "mount -o remount,rw"),
+    ];
     for (hinder, allow) in ways {
         in_a_world(|world| {
             let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
@@ -175,18 +229,32 @@ fn hooks_come_without_a_restart_once_the_bpf_file_system_allows_them() {
             let _redirector = Redirector::start(world, &BOTH);
             let proxy = Proxy::listen();
             let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
-            assert_eq!(so_original_dst(&proxy.accept()), Some("10.0.3.7:9100".parse().unwrap()));
+            assert_eq!(
+                so_original_dst(&proxy.accept()),
+                Some("10.0.3.7:9100".parse().unwrap())
+            );
             assert_eq!(mechanism(), "nftables");
             let (ready, installed) = (get("/readyz").unwrap(), installed());
-            assert!(ready.contains("\nhooks: nftables alone steers connections: "), "{ready}");
+            assert!(
+                ready.contains("\nhooks: nftables alone steers connections: "),
+                "{ready}"
+            );
             let reason = installed["fallback"].as_str().unwrap();
-            assert!(ready.contains(reason) && reason.contains(world.bpffs().to_str().unwrap()), "{installed}");
+            assert!(
+                ready.contains(reason) && reason.contains(world.bpffs().to_str().unwrap()),
+                "{installed}"
+            );
             assert_eq!(installed["in_force"], "nftables");
             sh(&format!("{allow} {}", world.bpffs().display()));
-            within(3 * DEADLINE, "hooks come", || (mechanism() == "both").then_some(()));
+            within(3 * DEADLINE, "hooks come", || {
+                (mechanism() == "both").then_some(())
+            });
             let sockets = Sockets::open(world);
             let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
-            assert_eq!(sockets.original_dst(&proxy.accept()), Some("10.0.3.7:9100".parse().unwrap()));
+            assert_eq!(
+                sockets.original_dst(&proxy.accept()),
+                Some("10.0.3.7:9100".parse().unwrap())
+            );
             assert!(get("/readyz").unwrap().ends_with("\r\n\r\nok\n"));
             // Whose lock was on what was there before.
             let uninstall = run_to_the_end(&mut elsewhere(world, "uninstall"));
@@ -199,29 +267,54 @@ fn hooks_come_without_a_restart_once_the_bpf_file_system_allows_them() {
 fn hooks_of_another_version_go_when_ours_come() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
-        let (pins, other) = (world.bpffs().join("culvert/v1"), world.bpffs().join("culvert/v2"));
+        let (pins, other) = (
+            world.bpffs().join("culvert/v1"),
+            world.bpffs().join("culvert/v2"),
+        );
         let leave_another = || {
             Redirector::start(world, &EBPF).kill();
-            sh(&format!("mkdir -p {0} && mv {1}/maps {1}/links {0}", other.display(), pins.display()));
+            sh(&format!(
+                "mkdir -p {0} && mv {1}/maps {1}/links {0}",
+                other.display(),
+                pins.display()
+            ));
         };
         leave_another();
         let status = run(world, &["status"]);
         assert!(
-            status.contains(&format!("other version {}/links/cv_connect4 steers too", other.display())),
+            status.contains(&format!(
+                "other version {}/links/cv_connect4 steers too",
+                other.display()
+            )),
             "{status}"
         );
         let _redirector = Redirector::start(world, &EBPF);
         assert!(!other.exists());
         let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
         let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
-        assert_eq!(sockets.original_dst(&proxy.accept()), Some("10.0.3.7:9100".parse().unwrap()));
+        assert_eq!(
+            sockets.original_dst(&proxy.accept()),
+            Some("10.0.3.7:9100".parse().unwrap())
+        );
         let attached = sh(&format!("bpftool cgroup show {}", world.cgroup().display()));
-        assert_eq!(attached.lines().filter(|line| line.contains("connect4")).count(), 1, "{attached}");
+        assert_eq!(
+            attached
+                .lines()
+                .filter(|line| line.contains("connect4"))
+                .count(),
+            1,
+            "{attached}"
+        );
         drop(_redirector);
         leave_another();
         let removed = run(world, &["uninstall"]);
-        assert!(removed.contains("v2/links/cv_connect4") && !world.bpffs().join("culvert").exists(), "{removed}");
-        assert!(!sh(&format!("bpftool cgroup show {}", world.cgroup().display())).contains("connect"));
+        assert!(
+            removed.contains("v2/links/cv_connect4") && !world.bpffs().join("culvert").exists(),
+            "{removed}"
+        );
+        assert!(
+            !sh(&format!("bpftool cgroup show {}", world.cgroup().display())).contains("connect")
+        );
     });
 }
 
@@ -231,9 +324,15 @@ fn a_proxy_outside_the_cgroup_whose_processes_are_steered_learns_what_they_diall
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let clients = world.cgroup().join("clients");
         std::fs::create_dir(&clients).unwrap();
-        let _redirector = Redirector::start(world, &[&EBPF[..], &["--cgroup", clients.to_str().unwrap()]].concat());
+        let _redirector = Redirector::start(
+            world,
+            &[&EBPF[..], &["--cgroup", clients.to_str().unwrap()]].concat(),
+        );
         let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
-        let dial = format!("echo $$ > {}/cgroup.procs && exec 3<>/dev/tcp/10.0.3.7/9100", clients.display());
+        let dial = format!(
+            "echo $$ > {}/cgroup.procs && exec 3<>/dev/tcp/10.0.3.7/9100",
+            clients.display()
+        );
         sh(&dial);
         let dialled = sockets.original_dst(&proxy.accept());
         std::fs::remove_dir(&clients).unwrap();
@@ -246,15 +345,25 @@ fn hooks_of_the_host_alone_leave_pods_to_nftables() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let _redirector = Redirector::start(world, &[&BOTH[..], &["--hooks", "host"]].concat());
-        assert_eq!((mechanism(), installed()["hooks_see"].as_str()), ("both".to_owned(), Some("host")));
+        assert_eq!(
+            (mechanism(), installed()["hooks_see"].as_str()),
+            ("both".to_owned(), Some("host"))
+        );
         let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
         let dialled = Some("10.0.3.7:9100".parse().unwrap());
         let _on_the_host = TcpStream::connect("10.0.3.7:9100").unwrap();
         assert_eq!(sockets.original_dst(&proxy.accept()), dialled);
         let in_a_pod = world.pods[0].run(|| TcpStream::connect("10.0.3.7:9100").unwrap());
         let accepted = proxy.accept();
-        assert_eq!((sockets.original_dst(&accepted), so_original_dst(&accepted)), (None, dialled));
-        assert_eq!(sockets.stored(&in_a_pod), None, "as a mesh in the pod wants it");
+        assert_eq!(
+            (sockets.original_dst(&accepted), so_original_dst(&accepted)),
+            (None, dialled)
+        );
+        assert_eq!(
+            sockets.stored(&in_a_pod),
+            None,
+            "as a mesh in the pod wants it"
+        );
     });
 }
 
@@ -278,7 +387,10 @@ fn systemd_hears_that_the_kernel_steers_without_the_proxy() {
         let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
         proxy.accept();
         let status = next();
-        assert!(status.starts_with("STATUS=not ready: directory: "), "{status}");
+        assert!(
+            status.starts_with("STATUS=not ready: directory: "),
+            "{status}"
+        );
         assert!(redirector.terminate().success());
     });
 }
@@ -291,7 +403,11 @@ fn links_of_a_cgroup_that_is_gone_are_replaced() {
         let flags = [&EBPF[..], &["--cgroup", gone.path().to_str().unwrap()]].concat();
         Redirector::start(world, &flags).kill();
         drop(gone);
-        std::fs::write(world.cgroup().join("cgroup.procs"), std::process::id().to_string()).unwrap();
+        std::fs::write(
+            world.cgroup().join("cgroup.procs"),
+            std::process::id().to_string(),
+        )
+        .unwrap();
         let _redirector = Redirector::start(world, &EBPF);
         let proxy = Proxy::listen();
         let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
@@ -305,11 +421,17 @@ fn a_pinned_map_of_another_layout_is_refused_by_name() {
         let maps = world.bpffs().join("culvert/v1/maps");
         std::fs::create_dir_all(&maps).unwrap();
         let pin = maps.join("cv_tuples");
-        sh(&format!("bpftool map create {} type hash key 4 value 4 entries 1 name cv_tuples", pin.display()));
+        sh(&format!(
+            "bpftool map create {} type hash key 4 value 4 entries 1 name cv_tuples",
+            pin.display()
+        ));
         let output = run_to_the_end(&mut daemon(world, &EBPF));
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success());
-        assert!(error.contains("cv_tuples is of another layout") && error.contains("uninstall"), "{error}");
+        assert!(
+            error.contains("cv_tuples is of another layout") && error.contains("uninstall"),
+            "{error}"
+        );
     });
 }
 
@@ -321,8 +443,12 @@ fn a_range_of_vips_that_the_host_routes_is_refused_by_name() {
         let output = run_to_the_end(&mut daemon(world, &BOTH));
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success());
-        let clash = "198.18.0.0/15 overlaps 198.18.3.0/24, which this host routes by up0 (ip route show table 254)";
-        assert!(error.contains(clash) && error.contains("(--vip4-range)"), "{error}");
+        let clash = "198.18.0.0/15 overlaps 198.18.3.0/24, which this host routes by up0 (ip \
+            route show table 254)";
+        assert!(
+            error.contains(clash) && error.contains("(--vip4-range)"),
+            "{error}"
+        );
     });
 }
 
@@ -359,7 +485,11 @@ fn routes_that_are_removed_come_back() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let _redirector = Redirector::start(world, &EBPF);
-        let is_back = || sh("ip route show table local").contains("198.18.0.0/15").then_some(());
+        let is_back = || {
+            sh("ip route show table local")
+                .contains("198.18.0.0/15")
+                .then_some(())
+        };
         sh("ip route del 198.18.0.0/15 table local");
         eventually("the route is back", is_back);
         sh("ip link del culvert0");
@@ -377,8 +507,12 @@ fn no_arp_request_for_a_vip_is_answered() {
             // The node's own address shows that requests are answered.
             sh("echo > /dev/udp/10.9.0.1/9");
             let state = |ip: &str| sh(&format!("ip neigh show {ip}"));
-            eventually("the node answers", || state("10.9.0.1").contains("lladdr").then_some(()));
-            eventually("nobody answers", || state("198.18.0.77").contains("FAILED").then_some(()));
+            eventually("the node answers", || {
+                state("10.9.0.1").contains("lladdr").then_some(())
+            });
+            eventually("nobody answers", || {
+                state("198.18.0.77").contains("FAILED").then_some(())
+            });
         });
     });
 }
@@ -389,7 +523,9 @@ fn an_interface_of_somebody_else_with_the_name_of_ours_is_left_alone_and_named()
         sh("ip link add culvert0 type ifb");
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let _redirector = Redirector::start_unready(world, &EBPF);
-        eventually("the cause", || get("/readyz").filter(|text| text.contains("the interface culvert0 is there")));
+        eventually("the cause", || {
+            get("/readyz").filter(|text| text.contains("the interface culvert0 is there"))
+        });
         assert!(sh("ip -d link show culvert0").contains("ifb"));
     });
 }
@@ -399,9 +535,14 @@ fn a_link_that_somebody_detached_is_attached_again() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let _redirector = Redirector::start(world, &EBPF);
-        sh(&format!("bpftool link detach pinned {}/culvert/v1/links/cv_connect4", world.bpffs().display()));
+        sh(&format!(
+            "bpftool link detach pinned {}/culvert/v1/links/cv_connect4",
+            world.bpffs().display()
+        ));
         let attached = || sh(&format!("bpftool cgroup show {}", world.cgroup().display()));
-        eventually("the link is back", || attached().contains("cv_connect4").then_some(()));
+        eventually("the link is back", || {
+            attached().contains("cv_connect4").then_some(())
+        });
     });
 }
 
@@ -429,7 +570,11 @@ fn a_redirector_is_ready_only_when_what_is_switched_off_has_gone() {
         std::fs::remove_file(saved_directory(world)).unwrap();
         let slow = tempfile::tempdir().unwrap();
         let (nft, path) = (slow.path().join("nft"), std::env::var("PATH").unwrap());
-        std::fs::write(&nft, format!("#!/bin/sh\nsleep 1\nPATH={path} exec nft \"$@\"\n")).unwrap();
+        std::fs::write(
+            &nft,
+            format!("#!/bin/sh\nsleep 1\nPATH={path} exec nft \"$@\"\n"),
+        )
+        .unwrap();
         sh(&format!("chmod +x {}", nft.display()));
         let path = format!("{}:{path}", slow.path().display());
         let redirector = Redirector::spawn(daemon(world, &EBPF).env("PATH", path));
@@ -447,10 +592,17 @@ fn while_one_redirector_runs_there_is_no_second_one_and_no_uninstall() {
         assert!(!second.status.success());
         let uninstall = run_to_the_end(&mut daemon(world, &["uninstall"]));
         let error = String::from_utf8(uninstall.stderr).unwrap();
-        assert!(!uninstall.status.success() && error.contains("stop it first"), "{error}");
+        assert!(
+            !uninstall.status.success() && error.contains("stop it first"),
+            "{error}"
+        );
         // Nor with another state directory, which that redirector has not locked.
-        let error = String::from_utf8(run_to_the_end(&mut elsewhere(world, "uninstall")).stderr).unwrap();
-        assert!(error.contains(&format!("is running with {}", world.bpffs().display())), "{error}");
+        let error =
+            String::from_utf8(run_to_the_end(&mut elsewhere(world, "uninstall")).stderr).unwrap();
+        assert!(
+            error.contains(&format!("is running with {}", world.bpffs().display())),
+            "{error}"
+        );
         assert!(run(world, &["status"]).contains("cv_connect4   link"));
     });
 }
@@ -464,7 +616,10 @@ fn an_intercept_address_that_the_host_loses_ends_the_redirector() {
         redirector.until_ready();
         sh("ip addr del 10.9.0.1/24 dev up0");
         let error = redirector.until_the_end();
-        assert!(error.contains("10.9.0.1 is not an address of this host"), "{error}");
+        assert!(
+            error.contains("10.9.0.1 is not an address of this host"),
+            "{error}"
+        );
     });
 }
 
@@ -476,13 +631,19 @@ fn an_address_that_is_lost_is_missed_where_programs_may_bind_any() {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let foreign = run_to_the_end(&mut daemon(world, &["--node-ip", "10.9.0.77"]));
         let error = String::from_utf8(foreign.stderr).unwrap();
-        assert!(error.contains("10.9.0.77 is not an address of this host"), "{error}");
+        assert!(
+            error.contains("10.9.0.77 is not an address of this host"),
+            "{error}"
+        );
         let mut command = daemon(world, &EBPF);
         let redirector = Redirector::spawn(command.stderr(std::process::Stdio::piped()));
         redirector.until_ready();
         sh("ip addr del 10.9.0.1/24 dev up0");
         let error = redirector.until_the_end();
-        assert!(error.contains("10.9.0.1 is not an address of this host"), "{error}");
+        assert!(
+            error.contains("10.9.0.1 is not an address of this host"),
+            "{error}"
+        );
     });
 }
 
@@ -491,7 +652,9 @@ fn an_address_of_a_family_that_had_none_is_taken_up_when_it_comes() {
     in_a_world(|world| {
         sh("ip -6 route del default && ip addr del fd09::1/64 dev up0");
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
-        let redirector = Redirector::spawn(daemon(world, &["--mechanism", "both"]).env_remove("CULVERT_NODE_IP"));
+        let redirector = Redirector::spawn(
+            daemon(world, &["--mechanism", "both"]).env_remove("CULVERT_NODE_IP"),
+        );
         redirector.until_ready();
         let proxy = Proxy::listen();
         let dial = || {
@@ -501,7 +664,11 @@ fn an_address_of_a_family_that_had_none_is_taken_up_when_it_comes() {
         assert!(dial().is_none());
         sh("ip addr add fd09::1/64 dev up0 nodad && ip -6 route add default via fd09::2");
         eventually("IPv6 is steered", dial);
-        eventually("DNS is answered there", || sh("ss -Hlun 'sport = 53'").contains("[fd09::1]:53").then_some(()));
+        eventually("DNS is answered there", || {
+            sh("ss -Hlun 'sport = 53'")
+                .contains("[fd09::1]:53")
+                .then_some(())
+        });
     });
 }
 
@@ -511,9 +678,15 @@ fn a_cgroup_of_the_first_version_is_refused_even_where_nftables_could_do() {
         let fake = world.state_dir();
         std::fs::create_dir_all(&fake).unwrap();
         std::fs::write(fake.join("cgroup.procs"), "").unwrap();
-        let output = run_to_the_end(&mut daemon(world, &[&BOTH[..], &["--cgroup", fake.to_str().unwrap()]].concat()));
+        let output = run_to_the_end(&mut daemon(
+            world,
+            &[&BOTH[..], &["--cgroup", fake.to_str().unwrap()]].concat(),
+        ));
         let error = String::from_utf8(output.stderr).unwrap();
-        assert!(!output.status.success() && error.contains("of a cgroup2 file system"), "{error}");
+        assert!(
+            !output.status.success() && error.contains("of a cgroup2 file system"),
+            "{error}"
+        );
     });
 }
 
@@ -521,7 +694,9 @@ fn a_cgroup_of_the_first_version_is_refused_even_where_nftables_could_do() {
 fn without_a_proxy_readyz_says_what_is_missing() {
     in_a_world(|world| {
         let _redirector = Redirector::start_unready(world, &EBPF);
-        eventually("the cause", || get("/readyz").filter(|answer| answer.contains("directory: connect to the proxy")));
+        eventually("the cause", || {
+            get("/readyz").filter(|answer| answer.contains("directory: connect to the proxy"))
+        });
     });
 }
 
@@ -530,11 +705,15 @@ fn uninstall_leaves_nothing() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let redirector = Redirector::start(world, &BOTH);
-        let routes = || sh("ip route show table local proto 77; ip -6 route show table local proto 77");
+        let routes =
+            || sh("ip route show table local proto 77; ip -6 route show table local proto 77");
         assert_eq!(routes().lines().count(), 2);
         redirector.kill();
         let removed = run(world, &["uninstall"]);
-        assert!(removed.contains("cv_connect4") && removed.contains("table inet culvert"), "{removed}");
+        assert!(
+            removed.contains("cv_connect4") && removed.contains("table inet culvert"),
+            "{removed}"
+        );
         assert!(!world.bpffs().join("culvert").exists());
         assert_eq!(sh("nft list ruleset"), "");
         assert_eq!(routes(), "");
@@ -594,9 +773,17 @@ fn status_and_explain_work_without_the_daemon() {
             assert!(bare.contains(part), "no {part:?} in {bare}");
         }
         assert!(!bare.contains("fix"), "{bare}");
-        assert!(run(world, &["explain", "10.0.3.7:22"]).contains("fix        dial edge-1.edge.internal:22"));
+        assert!(
+            run(world, &["explain", "10.0.3.7:22"])
+                .contains("fix        dial edge-1.edge.internal:22")
+        );
         let explained = run(world, &["explain", "edge-1.edge.internal:80"]);
-        for part in ["198.18.0.1:80", "VIP of edge-1", "steered to 10.9.0.1:741", "steered by the set of VIPs"] {
+        for part in [
+            "198.18.0.1:80",
+            "VIP of edge-1",
+            "steered to 10.9.0.1:741",
+            "steered by the set of VIPs",
+        ] {
             assert!(explained.contains(part), "no {part:?} in {explained}");
         }
     });
@@ -621,7 +808,10 @@ fn a_limit_of_locked_memory_is_named_with_the_fix_where_the_kernel_counts_maps()
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let limit = |command: &Command| {
             let mut limited = Command::new("prlimit");
-            limited.arg("--memlock=65536:65536").arg(command.get_program()).args(command.get_args());
+            limited
+                .arg("--memlock=65536:65536")
+                .arg(command.get_program())
+                .args(command.get_args());
             command.get_envs().for_each(|(name, value)| {
                 limited.env(name, value.unwrap_or_default());
             });
@@ -630,12 +820,18 @@ fn a_limit_of_locked_memory_is_named_with_the_fix_where_the_kernel_counts_maps()
         // What this kernel does, by another program.
         let mut other = Command::new("bpftool");
         let pin = world.bpffs().join("other");
-        other.args(["map", "create"]).arg(&pin).args("type array key 4 value 4 entries 100000 name other".split(' '));
+        other
+            .args(["map", "create"])
+            .arg(&pin)
+            .args("type array key 4 value 4 entries 100000 name other".split(' '));
         let counts = !limit(&other).output().unwrap().status.success();
         let mut command = limit(&daemon(world, &EBPF));
         if counts {
             let error = String::from_utf8(run_to_the_end(&mut command).stderr).unwrap();
-            assert!(error.contains("64 KiB are allowed here: LimitMEMLOCK=infinity"), "{error}");
+            assert!(
+                error.contains("64 KiB are allowed here: LimitMEMLOCK=infinity"),
+                "{error}"
+            );
         } else {
             Redirector::spawn(&mut command).until_ready();
         }
@@ -650,7 +846,10 @@ fn three_capabilities_are_enough() {
         redirector.until_ready();
         let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
         let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
-        assert_eq!(sockets.original_dst(&proxy.accept()), Some("10.0.3.7:9100".parse().unwrap()));
+        assert_eq!(
+            sockets.original_dst(&proxy.accept()),
+            Some("10.0.3.7:9100".parse().unwrap())
+        );
     });
 }
 
@@ -661,6 +860,9 @@ fn a_redirector_that_is_told_to_end_ends_well_and_leaves_everything() {
         let redirector = Redirector::start(world, &BOTH);
         assert!(redirector.terminate().success());
         let status = run(world, &["status"]);
-        assert!(status.contains("cv_connect4   link") && status.contains("table inet culvert:"), "{status}");
+        assert!(
+            status.contains("cv_connect4   link") && status.contains("table inet culvert:"),
+            "{status}"
+        );
     });
 }

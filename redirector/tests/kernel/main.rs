@@ -1,5 +1,6 @@
-//! The redirector on a real kernel: real hooks, real nft, real routes, the real binary, in namespaces and a cgroup of their
-//! own. Needs root; each test says that it was skipped without it, and fails under `REQUIRE_PRIVILEGED=1`.
+//! The redirector on a real kernel: real hooks, real nft, real routes, the real binary, in
+//! namespaces and a cgroup of their own. Needs root; each test says that it was skipped without it,
+//! and fails under `REQUIRE_PRIVILEGED=1`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -19,14 +19,32 @@ fn nftables_alone_carries_host_and_pod() {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let _redirector = Redirector::start(world, &NFTABLES);
         let proxy = Proxy::listen();
-        for destination in ["10.0.3.7:9100", "[fd00::7]:9100", "198.18.0.1:1", "[fd12:3456:789a:bcde::1]:1"] {
+        for destination in [
+            "10.0.3.7:9100",
+            "[fd00::7]:9100",
+            "198.18.0.1:1",
+            "[fd12:3456:789a:bcde::1]:1",
+        ] {
             let _host = TcpStream::connect(destination).unwrap();
-            assert_eq!(so_original_dst(&proxy.accept()), Some(destination.parse().unwrap()), "host");
-            let _pod = world.pods[0].run(|| TcpStream::connect(destination)).unwrap();
-            assert_eq!(so_original_dst(&proxy.accept()), Some(destination.parse().unwrap()), "pod");
+            assert_eq!(
+                so_original_dst(&proxy.accept()),
+                Some(destination.parse().unwrap()),
+                "host"
+            );
+            let _pod = world.pods[0]
+                .run(|| TcpStream::connect(destination))
+                .unwrap();
+            assert_eq!(
+                so_original_dst(&proxy.accept()),
+                Some(destination.parse().unwrap()),
+                "pod"
+            );
         }
         let _mapped = TcpStream::connect("[::ffff:10.0.3.7]:10250").unwrap();
-        assert_eq!(so_original_dst(&proxy.accept()), Some("10.0.3.7:10250".parse().unwrap()));
+        assert_eq!(
+            so_original_dst(&proxy.accept()),
+            Some("10.0.3.7:10250".parse().unwrap())
+        );
         assert!(!world.bpffs().join("culvert").exists(), "nothing is pinned");
     });
 }
@@ -37,7 +55,9 @@ fn nftables_leaves_marked_and_unmatched_connections_alone() {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let _redirector = Redirector::start(world, &NFTABLES);
         let proxy = Proxy::listen();
-        let edges = world.outside.run(|| [9100, 22].map(|port| TcpListener::bind(("10.0.3.7", port)).unwrap()));
+        let edges = world
+            .outside
+            .run(|| [9100, 22].map(|port| TcpListener::bind(("10.0.3.7", port)).unwrap()));
         let marked = Client::new_v4().marked(0x2000);
         marked.dial("10.0.3.7:9100").unwrap();
         edges[0].accept().unwrap();
@@ -58,7 +78,10 @@ fn nftables_follows_the_directory_without_touching_connections() {
             let sets = sh("nft list table inet culvert");
             (sets.contains("10.0.3.99 . 9100") && !sets.contains("10.0.3.7 . 9100")).then_some(())
         });
-        assert!(run(world, &["explain", "10.0.3.99:9100"]).contains("steered by the set of edge addresses"));
+        assert!(
+            run(world, &["explain", "10.0.3.99:9100"])
+                .contains("steered by the set of edge addresses")
+        );
     });
 }
 
@@ -66,11 +89,18 @@ fn nftables_follows_the_directory_without_touching_connections() {
 fn nftables_without_an_ipv6_intercept_address_refuses_ipv6() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
-        let _redirector = Redirector::start(world, &[&["--node-ip", NODE4], &NFTABLES[..]].concat());
+        let _redirector =
+            Redirector::start(world, &[&["--node-ip", NODE4], &NFTABLES[..]].concat());
         assert!(run(world, &["explain", "edge-1"]).contains("nftables   refused, for want of"));
-        let dial = || TcpStream::connect_timeout(&"[fd00::7]:9100".parse().unwrap(), Duration::from_secs(5));
+        let dial = || {
+            TcpStream::connect_timeout(&"[fd00::7]:9100".parse().unwrap(), Duration::from_secs(5))
+        };
         for error in [dial().unwrap_err(), world.pods[0].run(dial).unwrap_err()] {
-            assert_ne!(error.kind(), ErrorKind::TimedOut, "refused, not lost: {error}");
+            assert_ne!(
+                error.kind(),
+                ErrorKind::TimedOut,
+                "refused, not lost: {error}"
+            );
         }
     });
 }
@@ -83,15 +113,32 @@ fn with_both_the_hooks_carry_what_they_see_and_nftables_the_rest() {
         let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
         let _seen = TcpStream::connect("10.0.3.7:9100").unwrap();
         let accepted = proxy.accept();
-        assert_eq!(sockets.original_dst(&accepted), Some("10.0.3.7:9100".parse().unwrap()));
-        assert_eq!(so_original_dst(&accepted), None, "nftables had nothing to do");
-        let mut unseen = world.outside_the_cgroup("exec 3<>/dev/tcp/10.0.3.7/10250 && read -u 3").spawn().unwrap();
+        assert_eq!(
+            sockets.original_dst(&accepted),
+            Some("10.0.3.7:9100".parse().unwrap())
+        );
+        assert_eq!(
+            so_original_dst(&accepted),
+            None,
+            "nftables had nothing to do"
+        );
+        let mut unseen = world
+            .outside_the_cgroup("exec 3<>/dev/tcp/10.0.3.7/10250 && read -u 3")
+            .spawn()
+            .unwrap();
         let accepted = proxy.accept();
         assert_eq!(sockets.original_dst(&accepted), None);
-        assert_eq!(so_original_dst(&accepted), Some("10.0.3.7:10250".parse().unwrap()));
+        assert_eq!(
+            so_original_dst(&accepted),
+            Some("10.0.3.7:10250".parse().unwrap())
+        );
         drop(accepted);
         unseen.wait().unwrap();
-        assert_eq!((counted("accepted"), counted("unknown")), (1, 0), "nftables has a port of its own");
+        assert_eq!(
+            (counted("accepted"), counted("unknown")),
+            (1, 0),
+            "nftables has a port of its own"
+        );
     });
 }
 
@@ -101,13 +148,21 @@ fn another_host_cannot_reach_the_intercept_ports() {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let _redirector = Redirector::start(world, &BOTH);
         let proxy = Proxy::listen();
-        world.outside.run(|| sh("ip route add 198.18.0.0/15 via 10.9.0.1"));
-        // Straight, and by routing a VIP's packets through this host; from outside the cgroup, as another host is.
+        world
+            .outside
+            .run(|| sh("ip route add 198.18.0.0/15 via 10.9.0.1"));
+        // Straight, and by routing a VIP's packets through this host; from outside the cgroup, as
+        // another host is.
         for destination in ["10.9.0.1/7410", "198.18.0.1/80"] {
-            let mut dial =
-                world.outside_the_cgroup(&format!("exec timeout 1 bash -c 'exec 3<>/dev/tcp/{destination}'"));
+            let mut dial = world.outside_the_cgroup(&format!(
+                "exec timeout 1 bash -c 'exec 3<>/dev/tcp/{destination}'"
+            ));
             let status = world.outside.run(|| dial.status()).unwrap();
-            assert_ne!(status.code(), Some(0), "{destination} is lost or refused on the way");
+            assert_ne!(
+                status.code(),
+                Some(0),
+                "{destination} is lost or refused on the way"
+            );
         }
         assert!(proxy.try_accept().is_none());
     });
@@ -119,7 +174,11 @@ fn a_flushed_table_comes_back_and_a_foreign_one_survives_all() {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let redirector = Redirector::start(world, &BOTH);
         sh("nft flush ruleset && nft add table ip foreign && nft add chain ip foreign mine");
-        eventually("the table is back", || sh("nft list tables").contains("table inet culvert").then_some(()));
+        eventually("the table is back", || {
+            sh("nft list tables")
+                .contains("table inet culvert")
+                .then_some(())
+        });
         redirector.kill();
         run(world, &["uninstall"]);
         assert_eq!(sh("nft list tables").trim(), "table ip foreign");
@@ -137,10 +196,18 @@ fn a_pod_behind_an_interface_without_addresses_is_steered() {
         let host = sh("ip -o link show pod1 | sed 's/.*ether \\([^ ]*\\).*/\\1/'");
         let host = host.trim();
         world.pods[0].run(|| {
-            sh(&format!("ip neigh add 169.254.1.1 dev eth0 lladdr {host} && ip route replace default via 169.254.1.1 dev eth0 onlink"));
+            sh(&format!(
+                "ip neigh add 169.254.1.1 dev eth0 lladdr {host} && ip route replace \
+                default via 169.254.1.1 dev eth0 onlink"
+            ));
         });
-        let _client = world.pods[0].run(|| TcpStream::connect("10.0.3.7:9100")).unwrap();
-        assert_eq!(so_original_dst(&proxy.accept()), Some("10.0.3.7:9100".parse().unwrap()));
+        let _client = world.pods[0]
+            .run(|| TcpStream::connect("10.0.3.7:9100"))
+            .unwrap();
+        assert_eq!(
+            so_original_dst(&proxy.accept()),
+            Some("10.0.3.7:9100".parse().unwrap())
+        );
     });
 }
 
@@ -174,7 +241,8 @@ fn single_elements_that_somebody_takes_or_adds_are_put_right() {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let _redirector = Redirector::start(world, &NFTABLES);
         sh(
-            "nft delete element inet culvert dst4 { 10.0.3.7 . 9100 } && nft add element inet culvert dst6 { fd00::99 . 80 }",
+            "nft delete element inet culvert dst4 { 10.0.3.7 . 9100 } && nft add element inet \
+             culvert dst6 { fd00::99 . 80 }",
         );
         eventually("the elements are right", || {
             let sets = sh("nft list table inet culvert");
@@ -187,14 +255,27 @@ fn single_elements_that_somebody_takes_or_adds_are_put_right() {
 fn destinations_that_the_hooks_have_no_room_for_are_steered_by_nftables() {
     in_a_world(|world| {
         let ports = |number: u8, ports: u32| {
-            let node = node(&format!("edge-{number}"), number, &[&format!("10.0.3.{number}")], true);
-            culvert_api::proto::directory::Node { ports: (1..=ports).collect(), ..node }
+            let node = node(
+                &format!("edge-{number}"),
+                number,
+                &[&format!("10.0.3.{number}")],
+                true,
+            );
+            culvert_api::proto::directory::Node {
+                ports: (1..=ports).collect(),
+                ..node
+            }
         };
-        let directory = FakeDirectory::serve(&world.directory_socket(), vec![ports(7, 40_000), ports(8, 40_000)]);
+        let directory = FakeDirectory::serve(
+            &world.directory_socket(),
+            vec![ports(7, 40_000), ports(8, 40_000)],
+        );
         let flags = ["--mechanism", "ebpf", "--dns-listen", "none"];
         let alone = Redirector::start_unready(world, &flags);
         let cause = "room for 65536 destinations, and 14464 more are not steered";
-        eventually("the cause", || get("/readyz").filter(|text| text.contains(cause)));
+        eventually("the cause", || {
+            get("/readyz").filter(|text| text.contains(cause))
+        });
         alone.kill();
         let _redirector = Redirector::start(world, &BOTH);
         let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
@@ -204,11 +285,22 @@ fn destinations_that_the_hooks_have_no_room_for_are_steered_by_nftables() {
             (sockets.original_dst(&accepted), so_original_dst(&accepted))
         };
         let destination = |text: &str| Some(text.parse().unwrap());
-        assert_eq!(dial("10.0.3.7:39999"), (destination("10.0.3.7:39999"), None));
-        assert_eq!(dial("10.0.3.8:39999"), (None, destination("10.0.3.8:39999")));
-        assert_eq!(dial("198.18.0.8:39999"), (destination("198.18.0.8:39999"), None));
+        assert_eq!(
+            dial("10.0.3.7:39999"),
+            (destination("10.0.3.7:39999"), None)
+        );
+        assert_eq!(
+            dial("10.0.3.8:39999"),
+            (None, destination("10.0.3.8:39999"))
+        );
+        assert_eq!(
+            dial("198.18.0.8:39999"),
+            (destination("198.18.0.8:39999"), None)
+        );
         directory.change(vec![ports(7, 10)], &[]);
-        eventually("the hooks have room again", || (dial("10.0.3.8:39999").1.is_none()).then_some(()));
+        eventually("the hooks have room again", || {
+            (dial("10.0.3.8:39999").1.is_none()).then_some(())
+        });
     });
 }
 
@@ -220,7 +312,10 @@ fn without_the_nft_program_the_hooks_carry_all() {
         redirector.until_ready();
         let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
         let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
-        assert_eq!(sockets.original_dst(&proxy.accept()), Some("10.0.3.7:9100".parse().unwrap()));
+        assert_eq!(
+            sockets.original_dst(&proxy.accept()),
+            Some("10.0.3.7:9100".parse().unwrap())
+        );
     });
 }
 
@@ -253,18 +348,30 @@ impl Services {
     #[track_caller]
     fn assert_unreached(&self) {
         assert_eq!(self.tcp.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
-        assert_eq!(self.udp.recv(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        assert_eq!(
+            self.udp.recv(&mut [0]).unwrap_err().kind(),
+            ErrorKind::WouldBlock
+        );
     }
 }
 
 /// What comes of a datagram that this host sends.
 fn send(destination: &str) -> std::io::Error {
     let destination: SocketAddr = destination.parse().unwrap();
-    let any: SocketAddr = if destination.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().unwrap();
+    let any: SocketAddr = if destination.is_ipv4() {
+        "0.0.0.0:0"
+    } else {
+        "[::]:0"
+    }
+    .parse()
+    .unwrap();
     let client = UdpSocket::bind(any).unwrap();
     client.set_read_timeout(Some(DEADLINE)).unwrap();
     client.connect(destination).unwrap();
-    client.send(b"?").and_then(|_| client.recv(&mut [0])).unwrap_err()
+    client
+        .send(b"?")
+        .and_then(|_| client.recv(&mut [0]))
+        .unwrap_err()
 }
 
 const VIPS: [&str; 2] = ["198.18.0.1:9100", "[fd12:3456:789a:bcde::1]:9100"];
@@ -277,19 +384,42 @@ fn a_vip_that_is_not_steered_is_refused_though_this_host_listens_on_all_addresse
         let services = Services::listen(9100);
         for vip in VIPS {
             let is_v4 = vip.starts_with('1');
-            let marked = if is_v4 { Client::new_v4() } else { Client::new_v6() }.marked(0x2000);
-            assert_eq!(marked.dial(vip).unwrap_err().kind(), ErrorKind::HostUnreachable, "{vip}, marked");
-            assert_eq!(send(vip).kind(), ErrorKind::PermissionDenied, "{vip}, a datagram");
+            let marked = if is_v4 {
+                Client::new_v4()
+            } else {
+                Client::new_v6()
+            }
+            .marked(0x2000);
+            assert_eq!(
+                marked.dial(vip).unwrap_err().kind(),
+                ErrorKind::HostUnreachable,
+                "{vip}, marked"
+            );
+            assert_eq!(
+                send(vip).kind(),
+                ErrorKind::PermissionDenied,
+                "{vip}, a datagram"
+            );
             let ip = vip.parse::<SocketAddr>().unwrap().ip();
             world.pods[0].run(|| sh(&format!("echo > /dev/udp/{ip}/9100")));
             eventually("a pod's datagram is refused on its way", || {
                 let rules = sh("nft list chain inet culvert refuse_forward");
-                let rule = rules.lines().find(|rule| rule.contains(if is_v4 { "@vip4" } else { "@vip6" })).unwrap();
+                let rule = rules
+                    .lines()
+                    .find(|rule| rule.contains(if is_v4 { "@vip4" } else { "@vip6" }))
+                    .unwrap();
                 rule.contains("packets 1 ").then_some(())
             });
         }
-        assert_eq!(crate::clients::ping("198.18.0.1".parse().unwrap()), Ping::Unreachable);
-        assert_eq!(crate::clients::ping("198.18.9.9".parse().unwrap()), Ping::Unreachable, "nobody's VIP");
+        assert_eq!(
+            crate::clients::ping("198.18.0.1".parse().unwrap()),
+            Ping::Unreachable
+        );
+        assert_eq!(
+            crate::clients::ping("198.18.9.9".parse().unwrap()),
+            Ping::Unreachable,
+            "nobody's VIP"
+        );
         services.assert_unreached();
     });
 }
@@ -298,11 +428,15 @@ fn a_vip_that_is_not_steered_is_refused_though_this_host_listens_on_all_addresse
 fn what_another_table_translates_to_an_edge_address_or_a_vip_is_refused() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
-        let edge = world.outside.run(|| TcpListener::bind("10.0.3.7:9100")).unwrap();
+        let edge = world
+            .outside
+            .run(|| TcpListener::bind("10.0.3.7:9100"))
+            .unwrap();
         edge.set_nonblocking(true).unwrap();
         let services = Services::listen(9100);
         // As kube-proxy has Services, and the first one without us.
-        sh("nft 'add table ip services; add map ip services endpoints { type ipv4_addr : ipv4_addr; }
+        sh("nft 'add table ip services; add map ip services endpoints \
+            { type ipv4_addr : ipv4_addr; }
             add element ip services endpoints { 10.96.0.1 : 10.0.3.7, 10.96.0.2 : 198.18.0.1 }
             add chain ip services pods { type nat hook prerouting priority -100; }
             add chain ip services host { type nat hook output priority -100; }
@@ -313,9 +447,17 @@ fn what_another_table_translates_to_an_edge_address_or_a_vip_is_refused() {
         for flags in [NFTABLES, BOTH] {
             let redirector = Redirector::start(world, &flags);
             for service in ["10.96.0.1:9100", "10.96.0.2:9100"] {
-                let dial = || TcpStream::connect_timeout(&service.parse().unwrap(), DEADLINE).map(drop).unwrap_err();
+                let dial = || {
+                    TcpStream::connect_timeout(&service.parse().unwrap(), DEADLINE)
+                        .map(drop)
+                        .unwrap_err()
+                };
                 assert_eq!(dial().kind(), ErrorKind::HostUnreachable, "{service}");
-                assert_eq!(world.pods[0].run(dial).kind(), ErrorKind::HostUnreachable, "{service} of a pod");
+                assert_eq!(
+                    world.pods[0].run(dial).kind(),
+                    ErrorKind::HostUnreachable,
+                    "{service} of a pod"
+                );
             }
             redirector.kill();
         }
@@ -324,10 +466,18 @@ fn what_another_table_translates_to_an_edge_address_or_a_vip_is_refused() {
     });
 }
 
-/// Another host on a second network of the cloud host, which has routes by it to all that it may want.
+/// Another host on a second network of the cloud host, which has routes by it to all that it may
+/// want.
 fn stranger() -> Netns {
     let stranger = Netns::new();
-    cable("net2", "10.77.0.1/24", "fd77::1/64", &stranger, "10.77.0.2/24", "fd77::2/64");
+    cable(
+        "net2",
+        "10.77.0.1/24",
+        "fd77::1/64",
+        &stranger,
+        "10.77.0.2/24",
+        "fd77::2/64",
+    );
     stranger.run(|| {
         sh("ip route add default via 10.77.0.1 && ip -6 route add default via fd77::1");
     });
@@ -336,12 +486,23 @@ fn stranger() -> Netns {
 
 #[track_caller]
 fn assert_kept_out(world: &World, stranger: &Netns, proxy: &Proxy) {
-    for destination in
-        ["10.9.0.1/7410", "10.9.0.1/7411", "10.0.3.7/9100", "198.18.0.1/80", "fd00::7/9100", "fd09::1/7411"]
-    {
-        let mut dial = world.outside_the_cgroup(&format!("exec timeout 1 bash -c 'exec 3<>/dev/tcp/{destination}'"));
+    for destination in [
+        "10.9.0.1/7410",
+        "10.9.0.1/7411",
+        "10.0.3.7/9100",
+        "198.18.0.1/80",
+        "fd00::7/9100",
+        "fd09::1/7411",
+    ] {
+        let mut dial = world.outside_the_cgroup(&format!(
+            "exec timeout 1 bash -c 'exec 3<>/dev/tcp/{destination}'"
+        ));
         let status = stranger.run(|| dial.status()).unwrap();
-        assert_ne!(status.code(), Some(0), "{destination} is lost or refused on the way");
+        assert_ne!(
+            status.code(),
+            Some(0),
+            "{destination} is lost or refused on the way"
+        );
     }
     assert!(proxy.try_accept().is_none());
 }
@@ -353,13 +514,16 @@ fn another_host_on_a_second_network_is_neither_steered_nor_let_in() {
         let stranger = stranger();
         // Nothing that pods are behind.
         sh(
-            "ip addr flush dev net2 && ip link set net2 arp off && ip link add link net2 name card2 type macvlan && ip link set card2 up",
+            "ip addr flush dev net2 && ip link set net2 arp off && ip link add link net2 name \
+             card2 type macvlan && ip link set card2 up",
         );
         sh("ip addr add 10.77.0.1/24 dev card2 && ip addr add fd77::1/64 dev card2 nodad");
         let _redirector = Redirector::start(world, &BOTH);
         let proxy = Proxy::listen();
         assert_kept_out(world, &stranger, &proxy);
-        let _pod = world.pods[0].run(|| TcpStream::connect("10.0.3.7:9100")).unwrap();
+        let _pod = world.pods[0]
+            .run(|| TcpStream::connect("10.0.3.7:9100"))
+            .unwrap();
         proxy.accept();
     });
 }
@@ -373,7 +537,9 @@ fn an_interface_that_comes_to_lead_out_is_followed() {
         let _stranger = stranger();
         sh("ip route add default via 10.77.0.2 metric 9");
         eventually("it is one of the uplinks", || {
-            sh("nft list chain inet culvert guard").contains("net2").then_some(())
+            sh("nft list chain inet culvert guard")
+                .contains("net2")
+                .then_some(())
         });
     });
 }
@@ -388,14 +554,21 @@ fn with_ranges_of_pods_nobody_else_is_steered_or_let_in_whatever_the_interface()
         let proxy = Proxy::listen();
         assert_kept_out(world, &stranger, &proxy);
         for destination in ["10.0.3.7:9100", "[fd00::7]:9100"] {
-            let _pod = world.pods[0].run(|| TcpStream::connect(destination)).unwrap();
+            let _pod = world.pods[0]
+                .run(|| TcpStream::connect(destination))
+                .unwrap();
             proxy.accept();
         }
         redirector.kill();
         let allow = ["--guard-allow", "10.77.0.0/24"];
         let _redirector = Redirector::start(world, &[&NFTABLES[..], &ranges, &allow].concat());
-        let _allowed = stranger.run(|| TcpStream::connect("10.0.3.7:9100")).unwrap();
-        assert_eq!(so_original_dst(&proxy.accept()), Some("10.0.3.7:9100".parse().unwrap()));
+        let _allowed = stranger
+            .run(|| TcpStream::connect("10.0.3.7:9100"))
+            .unwrap();
+        assert_eq!(
+            so_original_dst(&proxy.accept()),
+            Some("10.0.3.7:9100".parse().unwrap())
+        );
     });
 }
 
@@ -408,7 +581,11 @@ fn a_table_that_is_flushed_again_and_again_comes_back_before_anybody_looks() {
         // Looks at intervals would take twice the deadline.
         for _ in 0..8 {
             sh("nft flush ruleset");
-            eventually("the table is back", || sh("nft list tables").contains("table inet culvert").then_some(()));
+            eventually("the table is back", || {
+                sh("nft list tables")
+                    .contains("table inet culvert")
+                    .then_some(())
+            });
         }
         assert!(Instant::now() < deadline, "the kernel's word was not heard");
     });
@@ -423,9 +600,13 @@ fn a_rule_that_somebody_replaces_in_place_is_put_right() {
         let before = rules();
         let dropping = before.lines().find(|rule| rule.contains(" drop ")).unwrap();
         let handle = dropping.rsplit(' ').next().unwrap();
-        sh(&format!("nft replace rule inet culvert guard handle {handle} counter accept"));
+        sh(&format!(
+            "nft replace rule inet culvert guard handle {handle} counter accept"
+        ));
         let drops = |rules: &str| rules.matches(" drop ").count();
-        eventually("the rule is right", || (drops(&rules()) == drops(&before)).then_some(()));
+        eventually("the rule is right", || {
+            (drops(&rules()) == drops(&before)).then_some(())
+        });
     });
 }
 
@@ -438,28 +619,47 @@ fn where_the_kernel_translates_in_no_inet_table_there_is_one_for_each_family() {
         let nft = old.path().join("nft");
         let script = format!(
             "#!/bin/bash\nexport PATH='{path}'\ninput=$(if [[ \"$*\" == *-f* ]]; then cat; fi)\n\
-             if [[ $input == *'\"family\":\"inet\"'*'\"nat\"'* ]]; then echo 'Error: Operation not supported' >&2; exit 1; fi\n\
+             if [[ $input == *'\"family\":\"inet\"'*'\"nat\"'* ]]; then echo 'Error: Operation \
+             not supported' >&2; exit 1; fi\n\
              exec nft \"$@\" <<<\"$input\"\n"
         );
         std::fs::write(&nft, script).unwrap();
         sh(&format!("chmod +x {}", nft.display()));
         let mut command = daemon(world, &NFTABLES);
-        let redirector = Redirector::spawn(command.env("PATH", format!("{}:{path}", old.path().display())));
+        let redirector =
+            Redirector::spawn(command.env("PATH", format!("{}:{path}", old.path().display())));
         redirector.until_ready();
-        assert_eq!(sh("nft list tables"), "table ip culvert\ntable ip6 culvert\n");
+        assert_eq!(
+            sh("nft list tables"),
+            "table ip culvert\ntable ip6 culvert\n"
+        );
         let (proxy, services) = (Proxy::listen(), Services::listen(9100));
         for destination in ["10.0.3.7:9100", "[fd00::7]:9100", VIPS[0], VIPS[1]] {
             let _host = TcpStream::connect(destination).unwrap();
-            assert_eq!(so_original_dst(&proxy.accept()), Some(destination.parse().unwrap()), "host");
-            let _pod = world.pods[0].run(|| TcpStream::connect(destination)).unwrap();
-            assert_eq!(so_original_dst(&proxy.accept()), Some(destination.parse().unwrap()), "pod");
+            assert_eq!(
+                so_original_dst(&proxy.accept()),
+                Some(destination.parse().unwrap()),
+                "host"
+            );
+            let _pod = world.pods[0]
+                .run(|| TcpStream::connect(destination))
+                .unwrap();
+            assert_eq!(
+                so_original_dst(&proxy.accept()),
+                Some(destination.parse().unwrap()),
+                "pod"
+            );
         }
         for vip in VIPS {
             assert_eq!(send(vip).kind(), ErrorKind::PermissionDenied, "{vip}");
         }
         services.assert_unreached();
         sh("nft delete table ip6 culvert");
-        eventually("the table is back", || sh("nft list tables").contains("table ip6 culvert").then_some(()));
+        eventually("the table is back", || {
+            sh("nft list tables")
+                .contains("table ip6 culvert")
+                .then_some(())
+        });
         assert!(run(world, &["explain", "edge-1"]).contains("steered by the set of VIPs"));
         redirector.kill();
         // On another kernel the next one needs one table.

@@ -23,11 +23,14 @@ impl Proxy {
         let listen = |port: u16| {
             let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).unwrap();
             // The backlog of std is 128; nobody accepts while ten thousand connect.
-            nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(4096).unwrap()).unwrap();
+            nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(4096).unwrap())
+                .unwrap();
             listener.set_nonblocking(true).unwrap();
             listener
         };
-        Self { listeners: [7410, 7411].map(listen).into() }
+        Self {
+            listeners: [7410, 7411].map(listen).into(),
+        }
     }
 
     /// The next connection, whichever port it came in by.
@@ -37,7 +40,10 @@ impl Proxy {
 
     /// A connection that is there already.
     pub(crate) fn try_accept(&self) -> Option<TcpStream> {
-        let (stream, _client) = self.listeners.iter().find_map(|listener| listener.accept().ok())?;
+        let (stream, _client) = self
+            .listeners
+            .iter()
+            .find_map(|listener| listener.accept().ok())?;
         stream.set_nonblocking(false).unwrap();
         Some(stream)
     }
@@ -64,7 +70,8 @@ impl Sockets {
     }
 }
 
-/// What conntrack says that the client of an accepted socket dialled; nothing if it dialled the socket's own address.
+/// What conntrack says that the client of an accepted socket dialled; nothing if it dialled the
+/// socket's own address.
 pub(crate) fn so_original_dst(accepted: &TcpStream) -> Option<SocketAddr> {
     let local = canonical(accepted.local_addr().unwrap());
     let dialled = if local.is_ipv4() {

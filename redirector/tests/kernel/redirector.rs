@@ -18,11 +18,14 @@ pub(crate) struct Redirector {
 }
 
 impl Redirector {
-    /// Starts it and waits until it is ready and has saved its directory, which takes a moment more.
+    /// Starts it and waits until it is ready and has saved its directory, which takes a moment
+    /// more.
     pub(crate) fn start(world: &World, flags: &[&str]) -> Self {
         let redirector = Self::start_unready(world, flags);
         redirector.until_ready();
-        eventually("the directory is saved", || saved_directory(world).exists().then_some(()));
+        eventually("the directory is saved", || {
+            saved_directory(world).exists().then_some(())
+        });
         redirector
     }
 
@@ -41,7 +44,9 @@ impl Redirector {
 
     /// Waits until it is ready.
     pub(crate) fn until_ready(&self) {
-        eventually("the redirector is ready", || get("/readyz").filter(|answer| answer.contains("\r\n\r\nok\n")));
+        eventually("the redirector is ready", || {
+            get("/readyz").filter(|answer| answer.contains("\r\n\r\nok\n"))
+        });
     }
 
     /// SIGTERM; how it ended.
@@ -56,7 +61,12 @@ impl Redirector {
         let status = eventually("the redirector ends", || self.child.try_wait().unwrap());
         assert!(!status.success());
         let mut said = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        self.child
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut said)
+            .unwrap();
         said
     }
 
@@ -94,14 +104,23 @@ pub(crate) fn daemon(world: &World, flags: &[&str]) -> Command {
 
 /// The output of a daemon that is expected to end by itself.
 pub(crate) fn run_to_the_end(command: &mut Command) -> Output {
-    let mut child = command.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .stderr(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     eventually("the redirector ends", || child.try_wait().unwrap());
     child.wait_with_output().unwrap()
 }
 
 fn subcommand(world: &World, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_culvert-redirector"));
-    command.args(arguments).arg("--bpffs").arg(world.bpffs()).arg("--state-dir").arg(world.state_dir());
+    command
+        .args(arguments)
+        .arg("--bpffs")
+        .arg(world.bpffs())
+        .arg("--state-dir")
+        .arg(world.state_dir());
     command
 }
 
@@ -109,14 +128,22 @@ fn subcommand(world: &World, arguments: &[&str]) -> Command {
 #[track_caller]
 pub(crate) fn run(world: &World, arguments: &[&str]) -> String {
     let output = subcommand(world, arguments).output().unwrap();
-    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{arguments:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8(output.stdout).unwrap()
 }
 
 /// The whole answer of the admin server.
 pub(crate) fn get(path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(ADMIN).ok()?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: admin\r\nConnection: close\r\n\r\n").ok()?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: admin\r\nConnection: close\r\n\r\n"
+    )
+    .ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     Some(answer)
@@ -126,8 +153,13 @@ pub(crate) fn get(path: &str) -> Option<String> {
 #[track_caller]
 pub(crate) fn mechanism() -> String {
     let metrics = get("/metrics").unwrap();
-    let mut lines = metrics.lines().filter_map(|line| line.strip_prefix("culvert_redirector_mechanism{mechanism=\""));
-    lines.find_map(|line| line.strip_suffix("\"} 1")).unwrap().to_owned()
+    let mut lines = metrics
+        .lines()
+        .filter_map(|line| line.strip_prefix("culvert_redirector_mechanism{mechanism=\""));
+    lines
+        .find_map(|line| line.strip_suffix("\"} 1"))
+        .unwrap()
+        .to_owned()
 }
 
 /// `/debug/installed`.
@@ -142,7 +174,12 @@ pub(crate) fn installed() -> serde_json::Value {
 pub(crate) fn counted(reason: &str) -> u64 {
     let metrics = get("/metrics").unwrap();
     let name = format!("culvert_redirector_kernel_connections_total{{reason=\"{reason}\"}} ");
-    metrics.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()
+    metrics
+        .lines()
+        .find_map(|line| line.strip_prefix(&name))
+        .unwrap()
+        .parse()
+        .unwrap()
 }
 
 /// The ids of the pinned links, by `/debug/hooks`.
@@ -150,5 +187,10 @@ pub(crate) fn link_ids() -> Vec<u64> {
     let answer = get("/debug/hooks").unwrap();
     let body = answer.split_once("\r\n\r\n").unwrap().1;
     let view: serde_json::Value = serde_json::from_str(body).unwrap();
-    view["hooks"].as_array().unwrap().iter().map(|hook| hook["link"].as_u64().unwrap()).collect()
+    view["hooks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|hook| hook["link"].as_u64().unwrap())
+        .collect()
 }

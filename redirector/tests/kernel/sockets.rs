@@ -21,7 +21,10 @@ fn a_client_that_does_not_wait_for_its_connection_keeps_its_destination() {
         let in_progress = client.dial("10.0.3.7:9100").unwrap_err();
         assert_eq!(in_progress.raw_os_error(), Some(Errno::EINPROGRESS as i32));
         let mut writable = [PollFd::new(client.0.as_fd(), PollFlags::POLLOUT)];
-        assert_eq!(poll(&mut writable, PollTimeout::try_from(DEADLINE).unwrap()), Ok(1));
+        assert_eq!(
+            poll(&mut writable, PollTimeout::try_from(DEADLINE).unwrap()),
+            Ok(1)
+        );
         hooked.accepts("10.0.3.7:9100");
     });
 }

@@ -30,14 +30,23 @@ impl<'a> Hooked<'a> {
     pub(crate) fn new(world: &'a World) -> Self {
         let directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let redirector = Redirector::start(world, &["--mechanism", "ebpf", "--dns-listen", "none"]);
-        Self { world, directory, redirector, proxy: Proxy::listen(), sockets: Sockets::open(world) }
+        Self {
+            world,
+            directory,
+            redirector,
+            proxy: Proxy::listen(),
+            sockets: Sockets::open(world),
+        }
     }
 
     /// The proxy's next connection was meant for `destination`.
     #[track_caller]
     pub(crate) fn accepts(&self, destination: &str) -> TcpStream {
         let accepted = self.proxy.accept();
-        assert_eq!(self.sockets.original_dst(&accepted), Some(destination.parse().unwrap()));
+        assert_eq!(
+            self.sockets.original_dst(&accepted),
+            Some(destination.parse().unwrap())
+        );
         accepted
     }
 }
@@ -49,7 +58,9 @@ fn address(text: &str) -> SocketAddr {
 /// What handshakes have left for accepted sockets, by bpftool.
 fn tuples(world: &World) -> String {
     let pin = world.bpffs().join("culvert/v1/maps/cv_tuples");
-    sh(&format!("bpftool -j map dump pinned {}", pin.display())).trim().to_owned()
+    sh(&format!("bpftool -j map dump pinned {}", pin.display()))
+        .trim()
+        .to_owned()
 }
 
 #[test]
@@ -57,7 +68,8 @@ fn a_ready_redirector_has_proved_that_it_steers_without_a_packet() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let proxy = Proxy::listen();
-        let _redirector = Redirector::start(world, &["--mechanism", "ebpf", "--dns-listen", "none"]);
+        let _redirector =
+            Redirector::start(world, &["--mechanism", "ebpf", "--dns-listen", "none"]);
         assert_eq!(counted("steered"), PROOF);
         assert!(proxy.try_accept().is_none());
         assert_eq!(tuples(world), "[]");
@@ -69,16 +81,27 @@ fn a_redirector_whose_connects_another_program_refuses_is_not_ready() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let flags = ["--mechanism", "ebpf", "--dns-listen", "none"];
-        // The other program is our own, of a redirector that knows nothing of IPv4; its pins are covered.
+        // The other program is our own, of a redirector that knows nothing of IPv4; its pins are
+        // covered.
         let other = Redirector::start(world, &[&flags[..], &["--node-ip", NODE6]].concat());
         let others = link_ids();
         other.kill();
         sh(&format!("mount -t bpf bpf {}", world.bpffs().display()));
         let redirector = Redirector::start_unready(world, &flags);
-        eventually("the cause", || get("/readyz").filter(|text| text.contains("hooks: try to connect to the VIP")));
+        eventually("the cause", || {
+            get("/readyz").filter(|text| text.contains("hooks: try to connect to the VIP"))
+        });
         let status = run(world, &["status"]);
-        let cgroup = format!("cgroup {}; before it runs program ", world.cgroup().display());
-        assert!(status.lines().any(|line| line.starts_with("cv_connect4") && line.contains(&cgroup)), "{status}");
+        let cgroup = format!(
+            "cgroup {}; before it runs program ",
+            world.cgroup().display()
+        );
+        assert!(
+            status
+                .lines()
+                .any(|line| line.starts_with("cv_connect4") && line.contains(&cgroup)),
+            "{status}"
+        );
         for link in others {
             sh(&format!("bpftool link detach id {link}"));
         }
@@ -117,7 +140,11 @@ fn an_ipv6_socket_that_dials_ipv4_keeps_its_destination() {
 fn any_port_of_a_vip_is_steered() {
     in_a_world(|world| {
         let hooked = Hooked::new(world);
-        for destination in ["198.18.0.1:1", "198.19.200.3:65535", "[fd12:3456:789a:bcde::1]:443"] {
+        for destination in [
+            "198.18.0.1:1",
+            "198.19.200.3:65535",
+            "[fd12:3456:789a:bcde::1]:443",
+        ] {
             let _client = TcpStream::connect(destination).unwrap();
             hooked.accepts(destination);
         }
@@ -129,10 +156,15 @@ fn a_client_in_a_pod_keeps_its_destination() {
     in_a_world(|world| {
         let hooked = Hooked::new(world);
         for destination in ["10.0.3.7:9100", "[fd00::7]:9100", "198.18.0.1:80"] {
-            let _client = world.pods[0].run(|| TcpStream::connect(destination)).unwrap();
+            let _client = world.pods[0]
+                .run(|| TcpStream::connect(destination))
+                .unwrap();
             let accepted = hooked.accepts(destination);
             let client = canonical(accepted.peer_addr().unwrap()).ip().to_string();
-            assert!(client == "10.244.1.2" || client == "fd44:1::2", "the proxy sees the pod, not {client}");
+            assert!(
+                client == "10.244.1.2" || client == "fd44:1::2",
+                "the proxy sees the pod, not {client}"
+            );
         }
     });
 }
@@ -145,7 +177,10 @@ fn a_client_sees_what_it_dialled_and_the_proxy_sees_the_client() {
             let client = TcpStream::connect(destination).unwrap();
             assert_eq!(client.peer_addr().unwrap(), address(destination));
             let accepted = hooked.proxy.accept();
-            assert_eq!(canonical(accepted.peer_addr().unwrap()), canonical(client.local_addr().unwrap()));
+            assert_eq!(
+                canonical(accepted.peer_addr().unwrap()),
+                canonical(client.local_addr().unwrap())
+            );
         }
     });
 }
@@ -154,7 +189,8 @@ fn a_client_sees_what_it_dialled_and_the_proxy_sees_the_client() {
 fn ten_thousand_clients_that_write_and_close_at_once_keep_their_destinations() {
     in_a_world(|world| {
         let hooked = Hooked::new(world);
-        let dialled = |number: u32| SocketAddr::from(([198, 19, (number >> 8) as u8, number as u8], 9100));
+        let dialled =
+            |number: u32| SocketAddr::from(([198, 19, (number >> 8) as u8, number as u8], 9100));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for number in 0..10_000_u32 {
@@ -170,7 +206,10 @@ fn ten_thousand_clients_that_write_and_close_at_once_keep_their_destinations() {
                 assert_eq!(original_dst, Some(dialled(u32::from_be_bytes(number))));
             }
         });
-        assert_eq!((counted("steered"), counted("accepted"), counted("unknown")), (PROOF + 10_000, 10_000, 0));
+        assert_eq!(
+            (counted("steered"), counted("accepted"), counted("unknown")),
+            (PROOF + 10_000, 10_000, 0)
+        );
         assert_eq!(tuples(world), "[]", "no handshake leaves anything behind");
     });
 }
@@ -200,13 +239,21 @@ fn a_source_port_used_again_does_not_inherit_a_destination() {
 #[test]
 fn a_refused_connect_leaves_nothing_for_the_next_one_from_its_port() {
     in_a_world(|world| {
-        let Hooked { proxy, sockets, redirector: _redirector, .. } = Hooked::new(world);
+        let Hooked {
+            proxy,
+            sockets,
+            redirector: _redirector,
+            ..
+        } = Hooked::new(world);
         drop(proxy);
         let dial = |destination: &str| {
             let client = Client::bound_to("10.9.0.1:40000");
             client.dial(destination).map(|()| client.stream())
         };
-        assert_eq!(dial("198.18.0.1:80").unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        assert_eq!(
+            dial("198.18.0.1:80").unwrap_err().kind(),
+            ErrorKind::ConnectionRefused
+        );
         assert_eq!(tuples(world), "[]");
         let proxy = Proxy::listen();
         for port in [7410, 7411] {
@@ -236,7 +283,10 @@ fn udp_and_unmatched_connects_are_untouched() {
 fn a_marked_socket_reaches_the_edge_address_itself() {
     in_a_world(|world| {
         let hooked = Hooked::new(world);
-        let edge = world.outside.run(|| TcpListener::bind("10.0.3.7:9100")).unwrap();
+        let edge = world
+            .outside
+            .run(|| TcpListener::bind("10.0.3.7:9100"))
+            .unwrap();
         let client = Client::new_v4().marked(0x2000);
         client.dial("10.0.3.7:9100").unwrap();
         let (_accepted, from) = edge.accept().unwrap();
@@ -251,12 +301,18 @@ fn a_socket_used_again_forgets_its_first_destination() {
         let hooked = Hooked::new(world);
         drop(hooked.proxy);
         let client = Client::new_v4();
-        assert_eq!(client.dial("10.0.3.7:9100").unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        assert_eq!(
+            client.dial("10.0.3.7:9100").unwrap_err().kind(),
+            ErrorKind::ConnectionRefused
+        );
         assert!(hooked.sockets.stored(&client.0).is_some());
         let _server = TcpListener::bind((NODE4, 8000)).unwrap();
         client.dial(&format!("{NODE4}:8000")).unwrap();
         assert_eq!(hooked.sockets.stored(&client.0), None);
-        assert_eq!(client.stream().peer_addr().unwrap(), address("10.9.0.1:8000"));
+        assert_eq!(
+            client.stream().peer_addr().unwrap(),
+            address("10.9.0.1:8000")
+        );
     });
 }
 
@@ -265,7 +321,8 @@ fn a_proxy_that_is_away_is_refused_at_once() {
     in_a_world(|world| {
         let hooked = Hooked::new(world);
         drop(hooked.proxy);
-        let error = TcpStream::connect_timeout(&address("10.0.3.7:9100"), Duration::from_secs(2)).unwrap_err();
+        let error = TcpStream::connect_timeout(&address("10.0.3.7:9100"), Duration::from_secs(2))
+            .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
     });
 }
@@ -289,18 +346,50 @@ fn a_direct_connect_to_an_intercept_port_has_no_destination() {
 fn an_offline_node_is_refused_at_connect_until_its_agent_comes() {
     in_a_world(|world| {
         let hooked = Hooked::new(world);
-        for destination in ["10.0.3.8:9100", "198.18.0.2:80", "[fd12:3456:789a:bcde::2]:80"] {
+        for destination in [
+            "10.0.3.8:9100",
+            "198.18.0.2:80",
+            "[fd12:3456:789a:bcde::2]:80",
+        ] {
             let error = TcpStream::connect(destination).unwrap_err();
-            assert_eq!(error.raw_os_error(), Some(errno_of_refusals()), "{destination}");
+            assert_eq!(
+                error.raw_os_error(),
+                Some(errno_of_refusals()),
+                "{destination}"
+            );
         }
-        let name = if errno_of_refusals() == EHOSTUNREACH { "EHOSTUNREACH" } else { "EPERM" };
-        assert!(run(world, &["explain", "edge-2:80"]).contains(&format!("refused with {name}: its node is offline")));
+        let name = if errno_of_refusals() == EHOSTUNREACH {
+            "EHOSTUNREACH"
+        } else {
+            "EPERM"
+        };
+        assert!(
+            run(world, &["explain", "edge-2:80"])
+                .contains(&format!("refused with {name}: its node is offline"))
+        );
         let status = run(world, &["status"]);
-        assert!(status.lines().any(|line| line.starts_with(&format!("refused with  {name}"))), "{status}");
-        assert!(get("/metrics").unwrap().contains(&format!("refusal_info{{error=\"{name}\"}} 1")));
-        assert!(get("/debug/installed").unwrap().contains(&format!("\"refusal\":\"{name}\"")));
-        hooked.directory.change(vec![node("edge-2", 2, &["10.0.3.8"], true)], &[]);
-        let _client = eventually("edge-2 is online", || TcpStream::connect("10.0.3.8:9100").ok());
+        assert!(
+            status
+                .lines()
+                .any(|line| line.starts_with(&format!("refused with  {name}"))),
+            "{status}"
+        );
+        assert!(
+            get("/metrics")
+                .unwrap()
+                .contains(&format!("refusal_info{{error=\"{name}\"}} 1"))
+        );
+        assert!(
+            get("/debug/installed")
+                .unwrap()
+                .contains(&format!("\"refusal\":\"{name}\""))
+        );
+        hooked
+            .directory
+            .change(vec![node("edge-2", 2, &["10.0.3.8"], true)], &[]);
+        let _client = eventually("edge-2 is online", || {
+            TcpStream::connect("10.0.3.8:9100").ok()
+        });
         hooked.accepts("10.0.3.8:9100");
     });
 }
@@ -311,9 +400,14 @@ fn with_the_redirector_dead_an_offline_node_is_left_to_the_proxy() {
         let hooked = Hooked::new(world);
         assert!(TcpStream::connect("10.0.3.8:9100").is_err());
         hooked.redirector.kill();
-        let _client = eventually("the lease ends", || TcpStream::connect("10.0.3.8:9100").ok());
+        let _client = eventually("the lease ends", || {
+            TcpStream::connect("10.0.3.8:9100").ok()
+        });
         let accepted = hooked.proxy.accept();
-        assert_eq!(hooked.sockets.original_dst(&accepted), Some(address("10.0.3.8:9100")));
+        assert_eq!(
+            hooked.sockets.original_dst(&accepted),
+            Some(address("10.0.3.8:9100"))
+        );
     });
 }
 
@@ -321,7 +415,10 @@ fn with_the_redirector_dead_an_offline_node_is_left_to_the_proxy() {
 fn a_node_that_is_removed_is_no_longer_steered() {
     in_a_world(|world| {
         let hooked = Hooked::new(world);
-        let edge = world.outside.run(|| TcpListener::bind("10.0.3.7:9100")).unwrap();
+        let edge = world
+            .outside
+            .run(|| TcpListener::bind("10.0.3.7:9100"))
+            .unwrap();
         hooked.directory.change(Vec::new(), &["edge-1"]);
         eventually("edge-1 is gone", || {
             let _client = TcpStream::connect_timeout(&address("10.0.3.7:9100"), DEADLINE).unwrap();
@@ -335,7 +432,14 @@ fn a_node_that_is_removed_is_no_longer_steered() {
 fn an_ipv6_destination_is_refused_on_a_host_without_ipv6() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
-        let flags = ["--node-ip", NODE4, "--mechanism", "ebpf", "--dns-listen", "none"];
+        let flags = [
+            "--node-ip",
+            NODE4,
+            "--mechanism",
+            "ebpf",
+            "--dns-listen",
+            "none",
+        ];
         let _redirector = Redirector::start(world, &flags);
         let error = TcpStream::connect("[fd00::7]:9100").unwrap_err();
         assert_eq!(error.raw_os_error(), Some(errno_of_refusals()));
@@ -348,16 +452,26 @@ fn bpftool_shows_named_fields() {
         let hooked = Hooked::new(world);
         let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
         hooked.accepts("10.0.3.7:9100");
-        let dump =
-            |map| sh(&format!("bpftool -j map dump pinned {}/culvert/v1/maps/{map}", hooked.world.bpffs().display()));
+        let dump = |map| {
+            sh(&format!(
+                "bpftool -j map dump pinned {}/culvert/v1/maps/{map}",
+                hooked.world.bpffs().display()
+            ))
+        };
         for (map, fields) in [
-            ("cv_config", &["offline_lease_ns", "port_count", "intercept4", "vip6"][..]),
+            (
+                "cv_config",
+                &["offline_lease_ns", "port_count", "intercept4", "vip6"][..],
+            ),
             ("cv_destinations", &["addr", "bytes", "port", "flags"]),
             ("cv_counters", &["key", "values"]),
         ] {
             let text = dump(map);
             for field in fields {
-                assert!(text.contains(&format!("\"{field}\":")), "{map} has no {field}: {text}");
+                assert!(
+                    text.contains(&format!("\"{field}\":")),
+                    "{map} has no {field}: {text}"
+                );
             }
         }
     });
@@ -367,21 +481,34 @@ fn bpftool_shows_named_fields() {
 fn destinations_that_somebody_takes_from_the_hooks_or_adds_are_put_right() {
     in_a_world(|world| {
         let hooked = Hooked::new(world);
-        let map = format!("pinned {}/culvert/v1/maps/cv_destinations", world.bpffs().display());
+        let map = format!(
+            "pinned {}/culvert/v1/maps/cv_destinations",
+            world.bpffs().display()
+        );
         let key = |last: &str, port: &str| {
             format!("key hex 00 00 00 00 00 00 00 00 00 00 ff ff 0a 00 03 {last} {port} 00 00")
         };
         // Port 9100 of 10.0.3.7, and of 10.0.3.9, which is nobody's.
         sh(&format!("bpftool map delete {map} {}", key("07", "23 8c")));
-        sh(&format!("bpftool map update {map} {} value hex 00 00 00 00", key("09", "23 8c")));
+        sh(&format!(
+            "bpftool map update {map} {} value hex 00 00 00 00",
+            key("09", "23 8c")
+        ));
         eventually("both are put right", || {
-            let steered = |address| run(world, &["explain", address]).contains("hooks      steered to");
+            let steered =
+                |address| run(world, &["explain", address]).contains("hooks      steered to");
             (steered("10.0.3.7:9100") && !steered("10.0.3.9:9100")).then_some(())
         });
         // The two may be noticed at once or one after the other.
         let metric = "culvert_redirector_drift_total{what=\"destinations\",outcome=\"repaired\"} ";
-        let counted = |text: &str| ["1", "2"].iter().any(|times| text.contains(&format!("{metric}{times}\n")));
-        eventually("it is counted", || get("/metrics").filter(|text| counted(text)));
+        let counted = |text: &str| {
+            ["1", "2"]
+                .iter()
+                .any(|times| text.contains(&format!("{metric}{times}\n")))
+        };
+        eventually("it is counted", || {
+            get("/metrics").filter(|text| counted(text))
+        });
         let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
         hooked.accepts("10.0.3.7:9100");
     });
@@ -391,13 +518,20 @@ fn destinations_that_somebody_takes_from_the_hooks_or_adds_are_put_right() {
 fn an_mptcp_client_keeps_its_destination() {
     in_a_world(|world| {
         let hooked = Hooked::new(world);
-        let client = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, Some(socket2::Protocol::MPTCP));
+        let client = socket2::Socket::new(
+            socket2::Domain::IPV4,
+            socket2::Type::STREAM,
+            Some(socket2::Protocol::MPTCP),
+        );
         if !Path::new("/proc/sys/net/mptcp").exists() {
             assert_eq!(client.unwrap_err().raw_os_error(), Some(EPROTONOSUPPORT));
             eprintln!("does not apply: this kernel has no MPTCP");
             return;
         }
-        client.unwrap().connect(&address("10.0.3.7:9100").into()).unwrap();
+        client
+            .unwrap()
+            .connect(&address("10.0.3.7:9100").into())
+            .unwrap();
         hooked.accepts("10.0.3.7:9100");
     });
 }

@@ -1,4 +1,5 @@
-//! A host in miniature: namespaces without names, a BPF file system and a cgroup of its own. All of it goes with the test.
+//! A host in miniature: namespaces without names, a BPF file system and a cgroup of its own. All of
+//! it goes with the test.
 //!
 //! ```text
 //!   outside ---- up0 [ cloud ] pod1 ---- pod 1
@@ -20,7 +21,8 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
 /// The cloud's address, which connections are steered to.
 pub(crate) const NODE4: &str = "10.9.0.1";
 pub(crate) const NODE6: &str = "fd09::1";
-/// How long a test waits for what must happen; an emulated processor takes ten times as long as the machine's own.
+/// How long a test waits for what must happen; an emulated processor takes ten times as long as the
+/// machine's own.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(90);
 
 /// One world at a time: the test process itself moves into the world's cgroup.
@@ -46,12 +48,15 @@ pub(crate) struct Cgroup {
 /// Runs a test in a world of its own, or says why not.
 pub(crate) fn in_a_world(test: impl FnOnce(&World) + Send) {
     if !nix::unistd::geteuid().is_root() {
-        assert!(std::env::var_os("REQUIRE_PRIVILEGED").is_none_or(|value| value != "1"), "needs root");
+        assert!(
+            std::env::var_os("REQUIRE_PRIVILEGED").is_none_or(|value| value != "1"),
+            "needs root"
+        );
         eprintln!("skipped: needs root");
         return;
     }
-    // For the programs that tests load themselves: kernels before 5.11 count them as locked memory. Root without
-    // CAP_SYS_RESOURCE may not, which newer kernels do not mind.
+    // For the programs that tests load themselves: kernels before 5.11 count them as locked memory.
+    // Root without CAP_SYS_RESOURCE may not, which newer kernels do not mind.
     let _kept = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     // Namespaces belong to threads: this one's end with it.
@@ -65,12 +70,30 @@ impl World {
     fn new() -> Self {
         unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET).unwrap();
         let no_type = None::<&str>;
-        mount(no_type, "/", no_type, MsFlags::MS_REC | MsFlags::MS_PRIVATE, no_type).unwrap();
+        mount(
+            no_type,
+            "/",
+            no_type,
+            MsFlags::MS_REC | MsFlags::MS_PRIVATE,
+            no_type,
+        )
+        .unwrap();
         let directory = tempfile::tempdir().unwrap();
         std::fs::create_dir(directory.path().join("bpffs")).unwrap();
-        mount(Some("bpf"), &directory.path().join("bpffs"), Some("bpf"), MsFlags::empty(), no_type).unwrap();
-        let world =
-            Self { directory, cgroup: Cgroup::enter("cvr"), outside: Netns::new(), pods: [Netns::new(), Netns::new()] };
+        mount(
+            Some("bpf"),
+            &directory.path().join("bpffs"),
+            Some("bpf"),
+            MsFlags::empty(),
+            no_type,
+        )
+        .unwrap();
+        let world = Self {
+            directory,
+            cgroup: Cgroup::enter("cvr"),
+            outside: Netns::new(),
+            pods: [Netns::new(), Netns::new()],
+        };
         world.connect_networks();
         world
     }
@@ -79,16 +102,38 @@ impl World {
         sh("ip link set lo up");
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
         std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").unwrap();
-        cable("up0", "10.9.0.1/24", "fd09::1/64", &self.outside, "10.9.0.2/24", "fd09::2/64");
+        cable(
+            "up0",
+            "10.9.0.1/24",
+            "fd09::1/64",
+            &self.outside,
+            "10.9.0.2/24",
+            "fd09::2/64",
+        );
         sh("ip route add default via 10.9.0.2 && ip -6 route add default via fd09::2");
-        self.outside.run(|| sh("ip addr add 10.0.3.7/32 dev lo && ip route add default via 10.9.0.1"));
+        self.outside
+            .run(|| sh("ip addr add 10.0.3.7/32 dev lo && ip route add default via 10.9.0.1"));
         for (number, pod) in (1..).zip(&self.pods) {
-            let near = (format!("10.244.{number}.1/24"), format!("fd44:{number}::1/64"));
-            let far = (format!("10.244.{number}.2/24"), format!("fd44:{number}::2/64"));
-            cable(&format!("pod{number}"), &near.0, &near.1, pod, &far.0, &far.1);
+            let near = (
+                format!("10.244.{number}.1/24"),
+                format!("fd44:{number}::1/64"),
+            );
+            let far = (
+                format!("10.244.{number}.2/24"),
+                format!("fd44:{number}::2/64"),
+            );
+            cable(
+                &format!("pod{number}"),
+                &near.0,
+                &near.1,
+                pod,
+                &far.0,
+                &far.1,
+            );
             pod.run(|| {
                 sh(&format!(
-                    "ip route add default via 10.244.{number}.1 && ip -6 route add default via fd44:{number}::1"
+                    "ip route add default via 10.244.{number}.1 && ip -6 route add default via \
+                     fd44:{number}::1"
                 ));
             });
         }
@@ -118,7 +163,10 @@ impl World {
     /// Runs a shell command as a process that the hooks do not see, in the cloud's network.
     pub(crate) fn outside_the_cgroup(&self, command: &str) -> Command {
         let mut shell = Command::new("bash");
-        shell.arg("-c").arg(format!("echo $$ > {}/cgroup.procs && {command}", self.cgroup.before.display()));
+        shell.arg("-c").arg(format!(
+            "echo $$ > {}/cgroup.procs && {command}",
+            self.cgroup.before.display()
+        ));
         shell
     }
 }
@@ -156,9 +204,14 @@ impl Netns {
 /// A veth pair between the cloud and another namespace, where it is called `eth0`.
 pub(crate) fn cable(name: &str, near4: &str, near6: &str, far: &Netns, far4: &str, far6: &str) {
     let netns = format!("/proc/{}/fd/{}", std::process::id(), far.0.as_raw_fd());
-    sh(&format!("ip link add {name} type veth peer name eth0 netns {netns}"));
+    sh(&format!(
+        "ip link add {name} type veth peer name eth0 netns {netns}"
+    ));
     let set_up = |link: &str, v4: &str, v6: &str| {
-        sh(&format!("ip addr add {v4} dev {link} && ip addr add {v6} dev {link} nodad && ip link set {link} up"));
+        sh(&format!(
+            "ip addr add {v4} dev {link} && ip addr add {v6} dev {link} nodad && ip link set \
+             {link} up"
+        ));
     };
     set_up(name, near4, near6);
     far.run(|| set_up("eth0", far4, far6));
@@ -168,10 +221,17 @@ impl Cgroup {
     /// Makes a child of the cgroup2 hierarchy's root and moves this process there.
     pub(crate) fn enter(prefix: &str) -> Self {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let mount = mounts.lines().find(|line| line.contains(" - cgroup2 ")).expect("a cgroup2 mount");
+        let mount = mounts
+            .lines()
+            .find(|line| line.contains(" - cgroup2 "))
+            .expect("a cgroup2 mount");
         let root = PathBuf::from(mount.split(' ').nth(4).unwrap());
         let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
-        let own = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default().to_owned();
+        let own = own
+            .lines()
+            .find_map(|line| line.strip_prefix("0::/"))
+            .unwrap_or_default()
+            .to_owned();
         let path = root.join(format!("{prefix}-{}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         let before = root.join(own);
@@ -186,9 +246,15 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        std::fs::write(self.before.join("cgroup.procs"), std::process::id().to_string()).unwrap();
+        std::fs::write(
+            self.before.join("cgroup.procs"),
+            std::process::id().to_string(),
+        )
+        .unwrap();
         // Killed children take a moment to leave.
-        eventually("the cgroup is empty", || std::fs::remove_dir(&self.path).ok());
+        eventually("the cgroup is empty", || {
+            std::fs::remove_dir(&self.path).ok()
+        });
     }
 }
 
@@ -196,7 +262,11 @@ impl Drop for Cgroup {
 #[track_caller]
 pub(crate) fn sh(command: &str) -> String {
     let output = Command::new("bash").args(["-c", command]).output().unwrap();
-    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{command}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8(output.stdout).unwrap()
 }
 

@@ -19,7 +19,10 @@ fn the_longest_stalled_is_given_up_and_only_as_many_as_needed() {
     let budget = Budget::new(100);
     let mut shares: Vec<Share> = (0..3).map(|_| budget.share()).collect();
     let given_up: Vec<_> = shares.iter_mut().map(|share| stall(share, 40)).collect();
-    assert_eq!(given_up.into_iter().map(is_given_up).collect::<Vec<_>>(), [true, false, false]);
+    assert_eq!(
+        given_up.into_iter().map(is_given_up).collect::<Vec<_>>(),
+        [true, false, false]
+    );
     assert_eq!(budget.held(), 80);
 }
 
@@ -53,7 +56,10 @@ fn what_has_been_held_is_given_back() {
     assert_eq!(budget.held(), 90);
     share.moves(90, 0);
     assert_eq!(budget.held(), 0);
-    assert!(is_given_up(stall(&mut share, 101)), "alone it may not be over it either");
+    assert!(
+        is_given_up(stall(&mut share, 101)),
+        "alone it may not be over it either"
+    );
     drop(stall(&mut share, 50));
     drop(share);
     assert_eq!(budget.held(), 0);
@@ -72,7 +78,10 @@ fn a_client_with_many_stalled_streams_pays_for_them_and_not_a_neighbour_that_sta
         streams.push((share, given_up));
     }
     assert!(!is_given_up(kept));
-    let paid = streams.into_iter().filter_map(|(share, given_up)| is_given_up(given_up).then_some(share)).count();
+    let paid = streams
+        .into_iter()
+        .filter_map(|(share, given_up)| is_given_up(given_up).then_some(share))
+        .count();
     assert_eq!(paid, 91, "9 of theirs are left, and the other's one");
 }
 
@@ -86,7 +95,13 @@ fn among_clients_that_cannot_be_told_apart_the_node_with_most_pays() {
     let mut shares: Vec<Share> = (0..20).map(|_| hostile.share()).collect();
     let given_up: Vec<_> = shares.iter_mut().map(|share| stall(share, 50)).collect();
     assert!(!is_given_up(kept));
-    assert_eq!(given_up.into_iter().filter_map(|given_up| given_up.now_or_never()).count(), 11);
+    assert_eq!(
+        given_up
+            .into_iter()
+            .filter_map(|given_up| given_up.now_or_never())
+            .count(),
+        11
+    );
 }
 
 #[test]
@@ -94,9 +109,19 @@ fn at_an_agent_the_proxy_with_most_pays_and_of_its_backends_the_one_with_most() 
     let budget = Budget::new(100);
     let backend = |port| Near::Backend(([127, 0, 0, 1], port).into());
     let (honest, hostile) = (budget.of("proxy-1:7400"), budget.of("proxy-2:7400"));
-    let mut shares = [honest.share(), hostile.share(), hostile.share(), hostile.share()];
-    let given_up = [(0, 20, 10250), (1, 20, 9100), (2, 40, 10250), (3, 40, 10250)]
-        .map(|(number, bytes, port)| shares[number].stalls(bytes, || backend(port)));
+    let mut shares = [
+        honest.share(),
+        hostile.share(),
+        hostile.share(),
+        hostile.share(),
+    ];
+    let given_up = [
+        (0, 20, 10250),
+        (1, 20, 9100),
+        (2, 40, 10250),
+        (3, 40, 10250),
+    ]
+    .map(|(number, bytes, port)| shares[number].stalls(bytes, || backend(port)));
     assert_eq!(given_up.map(is_given_up), [false, false, true, false]);
 }
 

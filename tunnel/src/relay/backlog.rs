@@ -6,8 +6,9 @@ use bytes::{Buf, Bytes, BytesMut};
 
 /// Pieces below this length are put together while their socket is blocked.
 const PIECE_MIN: usize = 4 << 10;
-/// Pieces below this length, and those of frames with much else in them, are copied while their socket is blocked. A piece is a slice of HTTP/2's read buffer, which it keeps
-/// alive, whatever else was in it: of at most one frame's 64 KiB mostly, of 128 KiB if the peer tries.
+/// Pieces below this length, and those of frames with much else in them, are copied while their
+/// socket is blocked. A piece is a slice of HTTP/2's read buffer, which it keeps alive, whatever
+/// else was in it: of at most one frame's 64 KiB mostly, of 128 KiB if the peer tries.
 const COPY_BELOW: usize = 32 << 10;
 /// Small pieces are put together up to about this length.
 const BLOCK: usize = 16 << 10;
@@ -20,7 +21,8 @@ pub(super) struct Backlog {
     tail: BytesMut,
     /// In all of them.
     bytes: usize,
-    /// Bytes beside the first piece that it keeps alive: its frame's others, and those of its own that were taken.
+    /// Bytes beside the first piece that it keeps alive: its frame's others, and those of its own
+    /// that were taken.
     spent: usize,
 }
 
@@ -29,7 +31,8 @@ impl Backlog {
         self.bytes == 0
     }
 
-    /// Bytes of memory that it keeps alive: those of payload, and what the first piece was cut from.
+    /// Bytes of memory that it keeps alive: those of payload, and what the first piece was cut
+    /// from.
     pub(super) fn held(&self) -> usize {
         self.bytes + self.spent
     }
@@ -95,7 +98,11 @@ impl Backlog {
 /// Itself where most of what it keeps alive is its own.
 fn owned(data: Bytes, chunk: usize) -> Bytes {
     let is_most = data.len() > chunk - chunk / 8;
-    if data.len() >= COPY_BELOW && is_most { data } else { Bytes::copy_from_slice(&data) }
+    if data.len() >= COPY_BELOW && is_most {
+        data
+    } else {
+        Bytes::copy_from_slice(&data)
+    }
 }
 
 #[cfg(test)]
@@ -120,7 +127,9 @@ mod tests {
             Bytes::from(vec![8; COPY_BELOW]),
             Bytes::from_static(b"d"),
         ];
-        pieces.iter().for_each(|piece| push(&mut backlog, piece.clone()));
+        pieces
+            .iter()
+            .for_each(|piece| push(&mut backlog, piece.clone()));
         assert_eq!(backlog.pieces.len(), 4, "b and c are one");
         let mut read = Vec::new();
         while !backlog.is_empty() {
@@ -137,7 +146,11 @@ mod tests {
         let frame = Bytes::from(vec![7; 64 << 10]);
         let mut backlog = Backlog::default();
         backlog.push(frame.slice(..9), frame.len());
-        assert_eq!(backlog.held(), frame.len(), "the first is a slice until its socket blocks");
+        assert_eq!(
+            backlog.held(),
+            frame.len(),
+            "the first is a slice until its socket blocks"
+        );
         backlog.blocks();
         assert_eq!(backlog.held(), 9);
         let lengths = [1, PIECE_MIN, COPY_BELOW - 1, COPY_BELOW + 1];

@@ -21,8 +21,12 @@ pub enum RelayError {
     /// The tunnel ended.
     #[error("the tunnel was lost")]
     Tunnel(#[source] h2::Error),
-    /// This end's socket took nothing for longer than any other, and too much waits for such sockets.
-    #[error("this side took nothing while too many bytes wait in memory for connections like it: see --buffer-budget")]
+    /// This end's socket took nothing for longer than any other, and too much waits for such
+    /// sockets.
+    #[error(
+        "this side took nothing while too many bytes wait in memory for connections like it: see \
+         --buffer-budget"
+    )]
     Budget,
     /// The other end sent what is no data frame.
     #[error("the other end of the tunnel broke the protocol")]

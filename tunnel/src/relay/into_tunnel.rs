@@ -14,14 +14,16 @@ use crate::outbox::Payload;
 use crate::socket::Socket;
 use crate::transferred::Meter;
 
-/// A read starts this large, grows while reads fill it, and shrinks again: small messages must not hold large buffers.
+/// A read starts this large, grows while reads fill it, and shrinks again: small messages must not
+/// hold large buffers.
 const READ_MIN: usize = 4 << 10;
 /// The largest read makes just one DATA frame.
 const READ_MAX: usize = FRAME_SIZE as usize - HEADER_ROOM;
-/// What a client may say before its backend has answered: a request or a TLS handshake's first message, which are what a round trip
-/// is worth saving for.
+/// What a client may say before its backend has answered: a request or a TLS handshake's first
+/// message, which are what a round trip is worth saving for.
 const FIRST_MAX: usize = 16 << 10;
-/// What a read counts of that at least: each is a frame of its own, which waits in the agent's HTTP/2 until its dial has ended.
+/// What a read counts of that at least: each is a frame of its own, which waits in the agent's
+/// HTTP/2 until its dial has ended.
 const PIECE_COST: usize = 1 << 10;
 
 /// Copies until the socket's end.
@@ -34,7 +36,8 @@ pub(super) async fn into_tunnel(
     let mut size = READ_MIN;
     loop {
         readable(socket, send).await?;
-        // Room first: what nobody can take stays in the socket, and a stalled stream holds no buffer.
+        // Room first: what nobody can take stays in the socket, and a stalled stream holds no
+        // buffer.
         if budget.is_full() {
             // Boxed: idle streams would all be that much larger.
             Box::pin(outbox_room(socket, send, budget)).await?;
@@ -47,7 +50,10 @@ pub(super) async fn into_tunnel(
             Ok(read) => {
                 meter.add(read);
                 size = next_size(size, read);
-                if send.send_data(Payload::data(fitted(buffer), budget), false).is_err() {
+                if send
+                    .send_data(Payload::data(fitted(buffer), budget), false)
+                    .is_err()
+                {
                     return Err(reset(send).await);
                 }
             }
@@ -57,8 +63,8 @@ pub(super) async fn into_tunnel(
     }
 }
 
-/// Sends the first [`FIRST_MAX`] bytes of a socket as they come, before the relay begins. An end is left for the relay to find again;
-/// a failure, which a socket tells only once, is returned.
+/// Sends the first [`FIRST_MAX`] bytes of a socket as they come, before the relay begins. An end is
+/// left for the relay to find again; a failure, which a socket tells only once, is returned.
 pub(crate) async fn send_first(
     socket: &Socket,
     send: &mut SendStream<Payload>,
@@ -83,14 +89,22 @@ pub(crate) async fn send_first(
     Ok(())
 }
 
-/// Sends what came before the relay began. That is little: it goes ahead of the window. A stream that takes it no more has failed,
-/// which the relay finds behind what has come out of it.
-pub(crate) fn send_now(bytes: &[u8], send: &mut SendStream<Payload>, budget: &Budget, meter: &Meter) {
+/// Sends what came before the relay began. That is little: it goes ahead of the window. A stream
+/// that takes it no more has failed, which the relay finds behind what has come out of it.
+pub(crate) fn send_now(
+    bytes: &[u8],
+    send: &mut SendStream<Payload>,
+    budget: &Budget,
+    meter: &Meter,
+) {
     for piece in bytes.chunks(READ_MAX) {
         let mut buffer = BytesMut::zeroed(HEADER_ROOM);
         buffer.extend_from_slice(piece);
         meter.add(piece.len());
-        if send.send_data(Payload::data(buffer, budget), false).is_err() {
+        if send
+            .send_data(Payload::data(buffer, budget), false)
+            .is_err()
+        {
             return;
         }
     }
@@ -113,8 +127,13 @@ pub(super) async fn reset(send: &mut SendStream<Payload>) -> RelayError {
     }
 }
 
-/// Waits until the tunnel has less to send. A stream that is reset meanwhile, or a socket that fails, ends the wait.
-async fn outbox_room(socket: &Socket, send: &mut SendStream<Payload>, budget: &Budget) -> Result<(), RelayError> {
+/// Waits until the tunnel has less to send. A stream that is reset meanwhile, or a socket that
+/// fails, ends the wait.
+async fn outbox_room(
+    socket: &Socket,
+    send: &mut SendStream<Payload>,
+    budget: &Budget,
+) -> Result<(), RelayError> {
     tokio::select! {
         biased;
         failed = reset(send) => Err(failed),
@@ -123,10 +142,15 @@ async fn outbox_room(socket: &Socket, send: &mut SendStream<Payload>, budget: &B
     }
 }
 
-/// Waits until the stream takes a frame with at least one byte, at most `wanted` in all. A socket that fails meanwhile ends the
-/// wait: its client has gone.
-async fn room(socket: &Socket, send: &mut SendStream<Payload>, wanted: usize) -> Result<usize, RelayError> {
-    // For many small messages in one go: each assignment wakes the task that waits for this stream, which is this one.
+/// Waits until the stream takes a frame with at least one byte, at most `wanted` in all. A socket
+/// that fails meanwhile ends the wait: its client has gone.
+async fn room(
+    socket: &Socket,
+    send: &mut SendStream<Payload>,
+    wanted: usize,
+) -> Result<usize, RelayError> {
+    // For many small messages in one go: each assignment wakes the task that waits for this stream,
+    // which is this one.
     if send.capacity() < wanted {
         send.reserve_capacity(FRAME_SIZE as usize);
     }
@@ -157,9 +181,14 @@ fn next_size(size: usize, read: usize) -> usize {
     }
 }
 
-/// A buffer of about the length of what is in it: a queue of small frames must not hold large buffers.
+/// A buffer of about the length of what is in it: a queue of small frames must not hold large
+/// buffers.
 fn fitted(buffer: BytesMut) -> BytesMut {
-    if buffer.len() < buffer.capacity() / 4 { BytesMut::from(&buffer[..]) } else { buffer }
+    if buffer.len() < buffer.capacity() / 4 {
+        BytesMut::from(&buffer[..])
+    } else {
+        buffer
+    }
 }
 
 #[cfg(test)]

@@ -15,8 +15,9 @@ use crate::grpc;
 use crate::socket::Socket;
 use crate::transferred::Meter;
 
-/// Copies until the stream's end. While the socket takes nothing, what arrives is moved out of HTTP/2's hands: there each frame
-/// costs some 200 bytes whatever its length, and enough small ones would end the whole tunnel.
+/// Copies until the stream's end. While the socket takes nothing, what arrives is moved out of
+/// HTTP/2's hands: there each frame costs some 200 bytes whatever its length, and enough small ones
+/// would end the whole tunnel.
 pub(super) async fn out_of_tunnel(
     socket: &Socket,
     incoming: &mut Incoming,
@@ -63,7 +64,8 @@ fn near(socket: &Socket, role: Role) -> Near {
     }
 }
 
-/// Payload of a stream as it comes in, of which the window is given back as the payload is dealt with.
+/// Payload of a stream as it comes in, of which the window is given back as the payload is dealt
+/// with.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     stream: RecvStream,
@@ -83,7 +85,15 @@ impl Incoming {
     /// A body of which nothing has been read.
     pub(crate) fn new(stream: RecvStream, share: Share) -> Self {
         let (decoder, backlog) = (Decoder::default(), Backlog::default());
-        Self { stream, decoder, chunk: Bytes::new(), framing: 0, backlog, ended: false, share }
+        Self {
+            stream,
+            decoder,
+            chunk: Bytes::new(),
+            framing: 0,
+            backlog,
+            ended: false,
+            share,
+        }
     }
 
     /// The budget of what this stream, and its tunnel, may hold.
@@ -98,15 +108,21 @@ impl Incoming {
         Ok(message)
     }
 
-    /// Takes what comes while there is no socket to write it to, so that it counts. Returns why the stream has to end.
+    /// Takes what comes while there is no socket to write it to, so that it counts. Returns why the
+    /// stream has to end.
     pub(crate) async fn gather(&mut self) -> RelayError {
         loop {
             if self.ended {
                 return std::future::pending().await;
             }
             let given_up = (!self.backlog.is_empty()).then(|| self.stalls(|| Near::Unknown));
-            let given_up =
-                async { if let Some(given_up) = given_up { given_up.await } else { std::future::pending().await } };
+            let given_up = async {
+                if let Some(given_up) = given_up {
+                    given_up.await
+                } else {
+                    std::future::pending().await
+                }
+            };
             let received = tokio::select! {
                 biased;
                 () = given_up => Err(RelayError::Budget),
@@ -164,7 +180,11 @@ impl Incoming {
             return Ok(());
         }
         let trailers = self.stream.trailers().await?.ok_or(FrameError::Truncated)?;
-        if grpc::is_ok(&trailers) { Ok(()) } else { Err(RelayError::Aborted) }
+        if grpc::is_ok(&trailers) {
+            Ok(())
+        } else {
+            Err(RelayError::Aborted)
+        }
     }
 
     /// Reads what is left to its end, or to a failure.

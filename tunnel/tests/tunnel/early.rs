@@ -1,5 +1,5 @@
-//! What a client says before its backend has answered: it goes ahead, and the proxy's end is told by hand where the real one never
-//! says it so.
+//! What a client says before its backend has answered: it goes ahead, and the proxy's end is told
+//! by hand where the real one never says it so.
 
 use std::future::poll_fn;
 
@@ -12,7 +12,8 @@ use prost::Message;
 
 use super::*;
 
-/// More than an agent may reset in a tunnel's life for what makes no sense, and all that it remembers having reset.
+/// More than an agent may reset in a tunnel's life for what makes no sense, and all that it
+/// remembers having reset.
 const REFUSALS: usize = 45_000;
 
 /// The proxy's end of a client's connection.
@@ -23,13 +24,22 @@ struct ProxySide {
 
 impl ProxySide {
     fn early(&self) -> Early<'_> {
-        Early { client: &self.client, transferred: &self.transferred }
+        Early {
+            client: &self.client,
+            transferred: &self.transferred,
+        }
     }
 }
 
 async fn client() -> (TcpStream, ProxySide) {
     let (client, proxy_side) = socket_pair().await;
-    (client, ProxySide { client: proxy_side.into(), transferred: Transferred::default() })
+    (
+        client,
+        ProxySide {
+            client: proxy_side.into(),
+            transferred: Transferred::default(),
+        },
+    )
 }
 
 #[tokio::test]
@@ -65,7 +75,12 @@ async fn what_a_client_says_first_goes_ahead_of_the_answer_and_of_all_else() {
         drop(backend);
         Ok(received)
     };
-    let relayed = async { stream.relay(early.client, early.transferred).await.map_err(io::Error::other) };
+    let relayed = async {
+        stream
+            .relay(early.client, early.transferred)
+            .await
+            .map_err(io::Error::other)
+    };
     let all = async { tokio::try_join!(sent, received, relayed) };
     let ((), received, ()) = timeout(DEADLINE, all).await.expect("all arrives").unwrap();
     assert!(received == format!("early {late}"));
@@ -94,8 +109,12 @@ async fn a_client_that_has_spoken_hears_why_its_dial_was_refused() {
     let (mut client, proxy_side) = client().await;
     client.write_all(b"GET / HTTP/1.1").await.unwrap();
     let early = proxy_side.early();
-    let refused = timeout(DEADLINE, pair.tunnel.open(to_port(2), Some(early))).await.unwrap();
-    assert!(matches!(refused, Err(OpenError::Refused(failure)) if failure.code == DialCode::Forbidden));
+    let refused = timeout(DEADLINE, pair.tunnel.open(to_port(2), Some(early)))
+        .await
+        .unwrap();
+    assert!(
+        matches!(refused, Err(OpenError::Refused(failure)) if failure.code == DialCode::Forbidden)
+    );
 }
 
 #[tokio::test]
@@ -104,7 +123,9 @@ async fn a_client_that_fails_while_it_is_listened_to_opens_nothing() {
     let (client, proxy_side) = client().await;
     reset(client);
     let early = proxy_side.early();
-    let opened = timeout(DEADLINE, pair.tunnel.open(to_port(1), Some(early))).await.unwrap();
+    let opened = timeout(DEADLINE, pair.tunnel.open(to_port(1), Some(early)))
+        .await
+        .unwrap();
     assert!(matches!(opened, Err(OpenError::Client(_))), "{opened:?}");
     assert_eq!(pair.tunnel.streams(), 0);
 }
@@ -129,9 +150,23 @@ impl ByHand {
             let last_read = io.last_read();
             let (stream_window, max_streams, streams_in_life) = (256 << 10, 8, 1 << 29);
             let describe = Default::default();
-            let end = AgentTunnel { stream_window, max_streams, streams_in_life, budget, describe };
+            let end = AgentTunnel {
+                stream_window,
+                max_streams,
+                streams_in_life,
+                budget,
+                describe,
+            };
             let backends = Arc::<Loopback>::default();
-            end.serve(io, last_read, AgentTunnelState::default(), backends, std::future::pending()).await.ok();
+            end.serve(
+                io,
+                last_read,
+                AgentTunnelState::default(),
+                backends,
+                std::future::pending(),
+            )
+            .await
+            .ok();
         });
         let (requests, connection) = h2::client::handshake(socket).await.unwrap();
         ends.spawn(async move { connection.await.unwrap() });
@@ -143,8 +178,12 @@ impl ByHand {
         let request = http::Request::post("http://culvert/culvert.tunnel.v1.Agent/Open")
             .header("content-type", "application/grpc")
             .header("te", "trailers");
-        poll_fn(|context| self.requests.poll_ready(context)).await.unwrap();
-        self.requests.send_request(request.body(()).unwrap(), false).unwrap()
+        poll_fn(|context| self.requests.poll_ready(context))
+            .await
+            .unwrap();
+        self.requests
+            .send_request(request.body(()).unwrap(), false)
+            .unwrap()
     }
 }
 
@@ -163,39 +202,69 @@ pub(crate) fn message(kind: Kind) -> Bytes {
 async fn however_open_and_data_are_cut_into_pieces_all_bytes_arrive() {
     let mut agent = ByHand::start().await;
     let (listener, port) = backend().await;
-    let payload: Vec<u8> = (0..3_000_000_u32).map(|index| (index / 7).to_le_bytes()[0]).collect();
-    let data = payload.chunks(40_000).flat_map(|piece| message(Kind::Data(piece.to_vec().into())));
-    let mut wire: Bytes = message(Kind::Open(to_port(port))).into_iter().chain(data).collect();
+    let payload: Vec<u8> = (0..3_000_000_u32)
+        .map(|index| (index / 7).to_le_bytes()[0])
+        .collect();
+    let data = payload
+        .chunks(40_000)
+        .flat_map(|piece| message(Kind::Data(piece.to_vec().into())));
+    let mut wire: Bytes = message(Kind::Open(to_port(port)))
+        .into_iter()
+        .chain(data)
+        .collect();
     let (_response, mut send) = agent.ask().await;
     let upload = async {
         send.send_data(wire.split_to(3), false).unwrap();
         while !wire.is_empty() {
             send.reserve_capacity(wire.len());
-            let room = poll_fn(|context| send.poll_capacity(context)).await.unwrap().unwrap();
-            send.send_data(wire.split_to(room.min(wire.len())), false).unwrap();
+            let room = poll_fn(|context| send.poll_capacity(context))
+                .await
+                .unwrap()
+                .unwrap();
+            send.send_data(wire.split_to(room.min(wire.len())), false)
+                .unwrap();
         }
         send.send_data(Bytes::new(), true).unwrap();
     };
     let receive = async {
         let mut received = Vec::new();
-        listener.accept().await.unwrap().0.read_to_end(&mut received).await.unwrap();
+        listener
+            .accept()
+            .await
+            .unwrap()
+            .0
+            .read_to_end(&mut received)
+            .await
+            .unwrap();
         received
     };
-    let ((), received) = timeout(DEADLINE, async { tokio::join!(upload, receive) }).await.expect("all arrives");
-    assert!(received == payload, "{} of {} bytes", received.len(), payload.len());
+    let ((), received) = timeout(DEADLINE, async { tokio::join!(upload, receive) })
+        .await
+        .expect("all arrives");
+    assert!(
+        received == payload,
+        "{} of {} bytes",
+        received.len(),
+        payload.len()
+    );
 }
 
-/// Clients that speak on until they hear of it are no fault of the proxy's, of which an agent stands so many in a tunnel's life.
+/// Clients that speak on until they hear of it are no fault of the proxy's, of which an agent
+/// stands so many in a tunnel's life.
 #[tokio::test]
 async fn a_tunnel_outlives_any_number_of_refusals_to_clients_that_speak_on() {
     let mut agent = ByHand::start().await;
     for number in 0..REFUSALS {
         let (response, mut send) = agent.ask().await;
-        send.send_data(message(Kind::Open(to_port(2))), false).unwrap();
+        send.send_data(message(Kind::Open(to_port(2))), false)
+            .unwrap();
         let refused = timeout(DEADLINE, response).await.unwrap();
-        let mut body = refused.unwrap_or_else(|error| panic!("refusal {number}: {error}")).into_body();
+        let mut body = refused
+            .unwrap_or_else(|error| panic!("refusal {number}: {error}"))
+            .into_body();
         while body.data().await.is_some() {}
-        send.send_data(message(Kind::Data("more".into())), true).unwrap();
+        send.send_data(message(Kind::Data("more".into())), true)
+            .unwrap();
     }
     assert!(agent.ends.try_join_next().is_none(), "both ends go on");
 }

@@ -13,7 +13,8 @@ use super::*;
 
 /// Of a stream, in HTTP/2: a quarter more than what may be under way.
 const WINDOW: usize = 320 << 10;
-/// Bytes of payload in a message, beside as many of a field that nobody knows that it fills a frame.
+/// Bytes of payload in a message, beside as many of a field that nobody knows that it fills a
+/// frame.
 const PAYLOAD: usize = 4 << 10;
 /// No more can be sent when this long nothing could be.
 const STILL: Duration = Duration::from_millis(500);
@@ -34,14 +35,16 @@ fn mostly_framing() -> Bytes {
     message.freeze()
 }
 
-/// Sends such messages until the other end takes no more of them; says how many bytes and how much payload it took.
+/// Sends such messages until the other end takes no more of them; says how many bytes and how much
+/// payload it took.
 async fn pour(send: &mut SendStream<Bytes>) -> (usize, usize) {
     let (mut bytes, mut messages) = (0, 0);
     loop {
         let mut message = mostly_framing();
         while !message.is_empty() {
             send.reserve_capacity(message.len());
-            let Ok(room) = timeout(STILL, poll_fn(|context| send.poll_capacity(context))).await else {
+            let Ok(room) = timeout(STILL, poll_fn(|context| send.poll_capacity(context))).await
+            else {
                 return (bytes, messages * PAYLOAD);
             };
             let room = room.unwrap().unwrap().min(message.len());
@@ -53,14 +56,18 @@ async fn pour(send: &mut SendStream<Bytes>) -> (usize, usize) {
     }
 }
 
-/// What was given back of the window is for the payload that the socket took and its framing: of what it did not take, none.
+/// What was given back of the window is for the payload that the socket took and its framing: of
+/// what it did not take, none.
 fn check(budget: &Budget, (bytes, payload): (usize, usize)) {
     let held = budget.held();
     let taken = payload.saturating_sub(held);
     let message = mostly_framing().len();
     let most = taken.div_ceil(PAYLOAD) * message + WINDOW + 2 * message;
     assert!(held > 0, "the socket took all of {payload}");
-    assert!(bytes <= most, "{bytes} were taken, with {held} of {payload} held: {most} at most");
+    assert!(
+        bytes <= most,
+        "{bytes} were taken, with {held} of {payload} held: {most} at most"
+    );
 }
 
 #[tokio::test]
@@ -68,9 +75,12 @@ async fn framing_for_a_stalled_backend_is_not_given_back_to_the_proxy() {
     let budget = Budget::new(64 << 20);
     let mut agent = ByHand::with_budget(budget.clone()).await;
     let (listener, port) = backend().await;
-    SockRef::from(&listener).set_recv_buffer_size(4 << 10).unwrap();
+    SockRef::from(&listener)
+        .set_recv_buffer_size(4 << 10)
+        .unwrap();
     let (response, mut send) = agent.ask().await;
-    send.send_data(message(Kind::Open(to_port(port))), false).unwrap();
+    send.send_data(message(Kind::Open(to_port(port))), false)
+        .unwrap();
     let (response, accepted) = tokio::join!(response, listener.accept());
     let poured = pour(&mut send).await;
     check(&budget, poured);
@@ -94,7 +104,9 @@ impl AgentByHand {
         let stop = reads_no_more.clone();
         ends.spawn(async move {
             let mut server = h2::server::Builder::new();
-            server.initial_window_size(window).initial_connection_window_size((1 << 31) - 1);
+            server
+                .initial_window_size(window)
+                .initial_connection_window_size((1 << 31) - 1);
             let mut connection = server.handshake::<_, Bytes>(agent_socket).await.unwrap();
             let mut unread = Vec::new();
             loop {
@@ -109,21 +121,37 @@ impl AgentByHand {
         });
         let io = ReadAhead::new(proxy_socket);
         let last_read = io.last_read();
-        let settings = ProxyTunnel { stream_window: 256 << 10, max_streams: 1024, streams_in_life: 1 << 29, budget };
+        let settings = ProxyTunnel {
+            stream_window: 256 << 10,
+            max_streams: 1024,
+            streams_in_life: 1 << 29,
+            budget,
+        };
         let (tunnel, driver) = settings.establish(io, last_read).await.unwrap();
         ends.spawn(async move {
             driver.run().await.ok();
         });
-        Self { tunnel, calls, reads_no_more, _ends: ends }
+        Self {
+            tunnel,
+            calls,
+            reads_no_more,
+            _ends: ends,
+        }
     }
 
     /// A stream of the proxy, and the agent's half of it.
     async fn open(&mut self) -> (Stream, SendStream<Bytes>) {
         let answer = async {
             let mut respond = self.calls.recv().await.unwrap();
-            let mut send = respond.send_response(http::Response::new(()), false).unwrap();
-            let opened = Opened { code: DialCode::Ok.into(), message: String::new() };
-            send.send_data(message(Kind::Opened(opened)), false).unwrap();
+            let mut send = respond
+                .send_response(http::Response::new(()), false)
+                .unwrap();
+            let opened = Opened {
+                code: DialCode::Ok.into(),
+                message: String::new(),
+            };
+            send.send_data(message(Kind::Opened(opened)), false)
+                .unwrap();
             send
         };
         let (stream, send) = tokio::join!(self.tunnel.open(to_port(9), None), answer);
@@ -148,7 +176,8 @@ async fn what_comes_while_a_backend_is_dialled_counts_in_the_budget() {
     let budget = Budget::new(256 << 10);
     let mut agent = ByHand::with_budget(budget.clone()).await;
     let (response, mut send) = agent.ask().await;
-    send.send_data(message(Kind::Open(to_port(1))), false).unwrap();
+    send.send_data(message(Kind::Open(to_port(1))), false)
+        .unwrap();
     let data = message(Kind::Data(vec![7; 200 << 10].into()));
     send.send_data(data.clone(), false).unwrap();
     let counted = async {
@@ -186,26 +215,41 @@ async fn uploads_to_an_agent_that_reads_nothing_wait_at_their_clients_and_not_in
         clients.spawn(async move { client.write_all(&[7; 1 << 20]).await });
     }
     let mut before = None;
-    while before.replace(total.into_tunnel()) != Some(total.into_tunnel()) || total.into_tunnel() == 0 {
-        timeout(STILL, relays.join_next()).await.expect_err("all of them wait");
+    while before.replace(total.into_tunnel()) != Some(total.into_tunnel())
+        || total.into_tunnel() == 0
+    {
+        timeout(STILL, relays.join_next())
+            .await
+            .expect_err("all of them wait");
     }
     let taken = total.into_tunnel();
-    assert!((TUNNEL_MAX / 2..TUNNEL_MAX + SOCKETS).contains(&taken), "{taken} bytes were taken from the clients");
+    assert!(
+        (TUNNEL_MAX / 2..TUNNEL_MAX + SOCKETS).contains(&taken),
+        "{taken} bytes were taken from the clients"
+    );
 }
 
-/// What a proxy remembers of streams that it has reset: the first ones. Empty frames for these end a tunnel for another reason.
+/// What a proxy remembers of streams that it has reset: the first ones. Empty frames for these end
+/// a tunnel for another reason.
 const REMEMBERED: u32 = 8192;
-/// With these it has forgotten more streams than it resets in a tunnel's life for frames that come too late.
+/// With these it has forgotten more streams than it resets in a tunnel's life for frames that come
+/// too late.
 const CARRIED: u32 = 25_000;
 
-/// An agent that answers each call with an end, and then has something to say on all of them, each once.
+/// An agent that answers each call with an end, and then has something to say on all of them, each
+/// once.
 #[tokio::test]
 async fn an_agent_that_speaks_on_every_stream_there_ever_was_loses_its_tunnel() {
     let (mut agent, proxy_socket) = socket_pair().await;
     let io = ReadAhead::new(proxy_socket);
     let last_read = io.last_read();
     let budget = Budget::new(1 << 20);
-    let settings = ProxyTunnel { stream_window: 256 << 10, max_streams: 64, streams_in_life: 1 << 29, budget };
+    let settings = ProxyTunnel {
+        stream_window: 256 << 10,
+        max_streams: 64,
+        streams_in_life: 1 << 29,
+        budget,
+    };
     let (tunnel, driver) = settings.establish(io, last_read).await.unwrap();
     let mut ends = JoinSet::new();
     ends.spawn(driver.run());
@@ -213,7 +257,10 @@ async fn an_agent_that_speaks_on_every_stream_there_ever_was_loses_its_tunnel() 
     agent.write_all(&frame(4, 0, 0, &[])).await.unwrap();
     let carried = async {
         for _ in 0..CARRIED {
-            assert!(matches!(tunnel.open(to_port(9), None).await, Err(OpenError::Answer(_))));
+            assert!(matches!(
+                tunnel.open(to_port(9), None).await,
+                Err(OpenError::Answer(_))
+            ));
         }
     };
     let answering = async {
@@ -225,7 +272,12 @@ async fn an_agent_that_speaks_on_every_stream_there_ever_was_loses_its_tunnel() 
             match head[3] {
                 // HEADERS: `:status` 500 and no more, by its index in HPACK's static table.
                 1 => agent
-                    .write_all(&frame(1, 5, u32::from_be_bytes([head[5], head[6], head[7], head[8]]), &[0x8e]))
+                    .write_all(&frame(
+                        1,
+                        5,
+                        u32::from_be_bytes([head[5], head[6], head[7], head[8]]),
+                        &[0x8e],
+                    ))
                     .await
                     .unwrap(),
                 // SETTINGS, but no answer to ours.
@@ -240,10 +292,18 @@ async fn an_agent_that_speaks_on_every_stream_there_ever_was_loses_its_tunnel() 
     .await
     .expect("all are carried");
     assert!(ends.try_join_next().is_none(), "the tunnel is up");
-    let late: Vec<u8> = (REMEMBERED..CARRIED).flat_map(|number| frame(0, 0, 2 * number + 1, &[])).collect();
+    let late: Vec<u8> = (REMEMBERED..CARRIED)
+        .flat_map(|number| frame(0, 0, 2 * number + 1, &[]))
+        .collect();
     let flooded = agent.write_all(&late).await;
-    let ended = timeout(DEADLINE, ends.join_next()).await.expect("the tunnel ends").unwrap().unwrap();
-    let TunnelError::Http2(error) = ended.unwrap_err() else { panic!("{flooded:?}") };
+    let ended = timeout(DEADLINE, ends.join_next())
+        .await
+        .expect("the tunnel ends")
+        .unwrap()
+        .unwrap();
+    let TunnelError::Http2(error) = ended.unwrap_err() else {
+        panic!("{flooded:?}")
+    };
     assert_eq!(error.reason(), Some(Reason::ENHANCE_YOUR_CALM), "{error:?}");
 }
 

@@ -21,8 +21,12 @@ async fn stalled_backends_leave_another_upload_moving() {
     let (mut client, mut backend) = relayed(&pair, &mut relays).await;
     let sent = vec![3; 8 << 20];
     let mut received = vec![0; sent.len()];
-    let neighbour = async { tokio::try_join!(client.write_all(&sent), backend.read_exact(&mut received)) };
-    timeout(DEADLINE, neighbour).await.expect("the neighbour moves").unwrap();
+    let neighbour =
+        async { tokio::try_join!(client.write_all(&sent), backend.read_exact(&mut received)) };
+    timeout(DEADLINE, neighbour)
+        .await
+        .expect("the neighbour moves")
+        .unwrap();
     assert!(received == sent);
 }
 
@@ -31,10 +35,14 @@ async fn stalled_backends_leave_another_upload_moving() {
 async fn a_wider_window_lets_as_much_more_be_under_way() {
     let narrow = under_way(256 << 10).await;
     let wide = under_way(16 << 20).await;
-    assert!(wide >= narrow + (8 << 20), "{wide} bytes with 16 MiB, {narrow} with 256 KiB");
+    assert!(
+        wide >= narrow + (8 << 20),
+        "{wide} bytes with 16 MiB, {narrow} with 256 KiB"
+    );
 }
 
-/// Bytes that a backend gets rid of while its client reads none: the window's, and what sockets hold in either case.
+/// Bytes that a backend gets rid of while its client reads none: the window's, and what sockets
+/// hold in either case.
 async fn under_way(stream_window: u32) -> usize {
     let pair = pair(stream_window, 8).await;
     let mut relays = JoinSet::new();
@@ -42,7 +50,8 @@ async fn under_way(stream_window: u32) -> usize {
     fill(&backend).await
 }
 
-/// apiserver-network-proxy #404 and #460: the client's "never mind" crossed the agent's "connected", and the connection stayed.
+/// apiserver-network-proxy #404 and #460: the client's "never mind" crossed the agent's
+/// "connected", and the connection stayed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dials_given_up_just_as_they_are_answered_leave_nothing_open() {
     let pair = pair(1 << 20, 64).await;
@@ -50,16 +59,24 @@ async fn dials_given_up_just_as_they_are_answered_leave_nothing_open() {
     let address = listener.local_addr().unwrap();
     let (accepted_tx, mut accepted_rx) = mpsc::unbounded_channel();
     let mut acceptor = JoinSet::new();
-    acceptor.spawn(async move { while accepted_tx.send(listener.accept().await.unwrap()).is_ok() {} });
+    acceptor
+        .spawn(async move { while accepted_tx.send(listener.accept().await.unwrap()).is_ok() {} });
     let mut patience = 1;
     for _ in 0..20 {
         patience = patience.max(give_up_after(&pair, port, usize::MAX).await.unwrap());
     }
     let mut answered = 0;
     for round in 0..300 {
-        answered += usize::from(give_up_after(&pair, port, round * patience / 200).await.is_some());
+        answered += usize::from(
+            give_up_after(&pair, port, round * patience / 200)
+                .await
+                .is_some(),
+        );
     }
-    assert!((1..300).contains(&answered), "{answered} of 300 were answered: none was close");
+    assert!(
+        (1..300).contains(&answered),
+        "{answered} of 300 were answered: none was close"
+    );
     let left = async {
         while pair.tunnel.streams() > 0 || !pair.agent_state.streams().is_empty() {
             yield_now().await;
@@ -67,18 +84,31 @@ async fn dials_given_up_just_as_they_are_answered_leave_nothing_open() {
     };
     timeout(DEADLINE, left).await.expect("no stream is left");
     // Accepted behind all others.
-    let last = TcpStream::connect(address).await.unwrap().local_addr().unwrap();
+    let last = TcpStream::connect(address)
+        .await
+        .unwrap()
+        .local_addr()
+        .unwrap();
     loop {
-        let (mut socket, from) = timeout(DEADLINE, accepted_rx.recv()).await.unwrap().unwrap();
-        let read = timeout(DEADLINE, socket.read(&mut [0; 1])).await.expect("a connection stayed open");
-        assert!(matches!(read, Ok(0)) || read.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset));
+        let (mut socket, from) = timeout(DEADLINE, accepted_rx.recv())
+            .await
+            .unwrap()
+            .unwrap();
+        let read = timeout(DEADLINE, socket.read(&mut [0; 1]))
+            .await
+            .expect("a connection stayed open");
+        assert!(
+            matches!(read, Ok(0))
+                || read.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset)
+        );
         if from == last {
             return;
         }
     }
 }
 
-/// Dials, and gives up after looking that often. If the answer was faster: after how many looks it was there.
+/// Dials, and gives up after looking that often. If the answer was faster: after how many looks it
+/// was there.
 async fn give_up_after(pair: &Pair, port: u32, looks: usize) -> Option<usize> {
     let mut dial = Box::pin(pair.tunnel.open(to_port(port), None));
     for look in 0..looks {
@@ -94,7 +124,9 @@ async fn give_up_after(pair: &Pair, port: u32, looks: usize) -> Option<usize> {
 #[tokio::test]
 async fn an_upload_whose_client_closes_at_once_arrives_whole() {
     let pair = pair(256 << 10, 8).await;
-    let upload: Vec<u8> = (0..3_000_000_u32).map(|index| (index / 5).to_le_bytes()[0]).collect();
+    let upload: Vec<u8> = (0..3_000_000_u32)
+        .map(|index| (index / 5).to_le_bytes()[0])
+        .collect();
     for round in 0..10 {
         let mut relays = JoinSet::new();
         let (mut client, mut backend) = relayed(&pair, &mut relays).await;
@@ -107,7 +139,14 @@ async fn an_upload_whose_client_closes_at_once_arrives_whole() {
             backend.read_to_end(&mut received).await.unwrap();
             received
         };
-        let ((), received) = timeout(DEADLINE, async { tokio::join!(send, receive) }).await.unwrap();
-        assert!(received == upload, "round {round}: {} of {} bytes", received.len(), upload.len());
+        let ((), received) = timeout(DEADLINE, async { tokio::join!(send, receive) })
+            .await
+            .unwrap();
+        assert!(
+            received == upload,
+            "round {round}: {} of {} bytes",
+            received.len(),
+            upload.len()
+        );
     }
 }

@@ -24,36 +24,88 @@ struct Silent {
 }
 
 async fn silent(keepalive_seconds: u32) -> Silent {
-    let ((near, agent_link), (proxy_link, far)) = (tokio::io::duplex(1 << 16), tokio::io::duplex(1 << 16));
-    let (by_proxy, by_agent, cut) = (Sent::default(), Sent::default(), Arc::<AtomicBool>::default());
+    let ((near, agent_link), (proxy_link, far)) =
+        (tokio::io::duplex(1 << 16), tokio::io::duplex(1 << 16));
+    let (by_proxy, by_agent, cut) = (
+        Sent::default(),
+        Sent::default(),
+        Arc::<AtomicBool>::default(),
+    );
     let mut link = JoinSet::new();
-    let ((agent_read, agent_write), (proxy_read, proxy_write)) = (split(agent_link), split(proxy_link));
-    link.spawn(pass_on(agent_read, proxy_write, by_agent.clone(), cut.clone()));
-    link.spawn(pass_on(proxy_read, agent_write, by_proxy.clone(), cut.clone()));
+    let ((agent_read, agent_write), (proxy_read, proxy_write)) =
+        (split(agent_link), split(proxy_link));
+    link.spawn(pass_on(
+        agent_read,
+        proxy_write,
+        by_agent.clone(),
+        cut.clone(),
+    ));
+    link.spawn(pass_on(
+        proxy_read,
+        agent_write,
+        by_proxy.clone(),
+        cut.clone(),
+    ));
     let mut ends = JoinSet::new();
     ends.spawn(serve(near, keepalive_seconds));
     let io = ReadAhead::new(far);
     let last_read = io.last_read();
     let budget = Budget::new(1 << 20);
-    let settings = ProxyTunnel { stream_window: 1 << 20, max_streams: 8, streams_in_life: 1 << 29, budget };
+    let settings = ProxyTunnel {
+        stream_window: 1 << 20,
+        max_streams: 8,
+        streams_in_life: 1 << 29,
+        budget,
+    };
     let (tunnel, driver) = settings.establish(io, last_read).await.unwrap();
     ends.spawn(driver.run());
     tunnel.describe(&DescribeRequest::default()).await.unwrap();
-    Silent { tunnel, by_proxy, by_agent, cut, ends, _link: link }
+    Silent {
+        tunnel,
+        by_proxy,
+        by_agent,
+        cut,
+        ends,
+        _link: link,
+    }
 }
 
-async fn serve(io: impl AsyncRead + AsyncWrite + Unpin, keepalive_seconds: u32) -> Result<(), TunnelError> {
+async fn serve(
+    io: impl AsyncRead + AsyncWrite + Unpin,
+    keepalive_seconds: u32,
+) -> Result<(), TunnelError> {
     let io = ReadAhead::new(io);
     let last_read = io.last_read();
-    let describe = DescribeResponse { keepalive_seconds, ..Default::default() };
+    let describe = DescribeResponse {
+        keepalive_seconds,
+        ..Default::default()
+    };
     let budget = Budget::new(1 << 20);
-    let end = AgentTunnel { stream_window: 1 << 20, max_streams: 8, streams_in_life: 1 << 29, budget, describe };
+    let end = AgentTunnel {
+        stream_window: 1 << 20,
+        max_streams: 8,
+        streams_in_life: 1 << 29,
+        budget,
+        describe,
+    };
     let state = AgentTunnelState::default();
-    end.serve(io, last_read, state, Arc::<Loopback>::default(), std::future::pending()).await
+    end.serve(
+        io,
+        last_read,
+        state,
+        Arc::<Loopback>::default(),
+        std::future::pending(),
+    )
+    .await
 }
 
 /// Notes what one end says, and passes it on unless the link is cut.
-async fn pass_on(mut from: ReadHalf<DuplexStream>, mut to: WriteHalf<DuplexStream>, sent: Sent, cut: Arc<AtomicBool>) {
+async fn pass_on(
+    mut from: ReadHalf<DuplexStream>,
+    mut to: WriteHalf<DuplexStream>,
+    sent: Sent,
+    cut: Arc<AtomicBool>,
+) {
     let mut buffer = [0; 4096];
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
         sent.lock().unwrap().extend_from_slice(&buffer[..count]);
@@ -87,7 +139,11 @@ async fn an_idle_tunnel_is_pinged_by_one_end_as_often_as_the_agent_chose() {
         let (by_proxy, by_agent) = idle.pings();
         sleep(Duration::from_secs(605)).await;
         let (later, by_agent_later) = idle.pings();
-        assert_eq!((later - by_proxy, by_agent_later - by_agent), (expected, 0), "keepalive {keepalive}");
+        assert_eq!(
+            (later - by_proxy, by_agent_later - by_agent),
+            (expected, 0),
+            "keepalive {keepalive}"
+        );
         assert!(!idle.tunnel.is_silent());
     }
 }
@@ -98,7 +154,10 @@ async fn where_bytes_flow_nobody_pings() {
     let before = busy.pings();
     for _ in 0..200 {
         sleep(Duration::from_secs(3)).await;
-        busy.tunnel.describe(&DescribeRequest::default()).await.unwrap();
+        busy.tunnel
+            .describe(&DescribeRequest::default())
+            .await
+            .unwrap();
     }
     assert_eq!(busy.pings(), before);
 }
@@ -111,9 +170,15 @@ async fn both_ends_notice_that_the_other_is_dead_within_three_times_the_keepaliv
         tunnel.cut.store(true, Ordering::Relaxed);
         for _ in 0..2 {
             let ended = tunnel.ends.join_next().await.unwrap().unwrap();
-            assert!(matches!(ended, Err(TunnelError::PeerSilent(_))), "{ended:?}");
+            assert!(
+                matches!(ended, Err(TunnelError::PeerSilent(_))),
+                "{ended:?}"
+            );
             let noticed = cut_at.elapsed().as_secs();
-            assert!((least..=most).contains(&noticed), "keepalive {keepalive}: after {noticed} s");
+            assert!(
+                (least..=most).contains(&noticed),
+                "keepalive {keepalive}: after {noticed} s"
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Many short connections: half are used and ended well, half are aborted at a point that a seed chooses.
+//! Many short connections: half are used and ended well, half are aborted at a point that a seed
+//! chooses.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -97,7 +98,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn tell(args: &Args, found: &Found, since: Instant) {
     let done = found.started.load(Ordering::Relaxed).min(args.count);
     let rate = u128::from(done) * 1000 / since.elapsed().as_millis().max(1);
-    eprintln!("    {}: {done} of {} connections, {rate} a second", args.name, args.count);
+    eprintln!(
+        "    {}: {done} of {} connections, {rate} a second",
+        args.name, args.count
+    );
 }
 
 fn work(args: &Args, mut random: Random, found: &Found) {
@@ -115,7 +119,11 @@ fn work(args: &Args, mut random: Random, found: &Found) {
                 }
                 Err(error) => {
                     let failure = format!("{}: {error}", way.text);
-                    found.failures.lock().expect("no thread panics with it").push(failure);
+                    found
+                        .failures
+                        .lock()
+                        .expect("no thread panics with it")
+                        .push(failure);
                 }
             }
         } else {
@@ -134,15 +142,24 @@ fn use_well(way: &Way, port: u16, number: u64) -> io::Result<()> {
     let greeting = client.line()?;
     let expected = format!("hello from {}", way.node.as_deref().unwrap_or_default());
     if greeting != expected {
-        return Err(io::Error::other(format!("{greeting:?} in place of {expected:?}")));
+        return Err(io::Error::other(format!(
+            "{greeting:?} in place of {expected:?}"
+        )));
     }
     client.echo(format!("connection {number}").as_bytes())?;
     client.end()
 }
 
-fn abort(args: &Args, way: &Way, point: Point, leave: Leave, random: &mut Random) -> io::Result<()> {
+fn abort(
+    args: &Args,
+    way: &Way,
+    point: Point,
+    leave: Leave,
+    random: &mut Random,
+) -> io::Result<()> {
     let client = match point {
-        // A CONNECT client leaves before the answer to its request; a steered one is connected to the proxy at once.
+        // A CONNECT client leaves before the answer to its request; a steered one is connected to
+        // the proxy at once.
         Point::Connecting => way.begin(args.source, PATIENCE)?,
         Point::Requested => {
             let mut client = way.connect(*random.one_of(&args.greet), PATIENCE)?;
@@ -162,7 +179,9 @@ fn abort(args: &Args, way: &Way, point: Point, leave: Leave, random: &mut Random
 fn read_some(client: &mut Client, mut bytes: u64) -> io::Result<()> {
     let mut piece = [0; 8192];
     while bytes > 0 {
-        let most = usize::try_from(bytes).unwrap_or(usize::MAX).min(piece.len());
+        let most = usize::try_from(bytes)
+            .unwrap_or(usize::MAX)
+            .min(piece.len());
         match client.read(&mut piece[..most])? {
             0 => return Ok(()),
             count => bytes -= count as u64,

@@ -1,5 +1,6 @@
-//! Clients in great number, run by the whole-chain tests as processes of a lab's hosts: many short connections, half of them
-//! aborted, or a steady load that says who answered and what hung. What they find is one line of JSON.
+//! Clients in great number, run by the whole-chain tests as processes of a lab's hosts: many short
+//! connections, half of them aborted, or a steady load that says who answered and what hung. What
+//! they find is one line of JSON.
 
 mod churn;
 mod steady;

@@ -1,4 +1,5 @@
-//! A steady load: requests on connections of their own, each of which must end, and be answered by the right node if at all.
+//! A steady load: requests on connections of their own, each of which must end, and be answered by
+//! the right node if at all.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, ErrorKind, Write};
@@ -12,7 +13,8 @@ use xtask::lab::random::Random;
 
 use crate::way::Way;
 
-/// A request that takes longer hangs: the proxy gives an agent 8 s to answer, three times at most, and says so.
+/// A request that takes longer hangs: the proxy gives an agent 8 s to answer, three times at most,
+/// and says so.
 const PATIENCE: Duration = Duration::from_secs(26);
 /// Between two requests of a thread, so that the programs under test have processors left.
 const PACE: Duration = Duration::from_millis(10);
@@ -32,7 +34,8 @@ pub(crate) struct Args {
     /// A port that names its node and then echoes
     #[arg(long)]
     port: u16,
-    /// `HOST=NODE`, or `SOCKET,HOST=NODE` by way of a CONNECT socket; `HOST=nobody` for an address that must not answer
+    /// `HOST=NODE`, or `SOCKET,HOST=NODE` by way of a CONNECT socket; `HOST=nobody` for an address
+    /// that must not answer
     #[arg(required = true)]
     ways: Vec<Way>,
 }
@@ -91,7 +94,11 @@ enum End {
 
 /// Goes on until its input ends.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let (found, over, mut random) = (Mutex::new(Found::nothing()), AtomicBool::new(false), Random::new(args.seed));
+    let (found, over, mut random) = (
+        Mutex::new(Found::nothing()),
+        AtomicBool::new(false),
+        Random::new(args.seed),
+    );
     std::thread::scope(|scope| {
         for way in &args.ways {
             for _ in 0..args.threads {
@@ -109,7 +116,10 @@ fn report(found: &Mutex<Found>) -> Result<()> {
     let mut out = io::stdout();
     for line in io::stdin().lock().lines() {
         line?;
-        let last = std::mem::replace(&mut *found.lock().expect("no thread panics with it"), Found::nothing());
+        let last = std::mem::replace(
+            &mut *found.lock().expect("no thread panics with it"),
+            Found::nothing(),
+        );
         writeln!(out, "{}", last.report())?;
         out.flush()?;
     }
@@ -120,7 +130,12 @@ fn work(port: u16, way: &Way, mut random: Random, found: &Mutex<Found>, over: &A
     while !over.load(Ordering::Relaxed) {
         let begun = Instant::now();
         let end = request(way, port, &mut random);
-        note(&mut found.lock().expect("no thread panics with it"), way, begun, end);
+        note(
+            &mut found.lock().expect("no thread panics with it"),
+            way,
+            begun,
+            end,
+        );
         std::thread::sleep(PACE);
     }
 }
@@ -159,13 +174,18 @@ fn note(found: &mut Found, way: &Way, begun: Instant, end: End) {
             // Only what was begun since the last report shows that a way is open now.
             *found.ways.entry(way.text.clone()).or_default() += u64::from(begun >= found.since);
         }
-        End::Wrong(what) if found.wrong.len() < TOLD => found.wrong.push(format!("{}: {what:?}", way.text)),
+        End::Wrong(what) if found.wrong.len() < TOLD => {
+            found.wrong.push(format!("{}: {what:?}", way.text))
+        }
         End::Wrong(_) => {}
         // That is what is right for an address of several nodes.
         End::Failed(_) if way.node.is_none() => {}
         End::Failed(error) => {
             found.failed += 1;
-            *found.errors.entry(format!("{:?}", error.kind())).or_default() += 1;
+            *found
+                .errors
+                .entry(format!("{:?}", error.kind()))
+                .or_default() += 1;
             if let Some(at) = begun.checked_duration_since(found.since) {
                 found.last_failure = found.last_failure.max(Some(at));
                 found.last_error = format!("{}: {error}", way.text);

@@ -1,4 +1,5 @@
-//! The ways to a node that clients of many connections take: steered by the kernel, or by HTTP CONNECT on a Unix socket.
+//! The ways to a node that clients of many connections take: steered by the kernel, or by HTTP
+//! CONNECT on a Unix socket.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
@@ -14,7 +15,8 @@ use nix::sys::socket::{setsockopt, sockopt};
 /// Who answers an address that several nodes have.
 const NOBODY: &str = "nobody";
 
-/// `HOST=NODE`, or `SOCKET,HOST=NODE` by way of a CONNECT socket; `NODE` is who must answer, or `nobody`.
+/// `HOST=NODE`, or `SOCKET,HOST=NODE` by way of a CONNECT socket; `NODE` is who must answer, or
+/// `nobody`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Way {
     /// As it was given.
@@ -29,13 +31,20 @@ impl FromStr for Way {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let (place, node) = text.split_once('=').context("expected [SOCKET,]HOST=NODE")?;
+        let (place, node) = text
+            .split_once('=')
+            .context("expected [SOCKET,]HOST=NODE")?;
         let (socket, host) = match place.split_once(',') {
             Some((socket, host)) => (Some(socket.into()), host),
             None => (None, place),
         };
         let node = (node != NOBODY).then(|| node.to_owned());
-        Ok(Self { text: text.to_owned(), socket, host: host.to_owned(), node })
+        Ok(Self {
+            text: text.to_owned(),
+            socket,
+            host: host.to_owned(),
+            node,
+        })
     }
 }
 
@@ -62,7 +71,8 @@ enum Stream {
 }
 
 impl Way {
-    /// Connects to a port of the host. Everything on the connection, and making it, must be over within `patience`.
+    /// Connects to a port of the host. Everything on the connection, and making it, must be over
+    /// within `patience`.
     pub(crate) fn connect(&self, port: u16, patience: Duration) -> io::Result<Client> {
         let mut client = self.begin(port, patience)?;
         if let Stream::Unix(_) = client.stream {
@@ -80,13 +90,24 @@ impl Way {
         let deadline = Instant::now() + patience;
         let target = format!("{}:{port}", self.host);
         let Some(socket) = &self.socket else {
-            let address =
-                target.to_socket_addrs()?.next().ok_or_else(|| io::Error::other("the name has no address"))?;
+            let address = target
+                .to_socket_addrs()?
+                .next()
+                .ok_or_else(|| io::Error::other("the name has no address"))?;
             let stream = TcpStream::connect_timeout(&address, patience)?;
-            return Ok(Client { stream: Stream::Tcp(stream), deadline });
+            return Ok(Client {
+                stream: Stream::Tcp(stream),
+                deadline,
+            });
         };
-        let mut client = Client { stream: Stream::Unix(UnixStream::connect(socket)?), deadline };
-        write!(client, "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n")?;
+        let mut client = Client {
+            stream: Stream::Unix(UnixStream::connect(socket)?),
+            deadline,
+        };
+        write!(
+            client,
+            "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n"
+        )?;
         Ok(client)
     }
 }
@@ -127,7 +148,10 @@ impl Client {
         if answer == message {
             Ok(())
         } else {
-            Err(io::Error::new(ErrorKind::InvalidData, "another message came back"))
+            Err(io::Error::new(
+                ErrorKind::InvalidData,
+                "another message came back",
+            ))
         }
     }
 
@@ -139,7 +163,10 @@ impl Client {
         }
         match self.read(&mut [0])? {
             0 => Ok(()),
-            _ => Err(io::Error::new(ErrorKind::InvalidData, "more came back than was sent")),
+            _ => Err(io::Error::new(
+                ErrorKind::InvalidData,
+                "more came back than was sent",
+            )),
         }
     }
 
@@ -147,9 +174,15 @@ impl Client {
     pub(crate) fn leave(self, leave: Leave) -> io::Result<()> {
         match (&self.stream, leave) {
             // With time zero for what is unsent, closing resets.
-            (Stream::Tcp(stream), Leave::Rst) => {
-                setsockopt(stream, sockopt::Linger, &linger { l_onoff: 1, l_linger: 0 }).map_err(io::Error::from)
-            }
+            (Stream::Tcp(stream), Leave::Rst) => setsockopt(
+                stream,
+                sockopt::Linger,
+                &linger {
+                    l_onoff: 1,
+                    l_linger: 0,
+                },
+            )
+            .map_err(io::Error::from),
             (Stream::Tcp(stream), Leave::Fin) => stream.shutdown(Shutdown::Write),
             // A Unix socket knows no RST: its peer is told of a reset if bytes are left unread.
             (Stream::Unix(_), Leave::Rst) => Ok(()),
@@ -164,8 +197,12 @@ impl Client {
             return Err(ErrorKind::TimedOut.into());
         }
         match &self.stream {
-            Stream::Tcp(stream) => stream.set_read_timeout(Some(left)).and(stream.set_write_timeout(Some(left))),
-            Stream::Unix(stream) => stream.set_read_timeout(Some(left)).and(stream.set_write_timeout(Some(left))),
+            Stream::Tcp(stream) => stream
+                .set_read_timeout(Some(left))
+                .and(stream.set_write_timeout(Some(left))),
+            Stream::Unix(stream) => stream
+                .set_read_timeout(Some(left))
+                .and(stream.set_write_timeout(Some(left))),
         }
     }
 }
@@ -201,7 +238,10 @@ mod tests {
     #[test]
     fn ways_are_read_from_the_command_line() {
         let way: Way = "/run/connect.sock,[fd00::1]=edge-2".parse().unwrap();
-        assert_eq!((way.socket, way.host.as_str()), (Some("/run/connect.sock".into()), "[fd00::1]"));
+        assert_eq!(
+            (way.socket, way.host.as_str()),
+            (Some("/run/connect.sock".into()), "[fd00::1]")
+        );
         assert_eq!(way.node.as_deref(), Some("edge-2"));
         assert_eq!("192.168.1.10=nobody".parse::<Way>().unwrap().node, None);
         assert!("edge-1".parse::<Way>().is_err());

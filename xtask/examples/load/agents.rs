@@ -1,5 +1,6 @@
-//! Many agents in one process: the real end of a tunnel, the agent's own back-off, real certificates of an operator's
-//! authority; only what an agent is besides (state, renewal, allow-list, admin page) is missing.
+//! Many agents in one process: the real end of a tunnel, the agent's own back-off, real
+//! certificates of an operator's authority; only what an agent is besides (state, renewal,
+//! allow-list, admin page) is missing.
 //!
 //! Node `node-0007` answers every port with `hello from node-0007`, then echoes.
 
@@ -12,8 +13,8 @@ use anyhow::{Context, Result};
 use culvert_api::{ALPN_TUNNEL, PROXY_SERVER_NAME};
 use culvert_tunnel::proto::tunnel::{DescribeResponse, DialCode, Open};
 use culvert_tunnel::{
-    AgentTunnel, AgentTunnelState, Backends, Budget, DEFAULT_MAX_STREAMS, DEFAULT_STREAM_WINDOW, DialFailure,
-    ReadAhead, STREAMS_IN_LIFE, StreamEnd, TunnelError, tune,
+    AgentTunnel, AgentTunnelState, Backends, Budget, DEFAULT_MAX_STREAMS, DEFAULT_STREAM_WINDOW,
+    DialFailure, ReadAhead, STREAMS_IN_LIFE, StreamEnd, TunnelError, tune,
 };
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
@@ -29,7 +30,10 @@ use tokio_rustls::client::TlsStream;
 use crate::echo::echo;
 use backoff::{Backoff, Ended};
 
-#[allow(dead_code, reason = "these agents are never refused, and the file's tests are the agent's")]
+#[allow(
+    dead_code,
+    reason = "these agents are never refused, and the file's tests are the agent's"
+)]
 #[path = "../../../agent/src/backoff.rs"]
 mod backoff;
 
@@ -58,8 +62,18 @@ pub(crate) async fn run(args: Args) -> Result<()> {
     for number in 0..args.count {
         let name = format!("node-{number:04}");
         let tls = TlsConnector::from(Arc::new(authority.settings_of(&name)?));
-        let backends = Arc::new(Greeter { name, address: greeter.local_addr()? });
-        tasks.spawn(Agent { proxy: args.proxy, tls, backends }.run());
+        let backends = Arc::new(Greeter {
+            name,
+            address: greeter.local_addr()?,
+        });
+        tasks.spawn(
+            Agent {
+                proxy: args.proxy,
+                tls,
+                backends,
+            }
+            .run(),
+        );
     }
     crate::ready()?;
     greet(greeter).await
@@ -73,12 +87,17 @@ struct Authority {
 
 impl Authority {
     fn read(args: &Args) -> Result<Self> {
-        let pem = std::fs::read_to_string(&args.ca_cert).with_context(|| args.ca_cert.display().to_string())?;
-        let key = std::fs::read_to_string(&args.ca_key).with_context(|| args.ca_key.display().to_string())?;
+        let pem = std::fs::read_to_string(&args.ca_cert)
+            .with_context(|| args.ca_cert.display().to_string())?;
+        let key = std::fs::read_to_string(&args.ca_key)
+            .with_context(|| args.ca_key.display().to_string())?;
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(pem.as_bytes())?)?;
         let issuer = Issuer::from_ca_cert_pem(&pem, KeyPair::from_pem(&key)?)?;
-        Ok(Self { issuer, roots: Arc::new(roots) })
+        Ok(Self {
+            issuer,
+            roots: Arc::new(roots),
+        })
     }
 
     fn settings_of(&self, node: &str) -> Result<ClientConfig> {
@@ -135,13 +154,23 @@ impl Agent {
             tune(&socket)?;
             self.tls.connect(name, ReadAhead::new(socket)).await
         };
-        Ok(timeout(CONNECT_TIMEOUT, connecting).await.context("no answer in time")??)
+        Ok(timeout(CONNECT_TIMEOUT, connecting)
+            .await
+            .context("no answer in time")??)
     }
 
     async fn serve(&self, connection: Connection) -> Result<(), TunnelError> {
         let last_read = connection.get_ref().0.last_read();
         let state = AgentTunnelState::default();
-        self.tunnel().serve(connection, last_read, state, self.backends.clone(), std::future::pending()).await
+        self.tunnel()
+            .serve(
+                connection,
+                last_read,
+                state,
+                self.backends.clone(),
+                std::future::pending(),
+            )
+            .await
     }
 
     fn tunnel(&self) -> AgentTunnel {
@@ -170,10 +199,15 @@ impl Backends for Greeter {
         let dialled = async {
             let mut backend = TcpStream::connect(self.address).await?;
             // Read by `greet`, not by the client.
-            backend.write_all(format!("{}\n", self.name).as_bytes()).await?;
+            backend
+                .write_all(format!("{}\n", self.name).as_bytes())
+                .await?;
             std::io::Result::Ok(backend)
         };
-        dialled.await.map_err(|error| DialFailure { code: DialCode::Failed, message: error.to_string() })
+        dialled.await.map_err(|error| DialFailure {
+            code: DialCode::Failed,
+            message: error.to_string(),
+        })
     }
 
     fn stream_ended(&self, _open: &Open, _end: &StreamEnd) {}
@@ -187,7 +221,9 @@ async fn greet(listener: TcpListener) -> Result<()> {
             let (mut backend, mut name) = (BufReader::new(backend), String::new());
             backend.read_line(&mut name).await?;
             let mut backend = backend.into_inner();
-            backend.write_all(format!("hello from {name}").as_bytes()).await?;
+            backend
+                .write_all(format!("hello from {name}").as_bytes())
+                .await?;
             echo(backend).await
         });
         while connections.try_join_next().is_some() {}

@@ -15,7 +15,9 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: &Args) -> Result<()> {
     let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, args.port));
-    let listener = TcpListener::bind(address).await.with_context(|| format!("listen on {address}"))?;
+    let listener = TcpListener::bind(address)
+        .await
+        .with_context(|| format!("listen on {address}"))?;
     crate::ready()?;
     let mut connections = JoinSet::new();
     loop {

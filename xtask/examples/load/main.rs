@@ -1,4 +1,5 @@
-//! Loads for the chain tests that take thousands of connections and so must not cost a thread or a process each.
+//! Loads for the chain tests that take thousands of connections and so must not cost a thread or a
+//! process each.
 //!
 //! Each runs until it is killed, in a process of its own, and prints `ready` once it is there.
 #![forbid(unsafe_code)]
@@ -29,7 +30,10 @@ enum Load {
 fn main() -> Result<()> {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
     match Args::parse().load {
         Load::Agents(args) => runtime.block_on(agents::run(args)),
         Load::Echo(args) => runtime.block_on(echo::run(&args)),

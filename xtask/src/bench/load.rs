@@ -22,13 +22,27 @@ pub(super) struct Load {
 
 impl Load {
     pub(super) fn start(command: &mut Command) -> Result<Self> {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("start the load")?;
-        let (input, output) = (child.stdin.take().context("stdin")?, child.stdout.take().context("stdout")?);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("start the load")?;
+        let (input, output) = (
+            child.stdin.take().context("stdin")?,
+            child.stdout.take().context("stdout")?,
+        );
         let (line_tx, lines) = channel();
         std::thread::spawn(move || {
-            BufReader::new(output).lines().map_while(Result::ok).try_for_each(|line| line_tx.send(line))
+            BufReader::new(output)
+                .lines()
+                .map_while(Result::ok)
+                .try_for_each(|line| line_tx.send(line))
         });
-        let load = Self { child, input, lines };
+        let load = Self {
+            child,
+            input,
+            lines,
+        };
         match load.line()?.as_str() {
             "ready" => Ok(load),
             other => bail!("the load said {other:?}"),
@@ -39,15 +53,22 @@ impl Load {
     pub(super) fn run(&mut self, job: &str) -> Result<Figures> {
         writeln!(self.input, "{job}")?;
         let line = self.line()?;
-        let Value::Object(answer) = serde_json::from_str(&line)? else { bail!("the load said {line:?}") };
+        let Value::Object(answer) = serde_json::from_str(&line)? else {
+            bail!("the load said {line:?}")
+        };
         if let Some(error) = answer.get("error") {
             bail!("{}", error.as_str().unwrap_or_default());
         }
-        Ok(answer.into_iter().filter_map(|(name, value)| Some((name, value.as_f64()?))).collect())
+        Ok(answer
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value.as_f64()?)))
+            .collect())
     }
 
     fn line(&self) -> Result<String> {
-        self.lines.recv_timeout(JOB_TIME).context("the load did not answer")
+        self.lines
+            .recv_timeout(JOB_TIME)
+            .context("the load did not answer")
     }
 }
 

@@ -36,9 +36,21 @@ impl Path {
     }
 }
 
-const ALL: &[Path] =
-    &[Path::Direct, Path::PlainRelay, Path::TlsRelay, Path::Connect, Path::InterceptEbpf, Path::InterceptNft];
-const RELAYED: &[Path] = &[Path::PlainRelay, Path::TlsRelay, Path::Connect, Path::InterceptEbpf, Path::InterceptNft];
+const ALL: &[Path] = &[
+    Path::Direct,
+    Path::PlainRelay,
+    Path::TlsRelay,
+    Path::Connect,
+    Path::InterceptEbpf,
+    Path::InterceptNft,
+];
+const RELAYED: &[Path] = &[
+    Path::PlainRelay,
+    Path::TlsRelay,
+    Path::Connect,
+    Path::InterceptEbpf,
+    Path::InterceptNft,
+];
 const STEERED: &[Path] = &[Path::InterceptEbpf, Path::InterceptNft];
 const CULVERT: &[Path] = &[Path::Connect, Path::InterceptEbpf, Path::InterceptNft];
 
@@ -67,7 +79,11 @@ impl Distance {
     }
 
     fn suffix(self) -> String {
-        if self == Self::Near { String::new() } else { format!("_rtt{}", self.round_trip()) }
+        if self == Self::Near {
+            String::new()
+        } else {
+            format!("_rtt{}", self.round_trip())
+        }
     }
 }
 
@@ -91,12 +107,16 @@ impl Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
     /// Streams that move all they can one way.
-    Bulk { direction: Direction, streams: usize },
+    Bulk {
+        direction: Direction,
+        streams: usize,
+    },
     /// Connections with 100 bytes there and back, beside bulk streams.
     Ping { connections: usize, bulk: usize },
     /// Connect, ping once, close; 32 at a time.
     NewConnections,
-    /// From the begin of a connect to the first answer, one after another. On the link of the other paths a connect takes no time.
+    /// From the begin of a connect to the first answer, one after another. On the link of the other
+    /// paths a connect takes no time.
     FirstAnswer,
     /// One bulk stream down, beside readers that do not read.
     Neighbour { stalled: usize },
@@ -152,35 +172,49 @@ pub(super) struct Job {
 /// Readers that do not read, where their memory is measured.
 pub(super) const STALLED: usize = 100;
 
-/// All jobs. Memory comes first: a program that has moved bulk keeps memory that would hide what an idle stream takes.
+/// All jobs. Memory comes first: a program that has moved bulk keeps memory that would hide what an
+/// idle stream takes.
 pub(super) fn jobs() -> Vec<Job> {
-    let near = |work| Job { work, distance: Distance::Near };
+    let near = |work| Job {
+        work,
+        distance: Distance::Near,
+    };
     let mut jobs = vec![near(Work::IdleStreams), near(Work::IdleTunnels)];
     jobs.extend([Work::StalledReaders, Work::SmallFrames].map(near));
-    let bulk = [1, 8, 64]
+    let bulk = [1, 8, 64].into_iter().flat_map(|streams| {
+        [Direction::Up, Direction::Down].map(|direction| Work::Bulk { direction, streams })
+    });
+    let pings = [0, 4]
         .into_iter()
-        .flat_map(|streams| [Direction::Up, Direction::Down].map(|direction| Work::Bulk { direction, streams }));
-    let pings = [0, 4].into_iter().flat_map(|bulk| [1, 64].map(|connections| Work::Ping { connections, bulk }));
+        .flat_map(|bulk| [1, 64].map(|connections| Work::Ping { connections, bulk }));
     let moving: Vec<Work> = bulk.chain(pings).collect();
     jobs.extend(moving.iter().copied().map(near));
     jobs.push(near(Work::NewConnections));
     jobs.extend([1, 20, 100].map(|stalled| near(Work::Neighbour { stalled })));
     for distance in Distance::LINKS {
-        jobs.extend(moving.iter().chain([&Work::FirstAnswer]).map(|work| Job { work: *work, distance }));
+        jobs.extend(moving.iter().chain([&Work::FirstAnswer]).map(|work| Job {
+            work: *work,
+            distance,
+        }));
     }
     jobs.extend([0, 1_000, 60_000].map(|destinations| near(Work::ConnectCost { destinations })));
     jobs.push(near(Work::Dns));
     jobs
 }
 
-/// The jobs that find the rows of these names, or, where a name is no row's, all rows whose names contain it; all jobs if no
-/// name is given.
+/// The jobs that find the rows of these names, or, where a name is no row's, all rows whose names
+/// contain it; all jobs if no name is given.
 pub(super) fn chosen(only: &[String]) -> Vec<Job> {
     let jobs = jobs();
     let is_row = |name: &String| jobs.iter().flat_map(Job::rows).any(|row| row.name == *name);
     let (exact, parts): (Vec<&String>, Vec<&String>) = only.iter().partition(|name| is_row(name));
-    let is_wanted = |row: Row| exact.contains(&&row.name) || parts.iter().any(|part| row.name.contains(part.as_str()));
-    jobs.iter().copied().filter(|job| only.is_empty() || job.rows().into_iter().any(is_wanted)).collect()
+    let is_wanted = |row: Row| {
+        exact.contains(&&row.name) || parts.iter().any(|part| row.name.contains(part.as_str()))
+    };
+    jobs.iter()
+        .copied()
+        .filter(|job| only.is_empty() || job.rows().into_iter().any(is_wanted))
+        .collect()
 }
 
 impl Job {
@@ -194,9 +228,13 @@ impl Job {
         self.distance != Distance::Near
     }
 
-    /// Whether it counts memory: of programs that have done nothing before, as memory that was used is kept.
+    /// Whether it counts memory: of programs that have done nothing before, as memory that was used
+    /// is kept.
     pub(super) fn is_of_memory(&self) -> bool {
-        matches!(self.work, Work::IdleStreams | Work::IdleTunnels | Work::StalledReaders | Work::SmallFrames)
+        matches!(
+            self.work,
+            Work::IdleStreams | Work::IdleTunnels | Work::StalledReaders | Work::SmallFrames
+        )
     }
 
     /// What it is run on.
@@ -207,44 +245,105 @@ impl Job {
             Work::ConnectCost { .. } => STEERED,
             Work::FirstAnswer => CULVERT,
             Work::Dns => &[Path::Redirector],
-            Work::Bulk { .. } | Work::Ping { .. } | Work::NewConnections | Work::Neighbour { .. } => ALL,
+            Work::Bulk { .. }
+            | Work::Ping { .. }
+            | Work::NewConnections
+            | Work::Neighbour { .. } => ALL,
         }
     }
 
     /// What it finds.
     pub(super) fn rows(&self) -> Vec<Row> {
         let suffix = self.distance.suffix();
-        let row = |name: String, unit, figure, beside| Row { name: name + &suffix, unit, figure, beside };
+        let row = |name: String, unit, figure, beside| Row {
+            name: name + &suffix,
+            unit,
+            figure,
+            beside,
+        };
         match self.work {
             Work::Bulk { direction, streams } => {
                 let kind = format!("{}_{streams}", direction.word());
-                let beside = if self.is_far() { Path::Direct } else { Path::TlsRelay };
+                let beside = if self.is_far() {
+                    Path::Direct
+                } else {
+                    Path::TlsRelay
+                };
                 vec![
                     row(format!("bulk_{kind}"), "GiB/s", "gib_per_second", beside),
-                    row(format!("cpu_{kind}"), "CPU-s/GiB", "cpu_per_gib", Path::TlsRelay),
+                    row(
+                        format!("cpu_{kind}"),
+                        "CPU-s/GiB",
+                        "cpu_per_gib",
+                        Path::TlsRelay,
+                    ),
                 ]
             }
             Work::Ping { connections, bulk } => {
-                let kind = if bulk == 0 { connections.to_string() } else { format!("{connections}_under_bulk_{bulk}") };
+                let kind = if bulk == 0 {
+                    connections.to_string()
+                } else {
+                    format!("{connections}_under_bulk_{bulk}")
+                };
                 vec![
                     row(format!("ping_p50_{kind}"), "us", "p50_us", Path::PlainRelay),
                     row(format!("ping_p99_{kind}"), "us", "p99_us", Path::PlainRelay),
                 ]
             }
-            Work::NewConnections => vec![row("new_connections".into(), "1/s", "per_second", Path::PlainRelay)],
+            Work::NewConnections => vec![row(
+                "new_connections".into(),
+                "1/s",
+                "per_second",
+                Path::PlainRelay,
+            )],
             Work::FirstAnswer => vec![row("first_answer".into(), "us", "p50_us", Path::Connect)],
             Work::Neighbour { stalled } => vec![
-                row(format!("neighbour_{stalled}"), "GiB/s", "gib_per_second", Path::TlsRelay),
-                row(format!("neighbour_share_{stalled}"), "of alone", "share", Path::TlsRelay),
+                row(
+                    format!("neighbour_{stalled}"),
+                    "GiB/s",
+                    "gib_per_second",
+                    Path::TlsRelay,
+                ),
+                row(
+                    format!("neighbour_share_{stalled}"),
+                    "of alone",
+                    "share",
+                    Path::TlsRelay,
+                ),
             ],
-            Work::IdleStreams => vec![row("memory_idle_stream".into(), "kB", "kb_per_stream", Path::TlsRelay)],
-            Work::IdleTunnels => vec![row("memory_idle_tunnel".into(), "kB", "kb_per_tunnel", Path::Connect)],
-            Work::StalledReaders => vec![row(format!("memory_stalled_{STALLED}"), "MiB", "mib", Path::Connect)],
+            Work::IdleStreams => vec![row(
+                "memory_idle_stream".into(),
+                "kB",
+                "kb_per_stream",
+                Path::TlsRelay,
+            )],
+            Work::IdleTunnels => vec![row(
+                "memory_idle_tunnel".into(),
+                "kB",
+                "kb_per_tunnel",
+                Path::Connect,
+            )],
+            Work::StalledReaders => vec![row(
+                format!("memory_stalled_{STALLED}"),
+                "MiB",
+                "mib",
+                Path::Connect,
+            )],
             Work::SmallFrames => {
-                vec![row(format!("memory_one_byte_frames_{STALLED}"), "MiB", "mib", Path::Connect)]
+                vec![row(
+                    format!("memory_one_byte_frames_{STALLED}"),
+                    "MiB",
+                    "mib",
+                    Path::Connect,
+                )]
             }
             Work::ConnectCost { destinations } => {
-                vec![row(format!("connect_cost_{destinations}"), "us", "p50_us", Path::InterceptEbpf)]
+                vec![row(
+                    format!("connect_cost_{destinations}"),
+                    "us",
+                    "p50_us",
+                    Path::InterceptEbpf,
+                )]
             }
             Work::Dns => vec![
                 row("dns_answers".into(), "1/s", "per_second", Path::Redirector),
@@ -262,17 +361,34 @@ mod tests {
 
     #[test]
     fn every_row_has_a_name_of_its_own() {
-        let rows: Vec<String> = jobs().iter().flat_map(Job::rows).map(|row| row.name).collect();
+        let rows: Vec<String> = jobs()
+            .iter()
+            .flat_map(Job::rows)
+            .map(|row| row.name)
+            .collect();
         assert_eq!(rows.iter().collect::<BTreeSet<_>>().len(), rows.len());
-        for name in ["bulk_up_8", "bulk_down_64", "ping_p50_1", "ping_p99_64_under_bulk_4", "bulk_up_1_rtt20"] {
-            assert!(rows.iter().any(|row| row == name), "{name} is not in {rows:?}");
+        for name in [
+            "bulk_up_8",
+            "bulk_down_64",
+            "ping_p50_1",
+            "ping_p99_64_under_bulk_4",
+            "bulk_up_1_rtt20",
+        ] {
+            assert!(
+                rows.iter().any(|row| row == name),
+                "{name} is not in {rows:?}"
+            );
         }
     }
 
     #[test]
     fn a_name_chooses_the_jobs_that_find_it() {
         let count = |only: &str| chosen(&[only.to_owned()]).len();
-        assert_eq!(count("cpu_up_8"), 1, "the row of that name, not those over long links");
+        assert_eq!(
+            count("cpu_up_8"),
+            1,
+            "the row of that name, not those over long links"
+        );
         assert_eq!(count("rtt20"), 11, "all whose names contain it");
         assert_eq!(count("nothing"), 0);
         assert_eq!(chosen(&[]).len(), jobs().len());
@@ -280,6 +396,10 @@ mod tests {
 
     #[test]
     fn every_row_is_compared_with_a_path_it_is_measured_on() {
-        assert!(jobs().iter().all(|job| job.rows().iter().all(|row| job.paths().contains(&row.beside))));
+        assert!(jobs().iter().all(|job| {
+            job.rows()
+                .iter()
+                .all(|row| job.paths().contains(&row.beside))
+        }));
     }
 }

@@ -30,15 +30,28 @@ pub(super) struct Report {
 
 impl Report {
     pub(super) fn new(jobs: &[Job]) -> Self {
-        let rows = jobs.iter().flat_map(Job::rows).map(|row| (row, BTreeMap::new())).collect();
-        Self { rows, failures: Vec::new() }
+        let rows = jobs
+            .iter()
+            .flat_map(Job::rows)
+            .map(|row| (row, BTreeMap::new()))
+            .collect();
+        Self {
+            rows,
+            failures: Vec::new(),
+        }
     }
 
     /// Takes what one run of a job found.
     pub(super) fn add(&mut self, job: &Job, path: Path, found: Result<Figures>) {
         let figures = match found {
             Ok(figures) => figures,
-            Err(error) => return self.failures.push(format!("  {} on {}: {error:#}", job.name(), path.name())),
+            Err(error) => {
+                return self.failures.push(format!(
+                    "  {} on {}: {error:#}",
+                    job.name(),
+                    path.name()
+                ));
+            }
         };
         for wanted in job.rows() {
             let row = self.rows.iter_mut().find(|(row, _)| *row == wanted);
@@ -56,29 +69,54 @@ impl Report {
     /// `{"rows": [{"name", "unit", "paths": {path: median}}]}`.
     pub(super) fn json(&self) -> Value {
         let rows = self.rows.iter().map(|(row, paths)| {
-            let medians: Map<String, Value> =
-                paths.iter().map(|(path, values)| (path.name().to_owned(), median(values).into())).collect();
+            let medians: Map<String, Value> = paths
+                .iter()
+                .map(|(path, values)| (path.name().to_owned(), median(values).into()))
+                .collect();
             json!({ "name": row.name, "unit": row.unit, "paths": medians })
         });
         json!({ "rows": rows.collect::<Vec<_>>() })
     }
 
-    /// One line for each row; behind Culvert's values, in brackets, their ratio to the path that the last column names.
+    /// One line for each row; behind Culvert's values, in brackets, their ratio to the path that
+    /// the last column names.
     pub(super) fn table(&self) -> String {
-        let shown: Vec<Path> =
-            COLUMNS.into_iter().filter(|path| self.rows.iter().any(|(_, paths)| paths.contains_key(path))).collect();
+        let shown: Vec<Path> = COLUMNS
+            .into_iter()
+            .filter(|path| self.rows.iter().any(|(_, paths)| paths.contains_key(path)))
+            .collect();
         let mut text = format!("{:<32} {:<9}", "row", "unit");
-        shown.iter().for_each(|path| text += &format!(" {:>16}", path.name()));
+        shown
+            .iter()
+            .for_each(|path| text += &format!(" {:>16}", path.name()));
         text += "  (ratio to)\n";
         for (row, paths) in &self.rows {
             text += &format!("{:<32} {:<9}", row.name, row.unit);
             let beside = paths.get(&row.beside).map(|values| median(values));
             for path in &shown {
-                text += &format!(" {:>16}", cell(*path, paths.get(path).map(|values| median(values)), row, beside));
+                text += &format!(
+                    " {:>16}",
+                    cell(
+                        *path,
+                        paths.get(path).map(|values| median(values)),
+                        row,
+                        beside
+                    )
+                );
             }
-            let compared = COMPARED.iter().any(|path| *path != row.beside && paths.contains_key(path));
-            text += if compared && beside.is_some() { "  " } else { "" };
-            text += if compared && beside.is_some() { row.beside.name() } else { "" };
+            let compared = COMPARED
+                .iter()
+                .any(|path| *path != row.beside && paths.contains_key(path));
+            text += if compared && beside.is_some() {
+                "  "
+            } else {
+                ""
+            };
+            text += if compared && beside.is_some() {
+                row.beside.name()
+            } else {
+                ""
+            };
             text.push('\n');
         }
         text
@@ -86,7 +124,9 @@ impl Report {
 }
 
 fn cell(path: Path, value: Option<f64>, row: &Row, beside: Option<f64>) -> String {
-    let Some(value) = value else { return "-".to_owned() };
+    let Some(value) = value else {
+        return "-".to_owned();
+    };
     match beside {
         Some(beside) if COMPARED.contains(&path) && path != row.beside && beside > 0.0 => {
             format!("{} ({:.2})", short(value), value / beside)
@@ -98,9 +138,11 @@ fn cell(path: Path, value: Option<f64>, row: &Row, beside: Option<f64>) -> Strin
 /// Figures as a person watching sees them.
 pub(super) fn found(found: &Result<Figures>) -> String {
     match found {
-        Ok(figures) => {
-            figures.iter().map(|(name, value)| format!("{name} {}", short(*value))).collect::<Vec<_>>().join(", ")
-        }
+        Ok(figures) => figures
+            .iter()
+            .map(|(name, value)| format!("{name} {}", short(*value)))
+            .collect::<Vec<_>>()
+            .join(", "),
         Err(error) => format!("failed: {error:#}"),
     }
 }
@@ -129,7 +171,13 @@ mod tests {
     use super::super::plan::{Direction, Distance, Work};
     use super::*;
 
-    const JOB: Job = Job { work: Work::Bulk { direction: Direction::Up, streams: 8 }, distance: Distance::Near };
+    const JOB: Job = Job {
+        work: Work::Bulk {
+            direction: Direction::Up,
+            streams: 8,
+        },
+        distance: Distance::Near,
+    };
 
     fn figures(value: f64) -> Result<Figures> {
         Ok([("gib_per_second".to_owned(), value)].into())
@@ -138,9 +186,14 @@ mod tests {
     #[test]
     fn the_median_of_the_rounds_counts() {
         let mut report = Report::new(&[JOB]);
-        [3.0, 1.0, 2.0].into_iter().for_each(|value| report.add(&JOB, Path::Direct, figures(value)));
+        [3.0, 1.0, 2.0]
+            .into_iter()
+            .for_each(|value| report.add(&JOB, Path::Direct, figures(value)));
         let json = report.json();
-        assert_eq!(json["rows"][0], json!({ "name": "bulk_up_8", "unit": "GiB/s", "paths": { "direct": 2.0 } }));
+        assert_eq!(
+            json["rows"][0],
+            json!({ "name": "bulk_up_8", "unit": "GiB/s", "paths": { "direct": 2.0 } })
+        );
         assert_eq!(median(&[1.0, 4.0]), 2.5);
     }
 
@@ -153,7 +206,10 @@ mod tests {
         let table = report.table();
         assert!(table.contains("1.90 (0.95)  tls_relay"), "{table}");
         assert!(
-            table.lines().last().is_some_and(|line| line.starts_with("cpu_up_8") && line.contains(" -")),
+            table
+                .lines()
+                .last()
+                .is_some_and(|line| line.starts_with("cpu_up_8") && line.contains(" -")),
             "{table}"
         );
         assert_eq!(report.failures(), ["  bulk_up_8 on direct: broke"]);

@@ -28,11 +28,16 @@ pub(super) fn run(world: &mut World<'_>, job: &Job, path: Path, pace: Pace) -> R
         Work::ConnectCost { destinations } => {
             world.set_destinations(destinations)?;
             let to: SocketAddr = world.not_steered();
-            world.load(path).run(&format!("connect-cost {to} {CONNECTS}"))
+            world
+                .load(path)
+                .run(&format!("connect-cost {to} {CONNECTS}"))
         }
         Work::Dns => {
             let server = world.dns();
-            world.load(path).run(&format!("dns {server} {} {QUERIES} {seconds}", World::DNS_NAME))
+            world.load(path).run(&format!(
+                "dns {server} {} {QUERIES} {seconds}",
+                World::DNS_NAME
+            ))
         }
         Work::Bulk { .. }
         | Work::Ping { .. }
@@ -48,13 +53,21 @@ pub(super) fn run(world: &mut World<'_>, job: &Job, path: Path, pace: Pace) -> R
                 Work::Bulk { direction, streams } => {
                     format!("bulk {way} {} {streams} {seconds}{pids}", direction.word())
                 }
-                Work::Ping { connections, bulk } => format!("ping {way} {connections} {bulk} {seconds}"),
+                Work::Ping { connections, bulk } => {
+                    format!("ping {way} {connections} {bulk} {seconds}")
+                }
                 Work::NewConnections => format!("connects {way} {AT_ONCE} {seconds}"),
                 Work::FirstAnswer => format!("connects {way} 1 {seconds}"),
                 Work::Neighbour { stalled } => format!("neighbour {way} {stalled} {seconds}"),
                 // The first is the proxy.
-                Work::StalledReaders => format!("stalled {way} bulk {STALLED}{}", pid_options(&route.pids[..1])),
-                Work::SmallFrames => format!("stalled {way} bytes {STALLED}{}", pid_options(&route.pids[..1])),
+                Work::StalledReaders => format!(
+                    "stalled {way} bulk {STALLED}{}",
+                    pid_options(&route.pids[..1])
+                ),
+                Work::SmallFrames => format!(
+                    "stalled {way} bytes {STALLED}{}",
+                    pid_options(&route.pids[..1])
+                ),
                 Work::IdleStreams | Work::IdleTunnels | Work::ConnectCost { .. } | Work::Dns => {
                     format!("idle {way} {IDLE_STREAMS}{pids}")
                 }

@@ -1,7 +1,8 @@
 //! What the bench measures and measures with, all on the loopback of one lab host.
 //!
-//! The load in the host's own cgroup meets the connect hooks; a second load in another cgroup of the same network does not, so
-//! nftables steers it. Over a long link each hop between two programs, and direct TCP, goes through a relay that delays it.
+//! The load in the host's own cgroup meets the connect hooks; a second load in another cgroup of
+//! the same network does not, so nftables steers it. Over a long link each hop between two
+//! programs, and direct TCP, goes through a relay that delays it.
 
 mod culvert;
 mod far;
@@ -52,14 +53,24 @@ impl<'lab> World<'lab> {
 
     /// Starts it all; `programs` is the folder of the binaries.
     pub(super) fn start(lab: &'lab Lab, programs: &FilePath, is_far: bool) -> Result<Self> {
-        let starter = Starter { cloud: lab.site(Place::Cloud), programs: programs.to_path_buf() };
+        let starter = Starter {
+            cloud: lab.site(Place::Cloud),
+            programs: programs.to_path_buf(),
+        };
         // Closed connections must not use up the ports for the next job.
-        starter
-            .cloud
-            .output("sysctl", ["-qw", "net.ipv4.tcp_tw_reuse=1", "net.ipv4.ip_local_port_range=10000 65000"])?;
+        starter.cloud.output(
+            "sysctl",
+            [
+                "-qw",
+                "net.ipv4.tcp_tw_reuse=1",
+                "net.ipv4.ip_local_port_range=10000 65000",
+            ],
+        )?;
         let worker = starter.programs.join("culvert-bench");
         let hooked = load(&mut starter.cloud.command(&worker), BACKENDS[0])?;
-        let elsewhere = &mut lab.site(Place::Edge1).command_in(starter.cloud.netns(), &worker);
+        let elsewhere = &mut lab
+            .site(Place::Edge1)
+            .command_in(starter.cloud.netns(), &worker);
         let unhooked = load(elsewhere, BACKENDS[1])?;
         let relays = Relays::start(&starter)?;
         let mut culvert = Culvert::start(starter)?;
@@ -69,7 +80,13 @@ impl<'lab> World<'lab> {
                 links.push(Link::start(&mut culvert, distance)?);
             }
         }
-        Ok(Self { hooked, unhooked, relays, links, culvert })
+        Ok(Self {
+            hooked,
+            unhooked,
+            relays,
+            links,
+            culvert,
+        })
     }
 
     /// Fails if one of the programs has ended.
@@ -81,7 +98,11 @@ impl<'lab> World<'lab> {
 
     /// The load whose clients take that path.
     pub(super) fn load(&mut self, path: Path) -> &mut Load {
-        if path == Path::InterceptNft { &mut self.unhooked } else { &mut self.hooked }
+        if path == Path::InterceptNft {
+            &mut self.unhooked
+        } else {
+            &mut self.hooked
+        }
     }
 
     /// How that path goes to a backend at that distance.
@@ -91,7 +112,10 @@ impl<'lab> World<'lab> {
             return link.route(path, &self.relays, &self.culvert);
         }
         Ok(match path {
-            Path::Direct => Route { way: tcp(BACKENDS[0]), pids: Vec::new() },
+            Path::Direct => Route {
+                way: tcp(BACKENDS[0]),
+                pids: Vec::new(),
+            },
             Path::PlainRelay => self.relays.plain(),
             Path::TlsRelay => self.relays.tls(),
             Path::Connect | Path::Redirector => self.culvert.by_connect("near"),
@@ -143,7 +167,9 @@ impl Starter<'_> {
         let mut process = self.cloud.start_process(name, command.args(args))?;
         wait::until(&format!("{name} listens on {port}"), START_TIME, || {
             process.check()?;
-            let listening = self.cloud.output("ss", ["-Htln", "sport", "=", &format!(":{port}")])?;
+            let listening = self
+                .cloud
+                .output("ss", ["-Htln", "sport", "=", &format!(":{port}")])?;
             (!listening.is_empty()).then_some(()).context("not yet")
         })?;
         Ok(process)

@@ -1,4 +1,5 @@
-//! What runs on an edge node beside the agent: a stock node_exporter, and an HTTPS server that stands in for kubelet.
+//! What runs on an edge node beside the agent: a stock node_exporter, and an HTTPS server that
+//! stands in for kubelet.
 
 use std::path::PathBuf;
 
@@ -32,7 +33,10 @@ impl EdgePrograms {
             "--collector.loadavg",
         ]);
         let exporter = site.start_process("node_exporter", &mut exporter)?;
-        Ok(Self { exporter, kubelet: start_kubelet(site)? })
+        Ok(Self {
+            exporter,
+            kubelet: start_kubelet(site)?,
+        })
     }
 
     /// Fails if one of them has ended.
@@ -47,8 +51,11 @@ fn start_kubelet(site: &Site) -> Result<Process> {
     let name = site.place().name();
     let folder = site.file("kubelet");
     std::fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
-    std::fs::write(folder.join("healthz"), format!("ok, says the kubelet of {name}\n"))
-        .context("write the kubelet's page")?;
+    std::fs::write(
+        folder.join("healthz"),
+        format!("ok, says the kubelet of {name}\n"),
+    )
+    .context("write the kubelet's page")?;
     let subject = format!("/O=system:nodes/CN=system:node:{name}");
     let names = format!("subjectAltName=DNS:{name},IP:{}", site.place().address());
     SelfSigned::make(&folder, "kubelet", &subject, &names)?;
@@ -67,23 +74,47 @@ fn certificate(lab: &Lab, place: Place) -> PathBuf {
 
 /// curl verifies and shows the certificate of the server itself, by name and by address.
 pub(super) fn show_kubelet(lab: &Lab) -> Result<()> {
-    for (place, host) in [(Place::Edge1, "10.0.3.7"), (Place::Edge2, "edge-2"), (Place::Edge3, "edge-3")] {
+    for (place, host) in [
+        (Place::Edge1, "10.0.3.7"),
+        (Place::Edge2, "edge-2"),
+        (Place::Edge3, "edge-3"),
+    ] {
         let url = format!("https://{host}:{KUBELET}/healthz");
         let mut curl = lab.site(Place::Cloud).command("curl");
-        curl.args(["--silent", "--show-error", "--verbose", "--max-time", "10", "--cacert"])
-            .arg(certificate(lab, place))
-            .arg(&url);
+        curl.args([
+            "--silent",
+            "--show-error",
+            "--verbose",
+            "--max-time",
+            "10",
+            "--cacert",
+        ])
+        .arg(certificate(lab, place))
+        .arg(&url);
         let done = curl.output().context("run curl")?;
-        let (page, said) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-        ensure!(done.status.success(), "curl {url} ended with {}: {said}", done.status);
-        let subject = said.lines().find(|line| line.contains("subject:")).context("curl saw no certificate")?;
+        let (page, said) = (
+            String::from_utf8_lossy(&done.stdout),
+            String::from_utf8_lossy(&done.stderr),
+        );
+        ensure!(
+            done.status.success(),
+            "curl {url} ended with {}: {said}",
+            done.status
+        );
+        let subject = said
+            .lines()
+            .find(|line| line.contains("subject:"))
+            .context("curl saw no certificate")?;
         println!(
             "\n$ curl --cacert {}.crt {url}\n    {}\n    {}",
             place.name(),
             subject.trim_start_matches(['*', ' ']),
             page.trim()
         );
-        ensure!(page.contains(place.name()), "{url} was answered by another node: {page}");
+        ensure!(
+            page.contains(place.name()),
+            "{url} was answered by another node: {page}"
+        );
     }
     Ok(())
 }

@@ -12,8 +12,12 @@ use crate::setup::Unpacked;
 pub(super) const PORT: u16 = 9090;
 
 /// What is scraped, and the node that must answer.
-const TARGETS: [(&str, &str); 4] =
-    [("10.0.3.7:9100", "edge-1"), ("edge-1:9100", "edge-1"), ("edge-2:9100", "edge-2"), ("edge-3:9100", "edge-3")];
+const TARGETS: [(&str, &str); 4] = [
+    ("10.0.3.7:9100", "edge-1"),
+    ("edge-1:9100", "edge-1"),
+    ("edge-2:9100", "edge-2"),
+    ("edge-3:9100", "edge-3"),
+];
 
 /// Prometheus, running in the cloud. Ended when dropped.
 pub(super) struct Monitoring<'lab> {
@@ -25,14 +29,18 @@ impl<'lab> Monitoring<'lab> {
     /// Writes its configuration and starts it.
     pub(super) fn start(site: &'lab Site) -> Result<Self> {
         let config = site.file("prometheus.yml");
-        let targets: Vec<String> = TARGETS.iter().map(|(address, _)| format!("'{address}'")).collect();
+        let targets: Vec<String> = TARGETS
+            .iter()
+            .map(|(address, _)| format!("'{address}'"))
+            .collect();
         let text = format!(
-            "global: {{ scrape_interval: 1s, scrape_timeout: 1s }}\nscrape_configs:\n- job_name: node\n  static_configs:\n  - targets: [{}]\n",
+            "global: {{ scrape_interval: 1s, scrape_timeout: 1s }}\nscrape_configs:\n- job_name: \
+             node\n  static_configs:\n  - targets: [{}]\n",
             targets.join(", ")
         );
         std::fs::write(&config, text).with_context(|| format!("write {}", config.display()))?;
-        // Debian's Prometheus reads the files of its page from /usr/share/prometheus. Where the kernel has no overlayfs there is
-        // no page, and all else works.
+        // Debian's Prometheus reads the files of its page from /usr/share/prometheus. Where the
+        // kernel has no overlayfs there is no page, and all else works.
         let script = r#"mount -t overlay -o lowerdir="$0/usr/share:/usr/share" overlay /usr/share; exec "$@""#;
         let mut command = site.command("sh");
         command
@@ -40,9 +48,15 @@ impl<'lab> Monitoring<'lab> {
             .arg(Unpacked::Prometheus.folder())
             .arg(Unpacked::Prometheus.program())
             .arg(format!("--config.file={}", config.display()))
-            .arg(format!("--storage.tsdb.path={}", site.file("prometheus").display()))
+            .arg(format!(
+                "--storage.tsdb.path={}",
+                site.file("prometheus").display()
+            ))
             .arg(format!("--web.listen-address=127.0.0.1:{PORT}"));
-        Ok(Self { site, prometheus: site.start_process("prometheus", &mut command)? })
+        Ok(Self {
+            site,
+            prometheus: site.start_process("prometheus", &mut command)?,
+        })
     }
 
     /// Fails if it has ended.
@@ -54,7 +68,9 @@ impl<'lab> Monitoring<'lab> {
     pub(super) fn all_tried(&mut self) -> Result<Vec<Target>> {
         let targets = self.targets()?;
         ensure!(
-            targets.iter().all(|target| target.is_up || !target.error.is_empty()),
+            targets
+                .iter()
+                .all(|target| target.is_up || !target.error.is_empty()),
             "not every target was tried yet"
         );
         Ok(targets)
@@ -64,8 +80,17 @@ impl<'lab> Monitoring<'lab> {
     pub(super) fn all_up(&mut self) -> Result<Vec<Target>> {
         let targets = self.targets()?;
         for target in &targets {
-            ensure!(target.is_up, "{} is not up: {}", target.address, target.error);
-            ensure!(!target.node.is_empty(), "{} has no node_uname_info yet", target.address);
+            ensure!(
+                target.is_up,
+                "{} is not up: {}",
+                target.address,
+                target.error
+            );
+            ensure!(
+                !target.node.is_empty(),
+                "{} has no node_uname_info yet",
+                target.address
+            );
         }
         Ok(targets)
     }
@@ -74,29 +99,41 @@ impl<'lab> Monitoring<'lab> {
         self.prometheus.check()?;
         let active = self.api("/api/v1/targets")?;
         let named = self.api("/api/v1/query?query=node_uname_info")?;
-        TARGETS.iter().map(|(address, expected)| read_target(&active, &named, address, expected)).collect()
+        TARGETS
+            .iter()
+            .map(|(address, expected)| read_target(&active, &named, address, expected))
+            .collect()
     }
 
     fn api(&self, path: &str) -> Result<Value> {
         let body = self.site.http_get(PORT, path)?;
-        let mut answer: Value = serde_json::from_str(&body).with_context(|| format!("{path} is not JSON: {body}"))?;
+        let mut answer: Value =
+            serde_json::from_str(&body).with_context(|| format!("{path} is not JSON: {body}"))?;
         Ok(answer["data"].take())
     }
 }
 
 fn read_target(active: &Value, named: &Value, address: &str, expected: &str) -> Result<Target> {
     let of = |list: &Value, labels: &str| {
-        list.as_array().and_then(|all| all.iter().find(|entry| entry[labels]["instance"] == address)).cloned()
+        list.as_array()
+            .and_then(|all| {
+                all.iter()
+                    .find(|entry| entry[labels]["instance"] == address)
+            })
+            .cloned()
     };
-    let target =
-        of(&active["activeTargets"], "labels").with_context(|| format!("Prometheus does not know {address} yet"))?;
+    let target = of(&active["activeTargets"], "labels")
+        .with_context(|| format!("Prometheus does not know {address} yet"))?;
     let metric = of(&named["result"], "metric").unwrap_or_default();
     Ok(Target {
         address: address.to_owned(),
         expected: expected.to_owned(),
         is_up: target["health"] == "up",
         milliseconds: target["lastScrapeDuration"].as_f64().unwrap_or_default() * 1000.0,
-        node: metric["metric"]["nodename"].as_str().unwrap_or_default().to_owned(),
+        node: metric["metric"]["nodename"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned(),
         error: target["lastError"].as_str().unwrap_or_default().to_owned(),
     })
 }

@@ -13,11 +13,20 @@ pub(super) struct Target {
 
 /// One line for each target.
 pub(super) fn render(targets: &[Target]) -> String {
-    let mut text =
-        format!("  {:<16} {:<5} {:>9}  {}\n", "target", "up", "scrape ms", "node_uname_info{nodename}, or why not");
+    let mut text = format!(
+        "  {:<16} {:<5} {:>9}  {}\n",
+        "target", "up", "scrape ms", "node_uname_info{nodename}, or why not"
+    );
     for target in targets {
-        let (up, last) = if target.is_up { ("yes", &target.node) } else { ("no", &target.error) };
-        text += &format!("  {:<16} {up:<5} {:>9.1}  {last}\n", target.address, target.milliseconds);
+        let (up, last) = if target.is_up {
+            ("yes", &target.node)
+        } else {
+            ("no", &target.error)
+        };
+        text += &format!(
+            "  {:<16} {up:<5} {:>9.1}  {last}\n",
+            target.address, target.milliseconds
+        );
     }
     text
 }

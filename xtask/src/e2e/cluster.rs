@@ -1,5 +1,6 @@
-//! The real cluster, made by the program that `E2E_CLUSTER` names. Its commands are `up`, `env`, `kubectl ARGS`,
-//! `enter NODE COMMAND...`, `load ARCHIVE`, `image NAME FOLDER COMMAND...`, `apiserver FLAGS` and `down`.
+//! The real cluster, made by the program that `E2E_CLUSTER` names. Its commands are `up`, `env`,
+//! `kubectl ARGS`, `enter NODE COMMAND...`, `load ARCHIVE`, `image NAME FOLDER COMMAND...`,
+//! `apiserver FLAGS` and `down`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -45,24 +46,44 @@ impl Cluster {
     pub(super) fn program() -> Result<PathBuf> {
         let program = std::env::var_os(PROGRAM).with_context(|| {
             format!(
-                "{PROGRAM} is not set: let it name a program that makes a Kubernetes cluster of a node `master` and of nodes `edge-1`, \
-                 `edge-2`, `edge-3` that nothing can dial (the latter two with one address), by the commands `up`, `env`, `kubectl`, `enter`, \
+                "{PROGRAM} is not set: let it name a program that makes a Kubernetes cluster of a \
+                 node `master` and of nodes `edge-1`, \
+                 `edge-2`, `edge-3` that nothing can dial (the latter two with one address), by \
+                 the commands `up`, `env`, `kubectl`, `enter`, \
                  `load`, `image`, `apiserver` and `down`"
             )
         })?;
         let path = workspace::root().join(program);
-        ensure!(path.is_file(), "{PROGRAM}: there is no program {}", path.display());
+        ensure!(
+            path.is_file(),
+            "{PROGRAM}: there is no program {}",
+            path.display()
+        );
         Ok(path)
     }
 
     /// Makes a cluster.
     pub(super) fn up(program: PathBuf, apiserver_flags: &[String], at_end: AtEnd) -> Result<Self> {
-        let up_already = finish(Command::new(&program).arg("env"), DOWN_TIME)?.status.success();
-        ensure!(!up_already, "a cluster is up: end what uses it, then run `{} down`", program.display());
-        let mut cluster = Self { program, variables: BTreeMap::new(), at_end };
+        let up_already = finish(Command::new(&program).arg("env"), DOWN_TIME)?
+            .status
+            .success();
+        ensure!(
+            !up_already,
+            "a cluster is up: end what uses it, then run `{} down`",
+            program.display()
+        );
+        let mut cluster = Self {
+            program,
+            variables: BTreeMap::new(),
+            at_end,
+        };
         let mut up = cluster.command("up");
-        progress::run("start a Kubernetes cluster", up.env("APISERVER_ARGS", apiserver_flags.join(" ")))?;
-        cluster.variables = variables(&finish(&mut cluster.command("env"), KUBECTL_TIME)?.success()?);
+        progress::run(
+            "start a Kubernetes cluster",
+            up.env("APISERVER_ARGS", apiserver_flags.join(" ")),
+        )?;
+        cluster.variables =
+            variables(&finish(&mut cluster.command("env"), KUBECTL_TIME)?.success()?);
         Ok(cluster)
     }
 
@@ -75,7 +96,10 @@ impl Cluster {
 
     /// A variable of `env`.
     pub(super) fn variable(&self, name: &str) -> Result<&str> {
-        self.variables.get(name).map(String::as_str).with_context(|| format!("`{PROGRAM} env` prints no {name}"))
+        self.variables
+            .get(name)
+            .map(String::as_str)
+            .with_context(|| format!("`{PROGRAM} env` prints no {name}"))
     }
 
     /// kubectl as administrator, on the master.
@@ -113,7 +137,8 @@ impl Cluster {
     /// What a command on a node printed.
     pub(super) fn on(&self, node: &str, line: &[&str]) -> Result<String> {
         let (program, args) = line.split_first().context("an empty command")?;
-        let said = finish(self.enter(node, program).args(args), KUBECTL_TIME).and_then(Done::success);
+        let said =
+            finish(self.enter(node, program).args(args), KUBECTL_TIME).and_then(Done::success);
         said.with_context(|| format!("{} on {node}", line.join(" ")))
     }
 
@@ -127,15 +152,20 @@ impl Cluster {
 
     /// Brings an image of one folder to every node.
     pub(super) fn image(&self, name: &str, folder: &Path, command: &[&str]) -> Result<()> {
-        finish(self.command("image").arg(name).arg(folder).args(command), LOAD_TIME)?
-            .success()
-            .with_context(|| format!("load image {name}"))?;
+        finish(
+            self.command("image").arg(name).arg(folder).args(command),
+            LOAD_TIME,
+        )?
+        .success()
+        .with_context(|| format!("load image {name}"))?;
         Ok(())
     }
 
     /// Restarts kube-apiserver with these flags besides its own.
     pub(super) fn restart_apiserver(&self, flags: &[String]) -> Result<()> {
-        finish(self.command("apiserver").args(flags), APISERVER_TIME)?.success().context("restart kube-apiserver")?;
+        finish(self.command("apiserver").args(flags), APISERVER_TIME)?
+            .success()
+            .context("restart kube-apiserver")?;
         Ok(())
     }
 }
@@ -143,7 +173,10 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if self.at_end == AtEnd::Keep {
-            progress::say(&format!("the cluster stays up; `{} down` takes it down", self.program.display()));
+            progress::say(&format!(
+                "the cluster stays up; `{} down` takes it down",
+                self.program.display()
+            ));
             return;
         }
         progress::say("==> take the cluster down");
@@ -156,10 +189,17 @@ impl Drop for Cluster {
 /// Not by [`finish`], which ends at once after Ctrl-C.
 fn take_down(down: &mut Command) -> Result<()> {
     let mut bounded = Command::new("timeout");
-    bounded.arg(DOWN_TIME.as_secs().to_string()).arg(down.get_program()).args(down.get_args());
+    bounded
+        .arg(DOWN_TIME.as_secs().to_string())
+        .arg(down.get_program())
+        .args(down.get_args());
     let done = bounded.output().context("take the cluster down")?;
     if !done.status.success() {
-        bail!("take the cluster down: {}: {}", done.status, String::from_utf8_lossy(&done.stderr));
+        bail!(
+            "take the cluster down: {}: {}",
+            done.status,
+            String::from_utf8_lossy(&done.stderr)
+        );
     }
     Ok(())
 }
@@ -185,14 +225,21 @@ mod tests {
 
     #[test]
     fn variables_are_read_with_several_on_a_line() {
-        let found =
-            variables("CK_DIR=/run/ck\nCK_NODES=\"master edge-1\"\nCK_MASTER_PID=7 CK_MASTER_CGROUP=/c/cloud\n");
+        let found = variables(
+            "CK_DIR=/run/ck\nCK_NODES=\"master edge-1\"\nCK_MASTER_PID=7 \
+             CK_MASTER_CGROUP=/c/cloud\n",
+        );
         let expected = [
             ("CK_DIR", "/run/ck"),
             ("CK_MASTER_CGROUP", "/c/cloud"),
             ("CK_MASTER_PID", "7"),
             ("CK_NODES", "master edge-1"),
         ];
-        assert_eq!(found, expected.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
+        assert_eq!(
+            found,
+            expected
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into()
+        );
     }
 }

@@ -1,5 +1,6 @@
-//! Commands with a deadline, and commands in the background. Each is a process group of its own, so that ending one ends
-//! all that it started: the program that makes clusters is a script whose children would go on without it.
+//! Commands with a deadline, and commands in the background. Each is a process group of its own, so
+//! that ending one ends all that it started: the program that makes clusters is a script whose
+//! children would go on without it.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -25,14 +26,25 @@ pub(super) struct Done {
 impl Done {
     /// What it printed, if it ended well.
     pub(super) fn success(self) -> Result<String> {
-        ensure!(self.status.success(), "{}: {}{}", self.status, self.out, self.err.trim());
+        ensure!(
+            self.status.success(),
+            "{}: {}{}",
+            self.status,
+            self.out,
+            self.err.trim()
+        );
         Ok(self.out)
     }
 }
 
 /// Runs a command to its end, for no longer than `deadline`.
 pub(super) fn finish(command: &mut Command, deadline: Duration) -> Result<Done> {
-    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn();
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn();
     let mut child = Group(child.with_context(|| format!("start {:?}", command.get_program()))?);
     let (out, err) = (child.0.stdout.take(), child.0.stderr.take());
     std::thread::scope(|scope| {
@@ -40,7 +52,10 @@ pub(super) fn finish(command: &mut Command, deadline: Duration) -> Result<Done> 
         let status = child.wait(deadline);
         // At the deadline: whoever still has the pipes open would keep the readers waiting.
         drop(child);
-        let (out, err) = (out.join().unwrap_or_default(), err.join().unwrap_or_default());
+        let (out, err) = (
+            out.join().unwrap_or_default(),
+            err.join().unwrap_or_default(),
+        );
         match status? {
             Some(status) => Ok(Done { status, out, err }),
             None => bail!("no end within {deadline:?}; so far it said: {out}{err}"),
@@ -55,8 +70,8 @@ fn read(pipe: Option<impl Read>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// A process group, ended when dropped, unless its first process has ended by itself: then what it left is meant to stay, as
-/// a restarted kube-apiserver.
+/// A process group, ended when dropped, unless its first process has ended by itself: then what it
+/// left is meant to stay, as a restarted kube-apiserver.
 struct Group(Child);
 
 impl Group {
@@ -89,7 +104,8 @@ impl Drop for Group {
     }
 }
 
-/// A command in the background, which can be written to; what it prints goes to a file. Ended when dropped.
+/// A command in the background, which can be written to; what it prints goes to a file. Ended when
+/// dropped.
 pub(super) struct Running {
     what: String,
     group: Group,
@@ -102,22 +118,40 @@ impl Running {
     pub(super) fn start(folder: &Path, what: &str, command: &mut Command) -> Result<Self> {
         let log = folder.join(format!("{what}.log"));
         let file = File::create(&log).with_context(|| format!("create {}", log.display()))?;
-        command.stdin(Stdio::piped()).stdout(file.try_clone()?).stderr(file).process_group(0);
+        command
+            .stdin(Stdio::piped())
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            .process_group(0);
         let mut child = command.spawn().with_context(|| format!("start {what}"))?;
         let stdin = child.stdin.take();
-        Ok(Self { what: what.to_owned(), group: Group(child), stdin, log })
+        Ok(Self {
+            what: what.to_owned(),
+            group: Group(child),
+            stdin,
+            log,
+        })
     }
 
     /// All that it printed so far.
     pub(super) fn said(&self) -> String {
-        std::fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+        std::fs::read(&self.log)
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+            .unwrap_or_default()
     }
 
     /// Writes to its standard input.
     pub(super) fn send(&mut self, text: &str) -> Result<()> {
-        let stdin = self.stdin.as_mut().context("its standard input is closed")?;
-        stdin.write_all(text.as_bytes()).with_context(|| format!("write to {}", self.what))?;
-        stdin.flush().with_context(|| format!("write to {}", self.what))
+        let stdin = self
+            .stdin
+            .as_mut()
+            .context("its standard input is closed")?;
+        stdin
+            .write_all(text.as_bytes())
+            .with_context(|| format!("write to {}", self.what))?;
+        stdin
+            .flush()
+            .with_context(|| format!("write to {}", self.what))
     }
 
     /// Waits until what it printed satisfies.
@@ -145,7 +179,11 @@ impl Running {
     pub(super) fn check(&mut self) -> Result<()> {
         match self.group.0.try_wait()? {
             None => Ok(()),
-            Some(status) => bail!("{} ended with {status}; it said last: {}", self.what, progress::tail(&self.log, 5)),
+            Some(status) => bail!(
+                "{} ended with {status}; it said last: {}",
+                self.what,
+                progress::tail(&self.log, 5)
+            ),
         }
     }
 
@@ -154,8 +192,14 @@ impl Running {
         drop(self.stdin.take());
         let status = self.group.wait(deadline)?;
         let out = self.said();
-        let status = status.with_context(|| format!("{}: no end within {deadline:?}; it said: {out}", self.what))?;
-        Ok(Done { status, out, err: String::new() })
+        let status = status.with_context(|| {
+            format!("{}: no end within {deadline:?}; it said: {out}", self.what)
+        })?;
+        Ok(Done {
+            status,
+            out,
+            err: String::new(),
+        })
     }
 }
 
@@ -167,8 +211,13 @@ mod tests {
     fn a_deadline_ends_a_command_with_all_that_it_started() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo early; sleep 600 & wait"]);
-        let error = finish(&mut command, Duration::from_millis(300)).unwrap_err().to_string();
-        assert!(error.contains("no end") && error.contains("early"), "{error}");
+        let error = finish(&mut command, Duration::from_millis(300))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("no end") && error.contains("early"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -176,7 +225,10 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "echo out; echo err >&2; exit 7"]);
         let done = finish(&mut command, Duration::from_secs(30)).unwrap();
-        assert_eq!((done.status.code(), done.out.as_str(), done.err.as_str()), (Some(7), "out\n", "err\n"));
+        assert_eq!(
+            (done.status.code(), done.out.as_str(), done.err.as_str()),
+            (Some(7), "out\n", "err\n")
+        );
         assert!(done.success().is_err());
     }
 }

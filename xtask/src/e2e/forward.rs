@@ -10,23 +10,39 @@ use super::world::{MASTER, World};
 
 /// How big the download is.
 const MEGABYTES: usize = 200;
-/// For 200 MB on two busy cores, with a limit of the rate or without: more than any limit makes it take.
+/// For 200 MB on two busy cores, with a limit of the rate or without: more than any limit makes it
+/// take.
 const DOWNLOAD_TIME: Duration = Duration::from_secs(180);
 
 /// A page and a download from the pod on a node.
 pub(super) fn prove(world: &mut World, node: &str) -> Result<()> {
-    let forward = world.claim(&format!("kubectl port-forward to {node}: a page over HTTP"), |world| {
-        let forward = Forward::open(world, &format!("forward-{node}"), node)?;
-        let page = world.cluster.on(MASTER, &["curl", "--silent", "--show-error", "--fail", &forward.url("page")])?;
-        ensure!(page == format!("page of {node}\n"), "another page: {page}");
-        Ok(forward)
-    })?;
-    world.claim(&format!("kubectl port-forward to {node}: {MEGABYTES} MB with the same SHA-256"), |world| {
-        let expected = make_file(world, node)?;
-        let mut download = world.cluster.enter(MASTER, "sh");
-        download.args(["-c", DOWNLOAD, &forward.url("big")]);
-        check_digest(finish(&mut download, DOWNLOAD_TIME)?, &expected)
-    })
+    let forward = world.claim(
+        &format!("kubectl port-forward to {node}: a page over HTTP"),
+        |world| {
+            let forward = Forward::open(world, &format!("forward-{node}"), node)?;
+            let page = world.cluster.on(
+                MASTER,
+                &[
+                    "curl",
+                    "--silent",
+                    "--show-error",
+                    "--fail",
+                    &forward.url("page"),
+                ],
+            )?;
+            ensure!(page == format!("page of {node}\n"), "another page: {page}");
+            Ok(forward)
+        },
+    )?;
+    world.claim(
+        &format!("kubectl port-forward to {node}: {MEGABYTES} MB with the same SHA-256"),
+        |world| {
+            let expected = make_file(world, node)?;
+            let mut download = world.cluster.enter(MASTER, "sh");
+            download.args(["-c", DOWNLOAD, &forward.url("big")]);
+            check_digest(finish(&mut download, DOWNLOAD_TIME)?, &expected)
+        },
+    )
 }
 
 /// Its standard output is the digest of what curl got; its status is curl's.
@@ -42,10 +58,21 @@ impl Forward {
     /// Opens it, and waits until it is open.
     pub(super) fn open(world: &World, what: &str, node: &str) -> Result<Self> {
         let target = format!("pod/{}", pods::name(node));
-        let mut running = world
-            .start_shop(what, &["port-forward", "--address", "127.0.0.1", &target, &format!(":{}", pods::HTTP)])?;
+        let mut running = world.start_shop(
+            what,
+            &[
+                "port-forward",
+                "--address",
+                "127.0.0.1",
+                &target,
+                &format!(":{}", pods::HTTP),
+            ],
+        )?;
         let port = running.wait_until("a port", Duration::from_secs(20), port_of)?;
-        Ok(Self { _running: running, port })
+        Ok(Self {
+            _running: running,
+            port,
+        })
     }
 
     fn url(&self, page: &str) -> String {
@@ -68,23 +95,37 @@ pub(super) fn finish_download(download: Running, expected: &str) -> Result<()> {
 
 fn check_digest(done: Done, expected: &str) -> Result<()> {
     let said = done.success().context("download")?;
-    ensure!(said.split_whitespace().next() == Some(expected), "its digest is {said}, that of what is there {expected}");
+    ensure!(
+        said.split_whitespace().next() == Some(expected),
+        "its digest is {said}, that of what is there {expected}"
+    );
     Ok(())
 }
 
 /// Makes the file in the pod on a node, if it is not there, and returns its digest.
 pub(super) fn make_file(world: &World, node: &str) -> Result<String> {
     let script = format!(
-        "cd /www && [ -s big ] || dd if=/dev/urandom of=big bs=1M count={MEGABYTES} 2>/dev/null; sha256sum < big"
+        "cd /www && [ -s big ] || dd if=/dev/urandom of=big bs=1M count={MEGABYTES} 2>/dev/null; \
+         sha256sum < big"
     );
-    let said = world.shop_within(DOWNLOAD_TIME, &["exec", &pods::name(node), "--", "sh", "-c", &script])?;
-    said.split_whitespace().next().map(str::to_owned).context("sha256sum said nothing")
+    let said = world.shop_within(
+        DOWNLOAD_TIME,
+        &["exec", &pods::name(node), "--", "sh", "-c", &script],
+    )?;
+    said.split_whitespace()
+        .next()
+        .map(str::to_owned)
+        .context("sha256sum said nothing")
 }
 
 /// `Forwarding from 127.0.0.1:41234 -> 8080`.
 fn port_of(said: &str) -> Result<u16> {
     let after = said.split("127.0.0.1:").nth(1).context("no port yet")?;
-    after.split_whitespace().next().and_then(|port| port.parse().ok()).context("no number")
+    after
+        .split_whitespace()
+        .next()
+        .and_then(|port| port.parse().ok())
+        .context("no number")
 }
 
 #[cfg(test)]
@@ -93,7 +134,10 @@ mod tests {
 
     #[test]
     fn the_local_port_is_found_in_what_kubectl_says() {
-        assert_eq!(port_of("Forwarding from 127.0.0.1:41234 -> 8080\n").unwrap(), 41234);
+        assert_eq!(
+            port_of("Forwarding from 127.0.0.1:41234 -> 8080\n").unwrap(),
+            41234
+        );
         assert!(port_of("error: lost").is_err());
     }
 }

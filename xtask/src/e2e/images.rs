@@ -1,4 +1,5 @@
-//! Images of stock programs of this machine: the program with the libraries that it needs, in one layer.
+//! Images of stock programs of this machine: the program with the libraries that it needs, in one
+//! layer.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -31,19 +32,27 @@ fn load_one(world: &World, image: &str, program: &Path) -> Result<()> {
     }
     // Clients make temporary files, and mount points are made here.
     std::fs::create_dir_all(folder.join("tmp"))?;
-    world.cluster.image(image, &folder, &[&inside.display().to_string()])
+    world
+        .cluster
+        .image(image, &folder, &[&inside.display().to_string()])
 }
 
 fn copy(from: &Path, folder: &Path, inside: &Path) -> Result<()> {
-    ensure!(inside.is_absolute(), "{} is no absolute path", inside.display());
+    ensure!(
+        inside.is_absolute(),
+        "{} is no absolute path",
+        inside.display()
+    );
     let to = folder.join(inside.strip_prefix("/")?);
     std::fs::create_dir_all(to.parent().unwrap_or(folder))
         .with_context(|| format!("make room for {}", to.display()))?;
-    std::fs::copy(from, &to).with_context(|| format!("copy {} to {}", from.display(), to.display()))?;
+    std::fs::copy(from, &to)
+        .with_context(|| format!("copy {} to {}", from.display(), to.display()))?;
     Ok(())
 }
 
-/// The files that `ldd` names: `libc.so.6 => /lib/libc.so.6 (0x..)` and `/lib64/ld-linux-x86-64.so.2 (0x..)`.
+/// The files that `ldd` names: `libc.so.6 => /lib/libc.so.6 (0x..)` and
+/// `/lib64/ld-linux-x86-64.so.2 (0x..)`.
 fn libraries(ldd: &str) -> Vec<PathBuf> {
     ldd.lines()
         .filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))
@@ -57,8 +66,14 @@ mod tests {
 
     #[test]
     fn libraries_and_the_loader_are_found_in_what_ldd_prints() {
-        let ldd =
-            "\tlinux-vdso.so.1 (0x00007f7c)\n\tlibc.so.6 => /lib/libc.so.6 (0x0000)\n\t/lib64/ld-linux.so.2 (0x0007)\n";
-        assert_eq!(libraries(ldd), [PathBuf::from("/lib/libc.so.6"), PathBuf::from("/lib64/ld-linux.so.2")]);
+        let ldd = "\tlinux-vdso.so.1 (0x00007f7c)\n\tlibc.so.6 => /lib/libc.so.6 \
+            (0x0000)\n\t/lib64/ld-linux.so.2 (0x0007)\n";
+        assert_eq!(
+            libraries(ldd),
+            [
+                PathBuf::from("/lib/libc.so.6"),
+                PathBuf::from("/lib64/ld-linux.so.2")
+            ]
+        );
     }
 }

@@ -22,24 +22,37 @@ pub(super) fn run(world: &mut World) -> Result<()> {
         }
         images::load(world)
     })?;
-    world.claim("nodes are labelled and the manifests applied; every pod becomes ready", |world| {
-        world.cluster.ask(&["label", "node", MASTER, "--overwrite", "node-role.kubernetes.io/control-plane="])?;
-        for edge in EDGES {
+    world.claim(
+        "nodes are labelled and the manifests applied; every pod becomes ready",
+        |world| {
             world.cluster.ask(&[
                 "label",
                 "node",
-                edge,
+                MASTER,
                 "--overwrite",
-                "node-restriction.kubernetes.io/culvert-edge=",
+                "node-role.kubernetes.io/control-plane=",
             ])?;
-        }
-        world.apply_overlay("e2e")?;
-        PROGRAMS.into_iter().try_for_each(|program| world.wait_for_rollout(program))
-    })?;
+            for edge in EDGES {
+                world.cluster.ask(&[
+                    "label",
+                    "node",
+                    edge,
+                    "--overwrite",
+                    "node-restriction.kubernetes.io/culvert-edge=",
+                ])?;
+            }
+            world.apply_overlay("e2e")?;
+            PROGRAMS
+                .into_iter()
+                .try_for_each(|program| world.wait_for_rollout(program))
+        },
+    )?;
     wait_for_tunnels(world)?;
     logs::prove(world, "edge-1")?;
     world.claim("culvert-proxy check finds nothing wrong", |world| {
-        world.in_pod("culvert-proxy", &["check", "--kubernetes"]).map(drop)
+        world
+            .in_pod("culvert-proxy", &["check", "--kubernetes"])
+            .map(drop)
     })
 }
 
@@ -61,9 +74,14 @@ pub(super) fn all_online(world: &World) -> Result<()> {
 
 /// How many tunnels a node has: `edge-1  2  10.0.3.7 ...`.
 fn tunnels(list: &str, node: &str) -> Result<usize> {
-    let line = list.lines().find(|line| line.split_whitespace().next() == Some(node));
+    let line = list
+        .lines()
+        .find(|line| line.split_whitespace().next() == Some(node));
     let line = line.with_context(|| format!("the proxy does not know {node}:\n{list}"))?;
-    let count = line.split_whitespace().nth(1).and_then(|count| count.parse().ok());
+    let count = line
+        .split_whitespace()
+        .nth(1)
+        .and_then(|count| count.parse().ok());
     count.with_context(|| format!("no number of tunnels: {line}"))
 }
 
@@ -73,8 +91,15 @@ mod tests {
 
     #[test]
     fn tunnels_are_counted_by_what_node_list_prints() {
-        let list = "NODE    TUNNELS  ADDRESSES\nedge-1  2        10.0.3.7\nedge-2  0        192.168.1.10*\n";
-        assert_eq!((tunnels(list, "edge-1").unwrap(), tunnels(list, "edge-2").unwrap()), (2, 0));
+        let list = "NODE    TUNNELS  ADDRESSES\nedge-1  2        10.0.3.7\nedge-2  0        \
+            192.168.1.10*\n";
+        assert_eq!(
+            (
+                tunnels(list, "edge-1").unwrap(),
+                tunnels(list, "edge-2").unwrap()
+            ),
+            (2, 0)
+        );
         assert!(tunnels(list, "edge-3").is_err());
     }
 }

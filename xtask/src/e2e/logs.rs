@@ -27,16 +27,20 @@ pub(super) fn finish(world: &mut World) -> Result<()> {
         None => Follower::start(world, "follow", "edge-1")?,
     };
     let seconds = FOLLOWED.as_secs();
-    world.claim(&format!("kubectl logs -f tells every second of a pod on edge-1 for {seconds} s and more"), |_| {
-        follower.last_for(FOLLOWED)
-    })
+    world.claim(
+        &format!("kubectl logs -f tells every second of a pod on edge-1 for {seconds} s and more"),
+        |_| follower.last_for(FOLLOWED),
+    )
 }
 
 /// Logs of the pod on a node.
 pub(super) fn prove(world: &mut World, node: &str) -> Result<()> {
     world.claim(&format!("kubectl logs of a pod on {node}"), |world| {
         let said = world.shop(&["logs", &pods::name(node)])?;
-        ensure!(said.starts_with(&format!("hello from {node}\n")), "it says {said:.200}");
+        ensure!(
+            said.starts_with(&format!("hello from {node}\n")),
+            "it says {said:.200}"
+        );
         Ok(())
     })
 }
@@ -50,9 +54,15 @@ pub(super) struct Follower {
 impl Follower {
     /// Starts it.
     pub(super) fn start(world: &World, what: &str, node: &str) -> Result<Self> {
-        let mut running = world.start_shop(what, &["logs", "--follow", "--tail", "1", &pods::name(node)])?;
+        let mut running = world.start_shop(
+            what,
+            &["logs", "--follow", "--tail", "1", &pods::name(node)],
+        )?;
         running.wait_for("tick ", LATE)?;
-        Ok(Self { running, since: Instant::now() })
+        Ok(Self {
+            running,
+            since: Instant::now(),
+        })
     }
 
     /// Fails unless it goes on: a next second is told, and none was left out.
@@ -79,8 +89,10 @@ fn last_tick(said: &str) -> Result<u64> {
     // The last line may be half written.
     let (whole, _) = said.rsplit_once('\n').context("nothing yet")?;
     for line in whole.lines().filter(|line| !line.starts_with("hello")) {
-        let number: u64 =
-            line.strip_prefix("tick ").and_then(|number| number.parse().ok()).with_context(|| format!("{line:?}"))?;
+        let number: u64 = line
+            .strip_prefix("tick ")
+            .and_then(|number| number.parse().ok())
+            .with_context(|| format!("{line:?}"))?;
         match last {
             Some(before) if number != before + 1 => bail!("after tick {before} came tick {number}"),
             _ => last = Some(number),
@@ -95,8 +107,16 @@ mod tests {
 
     #[test]
     fn a_second_that_is_left_out_is_found() {
-        assert_eq!(last_tick("hello from a\ntick 1\ntick 2\ntick 3\nti").unwrap(), 3);
-        assert!(last_tick("tick 1\ntick 3\n").unwrap_err().to_string().contains("after tick 1"));
+        assert_eq!(
+            last_tick("hello from a\ntick 1\ntick 2\ntick 3\nti").unwrap(),
+            3
+        );
+        assert!(
+            last_tick("tick 1\ntick 3\n")
+                .unwrap_err()
+                .to_string()
+                .contains("after tick 1")
+        );
         assert!(last_tick("tick 1\nerror: broken\n").is_err());
     }
 }

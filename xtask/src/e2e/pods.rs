@@ -25,10 +25,21 @@ pub(super) fn name(node: &str) -> String {
 pub(super) fn start(world: &World) -> Result<()> {
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SHOP}});
     let pods = [&[MASTER][..], &EDGES].concat().into_iter().map(pod);
-    world.apply("pods", &std::iter::once(namespace).chain(pods).collect::<Vec<_>>())?;
+    world.apply(
+        "pods",
+        &std::iter::once(namespace).chain(pods).collect::<Vec<_>>(),
+    )?;
     world.shop_within(
         super::world::PODS_TIME,
-        &["wait", "--for", "condition=Ready", "pod", "--all", "--timeout", "80s"],
+        &[
+            "wait",
+            "--for",
+            "condition=Ready",
+            "pod",
+            "--all",
+            "--timeout",
+            "80s",
+        ],
     )?;
     Ok(())
 }
@@ -47,7 +58,8 @@ fn pod(node: &str) -> Value {
     })
 }
 
-/// A service account with rights on subresources of nodes, of one name with its role and its binding.
+/// A service account with rights on subresources of nodes, of one name with its role and its
+/// binding.
 pub(super) fn reader(name: &str, resources: &[&str]) -> Vec<Value> {
     let subject = json!({"kind": "ServiceAccount", "name": name, "namespace": SHOP});
     vec![

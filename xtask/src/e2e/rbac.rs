@@ -1,5 +1,5 @@
-//! What each of Culvert's service accounts asked the API server for, by its audit log, compared with what its roles grant: no
-//! more is asked, and no more is granted.
+//! What each of Culvert's service accounts asked the API server for, by its audit log, compared
+//! with what its roles grant: no more is asked, and no more is granted.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,9 +16,13 @@ const LOG: &str = "audit.log";
 /// The flags by which kube-apiserver writes its audit log.
 pub(super) fn audit_flags(folder: &Path) -> Result<Vec<String>> {
     let policy_file = folder.join("audit-policy.json");
-    std::fs::write(&policy_file, policy().to_string()).with_context(|| format!("write {}", policy_file.display()))?;
+    std::fs::write(&policy_file, policy().to_string())
+        .with_context(|| format!("write {}", policy_file.display()))?;
     let log = folder.join(LOG);
-    Ok(vec![format!("--audit-policy-file={}", policy_file.display()), format!("--audit-log-path={}", log.display())])
+    Ok(vec![
+        format!("--audit-policy-file={}", policy_file.display()),
+        format!("--audit-log-path={}", log.display()),
+    ])
 }
 
 /// What the log has: each answered request of Culvert's service accounts, without bodies.
@@ -34,20 +38,37 @@ fn policy() -> Value {
 pub(super) fn run(world: &mut World) -> Result<()> {
     let log = world.file(LOG);
     let log = std::fs::read_to_string(&log).with_context(|| format!("read {}", log.display()))?;
-    let objects =
-        world.cluster.json(&["get", "roles,clusterroles,rolebindings,clusterrolebindings", "--all-namespaces"])?;
+    let objects = world.cluster.json(&[
+        "get",
+        "roles,clusterroles,rolebindings,clusterrolebindings",
+        "--all-namespaces",
+    ])?;
     let objects = objects["items"].as_array().context("no list of roles")?;
     for account in PROGRAMS {
         let asked = asked(&log, account)?;
         let granted = granted(objects, account);
         world.claim(
-            &format!("{account} asked for {} kinds of things, and its roles grant just these", asked.len()),
+            &format!(
+                "{account} asked for {} kinds of things, and its roles grant just these",
+                asked.len()
+            ),
             |_| {
-                let missing: Vec<_> =
-                    asked.iter().filter(|ask| !granted.iter().any(|grant| grant.covers(ask))).collect();
-                ensure!(missing.is_empty(), "asked for, but not granted: {missing:#?}\ngranted: {granted:#?}");
-                let idle: Vec<_> = granted.iter().filter(|grant| !asked.iter().any(|ask| grant.covers(ask))).collect();
-                ensure!(idle.is_empty(), "granted, but never asked for: {idle:#?}\nasked for: {asked:#?}");
+                let missing: Vec<_> = asked
+                    .iter()
+                    .filter(|ask| !granted.iter().any(|grant| grant.covers(ask)))
+                    .collect();
+                ensure!(
+                    missing.is_empty(),
+                    "asked for, but not granted: {missing:#?}\ngranted: {granted:#?}"
+                );
+                let idle: Vec<_> = granted
+                    .iter()
+                    .filter(|grant| !asked.iter().any(|ask| grant.covers(ask)))
+                    .collect();
+                ensure!(
+                    idle.is_empty(),
+                    "granted, but never asked for: {idle:#?}\nasked for: {asked:#?}"
+                );
                 Ok(())
             },
         )?;
@@ -55,7 +76,8 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     Ok(())
 }
 
-/// A verb on a kind of objects, or on one of them. In what is granted, no namespace is every namespace and no name every name.
+/// A verb on a kind of objects, or on one of them. In what is granted, no namespace is every
+/// namespace and no name every name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Access {
     verb: String,
@@ -71,20 +93,23 @@ impl Access {
     fn covers(&self, ask: &Self) -> bool {
         let named = self.name.is_none() || self.name == ask.name;
         let placed = self.namespace.is_none() || self.namespace == ask.namespace;
-        (&self.verb, &self.group, &self.resource) == (&ask.verb, &ask.group, &ask.resource) && named && placed
+        (&self.verb, &self.group, &self.resource) == (&ask.verb, &ask.group, &ask.resource)
+            && named
+            && placed
     }
 }
 
-/// What the log says that an account asked for. Every account may ask for versions and for what it may do itself.
+/// What the log says that an account asked for. Every account may ask for versions and for what it
+/// may do itself.
 fn asked(log: &str, account: &str) -> Result<BTreeSet<Access>> {
     let user = format!("system:serviceaccount:{CULVERT}:{account}");
     let mut asked = BTreeSet::new();
     for line in log.lines().filter(|line| !line.is_empty()) {
-        let event: Value =
-            serde_json::from_str(line).with_context(|| format!("a line of the audit log: {line:.200}"))?;
+        let event: Value = serde_json::from_str(line)
+            .with_context(|| format!("a line of the audit log: {line:.200}"))?;
         let object = &event["objectRef"];
-        let of_everybody =
-            object["apiGroup"] == "authorization.k8s.io" && object["resource"] == "selfsubjectaccessreviews";
+        let of_everybody = object["apiGroup"] == "authorization.k8s.io"
+            && object["resource"] == "selfsubjectaccessreviews";
         if event["user"]["username"] != user.as_str() || object.is_null() || of_everybody {
             continue;
         }
@@ -104,9 +129,13 @@ fn asked(log: &str, account: &str) -> Result<BTreeSet<Access>> {
 /// What the roles that are bound to an account grant, taken apart.
 fn granted(objects: &[Value], account: &str) -> BTreeSet<Access> {
     let is_ours = |subject: &Value| {
-        subject["kind"] == "ServiceAccount" && subject["name"] == account && subject["namespace"] == CULVERT
+        subject["kind"] == "ServiceAccount"
+            && subject["name"] == account
+            && subject["namespace"] == CULVERT
     };
-    let bindings = objects.iter().filter(|object| list(&object["subjects"]).iter().any(is_ours));
+    let bindings = objects
+        .iter()
+        .filter(|object| list(&object["subjects"]).iter().any(is_ours));
     let mut granted = BTreeSet::new();
     for binding in bindings {
         // A ClusterRole that is bound in a namespace grants there only.
@@ -115,7 +144,8 @@ fn granted(objects: &[Value], account: &str) -> BTreeSet<Access> {
         let roles = objects.iter().filter(|object| {
             &object["kind"] == kind
                 && &object["metadata"]["name"] == name
-                && (kind == "ClusterRole" || object["metadata"]["namespace"] == binding["metadata"]["namespace"])
+                && (kind == "ClusterRole"
+                    || object["metadata"]["namespace"] == binding["metadata"]["namespace"])
         });
         for rule in roles.flat_map(|role| list(&role["rules"])) {
             take_apart(rule, namespace.as_deref(), &mut granted);
@@ -125,7 +155,13 @@ fn granted(objects: &[Value], account: &str) -> BTreeSet<Access> {
 }
 
 fn take_apart(rule: &Value, namespace: Option<&str>, granted: &mut BTreeSet<Access>) {
-    let texts = |key: &str| list(&rule[key]).iter().filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>();
+    let texts = |key: &str| {
+        list(&rule[key])
+            .iter()
+            .filter_map(Value::as_str)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
     let names: Vec<_> = texts("resourceNames").into_iter().map(Some).collect();
     let names = if names.is_empty() { vec![None] } else { names };
     for group in texts("apiGroups") {
@@ -152,7 +188,8 @@ mod tests {
     use super::*;
 
     fn objects() -> Vec<Value> {
-        let subject = json!([{"kind": "ServiceAccount", "name": "culvert-proxy", "namespace": CULVERT}]);
+        let subject =
+            json!([{"kind": "ServiceAccount", "name": "culvert-proxy", "namespace": CULVERT}]);
         let meta = json!({"name": "culvert-proxy", "namespace": CULVERT});
         vec![
             json!({"kind": "Role", "metadata": meta, "rules": [
@@ -171,14 +208,30 @@ mod tests {
     fn what_is_asked_is_compared_with_what_is_granted_by_verb_and_name() {
         let granted = granted(&objects(), "culvert-proxy");
         assert_eq!(granted.len(), 2, "{granted:?}");
-        let log = [event("culvert-proxy", "get", "culvert-ca"), event("culvert-agent", "list", "x")].join("\n");
+        let log = [
+            event("culvert-proxy", "get", "culvert-ca"),
+            event("culvert-agent", "list", "x"),
+        ]
+        .join("\n");
         let asked = asked(&log, "culvert-proxy").unwrap();
         assert_eq!(asked.len(), 1, "the other account's are not its own");
-        assert!(asked.iter().all(|ask| granted.iter().any(|grant| grant.covers(ask))));
-        let idle: Vec<_> = granted.iter().filter(|grant| !asked.iter().any(|ask| grant.covers(ask))).collect();
+        assert!(
+            asked
+                .iter()
+                .all(|ask| granted.iter().any(|grant| grant.covers(ask)))
+        );
+        let idle: Vec<_> = granted
+            .iter()
+            .filter(|grant| !asked.iter().any(|ask| grant.covers(ask)))
+            .collect();
         assert_eq!(idle.len(), 1, "update was never asked for");
         let other = super::asked(&event("culvert-proxy", "get", "other"), "culvert-proxy").unwrap();
-        assert!(!other.iter().any(|ask| granted.iter().any(|grant| grant.covers(ask))), "another name is not granted");
+        assert!(
+            !other
+                .iter()
+                .any(|ask| granted.iter().any(|grant| grant.covers(ask))),
+            "another name is not granted"
+        );
     }
 
     #[test]

@@ -12,15 +12,29 @@ const DELETED: Duration = Duration::from_secs(120);
 
 /// The step.
 pub(super) fn run(world: &mut World) -> Result<()> {
-    world.claim("the uninstall overlay leaves no pin, link, table or route on the master", take_away)?;
-    world.claim("everything is deleted, and still nothing is left", |world| {
-        let overlays = ["e2e/uninstall", "e2e/variants"]
-            .map(|name| workspace::root().join("deploy/overlays").join(name).display().to_string());
-        for overlay in overlays {
-            world.cluster.ask_within(DELETED, &["delete", "--ignore-not-found", "--kustomize", &overlay])?;
-        }
-        nothing_left(world)
-    })
+    world.claim(
+        "the uninstall overlay leaves no pin, link, table or route on the master",
+        take_away,
+    )?;
+    world.claim(
+        "everything is deleted, and still nothing is left",
+        |world| {
+            let overlays = ["e2e/uninstall", "e2e/variants"].map(|name| {
+                workspace::root()
+                    .join("deploy/overlays")
+                    .join(name)
+                    .display()
+                    .to_string()
+            });
+            for overlay in overlays {
+                world.cluster.ask_within(
+                    DELETED,
+                    &["delete", "--ignore-not-found", "--kustomize", &overlay],
+                )?;
+            }
+            nothing_left(world)
+        },
+    )
 }
 
 /// Applies the uninstall overlay, waits for its pods, and looks.
@@ -33,7 +47,10 @@ pub(super) fn take_away(world: &World) -> Result<()> {
 /// Fails unless the master has all of it.
 pub(super) fn everything_there(world: &World) -> Result<()> {
     let left = left(world)?;
-    ensure!(left.len() == LOOKS.len(), "of pins, links, tables and routes there are only {left:?}");
+    ensure!(
+        left.len() == LOOKS.len(),
+        "of pins, links, tables and routes there are only {left:?}"
+    );
     Ok(())
 }
 
@@ -50,7 +67,10 @@ const CGROUP: &str = "CGROUP";
 /// What the kernel may keep: how to see it, and what it is known by.
 const LOOKS: [(&[&str], &str); 5] = [
     (&["find", "/sys/fs/bpf"], "culvert"),
-    (&["bpftool", "cgroup", "show", CGROUP], "cgroup_inet4_connect"),
+    (
+        &["bpftool", "cgroup", "show", CGROUP],
+        "cgroup_inet4_connect",
+    ),
     (&["nft", "list", "tables"], "culvert"),
     (&["ip", "route", "show", "table", "all"], "culvert0"),
     (&["ip", "-6", "route", "show", "table", "all"], "culvert0"),
@@ -61,9 +81,16 @@ pub(super) fn left(world: &World) -> Result<Vec<String>> {
     let cgroup = world.cluster.variable("CK_MASTER_CGROUP")?;
     let mut left = Vec::new();
     for (line, sign) in LOOKS {
-        let line: Vec<&str> = line.iter().map(|word| if *word == CGROUP { cgroup } else { word }).collect();
+        let line: Vec<&str> = line
+            .iter()
+            .map(|word| if *word == CGROUP { cgroup } else { word })
+            .collect();
         let said = world.cluster.on(MASTER, &line)?;
-        left.extend(said.lines().find(|line| line.contains(sign)).map(str::to_owned));
+        left.extend(
+            said.lines()
+                .find(|line| line.contains(sign))
+                .map(str::to_owned),
+        );
     }
     Ok(left)
 }

@@ -1,5 +1,5 @@
-//! An image as an archive in the OCI image layout (opencontainers/image-spec v1.1), which `ctr images import`, `podman load`,
-//! `docker load` and `skopeo` read.
+//! An image as an archive in the OCI image layout (opencontainers/image-spec v1.1), which `ctr
+//! images import`, `podman load`, `docker load` and `skopeo` read.
 
 use data_encoding::HEXLOWER;
 use serde_json::{Value, json};
@@ -41,10 +41,13 @@ impl Image {
             "io.containerd.image.name": format!("docker.io/library/{}", self.reference()),
             "org.opencontainers.image.ref.name": env!("CARGO_PKG_VERSION"),
         });
-        let index =
-            json!({"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": [entry]});
+        let index = json!({"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": [entry]});
         let mut tar = Tar::default();
-        tar.file("oci-layout", 0o644, json!({"imageLayoutVersion": "1.0.0"}).to_string().into());
+        tar.file(
+            "oci-layout",
+            0o644,
+            json!({"imageLayoutVersion": "1.0.0"}).to_string().into(),
+        );
         tar.file("index.json", 0o644, index.to_string().into());
         for blob in [layer, config, manifest] {
             tar.file(&format!("blobs/sha256/{}", blob.digest), 0o644, blob.bytes);
@@ -80,7 +83,11 @@ struct Blob {
 impl Blob {
     fn new(media_type: &'static str, bytes: Vec<u8>) -> Self {
         let digest = HEXLOWER.encode(&Sha256::digest(&bytes));
-        Self { media_type, digest, bytes }
+        Self {
+            media_type,
+            digest,
+            bytes,
+        }
     }
 
     fn of_json(media_type: &'static str, value: &Value) -> Self {
@@ -111,7 +118,11 @@ mod tests {
 
     /// An archive's files by name.
     fn files(mut archive: &[u8]) -> BTreeMap<String, Vec<u8>> {
-        let text = |field: &[u8]| String::from_utf8_lossy(field).trim_end_matches('\0').to_owned();
+        let text = |field: &[u8]| {
+            String::from_utf8_lossy(field)
+                .trim_end_matches('\0')
+                .to_owned()
+        };
         let mut files = BTreeMap::new();
         while archive[0] != 0 {
             let size = usize::from_str_radix(&text(&archive[124..135]), 8).unwrap();
@@ -130,7 +141,12 @@ mod tests {
     fn the_index_leads_to_the_layer_by_digests_of_what_is_there() {
         let files = files(&image().archive());
         let blob = |descriptor: &Value| {
-            let digest = descriptor["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap().to_owned();
+            let digest = descriptor["digest"]
+                .as_str()
+                .unwrap()
+                .strip_prefix("sha256:")
+                .unwrap()
+                .to_owned();
             let bytes = files[&format!("blobs/sha256/{digest}")].clone();
             assert_eq!(HEXLOWER.encode(&Sha256::digest(&bytes)), digest);
             assert_eq!(descriptor["size"], bytes.len());
@@ -139,7 +155,10 @@ mod tests {
         let json = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap();
         let manifest = json(&blob(&json(&files["index.json"])["manifests"][0]));
         let config = json(&blob(&manifest["config"]));
-        assert_eq!(config["rootfs"]["diff_ids"][0], manifest["layers"][0]["digest"]);
+        assert_eq!(
+            config["rootfs"]["diff_ids"][0],
+            manifest["layers"][0]["digest"]
+        );
         assert_eq!(config["config"]["Entrypoint"][0], "/usr/bin/culvert-agent");
         assert_eq!(blob(&manifest["layers"][0]), image().layer);
     }

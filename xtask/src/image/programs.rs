@@ -16,7 +16,11 @@ pub(super) struct Program {
 }
 
 /// Name of each, and whether it runs `nft`.
-const PROGRAMS: [(&str, bool); 3] = [("culvert-proxy", false), ("culvert-redirector", true), ("culvert-agent", false)];
+const PROGRAMS: [(&str, bool); 3] = [
+    ("culvert-proxy", false),
+    ("culvert-redirector", true),
+    ("culvert-agent", false),
+];
 
 /// Compiles them in a target folder of their own, since flags differ from the workspace's.
 pub(super) fn build(profile: &str) -> Result<Vec<Program>> {
@@ -24,34 +28,75 @@ pub(super) fn build(profile: &str) -> Result<Vec<Program>> {
     let folder = workspace::target_dir().join("image");
     let mut command = workspace::cargo();
     command
-        .args(["build", "--locked", "--bins", "--profile", profile, "--target", &target, "--target-dir"])
+        .args([
+            "build",
+            "--locked",
+            "--bins",
+            "--profile",
+            profile,
+            "--target",
+            &target,
+            "--target-dir",
+        ])
         .arg(&folder);
     for (name, _) in PROGRAMS {
         command.args(["--package", name]);
     }
     let remapped = workspace::remapped("--remap-path-prefix")?;
-    command.env("RUSTFLAGS", format!("-C target-feature=+crt-static {remapped}"));
+    command.env(
+        "RUSTFLAGS",
+        format!("-C target-feature=+crt-static {remapped}"),
+    );
     command.env("CFLAGS", workspace::remapped("-ffile-prefix-map")?);
     // What was compiled before would choose how code is cut into pieces.
     command.env("CARGO_INCREMENTAL", "0");
     command.env("CULVERT_BPF_OBJECT", build_ebpf::object());
-    command.env(format!("CARGO_PROFILE_{}_STRIP", profile.to_uppercase().replace('-', "_")), "symbols");
-    progress::run(&format!("compile static programs for {target} (minutes, the first time)"), &mut command)?;
-    let built = folder.join(&target).join(if profile == "dev" { "debug" } else { profile });
-    PROGRAMS.into_iter().map(|(name, needs_nft)| checked(&built, name, needs_nft)).collect()
+    command.env(
+        format!(
+            "CARGO_PROFILE_{}_STRIP",
+            profile.to_uppercase().replace('-', "_")
+        ),
+        "symbols",
+    );
+    progress::run(
+        &format!("compile static programs for {target} (minutes, the first time)"),
+        &mut command,
+    )?;
+    let built = folder
+        .join(&target)
+        .join(if profile == "dev" { "debug" } else { profile });
+    PROGRAMS
+        .into_iter()
+        .map(|(name, needs_nft)| checked(&built, name, needs_nft))
+        .collect()
 }
 
 fn checked(built: &Path, name: &'static str, needs_nft: bool) -> Result<Program> {
     let path = built.join(name);
     ensure!(nft::is_static(&path)?, "{} is not static", path.display());
-    Ok(Program { name, path, needs_nft })
+    Ok(Program {
+        name,
+        path,
+        needs_nft,
+    })
 }
 
-/// musl where compiler and linker know it, else glibc, whose `getaddrinfo` has files and DNS built in since 2.34.
+/// musl where compiler and linker know it, else glibc, whose `getaddrinfo` has files and DNS built
+/// in since 2.34.
 fn target() -> Result<String> {
     let machine = std::env::consts::ARCH;
     let musl = format!("{machine}-unknown-linux-musl");
-    let library = workspace::output(Command::new("rustc").args(["--print", "target-libdir", "--target", &musl]))?;
-    let has_musl = Path::new(library.trim()).is_dir() && workspace::find_program("musl-gcc").is_some();
-    Ok(if has_musl { musl } else { format!("{machine}-unknown-linux-gnu") })
+    let library = workspace::output(Command::new("rustc").args([
+        "--print",
+        "target-libdir",
+        "--target",
+        &musl,
+    ]))?;
+    let has_musl =
+        Path::new(library.trim()).is_dir() && workspace::find_program("musl-gcc").is_some();
+    Ok(if has_musl {
+        musl
+    } else {
+        format!("{machine}-unknown-linux-gnu")
+    })
 }

@@ -1,4 +1,5 @@
-//! A tar archive (POSIX ustar) whose bytes follow from its files alone: all are root's, of the beginning of 1970, and in order.
+//! A tar archive (POSIX ustar) whose bytes follow from its files alone: all are root's, of the
+//! beginning of 1970, and in order.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,11 +23,29 @@ struct Entry {
 impl Tar {
     /// Adds a file, and the folders that it is in.
     pub(super) fn file(&mut self, path: &str, mode: u32, bytes: Vec<u8>) {
-        let folders = Path::new(path).ancestors().skip(1).filter_map(Path::to_str).filter(|folder| !folder.is_empty());
+        let folders = Path::new(path)
+            .ancestors()
+            .skip(1)
+            .filter_map(Path::to_str)
+            .filter(|folder| !folder.is_empty());
         for folder in folders {
-            self.0.insert(format!("{folder}/"), Entry { kind: FOLDER, mode: 0o755, bytes: Vec::new() });
+            self.0.insert(
+                format!("{folder}/"),
+                Entry {
+                    kind: FOLDER,
+                    mode: 0o755,
+                    bytes: Vec::new(),
+                },
+            );
         }
-        self.0.insert(path.to_owned(), Entry { kind: FILE, mode, bytes });
+        self.0.insert(
+            path.to_owned(),
+            Entry {
+                kind: FILE,
+                mode,
+                bytes,
+            },
+        );
     }
 
     /// The archive.
@@ -43,9 +62,13 @@ impl Tar {
 }
 
 fn header(path: &str, entry: &Entry) -> [u8; BLOCK] {
-    assert!(path.len() <= NAME, "the path {path} is too long for an image");
+    assert!(
+        path.len() <= NAME,
+        "the path {path} is too long for an image"
+    );
     let mut header = [0; BLOCK];
-    let mut put = |at: usize, text: &str| header[at..at + text.len()].copy_from_slice(text.as_bytes());
+    let mut put =
+        |at: usize, text: &str| header[at..at + text.len()].copy_from_slice(text.as_bytes());
     put(0, path);
     put(100, &format!("{:07o}", entry.mode));
     // Owner and group, size, time.
@@ -74,7 +97,9 @@ mod tests {
         let files = [("usr/bin/a", 0o755), ("etc/b", 0o644), ("usr/c", 0o644)];
         let archive = |files: &[(&str, u32)]| {
             let mut tar = Tar::default();
-            files.iter().for_each(|(path, mode)| tar.file(path, *mode, path.as_bytes().to_vec()));
+            files
+                .iter()
+                .for_each(|(path, mode)| tar.file(path, *mode, path.as_bytes().to_vec()));
             tar.finish()
         };
         let backwards: Vec<_> = files.into_iter().rev().collect();
@@ -90,12 +115,18 @@ mod tests {
         std::fs::write(&path, tar.finish()).unwrap();
         let run = |flags: &str, files: &[&str]| {
             let mut tar = Command::new("tar");
-            tar.env("TZ", "UTC").args(["--numeric-owner", "--full-time", flags]).arg(&path).args(files);
+            tar.env("TZ", "UTC")
+                .args(["--numeric-owner", "--full-time", flags])
+                .arg(&path)
+                .args(files);
             crate::workspace::output(&mut tar).unwrap()
         };
         let (listed, text) = (run("-tvf", &[]), run("-xOf", &["etc/a"]));
         std::fs::remove_file(&path).unwrap();
-        let lines: Vec<_> = listed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        let lines: Vec<_> = listed
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect();
         assert_eq!(
             lines,
             [

@@ -1,7 +1,9 @@
-//! A bare Kubernetes API server of a test's own: etcd and kube-apiserver on this machine's loopback, with no controller and no
-//! node. Whoever starts it may do everything in it, and its audit log has every request.
+//! A bare Kubernetes API server of a test's own: etcd and kube-apiserver on this machine's
+//! loopback, with no controller and no node. Whoever starts it may do everything in it, and its
+//! audit log has every request.
 //!
-//! The programs are found as envtest finds them: `KUBEBUILDER_ASSETS` names the folder with etcd, kube-apiserver and kubectl.
+//! The programs are found as envtest finds them: `KUBEBUILDER_ASSETS` names the folder with etcd,
+//! kube-apiserver and kubectl.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -37,7 +39,10 @@ pub fn assets() -> Option<PathBuf> {
         return Some(folder.into());
     }
     let why = format!("{ASSETS} names no folder with etcd, kube-apiserver and kubectl");
-    assert!(std::env::var("REQUIRE_PRIVILEGED").as_deref() != Ok("1"), "REQUIRE_PRIVILEGED=1, but {why}");
+    assert!(
+        std::env::var("REQUIRE_PRIVILEGED").as_deref() != Ok("1"),
+        "REQUIRE_PRIVILEGED=1, but {why}"
+    );
     // Not by eprintln, which libtest keeps to itself while a test passes.
     writeln!(std::io::stderr(), "skipped: {why}").ok();
     None
@@ -69,13 +74,22 @@ impl ApiServer {
     pub fn start(assets: &Path, flags: &[&str]) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let folder = workspace::target_dir().join("apiserver").join(format!("{}-{number}", std::process::id()));
+        let folder = workspace::target_dir()
+            .join("apiserver")
+            .join(format!("{}-{number}", std::process::id()));
         fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
         let ports = Ports::free()?;
         write_files(&folder, ports)?;
         let etcd = Process::start("etcd", &folder, &mut etcd(assets, &folder, ports))?;
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        let mut started = Self { assets: assets.to_owned(), folder, flags, ports, etcd, server: None };
+        let mut started = Self {
+            assets: assets.to_owned(),
+            folder,
+            flags,
+            ports,
+            etcd,
+            server: None,
+        };
         started.resume()?;
         Ok(started)
     }
@@ -96,7 +110,9 @@ impl ApiServer {
     /// kubectl as an administrator.
     pub fn kubectl(&self) -> Command {
         let mut kubectl = Command::new(self.assets.join("kubectl"));
-        kubectl.env("KUBECONFIG", self.kubeconfig()).env("HOME", &self.folder);
+        kubectl
+            .env("KUBECONFIG", self.kubeconfig())
+            .env("HOME", &self.folder);
         kubectl
     }
 
@@ -114,7 +130,10 @@ impl ApiServer {
     pub fn minor_version(&self) -> Result<u32> {
         let said = workspace::output(self.kubectl().args(["get", "--raw", "/version"]))?;
         let said: serde_json::Value = serde_json::from_str(&said)?;
-        let minor = said["minor"].as_str().unwrap_or_default().trim_end_matches('+');
+        let minor = said["minor"]
+            .as_str()
+            .unwrap_or_default()
+            .trim_end_matches('+');
         minor.parse().with_context(|| said.to_string())
     }
 
@@ -146,13 +165,26 @@ impl ApiServer {
     /// If it does not become ready in time.
     pub fn resume(&mut self) -> Result<()> {
         let mut command = server(&self.assets, &self.folder, self.ports);
-        let server = self.server.insert(Process::start("kube-apiserver", &self.folder, command.args(&self.flags))?);
-        let (kubectl, kubeconfig) = (self.assets.join("kubectl"), self.folder.join("admin.kubeconfig"));
+        let server = self.server.insert(Process::start(
+            "kube-apiserver",
+            &self.folder,
+            command.args(&self.flags),
+        )?);
+        let (kubectl, kubeconfig) = (
+            self.assets.join("kubectl"),
+            self.folder.join("admin.kubeconfig"),
+        );
         wait::until("kube-apiserver is ready", READY, || {
             self.etcd.check()?;
             server.check()?;
             let mut ask = Command::new(&kubectl);
-            ask.env("KUBECONFIG", &kubeconfig).args(["get", "--raw", "/readyz", "--request-timeout", "5s"]);
+            ask.env("KUBECONFIG", &kubeconfig).args([
+                "get",
+                "--raw",
+                "/readyz",
+                "--request-timeout",
+                "5s",
+            ]);
             workspace::output(&mut ask).map(drop)
         })
     }
@@ -179,7 +211,11 @@ impl Ports {
     fn free() -> Result<Self> {
         let held: [TcpListener; 3] = [listen()?, listen()?, listen()?];
         let port = |at: usize| -> Result<u16> { Ok(held[at].local_addr()?.port()) };
-        Ok(Self { etcd: port(0)?, etcd_peers: port(1)?, server: port(2)? })
+        Ok(Self {
+            etcd: port(0)?,
+            etcd_peers: port(1)?,
+            server: port(2)?,
+        })
     }
 }
 
@@ -190,17 +226,25 @@ fn listen() -> Result<TcpListener> {
 /// Keys, the administrator's token, the audit policy and the administrator's kubeconfig.
 fn write_files(folder: &Path, ports: Ports) -> Result<()> {
     let mut secret = [0; 16];
-    fs::File::open("/dev/urandom")?.read_exact(&mut secret).context("read /dev/urandom")?;
+    fs::File::open("/dev/urandom")?
+        .read_exact(&mut secret)
+        .context("read /dev/urandom")?;
     let token = HEXLOWER.encode(&secret);
     let mut tokens = format!("{token},admin,admin,system:masters\n");
     for node in KUBELETS {
-        tokens.push_str(&format!("{token}-{node},system:node:{node},{node},system:nodes\n"));
+        tokens.push_str(&format!(
+            "{token}-{node},system:node:{node},{node},system:nodes\n"
+        ));
         write_kubeconfig(folder, ports.server, node, &format!("{token}-{node}"))?;
     }
     fs::write(folder.join("tokens.csv"), tokens)?;
     fs::write(folder.join("audit-policy.json"), AUDIT_POLICY)?;
     let mut key = Command::new("openssl");
-    workspace::output(key.args(["genrsa", "-out"]).arg(folder.join("accounts.key")).arg("2048"))?;
+    workspace::output(
+        key.args(["genrsa", "-out"])
+            .arg(folder.join("accounts.key"))
+            .arg("2048"),
+    )?;
     write_kubeconfig(folder, ports.server, "admin", &token).map(drop)
 }
 
@@ -220,7 +264,8 @@ fn write_kubeconfig(folder: &Path, port: u16, name: &str, token: &str) -> Result
     Ok(path)
 }
 
-/// A program that the kernel ends when the thread that started it ends, so that a killed test leaves none behind.
+/// A program that the kernel ends when the thread that started it ends, so that a killed test
+/// leaves none behind.
 fn bound(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL"]).arg(program);
@@ -232,9 +277,21 @@ fn etcd(assets: &Path, folder: &Path, ports: Ports) -> Command {
     let peers = format!("http://127.0.0.1:{}", ports.etcd_peers);
     let mut command = bound(&assets.join("etcd"));
     command.arg("--data-dir").arg(folder.join("etcd"));
-    command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
-    command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
-    command.arg("--initial-cluster").arg(format!("default={peers}"));
+    command.args([
+        "--listen-client-urls",
+        &clients,
+        "--advertise-client-urls",
+        &clients,
+    ]);
+    command.args([
+        "--listen-peer-urls",
+        &peers,
+        "--initial-advertise-peer-urls",
+        &peers,
+    ]);
+    command
+        .arg("--initial-cluster")
+        .arg(format!("default={peers}"));
     command
 }
 
@@ -243,15 +300,36 @@ fn server(assets: &Path, folder: &Path, ports: Ports) -> Command {
     let mut command = bound(&assets.join("kube-apiserver"));
     command.arg(format!("--etcd-servers=http://127.0.0.1:{}", ports.etcd));
     command.arg(format!("--secure-port={}", ports.server));
-    command.args(["--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none"]);
+    command.args([
+        "--bind-address=127.0.0.1",
+        "--advertise-address=127.0.0.1",
+        "--endpoint-reconciler-type=none",
+    ]);
     command.arg("--cert-dir").arg(folder.join("certificates"));
-    command.arg("--token-auth-file").arg(folder.join("tokens.csv"));
-    command.args(["--authorization-mode=Node,RBAC", "--service-cluster-ip-range=10.96.0.0/16", "--allow-privileged"]);
+    command
+        .arg("--token-auth-file")
+        .arg(folder.join("tokens.csv"));
+    command.args([
+        "--authorization-mode=Node,RBAC",
+        "--service-cluster-ip-range=10.96.0.0/16",
+        "--allow-privileged",
+    ]);
     // Without a controller no service account gets the secret that this plugin waits for.
-    command.args(["--disable-admission-plugins=ServiceAccount", "--enable-admission-plugins=NodeRestriction"]);
+    command.args([
+        "--disable-admission-plugins=ServiceAccount",
+        "--enable-admission-plugins=NodeRestriction",
+    ]);
     command.arg("--service-account-issuer=https://kubernetes.default.svc");
-    command.arg("--service-account-key-file").arg(&key).arg("--service-account-signing-key-file").arg(&key);
-    command.arg("--audit-log-path").arg(folder.join("audit.jsonl"));
-    command.arg("--audit-policy-file").arg(folder.join("audit-policy.json"));
+    command
+        .arg("--service-account-key-file")
+        .arg(&key)
+        .arg("--service-account-signing-key-file")
+        .arg(&key);
+    command
+        .arg("--audit-log-path")
+        .arg(folder.join("audit.jsonl"));
+    command
+        .arg("--audit-policy-file")
+        .arg(folder.join("audit-policy.json"));
     command
 }

@@ -1,4 +1,5 @@
-//! Control groups (version 2): what connect hooks are attached to, and how all processes of a host are found and ended.
+//! Control groups (version 2): what connect hooks are attached to, and how all processes of a host
+//! are found and ended.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -12,12 +13,16 @@ use crate::wait;
 /// How long the kernel may take to end processes that it was told to kill.
 const KILL_TIME: Duration = Duration::from_secs(10);
 
-/// Where cgroup2 is mounted: `/sys/fs/cgroup`, or a folder below it on hosts that also use version 1.
+/// Where cgroup2 is mounted: `/sys/fs/cgroup`, or a folder below it on hosts that also use version
+/// 1.
 pub(super) fn mount_point() -> Result<PathBuf> {
     let mounts = fs::read_to_string("/proc/mounts").context("read /proc/mounts")?;
-    let found =
-        mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>()).find(|fields| fields.get(2) == Some(&"cgroup2"));
-    let fields = found.context("cgroup2 is not mounted: `mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified`")?;
+    let found = mounts
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>())
+        .find(|fields| fields.get(2) == Some(&"cgroup2"));
+    let fields = found
+        .context("cgroup2 is not mounted: `mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified`")?;
     Ok(PathBuf::from(fields[1]))
 }
 
@@ -34,7 +39,9 @@ pub(super) fn remove(cgroup: &Path) -> Result<()> {
         // A process that is no longer listed may have threads that are still ending.
         match remove_folders(cgroup) {
             Err(error) if error.kind() == ErrorKind::ResourceBusy => wait::pause(),
-            removed => return removed.with_context(|| format!("remove cgroup {}", cgroup.display())),
+            removed => {
+                return removed.with_context(|| format!("remove cgroup {}", cgroup.display()));
+            }
         }
     }
     bail!("{what}: still there: {:?}", processes(cgroup));
@@ -64,8 +71,14 @@ fn processes(cgroup: &Path) -> Vec<i32> {
 }
 
 fn below(cgroup: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(cgroup) else { return Vec::new() };
-    entries.filter_map(Result::ok).map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+    let Ok(entries) = fs::read_dir(cgroup) else {
+        return Vec::new();
+    };
+    entries
+        .filter_map(Result::ok)
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir())
+        .collect()
 }
 
 fn remove_folders(cgroup: &Path) -> io::Result<()> {

@@ -1,5 +1,5 @@
-//! Culvert in a lab: proxy and redirector in the cloud, an agent on each edge, joined with the tokens that the proxy gives
-//! out, as the README tells an operator to.
+//! Culvert in a lab: proxy and redirector in the cloud, an agent on each edge, joined with the
+//! tokens that the proxy gives out, as the README tells an operator to.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -58,14 +58,21 @@ pub struct Culvert<'lab> {
 }
 
 impl<'lab> Culvert<'lab> {
-    /// Starts the proxy and the redirector, joins the agents of `edges` and waits until all is ready.
+    /// Starts the proxy and the redirector, joins the agents of `edges` and waits until all is
+    /// ready.
     ///
     /// # Errors
     /// Those of each program.
     pub fn start(lab: &'lab Lab, edges: &[Place], options: Options) -> Result<Self> {
         let proxy = start_proxy(lab, &options)?;
         let redirector = start_redirector(lab, &options)?;
-        let mut culvert = Self { lab, options, proxy, redirector, agents: Vec::new() };
+        let mut culvert = Self {
+            lab,
+            options,
+            proxy,
+            redirector,
+            agents: Vec::new(),
+        };
         culvert.wait_for_proxy()?;
         for place in edges {
             let join = culvert.create_token(*place, &[])?;
@@ -93,7 +100,13 @@ impl<'lab> Culvert<'lab> {
     /// # Errors
     /// If it is not in time.
     pub fn wait_for_proxy(&mut self) -> Result<()> {
-        wait_ready("culvert-proxy", self.lab, Place::Cloud, PROXY_ADMIN, &mut self.proxy)
+        wait_ready(
+            "culvert-proxy",
+            self.lab,
+            Place::Cloud,
+            PROXY_ADMIN,
+            &mut self.proxy,
+        )
     }
 
     /// Starts the redirector again after it was ended; see [`Self::wait_for_redirector`].
@@ -110,7 +123,13 @@ impl<'lab> Culvert<'lab> {
     /// # Errors
     /// If it is not in time.
     pub fn wait_for_redirector(&mut self) -> Result<()> {
-        wait_ready("culvert-redirector", self.lab, Place::Cloud, REDIRECTOR_ADMIN, &mut self.redirector)
+        wait_ready(
+            "culvert-redirector",
+            self.lab,
+            Place::Cloud,
+            REDIRECTOR_ADMIN,
+            &mut self.redirector,
+        )
     }
 
     /// Starts the agent of an edge that has joined.
@@ -145,8 +164,14 @@ impl<'lab> Culvert<'lab> {
 
     /// A command line of `culvert-proxy` in the cloud, talking to the running proxy.
     pub fn control(&self, args: &[&str]) -> Command {
-        let mut command = self.lab.site(Place::Cloud).command(workspace::binary("culvert-proxy"));
-        command.args(args).arg("--control-socket").arg(self.socket("control.sock"));
+        let mut command = self
+            .lab
+            .site(Place::Cloud)
+            .command(workspace::binary("culvert-proxy"));
+        command
+            .args(args)
+            .arg("--control-socket")
+            .arg(self.socket("control.sock"));
         command
     }
 
@@ -169,7 +194,8 @@ impl<'lab> Culvert<'lab> {
         self.create_bare_token(place, &args)
     }
 
-    /// A join command for a node with no other than the given settings, as the words after `culvert-agent`.
+    /// A join command for a node with no other than the given settings, as the words after
+    /// `culvert-agent`.
     ///
     /// # Errors
     /// If the proxy gives none.
@@ -195,7 +221,9 @@ impl<'lab> Culvert<'lab> {
         let state = site.file("agent").display().to_string();
         let args = join.iter().cloned().chain(["--state-dir".into(), state]);
         let mut command = site.command(workspace::binary("culvert-agent"));
-        command.args(args).envs(self.options.agent_env.iter().cloned());
+        command
+            .args(args)
+            .envs(self.options.agent_env.iter().cloned());
         workspace::output(&mut command)?;
         Ok(())
     }
@@ -205,9 +233,11 @@ impl<'lab> Culvert<'lab> {
     /// # Errors
     /// If it has none in time.
     pub fn wait_online(&self, place: Place) -> Result<()> {
-        wait::until(&format!("{} has its tunnels", place.name()), START_TIME, || {
-            self.check_tunnels(place.name(), |tunnels| tunnels > 0)
-        })
+        wait::until(
+            &format!("{} has its tunnels", place.name()),
+            START_TIME,
+            || self.check_tunnels(place.name(), |tunnels| tunnels > 0),
+        )
     }
 
     /// Waits until the proxy knows that a node has no tunnel.
@@ -231,8 +261,13 @@ impl<'lab> Culvert<'lab> {
     /// # Errors
     /// If the page does not answer.
     pub fn tunnels(&self, node: &str) -> Result<usize> {
-        let tunnels = self.lab.site(Place::Cloud).json(PROXY_ADMIN, "/debug/tunnels")?;
-        let list = tunnels.as_array().with_context(|| format!("no list of tunnels: {tunnels}"))?;
+        let tunnels = self
+            .lab
+            .site(Place::Cloud)
+            .json(PROXY_ADMIN, "/debug/tunnels")?;
+        let list = tunnels
+            .as_array()
+            .with_context(|| format!("no list of tunnels: {tunnels}"))?;
         Ok(list.iter().filter(|tunnel| tunnel["node"] == node).count())
     }
 }
@@ -251,25 +286,47 @@ fn confined(site: &Site, capabilities: &str, program: &str) -> Command {
 
 /// Completes a command line that ends in setpriv.
 fn confine(command: &mut Command, capabilities: &str, program: &str) {
-    command.args(["--no-new-privs", "--inh-caps", "-all", "--bounding-set", capabilities, "--"]);
+    command.args([
+        "--no-new-privs",
+        "--inh-caps",
+        "-all",
+        "--bounding-set",
+        capabilities,
+        "--",
+    ]);
     command.arg(workspace::binary(program));
 }
 
 fn start_proxy(lab: &Lab, options: &Options) -> Result<Process> {
     let cloud = lab.site(Place::Cloud);
     let mut command = confined(cloud, PROXY_CAPABILITIES, "culvert-proxy");
-    command.args(["--advertise", PROXY_FOR_AGENTS, "--state-dir"]).arg(cloud.file("proxy"));
+    command
+        .args(["--advertise", PROXY_FOR_AGENTS, "--state-dir"])
+        .arg(cloud.file("proxy"));
     for socket in ["connect", "directory", "control", "admin"] {
-        command.arg(format!("--{socket}-socket")).arg(cloud.file(&format!("{socket}.sock")));
+        command
+            .arg(format!("--{socket}-socket"))
+            .arg(cloud.file(&format!("{socket}.sock")));
     }
-    cloud.start_process("culvert-proxy", command.args(&options.proxy).envs(options.cloud_env.iter().cloned()))
+    cloud.start_process(
+        "culvert-proxy",
+        command
+            .args(&options.proxy)
+            .envs(options.cloud_env.iter().cloned()),
+    )
 }
 
 fn start_redirector(lab: &Lab, options: &Options) -> Result<Process> {
     let cloud = lab.site(Place::Cloud);
-    // LimitMEMLOCK of its unit. Root without CAP_SYS_RESOURCE keeps its limit, which only kernels before 5.11 mind.
+    // LimitMEMLOCK of its unit. Root without CAP_SYS_RESOURCE keeps its limit, which only kernels
+    // before 5.11 mind.
     let mut command = cloud.command("sh");
-    command.args(["-c", "ulimit -l unlimited 2>/dev/null; exec \"$@\"", "sh", "setpriv"]);
+    command.args([
+        "-c",
+        "ulimit -l unlimited 2>/dev/null; exec \"$@\"",
+        "sh",
+        "setpriv",
+    ]);
     confine(&mut command, REDIRECTOR_CAPABILITIES, "culvert-redirector");
     command
         .arg("--cgroup")
@@ -283,33 +340,54 @@ fn start_redirector(lab: &Lab, options: &Options) -> Result<Process> {
         // The cloud's own address is a public one; the other is of its pods.
         .arg("--dns-client")
         .arg(format!("{}/32,10.244.0.0/16", Place::Cloud.address()));
-    cloud.start_process("culvert-redirector", command.args(&options.redirector).envs(options.cloud_env.iter().cloned()))
+    cloud.start_process(
+        "culvert-redirector",
+        command
+            .args(&options.redirector)
+            .envs(options.cloud_env.iter().cloned()),
+    )
 }
 
 fn start_agent(lab: &Lab, place: Place, options: &Options) -> Result<Process> {
     let site = lab.site(place);
     let mut command = confined(site, AGENT_CAPABILITIES, "culvert-agent");
-    command.arg("--state-dir").arg(site.file("agent")).arg("--admin-socket").arg(site.file("agent.sock"));
+    command
+        .arg("--state-dir")
+        .arg(site.file("agent"))
+        .arg("--admin-socket")
+        .arg(site.file("agent.sock"));
     for port in DEFAULT_PORTS.iter().chain(&options.ports) {
         command.args(["--port", &port.to_string()]);
     }
-    command.args(&options.agent).envs(options.agent_env.iter().cloned());
+    command
+        .args(&options.agent)
+        .envs(options.agent_env.iter().cloned());
     site.start_process("culvert-agent", &mut command)
 }
 
-fn wait_ready(name: &str, lab: &Lab, place: Place, admin: u16, process: &mut Process) -> Result<()> {
+fn wait_ready(
+    name: &str,
+    lab: &Lab,
+    place: Place,
+    admin: u16,
+    process: &mut Process,
+) -> Result<()> {
     wait::until(&format!("{name} is ready"), START_TIME, || {
         process.check()?;
         lab.site(place).http_get(admin, "/readyz").map(drop)
     })
 }
 
-/// The words behind `culvert-agent` in what `token create` prints. They hold no blanks and no quotes.
+/// The words behind `culvert-agent` in what `token create` prints. They hold no blanks and no
+/// quotes.
 fn join_arguments(printed: &str) -> Result<Vec<String>> {
     let joined = printed.replace("\\\n", " ");
     for line in joined.lines() {
         if let Some((_, rest)) = line.split_once("culvert-agent join") {
-            return Ok(std::iter::once("join").chain(rest.split_whitespace()).map(str::to_owned).collect());
+            return Ok(std::iter::once("join")
+                .chain(rest.split_whitespace())
+                .map(str::to_owned)
+                .collect());
         }
     }
     bail!("`token create` printed no `culvert-agent join`: {printed}")
@@ -321,8 +399,12 @@ mod tests {
 
     #[test]
     fn the_join_command_is_found_in_what_token_create_prints() {
-        let printed = "Run this on edge-1 before noon:\n\n  sudo culvert-agent join --proxy a:7400 \\\n    --token x\n";
-        assert_eq!(join_arguments(printed).unwrap(), ["join", "--proxy", "a:7400", "--token", "x"]);
+        let printed = "Run this on edge-1 before noon:\n\n  sudo culvert-agent join --proxy \
+            a:7400 \\\n    --token x\n";
+        assert_eq!(
+            join_arguments(printed).unwrap(),
+            ["join", "--proxy", "a:7400", "--token", "x"]
+        );
         assert!(join_arguments("nothing").is_err());
     }
 }

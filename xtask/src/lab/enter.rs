@@ -31,5 +31,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let status = site::enter_command(&cgroup, pid.trim().parse()?, "--net", &args.command[0])
         .args(&args.command[1..])
         .status()?;
-    Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
+    Ok(ExitCode::from(
+        status
+            .code()
+            .and_then(|code| u8::try_from(code).ok())
+            .unwrap_or(1),
+    ))
 }

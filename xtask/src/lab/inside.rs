@@ -1,5 +1,5 @@
-//! Sockets of this process in a host's network namespace. They belong to no host's cgroup, so no connect hook sees them:
-//! good for admin pages and for forwarding, never for a client under test.
+//! Sockets of this process in a host's network namespace. They belong to no host's cgroup, so no
+//! connect hook sees them: good for admin pages and for forwarding, never for a client under test.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -24,34 +24,52 @@ pub fn run<T: Send>(netns: &Path, work: impl FnOnce() -> Result<T> + Send) -> Re
             setns(&namespace, CloneFlags::CLONE_NEWNET).context("enter the network namespace")?;
             work()
         });
-        thread.join().unwrap_or_else(|_| Err(anyhow!("the thread inside {} panicked", netns.display())))
+        thread
+            .join()
+            .unwrap_or_else(|_| Err(anyhow!("the thread inside {} panicked", netns.display())))
     })
 }
 
 /// The body of the answer to a request (`GET /readyz`) on the namespace's loopback.
 ///
 /// # Errors
-/// If there is no answer in time, or one whose status is not a success; the error has status and body.
+/// If there is no answer in time, or one whose status is not a success; the error has status and
+/// body.
 pub fn http(netns: &Path, port: u16, request: &str, body: &str) -> Result<String> {
     let answer = run(netns, || {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let mut stream =
-            TcpStream::connect_timeout(&address, HTTP_TIME).with_context(|| format!("connect to {address}"))?;
+        let mut stream = TcpStream::connect_timeout(&address, HTTP_TIME)
+            .with_context(|| format!("connect to {address}"))?;
         stream.set_read_timeout(Some(HTTP_TIME))?;
         let length = body.len();
         write!(
             stream,
-            "{request} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+            "{request} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\nConnection: \
+             close\r\n\r\n{body}"
         )?;
         let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).with_context(|| format!("read the answer to {request} from {address}"))?;
+        stream
+            .read_to_end(&mut answer)
+            .with_context(|| format!("read the answer to {request} from {address}"))?;
         Ok(String::from_utf8_lossy(&answer).into_owned())
     })?;
-    let (head, body) = answer.split_once("\r\n\r\n").context("the answer is not HTTP")?;
+    let (head, body) = answer
+        .split_once("\r\n\r\n")
+        .context("the answer is not HTTP")?;
     let status = head.lines().next().unwrap_or_default();
-    let body =
-        if head.to_ascii_lowercase().contains("transfer-encoding: chunked") { unchunk(body) } else { body.to_owned() };
-    ensure!(status.starts_with("HTTP/1.1 2"), "{request}: {status}: {}", body.trim());
+    let body = if head
+        .to_ascii_lowercase()
+        .contains("transfer-encoding: chunked")
+    {
+        unchunk(body)
+    } else {
+        body.to_owned()
+    };
+    ensure!(
+        status.starts_with("HTTP/1.1 2"),
+        "{request}: {status}: {}",
+        body.trim()
+    );
     Ok(body)
 }
 
@@ -59,7 +77,9 @@ fn unchunk(mut rest: &str) -> String {
     let mut body = String::new();
     while let Some((size, after)) = rest.split_once("\r\n") {
         let size = usize::from_str_radix(size.trim(), 16).unwrap_or(0);
-        let Some(chunk) = after.get(..size).filter(|chunk| !chunk.is_empty()) else { break };
+        let Some(chunk) = after.get(..size).filter(|chunk| !chunk.is_empty()) else {
+            break;
+        };
         body.push_str(chunk);
         rest = after.get(size + 2..).unwrap_or_default();
     }
@@ -73,18 +93,26 @@ fn unchunk(mut rest: &str) -> String {
 pub fn forward(local_port: u16, netns: PathBuf, port: u16) -> Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, local_port))
         .with_context(|| format!("listen on 127.0.0.1:{local_port}"))?;
-    std::thread::Builder::new().name("forward".into()).spawn(move || {
-        for client in listener.incoming().filter_map(Result::ok) {
-            let netns = netns.clone();
-            std::thread::spawn(move || relay(client, &netns, port));
-        }
-    })?;
+    std::thread::Builder::new()
+        .name("forward".into())
+        .spawn(move || {
+            for client in listener.incoming().filter_map(Result::ok) {
+                let netns = netns.clone();
+                std::thread::spawn(move || relay(client, &netns, port));
+            }
+        })?;
     Ok(())
 }
 
 fn relay(client: TcpStream, netns: &Path, port: u16) {
-    let Ok(server) = run(netns, || Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, port))?)) else { return };
-    let (Ok(client_too), Ok(server_too)) = (client.try_clone(), server.try_clone()) else { return };
+    let Ok(server) = run(netns, || {
+        Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, port))?)
+    }) else {
+        return;
+    };
+    let (Ok(client_too), Ok(server_too)) = (client.try_clone(), server.try_clone()) else {
+        return;
+    };
     let back = std::thread::spawn(move || copy(server_too, client_too));
     copy(client, server);
     back.join().ok();

@@ -51,7 +51,10 @@ impl Place {
             Self::Cloud => ("203.0.113.1/30".into(), "203.0.113.2/30".into()),
             Self::Edge1 | Self::Edge2 | Self::Edge3 => {
                 let base = (self as u8 - 1) * 4;
-                (format!("198.51.100.{}/30", base + 1), format!("198.51.100.{}/30", base + 2))
+                (
+                    format!("198.51.100.{}/30", base + 1),
+                    format!("198.51.100.{}/30", base + 2),
+                )
             }
         }
     }
@@ -68,7 +71,10 @@ mod tests {
 
     #[test]
     fn hosts_keep_to_their_own_links() {
-        assert_eq!(Place::Edge3.wan(), ("198.51.100.9/30".into(), "198.51.100.10/30".into()));
+        assert_eq!(
+            Place::Edge3.wan(),
+            ("198.51.100.9/30".into(), "198.51.100.10/30".into())
+        );
         assert_eq!(Place::Edge3.router_link(), "site3");
         assert_eq!(Place::from_name("edge-2"), Some(Place::Edge2));
     }

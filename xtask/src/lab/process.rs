@@ -24,7 +24,8 @@ pub struct Held {
 }
 
 impl Held {
-    /// Whether this is no more than `before`. A pool for blocking work keeps a thread more or less, as its tasks happen to meet.
+    /// Whether this is no more than `before`. A pool for blocking work keeps a thread more or less,
+    /// as its tasks happen to meet.
     #[must_use]
     pub fn is_within(self, before: Self) -> bool {
         self.files <= before.files && self.threads <= before.threads + 2
@@ -39,21 +40,29 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a command; what it prints goes to `<folder>/<name>.log`, behind what an earlier one of that name printed.
+    /// Starts a command; what it prints goes to `<folder>/<name>.log`, behind what an earlier one
+    /// of that name printed.
     ///
     /// # Errors
     /// Those of creating the log and of starting the command.
     pub fn start(name: &str, folder: &Path, command: &mut Command) -> Result<Self> {
         let log = folder.join(format!("{name}.log"));
-        let file =
-            File::options().create(true).append(true).open(&log).with_context(|| format!("open {}", log.display()))?;
+        let file = File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .with_context(|| format!("open {}", log.display()))?;
         let child = command
             .stdin(Stdio::null())
             .stdout(file.try_clone()?)
             .stderr(file)
             .spawn()
             .with_context(|| format!("start {name}"))?;
-        Ok(Self { name: name.to_owned(), child, log })
+        Ok(Self {
+            name: name.to_owned(),
+            child,
+            log,
+        })
     }
 
     /// Its number, seen from this machine.
@@ -63,7 +72,9 @@ impl Process {
 
     /// All that it printed.
     pub fn log(&self) -> String {
-        std::fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+        std::fs::read(&self.log)
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+            .unwrap_or_default()
     }
 
     /// Fails if it has ended, with the end of its log.
@@ -74,7 +85,11 @@ impl Process {
         match self.child.try_wait()? {
             None => Ok(()),
             Some(status) => {
-                bail!("{} ended with {status}; its log ends:\n{}", self.name, progress::tail(&self.log, 15))
+                bail!(
+                    "{} ended with {status}; its log ends:\n{}",
+                    self.name,
+                    progress::tail(&self.log, 15)
+                )
             }
         }
     }
@@ -84,7 +99,9 @@ impl Process {
     /// # Errors
     /// If the kernel refuses.
     pub fn kill(&mut self) -> Result<()> {
-        self.child.kill().with_context(|| format!("kill {}", self.name))?;
+        self.child
+            .kill()
+            .with_context(|| format!("kill {}", self.name))?;
         self.child.wait()?;
         Ok(())
     }
@@ -96,10 +113,14 @@ impl Process {
     pub fn terminate(&mut self, deadline: Duration) -> Result<()> {
         self.signal(Signal::SIGTERM)?;
         let name = self.name.clone();
-        wait::until(&format!("{name} ends after SIGTERM"), deadline, || match self.child.try_wait()? {
-            Some(_) => Ok(()),
-            None => bail!("it runs on"),
-        })
+        wait::until(
+            &format!("{name} ends after SIGTERM"),
+            deadline,
+            || match self.child.try_wait()? {
+                Some(_) => Ok(()),
+                None => bail!("it runs on"),
+            },
+        )
     }
 
     /// Sends it a signal.
@@ -118,9 +139,16 @@ impl Process {
     pub fn held(&self) -> Result<Held> {
         let count = |what: &str| {
             let folder = format!("/proc/{}/{what}", self.pid());
-            anyhow::Ok(std::fs::read_dir(&folder).with_context(|| format!("read {folder}"))?.count())
+            anyhow::Ok(
+                std::fs::read_dir(&folder)
+                    .with_context(|| format!("read {folder}"))?
+                    .count(),
+            )
         };
-        Ok(Held { files: count("fd")?, threads: count("task")? })
+        Ok(Held {
+            files: count("fd")?,
+            threads: count("task")?,
+        })
     }
 
     /// Bytes of memory that it has resident now.
@@ -142,8 +170,15 @@ impl Process {
     fn memory(&self, field: &str) -> Result<u64> {
         let path = format!("/proc/{}/status", self.pid());
         let status = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-        let line = status.lines().find_map(|line| line.strip_prefix(field)).with_context(|| format!("no {field}"))?;
-        let kib: u64 = line.trim().trim_end_matches(" kB").parse().with_context(|| format!("{field}{line}"))?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix(field))
+            .with_context(|| format!("no {field}"))?;
+        let kib: u64 = line
+            .trim()
+            .trim_end_matches(" kB")
+            .parse()
+            .with_context(|| format!("{field}{line}"))?;
         Ok(kib << 10)
     }
 
@@ -154,9 +189,19 @@ impl Process {
     pub fn cpu_time(&self) -> Result<Duration> {
         let path = format!("/proc/{}/stat", self.pid());
         let stat = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-        // The second field is the program's name, which may hold blanks; utime and stime are the 14th and 15th.
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        let ticks = fields.get(11..13).context("too few fields")?.iter().map(|ticks| ticks.parse::<u64>());
+        // The second field is the program's name, which may hold blanks; utime and stime are the
+        // 14th and 15th.
+        let fields: Vec<&str> = stat
+            .rsplit(')')
+            .next()
+            .unwrap_or_default()
+            .split_whitespace()
+            .collect();
+        let ticks = fields
+            .get(11..13)
+            .context("too few fields")?
+            .iter()
+            .map(|ticks| ticks.parse::<u64>());
         let ticks: u64 = ticks.sum::<Result<_, _>>().with_context(|| stat.clone())?;
         Ok(Duration::from_millis(ticks * TICK_MS))
     }
@@ -172,7 +217,9 @@ impl Drop for Process {
 
 /// Prints the ends of all logs below a folder: what a failed test leaves to look at.
 pub fn show_logs(folder: &Path) {
-    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return;
+    };
     for path in entries.filter_map(Result::ok).map(|entry| entry.path()) {
         if path.is_dir() {
             show_logs(&path);

@@ -1,4 +1,5 @@
-//! One host of a lab: network, host name, mounts (a bpffs of its own; the cloud its own resolv.conf) and a cgroup.
+//! One host of a lab: network, host name, mounts (a bpffs of its own; the cloud its own
+//! resolv.conf) and a cgroup.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,14 +13,13 @@ use super::process::Process;
 use super::{LabName, inside, network};
 use crate::{wait, workspace};
 
-/// Moves itself into the cgroup `$0`, then into the namespaces of process `$1` (`$2` says which network), and becomes the
-/// command that follows.
+/// Moves itself into the cgroup `$0`, then into the namespaces of process `$1` (`$2` says which
+/// network), and becomes the command that follows.
 /// Not `ip netns exec`, which would hide the cgroup mounts.
-const ENTER: &str =
-    r#"echo $$ > "$0/cgroup.procs" && pid=$1 net=$2 && shift 2 && exec nsenter -t "$pid" "$net" --mount --uts -- "$@""#;
+const ENTER: &str = r#"echo $$ > "$0/cgroup.procs" && pid=$1 net=$2 && shift 2 && exec nsenter -t "$pid" "$net" --mount --uts -- "$@""#;
 
-/// Becomes the process that holds the host's namespaces: `$1` network namespace, `$2` host name, `$3` resolv.conf or empty,
-/// `$4` file that says it is ready.
+/// Becomes the process that holds the host's namespaces: `$1` network namespace, `$2` host name,
+/// `$3` resolv.conf or empty, `$4` file that says it is ready.
 const HOLD: &str = r#"echo $$ > "$0/cgroup.procs" && exec nsenter --net="$1" unshare --mount --uts sh -ec '
   hostname "$1"; mount -t bpf bpf /sys/fs/bpf; [ -z "$2" ] || mount --bind "$2" /etc/resolv.conf; touch "$3"; exec sleep infinity
 ' sh "$2" "$3" "$4""#;
@@ -41,17 +41,41 @@ impl Site {
         for made in [&cgroup, &folder] {
             std::fs::create_dir_all(made).with_context(|| format!("create {}", made.display()))?;
         }
-        let resolv_conf = if place == Place::Cloud { resolv_conf(&folder)? } else { PathBuf::new() };
+        let resolv_conf = if place == Place::Cloud {
+            resolv_conf(&folder)?
+        } else {
+            PathBuf::new()
+        };
         let ready = folder.join("ready");
         let mut command = Command::new("sh");
-        command.args(["-c", HOLD]).arg(&cgroup).arg(&netns).arg(place.name()).arg(resolv_conf).arg(&ready);
+        command
+            .args(["-c", HOLD])
+            .arg(&cgroup)
+            .arg(&netns)
+            .arg(place.name())
+            .arg(resolv_conf)
+            .arg(&ready);
         let mut holder = Process::start("host", &folder, &mut command)?;
-        std::fs::write(folder.join("pid"), holder.pid().to_string()).context("write the host's pid")?;
-        wait::until(&format!("host {}", place.name()), Duration::from_secs(60), || {
-            holder.check()?;
-            ready.exists().then_some(()).context("its mounts are not ready")
-        })?;
-        Ok(Self { place, netns, cgroup, folder, holder })
+        std::fs::write(folder.join("pid"), holder.pid().to_string())
+            .context("write the host's pid")?;
+        wait::until(
+            &format!("host {}", place.name()),
+            Duration::from_secs(60),
+            || {
+                holder.check()?;
+                ready
+                    .exists()
+                    .then_some(())
+                    .context("its mounts are not ready")
+            },
+        )?;
+        Ok(Self {
+            place,
+            netns,
+            cgroup,
+            folder,
+            holder,
+        })
     }
 
     /// Which host this is.
@@ -81,10 +105,16 @@ impl Site {
 
     /// The same in another network namespace, as the processes of this host's pods are.
     pub fn command_in(&self, netns: &Path, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        enter_command(&self.cgroup, self.holder.pid(), &format!("--net={}", netns.display()), program)
+        enter_command(
+            &self.cgroup,
+            self.holder.pid(),
+            &format!("--net={}", netns.display()),
+            program,
+        )
     }
 
-    /// The same in no host's cgroup, as a process that no connect hook sees: only its packets are steered.
+    /// The same in no host's cgroup, as a process that no connect hook sees: only its packets are
+    /// steered.
     pub fn unhooked_command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let above = self.cgroup.parent().unwrap_or(&self.cgroup);
         enter_command(above, self.holder.pid(), "--net", program)
@@ -113,7 +143,8 @@ impl Site {
     /// The body of a page served on this host's loopback.
     ///
     /// # Errors
-    /// If the port does not answer in time, or with a status that is no success; the error has status and body.
+    /// If the port does not answer in time, or with a status that is no success; the error has
+    /// status and body.
     pub fn http_get(&self, port: u16, path: &str) -> Result<String> {
         inside::http(&self.netns, port, &format!("GET {path}"), "")
     }
@@ -141,9 +172,14 @@ impl Site {
     /// As of [`Self::http_get`], and if there is no such line, or its value is no number.
     pub fn metric(&self, port: u16, name: &str) -> Result<f64> {
         let body = self.http_get(port, "/metrics")?;
-        let value = body.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let value = body
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         let value = value.with_context(|| format!("no {name} in /metrics"))?;
-        value.trim().parse().with_context(|| format!("{name}: {value:?} is no number"))
+        value
+            .trim()
+            .parse()
+            .with_context(|| format!("{name}: {value:?} is no number"))
     }
 
     /// Its network namespace.
@@ -152,18 +188,31 @@ impl Site {
     }
 }
 
-/// A command that enters the host whose processes are in `cgroup` and whose namespaces process `holder` holds.
-/// `net` is nsenter's option: `--net` for the host's own network.
-pub(super) fn enter_command(cgroup: &Path, holder: u32, net: &str, program: impl AsRef<std::ffi::OsStr>) -> Command {
+/// A command that enters the host whose processes are in `cgroup` and whose namespaces process
+/// `holder` holds. `net` is nsenter's option: `--net` for the host's own network.
+pub(super) fn enter_command(
+    cgroup: &Path,
+    holder: u32,
+    net: &str,
+    program: impl AsRef<std::ffi::OsStr>,
+) -> Command {
     let mut command = Command::new("sh");
-    command.args(["-c", ENTER]).arg(cgroup).arg(holder.to_string()).arg(net).arg(program);
+    command
+        .args(["-c", ENTER])
+        .arg(cgroup)
+        .arg(holder.to_string())
+        .arg(net)
+        .arg(program);
     command
 }
 
 /// The cloud asks the redirector for names, and nobody else.
 fn resolv_conf(folder: &Path) -> Result<PathBuf> {
     let path = folder.join("resolv.conf");
-    let text = format!("nameserver {}\noptions timeout:1 attempts:1\n", Place::Cloud.address());
+    let text = format!(
+        "nameserver {}\noptions timeout:1 attempts:1\n",
+        Place::Cloud.address()
+    );
     std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
     Ok(path)
 }

@@ -1,4 +1,5 @@
-//! Bytes that do not repeat within any window, and their digest: lost, doubled or swapped pieces change it.
+//! Bytes that do not repeat within any window, and their digest: lost, doubled or swapped pieces
+//! change it.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -16,7 +17,10 @@ pub(super) struct Passed {
 
 impl Passed {
     fn new() -> Self {
-        Self { count: 0, digest: Sha256::new() }
+        Self {
+            count: 0,
+            digest: Sha256::new(),
+        }
     }
 
     /// How many bytes passed.
@@ -33,7 +37,11 @@ impl Passed {
 impl fmt::Display for Passed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ", self.count)?;
-        self.digest.clone().finalize().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        self.digest
+            .clone()
+            .finalize()
+            .iter()
+            .try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 

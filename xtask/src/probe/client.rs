@@ -22,7 +22,13 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "error {} {:?}: {}", self.phase, self.error.kind(), self.error)
+        write!(
+            f,
+            "error {} {:?}: {}",
+            self.phase,
+            self.error.kind(),
+            self.error
+        )
     }
 }
 
@@ -32,21 +38,30 @@ pub(super) type Outcome = Result<String, Failure>;
 /// Connects to `host:port`, asking the host's resolver for a name.
 pub(super) fn connect(target: &str) -> Result<TcpStream, Failure> {
     let stream = TcpStream::connect(target).map_err(Failure::of("connect"))?;
-    let patient = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
+    let patient = stream
+        .set_read_timeout(Some(PATIENCE))
+        .and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
     patient.map_err(Failure::of("connect"))?;
     Ok(stream)
 }
 
-/// Sends a text, ends its direction, returns what comes back. Without a text it listens for the first line.
+/// Sends a text, ends its direction, returns what comes back. Without a text it listens for the
+/// first line.
 pub(super) fn talk(target: &str, text: &[u8]) -> Outcome {
     let mut stream = connect(target)?;
     let mut answer = String::new();
     if text.is_empty() {
-        BufReader::new(stream).read_line(&mut answer).map_err(Failure::of("read"))?;
+        BufReader::new(stream)
+            .read_line(&mut answer)
+            .map_err(Failure::of("read"))?;
     } else {
         stream.write_all(text).map_err(Failure::of("write"))?;
-        stream.shutdown(Shutdown::Write).map_err(Failure::of("shutdown"))?;
-        stream.read_to_string(&mut answer).map_err(Failure::of("read"))?;
+        stream
+            .shutdown(Shutdown::Write)
+            .map_err(Failure::of("shutdown"))?;
+        stream
+            .read_to_string(&mut answer)
+            .map_err(Failure::of("read"))?;
     }
     Ok(answer.trim_end().to_owned())
 }
@@ -60,11 +75,15 @@ pub(super) fn dial(target: &str, patience: Duration) -> Outcome {
 
 /// The first address of `host:port`.
 pub(super) fn resolve(target: &str) -> Result<SocketAddr, Failure> {
-    let found = target.to_socket_addrs().map_err(Failure::of("resolve"))?.next();
+    let found = target
+        .to_socket_addrs()
+        .map_err(Failure::of("resolve"))?
+        .next();
     found.ok_or_else(|| Failure::of("resolve")(io::Error::other("the name has no address")))
 }
 
-/// Sends while it reads. The server may close with our bytes unread, so neither direction need end well.
+/// Sends while it reads. The server may close with our bytes unread, so neither direction need end
+/// well.
 pub(super) fn overrun(target: &str, count: u64) -> Outcome {
     let mut stream = connect(target)?;
     let mut writer = stream.try_clone().map_err(Failure::of("clone"))?;
@@ -80,25 +99,35 @@ pub(super) fn overrun(target: &str, count: u64) -> Outcome {
 pub(super) fn out_live(target: &str, count: u64) -> Outcome {
     let mut stream = connect(target)?;
     let mut said = String::new();
-    stream.read_to_string(&mut said).map_err(Failure::of("read"))?;
+    stream
+        .read_to_string(&mut said)
+        .map_err(Failure::of("read"))?;
     let sent = bytes::generate(&mut stream, count).map_err(Failure::of("write"))?;
-    stream.shutdown(Shutdown::Write).map_err(Failure::of("shutdown"))?;
+    stream
+        .shutdown(Shutdown::Write)
+        .map_err(Failure::of("shutdown"))?;
     Ok(format!("{} {sent}", said.trim_end()))
 }
 
 /// Reads all that the server sends.
 pub(super) fn download(target: &str) -> Outcome {
     let mut stream = connect(target)?;
-    Ok(bytes::consume(&mut stream).map_err(Failure::of("read"))?.to_string())
+    Ok(bytes::consume(&mut stream)
+        .map_err(Failure::of("read"))?
+        .to_string())
 }
 
 /// Sends bytes, ends its direction, then reads what the server says of them.
 pub(super) fn upload(target: &str, count: u64) -> Outcome {
     let mut stream = connect(target)?;
     let sent = bytes::generate(&mut stream, count).map_err(Failure::of("write"))?;
-    stream.shutdown(Shutdown::Write).map_err(Failure::of("shutdown"))?;
+    stream
+        .shutdown(Shutdown::Write)
+        .map_err(Failure::of("shutdown"))?;
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).map_err(Failure::of("read"))?;
+    stream
+        .read_to_string(&mut answer)
+        .map_err(Failure::of("read"))?;
     Ok(format!("{sent}\n{}", answer.trim_end()))
 }
 
@@ -106,7 +135,10 @@ pub(super) fn upload(target: &str, count: u64) -> Outcome {
 pub(super) fn ping_pong(target: &str, rounds: u32) -> Outcome {
     let mut stream = connect(target)?;
     stream.set_nodelay(true).map_err(Failure::of("connect"))?;
-    exchange(&mut stream, b"POST /exec HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n")?;
+    exchange(
+        &mut stream,
+        b"POST /exec HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n",
+    )?;
     for round in 0..rounds {
         exchange(&mut stream, format!("message {round:>2000}").as_bytes())?;
     }
@@ -117,6 +149,14 @@ pub(super) fn ping_pong(target: &str, rounds: u32) -> Outcome {
 pub(super) fn exchange(stream: &mut TcpStream, message: &[u8]) -> Result<(), Failure> {
     stream.write_all(message).map_err(Failure::of("write"))?;
     let mut answer = vec![0; message.len()];
-    stream.read_exact(&mut answer).map_err(Failure::of("read"))?;
-    if answer == message { Ok(()) } else { Err(Failure::of("compare")(io::Error::other("another message came back"))) }
+    stream
+        .read_exact(&mut answer)
+        .map_err(Failure::of("read"))?;
+    if answer == message {
+        Ok(())
+    } else {
+        Err(Failure::of("compare")(io::Error::other(
+            "another message came back",
+        )))
+    }
 }

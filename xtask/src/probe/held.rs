@@ -69,7 +69,9 @@ pub(super) fn drip(target: &str, count: usize, pause: Duration, rounds: usize) -
 pub(super) fn half_close(target: &str, lines: usize) -> Outcome {
     let mut stream = client::connect(target)?;
     stream.write_all(b"all").map_err(Failure::of("write"))?;
-    stream.shutdown(Shutdown::Write).map_err(Failure::of("shutdown"))?;
+    stream
+        .shutdown(Shutdown::Write)
+        .map_err(Failure::of("shutdown"))?;
     announce("ended its direction")?;
     let mut reader = BufReader::new(stream);
     for _ in 0..lines {
@@ -94,8 +96,11 @@ pub(super) fn give_up(target: &str, count: usize, patience: Duration) -> Outcome
             })
         })
         .collect();
-    let answered =
-        tries.into_iter().filter_map(|thread| thread.join().ok()).filter(|result| matches!(result, Ok(1))).count();
+    let answered = tries
+        .into_iter()
+        .filter_map(|thread| thread.join().ok())
+        .filter(|result| matches!(result, Ok(1)))
+        .count();
     Ok(format!("{answered} of {count} answered"))
 }
 
@@ -105,11 +110,15 @@ fn connect_all(target: &str, count: usize) -> Result<Vec<TcpStream>, Failure> {
 
 fn announce(line: &str) -> Result<(), Failure> {
     let mut out = io::stdout();
-    writeln!(out, "{line}").and_then(|()| out.flush()).map_err(Failure::of("announce"))
+    writeln!(out, "{line}")
+        .and_then(|()| out.flush())
+        .map_err(Failure::of("announce"))
 }
 
 fn wait_for_line() -> Result<bool, Failure> {
     let mut line = String::new();
-    let count = io::stdin().read_line(&mut line).map_err(Failure::of("input"))?;
+    let count = io::stdin()
+        .read_line(&mut line)
+        .map_err(Failure::of("input"))?;
     Ok(count > 0)
 }

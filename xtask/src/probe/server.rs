@@ -33,7 +33,8 @@ enum Behaviour {
     Silent,
     /// Reads all, then says a word now and then and never closes.
     Endless,
-    /// Says good-bye and ends its direction at once; reads on, and prints what it read and the digest.
+    /// Says good-bye and ends its direction at once; reads on, and prints what it read and the
+    /// digest.
     Farewell,
     /// Reads a little, says that many bytes and closes, whatever else was sent.
     Hasty(u64),
@@ -63,7 +64,10 @@ impl FromStr for Service {
             Some(("source", bytes)) => Behaviour::Source(bytes.parse()?),
             _ => bail!("unknown behaviour {behaviour:?}"),
         };
-        Ok(Self { port: port.parse()?, behaviour })
+        Ok(Self {
+            port: port.parse()?,
+            behaviour,
+        })
     }
 }
 
@@ -135,7 +139,10 @@ impl Behaviour {
 /// Holds a connection whose peer has ended its direction until the peer breaks it.
 fn wait_for_reset(client: &TcpStream) -> io::Result<()> {
     // Without any event asked for, only an error or the end of both directions wakes.
-    poll(&mut [PollFd::new(client.as_fd(), PollFlags::empty())], PollTimeout::NONE)?;
+    poll(
+        &mut [PollFd::new(client.as_fd(), PollFlags::empty())],
+        PollTimeout::NONE,
+    )?;
     Ok(())
 }
 
@@ -146,8 +153,12 @@ fn http_proxy(client: TcpStream) -> io::Result<()> {
     while reader.read_line(&mut line)? > 2 {
         line.clear();
     }
-    let target = request.strip_prefix("CONNECT ").and_then(|rest| rest.split(' ').next()?.parse().ok());
-    let Some(target) = target else { return (&client).write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n") };
+    let target = request
+        .strip_prefix("CONNECT ")
+        .and_then(|rest| rest.split(' ').next()?.parse().ok());
+    let Some(target) = target else {
+        return (&client).write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+    };
     (&client).write_all(b"HTTP/1.1 200 OK\r\n\r\n")?;
     relay(client, target)
 }
@@ -179,7 +190,10 @@ mod tests {
     fn services_are_read_from_the_command_line() {
         assert_eq!(
             "9001=source:12".parse::<Service>().unwrap(),
-            Service { port: 9001, behaviour: Behaviour::Source(12) }
+            Service {
+                port: 9001,
+                behaviour: Behaviour::Source(12)
+            }
         );
         assert!("9001=nothing".parse::<Service>().is_err());
         assert!("echo".parse::<Service>().is_err());

@@ -1,5 +1,5 @@
-//! CoreDNS, compiled from its Go module with only the plugins that docs/dns.md writes of: with all of them, which bring the
-//! SDKs of several clouds, it takes many times as long.
+//! CoreDNS, compiled from its Go module with only the plugins that docs/dns.md writes of: with all
+//! of them, which bring the SDKs of several clouds, it takes many times as long.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,7 +8,8 @@ use anyhow::{Result, ensure};
 
 use crate::{progress, workspace};
 
-/// Its `go.mod` says which version: the oldest that docs/dns.md allows, and the first with `failover`.
+/// Its `go.mod` says which version: the oldest that docs/dns.md allows, and the first with
+/// `failover`.
 const SOURCE: &str = "xtask/src/setup/coredns";
 
 /// The program, if it is installed.
@@ -27,7 +28,12 @@ pub(super) fn install() -> Result<()> {
         "CoreDNS is compiled by Go, which is not installed: with it, `go build` in {SOURCE}"
     );
     let mut command = Command::new("go");
-    command.args(["build", "-trimpath", "-buildvcs=false", "-o"]).arg(workspace::tools_dir().join("bin/coredns"));
-    command.arg(".").current_dir(workspace::root().join(SOURCE)).env_remove("GOFLAGS");
+    command
+        .args(["build", "-trimpath", "-buildvcs=false", "-o"])
+        .arg(workspace::tools_dir().join("bin/coredns"));
+    command
+        .arg(".")
+        .current_dir(workspace::root().join(SOURCE))
+        .env_remove("GOFLAGS");
     progress::run("compile CoreDNS", &mut command).map(drop)
 }

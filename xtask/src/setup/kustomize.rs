@@ -23,8 +23,18 @@ pub(super) fn install() -> Result<()> {
     }
     let module = format!("sigs.k8s.io/kustomize/kustomize/v5@{VERSION}");
     let go = workspace::find_program("go");
-    ensure!(go.is_some(), "kustomize is compiled by Go, which is not installed: with it, `go install {module}`");
+    ensure!(
+        go.is_some(),
+        "kustomize is compiled by Go, which is not installed: with it, `go install {module}`"
+    );
     let mut command = Command::new("go");
-    command.args(["install", &module]).env("GOBIN", workspace::tools_dir().join("bin")).env_remove("GOFLAGS");
-    progress::run(&format!("compile kustomize {VERSION}"), command.current_dir("/")).map(drop)
+    command
+        .args(["install", &module])
+        .env("GOBIN", workspace::tools_dir().join("bin"))
+        .env_remove("GOFLAGS");
+    progress::run(
+        &format!("compile kustomize {VERSION}"),
+        command.current_dir("/"),
+    )
+    .map(drop)
 }

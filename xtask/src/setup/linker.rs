@@ -18,10 +18,13 @@ pub(super) fn install() -> Result<()> {
     }
     ensure!(
         Path::new(LLVM).join("bin/llvm-config").is_file(),
-        "bpf-linker needs {LLVM} (package llvm-22-dev), or install one that fits your compiler: `cargo install bpf-linker --version {VERSION}`"
+        "bpf-linker needs {LLVM} (package llvm-22-dev), or install one that fits your compiler: \
+         `cargo install bpf-linker --version {VERSION}`"
     );
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let path = std::env::join_paths(std::iter::once(Path::new(LLVM).join("bin")).chain(std::env::split_paths(&path)))?;
+    let path = std::env::join_paths(
+        std::iter::once(Path::new(LLVM).join("bin")).chain(std::env::split_paths(&path)),
+    )?;
     let mut command = Command::new("cargo");
     workspace::without_outer_cargo(&mut command)
         .args([
@@ -38,6 +41,9 @@ pub(super) fn install() -> Result<()> {
         .env("LLVM_PREFIX", LLVM)
         .env("PATH", path)
         .current_dir(workspace::root());
-    progress::run(&format!("compile bpf-linker {VERSION} (some minutes)"), &mut command)?;
+    progress::run(
+        &format!("compile bpf-linker {VERSION} (some minutes)"),
+        &mut command,
+    )?;
     Ok(())
 }

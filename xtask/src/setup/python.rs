@@ -29,10 +29,21 @@ pub(super) fn install() -> Result<()> {
         return Ok(());
     }
     let mut venv = Command::new("python3");
-    progress::run("python3 -m venv", venv.args(["-m", "venv", "--clear"]).arg(folder()))?;
+    progress::run(
+        "python3 -m venv",
+        venv.args(["-m", "venv", "--clear"]).arg(folder()),
+    )?;
     let mut pip = Command::new(folder().join("bin/python"));
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(PACKAGES);
-    progress::run(&format!("pip install {}", PACKAGES.join(" ")), &mut pip)
-        .context("the test with a stock gRPC client needs PyPI, or a pip configured for a mirror of it")?;
+    pip.args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+    ])
+    .args(PACKAGES);
+    progress::run(&format!("pip install {}", PACKAGES.join(" ")), &mut pip).context(
+        "the test with a stock gRPC client needs PyPI, or a pip configured for a mirror of it",
+    )?;
     std::fs::write(marker(), "").context("write the marker of the Python environment")
 }

@@ -1,4 +1,5 @@
-//! Stock programs of Debian that the demo and the tests run, unpacked under `target/tools` and never installed.
+//! Stock programs of Debian that the demo and the tests run, unpacked under `target/tools` and
+//! never installed.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -53,7 +54,10 @@ impl Unpacked {
 
     /// What its `LD_LIBRARY_PATH` has to be: libraries of other versions may be installed.
     pub fn libraries(self) -> PathBuf {
-        self.folder().join(format!("usr/lib/{}-linux-gnu/systemd", std::env::consts::ARCH))
+        self.folder().join(format!(
+            "usr/lib/{}-linux-gnu/systemd",
+            std::env::consts::ARCH
+        ))
     }
 
     pub(super) fn install(self) -> Result<()> {
@@ -63,10 +67,19 @@ impl Unpacked {
         let program = self.program();
         // The package with the program comes last: once it is there, all are.
         for package in self.packages().iter().rev() {
-            ensure!(apt::is_there(), "tests and the demo need {package}: put the program at {}", program.display());
+            ensure!(
+                apt::is_there(),
+                "tests and the demo need {package}: put the program at {}",
+                program.display()
+            );
             apt::unpack(package, &self.folder())?;
         }
-        ensure!(self.is_there(), "package {} has no {}", self.packages()[0], program.display());
+        ensure!(
+            self.is_there(),
+            "package {} has no {}",
+            self.packages()[0],
+            program.display()
+        );
         if !self.starts() {
             // For the libraries that it depends on, which a machine without systemd lacks.
             apt::install(&["libsystemd-shared"])?;
@@ -76,7 +89,10 @@ impl Unpacked {
 
     fn starts(self) -> bool {
         let mut command = Command::new(self.program());
-        let done = command.arg("--version").env("LD_LIBRARY_PATH", self.libraries()).output();
+        let done = command
+            .arg("--version")
+            .env("LD_LIBRARY_PATH", self.libraries())
+            .output();
         done.is_ok_and(|done| done.status.success())
     }
 }

@@ -1,4 +1,5 @@
-//! `cargo xtask test --kernels`: what depends on the kernel, tested on other ones than this machine's.
+//! `cargo xtask test --kernels`: what depends on the kernel, tested on other ones than this
+//! machine's.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -57,18 +58,27 @@ const PARTS: [Part; 2] = [
     },
     Part {
         suite: "xtask: chain",
-        // Where the programs differ in what they may do: 5.10 wants CAP_BPF of the proxy, 6.1 is Debian 12's.
+        // Where the programs differ in what they may do: 5.10 wants CAP_BPF of the proxy, 6.1 is
+        // Debian 12's.
         kernels: &["5.10", "6.1"],
-        short: &["steering::pods_are_steered_by_connect_hooks_alone", "steering::pods_are_steered_by_nftables_alone"],
+        short: &[
+            "steering::pods_are_steered_by_connect_hooks_alone",
+            "steering::pods_are_steered_by_nftables_alone",
+        ],
         all: Tests::TheShortOnes,
     },
 ];
 
 /// Runs them, one kernel after the other.
 pub(super) fn run(args: &Args, suites: &[Suite]) -> Result<()> {
-    let runner = std::env::var_os(RUNNER).filter(|runner| !runner.is_empty()).with_context(|| {
-        format!("{RUNNER} names no program that boots other kernels; CONTRIBUTING.md says what it has to do")
-    })?;
+    let runner = std::env::var_os(RUNNER)
+        .filter(|runner| !runner.is_empty())
+        .with_context(|| {
+            format!(
+                "{RUNNER} names no program that boots other kernels; CONTRIBUTING.md says what it \
+            has to do"
+            )
+        })?;
     let mut outcomes = Vec::new();
     for kernel in KERNELS {
         for part in PARTS.iter().filter(|part| part.kernels.contains(&kernel)) {
@@ -81,14 +91,26 @@ pub(super) fn run(args: &Args, suites: &[Suite]) -> Result<()> {
             let name = format!("Linux {kernel}, {}", suite.name);
             progress::say(&format!("==> {name}"));
             let started = Instant::now();
-            let verdict = suite.watch(&mut command(&runner, kernel, args, suite, chosen.as_deref()))?;
+            let verdict = suite.watch(&mut command(
+                &runner,
+                kernel,
+                args,
+                suite,
+                chosen.as_deref(),
+            ))?;
             progress::say(&format!("==> {name}: {verdict}"));
             outcomes.push((name, verdict, started.elapsed().as_secs_f32()));
         }
     }
-    ensure!(!outcomes.is_empty(), "no test has that name: {}", args.filter.as_deref().unwrap_or_default());
+    ensure!(
+        !outcomes.is_empty(),
+        "no test has that name: {}",
+        args.filter.as_deref().unwrap_or_default()
+    );
     // Only other kernels were asked for: one that ran nothing has shown nothing.
-    let skipped = outcomes.iter().filter(|(_, verdict, _)| *verdict != Verdict::PASSED && *verdict != Verdict::Failed);
+    let skipped = outcomes
+        .iter()
+        .filter(|(_, verdict, _)| *verdict != Verdict::PASSED && *verdict != Verdict::Failed);
     let skipped = skipped.count();
     summarize(&outcomes)?;
     ensure!(skipped == 0, "{skipped} suites skipped tests");
@@ -99,13 +121,35 @@ impl Part {
     /// The tests of the suite to run, by name; none: all of them.
     fn chosen(&self, args: &Args, suite: &Suite) -> Result<Option<Vec<String>>> {
         let there = suite.tests()?;
-        let missing: Vec<_> = self.short.iter().filter(|test| !there.contains(**test)).collect();
-        ensure!(missing.is_empty(), "{} has no such tests any more: {missing:?}", suite.name);
-        let matches = |test: &str| args.filter.as_deref().is_none_or(|filter| test.contains(filter));
+        let missing: Vec<_> = self
+            .short
+            .iter()
+            .filter(|test| !there.contains(**test))
+            .collect();
+        ensure!(
+            missing.is_empty(),
+            "{} has no such tests any more: {missing:?}",
+            suite.name
+        );
+        let matches = |test: &str| {
+            args.filter
+                .as_deref()
+                .is_none_or(|filter| test.contains(filter))
+        };
         if !args.short && self.all == Tests::Every {
-            return Ok(args.filter.is_some().then(|| there.into_iter().filter(|test| matches(test)).collect()));
+            return Ok(args
+                .filter
+                .is_some()
+                .then(|| there.into_iter().filter(|test| matches(test)).collect()));
         }
-        Ok(Some(self.short.iter().copied().filter(|test| matches(test)).map(str::to_owned).collect()))
+        Ok(Some(
+            self.short
+                .iter()
+                .copied()
+                .filter(|test| matches(test))
+                .map(str::to_owned)
+                .collect(),
+        ))
     }
 }
 
@@ -113,14 +157,26 @@ impl Suite {
     /// The names of its tests.
     fn tests(&self) -> Result<BTreeSet<String>> {
         let listed = workspace::output(Command::new(&self.executable).arg("--list"))?;
-        Ok(listed.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
+        Ok(listed
+            .lines()
+            .filter_map(|line| line.strip_suffix(": test"))
+            .map(str::to_owned)
+            .collect())
     }
 }
 
-fn command(runner: &OsString, kernel: &str, args: &Args, suite: &Suite, chosen: Option<&[String]>) -> Command {
+fn command(
+    runner: &OsString,
+    kernel: &str,
+    args: &Args,
+    suite: &Suite,
+    chosen: Option<&[String]>,
+) -> Command {
     let seconds = if args.short { SHORT_TIME } else { TIME };
     let mut command = Command::new(runner);
-    command.args([kernel, "--timeout", &seconds.to_string(), "--"]).arg(&suite.executable);
+    command
+        .args([kernel, "--timeout", &seconds.to_string(), "--"])
+        .arg(&suite.executable);
     command.args(["--test-threads=1", "--nocapture"]);
     if let Some(tests) = chosen {
         command.arg("--exact").args(tests);
@@ -129,6 +185,8 @@ fn command(runner: &OsString, kernel: &str, args: &Args, suite: &Suite, chosen: 
         command.env(LONG, "1");
     }
     // Who asks for other kernels wants no test skipped.
-    workspace::without_outer_cargo(&mut command).current_dir(&suite.package).env("REQUIRE_PRIVILEGED", "1");
+    workspace::without_outer_cargo(&mut command)
+        .current_dir(&suite.package)
+        .env("REQUIRE_PRIVILEGED", "1");
     command
 }

@@ -8,14 +8,17 @@ use xtask::lab::cut::Cut;
 use xtask::lab::place::Place;
 use xtask::wait;
 
-use crate::world::{self, ECHO, GIB, HASTY, HASTY_ANSWER, SINK, SMALL, SMALL_SOURCE, SOURCE, World};
+use crate::world::{
+    self, ECHO, GIB, HASTY, HASTY_ANSWER, SINK, SMALL, SMALL_SOURCE, SOURCE, World,
+};
 
 const EDGE: &[Place] = &[Place::Edge1];
 
 #[test]
 fn a_client_that_shuts_its_direction_still_reads_all() {
     world::with(EDGE, Options::default(), |world| {
-        let answer = world.client(&["talk", &format!("edge-1:{SINK}"), "--send", "twelve bytes"])?;
+        let answer =
+            world.client(&["talk", &format!("edge-1:{SINK}"), "--send", "twelve bytes"])?;
         ensure!(answer.starts_with("12 "), "the sink said {answer:?}");
         Ok(())
     });
@@ -27,7 +30,10 @@ fn a_gibibyte_arrives_whole_each_way() {
         let sent = world.client(&["upload", &format!("edge-1:{SINK}"), &GIB.to_string()])?;
         let mut lines = sent.lines();
         let (ours, theirs) = (lines.next(), lines.next());
-        ensure!(ours.is_some() && ours == theirs, "up: sent and received differ: {sent}");
+        ensure!(
+            ours.is_some() && ours == theirs,
+            "up: sent and received differ: {sent}"
+        );
         let down = world.client(&["download", &format!("edge-1:{SOURCE}")])?;
         // Source and client generate the same bytes, so one digest holds for both ways.
         ensure!(Some(down.as_str()) == ours, "down: {down}, up: {ours:?}");
@@ -60,11 +66,18 @@ const STALLED: u64 = 20;
 fn twenty_stalled_readers_leave_a_neighbour_moving() {
     world::with(EDGE, Options::default(), |world| {
         let alone = neighbour(world)?;
-        let mut stalled = world.held_client(&["stall", &format!("edge-1:{SMALL_SOURCE}"), &STALLED.to_string()])?;
+        let mut stalled = world.held_client(&[
+            "stall",
+            &format!("edge-1:{SMALL_SOURCE}"),
+            &STALLED.to_string(),
+        ])?;
         stalled.expect("stalled")?;
         wait_for_standstill(world)?;
         let beside = neighbour(world)?;
-        ensure!(beside < 3 * alone + Duration::from_secs(1), "alone {alone:?}, beside stalled readers {beside:?}");
+        ensure!(
+            beside < 3 * alone + Duration::from_secs(1),
+            "alone {alone:?}, beside stalled readers {beside:?}"
+        );
         // The stalled ones lost nothing by it.
         stalled.next(&format!("{} bytes", STALLED * SMALL))
     });
@@ -80,19 +93,32 @@ fn neighbour(world: &World<'_>) -> Result<Duration> {
     Ok(started.elapsed())
 }
 
-/// Waits until the stalled streams are under way with most of their bytes still to come, and none moves.
+/// Waits until the stalled streams are under way with most of their bytes still to come, and none
+/// moves.
 fn wait_for_standstill(world: &World<'_>) -> Result<()> {
     let mut before = Vec::new();
-    wait::until("the stalled streams stand still", Duration::from_secs(30), || {
-        let streams = world.lab.site(Place::Cloud).json(PROXY_ADMIN, "/debug/streams")?;
-        let now: Vec<u64> =
-            streams.as_array().into_iter().flatten().filter_map(|view| view["bytes_to_client"].as_u64()).collect();
-        let stands =
-            now == before && now.len() as u64 == STALLED && now.iter().all(|bytes| (1..SMALL / 2).contains(bytes));
-        before.clone_from(&now);
-        ensure!(stands, "bytes so far: {now:?}");
-        Ok(())
-    })
+    wait::until(
+        "the stalled streams stand still",
+        Duration::from_secs(30),
+        || {
+            let streams = world
+                .lab
+                .site(Place::Cloud)
+                .json(PROXY_ADMIN, "/debug/streams")?;
+            let now: Vec<u64> = streams
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|view| view["bytes_to_client"].as_u64())
+                .collect();
+            let stands = now == before
+                && now.len() as u64 == STALLED
+                && now.iter().all(|bytes| (1..SMALL / 2).contains(bytes));
+            before.clone_from(&now);
+            ensure!(stands, "bytes so far: {now:?}");
+            Ok(())
+        },
+    )
 }
 
 #[test]
@@ -101,7 +127,10 @@ fn an_answer_given_before_the_upload_is_over_arrives_whole() {
         for host in ["edge-1", "10.0.3.7"] {
             for round in 0..20 {
                 let said = world.client(&["overrun", &format!("{host}:{HASTY}"), "8388608"])?;
-                ensure!(said.starts_with(&format!("{HASTY_ANSWER} ")), "{host}, round {round}: {said}");
+                ensure!(
+                    said.starts_with(&format!("{HASTY_ANSWER} ")),
+                    "{host}, round {round}: {said}"
+                );
             }
         }
         Ok(())
@@ -117,11 +146,21 @@ fn a_cut_of_five_seconds_with_a_hundred_clients_giving_up_ends_no_established_st
         let cut = Cut::of(world.lab, Place::Edge1)?;
         let started = Instant::now();
         let answered = world.client(&["give-up", &format!("edge-1:{ECHO}"), "100", "2000"])?;
-        ensure!(answered == "0 of 100 answered", "the link was not cut: {answered}");
-        wait::throughout("the cut lasts", Duration::from_secs(5).saturating_sub(started.elapsed()), || Ok(()))?;
+        ensure!(
+            answered == "0 of 100 answered",
+            "the link was not cut: {answered}"
+        );
+        wait::throughout(
+            "the cut lasts",
+            Duration::from_secs(5).saturating_sub(started.elapsed()),
+            || Ok(()),
+        )?;
         drop(cut);
         established.check()?;
-        ensure!(world.culvert.tunnels("edge-1")? == tunnels, "a tunnel was replaced");
+        ensure!(
+            world.culvert.tunnels("edge-1")? == tunnels,
+            "a tunnel was replaced"
+        );
         world.wait_greeting("edge-1", Duration::from_secs(5))
     });
 }

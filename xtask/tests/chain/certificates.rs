@@ -17,39 +17,59 @@ const SERVER_NAME: &str = "tunnel.example.org";
 
 #[test]
 fn new_tunnels_take_over_before_a_certificate_ends_and_a_stream_ends_with_its_own() {
-    world::with(&[Place::Edge1], world::proxy_options(["--certificate-lifetime", "60s"]), |world| {
-        let mut held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "10"])?;
-        held.expect("held")?;
-        let tunnels = world.culvert.tunnels("edge-1")?;
-        let edge = world.lab.site(Place::Edge1);
-        wait::until("the certificate was renewed, with downloads going on", Duration::from_secs(90), || {
-            let whole = world.client(&["download", &format!("edge-1:{SMALL_SOURCE}")])?;
-            if !whole.starts_with(&format!("{SMALL} ")) {
-                return Ok(Err(anyhow::anyhow!("a download was cut: {whole}")));
-            }
-            let renewed = edge.metric(AGENT_ADMIN, "culvert_agent_certificate_renewals_total{outcome=\"ok\"}")?;
-            ensure!(renewed >= 1.0, "{renewed} times");
-            Ok(Ok(()))
-        })??;
-        held.check().context("a renewal cuts nothing")?;
-        // The stream of before the renewal is on a tunnel whose certificate ends. Others go on meanwhile.
-        wait::until("the old stream has ended with its certificate", Duration::from_secs(90), || {
-            if let Err(error) = world.check_greeting("edge-1", "edge-1") {
-                return Ok(Err(error));
-            }
-            ensure!(held.check().is_err(), "it goes on");
-            Ok(Ok(()))
-        })??;
-        wait::until("there are as many tunnels as before", Duration::from_secs(60), || {
-            let now = world.culvert.tunnels("edge-1")?;
-            ensure!(now == tunnels, "{now} of {tunnels}");
-            Ok(())
-        })?;
-        // By now the certificate of the join has ended: only a renewed one makes new tunnels.
-        world.culvert.proxy.kill()?;
-        world.culvert.restart_proxy()?;
-        world.wait_greeting("edge-1", Duration::from_secs(30))
-    });
+    world::with(
+        &[Place::Edge1],
+        world::proxy_options(["--certificate-lifetime", "60s"]),
+        |world| {
+            let mut held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "10"])?;
+            held.expect("held")?;
+            let tunnels = world.culvert.tunnels("edge-1")?;
+            let edge = world.lab.site(Place::Edge1);
+            wait::until(
+                "the certificate was renewed, with downloads going on",
+                Duration::from_secs(90),
+                || {
+                    let whole = world.client(&["download", &format!("edge-1:{SMALL_SOURCE}")])?;
+                    if !whole.starts_with(&format!("{SMALL} ")) {
+                        return Ok(Err(anyhow::anyhow!("a download was cut: {whole}")));
+                    }
+                    let renewed = edge.metric(
+                        AGENT_ADMIN,
+                        "culvert_agent_certificate_renewals_total{outcome=\"ok\"}",
+                    )?;
+                    ensure!(renewed >= 1.0, "{renewed} times");
+                    Ok(Ok(()))
+                },
+            )??;
+            held.check().context("a renewal cuts nothing")?;
+            // The stream of before the renewal is on a tunnel whose certificate ends. Others go on
+            // meanwhile.
+            wait::until(
+                "the old stream has ended with its certificate",
+                Duration::from_secs(90),
+                || {
+                    if let Err(error) = world.check_greeting("edge-1", "edge-1") {
+                        return Ok(Err(error));
+                    }
+                    ensure!(held.check().is_err(), "it goes on");
+                    Ok(Ok(()))
+                },
+            )??;
+            wait::until(
+                "there are as many tunnels as before",
+                Duration::from_secs(60),
+                || {
+                    let now = world.culvert.tunnels("edge-1")?;
+                    ensure!(now == tunnels, "{now} of {tunnels}");
+                    Ok(())
+                },
+            )?;
+            // By now the certificate of the join has ended: only a renewed one makes new tunnels.
+            world.culvert.proxy.kill()?;
+            world.culvert.restart_proxy()?;
+            world.wait_greeting("edge-1", Duration::from_secs(30))
+        },
+    );
 }
 
 #[test]
@@ -63,14 +83,24 @@ fn ready_certificates_with_a_name_of_their_own_take_the_place_of_joining() {
         // There is nothing to join with, and the proxy says what to do.
         match world.culvert.create_token(Place::Edge2, &[]) {
             Ok(join) => bail!("a token was made: {join:?}"),
-            Err(error) => ensure!(error.to_string().contains("--cert, --key and --ca"), "{error}"),
+            Err(error) => ensure!(
+                error.to_string().contains("--cert, --key and --ca"),
+                "{error}"
+            ),
         }
         let mut misled = agent_without_the_name(world)?;
-        wait::until("an agent that expects another name says so", Duration::from_secs(10), || {
-            misled.check()?;
-            let told = misled.log().lines().any(|line| line.contains("WARN") && line.contains("culvert-proxy"));
-            told.then_some(()).with_context(|| misled.log())
-        })
+        wait::until(
+            "an agent that expects another name says so",
+            Duration::from_secs(10),
+            || {
+                misled.check()?;
+                let told = misled
+                    .log()
+                    .lines()
+                    .any(|line| line.contains("WARN") && line.contains("culvert-proxy"));
+                told.then_some(()).with_context(|| misled.log())
+            },
+        )
     });
 }
 
@@ -80,15 +110,46 @@ fn authority(lab: &Lab) -> Authority {
 
 fn with_ready_certificates(lab: &Lab) -> Result<Options> {
     let authority = authority(lab).make()?;
-    let (server, agent) = (authority.issue(SERVER_NAME, Use::Server)?, authority.issue("edge-1", Use::Client)?);
-    let (ca, nodes) = (text(&authority.certificate()), lab.site(Place::Cloud).file("nodes.toml"));
-    std::fs::write(&nodes, "[nodes.edge-1]\naddresses = [\"10.0.3.7\"]\nports = [9004]\n")?;
+    let (server, agent) = (
+        authority.issue(SERVER_NAME, Use::Server)?,
+        authority.issue("edge-1", Use::Client)?,
+    );
+    let (ca, nodes) = (
+        text(&authority.certificate()),
+        lab.site(Place::Cloud).file("nodes.toml"),
+    );
+    std::fs::write(
+        &nodes,
+        "[nodes.edge-1]\naddresses = [\"10.0.3.7\"]\nports = [9004]\n",
+    )?;
     let (server_cert, server_key) = (text(&server.certificate), text(&server.key));
-    let mut options = world::proxy_options(["--tls-cert", &server_cert, "--tls-key", &server_key, "--agent-ca", &ca]);
-    options.proxy.extend(["--server-name", SERVER_NAME, "--directory", &text(&nodes)].map(str::to_owned));
+    let mut options = world::proxy_options([
+        "--tls-cert",
+        &server_cert,
+        "--tls-key",
+        &server_key,
+        "--agent-ca",
+        &ca,
+    ]);
+    options
+        .proxy
+        .extend(["--server-name", SERVER_NAME, "--directory", &text(&nodes)].map(str::to_owned));
     let (agent_cert, agent_key) = (text(&agent.certificate), text(&agent.key));
-    let agent = ["--cert", &agent_cert, "--key", &agent_key, "--ca", &ca, "--server-name", SERVER_NAME];
-    options.agent = [&agent[..], &["--proxy", PROXY_FOR_AGENTS]].concat().into_iter().map(str::to_owned).collect();
+    let agent = [
+        "--cert",
+        &agent_cert,
+        "--key",
+        &agent_key,
+        "--ca",
+        &ca,
+        "--server-name",
+        SERVER_NAME,
+    ];
+    options.agent = [&agent[..], &["--proxy", PROXY_FOR_AGENTS]]
+        .concat()
+        .into_iter()
+        .map(str::to_owned)
+        .collect();
     Ok(options)
 }
 
@@ -98,7 +159,11 @@ fn agent_without_the_name(world: &World<'_>) -> Result<Process> {
     let agent = authority.issue("edge-1", Use::Client)?;
     let site = world.lab.site(Place::Edge2);
     let mut command = site.command(workspace::binary("culvert-agent"));
-    command.args(["--proxy", PROXY_FOR_AGENTS, "--cert"]).arg(agent.certificate).arg("--key").arg(agent.key);
+    command
+        .args(["--proxy", PROXY_FOR_AGENTS, "--cert"])
+        .arg(agent.certificate)
+        .arg("--key")
+        .arg(agent.key);
     command.arg("--ca").arg(authority.certificate());
     site.start_process("misled-agent", &mut command)
 }

@@ -1,5 +1,5 @@
-//! Chaos: whatever is killed, no client reaches another node than it meant or waits for ever, and all is well at once
-//! afterwards.
+//! Chaos: whatever is killed, no client reaches another node than it meant or waits for ever, and
+//! all is well at once afterwards.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,8 @@ const STORMS: u32 = 8;
 const LONG_STORMS: u32 = 55;
 /// Kills in a storm.
 const KILLS: u32 = 6;
-/// Longest time that a killed program stays away, and longest time between a restart and the next kill.
+/// Longest time that a killed program stays away, and longest time between a restart and the next
+/// kill.
 const AWAY_MS: u64 = 1500;
 const PAUSE_MS: u64 = 2500;
 
@@ -40,17 +41,29 @@ enum Victim {
 }
 
 /// The proxy twice: everything passes through it.
-const VICTIMS: [Victim; 6] =
-    [Victim::Proxy, Victim::Proxy, Victim::Redirector, Victim::Agent(0), Victim::Agent(1), Victim::Agent(2)];
+const VICTIMS: [Victim; 6] = [
+    Victim::Proxy,
+    Victim::Proxy,
+    Victim::Redirector,
+    Victim::Agent(0),
+    Victim::Agent(1),
+    Victim::Agent(2),
+];
 
 #[test]
 fn whatever_is_killed_nobody_is_misled_or_hangs_and_all_is_well_within_three_seconds() {
     world::with(&EDGES, Options::default(), |world| {
         let mut random = swarm::chance()?;
         let mut loads = loads(world, &mut random)?;
-        let storms = if swarm::is_long() { LONG_STORMS } else { STORMS };
+        let storms = if swarm::is_long() {
+            LONG_STORMS
+        } else {
+            STORMS
+        };
         for number in 1..=storms {
-            let held = EDGES.into_iter().map(|node| swarm::held_by_both(world, node));
+            let held = EDGES
+                .into_iter()
+                .map(|node| swarm::held_by_both(world, node));
             let mut held = held.collect::<Result<Vec<_>>>()?;
             storm(world, &mut random)?;
             calm(&mut loads, number, storms)?;
@@ -67,7 +80,10 @@ fn loads(world: &World<'_>, random: &mut Random) -> Result<[Load; 2]> {
     by_packets.push(format!("{}=nobody", Place::Edge2.address()));
     let mut by_hooks = by_packets.clone();
     by_hooks.extend(EDGES.map(|place| format!("{0}={0}", place.name())));
-    by_hooks.extend(swarm::by_connect(&world.culvert.socket("connect.sock"), &EDGES));
+    by_hooks.extend(swarm::by_connect(
+        &world.culvert.socket("connect.sock"),
+        &EDGES,
+    ));
     Ok([
         Load::start(world, Steered::ByHooks, random.number(), by_hooks)?,
         Load::start(world, Steered::ByPackets, random.number(), by_packets)?,
@@ -77,8 +93,13 @@ fn loads(world: &World<'_>, random: &mut Random) -> Result<[Load; 2]> {
 /// Fails if a connection from before a storm neither goes on nor has failed.
 fn not_hung(held: &mut HeldClient) -> Result<()> {
     held.ask()?;
-    let said = held.line(ANSWER).context("a connection from before the storm hangs")?;
-    ensure!(!said.contains("WouldBlock") && !said.contains("TimedOut"), "a connection from before the storm: {said}");
+    let said = held
+        .line(ANSWER)
+        .context("a connection from before the storm hangs")?;
+    ensure!(
+        !said.contains("WouldBlock") && !said.contains("TimedOut"),
+        "a connection from before the storm: {said}"
+    );
     Ok(())
 }
 
@@ -91,7 +112,9 @@ fn storm(world: &mut World<'_>, random: &mut Random) -> Result<()> {
             victims.push(second);
         }
         for victim in &victims {
-            victim.kill(world).with_context(|| format!("{victim:?} did not live until it was killed"))?;
+            victim
+                .kill(world)
+                .with_context(|| format!("{victim:?} did not live until it was killed"))?;
         }
         let away = Duration::from_millis(random.below(AWAY_MS));
         progress::say(&format!("    kill -9 {victims:?}, away for {away:?}"));
@@ -143,16 +166,24 @@ fn calm(loads: &mut [Load; 2], number: u32, storms: u32) -> Result<()> {
             storm.errors()
         ));
     }
-    wait::throughout("recovery", RECOVERY.saturating_sub(restarted.elapsed()), || Ok(()))?;
+    wait::throughout(
+        "recovery",
+        RECOVERY.saturating_sub(restarted.elapsed()),
+        || Ok(()),
+    )?;
     for load in loads.iter_mut() {
         let recovery = load.report()?;
         if let Some(last) = recovery.last_failure() {
-            progress::say(&format!("    last failure {last:?} after the last restart; {}", recovery.errors()));
+            progress::say(&format!(
+                "    last failure {last:?} after the last restart; {}",
+                recovery.errors()
+            ));
         }
     }
     wait::throughout("the calm lasts", CALM, || Ok(()))?;
     for load in loads.iter_mut() {
-        load.report_all_answered().with_context(|| format!("{RECOVERY:?} after the last restart"))?;
+        load.report_all_answered()
+            .with_context(|| format!("{RECOVERY:?} after the last restart"))?;
     }
     Ok(())
 }
@@ -162,20 +193,43 @@ fn uninstalled(world: &mut World<'_>) -> Result<()> {
     world.culvert.redirector.kill()?;
     let cloud = world.lab.site(Place::Cloud);
     let state = cloud.file("redirector");
-    let uninstall = [workspace::binary("culvert-redirector"), "uninstall".into(), "--state-dir".into(), state];
+    let uninstall = [
+        workspace::binary("culvert-redirector"),
+        "uninstall".into(),
+        "--state-dir".into(),
+        state,
+    ];
     cloud.output("env", uninstall)?;
     let look = |program: &str, args: &[&str]| cloud.output(program, args);
     let cgroup = cloud.cgroup().display().to_string();
     for (what, left) in [
         // The kernel itself puts two files of this name into every bpffs.
-        ("pins", look("find", &["/sys/fs/bpf", "-mindepth", "1", "-not", "-name", "*.debug"])?),
-        ("routes", look("ip", &["route", "show", "table", "all", "proto", "77"])?),
-        ("IPv6 routes", look("ip", &["-6", "route", "show", "table", "all", "proto", "77"])?),
+        (
+            "pins",
+            look(
+                "find",
+                &["/sys/fs/bpf", "-mindepth", "1", "-not", "-name", "*.debug"],
+            )?,
+        ),
+        (
+            "routes",
+            look("ip", &["route", "show", "table", "all", "proto", "77"])?,
+        ),
+        (
+            "IPv6 routes",
+            look(
+                "ip",
+                &["-6", "route", "show", "table", "all", "proto", "77"],
+            )?,
+        ),
         ("tables", look("nft", &["list", "tables"])?),
     ] {
         ensure!(left.trim().is_empty(), "{what} that are left: {left}");
     }
     let programs = look("bpftool", &["cgroup", "show", &cgroup])?;
-    ensure!(!programs.contains("cgroup_"), "programs that are left: {programs}");
+    ensure!(
+        !programs.contains("cgroup_"),
+        "programs that are left: {programs}"
+    );
     Ok(())
 }

@@ -26,27 +26,42 @@ impl Checked {
         let mut check: Command = world.culvert.control(&["check", "--output", "json"]);
         let done = check.output().context("run culvert-proxy check")?;
         let said = String::from_utf8_lossy(&done.stdout);
-        let said: Value =
-            serde_json::from_str(&said).with_context(|| format!("{said} {}", String::from_utf8_lossy(&done.stderr)))?;
+        let said: Value = serde_json::from_str(&said)
+            .with_context(|| format!("{said} {}", String::from_utf8_lossy(&done.stderr)))?;
         let findings = said["checks"].as_array().context("no checks")?.clone();
-        Ok(Self { passed: done.status.success(), findings })
+        Ok(Self {
+            passed: done.status.success(),
+            findings,
+        })
     }
 
     /// The check's verdict, with what was found and the fix in one text.
     fn verdict(&self, check: &str) -> Result<(&str, String)> {
-        let finding = self.findings.iter().find(|finding| finding["check"] == check);
-        let finding = finding.with_context(|| format!("no check {check} in {:?}", self.findings))?;
+        let finding = self
+            .findings
+            .iter()
+            .find(|finding| finding["check"] == check);
+        let finding =
+            finding.with_context(|| format!("no check {check} in {:?}", self.findings))?;
         let text = |key: &str| finding[key].as_str().unwrap_or_default();
-        Ok((text("verdict"), format!("{}; {}", text("found"), text("fix"))))
+        Ok((
+            text("verdict"),
+            format!("{}; {}", text("found"), text("fix")),
+        ))
     }
 
     fn not_ok(&self) -> Vec<String> {
-        let bad = self.findings.iter().filter(|finding| finding["verdict"] != "ok");
-        bad.map(|finding| finding["check"].as_str().unwrap_or_default().to_owned()).collect()
+        let bad = self
+            .findings
+            .iter()
+            .filter(|finding| finding["verdict"] != "ok");
+        bad.map(|finding| finding["check"].as_str().unwrap_or_default().to_owned())
+            .collect()
     }
 }
 
-/// Breaks something, by `provoke` until the check sees it, and wants the check named with these words.
+/// Breaks something, by `provoke` until the check sees it, and wants the check named with these
+/// words.
 fn finds(
     world: &World<'_>,
     check: &str,
@@ -58,8 +73,14 @@ fn finds(
         provoke()?;
         let checked = Checked::of(world)?;
         let (found, text) = checked.verdict(check)?;
-        ensure!(found == verdict && words.iter().all(|word| text.contains(word)), "{found}: {text}");
-        ensure!(checked.passed == (verdict != "failure"), "the exit code does not fit: {checked:?}");
+        ensure!(
+            found == verdict && words.iter().all(|word| text.contains(word)),
+            "{found}: {text}"
+        );
+        ensure!(
+            checked.passed == (verdict != "failure"),
+            "the exit code does not fit: {checked:?}"
+        );
         Ok(checked)
     })
 }
@@ -67,8 +88,14 @@ fn finds(
 #[test]
 fn a_check_names_a_missing_hook_a_stopped_redirector_and_an_offline_node_with_their_fixes() {
     // The check asks the DNS server at its own IPv6 address too.
-    let own = ["--dns-client".to_owned(), "fd00:203:0:113::1/128".to_owned()];
-    let options = Options { redirector: own.into(), ..Options::default() };
+    let own = [
+        "--dns-client".to_owned(),
+        "fd00:203:0:113::1/128".to_owned(),
+    ];
+    let options = Options {
+        redirector: own.into(),
+        ..Options::default()
+    };
     with(&[Place::Edge1, Place::Edge2], options, |world| {
         let good = wait::until("all is well", DEADLINE, || {
             let checked = Checked::of(world)?;
@@ -77,27 +104,56 @@ fn a_check_names_a_missing_hook_a_stopped_redirector_and_an_offline_node_with_th
             Ok(checked)
         })?;
         ensure!(good.passed, "{good:?}");
-        ensure!(good.verdict("hooks")?.1.contains("5 kernel programs"), "{good:?}");
-        ensure!(good.verdict("mechanism")?.1.contains("connect hooks carry host and pods, nftables"), "{good:?}");
-        ensure!(good.verdict("dial")?.1.contains("(edge-1) came by the connect hooks"), "{good:?}");
-        ensure!(good.verdict("resolver")?.1.contains("203.0.113.1: CoreDNS pods"), "{good:?}");
+        ensure!(
+            good.verdict("hooks")?.1.contains("5 kernel programs"),
+            "{good:?}"
+        );
+        ensure!(
+            good.verdict("mechanism")?
+                .1
+                .contains("connect hooks carry host and pods, nftables"),
+            "{good:?}"
+        );
+        ensure!(
+            good.verdict("dial")?
+                .1
+                .contains("(edge-1) came by the connect hooks"),
+            "{good:?}"
+        );
+        ensure!(
+            good.verdict("resolver")?
+                .1
+                .contains("203.0.113.1: CoreDNS pods"),
+            "{good:?}"
+        );
 
         let cloud = world.lab.site(Place::Cloud);
         let pin = "/sys/fs/bpf/culvert/v1/links/cv_sockops";
         // The redirector attaches it again within 5 s.
-        finds(world, "hooks", "failure", &["cv_sockops", "culvert-redirector status"], || {
-            cloud.output("rm", ["-f", pin]).map(drop)
-        })?;
+        finds(
+            world,
+            "hooks",
+            "failure",
+            &["cv_sockops", "culvert-redirector status"],
+            || cloud.output("rm", ["-f", pin]).map(drop),
+        )?;
         wait::until("the hook is back", DEADLINE, || {
             ensure!(Checked::of(world)?.not_ok() == ["resolver"], "not yet");
             Ok(())
         })?;
 
         // As firewalld has it: accepted by policy, rejected by the last rule.
-        let firewalld = "add table inet firewalld; add chain inet firewalld filter_INPUT { type filter hook input priority filter + 10; policy accept; }";
+        let firewalld = "add table inet firewalld; add chain inet firewalld filter_INPUT \
+            { type filter hook input priority filter + 10; policy accept; }";
         cloud.output("nft", [firewalld])?;
         let allow = "add rule inet firewalld filter_INPUT tcp dport 7410-7413 accept";
-        finds(world, "firewall", "warning", &["inet firewalld filter_INPUT", "firewall-cmd"], || Ok(()))?;
+        finds(
+            world,
+            "firewall",
+            "warning",
+            &["inet firewalld filter_INPUT", "firewall-cmd"],
+            || Ok(()),
+        )?;
         cloud.output("nft", [allow])?;
         finds(world, "firewall", "ok", &["no table of others"], || Ok(()))?;
         cloud.output("nft", ["delete table inet firewalld"])?;
@@ -107,18 +163,30 @@ fn a_check_names_a_missing_hook_a_stopped_redirector_and_an_offline_node_with_th
             world,
             "tunnels",
             "warning",
-            &["1 of 2 nodes are offline: edge-2", "culvert-proxy explain edge-2"],
+            &[
+                "1 of 2 nodes are offline: edge-2",
+                "culvert-proxy explain edge-2",
+            ],
             || Ok(()),
         )?;
 
         world.culvert.redirector.kill()?;
-        let words = ["culvert-redirector does not answer", "start culvert-redirector"];
+        let words = [
+            "culvert-redirector does not answer",
+            "start culvert-redirector",
+        ];
         let stopped = finds(world, "redirector", "failure", &words, || Ok(()))?;
-        ensure!(stopped.not_ok() == ["redirector", "tunnels"], "the rest is not guessed: {stopped:?}");
+        ensure!(
+            stopped.not_ok() == ["redirector", "tunnels"],
+            "the rest is not guessed: {stopped:?}"
+        );
 
         let page = world.culvert.control(&["check"]).output()?;
         let page = String::from_utf8_lossy(&page.stdout).into_owned();
-        ensure!(page.contains("FAILURE  redirector") && page.contains("fix: start culvert-redirector"), "{page}");
+        ensure!(
+            page.contains("FAILURE  redirector") && page.contains("fix: start culvert-redirector"),
+            "{page}"
+        );
         fs::write(world.lab.site(Place::Cloud).file("check.txt"), page).context("keep the page")
     });
 }
@@ -126,25 +194,52 @@ fn a_check_names_a_missing_hook_a_stopped_redirector_and_an_offline_node_with_th
 #[test]
 fn a_check_dials_itself_and_no_agent_hears_of_it() {
     let mechanism = ["--mechanism", "nftables"].map(str::to_owned);
-    let options = Options { redirector: mechanism.into(), ..Options::default() };
+    let options = Options {
+        redirector: mechanism.into(),
+        ..Options::default()
+    };
     with(&[Place::Edge1], options, |world| {
         // Of streams and dials, by their outcomes.
         let counts = || -> Result<Vec<String>> {
-            let metrics = world.lab.site(Place::Edge1).http_get(AGENT_ADMIN, "/metrics")?;
+            let metrics = world
+                .lab
+                .site(Place::Edge1)
+                .http_get(AGENT_ADMIN, "/metrics")?;
             let is_count = |line: &&str| {
-                ["culvert_agent_streams_total{", "culvert_agent_dials_total{"].iter().any(|name| line.starts_with(name))
+                ["culvert_agent_streams_total{", "culvert_agent_dials_total{"]
+                    .iter()
+                    .any(|name| line.starts_with(name))
             };
-            Ok(metrics.lines().filter(is_count).map(str::to_owned).collect())
+            Ok(metrics
+                .lines()
+                .filter(is_count)
+                .map(str::to_owned)
+                .collect())
         };
         let before = counts()?;
         let checked = wait::until("a connection came", DEADLINE, || {
             let checked = Checked::of(world)?;
-            ensure!(checked.verdict("dial")?.1.contains("(edge-1) came by nftables"), "{checked:?}");
+            ensure!(
+                checked
+                    .verdict("dial")?
+                    .1
+                    .contains("(edge-1) came by nftables"),
+                "{checked:?}"
+            );
             Ok(checked)
         })?;
-        ensure!(checked.verdict("mechanism")?.1.contains("nftables carries host and pods"), "{checked:?}");
+        ensure!(
+            checked
+                .verdict("mechanism")?
+                .1
+                .contains("nftables carries host and pods"),
+            "{checked:?}"
+        );
         let after = counts()?;
-        ensure!(!before.is_empty() && before == after, "the agent was asked: {before:?}, then {after:?}");
+        ensure!(
+            !before.is_empty() && before == after,
+            "the agent was asked: {before:?}, then {after:?}"
+        );
         Ok(())
     });
 }

@@ -1,4 +1,5 @@
-//! Churn: connections come and go by the hundred thousand, half of them aborted, and nothing of them stays.
+//! Churn: connections come and go by the hundred thousand, half of them aborted, and nothing of
+//! them stays.
 
 use std::time::Duration;
 
@@ -23,7 +24,8 @@ const COUNT: u64 = 200_000;
 /// Of the long form.
 const LONG_COUNT: u64 = 1_000_000;
 
-/// Bytes that a connection may leave in memory on average: less than anything that a stream is made of.
+/// Bytes that a connection may leave in memory on average: less than anything that a stream is made
+/// of.
 const LEFT_PER_CONNECTION: u64 = 64;
 /// What an allocator keeps more or less of, however many connections there were.
 const ALLOWANCE: u64 = 4 << 20;
@@ -41,7 +43,12 @@ const RECOVERY: Duration = Duration::from_secs(30);
 fn two_hundred_thousand_connections_half_of_them_aborted_leave_nothing_behind() {
     // A line for each of them would measure the disk.
     let quiet = vec!["--log".to_owned(), "warn".to_owned()];
-    let options = Options { ports: vec![SOURCE], proxy: quiet.clone(), agent: quiet, ..Options::default() };
+    let options = Options {
+        ports: vec![SOURCE],
+        proxy: quiet.clone(),
+        agent: quiet,
+        ..Options::default()
+    };
     world::with(EDGE, options, |world| {
         let _source = source(world)?;
         let (ways, mut random) = (Ways::of(world)?, swarm::chance()?);
@@ -60,10 +67,18 @@ fn two_hundred_thousand_connections_half_of_them_aborted_leave_nothing_behind() 
         wait::until("nothing more is left than before", RECOVERY, || {
             let now = Left::now(world)?;
             before.check(&now, u64::MAX)?;
-            before.check(&now, allowed).or_else(|_| middle.check(&now, allowed))
+            before
+                .check(&now, allowed)
+                .or_else(|_| middle.check(&now, allowed))
         })?;
-        progress::say(&format!("    before {before:?}\n    after  {:?}", Left::now(world)?));
-        ensure!(world.culvert.tunnels("edge-1")? == 2, "the tunnels are others");
+        progress::say(&format!(
+            "    before {before:?}\n    after  {:?}",
+            Left::now(world)?
+        ));
+        ensure!(
+            world.culvert.tunnels("edge-1")? == 2,
+            "the tunnels are others"
+        );
         world.check_greeting("edge-1", "edge-1")
     });
 }
@@ -71,9 +86,19 @@ fn two_hundred_thousand_connections_half_of_them_aborted_leave_nothing_behind() 
 fn source(world: &World<'_>) -> Result<Process> {
     let site = world.lab.site(Place::Edge1);
     let mut command = site.command(XTASK);
-    let source =
-        site.start_process("source", command.args(["probe", "serve"]).arg(format!("{SOURCE}=source:{SOURCE_BYTES}")))?;
-    wait::until("the source listens", RECOVERY, || source.log().contains("ready").then_some(()).context("not yet"))?;
+    let source = site.start_process(
+        "source",
+        command
+            .args(["probe", "serve"])
+            .arg(format!("{SOURCE}=source:{SOURCE_BYTES}")),
+    )?;
+    wait::until("the source listens", RECOVERY, || {
+        source
+            .log()
+            .contains("ready")
+            .then_some(())
+            .context("not yet")
+    })?;
     Ok(source)
 }
 
@@ -88,29 +113,64 @@ impl Ways {
     fn of(world: &World<'_>) -> Result<Self> {
         let by_packets = swarm::by_address(world, EDGE)?;
         let connect = swarm::by_connect(&world.culvert.socket("connect.sock"), EDGE);
-        let by_hooks = by_packets.iter().cloned().chain(std::iter::repeat_n(connect, by_packets.len()).flatten());
-        Ok(Self { by_hooks: by_hooks.collect(), by_packets })
+        let by_hooks = by_packets
+            .iter()
+            .cloned()
+            .chain(std::iter::repeat_n(connect, by_packets.len()).flatten());
+        Ok(Self {
+            by_hooks: by_hooks.collect(),
+            by_packets,
+        })
     }
 }
 
 /// Makes that many connections, a third of them by each front end.
 fn churn(world: &World<'_>, ways: &Ways, random: &mut Random, count: u64) -> Result<()> {
     let swarms = [
-        ("hooks and CONNECT", Steered::ByHooks, &ways.by_hooks, count - count / 3),
+        (
+            "hooks and CONNECT",
+            Steered::ByHooks,
+            &ways.by_hooks,
+            count - count / 3,
+        ),
         ("packets", Steered::ByPackets, &ways.by_packets, count / 3),
     ];
     let started = swarms.into_iter().map(|(name, steered, ways, count)| {
         let mut command = swarm::clients(world, steered);
-        command.args(["churn", "--threads", "16", "--name", name, "--greet", &format!("{GREET},9100")]);
-        command.args(["--source", &SOURCE.to_string(), "--source-bytes", &SOURCE_BYTES.to_string()]);
-        command.args(["--seed", &random.number().to_string(), "--count", &count.to_string()]);
+        command.args([
+            "churn",
+            "--threads",
+            "16",
+            "--name",
+            name,
+            "--greet",
+            &format!("{GREET},9100"),
+        ]);
+        command.args([
+            "--source",
+            &SOURCE.to_string(),
+            "--source-bytes",
+            &SOURCE_BYTES.to_string(),
+        ]);
+        command.args([
+            "--seed",
+            &random.number().to_string(),
+            "--count",
+            &count.to_string(),
+        ]);
         Ok((HeldClient::spawn(command.args(ways))?, count))
     });
     for (client, count) in started.collect::<Result<Vec<_>>>()? {
         let said = client.line(Duration::from_secs(60 + count / SLOWEST_RATE))?;
         let found: Value = serde_json::from_str(&said)?;
-        ensure!(found["failed"] == 0, "connections that were not to be aborted failed: {found}");
-        ensure!(found["whole"] == count.div_ceil(2), "{count} connections: {found}");
+        ensure!(
+            found["failed"] == 0,
+            "connections that were not to be aborted failed: {found}"
+        );
+        ensure!(
+            found["whole"] == count.div_ceil(2),
+            "{count} connections: {found}"
+        );
         progress::say(&format!("    {found}"));
     }
     Ok(())
@@ -119,11 +179,15 @@ fn churn(world: &World<'_>, ways: &Ways, random: &mut Random, count: u64) -> Res
 /// Fails unless each front end has finished its part.
 fn check_front_ends(world: &World<'_>, count: u64) -> Result<()> {
     for frontend in ["ebpf", "nftables", "connect_socket"] {
-        let name = format!("culvert_proxy_streams_total{{frontend=\"{frontend}\",outcome=\"finished\"}}");
+        let name =
+            format!("culvert_proxy_streams_total{{frontend=\"{frontend}\",outcome=\"finished\"}}");
         let finished = world.lab.site(Place::Cloud).metric(PROXY_ADMIN, &name)?;
         // Half of a third are not aborted, and chance divides hooks from CONNECT.
         let enough = f64::from(u32::try_from(count / 8)?);
-        ensure!(finished >= enough, "{frontend}: only {finished} of {count} finished");
+        ensure!(
+            finished >= enough,
+            "{frontend}: only {finished} of {count} finished"
+        );
     }
     Ok(())
 }
@@ -134,7 +198,8 @@ struct Left {
     programs: [(&'static str, Held, u64); 3],
     /// Destinations of handshakes that never ended.
     tuples: usize,
-    /// Sockets of the cloud host. The kernel frees what `cv_sockets` holds with its socket, and lists it for nobody.
+    /// Sockets of the cloud host. The kernel frees what `cv_sockets` holds with its socket, and
+    /// lists it for nobody.
     cloud_sockets: u64,
     edge_sockets: u64,
     /// What the proxy and the agent themselves count.
@@ -150,46 +215,81 @@ struct Counted {
 impl Counted {
     fn now(site: &Site, port: u16, program: &str) -> Result<Self> {
         let metric = |name: &str| site.metric(port, &format!("culvert_{program}_{name}"));
-        Ok(Self { streams: metric("active_streams")?, tasks: metric("tasks")? })
+        Ok(Self {
+            streams: metric("active_streams")?,
+            tasks: metric("tasks")?,
+        })
     }
 }
 
 impl Left {
     fn now(world: &mut World<'_>) -> Result<Self> {
-        let look = |name, process: &Process| anyhow::Ok((name, process.held()?, process.resident()?));
+        let look =
+            |name, process: &Process| anyhow::Ok((name, process.held()?, process.resident()?));
         let programs = [
             look("the proxy", &world.culvert.proxy)?,
             look("the redirector", &world.culvert.redirector)?,
             look("the agent", world.culvert.agent(0))?,
         ];
         let (cloud, edge) = (world.lab.site(Place::Cloud), world.lab.site(Place::Edge1));
-        let dumped =
-            cloud.output("bpftool", ["-j", "map", "dump", "pinned", "/sys/fs/bpf/culvert/v1/maps/cv_tuples"])?;
+        let dumped = cloud.output(
+            "bpftool",
+            [
+                "-j",
+                "map",
+                "dump",
+                "pinned",
+                "/sys/fs/bpf/culvert/v1/maps/cv_tuples",
+            ],
+        )?;
         let dumped: Value = serde_json::from_str(&dumped).context("read cv_tuples")?;
         Ok(Self {
             programs,
             tuples: dumped.as_array().context("cv_tuples is no list")?.len(),
-            cloud_sockets: sockets(&cloud.output("cat", ["/proc/net/sockstat", "/proc/net/sockstat6"])?)?,
-            edge_sockets: sockets(&edge.output("cat", ["/proc/net/sockstat", "/proc/net/sockstat6"])?)?,
-            counted: [Counted::now(cloud, PROXY_ADMIN, "proxy")?, Counted::now(edge, AGENT_ADMIN, "agent")?],
+            cloud_sockets: sockets(
+                &cloud.output("cat", ["/proc/net/sockstat", "/proc/net/sockstat6"])?,
+            )?,
+            edge_sockets: sockets(
+                &edge.output("cat", ["/proc/net/sockstat", "/proc/net/sockstat6"])?,
+            )?,
+            counted: [
+                Counted::now(cloud, PROXY_ADMIN, "proxy")?,
+                Counted::now(edge, AGENT_ADMIN, "agent")?,
+            ],
         })
     }
 
     /// Fails if there is more now than there was.
     fn check(&self, now: &Self, memory: u64) -> Result<()> {
-        for ((name, held, resident), (_, held_now, resident_now)) in self.programs.iter().zip(&now.programs) {
-            ensure!(held_now.is_within(*held), "{name} holds {held_now:?}, before {held:?}");
+        for ((name, held, resident), (_, held_now, resident_now)) in
+            self.programs.iter().zip(&now.programs)
+        {
+            ensure!(
+                held_now.is_within(*held),
+                "{name} holds {held_now:?}, before {held:?}"
+            );
             let grown = resident_now.saturating_sub(*resident);
-            ensure!(grown <= memory, "{name} grew by {grown} bytes to {resident_now}, more than {memory}");
+            ensure!(
+                grown <= memory,
+                "{name} grew by {grown} bytes to {resident_now}, more than {memory}"
+            );
         }
-        ensure!(now.tuples <= self.tuples, "{} tuples, before {}", now.tuples, self.tuples);
+        ensure!(
+            now.tuples <= self.tuples,
+            "{} tuples, before {}",
+            now.tuples,
+            self.tuples
+        );
         let sockets = (now.cloud_sockets, now.edge_sockets);
         ensure!(
             now.cloud_sockets <= self.cloud_sockets && now.edge_sockets <= self.edge_sockets,
             "sockets: {sockets:?}"
         );
         for (before, now) in self.counted.iter().zip(&now.counted) {
-            ensure!(now.streams == 0.0 && now.tasks <= before.tasks, "{now:?}, before {before:?}");
+            ensure!(
+                now.streams == 0.0 && now.tasks <= before.tasks,
+                "{now:?}, before {before:?}"
+            );
         }
         Ok(())
     }
@@ -197,8 +297,12 @@ impl Left {
 
 /// TCP sockets in use, of both families, as `/proc/net/sockstat` tells.
 fn sockets(sockstat: &str) -> Result<u64> {
-    let lines =
-        sockstat.lines().filter_map(|line| line.strip_prefix("TCP: inuse ").or(line.strip_prefix("TCP6: inuse ")));
+    let lines = sockstat.lines().filter_map(|line| {
+        line.strip_prefix("TCP: inuse ")
+            .or(line.strip_prefix("TCP6: inuse "))
+    });
     let counts = lines.map(|rest| rest.split(' ').next().unwrap_or_default().parse::<u64>());
-    counts.sum::<Result<_, _>>().with_context(|| sockstat.to_owned())
+    counts
+        .sum::<Result<_, _>>()
+        .with_context(|| sockstat.to_owned())
 }

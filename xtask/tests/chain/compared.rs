@@ -10,15 +10,27 @@ use xtask::workspace;
 const NO_TESTS: [&str; 3] = ["bpf_", "culvert_", "cv_"];
 
 #[test]
-fn every_test_that_the_comparison_names_exists_and_every_failure_has_one_or_a_sentence() -> Result<()> {
+fn every_test_that_the_comparison_names_exists_and_every_failure_has_one_or_a_sentence()
+-> Result<()> {
     let path = workspace::root().join("docs/compared.md");
-    let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    let text =
+        std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
     let tests = tests_of_the_workspace()?;
     let entries: Vec<Entry<'_>> = text.lines().filter_map(Entry::of).collect();
-    ensure!(entries.len() >= 85, "only {} entries: has the form of the tables changed?", entries.len());
-    let unknown: Vec<&str> = quoted_tests(&text).filter(|name| !tests.contains(*name)).collect();
+    ensure!(
+        entries.len() >= 85,
+        "only {} entries: has the form of the tables changed?",
+        entries.len()
+    );
+    let unknown: Vec<&str> = quoted_tests(&text)
+        .filter(|name| !tests.contains(*name))
+        .collect();
     ensure!(unknown.is_empty(), "no such tests: {unknown:?}");
-    let bare: Vec<&str> = entries.iter().filter(|entry| !entry.is_answered()).map(|entry| entry.failure).collect();
+    let bare: Vec<&str> = entries
+        .iter()
+        .filter(|entry| !entry.is_answered())
+        .map(|entry| entry.failure)
+        .collect();
     ensure!(bare.is_empty(), "neither a test nor a sentence: {bare:?}");
     Ok(())
 }
@@ -48,8 +60,12 @@ impl<'a> Entry<'a> {
 /// Names in backticks that look like tests': claims of four words or more.
 fn quoted_tests(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2).filter(|quoted| {
-        let is_name = quoted.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
-        is_name && quoted.matches('_').count() >= 3 && !NO_TESTS.iter().any(|prefix| quoted.starts_with(prefix))
+        let is_name = quoted
+            .chars()
+            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+        is_name
+            && quoted.matches('_').count() >= 3
+            && !NO_TESTS.iter().any(|prefix| quoted.starts_with(prefix))
     })
 }
 
@@ -63,18 +79,23 @@ fn tests_of_the_workspace() -> Result<BTreeSet<String>> {
             }
         }
     }
-    ensure!(found.contains("every_test_that_the_comparison_names_exists_and_every_failure_has_one_or_a_sentence"));
+    ensure!(found.contains(
+        "every_test_that_the_comparison_names_exists_and_every_failure_has_one_or_a_sentence"
+    ));
     Ok(found)
 }
 
 fn collect(folder: &Path, found: &mut BTreeSet<String>) -> Result<()> {
-    let Ok(entries) = std::fs::read_dir(folder) else { return Ok(()) };
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return Ok(());
+    };
     for entry in entries {
         let path = entry?.path();
         if path.is_dir() {
             collect(&path, found)?;
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let source = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+            let source = std::fs::read_to_string(&path)
+                .with_context(|| format!("read {}", path.display()))?;
             found.extend(test_functions(&source).map(str::to_owned));
         }
     }
@@ -85,7 +106,10 @@ fn collect(folder: &Path, found: &mut BTreeSet<String>) -> Result<()> {
 fn test_functions(source: &str) -> impl Iterator<Item = &str> {
     let behind_attribute = source.split("#[").skip(1).filter(|text| {
         let attribute = text.split_once(']').map_or("", |(attribute, _)| attribute);
-        attribute.split('(').next().is_some_and(|name| name.ends_with("test") && name != "cfg")
+        attribute
+            .split('(')
+            .next()
+            .is_some_and(|name| name.ends_with("test") && name != "cfg")
     });
     behind_attribute.filter_map(|text| {
         let name = text.split_once("fn ")?.1.split_once('(')?.0;
@@ -96,13 +120,21 @@ fn test_functions(source: &str) -> impl Iterator<Item = &str> {
 #[test]
 fn a_quoted_claim_is_a_test_and_a_row_without_an_answer_is_noticed() {
     let names: Vec<_> =
-        quoted_tests("`a_stalled_reader_is_harmless`, `cv_connect4`, `bpf_get_socket_cookie`").collect();
+        quoted_tests("`a_stalled_reader_is_harmless`, `cv_connect4`, `bpf_get_socket_cookie`")
+            .collect();
     assert_eq!(names, ["a_stalled_reader_is_harmless"]);
     let answered = |line: &str| Entry::of(line).map(|entry| entry.is_answered());
-    assert_eq!(answered("| it hung | #1 | `a_stalled_reader_is_harmless` |"), Some(true));
-    assert_eq!(answered("| it hung | #1 | Nothing is shared there. |"), Some(true));
+    assert_eq!(
+        answered("| it hung | #1 | `a_stalled_reader_is_harmless` |"),
+        Some(true)
+    );
+    assert_eq!(
+        answered("| it hung | #1 | Nothing is shared there. |"),
+        Some(true)
+    );
     assert_eq!(answered("| it hung | #1 | |"), Some(false));
     assert_eq!(answered("| what went wrong | where | here |"), None);
-    let source = "#[cfg(test)]\nmod t {\n#[tokio::test(start_paused = true)]\nasync fn one_two() {}\nfn three() {}\n";
+    let source = "#[cfg(test)]\nmod t \
+        {\n#[tokio::test(start_paused = true)]\nasync fn one_two() {}\nfn three() {}\n";
     assert_eq!(test_functions(source).collect::<Vec<_>>(), ["one_two"]);
 }

@@ -34,8 +34,17 @@ fn names_addresses_and_vips_lead_to_the_node() {
 
 /// Every way to say edge-1.
 fn hosts(world: &World<'_>) -> Result<Vec<String>> {
-    let (vip4, vip6) = (world.vip(Place::Edge1, "vip4")?, world.vip(Place::Edge1, "vip6")?);
-    Ok(vec!["edge-1".into(), "edge-1.edge.internal".into(), "10.0.3.7".into(), vip4.to_string(), format!("[{vip6}]")])
+    let (vip4, vip6) = (
+        world.vip(Place::Edge1, "vip4")?,
+        world.vip(Place::Edge1, "vip6")?,
+    );
+    Ok(vec![
+        "edge-1".into(),
+        "edge-1.edge.internal".into(),
+        "10.0.3.7".into(),
+        vip4.to_string(),
+        format!("[{vip6}]"),
+    ])
 }
 
 #[test]
@@ -48,18 +57,57 @@ fn each_refusal_has_a_status_and_says_why() {
         for (target, status, error) in [
             ("edge-1".to_owned(), "400 Bad Request", "http_request_error"),
             ("edge-1:0".into(), "400 Bad Request", "http_request_error"),
-            ("edge-1:http".into(), "400 Bad Request", "http_request_error"),
-            ("edge-9:9100".into(), "403 Forbidden", "destination_not_found"),
-            ("10.9.9.9:9100".into(), "403 Forbidden", "destination_not_found"),
-            ("203.0.113.1:22".into(), "403 Forbidden", "destination_not_found"),
-            ("192.168.1.10:9100".into(), "403 Forbidden", "destination_ip_prohibited"),
-            (format!("edge-1:{FORBIDDEN}"), "403 Forbidden", "http_request_denied"),
-            (format!("edge-1:{CLOSED}"), "502 Bad Gateway", "connection_refused"),
-            ("edge-2:9100".into(), "503 Service Unavailable", "destination_unavailable"),
-            (format!("edge-1:{SWALLOWED}"), "504 Gateway Timeout", "connection_timeout"),
+            (
+                "edge-1:http".into(),
+                "400 Bad Request",
+                "http_request_error",
+            ),
+            (
+                "edge-9:9100".into(),
+                "403 Forbidden",
+                "destination_not_found",
+            ),
+            (
+                "10.9.9.9:9100".into(),
+                "403 Forbidden",
+                "destination_not_found",
+            ),
+            (
+                "203.0.113.1:22".into(),
+                "403 Forbidden",
+                "destination_not_found",
+            ),
+            (
+                "192.168.1.10:9100".into(),
+                "403 Forbidden",
+                "destination_ip_prohibited",
+            ),
+            (
+                format!("edge-1:{FORBIDDEN}"),
+                "403 Forbidden",
+                "http_request_denied",
+            ),
+            (
+                format!("edge-1:{CLOSED}"),
+                "502 Bad Gateway",
+                "connection_refused",
+            ),
+            (
+                "edge-2:9100".into(),
+                "503 Service Unavailable",
+                "destination_unavailable",
+            ),
+            (
+                format!("edge-1:{SWALLOWED}"),
+                "504 Gateway Timeout",
+                "connection_timeout",
+            ),
         ] {
             let answer = connect(world, &target)?;
-            ensure!(answer.head.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{target}: {answer:?}");
+            ensure!(
+                answer.head.starts_with(&format!("HTTP/1.1 {status}\r\n")),
+                "{target}: {answer:?}"
+            );
             let proxy_status = format!("\r\nProxy-Status: culvert; error={error}; details=\"");
             ensure!(answer.head.contains(&proxy_status), "{target}: {answer:?}");
         }
@@ -70,13 +118,23 @@ fn each_refusal_has_a_status_and_says_why() {
 #[test]
 fn what_is_no_connect_request_is_refused_and_the_next_one_is_served() {
     world::with(EDGE, Options::default(), |world| {
-        for sent in ["GET / HTTP/1.1\r\nHost: edge-1\r\n\r\n", "\x16\x03\x01\x02\x00\x01\r\n\r\n", &"x".repeat(20_000)]
-        {
+        for sent in [
+            "GET / HTTP/1.1\r\nHost: edge-1\r\n\r\n",
+            "\x16\x03\x01\x02\x00\x01\r\n\r\n",
+            &"x".repeat(20_000),
+        ] {
             let socket = unix_socket(world)?;
             let answer = Answer::of(&socket, &socket, sent.as_bytes(), 0)?;
-            ensure!(answer.head.starts_with("HTTP/1.1 400 "), "{:.30}: {answer:?}", sent);
+            ensure!(
+                answer.head.starts_with("HTTP/1.1 400 "),
+                "{:.30}: {answer:?}",
+                sent
+            );
         }
-        ensure!(connect(world, &format!("edge-1:{GREET}"))?.is_greeting(), "afterwards");
+        ensure!(
+            connect(world, &format!("edge-1:{GREET}"))?.is_greeting(),
+            "afterwards"
+        );
         Ok(())
     });
 }
@@ -107,7 +165,11 @@ fn bytes_sent_behind_the_request_reach_the_backend() {
             let sent = [request(&format!("edge-1:{ECHO}")), behind.clone()].concat();
             let socket = unix_socket(world)?;
             let answer = Answer::of(&socket, &socket, &sent, behind.len())?;
-            ensure!(answer.is_established() && answer.body == behind, "{length} bytes: {}", answer.head);
+            ensure!(
+                answer.is_established() && answer.body == behind,
+                "{length} bytes: {}",
+                answer.head
+            );
         }
         Ok(())
     });
@@ -118,14 +180,32 @@ fn a_client_with_a_certificate_of_its_own_authority_connects_over_tls() {
     world::prepared(EDGE, with_tls, |world| {
         let client = clients(world.lab).issue("prometheus", Use::Client)?;
         for host in hosts(world)? {
-            let (answer, said) = connect_tls(world, Some(&client), &format!("{host}:{GREET}"), GREETING.len())?;
+            let (answer, said) = connect_tls(
+                world,
+                Some(&client),
+                &format!("{host}:{GREET}"),
+                GREETING.len(),
+            )?;
             ensure!(answer.is_greeting(), "{host}: {answer:?} {said}");
         }
         let (answer, said) = connect_tls(world, Some(&client), &format!("edge-1:{CLOSED}"), 0)?;
-        ensure!(answer.head.starts_with("HTTP/1.1 502 "), "{answer:?} {said}");
+        ensure!(
+            answer.head.starts_with("HTTP/1.1 502 "),
+            "{answer:?} {said}"
+        );
         let length = usize::try_from(SMALL)?;
-        let (answer, said) = connect_tls(world, Some(&client), &format!("edge-1:{SMALL_SOURCE}"), length)?;
-        ensure!(answer.body.len() == length, "{} of {length} bytes: {} {said}", answer.body.len(), answer.head);
+        let (answer, said) = connect_tls(
+            world,
+            Some(&client),
+            &format!("edge-1:{SMALL_SOURCE}"),
+            length,
+        )?;
+        ensure!(
+            answer.body.len() == length,
+            "{} of {length} bytes: {} {said}",
+            answer.body.len(),
+            answer.head
+        );
         Ok(())
     });
 }
@@ -134,7 +214,10 @@ fn a_client_with_a_certificate_of_its_own_authority_connects_over_tls() {
 fn a_client_with_no_certificate_or_with_an_agent_s_is_refused_over_tls() {
     world::prepared(EDGE, with_tls, |world| {
         let identity = world.lab.site(Place::Edge1).file("agent/identity.pem");
-        let agent = Issued { certificate: identity.clone(), key: identity };
+        let agent = Issued {
+            certificate: identity.clone(),
+            key: identity,
+        };
         let stranger = Authority::at(world.lab.site(Place::Cloud).file("strangers")).make()?;
         let stranger = stranger.issue("prometheus", Use::Client)?;
         for (who, certificate, alert) in [
@@ -142,8 +225,16 @@ fn a_client_with_no_certificate_or_with_an_agent_s_is_refused_over_tls() {
             ("an agent", Some(&agent), "unknown ca"),
             ("a stranger", Some(&stranger), "unknown ca"),
         ] {
-            let (answer, said) = connect_tls(world, certificate, &format!("edge-1:{GREET}"), GREETING.len())?;
-            ensure!(answer.head.is_empty() && said.contains(alert), "{who}: {answer:?} {said}");
+            let (answer, said) = connect_tls(
+                world,
+                certificate,
+                &format!("edge-1:{GREET}"),
+                GREETING.len(),
+            )?;
+            ensure!(
+                answer.head.is_empty() && said.contains(alert),
+                "{who}: {answer:?} {said}"
+            );
         }
         world.wait_proxy_log(&["WARN", "CONNECT refused", "TLS handshake failed"])
     });
@@ -164,20 +255,33 @@ pub(crate) struct Answer {
 
 impl Answer {
     /// Sends a request and reads until `enough` bytes came behind a head of success, or to the end.
-    pub(crate) fn of(mut output: impl Read, mut input: impl Write, sent: &[u8], enough: usize) -> Result<Self> {
+    pub(crate) fn of(
+        mut output: impl Read,
+        mut input: impl Write,
+        sent: &[u8],
+        enough: usize,
+    ) -> Result<Self> {
         input.write_all(sent)?;
         let (mut answer, mut piece) = (Vec::new(), [0; 65536]);
         loop {
-            let head = answer.windows(4).position(|window| window == b"\r\n\r\n").map_or(0, |at| at + 4);
+            let head = answer
+                .windows(4)
+                .position(|window| window == b"\r\n\r\n")
+                .map_or(0, |at| at + 4);
             let success = head > 0 && answer.starts_with(b"HTTP/1.1 200 ");
             let count = if success && answer.len() >= head + enough {
                 0
             } else {
-                output.read(&mut piece).with_context(|| format!("so far {:?}", &answer[..answer.len().min(99)]))?
+                output
+                    .read(&mut piece)
+                    .with_context(|| format!("so far {:?}", &answer[..answer.len().min(99)]))?
             };
             if count == 0 {
                 let body = answer.split_off(head);
-                return Ok(Self { head: String::from_utf8_lossy(&answer).into_owned(), body });
+                return Ok(Self {
+                    head: String::from_utf8_lossy(&answer).into_owned(),
+                    body,
+                });
             }
             answer.extend_from_slice(&piece[..count]);
         }
@@ -198,7 +302,8 @@ fn request(target: &str) -> Vec<u8> {
 }
 
 fn dial(path: &Path) -> Result<UnixStream> {
-    let socket = UnixStream::connect(path).with_context(|| format!("connect to {}", path.display()))?;
+    let socket =
+        UnixStream::connect(path).with_context(|| format!("connect to {}", path.display()))?;
     socket.set_read_timeout(Some(PATIENCE))?;
     Ok(socket)
 }
@@ -228,18 +333,42 @@ pub(crate) fn check_greeting(socket: &Path, target: &str) -> Result<()> {
 }
 
 /// The answer that openssl's client gets in the cloud, and what it says itself.
-fn connect_tls(world: &World<'_>, client: Option<&Issued>, target: &str, enough: usize) -> Result<(Answer, String)> {
+fn connect_tls(
+    world: &World<'_>,
+    client: Option<&Issued>,
+    target: &str,
+    enough: usize,
+) -> Result<(Answer, String)> {
     let site = world.lab.site(Place::Cloud);
     let mut command = site.command("timeout");
-    command.args(["20", "openssl", "s_client", "-quiet", "-connect", "203.0.113.1:7402"]);
+    command.args([
+        "20",
+        "openssl",
+        "s_client",
+        "-quiet",
+        "-connect",
+        "203.0.113.1:7402",
+    ]);
     // The proxy shows that it is what was dialled.
-    command.args(["-verify_return_error", "-verify_ip", "203.0.113.1", "-CAfile"]);
+    command.args([
+        "-verify_return_error",
+        "-verify_ip",
+        "203.0.113.1",
+        "-CAfile",
+    ]);
     command.arg(world.lab.site(Place::Edge1).file("agent/ca.pem"));
     if let Some(Issued { certificate, key }) = client {
         command.arg("-cert").arg(certificate).arg("-key").arg(key);
     }
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    let (input, output) = (child.stdin.take().context("stdin")?, child.stdout.take().context("stdout")?);
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let (input, output) = (
+        child.stdin.take().context("stdin")?,
+        child.stdout.take().context("stdout")?,
+    );
     let answer = Answer::of(output, &input, &request(target), enough)?;
     drop(input);
     let said = child.wait_with_output()?.stderr;
@@ -254,7 +383,12 @@ fn clients(lab: &Lab) -> Authority {
 /// The port for CONNECT over TLS, with an authority of its own for clients.
 fn with_tls(lab: &Lab) -> Result<Options> {
     let authority = text(&clients(lab).make()?.certificate());
-    Ok(world::proxy_options(["--connect-listen", "203.0.113.1:7402", "--connect-client-ca", &authority]))
+    Ok(world::proxy_options([
+        "--connect-listen",
+        "203.0.113.1:7402",
+        "--connect-client-ca",
+        &authority,
+    ]))
 }
 
 /// While it lives, what edge-1 dials on that port of its own goes nowhere.
@@ -263,7 +397,8 @@ pub(crate) struct BlackHole<'lab>(&'lab Lab);
 impl<'lab> BlackHole<'lab> {
     pub(crate) fn on(lab: &'lab Lab, port: u16) -> Result<Self> {
         let rules = format!(
-            "table ip hole {{ chain in {{ type filter hook input priority filter; iifname lo tcp dport {port} drop; }}; }}"
+            "table ip hole {{ chain in \
+             {{ type filter hook input priority filter; iifname lo tcp dport {port} drop; }}; }}"
         );
         lab.site(Place::Edge1).output("nft", [rules])?;
         Ok(Self(lab))
@@ -272,7 +407,11 @@ impl<'lab> BlackHole<'lab> {
 
 impl Drop for BlackHole<'_> {
     fn drop(&mut self) {
-        if let Err(error) = self.0.site(Place::Edge1).output("nft", ["delete table ip hole"]) {
+        if let Err(error) = self
+            .0
+            .site(Place::Edge1)
+            .output("nft", ["delete table ip hole"])
+        {
             eprintln!("closing the black hole: {error:#}");
         }
     }

@@ -22,36 +22,54 @@ fn waiting_client(world: &World<'_>) -> Result<UnixStream> {
 
 /// How many dials of the agent wait for an answer.
 fn waiting_dials(world: &World<'_>) -> Result<usize> {
-    let sockets = world.lab.site(Place::Edge1).output("ss", ["-Htn", "state", "syn-sent"])?;
+    let sockets = world
+        .lab
+        .site(Place::Edge1)
+        .output("ss", ["-Htn", "state", "syn-sent"])?;
     Ok(sockets.lines().count())
 }
 
 fn wait_for_dials(world: &World<'_>, count: usize) -> Result<()> {
-    wait::until(&format!("the agent dials {count} times"), Duration::from_secs(10), || {
-        let now = waiting_dials(world)?;
-        ensure!(now == count, "{now} dials");
-        Ok(())
-    })
+    wait::until(
+        &format!("the agent dials {count} times"),
+        Duration::from_secs(10),
+        || {
+            let now = waiting_dials(world)?;
+            ensure!(now == count, "{now} dials");
+            Ok(())
+        },
+    )
 }
 
 /// How many dials ended by the agent's own time-out.
 fn timed_out(world: &World<'_>) -> Result<f64> {
-    world.lab.site(Place::Edge1).metric(AGENT_ADMIN, "culvert_agent_dials_total{outcome=\"timed_out\"}")
+    world.lab.site(Place::Edge1).metric(
+        AGENT_ADMIN,
+        "culvert_agent_dials_total{outcome=\"timed_out\"}",
+    )
 }
 
 /// superedge #420; apiserver-network-proxy #180, #268 and #335.
 #[test]
 fn a_hundred_dials_into_a_black_hole_end_in_504_and_hold_up_nobody() {
-    let one_tunnel = Options { agent: vec!["--tunnels".into(), "1".into()], ..Options::default() };
+    let one_tunnel = Options {
+        agent: vec!["--tunnels".into(), "1".into()],
+        ..Options::default()
+    };
     world::with(EDGE, one_tunnel, |world| {
         let mut held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "5"])?;
         held.expect("held")?;
         let _hole = BlackHole::on(world.lab, SWALLOWED)?;
-        let clients = (0..100).map(|_| waiting_client(world)).collect::<Result<Vec<_>>>()?;
+        let clients = (0..100)
+            .map(|_| waiting_client(world))
+            .collect::<Result<Vec<_>>>()?;
         wait_for_dials(world, 100)?;
         held.check()?;
         world.check_greeting("edge-1", "edge-1")?;
-        ensure!(waiting_dials(world)? > 0, "the others came through when the dials were over");
+        ensure!(
+            waiting_dials(world)? > 0,
+            "the others came through when the dials were over"
+        );
         for client in &clients {
             let answer = Answer::of(client, client, b"", 0)?;
             ensure!(answer.head.starts_with("HTTP/1.1 504 "), "{answer:?}");
@@ -69,7 +87,9 @@ fn a_hundred_dials_into_a_black_hole_end_in_504_and_hold_up_nobody() {
 fn a_client_that_leaves_takes_its_waiting_dial_along() {
     world::with(EDGE, Options::default(), |world| {
         let _hole = BlackHole::on(world.lab, SWALLOWED)?;
-        let clients = (0..20).map(|_| waiting_client(world)).collect::<Result<Vec<_>>>()?;
+        let clients = (0..20)
+            .map(|_| waiting_client(world))
+            .collect::<Result<Vec<_>>>()?;
         // They have sent what they want to say, as a TLS client has.
         for mut client in &clients {
             client.write_all(b"hello")?;
@@ -79,7 +99,8 @@ fn a_client_that_leaves_takes_its_waiting_dial_along() {
         wait_for_dials(world, 0)?;
         let timed_out = timed_out(world)?;
         ensure!(timed_out == 0.0, "{timed_out} dials went on to their end");
-        // A steered client that closes looks like one that has said all it has to say: its dial has its five seconds.
+        // A steered client that closes looks like one that has said all it has to say: its dial has
+        // its five seconds.
         for _ in 0..5 {
             world.client(&["dial", &format!("edge-1:{SWALLOWED}"), "1000"])?;
         }
@@ -99,27 +120,43 @@ fn a_dial_that_waits_when_its_agent_dies_fails_with_it() {
         let answer = Answer::of(&client, &client, b"", 0)?;
         // 504 would be a time-out that somebody sat through.
         ensure!(
-            answer.head.starts_with("HTTP/1.1 502 ") && answer.head.contains("connection_terminated"),
+            answer.head.starts_with("HTTP/1.1 502 ")
+                && answer.head.contains("connection_terminated"),
             "{answer:?}"
         );
         Ok(())
     });
 }
 
-/// A tunnel for SuperEdge's proxy dialled itself for a node that had none. Here nothing of the proxy's own can be asked for.
+/// A tunnel for SuperEdge's proxy dialled itself for a node that had none. Here nothing of the
+/// proxy's own can be asked for.
 #[test]
 fn connects_to_an_offline_node_or_to_the_proxy_itself_are_refused_and_leave_nothing() {
     world::with(EDGE, Options::default(), |world| {
         world.culvert.create_token(Place::Edge2, &[])?;
         let offline = [("edge-2:9100".to_owned(), "503")];
-        let own = ["127.0.0.1:7409", "[::1]:7409", "0.0.0.0:7410", "[::ffff:127.0.0.1]:7410", "localhost:7410"];
-        let own = own.iter().chain(&["203.0.113.1:7400", "203.0.113.1:7410", "[fd00:203:0:113::1]:7410", "cloud:7410"]);
+        let own = [
+            "127.0.0.1:7409",
+            "[::1]:7409",
+            "0.0.0.0:7410",
+            "[::ffff:127.0.0.1]:7410",
+            "localhost:7410",
+        ];
+        let own = own.iter().chain(&[
+            "203.0.113.1:7400",
+            "203.0.113.1:7410",
+            "[fd00:203:0:113::1]:7410",
+            "cloud:7410",
+        ]);
         let own = own.map(|target| ((*target).to_owned(), "403"));
         let targets: Vec<_> = offline.into_iter().chain(own).collect();
         let refuse_all = || -> Result<()> {
             for (target, status) in &targets {
                 let answer = connect::connect(world, target)?;
-                ensure!(answer.head.starts_with(&format!("HTTP/1.1 {status} ")), "{target}: {answer:?}");
+                ensure!(
+                    answer.head.starts_with(&format!("HTTP/1.1 {status} ")),
+                    "{target}: {answer:?}"
+                );
             }
             Ok(())
         };
@@ -132,15 +169,28 @@ fn connects_to_an_offline_node_or_to_the_proxy_itself_are_refused_and_leave_noth
     });
 }
 
-/// Half a `Proxy-Authorization` ended SuperEdge's whole proxy. Here a client's authority is its socket or its certificate.
+/// Half a `Proxy-Authorization` ended SuperEdge's whole proxy. Here a client's authority is its
+/// socket or its certificate.
 #[test]
 fn a_proxy_authorization_however_broken_changes_nothing() {
     world::with(EDGE, Options::default(), |world| {
-        for value in ["", "Basic", "Basic ", "Basic !", "Basic Og==", "Basic Li4vLi4vZXRjL3Bhc3N3ZA==", "Bearer"] {
+        for value in [
+            "",
+            "Basic",
+            "Basic ",
+            "Basic !",
+            "Basic Og==",
+            "Basic Li4vLi4vZXRjL3Bhc3N3ZA==",
+            "Bearer",
+        ] {
             let target = format!("edge-1:{GREET}");
-            let sent = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\nProxy-Authorization: {value}\r\n\r\n");
+            let sent = format!(
+                "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\nProxy-Authorization: \
+                 {value}\r\n\r\n"
+            );
             let socket = connect::unix_socket(world)?;
-            let answer = Answer::of(&socket, &socket, sent.as_bytes(), GREETING.len()).context(value)?;
+            let answer =
+                Answer::of(&socket, &socket, sent.as_bytes(), GREETING.len()).context(value)?;
             ensure!(answer.is_greeting(), "{value:?}: {answer:?}");
         }
         world.culvert.proxy.check()
@@ -170,10 +220,14 @@ fn a_pod_that_takes_all_the_streams_it_can_get_leaves_the_others_theirs() {
             ensure!(refused == 1.0, "{refused} were refused for their share");
             Ok(())
         })?;
-        world.check_greeting("10.0.3.7", "edge-1").context("the host")?;
+        world
+            .check_greeting("10.0.3.7", "edge-1")
+            .context("the host")?;
         greedy.check().context("what it has, it keeps")?;
         drop(greedy);
         world.wait_for_no_streams()?;
-        workspace::output(&mut in_the_pod(&["talk", &target, "--send", "x"])).context("afterwards").map(drop)
+        workspace::output(&mut in_the_pod(&["talk", &target, "--send", "x"]))
+            .context("afterwards")
+            .map(drop)
     });
 }

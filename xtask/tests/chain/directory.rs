@@ -25,11 +25,22 @@ fn a_directory_file_is_followed_while_it_changes_and_kept_while_it_is_broken() {
             world.check_greeting("10.0.3.7", "edge-1")?;
             let echo = format!("10.0.3.7:{ECHO}");
             let dialled = world.failing_client(&["dial", &echo, "500"])?;
-            ensure!(dialled.contains("TimedOut"), "a port that the file does not name: {dialled}");
+            ensure!(
+                dialled.contains("TimedOut"),
+                "a port that the file does not name: {dialled}"
+            );
 
-            write(world, &(node_with(&[GREET, ECHO]) + "[nodes.edge-2]\naddresses = [\"192.168.1.10\"]\n"))?;
-            wait::until("the new port is steered", TAKEN_UP, || world.client(&["dial", &echo, "500"]).map(drop))?;
-            ensure!(matches!(dns::ask(world.lab, "edge-2", dns::A)?, Answer::Addresses(_)), "the new node has a name");
+            write(
+                world,
+                &(node_with(&[GREET, ECHO]) + "[nodes.edge-2]\naddresses = [\"192.168.1.10\"]\n"),
+            )?;
+            wait::until("the new port is steered", TAKEN_UP, || {
+                world.client(&["dial", &echo, "500"]).map(drop)
+            })?;
+            ensure!(
+                matches!(dns::ask(world.lab, "edge-2", dns::A)?, Answer::Addresses(_)),
+                "the new node has a name"
+            );
 
             write(world, "[nodes.edge-1]\nadresses = []\n")?;
             world.wait_proxy_log(&["ERROR", "nodes.toml, line 2", "adresses"])?;
@@ -41,7 +52,10 @@ fn a_directory_file_is_followed_while_it_changes_and_kept_while_it_is_broken() {
                     world.culvert.wait_online(Place::Edge1)?;
                 }
                 let answer = world.client(&["talk", &echo, "--send", "hello"])?;
-                ensure!(answer == "hello", "the last good directory, restarted {restarted}: {answer}");
+                ensure!(
+                    answer == "hello",
+                    "the last good directory, restarted {restarted}: {answer}"
+                );
             }
 
             write(world, "[nodes]\n")?;
@@ -75,7 +89,8 @@ fn a_proxy_that_never_had_a_good_directory_file_is_not_ready_and_says_where_it_i
 
 #[test]
 fn addresses_that_the_cloud_uses_itself_are_never_steered() {
-    let nodes = "[nodes.edge-1]\naddresses = [\"10.0.3.7\", \"203.0.113.1\"]\nports = [9004, 7400]\n";
+    let nodes =
+        "[nodes.edge-1]\naddresses = [\"10.0.3.7\", \"203.0.113.1\"]\nports = [9004, 7400]\n";
     world::prepared(
         &[],
         |lab| with_file(lab, nodes, &["--protect", "10.0.0.0/16"]),
@@ -85,10 +100,20 @@ fn addresses_that_the_cloud_uses_itself_are_never_steered() {
             world.check_greeting("edge-1", "edge-1")?;
             let dialled = world.failing_client(&["dial", &format!("10.0.3.7:{GREET}"), "500"])?;
             ensure!(dialled.contains("TimedOut"), "{dialled}");
-            let steered = world.lab.site(Place::Cloud).json(REDIRECTOR_ADMIN, "/debug/destinations")?.to_string();
-            ensure!(!steered.contains("10.0.3.7") && !steered.contains("203.0.113.1:"), "{steered}");
+            let steered = world
+                .lab
+                .site(Place::Cloud)
+                .json(REDIRECTOR_ADMIN, "/debug/destinations")?
+                .to_string();
+            ensure!(
+                !steered.contains("10.0.3.7") && !steered.contains("203.0.113.1:"),
+                "{steered}"
+            );
             let listed = workspace::output(&mut world.culvert.control(&["node", "list"]))?;
-            ensure!(listed.contains("10.0.0.0/16") && listed.contains("203.0.113.1"), "no reason given: {listed}");
+            ensure!(
+                listed.contains("10.0.0.0/16") && listed.contains("203.0.113.1"),
+                "no reason given: {listed}"
+            );
             Ok(())
         },
     );
@@ -102,7 +127,9 @@ fn with_file(lab: &Lab, nodes: &str, further: &[&str]) -> Result<Options> {
     let path = lab.site(Place::Cloud).file("nodes.toml");
     std::fs::write(&path, nodes)?;
     let path = path.display().to_string();
-    Ok(world::proxy_options(["--directory", &path].iter().chain(further).copied()))
+    Ok(world::proxy_options(
+        ["--directory", &path].iter().chain(further).copied(),
+    ))
 }
 
 /// As an operator's editor does: a new file in the old one's place.

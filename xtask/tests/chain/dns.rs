@@ -51,7 +51,10 @@ pub(crate) struct Resolver {
 
 impl Resolver {
     pub(crate) fn seen_from(netns: &Path, server: IpAddr) -> Self {
-        Self { netns: netns.to_owned(), server }
+        Self {
+            netns: netns.to_owned(),
+            server,
+        }
     }
 
     /// One answer.
@@ -70,8 +73,8 @@ impl Resolver {
                 .zip(names)
                 .map(|(id, name)| {
                     let question = question(id, name, kind);
-                    let answer =
-                        exchange(&socket, &question).with_context(|| format!("ask {} for {name}", self.server))?;
+                    let answer = exchange(&socket, &question)
+                        .with_context(|| format!("ask {} for {name}", self.server))?;
                     read(&answer, question.len())
                 })
                 .collect()
@@ -87,9 +90,15 @@ fn exchange(socket: &UdpSocket, question: &[u8]) -> Result<Vec<u8>> {
         loop {
             match socket.recv(&mut answer) {
                 // Others answer an earlier question that was sent twice.
-                Ok(length) if answer[..length].starts_with(&question[..2]) => return Ok(answer[..length].to_vec()),
+                Ok(length) if answer[..length].starts_with(&question[..2]) => {
+                    return Ok(answer[..length].to_vec());
+                }
                 Ok(_) => {}
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => break,
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>
+                {
+                    break;
+                }
                 Err(error) => return Err(error.into()),
             }
         }

@@ -18,27 +18,44 @@ const FLAGS: &str = "docs/flags.md";
 const PROGRAMS: [(&str, &[&str]); 3] = [
     (
         "culvert-proxy",
-        &["token create", "token list", "token revoke", "node list", "node remove", "explain", "check", "log"],
+        &[
+            "token create",
+            "token list",
+            "token revoke",
+            "node list",
+            "node remove",
+            "explain",
+            "check",
+            "log",
+        ],
     ),
-    ("culvert-redirector", &["status", "explain", "uninstall", "log"]),
+    (
+        "culvert-redirector",
+        &["status", "explain", "uninstall", "log"],
+    ),
     ("culvert-agent", &["join", "log"]),
 ];
 
 #[test]
 fn every_flag_of_every_program_is_documented_and_no_other() -> Result<()> {
     let document = workspace::root().join(FLAGS);
-    let document = std::fs::read_to_string(&document).with_context(|| format!("read {}", document.display()))?;
+    let document = std::fs::read_to_string(&document)
+        .with_context(|| format!("read {}", document.display()))?;
     for (program, subcommands) in PROGRAMS {
         let mut help = String::new();
         for words in std::iter::once(&"").chain(subcommands) {
             help += &workspace::output(
-                Command::new(workspace::binary(program)).args(words.split_whitespace()).arg("--help"),
+                Command::new(workspace::binary(program))
+                    .args(words.split_whitespace())
+                    .arg("--help"),
             )?;
         }
         let section = section(&document, &format!("## {program}\n"))?;
         let (real, written) = (flags(&help), flags(section));
-        let (missing, invented): (Vec<_>, Vec<_>) =
-            (real.difference(&written).collect(), written.difference(&real).collect());
+        let (missing, invented): (Vec<_>, Vec<_>) = (
+            real.difference(&written).collect(),
+            written.difference(&real).collect(),
+        );
         ensure!(
             missing.is_empty() && invented.is_empty(),
             "{program}: not in {FLAGS} {missing:?}, only there {invented:?}"
@@ -63,8 +80,12 @@ fn a_demo_that_fails_says_why_and_leaves_nothing() {
         return;
     }
     // The proxy refuses this and ends.
-    let (status, said) = demo(demo_command().env("CULVERT_VIP4_RANGE", "127.0.0.0/8")).expect("run the demo");
-    assert!(!status.success() && said.contains("127.0.0.0/8"), "{status}: {said}");
+    let (status, said) =
+        demo(demo_command().env("CULVERT_VIP4_RANGE", "127.0.0.0/8")).expect("run the demo");
+    assert!(
+        !status.success() && said.contains("127.0.0.0/8"),
+        "{status}: {said}"
+    );
     nothing_is_left().expect("afterwards");
 }
 
@@ -74,13 +95,22 @@ fn a_held_demo_shows_prometheus_until_it_is_interrupted_and_leaves_nothing() {
         return;
     }
     let mut command = demo_command();
-    command.args(["--hold", "--port", "19090"]).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+        .args(["--hold", "--port", "19090"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     let mut child = command.spawn().expect("start the demo");
-    let shown = wait::until("Prometheus answers on this machine's loopback", Duration::from_secs(60), || {
-        let up =
-            workspace::output(Command::new("curl").args(["-sf", "http://127.0.0.1:19090/api/v1/query?query=sum(up)"]))?;
-        up.contains("\"4\"").then_some(()).context(up)
-    });
+    let shown = wait::until(
+        "Prometheus answers on this machine's loopback",
+        Duration::from_secs(60),
+        || {
+            let up = workspace::output(
+                Command::new("curl")
+                    .args(["-sf", "http://127.0.0.1:19090/api/v1/query?query=sum(up)"]),
+            )?;
+            up.contains("\"4\"").then_some(()).context(up)
+        },
+    );
     let pid = i32::try_from(child.id()).expect("a pid");
     kill(Pid::from_raw(pid), Signal::SIGINT).expect("interrupt the demo");
     let status = child.wait().expect("wait for the demo");
@@ -89,7 +119,8 @@ fn a_held_demo_shows_prometheus_until_it_is_interrupted_and_leaves_nothing() {
     nothing_is_left().expect("afterwards");
 }
 
-/// With the programs that `cargo xtask test` has compiled: to compile others, with other features, takes minutes.
+/// With the programs that `cargo xtask test` has compiled: to compile others, with other features,
+/// takes minutes.
 fn demo_command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
     command.args(["demo", "--built"]);
@@ -98,23 +129,39 @@ fn demo_command() -> Command {
 
 fn demo(command: &mut Command) -> Result<(ExitStatus, String)> {
     let done = command.output().context("start the demo")?;
-    Ok((done.status, format!("{}\n{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr))))
+    Ok((
+        done.status,
+        format!(
+            "{}\n{}",
+            String::from_utf8_lossy(&done.stdout),
+            String::from_utf8_lossy(&done.stderr)
+        ),
+    ))
 }
 
 /// No namespace, file, cgroup or pin has the demo's name, and no process is in one.
 fn nothing_is_left() -> Result<()> {
     let namespaces = workspace::output(Command::new("ip").args(["netns", "list"]))?;
     ensure!(!namespaces.contains("culvert-demo"), "{namespaces}");
-    ensure!(!std::path::Path::new("/run/culvert-demo").exists(), "/run/culvert-demo is still there");
+    ensure!(
+        !std::path::Path::new("/run/culvert-demo").exists(),
+        "/run/culvert-demo is still there"
+    );
     // Processes and hooks live in the cgroups; pins in mounts that are gone with their processes.
-    let cgroups = workspace::output(Command::new("find").args(["/sys/fs/cgroup", "-name", "culvert-demo"]))?;
+    let cgroups =
+        workspace::output(Command::new("find").args(["/sys/fs/cgroup", "-name", "culvert-demo"]))?;
     ensure!(cgroups.is_empty(), "{cgroups}");
     Ok(())
 }
 
 fn section<'a>(document: &'a str, heading: &str) -> Result<&'a str> {
-    let start = document.find(heading).with_context(|| format!("{FLAGS} has no {heading:?}"))? + heading.len();
-    let end = document[start..].find("\n#").unwrap_or(document.len() - start);
+    let start = document
+        .find(heading)
+        .with_context(|| format!("{FLAGS} has no {heading:?}"))?
+        + heading.len();
+    let end = document[start..]
+        .find("\n#")
+        .unwrap_or(document.len() - start);
     Ok(&document[start..start + end])
 }
 
@@ -122,6 +169,10 @@ fn section<'a>(document: &'a str, heading: &str) -> Result<&'a str> {
 fn flags(text: &str) -> BTreeSet<&str> {
     let is_flag = |c: char| c.is_ascii_alphanumeric() || c == '-';
     text.split(|c: char| !is_flag(c))
-        .filter(|word| word.starts_with("--") && !word.ends_with("--") && !["--help", "--version"].contains(word))
+        .filter(|word| {
+            word.starts_with("--")
+                && !word.ends_with("--")
+                && !["--help", "--version"].contains(word)
+        })
         .collect()
 }

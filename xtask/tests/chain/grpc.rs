@@ -36,15 +36,24 @@ fn a_stock_grpc_client_can_describe_and_open() -> Result<()> {
     });
     let protos = workspace::root().join("tunnel/proto");
     let mut client = Command::new(python);
-    client.args(["-c", CLIENT, address.trim(), &port.to_string()]).arg(protos);
+    client
+        .args(["-c", CLIENT, address.trim(), &port.to_string()])
+        .arg(protos);
     let said = workspace::output(&mut client);
     agent.kill()?;
     agent.wait()?;
     let said = said?;
-    ensure!(said.contains("opened OK") && said.contains("echoed 300000"), "{said}");
-    ensure!(said.contains(&format!("version {}", env!("CARGO_PKG_VERSION"))), "{said}");
     ensure!(
-        echo.join().is_ok_and(|copied| copied.is_ok_and(|count| count == 300_000)),
+        said.contains("opened OK") && said.contains("echoed 300000"),
+        "{said}"
+    );
+    ensure!(
+        said.contains(&format!("version {}", env!("CARGO_PKG_VERSION"))),
+        "{said}"
+    );
+    ensure!(
+        echo.join()
+            .is_ok_and(|copied| copied.is_ok_and(|count| count == 300_000)),
         "the backend saw something else"
     );
     Ok(())

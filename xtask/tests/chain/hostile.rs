@@ -1,5 +1,6 @@
-//! Ends of a tunnel that mean harm: an agent with a true certificate of its own node, and a proxy with a true certificate of the
-//! authority that agents trust. They speak HTTP/2 by hand and keep to none of its rules; their victims are the real programs.
+//! Ends of a tunnel that mean harm: an agent with a true certificate of its own node, and a proxy
+//! with a true certificate of the authority that agents trust. They speak HTTP/2 by hand and keep
+//! to none of its rules; their victims are the real programs.
 
 #[path = "hostile/agent.rs"]
 mod agent;
@@ -49,13 +50,20 @@ impl Bystanders {
     }
 
     /// Does harm, with a look at the bystanders over and over meanwhile.
-    fn during<T: Send>(&mut self, world: &World<'_>, node: &str, harm: impl FnOnce() -> T + Send) -> Result<T> {
+    fn during<T: Send>(
+        &mut self,
+        world: &World<'_>,
+        node: &str,
+        harm: impl FnOnce() -> T + Send,
+    ) -> Result<T> {
         std::thread::scope(|scope| {
             let harm = scope.spawn(harm);
             loop {
                 self.check(world, node)?;
                 if harm.is_finished() {
-                    return harm.join().map_err(|_| anyhow::anyhow!("the harm panicked"));
+                    return harm
+                        .join()
+                        .map_err(|_| anyhow::anyhow!("the harm panicked"));
                 }
             }
         })
@@ -71,15 +79,27 @@ struct Before {
 
 impl Before {
     fn of(who: &'static str, victim: &Process) -> Result<Self> {
-        Ok(Self { who, held: victim.held()?, resident: victim.resident()? })
+        Ok(Self {
+            who,
+            held: victim.held()?,
+            resident: victim.resident()?,
+        })
     }
 
     /// Fails if the victim has taken more memory than that since, or ended.
     fn check_memory(&self, victim: &mut Process, limit: u64, after: &str) -> Result<()> {
         victim.check()?;
         let grown = victim.resident()?.saturating_sub(self.resident);
-        progress::say(&format!("    {after}: {} has grown by {} KiB", self.who, grown >> 10));
-        ensure!(grown <= limit, "{after}: {} grew by {grown} bytes, more than {limit}", self.who);
+        progress::say(&format!(
+            "    {after}: {} has grown by {} KiB",
+            self.who,
+            grown >> 10
+        ));
+        ensure!(
+            grown <= limit,
+            "{after}: {} grew by {grown} bytes, more than {limit}",
+            self.who
+        );
         Ok(())
     }
 
@@ -91,8 +111,15 @@ impl Before {
 
 /// Waits until a program has written a line with all of these words.
 fn wait_log(victim: &Process, words: &[&str]) -> Result<()> {
-    wait::until(&format!("a line with {words:?}"), Duration::from_secs(10), || {
-        let told = victim.log().lines().any(|line| words.iter().all(|word| line.contains(word)));
-        told.then_some(()).context("no such line in its log")
-    })
+    wait::until(
+        &format!("a line with {words:?}"),
+        Duration::from_secs(10),
+        || {
+            let told = victim
+                .log()
+                .lines()
+                .any(|line| words.iter().all(|word| line.contains(word)));
+            told.then_some(()).context("no such line in its log")
+        },
+    )
 }

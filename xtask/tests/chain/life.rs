@@ -24,16 +24,28 @@ const RECOVERY: Duration = Duration::from_secs(30);
 #[test]
 fn a_killed_proxy_comes_back_with_the_same_nodes_and_agents_return() {
     world::with(EDGE, Options::default(), |world| {
-        let vips = (world.vip(Place::Edge1, "vip4")?, world.vip(Place::Edge1, "vip6")?);
+        let vips = (
+            world.vip(Place::Edge1, "vip4")?,
+            world.vip(Place::Edge1, "vip6")?,
+        );
         world.greeting("edge-1")?;
-        let (agent, redirector) = (world.culvert.agent(0).held()?, world.culvert.redirector.held()?);
+        let (agent, redirector) = (
+            world.culvert.agent(0).held()?,
+            world.culvert.redirector.held()?,
+        );
         world.culvert.proxy.kill()?;
         let refused = world.failing_client(&["talk", &format!("edge-1:{ECHO}"), "--send", "x"])?;
-        ensure!(refused.contains("ConnectionRefused"), "while the proxy is away: {refused}");
+        ensure!(
+            refused.contains("ConnectionRefused"),
+            "while the proxy is away: {refused}"
+        );
         world.culvert.restart_proxy()?;
         world.wait_greeting("edge-1", RECOVERY)?;
         world.wait_greeting("10.0.3.7", RECOVERY)?;
-        let now = (world.vip(Place::Edge1, "vip4")?, world.vip(Place::Edge1, "vip6")?);
+        let now = (
+            world.vip(Place::Edge1, "vip4")?,
+            world.vip(Place::Edge1, "vip6")?,
+        );
         ensure!(now == vips, "VIPs: {now:?}, before {vips:?}");
         wait_within("the agent", world.culvert.agent(0), agent)?;
         wait_within("the redirector", &world.culvert.redirector, redirector)
@@ -42,8 +54,15 @@ fn a_killed_proxy_comes_back_with_the_same_nodes_and_agents_return() {
 
 #[test]
 fn every_program_reports_to_systemd_that_it_is_ready() {
-    let (cloud, edge) = (Systemd::listen("cloud").expect("a socket"), Systemd::listen("edge").expect("a socket"));
-    let options = Options { cloud_env: cloud.environment(), agent_env: edge.environment(), ..Options::default() };
+    let (cloud, edge) = (
+        Systemd::listen("cloud").expect("a socket"),
+        Systemd::listen("edge").expect("a socket"),
+    );
+    let options = Options {
+        cloud_env: cloud.environment(),
+        agent_env: edge.environment(),
+        ..Options::default()
+    };
     world::with(EDGE, options, |_world| {
         // Proxy and redirector share a socket here.
         cloud.hear("READY=1")?;
@@ -63,21 +82,33 @@ struct Systemd {
 
 impl Systemd {
     fn listen(who: &str) -> Result<Self> {
-        let path = std::env::temp_dir().join(format!("culvert-notify-{who}-{}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("culvert-notify-{who}-{}", std::process::id()));
         let socket = UnixDatagram::bind(&path).context("bind")?;
-        socket.set_read_timeout(Some(RECOVERY)).context("set the time-out")?;
-        Ok(Self { socket, name: path.display().to_string() })
+        socket
+            .set_read_timeout(Some(RECOVERY))
+            .context("set the time-out")?;
+        Ok(Self {
+            socket,
+            name: path.display().to_string(),
+        })
     }
 
     fn environment(&self) -> Vec<(String, String)> {
-        vec![("NOTIFY_SOCKET".into(), self.name.clone()), ("WATCHDOG_USEC".into(), "60000000".into())]
+        vec![
+            ("NOTIFY_SOCKET".into(), self.name.clone()),
+            ("WATCHDOG_USEC".into(), "60000000".into()),
+        ]
     }
 
     /// Waits for a report, past others.
     fn hear(&self, wanted: &str) -> Result<()> {
         let mut message = [0; 1024];
         loop {
-            let length = self.socket.recv(&mut message).with_context(|| format!("wait for {wanted}"))?;
+            let length = self
+                .socket
+                .recv(&mut message)
+                .with_context(|| format!("wait for {wanted}"))?;
             if &message[..length] == wanted.as_bytes() {
                 return Ok(());
             }
@@ -114,11 +145,15 @@ fn a_killed_agent_comes_back_and_the_proxy_leaks_nothing() {
 
 /// Waits until a program holds no more than it did before.
 pub(crate) fn wait_within(who: &str, process: &Process, before: Held) -> Result<()> {
-    wait::until(&format!("{who} holds no more than before"), RECOVERY, || {
-        let now = process.held()?;
-        ensure!(now.is_within(before), "{now:?}, before {before:?}");
-        Ok(())
-    })
+    wait::until(
+        &format!("{who} holds no more than before"),
+        RECOVERY,
+        || {
+            let now = process.held()?;
+            ensure!(now.is_within(before), "{now:?}, before {before:?}");
+            Ok(())
+        },
+    )
 }
 
 #[test]
@@ -148,13 +183,19 @@ fn after_a_reboot_the_last_directory_steers_before_the_proxy_is_there() {
         cloud.output("nft", ["delete", "table", "inet", "culvert"])?;
         world.culvert.restart_redirector()?;
         wait::until("the kernel steers again", RECOVERY, || {
-            cloud.output("test", ["-e", "/sys/fs/bpf/culvert/v1/links/cv_connect4"]).map(drop)
+            cloud
+                .output("test", ["-e", "/sys/fs/bpf/culvert/v1/links/cv_connect4"])
+                .map(drop)
         })?;
         for host in ["10.0.3.7", "edge-1"] {
             // Names come a moment later.
             wait::until("the proxy's port refuses", RECOVERY, || {
-                let refused = world.failing_client(&["talk", &format!("{host}:{ECHO}"), "--send", "x"])?;
-                ensure!(refused.contains("connect ConnectionRefused"), "{host}: {refused}");
+                let refused =
+                    world.failing_client(&["talk", &format!("{host}:{ECHO}"), "--send", "x"])?;
+                ensure!(
+                    refused.contains("connect ConnectionRefused"),
+                    "{host}: {refused}"
+                );
                 Ok(())
             })?;
         }
@@ -164,7 +205,10 @@ fn after_a_reboot_the_last_directory_steers_before_the_proxy_is_there() {
 }
 
 fn pins(world: &World<'_>) -> Result<String> {
-    let found = world.lab.site(Place::Cloud).output("find", ["/sys/fs/bpf/culvert", "-type", "f"])?;
+    let found = world
+        .lab
+        .site(Place::Cloud)
+        .output("find", ["/sys/fs/bpf/culvert", "-type", "f"])?;
     let mut pins: Vec<&str> = found.lines().collect();
     pins.sort_unstable();
     Ok(pins.join("\n"))
@@ -184,7 +228,8 @@ fn ended_connections_leave_no_file_thread_or_stream_behind() {
     });
 }
 
-/// A hundred connections that are used and dropped, some that are answered early, refused, forbidden, or given up.
+/// A hundred connections that are used and dropped, some that are answered early, refused,
+/// forbidden, or given up.
 fn every_kind_of_end(world: &mut World<'_>) -> Result<()> {
     let before = (world.culvert.proxy.held()?, world.culvert.agent(0).held()?);
     let mut held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "100"])?;
@@ -192,7 +237,10 @@ fn every_kind_of_end(world: &mut World<'_>) -> Result<()> {
     held.check()?;
     let now = (world.culvert.proxy.held()?, world.culvert.agent(0).held()?);
     let (proxy, agent) = (now.0.files - before.0.files, now.1.files - before.1.files);
-    ensure!(proxy >= 90 && agent >= 90, "a hundred connections are {proxy} and {agent} files");
+    ensure!(
+        proxy >= 90 && agent >= 90,
+        "a hundred connections are {proxy} and {agent} files"
+    );
     drop(held);
     for port in [10255, FORBIDDEN] {
         let answered = world.client(&["give-up", &format!("edge-1:{port}"), "50", "1000"])?;
@@ -230,24 +278,39 @@ fn a_cut_of_thirty_seconds_is_noticed_and_recovered_from() {
 
 #[test]
 fn an_old_tunnel_that_ends_late_unregisters_nothing() {
-    world::with(EDGE, Options { agent: vec!["--tunnels".into(), "1".into()], ..Options::default() }, |world| {
-        // The first agent stands still, its connection stays up, and a second run of the same node takes its place.
-        world.culvert.agent(0).signal(Signal::SIGSTOP)?;
-        let site = world.lab.site(Place::Edge1);
-        let mut command = site.command(workspace::binary("culvert-agent"));
-        command.arg("--state-dir").arg(site.file("agent")).args(["--admin-listen", "127.0.0.1:7430", "--tunnels", "1"]);
-        for port in [ECHO, world::GREET] {
-            command.args(["--port", &port.to_string()]);
-        }
-        let _second = site.start_process("second-agent", &mut command)?;
-        wait::until("the second agent is ready", RECOVERY, || site.http_get(7430, "/readyz").map(drop))?;
-        world.wait_greeting("edge-1", RECOVERY)?;
-        world.culvert.agent(0).kill()?;
-        wait::throughout("the node stays online", Duration::from_secs(3), || {
-            ensure!(world.culvert.tunnels("edge-1")? > 0, "it has no tunnel");
-            world.greeting("edge-1").map(drop)
-        })
-    });
+    world::with(
+        EDGE,
+        Options {
+            agent: vec!["--tunnels".into(), "1".into()],
+            ..Options::default()
+        },
+        |world| {
+            // The first agent stands still, its connection stays up, and a second run of the same
+            // node takes its place.
+            world.culvert.agent(0).signal(Signal::SIGSTOP)?;
+            let site = world.lab.site(Place::Edge1);
+            let mut command = site.command(workspace::binary("culvert-agent"));
+            command.arg("--state-dir").arg(site.file("agent")).args([
+                "--admin-listen",
+                "127.0.0.1:7430",
+                "--tunnels",
+                "1",
+            ]);
+            for port in [ECHO, world::GREET] {
+                command.args(["--port", &port.to_string()]);
+            }
+            let _second = site.start_process("second-agent", &mut command)?;
+            wait::until("the second agent is ready", RECOVERY, || {
+                site.http_get(7430, "/readyz").map(drop)
+            })?;
+            world.wait_greeting("edge-1", RECOVERY)?;
+            world.culvert.agent(0).kill()?;
+            wait::throughout("the node stays online", Duration::from_secs(3), || {
+                ensure!(world.culvert.tunnels("edge-1")? > 0, "it has no tunnel");
+                world.greeting("edge-1").map(drop)
+            })
+        },
+    );
 }
 
 #[test]
@@ -257,13 +320,17 @@ fn an_agent_told_to_end_lets_its_streams_end_first() {
         held.expect("held")?;
         world.culvert.agent(0).signal(Signal::SIGTERM)?;
         wait::until("the agent takes no new streams", RECOVERY, || {
-            world.failing_client(&["talk", &format!("10.0.3.7:{ECHO}"), "--send", "x"]).map(drop)
+            world
+                .failing_client(&["talk", &format!("10.0.3.7:{ECHO}"), "--send", "x"])
+                .map(drop)
         })?;
         held.check()?;
         drop(held);
-        wait::until("the agent has ended", RECOVERY, || match world.culvert.agent(0).check() {
-            Ok(()) => anyhow::bail!("it runs on"),
-            Err(_) => Ok(()),
+        wait::until("the agent has ended", RECOVERY, || {
+            match world.culvert.agent(0).check() {
+                Ok(()) => anyhow::bail!("it runs on"),
+                Err(_) => Ok(()),
+            }
         })
     });
 }

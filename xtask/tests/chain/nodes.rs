@@ -1,4 +1,5 @@
-//! Nodes that are twice there, change their address or have no IPv4; and addresses that only look like a node's.
+//! Nodes that are twice there, change their address or have no IPv4; and addresses that only look
+//! like a node's.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -21,10 +22,14 @@ const BACK: Duration = Duration::from_secs(30);
 const SECOND_ADMIN: u16 = 7430;
 
 fn one_tunnel() -> Options {
-    Options { agent: vec!["--tunnels".into(), "1".into()], ..Options::default() }
+    Options {
+        agent: vec!["--tunnels".into(), "1".into()],
+        ..Options::default()
+    }
 }
 
-/// apiserver-network-proxy #888, #889 and #894: the end of one stream took along the connections of the other.
+/// apiserver-network-proxy #888, #889 and #894: the end of one stream took along the connections of
+/// the other.
 #[test]
 fn two_agents_with_one_name_keep_their_own_streams() {
     world::with(EDGE, one_tunnel(), |world| {
@@ -35,7 +40,10 @@ fn two_agents_with_one_name_keep_their_own_streams() {
             let mut second_agent = second_agent(world)?;
             let second = world.held_client(&["hold", &target, "3"])?;
             second.expect("held")?;
-            let streams = world.lab.site(Place::Edge1).json(SECOND_ADMIN, "/debug/streams")?;
+            let streams = world
+                .lab
+                .site(Place::Edge1)
+                .json(SECOND_ADMIN, "/debug/streams")?;
             ensure!(
                 streams.as_array().map(Vec::len) == Some(3),
                 "the later agent has not the later streams: {streams}"
@@ -43,7 +51,9 @@ fn two_agents_with_one_name_keep_their_own_streams() {
             first.check()?;
             second_agent.kill()?;
             wait_for_tunnels(world, 1)?;
-            first.check().context("the earlier agent's streams, after the later one's death")?;
+            first
+                .check()
+                .context("the earlier agent's streams, after the later one's death")?;
             world.check_greeting("edge-1", "edge-1")?;
         }
         let _second_agent = second_agent(world)?;
@@ -51,7 +61,9 @@ fn two_agents_with_one_name_keep_their_own_streams() {
         second.expect("held")?;
         world.culvert.agent(0).kill()?;
         wait_for_tunnels(world, 1)?;
-        second.check().context("the later agent's streams, after the earlier one's death")?;
+        second
+            .check()
+            .context("the later agent's streams, after the earlier one's death")?;
         world.check_greeting("edge-1", "edge-1")
     });
 }
@@ -60,7 +72,10 @@ fn two_agents_with_one_name_keep_their_own_streams() {
 fn second_agent(world: &World<'_>) -> Result<Process> {
     let site = world.lab.site(Place::Edge1);
     let mut command = site.command(workspace::binary("culvert-agent"));
-    command.arg("--state-dir").arg(site.file("agent")).args(["--tunnels", "1"]);
+    command
+        .arg("--state-dir")
+        .arg(site.file("agent"))
+        .args(["--tunnels", "1"]);
     command.args(["--admin-listen", &format!("127.0.0.1:{SECOND_ADMIN}")]);
     for port in [ECHO, GREET] {
         command.args(["--port", &port.to_string()]);
@@ -71,11 +86,15 @@ fn second_agent(world: &World<'_>) -> Result<Process> {
 }
 
 fn wait_for_tunnels(world: &World<'_>, count: usize) -> Result<()> {
-    wait::until(&format!("edge-1 has {count} tunnels"), Duration::from_secs(20), || {
-        let now = world.culvert.tunnels("edge-1")?;
-        ensure!(now == count, "it has {now}");
-        Ok(())
-    })
+    wait::until(
+        &format!("edge-1 has {count} tunnels"),
+        Duration::from_secs(20),
+        || {
+            let now = world.culvert.tunnels("edge-1")?;
+            ensure!(now == count, "it has {now}");
+            Ok(())
+        },
+    )
 }
 
 /// kubeedge #6965: after a change of Wi-Fi a node was away for a quarter of an hour.
@@ -83,13 +102,20 @@ fn wait_for_tunnels(world: &World<'_>, count: usize) -> Result<()> {
 fn an_agent_whose_host_changes_its_address_is_back_within_half_a_minute() {
     world::with(EDGE, Options::default(), |world| {
         world.check_greeting("edge-1", "edge-1")?;
-        router(world.lab, &["addr", "add", "198.51.100.14/30", "dev", "site1"])?;
+        router(
+            world.lab,
+            &["addr", "add", "198.51.100.14/30", "dev", "site1"],
+        )?;
         let ip = |args: &[&str]| world.lab.site(Place::Edge1).output("ip", args).map(drop);
         ip(&["addr", "add", "198.51.100.13/30", "dev", "wan"])?;
         ip(&["addr", "del", "198.51.100.1/30", "dev", "wan"])?;
         ip(&["route", "replace", "default", "via", "198.51.100.14"])?;
         wait::until("tunnels come from the new address", BACK, || {
-            let tunnels = world.lab.site(Place::Cloud).json(PROXY_ADMIN, "/debug/tunnels")?.to_string();
+            let tunnels = world
+                .lab
+                .site(Place::Cloud)
+                .json(PROXY_ADMIN, "/debug/tunnels")?
+                .to_string();
             ensure!(tunnels.contains("198.51.100.13"), "{tunnels}");
             Ok(())
         })?;
@@ -119,17 +145,27 @@ fn a_node_without_an_ipv4_address_is_reached_by_name_and_by_its_ipv6_address() {
         let settings = ["--address", EDGE_V6, "--port", "9004"].map(str::to_owned);
         let mut join = world.culvert.create_bare_token(Place::Edge1, &settings)?;
         // The proxy names both ways to it; this node has only one.
-        let other = join.iter().position(|word| word == PROXY_FOR_AGENTS).context("no IPv4 way in the join command")?;
+        let other = join
+            .iter()
+            .position(|word| word == PROXY_FOR_AGENTS)
+            .context("no IPv4 way in the join command")?;
         join.drain(other - 1..=other);
         // Quoted for a shell, for its brackets.
-        let quoted = join.iter().position(|word| *word == format!("'{proxy}'")).with_context(|| format!("{join:?}"))?;
+        let quoted = join
+            .iter()
+            .position(|word| *word == format!("'{proxy}'"))
+            .with_context(|| format!("{join:?}"))?;
         join[quoted] = proxy.to_owned();
         world.culvert.join(Place::Edge1, &join)?;
         world.culvert.start_agent(Place::Edge1)?;
         world.culvert.wait_online(Place::Edge1)?;
         let by_address = format!("[{EDGE_V6}]");
         world.wait_greeting(&by_address, Duration::from_secs(10))?;
-        for host in [by_address, "edge-1".into(), world.vip(Place::Edge1, "vip4")?.to_string()] {
+        for host in [
+            by_address,
+            "edge-1".into(),
+            world.vip(Place::Edge1, "vip4")?.to_string(),
+        ] {
             world.check_greeting(&host, "edge-1")?;
         }
         Ok(())
@@ -138,64 +174,147 @@ fn a_node_without_an_ipv4_address_is_reached_by_name_and_by_its_ipv6_address() {
 
 /// Leaves edge-1 with loopback and IPv6, and a way to the cloud.
 fn take_ipv4_from_the_edge(lab: &Lab) -> Result<()> {
-    router(lab, &["addr", "add", "fd00:198:51:100::2/64", "dev", "site1", "nodad"])?;
+    router(
+        lab,
+        &[
+            "addr",
+            "add",
+            "fd00:198:51:100::2/64",
+            "dev",
+            "site1",
+            "nodad",
+        ],
+    )?;
     let netns = format!("{}-internet", lab.name().prefix());
-    let forward = ["netns", "exec", &netns, "sysctl", "-qw", "net.ipv6.conf.all.forwarding=1"];
+    let forward = [
+        "netns",
+        "exec",
+        &netns,
+        "sysctl",
+        "-qw",
+        "net.ipv6.conf.all.forwarding=1",
+    ];
     workspace::output(Command::new("ip").args(forward))?;
     let edge = lab.site(Place::Edge1);
     edge.output("ip", ["addr", "del", "10.0.3.7/32", "dev", "lo"])?;
     edge.output("ip", ["-4", "addr", "flush", "dev", "wan"])?;
-    edge.output("ip", ["addr", "add", &format!("{EDGE_V6}/128"), "dev", "lo", "nodad"])?;
-    edge.output("ip", ["addr", "add", "fd00:198:51:100::1/64", "dev", "wan", "nodad"])?;
-    edge.output("ip", ["route", "add", "default", "via", "fd00:198:51:100::2", "dev", "wan"])?;
+    edge.output(
+        "ip",
+        [
+            "addr",
+            "add",
+            &format!("{EDGE_V6}/128"),
+            "dev",
+            "lo",
+            "nodad",
+        ],
+    )?;
+    edge.output(
+        "ip",
+        [
+            "addr",
+            "add",
+            "fd00:198:51:100::1/64",
+            "dev",
+            "wan",
+            "nodad",
+        ],
+    )?;
+    edge.output(
+        "ip",
+        [
+            "route",
+            "add",
+            "default",
+            "via",
+            "fd00:198:51:100::2",
+            "dev",
+            "wan",
+        ],
+    )?;
     Ok(())
 }
 
-/// kubeedge #4917 and #6193: rules for a port took every connection to that port, NodePorts and the `kubernetes` Service among them.
+/// kubeedge #4917 and #6193: rules for a port took every connection to that port, NodePorts and the
+/// `kubernetes` Service among them.
 #[test]
 fn a_node_s_port_on_any_other_address_is_left_to_whoever_serves_it() {
     world::with(EDGE, Options::default(), |world| {
         let cloud = world.lab.site(Place::Cloud);
         let mut server = cloud.command(world::XTASK);
-        let server = cloud.start_process("other-backend", server.args(["probe", "serve", "30100=greet"]))?;
+        let server = cloud.start_process(
+            "other-backend",
+            server.args(["probe", "serve", "30100=greet"]),
+        )?;
         wait::until("it listens", Duration::from_secs(10), || {
-            server.log().contains("ready").then_some(()).context("not yet")
+            server
+                .log()
+                .contains("ready")
+                .then_some(())
+                .context("not yet")
         })?;
         // A NodePort with the number of a port of edge-1.
         let rule = format!("fib daddr type local tcp dport {GREET} redirect to :30100;");
         let table = format!(
-            "table ip nodeport {{ chain pre {{ type nat hook prerouting priority dstnat; {rule} }}; \
+            "table ip nodeport {{ chain pre {{ type nat hook prerouting priority dstnat; \
+             {rule} }}; \
              chain out {{ type nat hook output priority -100; {rule} }}; }}"
         );
         cloud.output("nft", [table])?;
         let pod = world.lab.add_pod()?;
-        let (node, bridge) = (format!("203.0.113.1:{GREET}"), format!("10.244.0.1:{GREET}"));
+        let (node, bridge) = (
+            format!("203.0.113.1:{GREET}"),
+            format!("10.244.0.1:{GREET}"),
+        );
         let in_the_pod = |target: &str| {
             let mut client = cloud.command_in(&pod, "timeout");
             workspace::output(client.args(["10", world::XTASK, "probe", "talk", target]))
         };
         for (who, greeting, host) in [
-            ("another host", world::client(world.lab, Place::Edge2, &["talk", &node])?, "cloud"),
+            (
+                "another host",
+                world::client(world.lab, Place::Edge2, &["talk", &node])?,
+                "cloud",
+            ),
             ("the host", world.client(&["talk", &node])?, "cloud"),
-            ("the host to its loopback", world.client(&["talk", &format!("127.0.0.1:{GREET}")])?, "cloud"),
+            (
+                "the host to its loopback",
+                world.client(&["talk", &format!("127.0.0.1:{GREET}")])?,
+                "cloud",
+            ),
             ("a pod", in_the_pod(&bridge)?, "cloud"),
             ("the host to edge-1", world.greeting("10.0.3.7")?, "edge-1"),
-            ("a pod to edge-1", in_the_pod(&format!("10.0.3.7:{GREET}"))?, "edge-1"),
+            (
+                "a pod to edge-1",
+                in_the_pod(&format!("10.0.3.7:{GREET}"))?,
+                "edge-1",
+            ),
         ] {
-            ensure!(greeting.trim() == format!("hello from {host}"), "{who}: {greeting}");
+            ensure!(
+                greeting.trim() == format!("hello from {host}"),
+                "{who}: {greeting}"
+            );
         }
         Ok(())
     });
 }
 
-/// k0s #4493, kubermatic #16303: a cloud end that is ready only with agents never gets any where only ready ones are given agents.
+/// k0s #4493, kubermatic #16303: a cloud end that is ready only with agents never gets any where
+/// only ready ones are given agents.
 #[test]
 fn a_proxy_and_a_redirector_are_ready_before_any_agent_is_there() {
     world::with(&[], Options::default(), |world| {
         // Both were waited for; see Culvert::start.
-        let tunnels = world.lab.site(Place::Cloud).json(PROXY_ADMIN, "/debug/tunnels")?;
+        let tunnels = world
+            .lab
+            .site(Place::Cloud)
+            .json(PROXY_ADMIN, "/debug/tunnels")?;
         ensure!(tunnels.as_array().is_some_and(Vec::is_empty), "{tunnels}");
-        world.lab.site(Place::Cloud).http_get(PROXY_ADMIN, "/readyz").map(drop)
+        world
+            .lab
+            .site(Place::Cloud)
+            .http_get(PROXY_ADMIN, "/readyz")
+            .map(drop)
     });
 }
 
@@ -207,19 +326,46 @@ fn a_stream_has_one_number_in_the_pages_and_logs_of_proxy_and_agent() {
         held.expect("held")?;
         let numbers = |place: Place, admin: u16| -> Result<BTreeSet<u64>> {
             let streams = world.lab.site(place).json(admin, "/debug/streams")?;
-            Ok(streams.as_array().into_iter().flatten().filter_map(|stream| stream["stream"].as_u64()).collect())
+            Ok(streams
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|stream| stream["stream"].as_u64())
+                .collect())
         };
-        let (proxy, agent) = (numbers(Place::Cloud, PROXY_ADMIN)?, numbers(Place::Edge1, AGENT_ADMIN)?);
-        ensure!(proxy.len() == 3 && proxy == agent, "proxy {proxy:?}, agent {agent:?}");
+        let (proxy, agent) = (
+            numbers(Place::Cloud, PROXY_ADMIN)?,
+            numbers(Place::Edge1, AGENT_ADMIN)?,
+        );
+        ensure!(
+            proxy.len() == 3 && proxy == agent,
+            "proxy {proxy:?}, agent {agent:?}"
+        );
         drop(held);
         world.wait_for_no_streams()?;
         let agent_log = world.lab.site(Place::Edge1).file("culvert-agent.log");
         wait::until("both logs have them", Duration::from_secs(5), || {
-            for (who, log) in [("proxy", world.culvert.proxy.log()), ("agent", std::fs::read_to_string(&agent_log)?)] {
-                let of = |line: &str| line.split("stream=").nth(1)?.split_whitespace().next()?.parse().ok();
-                let logged: BTreeSet<u64> =
-                    log.lines().filter(|line| line.contains("stream ended")).filter_map(of).collect();
-                ensure!(proxy.is_subset(&logged), "{who}: {logged:?}, not all of {proxy:?}");
+            for (who, log) in [
+                ("proxy", world.culvert.proxy.log()),
+                ("agent", std::fs::read_to_string(&agent_log)?),
+            ] {
+                let of = |line: &str| {
+                    line.split("stream=")
+                        .nth(1)?
+                        .split_whitespace()
+                        .next()?
+                        .parse()
+                        .ok()
+                };
+                let logged: BTreeSet<u64> = log
+                    .lines()
+                    .filter(|line| line.contains("stream ended"))
+                    .filter_map(of)
+                    .collect();
+                ensure!(
+                    proxy.is_subset(&logged),
+                    "{who}: {logged:?}, not all of {proxy:?}"
+                );
             }
             Ok(())
         })

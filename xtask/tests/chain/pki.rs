@@ -31,10 +31,16 @@ impl Authority {
     /// Makes its key and certificate.
     pub(crate) fn make(self) -> Result<Self> {
         std::fs::create_dir_all(&self.0).with_context(|| format!("create {}", self.0.display()))?;
-        let name = self.0.file_name().context("a folder has a name")?.to_string_lossy();
+        let name = self
+            .0
+            .file_name()
+            .context("a folder has a name")?
+            .to_string_lossy();
         let args = format!(
-            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 3650 -keyout ca.key -out ca.crt -subj /CN={name} \
-             -addext basicConstraints=critical,CA:TRUE -addext keyUsage=critical,keyCertSign,cRLSign"
+            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 3650 -keyout \
+             ca.key -out ca.crt -subj /CN={name} \
+             -addext basicConstraints=critical,CA:TRUE -addext \
+             keyUsage=critical,keyCertSign,cRLSign"
         );
         openssl(&self.0, &args)?;
         Ok(self)
@@ -52,7 +58,12 @@ impl Authority {
 
     /// The proxy's flags with which it uses this authority as its own.
     pub(crate) fn proxy_flags(&self) -> [String; 4] {
-        ["--ca-cert".into(), text(&self.certificate()), "--ca-key".into(), text(&self.key())]
+        [
+            "--ca-cert".into(),
+            text(&self.certificate()),
+            "--ca-key".into(),
+            text(&self.key()),
+        ]
     }
 
     /// Signs a certificate for a DNS name.
@@ -61,17 +72,24 @@ impl Authority {
             Use::Client => "clientAuth",
             Use::Server => "serverAuth",
         };
-        let extensions = format!("subjectAltName=DNS:{name}\nextendedKeyUsage={usage}\nbasicConstraints=CA:FALSE\n");
+        let extensions = format!(
+            "subjectAltName=DNS:{name}\nextendedKeyUsage={usage}\nbasicConstraints=CA:FALSE\n"
+        );
         std::fs::write(self.0.join("extensions"), extensions)?;
         let request = format!(
-            "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout {name}.key -out {name}.csr -subj /CN={name}"
+            "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout {name}.key -out \
+             {name}.csr -subj /CN={name}"
         );
         openssl(&self.0, &request)?;
         let sign = format!(
-            "x509 -req -in {name}.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 30 -out {name}.crt -extfile extensions"
+            "x509 -req -in {name}.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 30 -out \
+             {name}.crt -extfile extensions"
         );
         openssl(&self.0, &sign)?;
-        Ok(Issued { certificate: self.0.join(format!("{name}.crt")), key: self.0.join(format!("{name}.key")) })
+        Ok(Issued {
+            certificate: self.0.join(format!("{name}.crt")),
+            key: self.0.join(format!("{name}.key")),
+        })
     }
 }
 
@@ -81,6 +99,10 @@ pub(crate) fn text(path: &Path) -> String {
 }
 
 fn openssl(folder: &Path, args: &str) -> Result<()> {
-    workspace::output(Command::new("openssl").args(args.split_whitespace()).current_dir(folder))?;
+    workspace::output(
+        Command::new("openssl")
+            .args(args.split_whitespace())
+            .current_dir(folder),
+    )?;
     Ok(())
 }

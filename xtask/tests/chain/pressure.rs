@@ -1,4 +1,5 @@
-//! Pressure: more of everything than there should ever be, ends that stand still, and clocks that jump.
+//! Pressure: more of everything than there should ever be, ends that stand still, and clocks that
+//! jump.
 
 #[path = "pressure/agents.rs"]
 mod agents;
@@ -35,17 +36,31 @@ const REPORT: Duration = Duration::from_secs(5);
 /// Starts a load (`examples/load`) on a host and waits until it is ready.
 fn start_load(lab: &Lab, place: Place, name: &str, args: &[&str]) -> Result<Process> {
     let program = workspace::example("load");
-    ensure!(program.exists(), "{} is missing: `cargo build -p xtask --examples` makes it", program.display());
+    ensure!(
+        program.exists(),
+        "{} is missing: `cargo build -p xtask --examples` makes it",
+        program.display()
+    );
     let site = lab.site(place);
     start_ready(lab, place, name, site.command(program).args(args))
 }
 
 /// Starts a program that prints `ready`.
-fn start_ready(lab: &Lab, place: Place, name: &str, command: &mut std::process::Command) -> Result<Process> {
+fn start_ready(
+    lab: &Lab,
+    place: Place,
+    name: &str,
+    command: &mut std::process::Command,
+) -> Result<Process> {
     let mut process = lab.site(place).start_process(name, command)?;
     wait::until(&format!("{name} is ready"), Duration::from_secs(30), || {
         process.check()?;
-        process.log().lines().any(|line| line == "ready").then_some(()).context("not yet")
+        process
+            .log()
+            .lines()
+            .any(|line| line == "ready")
+            .then_some(())
+            .context("not yet")
     })?;
     Ok(process)
 }
@@ -57,7 +72,10 @@ fn wait_gauge(lab: &Lab, name: &str, expected: usize, deadline: Duration) -> Res
         let now = lab.site(Place::Cloud).metric(PROXY_ADMIN, name)?;
         if told.elapsed() >= REPORT {
             told = Instant::now();
-            progress::say(&format!("    {} s: {name} {now}", started.elapsed().as_secs()));
+            progress::say(&format!(
+                "    {} s: {name} {now}",
+                started.elapsed().as_secs()
+            ));
         }
         ensure!(now == expected as f64, "{now}");
         Ok(())
@@ -65,10 +83,18 @@ fn wait_gauge(lab: &Lab, name: &str, expected: usize, deadline: Duration) -> Res
 }
 
 /// Fails if a program uses more than a tenth of one processor for a while.
-fn expect_idle(who: &str, process: &Process, duration: Duration, mut look: impl FnMut() -> Result<()>) -> Result<()> {
+fn expect_idle(
+    who: &str,
+    process: &Process,
+    duration: Duration,
+    mut look: impl FnMut() -> Result<()>,
+) -> Result<()> {
     let before = process.cpu_time()?;
     wait::throughout(&format!("{who} stands still"), duration, &mut look)?;
     let used = process.cpu_time()?.saturating_sub(before);
-    ensure!(used <= duration / 10, "{who} used {used:?} of processor time in {duration:?}");
+    ensure!(
+        used <= duration / 10,
+        "{who} used {used:?} of processor time in {duration:?}"
+    );
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! How agents get to their proxies: under another address, through somebody else's proxy, to several.
+//! How agents get to their proxies: under another address, through somebody else's proxy, to
+//! several.
 
 use std::time::Duration;
 
@@ -20,7 +21,11 @@ fn an_agent_reaches_the_proxy_under_another_address_through_a_forwarder() {
     world::in_lab(|lab| {
         let cloud = lab.site(Place::Cloud);
         let mut forwarder = cloud.command(world::XTASK);
-        forwarder.args(["probe", "serve", &format!("7444=forward:{PROXY_FOR_AGENTS}")]);
+        forwarder.args([
+            "probe",
+            "serve",
+            &format!("7444=forward:{PROXY_FOR_AGENTS}"),
+        ]);
         let _forwarder = cloud.start_process("forwarder", &mut forwarder)?;
         let backends = world::serve(lab, Place::Edge1)?;
         let options = world::with_ports(Options {
@@ -30,10 +35,15 @@ fn an_agent_reaches_the_proxy_under_another_address_through_a_forwarder() {
         let mut world = World::of(lab, Culvert::start(lab, &[], options)?, vec![backends]);
         let mut join = world.culvert.create_token(Place::Edge1, &[])?;
         // The proxy names both ways to it; this agent is given the second alone.
-        let direct =
-            join.iter().position(|word| word == PROXY_FOR_AGENTS).context("no direct way in the join command")?;
+        let direct = join
+            .iter()
+            .position(|word| word == PROXY_FOR_AGENTS)
+            .context("no direct way in the join command")?;
         join.drain(direct - 1..=direct);
-        ensure!(join.iter().any(|word| word == "203.0.113.1:7444"), "{join:?}");
+        ensure!(
+            join.iter().any(|word| word == "203.0.113.1:7444"),
+            "{join:?}"
+        );
         world.culvert.join(Place::Edge1, &join)?;
         world.culvert.start_agent(Place::Edge1)?;
         world.culvert.wait_online(Place::Edge1)?;
@@ -47,10 +57,19 @@ fn an_agent_behind_an_http_proxy_dials_out_through_it() {
     world::in_lab(|lab| {
         let cloud = lab.site(Place::Cloud);
         let mut proxy = cloud.command(world::XTASK);
-        let _proxy = cloud.start_process("http-proxy", proxy.args(["probe", "serve", "3128=http-proxy"]))?;
+        let _proxy = cloud.start_process(
+            "http-proxy",
+            proxy.args(["probe", "serve", "3128=http-proxy"]),
+        )?;
         let backends = world::serve(lab, Place::Edge1)?;
-        let agent_env = vec![("HTTPS_PROXY".to_owned(), "http://203.0.113.1:3128".to_owned())];
-        let options = world::with_ports(Options { agent_env, ..Options::default() });
+        let agent_env = vec![(
+            "HTTPS_PROXY".to_owned(),
+            "http://203.0.113.1:3128".to_owned(),
+        )];
+        let options = world::with_ports(Options {
+            agent_env,
+            ..Options::default()
+        });
         let world = World::of(lab, Culvert::start(lab, EDGE, options)?, vec![backends]);
         came_from_the_cloud(&world)?;
         world.wait_greeting("10.0.3.7", Duration::from_secs(5))
@@ -59,10 +78,20 @@ fn an_agent_behind_an_http_proxy_dials_out_through_it() {
 
 /// The forwarder's own address is the tunnels' other end, not the edge's.
 fn came_from_the_cloud(world: &World<'_>) -> Result<()> {
-    let tunnels = world.lab.site(Place::Cloud).json(PROXY_ADMIN, "/debug/tunnels")?;
-    let agents: Vec<&str> =
-        tunnels.as_array().into_iter().flatten().filter_map(|tunnel| tunnel["agent"].as_str()).collect();
-    ensure!(!agents.is_empty() && agents.iter().all(|agent| agent.contains("203.0.113.1")), "tunnels from {agents:?}");
+    let tunnels = world
+        .lab
+        .site(Place::Cloud)
+        .json(PROXY_ADMIN, "/debug/tunnels")?;
+    let agents: Vec<&str> = tunnels
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|tunnel| tunnel["agent"].as_str())
+        .collect();
+    ensure!(
+        !agents.is_empty() && agents.iter().all(|agent| agent.contains("203.0.113.1")),
+        "tunnels from {agents:?}"
+    );
     Ok(())
 }
 
@@ -74,23 +103,38 @@ const SECOND_ADMIN: u16 = 7509;
 fn one_agent_serves_two_proxies_and_does_without_either() {
     world::prepared(EDGE, with_two_proxies, |world| {
         let second = start_second_proxy(world)?;
-        wait::until("the agent has two tunnels to each proxy", Duration::from_secs(30), || {
-            let tunnels = world.lab.site(Place::Edge1).json(AGENT_ADMIN, "/debug/tunnels")?;
-            let up = tunnels.as_array().into_iter().flatten().filter(|tunnel| tunnel["state"] == "up").count();
-            ensure!(up == 4, "{tunnels}");
-            Ok(())
-        })?;
+        wait::until(
+            "the agent has two tunnels to each proxy",
+            Duration::from_secs(30),
+            || {
+                let tunnels = world
+                    .lab
+                    .site(Place::Edge1)
+                    .json(AGENT_ADMIN, "/debug/tunnels")?;
+                let up = tunnels
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .filter(|tunnel| tunnel["state"] == "up")
+                    .count();
+                ensure!(up == 4, "{tunnels}");
+                Ok(())
+            },
+        )?;
         let target = format!("edge-1:{GREET}");
         for socket in ["connect.sock", "connect-2.sock"] {
             connect::check_greeting(&world.culvert.socket(socket), &target).context(socket)?;
         }
         drop(second);
-        connect::check_greeting(&world.culvert.socket("connect.sock"), &target).context("without the second")?;
+        connect::check_greeting(&world.culvert.socket("connect.sock"), &target)
+            .context("without the second")?;
         let _second = start_second_proxy(world)?;
         world.culvert.proxy.kill()?;
-        wait::until("the second proxy has the node again", Duration::from_secs(30), || {
-            connect::check_greeting(&world.culvert.socket("connect-2.sock"), &target)
-        })
+        wait::until(
+            "the second proxy has the node again",
+            Duration::from_secs(30),
+            || connect::check_greeting(&world.culvert.socket("connect-2.sock"), &target),
+        )
     });
 }
 
@@ -100,7 +144,9 @@ fn with_two_proxies(lab: &Lab) -> Result<Options> {
     let authority = Authority::at(cloud.file("operator")).make()?;
     std::fs::write(cloud.file("nodes.toml"), "[nodes.edge-1]\n")?;
     let mut options = world::proxy_options(authority.proxy_flags());
-    options.agent = ["--proxy", PROXY_FOR_AGENTS, "--proxy", SECOND_PROXY].map(str::to_owned).to_vec();
+    options.agent = ["--proxy", PROXY_FOR_AGENTS, "--proxy", SECOND_PROXY]
+        .map(str::to_owned)
+        .to_vec();
     Ok(options)
 }
 
@@ -108,18 +154,37 @@ fn start_second_proxy(world: &World<'_>) -> Result<Process> {
     let cloud = world.lab.site(Place::Cloud);
     let mut command = cloud.command(workspace::binary("culvert-proxy"));
     command.args(Authority::at(cloud.file("operator")).proxy_flags());
-    command.args(["--directory", &text(&cloud.file("nodes.toml")), "--state-dir", &text(&cloud.file("proxy-2"))]);
-    command.args(["--agent-listen", "[::]:7500", "--intercept-listen", "[::]:7510"]);
+    command.args([
+        "--directory",
+        &text(&cloud.file("nodes.toml")),
+        "--state-dir",
+        &text(&cloud.file("proxy-2")),
+    ]);
+    command.args([
+        "--agent-listen",
+        "[::]:7500",
+        "--intercept-listen",
+        "[::]:7510",
+    ]);
     command.args(["--admin-listen", &format!("127.0.0.1:{SECOND_ADMIN}")]);
     for socket in ["connect", "directory", "control"] {
-        command.arg(format!("--{socket}-socket")).arg(cloud.file(&format!("{socket}-2.sock")));
+        command
+            .arg(format!("--{socket}-socket"))
+            .arg(cloud.file(&format!("{socket}-2.sock")));
     }
     let mut proxy = cloud.start_process("culvert-proxy-2", &mut command)?;
-    wait::until("the second proxy has the node", Duration::from_secs(30), || {
-        proxy.check()?;
-        let tunnels = cloud.json(SECOND_ADMIN, "/debug/tunnels")?;
-        ensure!(tunnels.as_array().is_some_and(|all| !all.is_empty()), "{tunnels}");
-        Ok(())
-    })?;
+    wait::until(
+        "the second proxy has the node",
+        Duration::from_secs(30),
+        || {
+            proxy.check()?;
+            let tunnels = cloud.json(SECOND_ADMIN, "/debug/tunnels")?;
+            ensure!(
+                tunnels.as_array().is_some_and(|all| !all.is_empty()),
+                "{tunnels}"
+            );
+            Ok(())
+        },
+    )?;
     Ok(proxy)
 }

@@ -1,5 +1,6 @@
-//! What docs/dns.md says of CoreDNS and systemd-resolved, with the real programs. Their configuration is that page's own text,
-//! so the lab has the addresses that the page uses: the redirector answers on two, and the server that hosts ask has the third.
+//! What docs/dns.md says of CoreDNS and systemd-resolved, with the real programs. Their
+//! configuration is that page's own text, so the lab has the addresses that the page uses: the
+//! redirector answers on two, and the server that hosts ask has the third.
 
 #[path = "resolvers/coredns.rs"]
 mod coredns;
@@ -33,13 +34,22 @@ fn with_upstream(redirector: &[&str], test: impl FnOnce(&World<'_>, &Upstream) -
             ip(cloud, &format!("addr add {address}/32 dev lo"))?;
         }
         ip(&lab.internet(), &format!("addr add {UPSTREAM}/32 dev lo"))?;
-        ip(&lab.internet(), &format!("route add 10.244.0.0/24 via {}", Place::Cloud.address()))?;
+        ip(
+            &lab.internet(),
+            &format!("route add 10.244.0.0/24 via {}", Place::Cloud.address()),
+        )?;
         let mut args = vec!["--dns-client".to_owned(), "10.0.0.0/24".to_owned()];
-        for address in [Place::Cloud.address().to_string().as_str()].into_iter().chain(REDIRECTORS) {
+        for address in [Place::Cloud.address().to_string().as_str()]
+            .into_iter()
+            .chain(REDIRECTORS)
+        {
             args.extend(["--dns-listen".to_owned(), format!("{address}:53")]);
         }
         args.extend(redirector.iter().copied().map(str::to_owned));
-        Ok(Options { redirector: args, ..Options::default() })
+        Ok(Options {
+            redirector: args,
+            ..Options::default()
+        })
     };
     world::prepared(&[Place::Edge1], options, |world| {
         let upstream = Upstream::start(&world.lab.internet(), UPSTREAM)?;
@@ -49,16 +59,29 @@ fn with_upstream(redirector: &[&str], test: impl FnOnce(&World<'_>, &Upstream) -
 
 fn ip(netns: &Path, words: &str) -> Result<()> {
     let mut command = Command::new("nsenter");
-    command.arg(format!("--net={}", netns.display())).arg("ip").args(words.split(' '));
+    command
+        .arg(format!("--net={}", netns.display()))
+        .arg("ip")
+        .args(words.split(' '));
     workspace::output(&mut command).map(drop)
 }
 
 /// The block of docs/dns.md that has these words.
 fn documented(words: &str) -> Result<String> {
-    let page = std::fs::read_to_string(workspace::root().join("docs/dns.md")).context("read docs/dns.md")?;
-    let mut blocks = page.split("\n```").skip(1).step_by(2).filter(|block| block.contains(words));
-    let block = blocks.next().with_context(|| format!("docs/dns.md has no block with {words:?}"))?;
-    ensure!(blocks.next().is_none(), "docs/dns.md has several blocks with {words:?}");
+    let page = std::fs::read_to_string(workspace::root().join("docs/dns.md"))
+        .context("read docs/dns.md")?;
+    let mut blocks = page
+        .split("\n```")
+        .skip(1)
+        .step_by(2)
+        .filter(|block| block.contains(words));
+    let block = blocks
+        .next()
+        .with_context(|| format!("docs/dns.md has no block with {words:?}"))?;
+    ensure!(
+        blocks.next().is_none(),
+        "docs/dns.md has several blocks with {words:?}"
+    );
     // The first line is behind the fence.
     let (_, text) = block.split_once('\n').context("an empty block")?;
     Ok(format!("{text}\n"))
@@ -75,11 +98,17 @@ struct Tally {
 }
 
 impl Tally {
-    const ALL_REFUSED: Self = Self { right: 0, refused: 1000, wrong: Vec::new() };
+    const ALL_REFUSED: Self = Self {
+        right: 0,
+        refused: 1000,
+        wrong: Vec::new(),
+    };
 
     /// Asks for names that nobody has asked for before, so that none comes from a cache.
     fn of(resolver: &Resolver) -> Result<Self> {
-        let names: Vec<_> = (0..1000).map(|number| format!("name-{number}.example.org")).collect();
+        let names: Vec<_> = (0..1000)
+            .map(|number| format!("name-{number}.example.org"))
+            .collect();
         let answers = resolver.ask_each(&names, dns::A)?;
         let mut tally = Self::default();
         for (name, answer) in names.into_iter().zip(answers) {
@@ -100,7 +129,10 @@ fn check_foreign_names(resolver: &Resolver) -> Result<()> {
     let tally = Tally::of(resolver)?;
     ensure!(tally.right == 1000, "of 1000 foreign names: {tally:?}");
     let nowhere = resolver.ask(upstream::NOWHERE, dns::A)?;
-    ensure!(nowhere == Answer::NoSuchName, "a name that does not exist: {nowhere:?}");
+    ensure!(
+        nowhere == Answer::NoSuchName,
+        "a name that does not exist: {nowhere:?}"
+    );
     Ok(())
 }
 
@@ -110,7 +142,10 @@ fn check_vips(world: &World<'_>, resolver: &Resolver, names: &[&str]) -> Result<
         let vip: IpAddr = world.vip(Place::Edge1, family)?;
         for name in names {
             let answer = resolver.ask(name, kind)?;
-            ensure!(answer == Answer::Addresses(vec![vip]), "{family} of {name}: {answer:?}, not {vip}");
+            ensure!(
+                answer == Answer::Addresses(vec![vip]),
+                "{family} of {name}: {answer:?}, not {vip}"
+            );
         }
     }
     Ok(())

@@ -15,11 +15,18 @@ const PAYLOAD: &str = "sesame-open-0451";
 #[test]
 fn no_log_holds_a_token_or_payload_even_at_its_most_verbose() {
     let trace = || vec![("CULVERT_LOG".to_owned(), "trace".to_owned())];
-    let options = Options { agent_env: trace(), cloud_env: trace(), ..Options::default() };
+    let options = Options {
+        agent_env: trace(),
+        cloud_env: trace(),
+        ..Options::default()
+    };
     world::with(&[Place::Edge1], options, |world| {
         // Steered; by CONNECT behind the request; and later.
         let target = format!("edge-1:{ECHO}");
-        ensure!(world.client(&["talk", &target, "--send", PAYLOAD])? == PAYLOAD, "the echo");
+        ensure!(
+            world.client(&["talk", &target, "--send", PAYLOAD])? == PAYLOAD,
+            "the echo"
+        );
         let socket = connect::open(world, &target)?;
         let answer = Answer::of(&socket, &socket, PAYLOAD.as_bytes(), PAYLOAD.len())?;
         ensure!(answer.body == PAYLOAD.as_bytes(), "{answer:?}");
@@ -27,12 +34,26 @@ fn no_log_holds_a_token_or_payload_even_at_its_most_verbose() {
         world.wait_for_no_streams()?;
 
         let join = world.culvert.create_token(Place::Edge2, &[])?;
-        let token = join.iter().skip_while(|word| *word != "--token").nth(1).context("no token")?;
-        let (edge, agent) = (world.lab.site(Place::Edge2), workspace::binary("culvert-agent"));
+        let token = join
+            .iter()
+            .skip_while(|word| *word != "--token")
+            .nth(1)
+            .context("no token")?;
+        let (edge, agent) = (
+            world.lab.site(Place::Edge2),
+            workspace::binary("culvert-agent"),
+        );
         let log = edge.file("join.log");
         let mut command = edge.command("sh");
-        command.args(["-c", "exec \"$@\" > \"$0\" 2>&1"]).arg(&log).arg(agent).args(&join);
-        command.arg("--state-dir").arg(edge.file("agent")).env("CULVERT_LOG", "trace");
+        command
+            .args(["-c", "exec \"$@\" > \"$0\" 2>&1"])
+            .arg(&log)
+            .arg(agent)
+            .args(&join);
+        command
+            .arg("--state-dir")
+            .arg(edge.file("agent"))
+            .env("CULVERT_LOG", "trace");
         workspace::output(&mut command)?;
 
         let secret = token.rsplit('.').next().context("a token has parts")?;
@@ -57,7 +78,12 @@ fn check_logs(folder: &Path, secrets: &[&str]) -> Result<usize> {
         let log = String::from_utf8_lossy(&std::fs::read(&path)?).into_owned();
         for secret in secrets {
             let line = log.lines().find(|line| line.contains(secret));
-            ensure!(line.is_none(), "{} has {secret:?}: {}", path.display(), line.unwrap_or_default());
+            ensure!(
+                line.is_none(),
+                "{} has {secret:?}: {}",
+                path.display(),
+                line.unwrap_or_default()
+            );
         }
         verbose += usize::from(log.contains("TRACE"));
     }

@@ -1,4 +1,5 @@
-//! One tunnel, and clients on it that do not read or leave in the middle: the others must not feel it.
+//! One tunnel, and clients on it that do not read or leave in the middle: the others must not feel
+//! it.
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -18,7 +19,10 @@ const STALLED: Duration = Duration::from_secs(20);
 
 /// Everything meets in one tunnel.
 fn one_tunnel() -> Options {
-    Options { agent: vec!["--tunnels".into(), "1".into()], ..Options::default() }
+    Options {
+        agent: vec!["--tunnels".into(), "1".into()],
+        ..Options::default()
+    }
 }
 
 /// superedge #275 and #339; apiserver-network-proxy #180, #222 and #881.
@@ -28,14 +32,19 @@ fn steered_and_connect_clients_that_stall_for_long_leave_bulk_messages_and_the_t
         let mut held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "1"])?;
         held.expect("held")?;
         let before = world.tunnel_numbers()?;
-        let mut steered = world.held_client(&["stall", &format!("10.0.3.7:{SMALL_SOURCE}"), "5"])?;
+        let mut steered =
+            world.held_client(&["stall", &format!("10.0.3.7:{SMALL_SOURCE}"), "5"])?;
         steered.expect("stalled")?;
-        let mut connected = (0..5).map(|_| stalled_connect(world)).collect::<Result<Vec<_>>>()?;
+        let mut connected = (0..5)
+            .map(|_| stalled_connect(world))
+            .collect::<Result<Vec<_>>>()?;
         let started = Instant::now();
         let whole = world.client(&["download", &format!("edge-1:{SOURCE}")])?;
         ensure!(whole.starts_with(&format!("{GIB} ")), "{whole}");
         loop {
-            world.client(&["ping-pong", &format!("edge-1:{ECHO}"), "200"]).context("a neighbour's messages")?;
+            world
+                .client(&["ping-pong", &format!("edge-1:{ECHO}"), "200"])
+                .context("a neighbour's messages")?;
             held.check()?;
             if started.elapsed() > STALLED {
                 break;
@@ -61,11 +70,16 @@ fn stalled_connect(world: &World<'_>) -> Result<UnixStream> {
         socket.read_exact(&mut byte)?;
         head.push(byte[0]);
     }
-    ensure!(head.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&head));
+    ensure!(
+        head.starts_with(b"HTTP/1.1 200 "),
+        "{}",
+        String::from_utf8_lossy(&head)
+    );
     Ok(socket)
 }
 
-/// apiserver-network-proxy #167: `kubectl logs -f`, interrupted a few times, stopped everything on that agent.
+/// apiserver-network-proxy #167: `kubectl logs -f`, interrupted a few times, stopped everything on
+/// that agent.
 #[test]
 fn followers_that_are_interrupted_again_and_again_wedge_nothing() {
     world::with(EDGE, one_tunnel(), |world| {
@@ -74,7 +88,8 @@ fn followers_that_are_interrupted_again_and_again_wedge_nothing() {
         let before = world.tunnel_numbers()?;
         for _ in 0..5 {
             // Each has bytes under way, and leaves with them unread.
-            let answered = world.client(&["give-up", &format!("edge-1:{SMALL_SOURCE}"), "40", "5000"])?;
+            let answered =
+                world.client(&["give-up", &format!("edge-1:{SMALL_SOURCE}"), "40", "5000"])?;
             ensure!(answered == "40 of 40 answered", "{answered}");
             held.check()?;
         }

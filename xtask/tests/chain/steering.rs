@@ -11,12 +11,17 @@ use crate::dns::{self, Answer};
 use crate::world::{self, FORBIDDEN, GREET, World};
 
 fn steered_by(mechanism: &str) -> Options {
-    Options { redirector: vec!["--mechanism".into(), mechanism.into()], ..Options::default() }
+    Options {
+        redirector: vec!["--mechanism".into(), mechanism.into()],
+        ..Options::default()
+    }
 }
 
 #[test]
 fn both_mechanisms_together_reach_every_node() {
-    world::with(&Place::EDGES, steered_by("both"), |world| every_node_answers(world));
+    world::with(&Place::EDGES, steered_by("both"), |world| {
+        every_node_answers(world)
+    });
 }
 
 #[test]
@@ -31,7 +36,9 @@ fn connect_hooks_alone_reach_every_node() {
 
 #[test]
 fn nftables_alone_reaches_every_node() {
-    world::with(&Place::EDGES, steered_by("nftables"), |world| every_node_answers(world));
+    world::with(&Place::EDGES, steered_by("nftables"), |world| {
+        every_node_answers(world)
+    });
 }
 
 #[test]
@@ -45,19 +52,38 @@ fn pods_are_steered_by_nftables_alone() {
 }
 
 fn a_pod_reaches_nodes(mechanism: &str) {
-    world::with(&[Place::Edge1, Place::Edge2], steered_by(mechanism), |world| {
-        let pod = world.lab.add_pod()?;
-        for (host, node) in [("10.0.3.7", "edge-1"), ("edge-1", "edge-1"), ("edge-2", "edge-2")] {
-            let mut client = world.lab.site(Place::Cloud).command_in(&pod, "timeout");
-            // The pod's network has no IPv6, so a name is asked for its IPv4 address alone.
-            let host =
-                dns::ask(world.lab, host, dns::A).ok().and_then(Answer::first).unwrap_or_else(|| host.to_owned());
-            client.args(["10", world::XTASK, "probe", "talk", &format!("{host}:{GREET}")]);
-            let greeting = xtask::workspace::output(&mut client)?;
-            ensure!(greeting.trim() == format!("hello from {node}"), "{host}: {greeting}");
-        }
-        Ok(())
-    });
+    world::with(
+        &[Place::Edge1, Place::Edge2],
+        steered_by(mechanism),
+        |world| {
+            let pod = world.lab.add_pod()?;
+            for (host, node) in [
+                ("10.0.3.7", "edge-1"),
+                ("edge-1", "edge-1"),
+                ("edge-2", "edge-2"),
+            ] {
+                let mut client = world.lab.site(Place::Cloud).command_in(&pod, "timeout");
+                // The pod's network has no IPv6, so a name is asked for its IPv4 address alone.
+                let host = dns::ask(world.lab, host, dns::A)
+                    .ok()
+                    .and_then(Answer::first)
+                    .unwrap_or_else(|| host.to_owned());
+                client.args([
+                    "10",
+                    world::XTASK,
+                    "probe",
+                    "talk",
+                    &format!("{host}:{GREET}"),
+                ]);
+                let greeting = xtask::workspace::output(&mut client)?;
+                ensure!(
+                    greeting.trim() == format!("hello from {node}"),
+                    "{host}: {greeting}"
+                );
+            }
+            Ok(())
+        },
+    );
 }
 
 /// By its own address, by each name, by each VIP of both families.
@@ -90,7 +116,10 @@ fn two_nodes_with_one_address_are_refused_by_address_and_reached_by_name() {
 fn without_a_mechanism_names_resolve_and_nothing_is_steered() {
     world::with(&[Place::Edge1], steered_by("none"), |world| {
         let vip = world.vip(Place::Edge1, "vip4")?;
-        ensure!(dns::ask(world.lab, "edge-1.edge.internal", dns::A)? == Answer::Addresses(vec![vip]), "its name");
+        ensure!(
+            dns::ask(world.lab, "edge-1.edge.internal", dns::A)? == Answer::Addresses(vec![vip]),
+            "its name"
+        );
         let alone = world.failing_client(&["dial", &format!("10.0.3.7:{GREET}"), "1000"])?;
         ensure!(alone.contains("error connect TimedOut"), "{alone}");
         Ok(())
@@ -100,7 +129,12 @@ fn without_a_mechanism_names_resolve_and_nothing_is_steered() {
 #[test]
 fn a_direct_connect_to_the_intercept_port_is_reset() {
     world::with(&[Place::Edge1], Options::default(), |world| {
-        let failure = world.failing_client(&["talk", "203.0.113.1:7410", "--send", "GET / HTTP/1.0\r\n\r\n"])?;
+        let failure = world.failing_client(&[
+            "talk",
+            "203.0.113.1:7410",
+            "--send",
+            "GET / HTTP/1.0\r\n\r\n",
+        ])?;
         ensure!(failure.contains("ConnectionReset"), "{failure}");
         Ok(())
     });
@@ -111,14 +145,25 @@ fn packets_of_another_host_to_an_intercept_port_are_dropped() {
     world::with(&[Place::Edge1], Options::default(), |world| {
         let dial = |from: Place, port: u16| {
             let target = format!("203.0.113.1:{port}");
-            world::client(world.lab, from, &["dial", &target, "1500"]).unwrap_or_else(|error| error.to_string())
+            world::client(world.lab, from, &["dial", &target, "1500"])
+                .unwrap_or_else(|error| error.to_string())
         };
-        ensure!(dial(Place::Edge1, 7400) == "connected", "the edge cannot reach the cloud at all");
+        ensure!(
+            dial(Place::Edge1, 7400) == "connected",
+            "the edge cannot reach the cloud at all"
+        );
         for port in 7410..=7413 {
             let (edge, own) = (dial(Place::Edge1, port), dial(Place::Cloud, port));
-            // The proxy takes its host's connection and resets it; of another host's no packet comes through.
-            ensure!(own == "connected" || own.contains("ConnectionReset"), "{port} from the host itself: {own}");
-            ensure!(edge.contains("error connect TimedOut"), "{port} from the edge: {edge}");
+            // The proxy takes its host's connection and resets it; of another host's no packet
+            // comes through.
+            ensure!(
+                own == "connected" || own.contains("ConnectionReset"),
+                "{port} from the host itself: {own}"
+            );
+            ensure!(
+                edge.contains("error connect TimedOut"),
+                "{port} from the edge: {edge}"
+            );
         }
         Ok(())
     });
@@ -139,17 +184,32 @@ fn a_port_that_no_node_has_is_left_alone() {
 #[test]
 fn names_have_addresses_and_unknown_ones_do_not_exist() {
     world::with(&[Place::Edge1], Options::default(), |world| {
-        let (vip4, vip6) = (world.vip(Place::Edge1, "vip4")?, world.vip(Place::Edge1, "vip6")?);
+        let (vip4, vip6) = (
+            world.vip(Place::Edge1, "vip4")?,
+            world.vip(Place::Edge1, "vip6")?,
+        );
         for name in ["edge-1", "edge-1.edge.internal", "EDGE-1.edge.internal"] {
-            ensure!(dns::ask(world.lab, name, dns::A)? == Answer::Addresses(vec![vip4]), "A of {name}");
-            ensure!(dns::ask(world.lab, name, dns::AAAA)? == Answer::Addresses(vec![vip6]), "AAAA of {name}");
+            ensure!(
+                dns::ask(world.lab, name, dns::A)? == Answer::Addresses(vec![vip4]),
+                "A of {name}"
+            );
+            ensure!(
+                dns::ask(world.lab, name, dns::AAAA)? == Answer::Addresses(vec![vip6]),
+                "AAAA of {name}"
+            );
         }
-        ensure!(dns::ask(world.lab, "edge-1.edge.internal", dns::TXT)? == Answer::NoData, "TXT of a node");
+        ensure!(
+            dns::ask(world.lab, "edge-1.edge.internal", dns::TXT)? == Answer::NoData,
+            "TXT of a node"
+        );
         ensure!(
             dns::ask(world.lab, "edge-9.edge.internal", dns::A)? == Answer::NoSuchName,
             "a name in the zone that no node has"
         );
-        ensure!(dns::ask(world.lab, "example.org", dns::A)? == Answer::Refused, "a name of somebody else");
+        ensure!(
+            dns::ask(world.lab, "example.org", dns::A)? == Answer::Refused,
+            "a name of somebody else"
+        );
         Ok(())
     });
 }
@@ -165,7 +225,10 @@ fn bpftool_shows_the_maps_with_their_fields() {
             .find(|path| path.contains("dest") || path.contains("dst"))
             .context("no map of destinations")?;
         let dump = cloud.output("bpftool", ["map", "dump", "pinned", destinations])?;
-        ensure!(dump.contains("\"port\"") && dump.contains("\"addr"), "{dump}");
+        ensure!(
+            dump.contains("\"port\"") && dump.contains("\"addr"),
+            "{dump}"
+        );
         Ok(())
     });
 }
@@ -174,16 +237,25 @@ fn bpftool_shows_the_maps_with_their_fields() {
 fn uninstall_leaves_nothing() {
     world::with(&[Place::Edge1], Options::default(), |world| {
         let cloud = world.lab.site(Place::Cloud);
-        world.culvert.redirector.terminate(Duration::from_secs(10))?;
+        world
+            .culvert
+            .redirector
+            .terminate(Duration::from_secs(10))?;
         let state = cloud.file("redirector").display().to_string();
-        cloud.output(xtask::workspace::binary("culvert-redirector"), ["uninstall", "--state-dir", &state])?;
+        cloud.output(
+            xtask::workspace::binary("culvert-redirector"),
+            ["uninstall", "--state-dir", &state],
+        )?;
         let pins = cloud.output("find", ["/sys/fs/bpf", "-name", "*culvert*"])?;
         ensure!(pins.is_empty(), "pins: {pins}");
         let tables = cloud.output("nft", ["list", "tables"])?;
         ensure!(!tables.contains("culvert"), "tables: {tables}");
         let routes = cloud.output("ip", ["route", "show", "table", "all", "198.18.0.0/15"])?;
         ensure!(routes.is_empty(), "routes: {routes}");
-        let hooks = cloud.output("bpftool", ["cgroup", "show", &cloud.cgroup().display().to_string()])?;
+        let hooks = cloud.output(
+            "bpftool",
+            ["cgroup", "show", &cloud.cgroup().display().to_string()],
+        )?;
         ensure!(!hooks.contains("cgroup_"), "hooks: {hooks}");
         Ok(())
     });
@@ -194,11 +266,17 @@ fn steering_goes_to_the_listener_of_the_node_s_own_address() {
     world::with(&[Place::Edge1], Options::default(), |world| {
         let held = world.held_client(&["hold", &format!("10.0.3.7:{}", world::ECHO), "1"])?;
         held.expect("held")?;
-        let sockets =
-            world.lab.site(Place::Cloud).output("ss", ["-Htn", "state", "established", "dst", "203.0.113.1"])?;
-        let steered = sockets.lines().filter_map(|line| line.split_whitespace().last()?.parse::<SocketAddr>().ok());
+        let sockets = world
+            .lab
+            .site(Place::Cloud)
+            .output("ss", ["-Htn", "state", "established", "dst", "203.0.113.1"])?;
+        let steered = sockets
+            .lines()
+            .filter_map(|line| line.split_whitespace().last()?.parse::<SocketAddr>().ok());
         ensure!(
-            steered.into_iter().any(|peer| (7410..=7413).contains(&peer.port())),
+            steered
+                .into_iter()
+                .any(|peer| (7410..=7413).contains(&peer.port())),
             "no connection to an intercept port:\n{sockets}"
         );
         Ok(())

@@ -1,5 +1,5 @@
-//! Clients in great number: each a process of the cloud, steered by the connect hooks or, outside of the hooked cgroup, by
-//! nftables alone; and CONNECT clients among them.
+//! Clients in great number: each a process of the cloud, steered by the connect hooks or, outside
+//! of the hooked cgroup, by nftables alone; and CONNECT clients among them.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -47,13 +47,16 @@ pub(crate) fn is_long() -> bool {
     std::env::var_os(xtask::test::LONG).is_some()
 }
 
-/// Chance that can be had again: says its seed, or takes the one that is given in `CULVERT_TEST_SEED`.
+/// Chance that can be had again: says its seed, or takes the one that is given in
+/// `CULVERT_TEST_SEED`.
 pub(crate) fn chance() -> Result<Random> {
     let seed = match std::env::var("CULVERT_TEST_SEED") {
         Ok(given) => given.parse().context("CULVERT_TEST_SEED")?,
         Err(_) => u64::from(SystemTime::now().duration_since(UNIX_EPOCH)?.subsec_nanos()),
     };
-    progress::say(&format!("    CULVERT_TEST_SEED={seed} repeats this run's choices"));
+    progress::say(&format!(
+        "    CULVERT_TEST_SEED={seed} repeats this run's choices"
+    ));
     Ok(Random::new(seed))
 }
 
@@ -73,20 +76,31 @@ pub(crate) fn by_address(world: &World<'_>, edges: &[Place]) -> Result<Vec<Strin
 
 /// By HTTP CONNECT.
 pub(crate) fn by_connect(socket: &Path, edges: &[Place]) -> Vec<String> {
-    edges.iter().map(|place| format!("{},{1}={1}", socket.display(), place.name())).collect()
+    edges
+        .iter()
+        .map(|place| format!("{},{1}={1}", socket.display(), place.name()))
+        .collect()
 }
 
 /// Twenty connections to a node that are tried when asked.
 pub(crate) fn held(world: &World<'_>, steered: Steered, node: Place) -> Result<HeldClient> {
     let mut command = steered.command(world, XTASK);
-    let held = HeldClient::spawn(command.args(["probe", "hold", &format!("{}:{ECHO}", node.name()), "20"]))?;
+    let held = HeldClient::spawn(command.args([
+        "probe",
+        "hold",
+        &format!("{}:{ECHO}", node.name()),
+        "20",
+    ]))?;
     held.expect("held")?;
     Ok(held)
 }
 
 /// The same for clients of each kind.
 pub(crate) fn held_by_both(world: &World<'_>, node: Place) -> Result<[HeldClient; 2]> {
-    Ok([held(world, Steered::ByHooks, node)?, held(world, Steered::ByPackets, node)?])
+    Ok([
+        held(world, Steered::ByHooks, node)?,
+        held(world, Steered::ByPackets, node)?,
+    ])
 }
 
 /// A load that goes on until it is dropped.
@@ -100,11 +114,28 @@ pub(crate) struct Load {
 pub(crate) struct Report(Value);
 
 impl Load {
-    /// Starts one thread of requests for each of the ways, which have the form that `clients steady` takes.
-    pub(crate) fn start(world: &World<'_>, steered: Steered, seed: u64, ways: Vec<String>) -> Result<Self> {
+    /// Starts one thread of requests for each of the ways, which have the form that `clients
+    /// steady` takes.
+    pub(crate) fn start(
+        world: &World<'_>,
+        steered: Steered,
+        seed: u64,
+        ways: Vec<String>,
+    ) -> Result<Self> {
         let mut command = clients(world, steered);
-        command.args(["steady", "--threads", "1", "--port", &GREET.to_string(), "--seed", &seed.to_string()]);
-        let mut load = Self { client: HeldClient::spawn(command.args(&ways))?, ways };
+        command.args([
+            "steady",
+            "--threads",
+            "1",
+            "--port",
+            &GREET.to_string(),
+            "--seed",
+            &seed.to_string(),
+        ]);
+        let mut load = Self {
+            client: HeldClient::spawn(command.args(&ways))?,
+            ways,
+        };
         load.report()?;
         Ok(load)
     }
@@ -117,13 +148,20 @@ impl Load {
         ])
     }
 
-    /// What came since the last report. Whatever else, no request has been answered by another node or hung.
+    /// What came since the last report. Whatever else, no request has been answered by another node
+    /// or hung.
     pub(crate) fn report(&mut self) -> Result<Report> {
         self.client.ask()?;
         let report: Value = serde_json::from_str(&self.client.line(REPORT_TIME)?)?;
         let nothing = |list: &Value| list.as_array().is_some_and(Vec::is_empty);
-        ensure!(nothing(&report["wrong"]), "answered by somebody else: {report}");
-        ensure!(nothing(&report["hung"]), "neither answered nor failed in time: {report}");
+        ensure!(
+            nothing(&report["wrong"]),
+            "answered by somebody else: {report}"
+        );
+        ensure!(
+            nothing(&report["hung"]),
+            "neither answered nor failed in time: {report}"
+        );
         Ok(Report(report))
     }
 
@@ -131,8 +169,11 @@ impl Load {
     pub(crate) fn report_all_answered(&mut self) -> Result<Report> {
         let report = self.report()?;
         ensure!(report.failed() == 0, "not all answered: {}", report.0);
-        let silent: Vec<_> =
-            self.ways.iter().filter(|way| !way.ends_with("=nobody") && report.0["ways"][way] == Value::Null).collect();
+        let silent: Vec<_> = self
+            .ways
+            .iter()
+            .filter(|way| !way.ends_with("=nobody") && report.0["ways"][way] == Value::Null)
+            .collect();
         ensure!(silent.is_empty(), "no answer by {silent:?}: {}", report.0);
         Ok(report)
     }
@@ -153,7 +194,9 @@ impl Report {
 
     /// How long after the report before this one the last request that failed was begun.
     pub(crate) fn last_failure(&self) -> Option<Duration> {
-        self.0["last_failure_ms"].as_u64().map(Duration::from_millis)
+        self.0["last_failure_ms"]
+            .as_u64()
+            .map(Duration::from_millis)
     }
 
     /// What failed, for people.

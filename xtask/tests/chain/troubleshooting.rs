@@ -1,5 +1,5 @@
-//! The faults that docs/troubleshooting.md walks through, and the documents that an operator has then: the tools they name say
-//! what they promise, and exist.
+//! The faults that docs/troubleshooting.md walks through, and the documents that an operator has
+//! then: the tools they name say what they promise, and exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Command, Stdio};
@@ -27,35 +27,67 @@ fn a_stalled_backend_is_found_by_its_stream_at_both_ends() {
         let _culvert = Culvert::start(lab, EDGE, world::with_ports(Options::default()))?;
         let (cloud, edge) = (lab.site(Place::Cloud), lab.site(Place::Edge1));
         let mut serve = edge.command(XTASK);
-        let backend = edge.start_process("stalled", serve.args(["probe", "serve", &format!("{SINK}=sink")]))?;
-        wait::until("the backend listens", SOON, || backend.log().contains("ready").then_some(()).context("not yet"))?;
+        let backend = edge.start_process(
+            "stalled",
+            serve.args(["probe", "serve", &format!("{SINK}=sink")]),
+        )?;
+        wait::until("the backend listens", SOON, || {
+            backend
+                .log()
+                .contains("ready")
+                .then_some(())
+                .context("not yet")
+        })?;
         // The kernel goes on taking connections for it.
         backend.signal(Signal::SIGSTOP)?;
         let mut upload = cloud.command(XTASK);
-        upload.args(["probe", "upload", &format!("edge-1:{SINK}"), &(64 << 20).to_string()]);
+        upload.args([
+            "probe",
+            "upload",
+            &format!("edge-1:{SINK}"),
+            &(64 << 20).to_string(),
+        ]);
         let mut upload = upload.stdout(Stdio::null()).spawn()?;
         let found = wait::until("both ends show a stream that stands still", SOON, || {
-            let (near, far) = (only_stream(cloud, PROXY_ADMIN)?, only_stream(edge, AGENT_ADMIN)?);
+            let (near, far) = (
+                only_stream(cloud, PROXY_ADMIN)?,
+                only_stream(edge, AGENT_ADMIN)?,
+            );
             ensure!(near["stream"] == far["stream"], "{near} {far}");
-            let number =
-                |view: &Value, field: &str| view[field].as_f64().with_context(|| format!("no {field}: {view}"));
+            let number = |view: &Value, field: &str| {
+                view[field]
+                    .as_f64()
+                    .with_context(|| format!("no {field}: {view}"))
+            };
             for view in [&near, &far] {
                 ensure!(number(view, "idle_to_backend_seconds")? >= 2.0, "{view}");
             }
             let waiting = number(&near, "bytes_to_backend")? - number(&far, "bytes_to_backend")?;
             ensure!(waiting > 0.0, "nothing waits in the tunnel: {near} {far}");
             // The agent's page by the way that an operator in the cloud has.
-            let page = cloud.output("curl", ["-sf", &format!("http://edge-1:{AGENT_ADMIN}/debug/streams")])?;
+            let page = cloud.output(
+                "curl",
+                ["-sf", &format!("http://edge-1:{AGENT_ADMIN}/debug/streams")],
+            )?;
             ensure!(page.contains(&format!("\"port\":{SINK}")), "{page}");
             let sockets = edge.output("ss", ["-tnH", &format!("dport = :{SINK}")])?;
-            let unsent = sockets.split_whitespace().nth(2).and_then(|queue| queue.parse::<u64>().ok());
-            ensure!(unsent.is_some_and(|bytes| bytes > 0), "no Send-Q towards the backend: {sockets}");
+            let unsent = sockets
+                .split_whitespace()
+                .nth(2)
+                .and_then(|queue| queue.parse::<u64>().ok());
+            ensure!(
+                unsent.is_some_and(|bytes| bytes > 0),
+                "no Send-Q towards the backend: {sockets}"
+            );
             Ok([near, far])
         });
         upload.kill()?;
         upload.wait()?;
         let (real, written) = (found?, written_streams()?);
-        ensure!(real.each_ref().map(fields) == written.each_ref().map(fields), "shown {real:?}\nwritten {written:?}");
+        ensure!(
+            real.each_ref().map(fields) == written.each_ref().map(fields),
+            "shown {real:?}\nwritten {written:?}"
+        );
         Ok(())
     });
 }
@@ -67,42 +99,85 @@ fn written_streams() -> Result<[Value; 2]> {
         let mut values = serde_json::Deserializer::from_str(&text[at..]).into_iter::<Value>();
         values.next()?.ok()
     });
-    let streams: Vec<Value> = objects.filter(|object| object.get("stream").is_some()).collect();
-    streams.try_into().map_err(|streams| anyhow::anyhow!("not one stream from each end: {streams:?}"))
+    let streams: Vec<Value> = objects
+        .filter(|object| object.get("stream").is_some())
+        .collect();
+    streams
+        .try_into()
+        .map_err(|streams| anyhow::anyhow!("not one stream from each end: {streams:?}"))
 }
 
 fn fields(object: &Value) -> BTreeSet<&str> {
-    object.as_object().into_iter().flat_map(|object| object.keys().map(String::as_str)).collect()
+    object
+        .as_object()
+        .into_iter()
+        .flat_map(|object| object.keys().map(String::as_str))
+        .collect()
 }
 
 /// The stream to [`SINK`] as a program shows it.
 fn only_stream(site: &Site, admin: u16) -> Result<Value> {
     let streams = site.json(admin, "/debug/streams")?;
     let target = format!(":{SINK}");
-    let is_it = |view: &&Value| view["original_dst"].as_str().is_some_and(|dst| dst.ends_with(&target));
-    streams.as_array().into_iter().flatten().find(is_it).cloned().with_context(|| format!("no stream in {streams}"))
+    let is_it = |view: &&Value| {
+        view["original_dst"]
+            .as_str()
+            .is_some_and(|dst| dst.ends_with(&target))
+    };
+    streams
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(is_it)
+        .cloned()
+        .with_context(|| format!("no stream in {streams}"))
 }
 
 #[test]
 fn explain_tells_what_becomes_of_a_destination_and_how_its_dial_goes() {
     world::with(EDGE, Options::default(), |world| {
-        let explain = |args: &[&str]| workspace::output(&mut world.culvert.control(&[&["explain"], args].concat()));
+        let explain = |args: &[&str]| {
+            workspace::output(&mut world.culvert.control(&[&["explain"], args].concat()))
+        };
         for (asked, words) in [
             (
                 "10.0.3.7:9004",
-                &["address of edge-1\n", "steering   steered\n", "up for", "agent      dials 10.0.3.7:9004"][..],
+                &[
+                    "address of edge-1\n",
+                    "steering   steered\n",
+                    "up for",
+                    "agent      dials 10.0.3.7:9004",
+                ][..],
             ),
             ("10.0.3.7:1", &["passes: steered on ports", "fix"]),
-            ("edge-1.edge.internal", &["name of edge-1", "dns        edge-1 and edge-1.edge.internal: A 198.18."]),
-            (&format!("edge-1:{FORBIDDEN}"), &["refuses to dial 10.0.3.7:9666", "--port 9666"]),
+            (
+                "edge-1.edge.internal",
+                &[
+                    "name of edge-1",
+                    "dns        edge-1 and edge-1.edge.internal: A 198.18.",
+                ],
+            ),
+            (
+                &format!("edge-1:{FORBIDDEN}"),
+                &["refuses to dial 10.0.3.7:9666", "--port 9666"],
+            ),
             ("192.0.2.1:80", &["not an edge node's address"]),
         ] {
             says(&explain(&[asked])?, words)?;
         }
-        says(&explain(&[&format!("edge-1:{GREET}"), "--dial"])?, &["dial       ok: "])?;
-        let forbidden =
-            explain(&[&format!("edge-1:{FORBIDDEN}"), "--dial"]).err().context("a forbidden dial went through")?;
-        ensure!(forbidden.to_string().contains("no connection to edge-1:9666"), "{forbidden}");
+        says(
+            &explain(&[&format!("edge-1:{GREET}"), "--dial"])?,
+            &["dial       ok: "],
+        )?;
+        let forbidden = explain(&[&format!("edge-1:{FORBIDDEN}"), "--dial"])
+            .err()
+            .context("a forbidden dial went through")?;
+        ensure!(
+            forbidden
+                .to_string()
+                .contains("no connection to edge-1:9666"),
+            "{forbidden}"
+        );
         world.check_greeting("edge-1", "edge-1")
     });
 }
@@ -123,14 +198,20 @@ fn an_offline_node_is_told_with_when_and_why_its_tunnel_ended() {
                 "readyz",
             ],
         )?;
-        says(&workspace::output(&mut world.culvert.control(&["node", "list"]))?, &["edge-1  0"])?;
+        says(
+            &workspace::output(&mut world.culvert.control(&["node", "list"]))?,
+            &["edge-1  0"],
+        )?;
         wait::until("the redirector tells the same", SOON, || {
             says(
                 &redirector(world.lab, &["explain", "edge-1:9004"])?,
                 &["refused with EHOSTUNREACH: its node is offline"],
             )
         })?;
-        let offline = world.lab.site(Place::Cloud).metric(PROXY_ADMIN, "culvert_proxy_nodes{state=\"offline\"}")?;
+        let offline = world
+            .lab
+            .site(Place::Cloud)
+            .metric(PROXY_ADMIN, "culvert_proxy_nodes{state=\"offline\"}")?;
         ensure!(offline == 1.0, "{offline} nodes are offline");
         world.culvert.start_agent(Place::Edge1)?;
         world.culvert.wait_online(Place::Edge1)?;
@@ -158,11 +239,23 @@ fn a_missing_hook_is_named_by_status_explain_and_bpftool() {
         })?;
         says(&redirector(world.lab, &["status"])?, &["not attached"])?;
         let told = redirector(world.lab, &["explain", "10.0.3.7:9004"])?;
-        says(&told, &["hooks      not attached", "nftables   steered", "fix        start culvert-redirector"])?;
-        world.check_greeting("10.0.3.7", "edge-1").context("by nftables")?;
+        says(
+            &told,
+            &[
+                "hooks      not attached",
+                "nftables   steered",
+                "fix        start culvert-redirector",
+            ],
+        )?;
+        world
+            .check_greeting("10.0.3.7", "edge-1")
+            .context("by nftables")?;
         world.culvert.restart_redirector()?;
         world.culvert.wait_for_redirector()?;
-        says(&redirector(world.lab, &["explain", "10.0.3.7:9004"])?, &["hooks      steered to"])
+        says(
+            &redirector(world.lab, &["explain", "10.0.3.7:9004"])?,
+            &["hooks      steered to"],
+        )
     });
 }
 
@@ -170,7 +263,12 @@ fn a_missing_hook_is_named_by_status_explain_and_bpftool() {
 fn redirector(lab: &Lab, args: &[&str]) -> Result<String> {
     let cloud = lab.site(Place::Cloud);
     let mut command = cloud.command(workspace::binary("culvert-redirector"));
-    workspace::output(command.args(args).arg("--state-dir").arg(cloud.file("redirector")))
+    workspace::output(
+        command
+            .args(args)
+            .arg("--state-dir")
+            .arg(cloud.file("redirector")),
+    )
 }
 
 fn says(text: &str, words: &[&str]) -> Result<()> {
@@ -191,16 +289,25 @@ fn the_documented_metrics_are_those_exposed_and_a_stock_prometheus_takes_them() 
             (Place::Edge1, AGENT_ADMIN, "culvert_agent_"),
         ] {
             // Round trips are there once they were measured.
-            wait::until(&format!("{prefix} exposes what is documented"), SOON, || {
-                let text = world.lab.site(place).http_get(port, "/metrics")?;
-                ensure!(text.ends_with("# EOF\n"), "no end: {text}");
-                let (real, written) = (exposed(&text), tabled(&documented, prefix));
-                ensure!(real == written, "exposed {real:?}\ndocumented {written:?}");
-                let unknown: Vec<_> =
-                    values(&text).into_iter().filter(|value| !documented.contains(&format!("`{value}`"))).collect();
-                ensure!(unknown.is_empty(), "values of labels that are exposed and not documented: {unknown:?}");
-                Ok(())
-            })?;
+            wait::until(
+                &format!("{prefix} exposes what is documented"),
+                SOON,
+                || {
+                    let text = world.lab.site(place).http_get(port, "/metrics")?;
+                    ensure!(text.ends_with("# EOF\n"), "no end: {text}");
+                    let (real, written) = (exposed(&text), tabled(&documented, prefix));
+                    ensure!(real == written, "exposed {real:?}\ndocumented {written:?}");
+                    let unknown: Vec<_> = values(&text)
+                        .into_iter()
+                        .filter(|value| !documented.contains(&format!("`{value}`")))
+                        .collect();
+                    ensure!(
+                        unknown.is_empty(),
+                        "values of labels that are exposed and not documented: {unknown:?}"
+                    );
+                    Ok(())
+                },
+            )?;
         }
         scrape(world.lab)
     });
@@ -209,17 +316,24 @@ fn the_documented_metrics_are_those_exposed_and_a_stock_prometheus_takes_them() 
 /// Each family as operators query it, with the names of its labels.
 fn exposed(text: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut families = BTreeMap::new();
-    for (family, kind) in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')) {
+    for (family, kind) in text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
+    {
         let suffix = match kind {
             "counter" => "_total",
             "info" => "_info",
             _ => "",
         };
         let name = format!("{family}{suffix}");
-        let samples = text.lines().filter_map(|line| line.strip_prefix(family)?.split_once('{'));
+        let samples = text
+            .lines()
+            .filter_map(|line| line.strip_prefix(family)?.split_once('{'));
         let ours = samples.filter(|(rest, _)| ["", "_total", "_info", "_bucket"].contains(rest));
-        let labels =
-            ours.flat_map(|(_, rest)| rest.split("\",").filter_map(|pair| Some(pair.split_once("=\"")?.0.to_owned())));
+        let labels = ours.flat_map(|(_, rest)| {
+            rest.split("\",")
+                .filter_map(|pair| Some(pair.split_once("=\"")?.0.to_owned()))
+        });
         families.insert(name, labels.collect());
     }
     families
@@ -227,8 +341,12 @@ fn exposed(text: &str) -> BTreeMap<String, BTreeSet<String>> {
 
 /// All values that are exposed of labels which have a few fixed ones.
 fn values(text: &str) -> BTreeSet<&str> {
-    let labels = text.lines().filter_map(|line| Some(line.split_once('{')?.1.split_once('}')?.0));
-    let pairs = labels.flat_map(|labels| labels.split(',')).filter_map(|pair| pair.split_once('='));
+    let labels = text
+        .lines()
+        .filter_map(|line| Some(line.split_once('{')?.1.split_once('}')?.0));
+    let pairs = labels
+        .flat_map(|labels| labels.split(','))
+        .filter_map(|pair| pair.split_once('='));
     let fixed = pairs.filter(|(label, _)| !["version", "le", "tunnel"].contains(label));
     fixed.map(|(_, value)| value.trim_matches('"')).collect()
 }
@@ -238,9 +356,18 @@ fn tabled(document: &str, prefix: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut families = BTreeMap::new();
     for line in document.lines() {
         let mut cells = line.split('|').map(str::trim).skip(1);
-        let Some(name) = cells.next().and_then(|cell| cell.strip_prefix('`')?.strip_suffix('`')) else { continue };
+        let Some(name) = cells
+            .next()
+            .and_then(|cell| cell.strip_prefix('`')?.strip_suffix('`'))
+        else {
+            continue;
+        };
         if name.starts_with(prefix) {
-            let labels = cells.next().unwrap_or_default().split("; ").filter_map(|label| label.split('`').nth(1));
+            let labels = cells
+                .next()
+                .unwrap_or_default()
+                .split("; ")
+                .filter_map(|label| label.split('`').nth(1));
             families.insert(name.to_owned(), labels.map(str::to_owned).collect());
         }
     }
@@ -252,23 +379,35 @@ fn scrape(lab: &Lab) -> Result<()> {
     const PORT: u16 = 9090;
     let cloud = lab.site(Place::Cloud);
     let config = cloud.file("culvert-prometheus.yml");
-    let targets = format!("'127.0.0.1:{PROXY_ADMIN}', '127.0.0.1:{REDIRECTOR_ADMIN}', 'edge-1:{AGENT_ADMIN}'");
+    let targets = format!(
+        "'127.0.0.1:{PROXY_ADMIN}', '127.0.0.1:{REDIRECTOR_ADMIN}', 'edge-1:{AGENT_ADMIN}'"
+    );
     let text = format!(
-        "global: {{ scrape_interval: 1s, scrape_timeout: 1s }}\nscrape_configs:\n- job_name: culvert\n  static_configs:\n  - targets: [{targets}]\n"
+        "global: {{ scrape_interval: 1s, scrape_timeout: 1s }}\nscrape_configs:\n- job_name: \
+         culvert\n  static_configs:\n  - targets: [{targets}]\n"
     );
     std::fs::write(&config, text)?;
     let mut command = cloud.command(Unpacked::Prometheus.program());
     command
         .arg(format!("--config.file={}", config.display()))
-        .arg(format!("--storage.tsdb.path={}", cloud.file("culvert-prometheus").display()))
+        .arg(format!(
+            "--storage.tsdb.path={}",
+            cloud.file("culvert-prometheus").display()
+        ))
         .arg(format!("--web.listen-address=127.0.0.1:{PORT}"));
     let mut prometheus = cloud.start_process("culvert-prometheus", &mut command)?;
     wait::until("Prometheus has taken a scrape of each", SOON, || {
         prometheus.check()?;
-        let series = ["culvert_proxy_dials_total", "culvert_redirector_dns_answers_total", "culvert_agent_dials_total"];
+        let series = [
+            "culvert_proxy_dials_total",
+            "culvert_redirector_dns_answers_total",
+            "culvert_agent_dials_total",
+        ];
         for name in series {
             let answer = cloud.json(PORT, &format!("/api/v1/query?query={name}"))?;
-            let found = answer["data"]["result"].as_array().is_some_and(|found| !found.is_empty());
+            let found = answer["data"]["result"]
+                .as_array()
+                .is_some_and(|found| !found.is_empty());
             if !found {
                 let targets = cloud.json(PORT, "/api/v1/targets")?;
                 anyhow::bail!("no {name}: {targets}");
@@ -281,29 +420,42 @@ fn scrape(lab: &Lab) -> Result<()> {
 #[test]
 fn the_line_of_a_finished_stream_has_the_documented_fields() {
     let json = || vec!["--log-format".to_owned(), "json".to_owned()];
-    world::with(EDGE, Options { proxy: json(), agent: json(), ..Options::default() }, |world| {
-        world.check_greeting("edge-1", "edge-1")?;
-        // What leads nowhere has an error to tell, at each end.
-        world.failing_client(&["talk", &format!("edge-1:{FORBIDDEN}")])?;
-        world.wait_for_no_streams()?;
-        let documented = document("logs.md")?;
-        let logs = [world.culvert.proxy.log(), world.culvert.agent(0).log()];
-        for (column, log) in [2, 3].into_iter().zip(logs) {
-            let real = logged_fields(&log)?;
-            let written: BTreeSet<String> =
-                documented.lines().filter_map(|line| field_of_column(line, column)).collect();
-            ensure!(real == written, "logged {real:?}\ndocumented {written:?}");
-        }
-        Ok(())
-    });
+    world::with(
+        EDGE,
+        Options {
+            proxy: json(),
+            agent: json(),
+            ..Options::default()
+        },
+        |world| {
+            world.check_greeting("edge-1", "edge-1")?;
+            // What leads nowhere has an error to tell, at each end.
+            world.failing_client(&["talk", &format!("edge-1:{FORBIDDEN}")])?;
+            world.wait_for_no_streams()?;
+            let documented = document("logs.md")?;
+            let logs = [world.culvert.proxy.log(), world.culvert.agent(0).log()];
+            for (column, log) in [2, 3].into_iter().zip(logs) {
+                let real = logged_fields(&log)?;
+                let written: BTreeSet<String> = documented
+                    .lines()
+                    .filter_map(|line| field_of_column(line, column))
+                    .collect();
+                ensure!(real == written, "logged {real:?}\ndocumented {written:?}");
+            }
+            Ok(())
+        },
+    );
 }
 
 /// All fields of the lines that tell of a stream's end.
 fn logged_fields(log: &str) -> Result<BTreeSet<String>> {
     let mut fields = BTreeSet::new();
     for line in log.lines().filter(|line| line.contains("\"stream ended\"")) {
-        let event: Value = serde_json::from_str(line).with_context(|| format!("not JSON: {line}"))?;
-        let named = event["fields"].as_object().with_context(|| format!("no fields: {line}"))?;
+        let event: Value =
+            serde_json::from_str(line).with_context(|| format!("not JSON: {line}"))?;
+        let named = event["fields"]
+            .as_object()
+            .with_context(|| format!("no fields: {line}"))?;
         fields.extend(named.keys().filter(|name| *name != "message").cloned());
     }
     Ok(fields)
@@ -316,16 +468,24 @@ fn field_of_column(row: &str, column: usize) -> Option<String> {
     (*cells.get(column)? == "yes").then(|| name.to_owned())
 }
 
-/// Every `culvert-...` command line in the documents for operators has a subcommand and flags that the program knows.
+/// Every `culvert-...` command line in the documents for operators has a subcommand and flags that
+/// the program knows.
 #[test]
 fn the_commands_that_the_documents_name_exist() -> Result<()> {
     let mut checked = 0;
     for name in ["troubleshooting.md", "logs.md", "metrics.md"] {
         let text = document(name)?;
         for line in text.lines().flat_map(|line| line.split('`')) {
-            let mut words = line.trim_start_matches("# ").split_whitespace().skip_while(|word| word.contains('='));
-            let Some(program) = words.next().filter(|word| PROGRAMS.contains(word)) else { continue };
-            let words: Vec<&str> = words.take_while(|word| !["|", ">", "&&", ";"].contains(word)).collect();
+            let mut words = line
+                .trim_start_matches("# ")
+                .split_whitespace()
+                .skip_while(|word| word.contains('='));
+            let Some(program) = words.next().filter(|word| PROGRAMS.contains(word)) else {
+                continue;
+            };
+            let words: Vec<&str> = words
+                .take_while(|word| !["|", ">", "&&", ";"].contains(word))
+                .collect();
             if let Some(problem) = unknown(program, &words)? {
                 anyhow::bail!("{name}: {line:?}: {problem}");
             }
@@ -341,20 +501,31 @@ const PROGRAMS: [&str; 3] = ["culvert-proxy", "culvert-redirector", "culvert-age
 /// What the program does not know of a command line.
 fn unknown(program: &str, words: &[&str]) -> Result<Option<String>> {
     let is_subcommand = |word: &&&str| word.bytes().all(|byte| byte.is_ascii_lowercase());
-    let path: Vec<&str> = words.iter().take_while(is_subcommand).copied().take(2).collect();
+    let path: Vec<&str> = words
+        .iter()
+        .take_while(is_subcommand)
+        .copied()
+        .take(2)
+        .collect();
     // A second word may be an argument: of `explain edge`, `explain` is the subcommand.
     for length in (0..=path.len()).rev() {
         let mut command = Command::new(workspace::binary(program));
-        let Ok(help) = workspace::output(command.args(&path[..length]).arg("--help")) else { continue };
+        let Ok(help) = workspace::output(command.args(&path[..length]).arg("--help")) else {
+            continue;
+        };
         if length == 0 && !path.is_empty() {
             return Ok(Some(format!("no subcommand {:?}", path[0])));
         }
-        let flag = words.iter().filter(|word| word.starts_with("--")).find(|flag| !help.contains(**flag));
+        let flag = words
+            .iter()
+            .filter(|word| word.starts_with("--"))
+            .find(|flag| !help.contains(**flag));
         return Ok(flag.map(|flag| format!("no flag {flag}")));
     }
     Ok(Some("no such program".to_owned()))
 }
 
 fn document(name: &str) -> Result<String> {
-    std::fs::read_to_string(workspace::root().join("docs").join(name)).with_context(|| format!("read docs/{name}"))
+    std::fs::read_to_string(workspace::root().join("docs").join(name))
+        .with_context(|| format!("read docs/{name}"))
 }

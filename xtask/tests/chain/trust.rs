@@ -20,7 +20,9 @@ const EDGE: &[Place] = &[Place::Edge1];
 #[test]
 fn a_certificate_of_another_authority_makes_nobody_a_node() {
     world::with(EDGE, Options::default(), |world| {
-        let forged = Authority::at(world.lab.site(Place::Edge2).file("forged")).make()?.issue("edge-1", Use::Client)?;
+        let forged = Authority::at(world.lab.site(Place::Edge2).file("forged"))
+            .make()?
+            .issue("edge-1", Use::Client)?;
         // The real authority's certificate, so that the agent does trust the proxy.
         let ca = world.lab.site(Place::Edge1).file("agent/ca.pem");
         let mut forger = agent_with(world, &forged, &ca)?;
@@ -46,7 +48,10 @@ fn an_operator_s_authority_signs_what_agents_join_with() {
         let mode = std::fs::metadata(&identity)?.permissions().mode() & 0o777;
         ensure!(mode == 0o600, "{} has mode {mode:o}", identity.display());
         let mut verify = Command::new("openssl");
-        verify.arg("verify").arg("-CAfile").arg(operator(world.lab).certificate());
+        verify
+            .arg("verify")
+            .arg("-CAfile")
+            .arg(operator(world.lab).certificate());
         workspace::output(verify.args(["-verify_hostname", "edge-1"]).arg(&identity))?;
         Ok(())
     });
@@ -65,19 +70,39 @@ fn with_operators_authority(lab: &Lab) -> Result<Options> {
 fn agent_with(world: &World<'_>, issued: &Issued, ca: &Path) -> Result<Process> {
     let site = world.lab.site(Place::Edge2);
     let mut command = site.command(workspace::binary("culvert-agent"));
-    command.arg("--state-dir").arg(site.file("agent")).args(["--proxy", PROXY_FOR_AGENTS]);
-    command.arg("--cert").arg(&issued.certificate).arg("--key").arg(&issued.key).arg("--ca").arg(ca);
+    command
+        .arg("--state-dir")
+        .arg(site.file("agent"))
+        .args(["--proxy", PROXY_FOR_AGENTS]);
+    command
+        .arg("--cert")
+        .arg(&issued.certificate)
+        .arg("--key")
+        .arg(&issued.key)
+        .arg("--ca")
+        .arg(ca);
     site.start_process("forger", &mut command)
 }
 
 /// The agent is told, the proxy tells, and no tunnel comes of it.
 fn expect_refusal(world: &World<'_>, agent: &mut Process) -> Result<()> {
     world.wait_proxy_log(&["WARN", "198.51.100.5"])?;
-    wait::until("the agent says that it is refused", Duration::from_secs(10), || {
-        agent.check()?;
-        agent.log().contains("WARN").then_some(()).with_context(|| agent.log())
-    })?;
-    ensure!(world.culvert.tunnels("edge-1")? == 2, "edge-1 has other tunnels than its own two");
+    wait::until(
+        "the agent says that it is refused",
+        Duration::from_secs(10),
+        || {
+            agent.check()?;
+            agent
+                .log()
+                .contains("WARN")
+                .then_some(())
+                .with_context(|| agent.log())
+        },
+    )?;
+    ensure!(
+        world.culvert.tunnels("edge-1")? == 2,
+        "edge-1 has other tunnels than its own two"
+    );
     world.check_greeting("edge-1", "edge-1")
 }
 
@@ -98,9 +123,14 @@ fn a_token_makes_its_holder_the_node_it_was_made_for() {
         world.culvert.join(Place::Edge2, &join)?;
         let certificate = world.lab.site(Place::Edge2).file("agent/identity.pem");
         let names = workspace::output(
-            Command::new("openssl").args(["x509", "-noout", "-ext", "subjectAltName", "-in"]).arg(certificate),
+            Command::new("openssl")
+                .args(["x509", "-noout", "-ext", "subjectAltName", "-in"])
+                .arg(certificate),
         )?;
-        ensure!(names.contains("DNS:edge-3,") && names.matches("DNS:").count() == 1, "{names}");
+        ensure!(
+            names.contains("DNS:edge-3,") && names.matches("DNS:").count() == 1,
+            "{names}"
+        );
         Ok(())
     });
 }
@@ -109,7 +139,11 @@ fn a_token_makes_its_holder_the_node_it_was_made_for() {
 fn a_wrong_token_is_refused() {
     world::with(EDGE, Options::default(), |world| {
         let mut join = world.culvert.create_token(Place::Edge2, &[])?;
-        let at = join.iter().position(|word| word == "--token").context("no --token")? + 1;
+        let at = join
+            .iter()
+            .position(|word| word == "--token")
+            .context("no --token")?
+            + 1;
         let last = join[at].pop().context("an empty token")?;
         join[at].push(if last == 'a' { 'b' } else { 'a' });
         expect_refused_join(world, Place::Edge2, &join, "token")
@@ -119,7 +153,9 @@ fn a_wrong_token_is_refused() {
 #[test]
 fn an_expired_token_is_refused() {
     world::with(EDGE, Options::default(), |world| {
-        let join = world.culvert.create_token(Place::Edge2, &["--lifetime", "1s"])?;
+        let join = world
+            .culvert
+            .create_token(Place::Edge2, &["--lifetime", "1s"])?;
         wait::until("the token has expired", Duration::from_secs(5), || {
             let listed = workspace::output(&mut world.culvert.control(&["token", "list"]))?;
             listed.contains("expired").then_some(()).context(listed)
@@ -136,23 +172,44 @@ fn root_joins_and_the_agents_own_user_runs_by_it() {
         let site = world.lab.site(Place::Edge2);
         let state = site.file("of-nobody/agent");
         let mut command = site.command(workspace::binary("culvert-agent"));
-        command.args(&join).args(["--user", "nobody", "--state-dir"]).arg(&state);
+        command
+            .args(&join)
+            .args(["--user", "nobody", "--state-dir"])
+            .arg(&state);
         workspace::output(&mut command)?;
         for file in ["", "identity.pem", "ca.pem", "joined.json"] {
             let found = std::fs::metadata(state.join(file))?;
             let (owner, mode) = (found.uid(), found.permissions().mode() & 0o777);
             ensure!(owner == NOBODY, "{file:?} belongs to {owner}");
-            ensure!(mode & 0o077 == 0 || file == "ca.pem" || file == "joined.json", "{file:?} has mode {mode:o}");
+            ensure!(
+                mode & 0o077 == 0 || file == "ca.pem" || file == "joined.json",
+                "{file:?} has mode {mode:o}"
+            );
         }
         let mut command = site.command("setpriv");
-        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--no-new-privs", "--"]);
-        command.arg(workspace::binary("culvert-agent")).arg("--state-dir").arg(&state);
+        command.args([
+            "--reuid",
+            "65534",
+            "--regid",
+            "65534",
+            "--clear-groups",
+            "--no-new-privs",
+            "--",
+        ]);
+        command
+            .arg(workspace::binary("culvert-agent"))
+            .arg("--state-dir")
+            .arg(&state);
         let mut agent = site.start_process("of-nobody", &mut command)?;
-        wait::until("the agent of that user has its tunnels", Duration::from_secs(20), || {
-            agent.check()?;
-            ensure!(world.culvert.tunnels("edge-2")? == 2, "{}", agent.log());
-            Ok(())
-        })
+        wait::until(
+            "the agent of that user has its tunnels",
+            Duration::from_secs(20),
+            || {
+                agent.check()?;
+                ensure!(world.culvert.tunnels("edge-2")? == 2, "{}", agent.log());
+                Ok(())
+            },
+        )
     });
 }
 
@@ -165,7 +222,9 @@ fn a_node_that_left_the_directory_file_comes_back_without_its_old_certificate() 
         world.culvert.start_agent(Place::Edge2)?;
         world.culvert.wait_online(Place::Edge2)?;
         std::fs::write(&file, "[nodes]\n")?;
-        world.culvert.wait_offline(Place::Edge2, Duration::from_secs(20))?;
+        world
+            .culvert
+            .wait_offline(Place::Edge2, Duration::from_secs(20))?;
         std::fs::write(&file, FILE_WITH_EDGE_2)?;
         world.wait_proxy_log(&["WARN", "the certificate of edge-2 was revoked"])?;
         ensure!(world.culvert.tunnels("edge-2")? == 0, "it has a tunnel");
@@ -181,7 +240,10 @@ const FILE_WITH_EDGE_2: &str = "[nodes.edge-2]\n";
 fn with_a_file(lab: &Lab) -> Result<Options> {
     let file = lab.site(Place::Cloud).file("nodes.toml");
     std::fs::write(&file, FILE_WITH_EDGE_2)?;
-    Ok(world::proxy_options(["--directory".to_owned(), file.display().to_string()]))
+    Ok(world::proxy_options([
+        "--directory".to_owned(),
+        file.display().to_string(),
+    ]))
 }
 
 #[test]
@@ -189,7 +251,10 @@ fn a_revoked_token_is_refused() {
     world::with(EDGE, Options::default(), |world| {
         let join = world.culvert.create_token(Place::Edge2, &[])?;
         let listed = workspace::output(&mut world.culvert.control(&["token", "list"]))?;
-        let line = listed.lines().find(|line| line.contains("edge-2")).with_context(|| listed.clone())?;
+        let line = listed
+            .lines()
+            .find(|line| line.contains("edge-2"))
+            .with_context(|| listed.clone())?;
         let id = line.split_whitespace().next().context("no id")?;
         workspace::output(&mut world.culvert.control(&["token", "revoke", id]))?;
         expect_refused_join(world, Place::Edge2, &join, "token")
@@ -200,14 +265,24 @@ fn a_revoked_token_is_refused() {
 fn a_token_of_another_proxy_is_refused_before_it_is_shown() {
     world::with(EDGE, Options::default(), |world| {
         let mut join = world.culvert.create_token(Place::Edge2, &[])?;
-        let at = join.iter().position(|word| word == "--ca-pin").context("no --ca-pin")? + 1;
+        let at = join
+            .iter()
+            .position(|word| word == "--ca-pin")
+            .context("no --ca-pin")?
+            + 1;
         join[at] = format!("sha256:{}", "0".repeat(64));
         expect_no_join(world, Place::Edge2, &join, "pin")?;
-        ensure!(!world.culvert.proxy.log().contains("certificate refused"), "the proxy was asked");
+        ensure!(
+            !world.culvert.proxy.log().contains("certificate refused"),
+            "the proxy was asked"
+        );
         // The proxy never saw the token, so it still works.
         let tokens = workspace::output(&mut world.culvert.control(&["token", "list"]))?;
         ensure!(
-            tokens.contains("edge-2") && !tokens.lines().any(|line| line.contains("edge-2") && line.contains("used")),
+            tokens.contains("edge-2")
+                && !tokens
+                    .lines()
+                    .any(|line| line.contains("edge-2") && line.contains("used")),
             "{tokens}"
         );
         Ok(())
@@ -218,19 +293,30 @@ fn a_token_of_another_proxy_is_refused_before_it_is_shown() {
 fn a_removed_node_loses_its_tunnels_at_once_and_for_good() {
     world::with(EDGE, Options::default(), |world| {
         workspace::output(&mut world.culvert.control(&["node", "remove", "edge-1"]))?;
-        world.culvert.wait_offline(Place::Edge1, Duration::from_secs(5))?;
+        world
+            .culvert
+            .wait_offline(Place::Edge1, Duration::from_secs(5))?;
         let nodes = workspace::output(&mut world.culvert.control(&["node", "list"]))?;
         ensure!(!nodes.contains("edge-1"), "{nodes}");
-        wait::throughout("its agent, which tries on, gets no tunnel", Duration::from_secs(5), || {
-            ensure!(world.culvert.tunnels("edge-1")? == 0, "it has one");
-            Ok(())
-        })?;
+        wait::throughout(
+            "its agent, which tries on, gets no tunnel",
+            Duration::from_secs(5),
+            || {
+                ensure!(world.culvert.tunnels("edge-1")? == 0, "it has one");
+                Ok(())
+            },
+        )?;
         world.culvert.agent(0).check()
     });
 }
 
 /// No join, and the proxy says why, too.
-fn expect_refused_join(world: &World<'_>, place: Place, join: &[String], reason: &str) -> Result<()> {
+fn expect_refused_join(
+    world: &World<'_>,
+    place: Place,
+    join: &[String],
+    reason: &str,
+) -> Result<()> {
     expect_no_join(world, place, join, reason)?;
     world.wait_proxy_log(&["WARN", "certificate refused", reason])
 }
@@ -240,9 +326,21 @@ fn expect_no_join(world: &World<'_>, place: Place, join: &[String], reason: &str
         Ok(()) => bail!("{} joined", place.name()),
         Err(error) => error.to_string(),
     };
-    ensure!(error.contains(reason), "the agent does not say {reason:?}: {error}");
-    let secret = join.iter().skip_while(|word| *word != "--token").nth(1).context("no token")?;
-    let said = error.rsplit("ended with").next().unwrap_or_default().to_owned() + &world.culvert.proxy.log();
+    ensure!(
+        error.contains(reason),
+        "the agent does not say {reason:?}: {error}"
+    );
+    let secret = join
+        .iter()
+        .skip_while(|word| *word != "--token")
+        .nth(1)
+        .context("no token")?;
+    let said = error
+        .rsplit("ended with")
+        .next()
+        .unwrap_or_default()
+        .to_owned()
+        + &world.culvert.proxy.log();
     ensure!(!said.contains(secret.as_str()), "the token was printed");
     Ok(())
 }

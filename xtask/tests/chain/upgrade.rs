@@ -1,4 +1,5 @@
-//! Upgrades: a redirector is replaced under load and nobody notices; a proxy lets its streams end first.
+//! Upgrades: a redirector is replaced under load and nobody notices; a proxy lets its streams end
+//! first.
 
 use std::time::{Duration, Instant};
 
@@ -35,17 +36,27 @@ fn a_redirector_replaced_under_load_loses_no_connection_and_misses_none() {
         for end in [Signal::SIGTERM, Signal::SIGKILL, Signal::SIGTERM] {
             let programs = programs(world)?;
             world.culvert.redirector.signal(end)?;
-            wait::until("the redirector has ended", DEADLINE, || match world.culvert.redirector.check() {
-                Ok(()) => bail!("it runs on"),
-                Err(_) => Ok(()),
+            wait::until("the redirector has ended", DEADLINE, || {
+                match world.culvert.redirector.check() {
+                    Ok(()) => bail!("it runs on"),
+                    Err(_) => Ok(()),
+                }
             })?;
             wait::throughout("there is none", Duration::from_millis(500), || Ok(()))?;
             world.culvert.restart_redirector()?;
             world.culvert.wait_for_redirector()?;
-            ensure!(self::programs(world)? != programs, "the kernel runs the programs of the one before");
+            ensure!(
+                self::programs(world)? != programs,
+                "the kernel runs the programs of the one before"
+            );
             for load in &mut loads {
-                let report = load.report_all_answered().with_context(|| format!("{end} of the redirector"))?;
-                progress::say(&format!("    {end}: {} requests answered", report.answered()));
+                let report = load
+                    .report_all_answered()
+                    .with_context(|| format!("{end} of the redirector"))?;
+                progress::say(&format!(
+                    "    {end}: {} requests answered",
+                    report.answered()
+                ));
             }
             held.iter_mut().try_for_each(HeldClient::check)?;
         }
@@ -56,14 +67,21 @@ fn a_redirector_replaced_under_load_loses_no_connection_and_misses_none() {
 /// The numbers of the kernel programs that are attached now.
 fn programs(world: &World<'_>) -> Result<String> {
     let cloud = world.lab.site(Place::Cloud);
-    cloud.output("bpftool", ["cgroup", "show", &cloud.cgroup().display().to_string()])
+    cloud.output(
+        "bpftool",
+        ["cgroup", "show", &cloud.cgroup().display().to_string()],
+    )
 }
 
 #[test]
 fn a_proxy_told_to_end_lets_its_streams_end_first_and_says_no_at_once_to_others() {
     world::with(EDGE, Options::default(), |world| {
         let mut held = swarm::held_by_both(world, Place::Edge1)?;
-        let mut downloads = world.held_client(&["stall", &format!("edge-1:{SMALL_SOURCE}"), &DOWNLOADS.to_string()])?;
+        let mut downloads = world.held_client(&[
+            "stall",
+            &format!("edge-1:{SMALL_SOURCE}"),
+            &DOWNLOADS.to_string(),
+        ])?;
         downloads.expect("stalled")?;
         let (seed, addresses) = (swarm::chance()?.number(), swarm::by_address(world, EDGE)?);
         let mut loads = Load::by_both(world, seed, addresses)?;
@@ -74,25 +92,44 @@ fn a_proxy_told_to_end_lets_its_streams_end_first_and_says_no_at_once_to_others(
             refused(world)?;
             held.iter_mut().try_for_each(HeldClient::check)
         })?;
-        world.culvert.proxy.check().context("the proxy waits for its streams")?;
+        world
+            .culvert
+            .proxy
+            .check()
+            .context("the proxy waits for its streams")?;
         let second = second_proxy(world)?;
-        ensure!(second.contains("another culvert-proxy uses the state directory"), "a second proxy says: {second}");
+        ensure!(
+            second.contains("another culvert-proxy uses the state directory"),
+            "a second proxy says: {second}"
+        );
         held.iter_mut().try_for_each(HeldClient::check)?;
         drop(held);
         downloads.ask()?;
         let whole = downloads.line(DEADLINE)?;
-        ensure!(whole == format!("{} bytes", DOWNLOADS * SMALL), "downloads under way: {whole}");
+        ensure!(
+            whole == format!("{} bytes", DOWNLOADS * SMALL),
+            "downloads under way: {whole}"
+        );
         wait_ended(world)?;
         let replaced = Instant::now();
         world.culvert.restart_proxy()?;
         world.wait_greeting("10.0.3.7", RECOVERY)?;
-        progress::say(&format!("    the next proxy served {:?} after its start", replaced.elapsed()));
+        progress::say(&format!(
+            "    the next proxy served {:?} after its start",
+            replaced.elapsed()
+        ));
         for load in &mut loads {
             let refused = load.report()?;
-            progress::say(&format!("    {} requests failed meanwhile: {}", refused.failed(), refused.errors()));
+            progress::say(&format!(
+                "    {} requests failed meanwhile: {}",
+                refused.failed(),
+                refused.errors()
+            ));
         }
         wait::throughout("the next proxy serves", Duration::from_secs(2), || Ok(()))?;
-        loads.iter_mut().try_for_each(|load| load.report_all_answered().map(drop))
+        loads
+            .iter_mut()
+            .try_for_each(|load| load.report_all_answered().map(drop))
     });
 }
 
@@ -100,10 +137,17 @@ fn a_proxy_told_to_end_lets_its_streams_end_first_and_says_no_at_once_to_others(
 fn refused(world: &World<'_>) -> Result<()> {
     let asked = Instant::now();
     let by_address = world.failing_client(&["talk", &format!("10.0.3.7:{GREET}")])?;
-    ensure!(by_address.contains("error connect ConnectionRefused"), "by address: {by_address}");
+    ensure!(
+        by_address.contains("error connect ConnectionRefused"),
+        "by address: {by_address}"
+    );
     let socket = world.culvert.socket("connect.sock");
     ensure!(!socket.exists(), "the CONNECT socket is still there");
-    ensure!(asked.elapsed() < RECOVERY, "refused only after {:?}", asked.elapsed());
+    ensure!(
+        asked.elapsed() < RECOVERY,
+        "refused only after {:?}",
+        asked.elapsed()
+    );
     Ok(())
 }
 
@@ -111,17 +155,25 @@ fn refused(world: &World<'_>) -> Result<()> {
 fn second_proxy(world: &World<'_>) -> Result<String> {
     let cloud = world.lab.site(Place::Cloud);
     let mut command = cloud.command(workspace::binary("culvert-proxy"));
-    let done =
-        command.arg("--state-dir").arg(cloud.file("proxy")).args(["--admin-listen", "127.0.0.1:7408"]).output()?;
-    ensure!(!done.status.success(), "two proxies use one state directory");
+    let done = command
+        .arg("--state-dir")
+        .arg(cloud.file("proxy"))
+        .args(["--admin-listen", "127.0.0.1:7408"])
+        .output()?;
+    ensure!(
+        !done.status.success(),
+        "two proxies use one state directory"
+    );
     Ok(String::from_utf8_lossy(&done.stderr).into_owned())
 }
 
 fn wait_ended(world: &mut World<'_>) -> Result<()> {
-    wait::until("the proxy has ended", DEADLINE, || match world.culvert.proxy.check() {
-        Ok(()) => bail!("it runs on"),
-        Err(ended) if ended.to_string().contains("exit status: 0") => Ok(()),
-        Err(ended) => Err(ended),
+    wait::until("the proxy has ended", DEADLINE, || {
+        match world.culvert.proxy.check() {
+            Ok(()) => bail!("it runs on"),
+            Err(ended) if ended.to_string().contains("exit status: 0") => Ok(()),
+            Err(ended) => Err(ended),
+        }
     })
 }
 
@@ -133,11 +185,24 @@ fn a_stream_that_outlasts_the_grace_period_is_reset_and_does_not_look_ended() {
         let told = Instant::now();
         world.culvert.proxy.signal(Signal::SIGTERM)?;
         wait_ended(world)?;
-        ensure!(told.elapsed() >= GRACE, "it ended after {:?}", told.elapsed());
+        ensure!(
+            told.elapsed() >= GRACE,
+            "it ended after {:?}",
+            told.elapsed()
+        );
         held.ask()?;
         let line = held.line(DEADLINE)?;
-        ensure!(line.contains("20 of 20 failed") && line.contains("ConnectionReset"), "{line}");
-        let told = world.culvert.proxy.log().lines().filter(|line| line.contains("stream ended")).count();
+        ensure!(
+            line.contains("20 of 20 failed") && line.contains("ConnectionReset"),
+            "{line}"
+        );
+        let told = world
+            .culvert
+            .proxy
+            .log()
+            .lines()
+            .filter(|line| line.contains("stream ended"))
+            .count();
         ensure!(told >= 20, "the log tells the end of {told} streams");
         Ok(())
     });

@@ -40,13 +40,20 @@ pub(crate) fn may_run() -> bool {
     if workspace::is_root() {
         return true;
     }
-    assert!(std::env::var("REQUIRE_PRIVILEGED").as_deref() != Ok("1"), "REQUIRE_PRIVILEGED=1, but this is not root");
+    assert!(
+        std::env::var("REQUIRE_PRIVILEGED").as_deref() != Ok("1"),
+        "REQUIRE_PRIVILEGED=1, but this is not root"
+    );
     eprintln!("skipped: making network namespaces and loading eBPF programs needs root");
     false
 }
 
 /// Runs a test in a lab with Culvert on the given edges.
-pub(crate) fn with(edges: &[Place], options: Options, test: impl FnOnce(&mut World<'_>) -> Result<()>) {
+pub(crate) fn with(
+    edges: &[Place],
+    options: Options,
+    test: impl FnOnce(&mut World<'_>) -> Result<()>,
+) {
     prepared(edges, |_| Ok(options), test);
 }
 
@@ -58,7 +65,10 @@ pub(crate) fn prepared(
 ) {
     in_lab(|lab| {
         let options = with_ports(options(lab)?);
-        let backends = edges.iter().map(|place| serve(lab, *place)).collect::<Result<Vec<_>>>()?;
+        let backends = edges
+            .iter()
+            .map(|place| serve(lab, *place))
+            .collect::<Result<Vec<_>>>()?;
         let culvert = Culvert::start(lab, edges, options)?;
         test(&mut World::of(lab, culvert, backends))
     });
@@ -66,7 +76,10 @@ pub(crate) fn prepared(
 
 /// Options for the proxy alone.
 pub(crate) fn proxy_options<S: Into<String>>(args: impl IntoIterator<Item = S>) -> Options {
-    Options { proxy: args.into_iter().map(Into::into).collect(), ..Options::default() }
+    Options {
+        proxy: args.into_iter().map(Into::into).collect(),
+        ..Options::default()
+    }
 }
 
 /// Runs a test in a lab without Culvert.
@@ -83,7 +96,9 @@ pub(crate) fn in_lab(test: impl FnOnce(&Lab) -> Result<()>) {
 
 /// The ports of the usual backends beside the default ones.
 pub(crate) fn with_ports(mut options: Options) -> Options {
-    options.ports.extend([ECHO, SINK, SOURCE, GREET, SMALL_SOURCE, HASTY]);
+    options
+        .ports
+        .extend([ECHO, SINK, SOURCE, GREET, SMALL_SOURCE, HASTY]);
     options
 }
 
@@ -91,13 +106,27 @@ pub(crate) fn with_ports(mut options: Options) -> Options {
 pub(crate) fn serve(lab: &Lab, place: Place) -> Result<Process> {
     let site = lab.site(place);
     let mut command = site.command(XTASK);
-    command.args(["probe", "serve", "9001=echo", "9002=sink", "9004=greet", "9666=echo", "9100=greet"]);
-    command.arg(format!("{SOURCE}=source:{GIB}")).arg(format!("{SMALL_SOURCE}=source:{SMALL}"));
+    command.args([
+        "probe",
+        "serve",
+        "9001=echo",
+        "9002=sink",
+        "9004=greet",
+        "9666=echo",
+        "9100=greet",
+    ]);
+    command
+        .arg(format!("{SOURCE}=source:{GIB}"))
+        .arg(format!("{SMALL_SOURCE}=source:{SMALL}"));
     command.arg(format!("{HASTY}=hasty:{HASTY_ANSWER}"));
     let mut server = site.start_process("backends", &mut command)?;
     wait::until("the backends listen", Duration::from_secs(60), || {
         server.check()?;
-        server.log().contains("ready").then_some(()).context("not yet")
+        server
+            .log()
+            .contains("ready")
+            .then_some(())
+            .context("not yet")
     })?;
     Ok(server)
 }
@@ -112,7 +141,11 @@ pub(crate) struct World<'lab> {
 impl<'lab> World<'lab> {
     /// Culvert and backends that were started by hand.
     pub(crate) fn of(lab: &'lab Lab, culvert: Culvert<'lab>, backends: Vec<Process>) -> Self {
-        Self { lab, culvert, _backends: backends }
+        Self {
+            lab,
+            culvert,
+            _backends: backends,
+        }
     }
 
     /// What a client in the cloud prints.
@@ -141,22 +174,40 @@ impl<'lab> World<'lab> {
     /// Fails if a node does not greet the client that dials it.
     pub(crate) fn check_greeting(&self, host: &str, node: &str) -> Result<()> {
         let greeting = self.greeting(host).with_context(|| host.to_owned())?;
-        ensure!(greeting == format!("hello from {node}"), "{host}: {greeting}");
+        ensure!(
+            greeting == format!("hello from {node}"),
+            "{host}: {greeting}"
+        );
         Ok(())
     }
 
     /// A node's VIP, `vip4` or `vip6`, as the proxy tells it.
     pub(crate) fn vip(&self, place: Place, family: &str) -> Result<IpAddr> {
-        let nodes = self.lab.site(Place::Cloud).json(PROXY_ADMIN, "/debug/nodes")?;
-        let node = nodes.as_array().and_then(|all| all.iter().find(|node| node["name"] == place.name()));
-        let vip = node.and_then(|node| node[family].as_str()).with_context(|| format!("no {family} in {nodes}"))?;
+        let nodes = self
+            .lab
+            .site(Place::Cloud)
+            .json(PROXY_ADMIN, "/debug/nodes")?;
+        let node = nodes
+            .as_array()
+            .and_then(|all| all.iter().find(|node| node["name"] == place.name()));
+        let vip = node
+            .and_then(|node| node[family].as_str())
+            .with_context(|| format!("no {family} in {nodes}"))?;
         Ok(vip.parse()?)
     }
 
     /// The numbers of all tunnels that are up, which no other tunnel ever has.
     pub(crate) fn tunnel_numbers(&self) -> Result<Vec<u64>> {
-        let tunnels = self.lab.site(Place::Cloud).json(PROXY_ADMIN, "/debug/tunnels")?;
-        Ok(tunnels.as_array().into_iter().flatten().filter_map(|tunnel| tunnel["tunnel"].as_u64()).collect())
+        let tunnels = self
+            .lab
+            .site(Place::Cloud)
+            .json(PROXY_ADMIN, "/debug/tunnels")?;
+        Ok(tunnels
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|tunnel| tunnel["tunnel"].as_u64())
+            .collect())
     }
 
     /// Waits until neither end of edge-1's tunnels knows of a stream: all have been logged.
@@ -164,7 +215,10 @@ impl<'lab> World<'lab> {
         wait::until("no stream is left", Duration::from_secs(30), || {
             for (place, port) in [(Place::Cloud, PROXY_ADMIN), (Place::Edge1, AGENT_ADMIN)] {
                 let streams = self.lab.site(place).json(port, "/debug/streams")?;
-                ensure!(streams.as_array().is_some_and(Vec::is_empty), "{port}: {streams}");
+                ensure!(
+                    streams.as_array().is_some_and(Vec::is_empty),
+                    "{port}: {streams}"
+                );
             }
             Ok(())
         })
@@ -172,25 +226,43 @@ impl<'lab> World<'lab> {
 
     /// Waits until the proxy has written a line with all of these words.
     pub(crate) fn wait_proxy_log(&self, words: &[&str]) -> Result<()> {
-        wait::until(&format!("the proxy tells of {words:?}"), Duration::from_secs(10), || {
-            let log = self.culvert.proxy.log();
-            let told = log.lines().any(|line| words.iter().all(|word| line.contains(word)));
-            told.then_some(()).context("no such line in its log")
-        })
+        wait::until(
+            &format!("the proxy tells of {words:?}"),
+            Duration::from_secs(10),
+            || {
+                let log = self.culvert.proxy.log();
+                let told = log
+                    .lines()
+                    .any(|line| words.iter().all(|word| line.contains(word)));
+                told.then_some(()).context("no such line in its log")
+            },
+        )
     }
 
     /// Waits until `/readyz` of a program says that it is not ready, with that among the reasons.
     pub(crate) fn wait_missing(&self, place: Place, port: u16, reason: &str) -> Result<()> {
-        wait::until(&format!("/readyz on {port} tells of {reason:?}"), Duration::from_secs(10), || {
-            let error = self.lab.site(place).http_get(port, "/readyz").err().context("it is ready")?.to_string();
-            ensure!(error.contains(" 503 ") && error.contains(reason), "{error}");
-            Ok(())
-        })
+        wait::until(
+            &format!("/readyz on {port} tells of {reason:?}"),
+            Duration::from_secs(10),
+            || {
+                let error = self
+                    .lab
+                    .site(place)
+                    .http_get(port, "/readyz")
+                    .err()
+                    .context("it is ready")?
+                    .to_string();
+                ensure!(error.contains(" 503 ") && error.contains(reason), "{error}");
+                Ok(())
+            },
+        )
     }
 
     /// Waits until a node answers by a name or address.
     pub(crate) fn wait_greeting(&self, host: &str, deadline: Duration) -> Result<()> {
-        wait::until(&format!("{host} answers"), deadline, || self.greeting(host).map(drop))
+        wait::until(&format!("{host} answers"), deadline, || {
+            self.greeting(host).map(drop)
+        })
     }
 }
 
@@ -226,24 +298,45 @@ impl HeldClient {
 
     /// Starts a client that is steered line by line.
     pub(crate) fn spawn(command: &mut Command) -> Result<Self> {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let (input, output) = (child.stdin.take().context("stdin")?, child.stdout.take().context("stdout")?);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let (input, output) = (
+            child.stdin.take().context("stdin")?,
+            child.stdout.take().context("stdout")?,
+        );
         let (line_tx, lines) = channel();
         std::thread::spawn(move || {
-            BufReader::new(output).lines().map_while(Result::ok).try_for_each(|line| line_tx.send(line))
+            BufReader::new(output)
+                .lines()
+                .map_while(Result::ok)
+                .try_for_each(|line| line_tx.send(line))
         });
-        Ok(Self { child, input, lines })
+        Ok(Self {
+            child,
+            input,
+            lines,
+        })
     }
 
     /// Its next line.
     pub(crate) fn line(&self, deadline: Duration) -> Result<String> {
-        self.lines.recv_timeout(deadline).context("the client said nothing in time")
+        self.lines
+            .recv_timeout(deadline)
+            .context("the client said nothing in time")
     }
 
     /// Waits for its next line.
     pub(crate) fn expect(&self, expected: &str) -> Result<()> {
-        let line = self.line(CLIENT_TIME).with_context(|| format!("expected {expected:?}"))?;
-        if line == expected { Ok(()) } else { bail!("the client said {line:?}, not {expected:?}") }
+        let line = self
+            .line(CLIENT_TIME)
+            .with_context(|| format!("expected {expected:?}"))?;
+        if line == expected {
+            Ok(())
+        } else {
+            bail!("the client said {line:?}, not {expected:?}")
+        }
     }
 
     /// Has it do its next step: try all its connections, or read on.

@@ -1,4 +1,5 @@
-//! `culvert-proxy check --kubernetes`: what a service account lacks, and a ConfigMap that is broken.
+//! `culvert-proxy check --kubernetes`: what a service account lacks, and a ConfigMap that is
+//! broken.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -10,14 +11,29 @@ use crate::proxy::Proxy;
 
 /// The verdict of a check, and all that it says.
 fn checked(proxy: &Proxy, kubeconfig: &str, check: &str) -> Result<(String, String)> {
-    let mut command = proxy.control(&["check", "--output", "json", "--redirector-admin", "127.0.0.1:1"]);
-    command.args(["--kubeconfig", kubeconfig]).env("CULVERT_ADMIN_LISTEN", proxy.admin().to_string());
+    let mut command = proxy.control(&[
+        "check",
+        "--output",
+        "json",
+        "--redirector-admin",
+        "127.0.0.1:1",
+    ]);
+    command
+        .args(["--kubeconfig", kubeconfig])
+        .env("CULVERT_ADMIN_LISTEN", proxy.admin().to_string());
     let done = command.output()?;
-    let said: Value =
-        serde_json::from_slice(&done.stdout).with_context(|| String::from_utf8_lossy(&done.stderr).into_owned())?;
-    let found = said["checks"].as_array().into_iter().flatten().find(|finding| finding["check"] == check);
+    let said: Value = serde_json::from_slice(&done.stdout)
+        .with_context(|| String::from_utf8_lossy(&done.stderr).into_owned())?;
+    let found = said["checks"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|finding| finding["check"] == check);
     let found = found.with_context(|| format!("no {check} in {said}"))?;
-    Ok((found["verdict"].as_str().unwrap_or_default().to_owned(), found.to_string()))
+    Ok((
+        found["verdict"].as_str().unwrap_or_default().to_owned(),
+        found.to_string(),
+    ))
 }
 
 #[test]
@@ -29,7 +45,10 @@ fn rights(server: &ApiServer) -> Result<()> {
     let rbac = workspace::root().join("deploy/cloud/rbac.yaml");
     workspace::output(server.kubectl().args(["apply", "-f"]).arg(rbac))?;
     let token = token(server, ["culvert-system", "culvert-proxy"], None, None)?;
-    let kubeconfig = server.kubeconfig_of("culvert-proxy", &token)?.display().to_string();
+    let kubeconfig = server
+        .kubeconfig_of("culvert-proxy", &token)?
+        .display()
+        .to_string();
     let proxy = Proxy::start(server, "proxy", &[])?;
     wait::until("the manifests give all rights", DEADLINE, || {
         let (verdict, found) = checked(&proxy, &kubeconfig, "rbac")?;
@@ -37,28 +56,58 @@ fn rights(server: &ApiServer) -> Result<()> {
         Ok(())
     })?;
     let (verdict, found) = checked(&proxy, &kubeconfig, "clock")?;
-    ensure!(verdict == "ok" && found.contains("API server's clock"), "{found}");
+    ensure!(
+        verdict == "ok" && found.contains("API server's clock"),
+        "{found}"
+    );
 
-    workspace::output(server.kubectl().args(["delete", "role", "-n", "kube-system", "culvert-proxy-events"]))?;
+    workspace::output(server.kubectl().args([
+        "delete",
+        "role",
+        "-n",
+        "kube-system",
+        "culvert-proxy-events",
+    ]))?;
     wait::until("the lost rights are named", DEADLINE, || {
         let (verdict, found) = checked(&proxy, &kubeconfig, "rbac")?;
-        let lacking =
-            "not allowed: create events.events.k8s.io in kube-system; patch events.events.k8s.io in kube-system\"";
+        let lacking = "not allowed: create events.events.k8s.io in kube-system; patch \
+            events.events.k8s.io in kube-system\"";
         ensure!(
-            verdict == "failure" && found.contains(lacking) && found.contains("kubectl apply -k deploy/"),
+            verdict == "failure"
+                && found.contains(lacking)
+                && found.contains("kubectl apply -k deploy/"),
             "{found}"
         );
         Ok(())
     })?;
 
     let (verdict, found) = checked(&proxy, &kubeconfig, "claims")?;
-    ensure!(verdict == "warning" && found.contains("no --edge-range is given"), "{found}");
-    node(server, "edge-old", "10.0.3.9", &json!({"openyurt.io/is-edge-worker": "true"}))?;
+    ensure!(
+        verdict == "warning" && found.contains("no --edge-range is given"),
+        "{found}"
+    );
+    node(
+        server,
+        "edge-old",
+        "10.0.3.9",
+        &json!({"openyurt.io/is-edge-worker": "true"}),
+    )?;
     let (verdict, found) = checked(&proxy, &kubeconfig, "edge label")?;
-    ensure!(verdict == "warning" && found.contains("not for this one: edge-old"), "{found}");
+    ensure!(
+        verdict == "warning" && found.contains("not for this one: edge-old"),
+        "{found}"
+    );
 
-    config_map(server, "culvert-system", "culvert-ports", &json!({"ports": "x"}))?;
+    config_map(
+        server,
+        "culvert-system",
+        "culvert-ports",
+        &json!({"ports": "x"}),
+    )?;
     let (verdict, found) = checked(&proxy, &kubeconfig, "ports")?;
-    ensure!(verdict == "failure" && found.contains("culvert-system/culvert-ports"), "{found}");
+    ensure!(
+        verdict == "failure" && found.contains("culvert-system/culvert-ports"),
+        "{found}"
+    );
     Ok(())
 }

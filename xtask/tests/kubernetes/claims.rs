@@ -1,4 +1,5 @@
-//! What kubelets say of their own nodes, written as they may write it: nothing of the cloud's is steered by it.
+//! What kubelets say of their own nodes, written as they may write it: nothing of the cloud's is
+//! steered by it.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -10,29 +11,54 @@ use crate::proxy::Proxy;
 
 /// What the status of a kubelet's own Node says of its addresses, by the kubelet itself.
 fn claim(server: &ApiServer, node: &str, addresses: &[&str]) -> Result<()> {
-    let addresses: Vec<Value> =
-        addresses.iter().map(|address| json!({"type": "InternalIP", "address": address})).collect();
-    let status = json!({"addresses": addresses, "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}}});
-    set_status_as(server, server.kubelet(node), &format!("/api/v1/nodes/{node}"), &status)
+    let addresses: Vec<Value> = addresses
+        .iter()
+        .map(|address| json!({"type": "InternalIP", "address": address}))
+        .collect();
+    let status =
+        json!({"addresses": addresses, "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}}});
+    set_status_as(
+        server,
+        server.kubelet(node),
+        &format!("/api/v1/nodes/{node}"),
+        &status,
+    )
 }
 
 /// What becomes of a node's address, and why, as the redirectors are told.
 fn routing(proxy: &Proxy, node: &str, address: &str) -> Result<(String, String)> {
     let nodes = proxy.json("/debug/nodes")?;
-    let found = nodes.as_array().into_iter().flatten().find(|found| found["name"] == node);
+    let found = nodes
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|found| found["name"] == node);
     let found = found.with_context(|| format!("no {node} in {nodes}"))?;
-    let of = found["addresses"].as_array().into_iter().flatten().find(|found| found["ip"] == address);
+    let of = found["addresses"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|found| found["ip"] == address);
     let of = of.with_context(|| format!("{node} has no {address}: {found}"))?;
     let text = |key: &str| of[key].as_str().unwrap_or_default().to_owned();
     Ok((text("routing"), text("reason")))
 }
 
-fn wait_for_routing(proxy: &Proxy, node: &str, address: &str, [wanted, reason]: [&str; 2]) -> Result<()> {
-    wait::until(&format!("{address} of {node} is {wanted}: {reason}"), DEADLINE, || {
-        let found = routing(proxy, node, address)?;
-        ensure!(found.0 == wanted && found.1.contains(reason), "{found:?}");
-        Ok(())
-    })
+fn wait_for_routing(
+    proxy: &Proxy,
+    node: &str,
+    address: &str,
+    [wanted, reason]: [&str; 2],
+) -> Result<()> {
+    wait::until(
+        &format!("{address} of {node} is {wanted}: {reason}"),
+        DEADLINE,
+        || {
+            let found = routing(proxy, node, address)?;
+            ensure!(found.0 == wanted && found.1.contains(reason), "{found:?}");
+            Ok(())
+        },
+    )
 }
 
 /// What the API server says that the cluster uses itself.
@@ -43,7 +69,12 @@ fn furnish(server: &ApiServer) -> Result<()> {
             "subsets": [{"addresses": [{"ip": "198.51.100.77"}], "ports": [{"name": "https", "port": 443}]}]}),
     )?;
     let configuration = "networking:\n  podSubnet: 10.244.0.0/16\n  serviceSubnet: 10.96.0.0/16\n";
-    config_map(server, "kube-system", "kubeadm-config", &json!({"ClusterConfiguration": configuration}))
+    config_map(
+        server,
+        "kube-system",
+        "kubeadm-config",
+        &json!({"ClusterConfiguration": configuration}),
+    )
 }
 
 #[test]
@@ -63,21 +94,30 @@ fn claimed_by_an_edge(server: &mut ApiServer) -> Result<()> {
 
     let claims = [
         ("198.51.100.77", "also an address of the API server"),
-        ("10.96.0.1", "also in the cluster's Service range 10.96.0.0/16"),
-        ("10.244.7.9", "also in the cluster's pod range 10.244.0.0/16"),
+        (
+            "10.96.0.1",
+            "also in the cluster's Service range 10.96.0.0/16",
+        ),
+        (
+            "10.244.7.9",
+            "also in the cluster's pod range 10.244.0.0/16",
+        ),
         ("198.51.100.9", "also the address of the cloud node master"),
         ("192.0.2.10", "also the address of the cloud node master"),
         ("198.18.0.9", "also in the VIP range 198.18.0.0/15"),
     ];
-    let addresses: Vec<&str> = ["10.0.3.7"].into_iter().chain(claims.map(|(address, _)| address)).collect();
+    let addresses: Vec<&str> = ["10.0.3.7"]
+        .into_iter()
+        .chain(claims.map(|(address, _)| address))
+        .collect();
     claim(server, "edge-1", &addresses)?;
     let refused = |proxy: &Proxy| {
         claims.iter().try_for_each(|(address, reason)| {
             wait_for_routing(proxy, "edge-1", address, ["protected", reason])?;
             let explained = proxy.explain(&[&format!("{address}:443")])?;
             let is_vip = address.starts_with("198.18.");
-            let passes =
-                explained.contains("never steered") || explained.contains("passes: the client dials it itself");
+            let passes = explained.contains("never steered")
+                || explained.contains("passes: the client dials it itself");
             ensure!(is_vip || passes, "{explained}");
             Ok(())
         })?;
@@ -88,7 +128,9 @@ fn claimed_by_an_edge(server: &mut ApiServer) -> Result<()> {
     // What it last knew protects it after a restart, before any API server answers.
     server.stop()?;
     proxy.restart()?;
-    wait::until("the last state serves", DEADLINE, || proxy.nodes().map(drop))?;
+    wait::until("the last state serves", DEADLINE, || {
+        proxy.nodes().map(drop)
+    })?;
     refused(&proxy)
 }
 
@@ -102,12 +144,30 @@ fn unknown_ranges(server: &mut ApiServer) -> Result<()> {
     edge(server, "edge-2", "10.0.4.8")?;
     let kubeconfig = server.kubeconfig();
     let bare = Proxy::start_as(server, &kubeconfig, "bare", &[])?;
-    wait_for_routing(&bare, "edge-1", "10.0.3.7", ["protected", "give --edge-range, or "])?;
+    wait_for_routing(
+        &bare,
+        "edge-1",
+        "10.0.3.7",
+        ["protected", "give --edge-range, or "],
+    )?;
     let by_name = bare.explain(&["edge-1:10250"])?;
-    ensure!(by_name.contains("name of edge-1; every port of its VIPs"), "{by_name}");
-    let bounded = Proxy::start_as(server, &kubeconfig, "bounded", &["--edge-range", "10.0.3.0/24"])?;
+    ensure!(
+        by_name.contains("name of edge-1; every port of its VIPs"),
+        "{by_name}"
+    );
+    let bounded = Proxy::start_as(
+        server,
+        &kubeconfig,
+        "bounded",
+        &["--edge-range", "10.0.3.0/24"],
+    )?;
     wait_for_routing(&bounded, "edge-1", "10.0.3.7", ["routed", ""])?;
-    wait_for_routing(&bounded, "edge-2", "10.0.4.8", ["protected", "outside every --edge-range"])
+    wait_for_routing(
+        &bounded,
+        "edge-2",
+        "10.0.4.8",
+        ["protected", "outside every --edge-range"],
+    )
 }
 
 #[test]
@@ -121,18 +181,30 @@ fn claimed_by_a_cloud_node(server: &mut ApiServer) -> Result<()> {
     let mut proxy = Proxy::start(server, "proxy", &[])?;
     wait_for_routing(&proxy, "edge-1", "10.0.3.7", ["routed", ""])?;
 
-    claim(server, "worker-1", &["192.0.2.11", "10.0.3.7", "198.18.0.9"])?;
-    let contested = ["shared", "also the address of the cloud node worker-1, which claims it since"];
+    claim(
+        server,
+        "worker-1",
+        &["192.0.2.11", "10.0.3.7", "198.18.0.9"],
+    )?;
+    let contested = [
+        "shared",
+        "also the address of the cloud node worker-1, which claims it since",
+    ];
     wait_for_routing(&proxy, "edge-1", "10.0.3.7", contested)?;
     // Nor does the address of the VIP range keep others out.
     edge(server, "edge-2", "10.0.3.8")?;
     proxy.wait_for_node("edge-2", &["10.0.3.8", "198.18.0.2"])?;
-    let refused = proxy.stream("10.0.3.7:10250").err().context("it is dialled")?;
+    let refused = proxy
+        .stream("10.0.3.7:10250")
+        .err()
+        .context("it is dialled")?;
     ensure!(format!("{refused:#}").contains("403"), "{refused:#}");
 
     server.stop()?;
     proxy.restart()?;
-    wait::until("the last state serves", DEADLINE, || proxy.nodes().map(drop))?;
+    wait::until("the last state serves", DEADLINE, || {
+        proxy.nodes().map(drop)
+    })?;
     wait_for_routing(&proxy, "edge-1", "10.0.3.7", contested)?;
     server.resume()?;
     claim(server, "worker-1", &["192.0.2.11"])?;

@@ -16,10 +16,13 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(90);
 /// # Panics
 /// If the test fails.
 pub(crate) fn with_server(test: impl FnOnce(&mut ApiServer) -> Result<()>) {
-    let Some(assets) = apiserver::assets() else { return };
+    let Some(assets) = apiserver::assets() else {
+        return;
+    };
     let mut server = ApiServer::start(&assets, &[]).expect("the API server");
     for namespace in ["culvert-system", "default", "kube-system"] {
-        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
+        let namespace =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
         apply(&server, &namespace).expect("the namespace");
     }
     if let Err(error) = test(&mut server) {
@@ -39,14 +42,25 @@ pub(crate) fn get(server: &ApiServer, args: &[&str]) -> Result<Value> {
 }
 
 /// A ConfigMap with these values.
-pub(crate) fn config_map(server: &ApiServer, namespace: &str, name: &str, data: &Value) -> Result<()> {
+pub(crate) fn config_map(
+    server: &ApiServer,
+    namespace: &str,
+    name: &str,
+    data: &Value,
+) -> Result<()> {
     let metadata = json!({"namespace": namespace, "name": name});
-    apply(server, &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}))
+    apply(
+        server,
+        &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}),
+    )
 }
 
 /// A Node with this address, and a kubelet; edge nodes have the label.
 pub(crate) fn node(server: &ApiServer, name: &str, address: &str, labels: &Value) -> Result<()> {
-    apply(server, &json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}))?;
+    apply(
+        server,
+        &json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}),
+    )?;
     let status = json!({
         "addresses": [{"type": "InternalIP", "address": address}],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}}});
@@ -54,25 +68,47 @@ pub(crate) fn node(server: &ApiServer, name: &str, address: &str, labels: &Value
 }
 
 pub(crate) fn edge(server: &ApiServer, name: &str, address: &str) -> Result<()> {
-    node(server, name, address, &json!({"node-restriction.kubernetes.io/culvert-edge": ""}))
+    node(
+        server,
+        name,
+        address,
+        &json!({"node-restriction.kubernetes.io/culvert-edge": ""}),
+    )
 }
 
-/// Gives the object of this path that status, as a controller would. kubectl learnt to write statuses much later than 1.20.
+/// Gives the object of this path that status, as a controller would. kubectl learnt to write
+/// statuses much later than 1.20.
 pub(crate) fn set_status(server: &ApiServer, path: &str, status: &Value) -> Result<()> {
     set_status_as(server, server.kubectl(), path, status)
 }
 
 /// The same, by whoever this kubectl is of.
-pub(crate) fn set_status_as(server: &ApiServer, mut kubectl: Command, path: &str, status: &Value) -> Result<()> {
+pub(crate) fn set_status_as(
+    server: &ApiServer,
+    mut kubectl: Command,
+    path: &str,
+    status: &Value,
+) -> Result<()> {
     let path = format!("{path}/status");
     let current = workspace::output(server.kubectl().args(["get", "--raw", &path]))?;
     let mut object: Value = serde_json::from_str(&current)?;
     object["status"] = status.clone();
-    with_file(server, kubectl.args(["replace", "--raw", &path, "-f"]), &object).map(drop)
+    with_file(
+        server,
+        kubectl.args(["replace", "--raw", &path, "-f"]),
+        &object,
+    )
+    .map(drop)
 }
 
 /// A pod as the scheduler left it. Nobody runs it. Its UID.
-pub(crate) fn pod(server: &ApiServer, namespace: &str, name: &str, account: &str, on: &str) -> Result<String> {
+pub(crate) fn pod(
+    server: &ApiServer,
+    namespace: &str,
+    name: &str,
+    account: &str,
+    on: &str,
+) -> Result<String> {
     apply(
         server,
         &json!({"apiVersion": "v1", "kind": "Pod",
@@ -81,24 +117,36 @@ pub(crate) fn pod(server: &ApiServer, namespace: &str, name: &str, account: &str
                 "containers": [{"name": account, "image": account}]}}),
     )?;
     let pod = get(server, &["pod", "-n", namespace, name])?;
-    Ok(pod["metadata"]["uid"].as_str().context("a pod has a UID")?.to_owned())
+    Ok(pod["metadata"]["uid"]
+        .as_str()
+        .context("a pod has a UID")?
+        .to_owned())
 }
 
-/// A token of a service account, as kubelet asks for it: for an audience, or the API server's own; bound to a pod by name and UID, or
-/// to none.
+/// A token of a service account, as kubelet asks for it: for an audience, or the API server's own;
+/// bound to a pod by name and UID, or to none.
 pub(crate) fn token(
     server: &ApiServer,
     [namespace, account]: [&str; 2],
     audience: Option<&str>,
     pod: Option<(&str, &str)>,
 ) -> Result<String> {
-    let bound = pod.map(|(name, uid)| json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}));
+    let bound =
+        pod.map(|(name, uid)| json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}));
     let spec = json!({"audiences": audience.into_iter().collect::<Vec<_>>(), "expirationSeconds": 3600, "boundObjectRef": bound});
-    let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec});
+    let request =
+        json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec});
     let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
-    let answer = with_file(server, server.kubectl().args(["create", "--raw", &path, "-f"]), &request)?;
+    let answer = with_file(
+        server,
+        server.kubectl().args(["create", "--raw", &path, "-f"]),
+        &request,
+    )?;
     let answer: Value = serde_json::from_str(&answer)?;
-    Ok(answer["status"]["token"].as_str().context("no token")?.to_owned())
+    Ok(answer["status"]["token"]
+        .as_str()
+        .context("no token")?
+        .to_owned())
 }
 
 /// What kubectl says to a command that ends with the name of a file.

@@ -1,4 +1,5 @@
-//! Ten thousand nodes: what a proxy's memory is then, whether they come while it runs or are there when it starts.
+//! Ten thousand nodes: what a proxy's memory is then, whether they come while it runs or are there
+//! when it starts.
 
 use std::fs;
 use std::process::Command;
@@ -24,14 +25,23 @@ fn ten_thousand_nodes_fit_into_100_mb_whether_they_come_or_are_there() {
 
 fn crowd(server: &ApiServer) -> Result<()> {
     let mut there_before = Proxy::start(server, "there-before", &[])?;
-    wait::until("it knows that there are none", DEADLINE, || there_before.nodes().map(drop))?;
+    wait::until("it knows that there are none", DEADLINE, || {
+        there_before.nodes().map(drop)
+    })?;
     create(server)?;
     let before = peak(&mut there_before)?;
     let mut comes_later = Proxy::start(server, "comes-later", &[])?;
     let later = peak(&mut comes_later)?;
-    let (in_mb, after) = (|bytes: u64| bytes / 1_000_000, there_before.process.resident()?);
-    let said =
-        format!("{} MB while they came, {} MB after that; {} MB by a list", in_mb(before), in_mb(after), in_mb(later));
+    let (in_mb, after) = (
+        |bytes: u64| bytes / 1_000_000,
+        there_before.process.resident()?,
+    );
+    let said = format!(
+        "{} MB while they came, {} MB after that; {} MB by a list",
+        in_mb(before),
+        in_mb(after),
+        in_mb(later)
+    );
     progress::say(&format!("a proxy with {NODES} nodes: {said}"));
     ensure!(before < MEMORY && later < MEMORY, "{said}");
     Ok(())
@@ -48,27 +58,38 @@ fn peak(proxy: &mut Proxy) -> Result<u64> {
     proxy.process.peak_resident()
 }
 
-/// All of them as fast as the API server takes them, each with a request of its own, as kubelets would.
+/// All of them as fast as the API server takes them, each with a request of its own, as kubelets
+/// would.
 fn create(server: &ApiServer) -> Result<()> {
     let kubeconfig: Value = serde_json::from_str(&fs::read_to_string(server.kubeconfig())?)?;
     let cluster = &kubeconfig["clusters"][0]["cluster"];
     let text = |value: &Value| value.as_str().map(str::to_owned).context("the kubeconfig");
     let authority = text(&cluster["certificate-authority"])?;
-    let (url, token) = (text(&cluster["server"])?, text(&kubeconfig["users"][0]["user"]["token"])?);
+    let (url, token) = (
+        text(&cluster["server"])?,
+        text(&kubeconfig["users"][0]["user"]["token"])?,
+    );
     // By its own name curl would be answered with a text laid out for readers.
     let request = |number: u32| {
         let file = server.folder().join(format!("node-{number}.json"));
         fs::write(&file, node(number).to_string())?;
         Ok(format!(
-            "url = {url}/api/v1/nodes\ncacert = {authority}\nheader = \"Authorization: Bearer {token}\"\n\
-             header = \"Content-Type: application/json\"\ndata = @{}\noutput = /dev/null\nsilent\nshow-error\nuser-agent = kubelet\nfail\n",
+            "url = {url}/api/v1/nodes\ncacert = {authority}\nheader = \"Authorization: Bearer \
+             {token}\"\n\
+             header = \"Content-Type: application/json\"\ndata = @{}\noutput = \
+             /dev/null\nsilent\nshow-error\nuser-agent = kubelet\nfail\n",
             file.display()
         ))
     };
     let requests: Result<Vec<String>> = (0..NODES).map(request).collect();
     let all = server.folder().join("nodes.curl");
     fs::write(&all, requests?.join("next\n"))?;
-    workspace::output(Command::new("curl").args(["--parallel", "--fail-early", "--config"]).arg(&all)).map(drop)
+    workspace::output(
+        Command::new("curl")
+            .args(["--parallel", "--fail-early", "--config"])
+            .arg(&all),
+    )
+    .map(drop)
 }
 
 /// An edge node as its kubelet registers it.
@@ -79,7 +100,8 @@ fn node(number: u32) -> Value {
         json!({"names": [format!("{name}@sha256:{digest}"), format!("{name}:v1.{image}")], "sizeBytes": 1_000_000})
     };
     let images: Vec<Value> = (0..IMAGES).map(image).collect();
-    let address = std::net::Ipv4Addr::from(u32::from(std::net::Ipv4Addr::new(10, 64, 0, 1)) + number);
+    let address =
+        std::net::Ipv4Addr::from(u32::from(std::net::Ipv4Addr::new(10, 64, 0, 1)) + number);
     json!({"apiVersion": "v1", "kind": "Node",
         "metadata": {"name": format!("edge-{number:05}"), "labels": {"node-restriction.kubernetes.io/culvert-edge": ""}},
         "status": {"addresses": [{"type": "InternalIP", "address": address}], "images": images,

@@ -1,4 +1,5 @@
-//! Nodes and VIPs of a cluster: what the proxy makes of them, what it does without the API server, and what proxies agree on.
+//! Nodes and VIPs of a cluster: what the proxy makes of them, what it does without the API server,
+//! and what proxies agree on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +19,9 @@ mod dns;
 
 /// Seconds since the API server last confirmed the directory.
 fn age(proxy: &Proxy) -> Result<f64> {
-    proxy.metric("culvert_proxy_directory_age_seconds")?.context("no age")
+    proxy
+        .metric("culvert_proxy_directory_age_seconds")?
+        .context("no age")
 }
 
 /// Events of Nodes so far.
@@ -36,15 +39,25 @@ fn vips(proxy: &Proxy) -> Result<BTreeMap<String, String>> {
     let listed = proxy.nodes()?;
     let rows = listed.lines().skip(1).filter(|line| !line.starts_with('*'));
     let cells = rows.map(|line| line.split_whitespace().collect::<Vec<_>>());
-    Ok(cells.map(|cells| (cells[0].to_owned(), cells[3].to_owned())).collect())
+    Ok(cells
+        .map(|cells| (cells[0].to_owned(), cells[3].to_owned()))
+        .collect())
 }
 
 /// Who holds which host part, as the cluster keeps it, and the version of that.
 fn kept(server: &ApiServer) -> Result<(BTreeMap<String, u32>, String)> {
-    let map = get(server, &["configmap", "-n", "culvert-system", "culvert-vips"])?;
+    let map = get(
+        server,
+        &["configmap", "-n", "culvert-system", "culvert-vips"],
+    )?;
     let vips: Value = serde_json::from_str(map["data"]["vips"].as_str().context("no vips")?)?;
-    let version = map["metadata"]["resourceVersion"].as_str().context("no version")?;
-    Ok((serde_json::from_value(vips["held"].clone())?, version.to_owned()))
+    let version = map["metadata"]["resourceVersion"]
+        .as_str()
+        .context("no version")?;
+    Ok((
+        serde_json::from_value(vips["held"].clone())?,
+        version.to_owned(),
+    ))
 }
 
 fn wait_until_gone(proxy: &Proxy, node: &str) -> Result<()> {
@@ -64,8 +77,15 @@ fn life_of_a_node(server: &ApiServer) -> Result<()> {
     node(server, "master-1", "192.0.2.10", &json!({}))?;
     let mut proxy = Proxy::start(server, "proxy", &[])?;
     proxy.wait_for_node("edge-1", &["10.0.3.7", "198.18.0.1", "10250"])?;
-    ensure!(!vips(&proxy)?.contains_key("master-1"), "a cloud node is none of the listed");
-    ensure!(kept(server)?.0 == BTreeMap::from([("edge-1".to_owned(), 1)]), "{:?}", kept(server)?);
+    ensure!(
+        !vips(&proxy)?.contains_key("master-1"),
+        "a cloud node is none of the listed"
+    );
+    ensure!(
+        kept(server)?.0 == BTreeMap::from([("edge-1".to_owned(), 1)]),
+        "{:?}",
+        kept(server)?
+    );
 
     workspace::output(server.kubectl().args([
         "label",
@@ -97,12 +117,19 @@ fn life_of_a_node(server: &ApiServer) -> Result<()> {
     wait_until_gone(&proxy, "edge-1")?;
     let refused = proxy.control(&["token", "create", "edge-1"]).output()?;
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    ensure!(said.contains("label the Node edge-1 as --node-selector says"), "{said}");
+    ensure!(
+        said.contains("label the Node edge-1 as --node-selector says"),
+        "{said}"
+    );
     Ok(())
 }
 
 fn heartbeats_do_nothing(server: &ApiServer, proxy: &Proxy) -> Result<()> {
-    let before = (count(proxy, "unchanged")?, count(proxy, "changed")?, kept(server)?);
+    let before = (
+        count(proxy, "unchanged")?,
+        count(proxy, "changed")?,
+        kept(server)?,
+    );
     for minute in 0..3 {
         let time = format!("2026-11-21T10:0{minute}:00Z");
         let status = json!({
@@ -112,10 +139,16 @@ fn heartbeats_do_nothing(server: &ApiServer, proxy: &Proxy) -> Result<()> {
         set_status(server, "/api/v1/nodes/edge-1", &status)?;
     }
     wait::until("three heartbeats", DEADLINE, || {
-        ensure!(count(proxy, "unchanged")? >= before.0 + 3.0, "not all seen yet");
+        ensure!(
+            count(proxy, "unchanged")? >= before.0 + 3.0,
+            "not all seen yet"
+        );
         Ok(())
     })?;
-    ensure!((count(proxy, "changed")?, kept(server)?) == (before.1, before.2), "and they changed something");
+    ensure!(
+        (count(proxy, "changed")?, kept(server)?) == (before.1, before.2),
+        "and they changed something"
+    );
     Ok(())
 }
 
@@ -152,7 +185,10 @@ fn old(proxy: &Proxy) -> Result<()> {
     wait::until("the directory says how old it is", DEADLINE, || {
         let listed = proxy.control(&["node", "list"]).output()?;
         let said = String::from_utf8_lossy(&listed.stderr).into_owned();
-        ensure!(said.contains("the API server last confirmed these nodes") && said.contains(" s ago"), "{said}");
+        ensure!(
+            said.contains("the API server last confirmed these nodes") && said.contains(" s ago"),
+            "{said}"
+        );
         ensure!(age(proxy)? > 0.0, "no age");
         Ok(())
     })
@@ -164,34 +200,73 @@ fn proxies_agree_on_vips_while_both_allocate_and_after_they_were_lost() {
 }
 
 fn agreement(server: &ApiServer) -> Result<()> {
-    let proxies = [Proxy::start(server, "proxy-1", &[])?, Proxy::start(server, "proxy-2", &[])?];
+    let proxies = [
+        Proxy::start(server, "proxy-1", &[])?,
+        Proxy::start(server, "proxy-2", &[])?,
+    ];
     for from in [0, 20, 40] {
-        let nodes: Vec<Value> = (from..from + 20).map(|number| bare_edge(&format!("edge-{number:02}"))).collect();
-        apply(server, &json!({"apiVersion": "v1", "kind": "List", "items": nodes}))?;
+        let nodes: Vec<Value> = (from..from + 20)
+            .map(|number| bare_edge(&format!("edge-{number:02}")))
+            .collect();
+        apply(
+            server,
+            &json!({"apiVersion": "v1", "kind": "List", "items": nodes}),
+        )?;
     }
     let agreed = all_agree(&proxies, 60)?;
-    ensure!(agreed.values().collect::<BTreeSet<_>>().len() == 60, "one VIP for each: {agreed:?}");
+    ensure!(
+        agreed.values().collect::<BTreeSet<_>>().len() == 60,
+        "one VIP for each: {agreed:?}"
+    );
 
-    delete(server, &["configmap", "-n", "culvert-system", "culvert-vips"])?;
+    delete(
+        server,
+        &["configmap", "-n", "culvert-system", "culvert-vips"],
+    )?;
     delete(server, &["node", "edge-00"])?;
     apply(server, &bare_edge("aaa"))?;
     let after = wait::until("both have the new node", DEADLINE, || {
         let after = all_agree(&proxies, 60)?;
-        ensure!(after.contains_key("aaa") && !after.contains_key("edge-00"), "{after:?}");
+        ensure!(
+            after.contains_key("aaa") && !after.contains_key("edge-00"),
+            "{after:?}"
+        );
         Ok(after)
     })?;
     for (node, vip) in agreed.iter().filter(|(node, _)| node.as_str() != "edge-00") {
-        ensure!(after[node] == *vip, "{node} moved from {vip} to {}", after[node]);
+        ensure!(
+            after[node] == *vip,
+            "{node} moved from {vip} to {}",
+            after[node]
+        );
     }
-    ensure!(!agreed.values().any(|vip| *vip == after["aaa"]), "{} is used again", after["aaa"]);
+    ensure!(
+        !agreed.values().any(|vip| *vip == after["aaa"]),
+        "{} is used again",
+        after["aaa"]
+    );
 
     let mut other = Proxy::start(server, "other", &["--vip4-range", "10.9.0.0/16"])?;
-    wait::until("a proxy with another range says what to give", DEADLINE, || {
-        other.process.check()?;
-        ensure!(other.process.log().contains("give --vip4-range 198.18.0.0/15"), "{}", other.process.log());
-        Ok(())
-    })?;
-    ensure!(vips(&other)?.is_empty() && all_agree(&proxies, 60)? == after, "it changes nothing");
+    wait::until(
+        "a proxy with another range says what to give",
+        DEADLINE,
+        || {
+            other.process.check()?;
+            ensure!(
+                other
+                    .process
+                    .log()
+                    .contains("give --vip4-range 198.18.0.0/15"),
+                "{}",
+                other.process.log()
+            );
+            Ok(())
+        },
+    )?;
+    ensure!(
+        vips(&other)?.is_empty() && all_agree(&proxies, 60)? == after,
+        "it changes nothing"
+    );
     Ok(())
 }
 
@@ -201,17 +276,29 @@ fn bare_edge(name: &str) -> Value {
 
 /// What all proxies list, once it is so many nodes.
 fn all_agree(proxies: &[Proxy; 2], count: usize) -> Result<BTreeMap<String, String>> {
-    wait::until(&format!("both list the same {count} nodes"), DEADLINE, || {
-        let [one, other] = [vips(&proxies[0])?, vips(&proxies[1])?];
-        ensure!(one.len() == count && one == other, "{} and {} nodes", one.len(), other.len());
-        Ok(one)
-    })
+    wait::until(
+        &format!("both list the same {count} nodes"),
+        DEADLINE,
+        || {
+            let [one, other] = [vips(&proxies[0])?, vips(&proxies[1])?];
+            ensure!(
+                one.len() == count && one == other,
+                "{} and {} nodes",
+                one.len(),
+                other.len()
+            );
+            Ok(one)
+        },
+    )
 }
 
 #[test]
 fn dns_answers_cloud_nodes_with_their_own_address_in_all_zones() {
     if !workspace::is_root() {
-        assert!(std::env::var("REQUIRE_PRIVILEGED").as_deref() != Ok("1"), "REQUIRE_PRIVILEGED=1, but not root");
+        assert!(
+            std::env::var("REQUIRE_PRIVILEGED").as_deref() != Ok("1"),
+            "REQUIRE_PRIVILEGED=1, but not root"
+        );
         eprintln!("skipped: needs root for a lab");
         return;
     }
@@ -232,10 +319,20 @@ fn names(server: &ApiServer) -> Result<()> {
     let lab = Lab::start(LabName::Test)?;
     let cloud = lab.site(Place::Cloud);
     let mut redirector = cloud.command(workspace::binary("culvert-redirector"));
-    redirector.arg("--cgroup").arg(cloud.cgroup()).arg("--state-dir").arg(cloud.file("redirector"));
-    redirector.arg("--directory-socket").arg(proxy.directory_socket());
-    redirector.arg("--admin-socket").arg(cloud.file("redirector.sock"));
-    redirector.arg("--dns-client").arg(format!("{}/32", Place::Cloud.address()));
+    redirector
+        .arg("--cgroup")
+        .arg(cloud.cgroup())
+        .arg("--state-dir")
+        .arg(cloud.file("redirector"));
+    redirector
+        .arg("--directory-socket")
+        .arg(proxy.directory_socket());
+    redirector
+        .arg("--admin-socket")
+        .arg(cloud.file("redirector.sock"));
+    redirector
+        .arg("--dns-client")
+        .arg(format!("{}/32", Place::Cloud.address()));
     let mut redirector = cloud.start_process("culvert-redirector", &mut redirector)?;
     let expect = |name: &str, address: Option<&str>| {
         wait::until(&format!("{name} is {address:?}"), DEADLINE, || {
@@ -244,13 +341,21 @@ fn names(server: &ApiServer) -> Result<()> {
             Ok(())
         })
     };
-    for name in ["master-1", "master-1.edge.internal", "master-1.plant.example"] {
+    for name in [
+        "master-1",
+        "master-1.edge.internal",
+        "master-1.plant.example",
+    ] {
         expect(name, Some("192.0.2.10")).with_context(|| redirector.log())?;
     }
     for name in ["edge-1", "edge-1.edge.internal", "edge-1.plant.example"] {
         expect(name, Some("198.18.0.1"))?;
     }
-    for name in ["edge-1.other.example", "master-1.other.example", "plant.example"] {
+    for name in [
+        "edge-1.other.example",
+        "master-1.other.example",
+        "plant.example",
+    ] {
         expect(name, None)?;
     }
     delete(server, &["node", "master-1"])?;

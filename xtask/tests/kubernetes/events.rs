@@ -24,12 +24,18 @@ fn events(server: &ApiServer) -> Result<()> {
     for name in ["edge-2", "edge-3"] {
         edge(server, name, "192.168.1.10")?;
     }
-    let mut proxies = [Proxy::start(server, "proxy-1", &[])?, Proxy::start(server, "proxy-2", &[])?];
+    let mut proxies = [
+        Proxy::start(server, "proxy-1", &[])?,
+        Proxy::start(server, "proxy-2", &[])?,
+    ];
     for proxy in &mut proxies {
         proxy.wait_for_node("edge-3", &["192.168.1.10"])?;
     }
     for node in ["edge-2", "edge-3"] {
-        for (reason, words) in [("EdgeOffline", node), ("AddressClaimedTwice", "edge-2 and edge-3")] {
+        for (reason, words) in [
+            ("EdgeOffline", node),
+            ("AddressClaimedTwice", "edge-2 and edge-3"),
+        ] {
             let events = wait::until(&format!("{reason} on {node}"), DEADLINE, || {
                 let events = of(server, reason, node)?;
                 ensure!(!events.is_empty(), "none yet");
@@ -37,23 +43,38 @@ fn events(server: &ApiServer) -> Result<()> {
             })?;
             let note = events[0]["note"].as_str().unwrap_or_default();
             ensure!(note.contains(words), "{note}");
-            ensure!(events[0]["reportingController"] == "culvert-proxy", "{events:?}");
+            ensure!(
+                events[0]["reportingController"] == "culvert-proxy",
+                "{events:?}"
+            );
         }
     }
     // Both have said it all by now, or will: what the second says is no further Event.
     wait::until("both proxies have told both nodes", DEADLINE, || {
         let log = std::fs::read_to_string(server.audit_log())?;
-        let overtaken =
-            log.lines().filter(|line| line.contains("/events?") || line.contains("/namespaces/kube-system/events"));
-        let overtaken = overtaken.filter(|line| line.contains(r#""code":409"#)).count();
-        ensure!(overtaken == 4, "{overtaken} of 4 found made what they would have told");
+        let overtaken = log.lines().filter(|line| {
+            line.contains("/events?") || line.contains("/namespaces/kube-system/events")
+        });
+        let overtaken = overtaken
+            .filter(|line| line.contains(r#""code":409"#))
+            .count();
+        ensure!(
+            overtaken == 4,
+            "{overtaken} of 4 found made what they would have told"
+        );
         Ok(())
     })?;
     for node in ["edge-2", "edge-3"] {
         let events = of(server, "EdgeOffline", node)?;
-        ensure!(events.len() == 1 && events[0]["series"].is_null(), "one, once: {events:?}");
+        ensure!(
+            events.len() == 1 && events[0]["series"].is_null(),
+            "one, once: {events:?}"
+        );
     }
     let described = workspace::output(server.kubectl().args(["describe", "node", "edge-2"]))?;
-    ensure!(described.contains("EdgeOffline") && described.contains("AddressClaimedTwice"), "{described}");
+    ensure!(
+        described.contains("EdgeOffline") && described.contains("AddressClaimedTwice"),
+        "{described}"
+    );
     Ok(())
 }

@@ -11,8 +11,13 @@ use crate::proxy::Proxy;
 const PLACE: [&str; 2] = ["--hosts-configmap", "kube-system/yurt-tunnel-nodes"];
 
 fn lines(server: &ApiServer) -> Result<Vec<String>> {
-    let found = get(server, &["configmap", "-n", "kube-system", "yurt-tunnel-nodes"])?;
-    let text = found["data"]["tunnel-nodes"].as_str().context("no such key")?;
+    let found = get(
+        server,
+        &["configmap", "-n", "kube-system", "yurt-tunnel-nodes"],
+    )?;
+    let text = found["data"]["tunnel-nodes"]
+        .as_str()
+        .context("no such key")?;
     Ok(text.lines().map(str::to_owned).collect())
 }
 
@@ -25,8 +30,14 @@ fn wait_for(server: &ApiServer, wanted: &[&str]) -> Result<()> {
 }
 
 fn version(server: &ApiServer) -> Result<String> {
-    let found = get(server, &["configmap", "-n", "kube-system", "yurt-tunnel-nodes"])?;
-    Ok(found["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned())
+    let found = get(
+        server,
+        &["configmap", "-n", "kube-system", "yurt-tunnel-nodes"],
+    )?;
+    Ok(found["metadata"]["resourceVersion"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned())
 }
 
 #[test]
@@ -40,9 +51,15 @@ fn hosts(server: &ApiServer) -> Result<()> {
     config_map(server, "kube-system", "yurt-tunnel-nodes", &data)?;
     edge(server, "edge-1", "10.0.3.7")?;
     node(server, "master", "192.0.2.10", &json!({}))?;
-    let _proxies = [Proxy::start(server, "proxy-1", &PLACE)?, Proxy::start(server, "proxy-2", &PLACE)?];
+    let _proxies = [
+        Proxy::start(server, "proxy-1", &PLACE)?,
+        Proxy::start(server, "proxy-2", &PLACE)?,
+    ];
     let registry = "10.0.0.9\tregistry.example";
-    let (edge_1, master) = ("198.18.0.1\tedge-1 # culvert", "192.0.2.10\tmaster # culvert");
+    let (edge_1, master) = (
+        "198.18.0.1\tedge-1 # culvert",
+        "192.0.2.10\tmaster # culvert",
+    );
     wait_for(server, &[registry, edge_1, master])?;
 
     edge(server, "edge-2", "10.0.3.8")?;
@@ -59,9 +76,15 @@ fn hosts(server: &ApiServer) -> Result<()> {
     workspace::output(server.kubectl().args(["delete", "node", "edge-2"]))?;
     wait_for(server, &[registry, edge_1, master])?;
     let writes: u64 = count_writes(server, &settled)?;
-    ensure!(writes == 1, "two proxies wrote {writes} times for one change");
+    ensure!(
+        writes == 1,
+        "two proxies wrote {writes} times for one change"
+    );
 
-    let found = get(server, &["configmap", "-n", "kube-system", "yurt-tunnel-nodes"])?;
+    let found = get(
+        server,
+        &["configmap", "-n", "kube-system", "yurt-tunnel-nodes"],
+    )?;
     ensure!(found["data"]["other"] == "kept", "{found}");
     Ok(())
 }
@@ -71,12 +94,20 @@ fn count_writes(server: &ApiServer, since: &str) -> Result<u64> {
     let now = version(server)?;
     ensure!(now != since, "nothing was written");
     let log = std::fs::read_to_string(server.audit_log())?;
-    let updates = log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok()).filter(|event| {
-        event["verb"] == "update"
-            && event["objectRef"]["name"] == "yurt-tunnel-nodes"
-            && event["responseStatus"]["code"] == 200
+    let updates = log
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter(|event| {
+            event["verb"] == "update"
+                && event["objectRef"]["name"] == "yurt-tunnel-nodes"
+                && event["responseStatus"]["code"] == 200
+        });
+    let versions = updates.filter_map(|event| {
+        event["objectRef"]["resourceVersion"]
+            .as_str()?
+            .parse::<u64>()
+            .ok()
     });
-    let versions = updates.filter_map(|event| event["objectRef"]["resourceVersion"].as_str()?.parse::<u64>().ok());
     let since: u64 = since.parse()?;
     Ok(versions.filter(|version| *version >= since).count() as u64)
 }

@@ -1,4 +1,5 @@
-//! Who an agent is, by the token of its pod: enrolment, what is refused, and the authority that the proxies share.
+//! Who an agent is, by the token of its pod: enrolment, what is refused, and the authority that the
+//! proxies share.
 
 pub(crate) mod site;
 
@@ -29,14 +30,30 @@ fn a_pod_becomes_its_node_by_its_token_and_needs_it_no_more() {
 fn enrolment(server: &mut ApiServer) -> Result<()> {
     furnish(server)?;
     let (backend, target) = backend("edge-1")?;
-    let mut agent = Agent::start(server, "agent", &agent_token(server, "agent", "edge-1")?, backend)?;
-    agent.wait_for_log(&["not enrolled yet", "ca.crt", "ConfigMap culvert-agent"], 1)?;
-    ensure!(agent.missing()?.contains("ConfigMap culvert-agent"), "readiness says what it waits for");
+    let mut agent = Agent::start(
+        server,
+        "agent",
+        &agent_token(server, "agent", "edge-1")?,
+        backend,
+    )?;
+    agent.wait_for_log(
+        &["not enrolled yet", "ca.crt", "ConfigMap culvert-agent"],
+        1,
+    )?;
+    ensure!(
+        agent.missing()?.contains("ConfigMap culvert-agent"),
+        "readiness says what it waits for"
+    );
 
     // Two at once: one of them makes the authority.
-    let mut proxies = [Proxy::start(server, "proxy-1", &[])?, Proxy::start(server, "proxy-2", &[])?];
+    let mut proxies = [
+        Proxy::start(server, "proxy-1", &[])?,
+        Proxy::start(server, "proxy-2", &[])?,
+    ];
     let both = proxies.each_ref().map(|proxy| proxy.agents.to_string());
-    agent.mount_until(server, "both proxies", |_, told| both.iter().all(|one| told.contains(one)))?;
+    agent.mount_until(server, "both proxies", |_, told| {
+        both.iter().all(|one| told.contains(one))
+    })?;
     let [one, other] = proxies.each_ref().map(Proxy::authority);
     ensure!(one? == other?, "they share one authority");
     let secret = get(server, &["secret", "-n", "culvert-system", "culvert-ca"])?;
@@ -45,8 +62,14 @@ fn enrolment(server: &mut ApiServer) -> Result<()> {
         proxy.wait_for_stream(&target)?;
     }
     let by_claim = server.minor_version()? >= NODE_CLAIM_SINCE;
-    ensure!(asked_for_pods(server)? != by_claim, "the node comes from the token if that names it: {by_claim}");
-    ensure!(lasts(&agent.state("identity.pem"), 23)? && !lasts(&agent.state("identity.pem"), 25)?, "24 h");
+    ensure!(
+        asked_for_pods(server)? != by_claim,
+        "the node comes from the token if that names it: {by_claim}"
+    );
+    ensure!(
+        lasts(&agent.state("identity.pem"), 23)? && !lasts(&agent.state("identity.pem"), 25)?,
+        "24 h"
+    );
 
     // From here on neither the API server nor the token is needed.
     let reviews = reviews(server)?;
@@ -60,11 +83,15 @@ fn enrolment(server: &mut ApiServer) -> Result<()> {
     }
     server.resume()?;
 
-    // The pod is replaced: its successor enrols by itself, and the API server was asked for nothing else.
+    // The pod is replaced: its successor enrols by itself, and the API server was asked for nothing
+    // else.
     agent.set_token(Some(&agent_token(server, "agent-later", "edge-1")?))?;
     agent.wait_for_log(&["enrolled anew"], 1)?;
     let later = self::reviews(server)?;
-    ensure!(later == reviews + 1, "{reviews} reviews before, {later} after");
+    ensure!(
+        later == reviews + 1,
+        "{reviews} reviews before, {later} after"
+    );
 
     // The same state on another node, as by a copied disk: it does not go on as the first one.
     agent.set_token(Some(&agent_token(server, "agent-moved", "edge-2")?))?;
@@ -72,7 +99,11 @@ fn enrolment(server: &mut ApiServer) -> Result<()> {
         ensure!(agent.process.check().is_err(), "it runs");
         Ok(())
     })?;
-    ensure!(agent.process.log().contains("was edge-1 and is edge-2 now"), "{}", agent.process.log());
+    ensure!(
+        agent.process.log().contains("was edge-1 and is edge-2 now"),
+        "{}",
+        agent.process.log()
+    );
     agent.start_again()?;
     proxies[0].wait_for_stream(&target.replace("edge-1", "edge-2"))?;
     Ok(())
@@ -87,8 +118,15 @@ fn rotation(server: &ApiServer) -> Result<()> {
     furnish(server)?;
     let (backend, target) = backend("edge-1")?;
     let mut proxy = Proxy::start(server, "proxy", &SHORT_LIVED)?;
-    let mut agent = Agent::start(server, "agent", &agent_token(server, "agent", "edge-1")?, backend)?;
-    agent.mount_until(server, "the proxy", |_, told| told.contains(&proxy.agents.to_string()))?;
+    let mut agent = Agent::start(
+        server,
+        "agent",
+        &agent_token(server, "agent", "edge-1")?,
+        backend,
+    )?;
+    agent.mount_until(server, "the proxy", |_, told| {
+        told.contains(&proxy.agents.to_string())
+    })?;
     let mut stream = proxy.wait_for_stream(&target)?;
     let old = certificates_of(&proxy.authority()?);
     let (new, key) = new_authority(server.folder())?;
@@ -96,22 +134,31 @@ fn rotation(server: &ApiServer) -> Result<()> {
     // Trusted before it signs, then signing, each step seen by everybody before the next.
     let old_key = key_of(&proxy.authority()?);
     secret(server, &format!("{old}{new}"), &old_key)?;
-    agent.mount_until(server, "old and new", |ca, _| ca.matches("BEGIN").count() == 2)?;
+    agent.mount_until(server, "old and new", |ca, _| {
+        ca.matches("BEGIN").count() == 2
+    })?;
     secret(server, &format!("{new}{old}"), &key)?;
-    agent.mount_until(server, "new and old", |ca, _| ca.starts_with(&first_lines(&new)))?;
+    agent.mount_until(server, "new and old", |ca, _| {
+        ca.starts_with(&first_lines(&new))
+    })?;
     echo(&mut stream)?;
     wait::until("a certificate of the new authority", DEADLINE, || {
         signed_by(&agent.state("identity.pem"), &new, server.folder())
     })?;
     secret(server, &new, &key)?;
-    agent.mount_until(server, "the new one alone", |ca, _| ca.matches("BEGIN").count() == 1)?;
+    agent.mount_until(server, "the new one alone", |ca, _| {
+        ca.matches("BEGIN").count() == 1
+    })?;
     agent.wait_for_log(&["certificate renewed"], 1)?;
     drop(proxy.wait_for_stream(&target)?);
 
-    // Replaced at one stroke, which leaves every agent with a certificate that nobody knows: they enrol anew.
+    // Replaced at one stroke, which leaves every agent with a certificate that nobody knows: they
+    // enrol anew.
     let (third, third_key) = new_authority(server.folder())?;
     secret(server, &third, &third_key)?;
-    agent.mount_until(server, "the third one", |ca, _| ca.starts_with(&first_lines(&third)))?;
+    agent.mount_until(server, "the third one", |ca, _| {
+        ca.starts_with(&first_lines(&third))
+    })?;
     agent.wait_for_log(&["enrolled anew"], 1)?;
     drop(proxy.wait_for_stream(&target)?);
     agent.restart()?;
@@ -122,12 +169,21 @@ fn rotation(server: &ApiServer) -> Result<()> {
     secret(server, &third, &key)?;
     wait::until("the proxy says what is wrong", DEADLINE, || {
         let log = proxy.process.log();
-        ensure!(log.contains("tls.key: is not the key of the first certificate"), "{log}");
+        ensure!(
+            log.contains("tls.key: is not the key of the first certificate"),
+            "{log}"
+        );
         Ok(())
     })?;
     ensure!(proxy.authority()? == before, "the good one stays");
     // And one that is deleted comes back.
-    workspace::output(server.kubectl().args(["delete", "secret", "-n", "culvert-system", "culvert-ca"]))?;
+    workspace::output(server.kubectl().args([
+        "delete",
+        "secret",
+        "-n",
+        "culvert-system",
+        "culvert-ca",
+    ]))?;
     wait::until("the Secret is there again", DEADLINE, || {
         get(server, &["secret", "-n", "culvert-system", "culvert-ca"]).map(drop)
     })?;
@@ -151,7 +207,10 @@ fn refusals(server: &ApiServer) -> Result<()> {
     let mut agent = Agent::start(server, "agent", &good, backend)?;
     agent.mount(server)?;
     proxy.wait_for_stream(&target)?;
-    ensure!((enrolments(&proxy, "ok")? - 1.0).abs() < f64::EPSILON, "only the good one");
+    ensure!(
+        (enrolments(&proxy, "ok")? - 1.0).abs() < f64::EPSILON,
+        "only the good one"
+    );
     agent.process.check()
 }
 
@@ -168,55 +227,144 @@ struct RefusedToken {
 fn refused_tokens(server: &ApiServer, good: &str) -> Result<Vec<RefusedToken>> {
     let bound = |namespace: &str, account: &str, audience: &str, on: &str, name: &str| {
         let uid = pod(server, namespace, name, account, on)?;
-        token(server, [namespace, account], Some(audience), Some((name, &uid)))
+        token(
+            server,
+            [namespace, account],
+            Some(audience),
+            Some((name, &uid)),
+        )
     };
-    let other_audience =
-        bound("culvert-system", "culvert-agent", "https://kubernetes.default.svc", "edge-1", "agent-for-others")?;
+    let other_audience = bound(
+        "culvert-system",
+        "culvert-agent",
+        "https://kubernetes.default.svc",
+        "edge-1",
+        "agent-for-others",
+    )?;
     let other_account = bound("culvert-system", "default", "culvert", "edge-1", "other")?;
     let other_namespace = bound("default", "culvert-agent", "culvert", "edge-1", "agent")?;
-    let cloud_node = bound("culvert-system", "culvert-agent", "culvert", "master", "on-master")?;
-    let unbound = token(server, ["culvert-system", "culvert-agent"], Some("culvert"), None)?;
+    let cloud_node = bound(
+        "culvert-system",
+        "culvert-agent",
+        "culvert",
+        "master",
+        "on-master",
+    )?;
+    let unbound = token(
+        server,
+        ["culvert-system", "culvert-agent"],
+        Some("culvert"),
+        None,
+    )?;
     let deleted = agent_token(server, "deleted", "edge-1")?;
     delete_pod(server, "deleted")?;
     let replaced = agent_token(server, "replaced", "edge-1")?;
     delete_pod(server, "replaced")?;
-    pod(server, "culvert-system", "replaced", "culvert-agent", "edge-2")?;
+    pod(
+        server,
+        "culvert-system",
+        "replaced",
+        "culvert-agent",
+        "edge-2",
+    )?;
     let account = "wrong_account";
-    let (gone, unknown) = ("its pod is gone", "the API server does not accept the token");
+    let (gone, unknown) = (
+        "its pod is gone",
+        "the API server does not accept the token",
+    );
     let cases = [
-        ("no-token", "hello".to_owned(), "malformed_token", "this is no service-account token"),
-        ("other-audience", other_audience, "wrong_audience", "set `audience: culvert`"),
-        ("other-account", other_account, account, "system:serviceaccount:culvert-system:default"),
-        ("other-namespace", other_namespace, account, "system:serviceaccount:default:culvert-agent"),
+        (
+            "no-token",
+            "hello".to_owned(),
+            "malformed_token",
+            "this is no service-account token",
+        ),
+        (
+            "other-audience",
+            other_audience,
+            "wrong_audience",
+            "set `audience: culvert`",
+        ),
+        (
+            "other-account",
+            other_account,
+            account,
+            "system:serviceaccount:culvert-system:default",
+        ),
+        (
+            "other-namespace",
+            other_namespace,
+            account,
+            "system:serviceaccount:default:culvert-agent",
+        ),
         ("unbound", unbound, "not_bound", "not bound to a pod"),
-        ("cloud-node", cloud_node, "not_an_edge", "master is no edge node"),
+        (
+            "cloud-node",
+            cloud_node,
+            "not_an_edge",
+            "master is no edge node",
+        ),
         ("deleted", deleted, "not_authenticated", gone),
         ("replaced", replaced, "not_authenticated", gone),
         ("forged", forged(good)?, "not_authenticated", unknown),
     ];
-    Ok(cases.map(|(name, token, outcome, words)| RefusedToken { name, token, outcome, words }).into())
+    Ok(cases
+        .map(|(name, token, outcome, words)| RefusedToken {
+            name,
+            token,
+            outcome,
+            words,
+        })
+        .into())
 }
 
 impl RefusedToken {
     fn expect(&self, server: &ApiServer, proxy: &mut Proxy, backend: u16) -> Result<()> {
-        let Self { name, token, outcome, words } = self;
+        let Self {
+            name,
+            token,
+            outcome,
+            words,
+        } = self;
         let before = enrolments(proxy, outcome)?;
         let mut agent = Agent::start(server, name, token, backend)?;
-        agent.mount_until(server, "the proxy", |_, told| told.contains(&proxy.agents.to_string()))?;
+        agent.mount_until(server, "the proxy", |_, told| {
+            told.contains(&proxy.agents.to_string())
+        })?;
         agent.wait_for_log(&["not enrolled yet", words], 1)?;
-        ensure!(enrolments(proxy, outcome)? > before, "{name} is not counted as {outcome}");
+        ensure!(
+            enrolments(proxy, outcome)? > before,
+            "{name} is not counted as {outcome}"
+        );
         let log = proxy.process.log();
-        ensure!(log.contains(&format!("outcome=\"{outcome}\"")), "{name}: {log}");
+        ensure!(
+            log.contains(&format!("outcome=\"{outcome}\"")),
+            "{name}: {log}"
+        );
         let secret = token.rsplit('.').next().unwrap_or(token);
         let printed = log.contains(secret) || agent.process.log().contains(secret);
-        ensure!(!printed || *name == "no-token", "{name}: its token is in a log");
-        ensure!(!agent.state("identity.pem").exists(), "{name} got a certificate");
+        ensure!(
+            !printed || *name == "no-token",
+            "{name}: its token is in a log"
+        );
+        ensure!(
+            !agent.state("identity.pem").exists(),
+            "{name} got a certificate"
+        );
         Ok(())
     }
 }
 
 fn delete_pod(server: &ApiServer, name: &str) -> Result<()> {
-    let delete = ["delete", "pod", "-n", "culvert-system", name, "--force", "--grace-period=0"];
+    let delete = [
+        "delete",
+        "pod",
+        "-n",
+        "culvert-system",
+        name,
+        "--force",
+        "--grace-period=0",
+    ];
     workspace::output(server.kubectl().args(delete)).map(drop)
 }
 
@@ -232,21 +380,37 @@ fn direct(server: &ApiServer) -> Result<()> {
     drop(proxy.wait_for_stream(&target)?);
     wait::until("its line in the log", DEADLINE, || {
         let log = proxy.process.log();
-        let line = log.lines().find(|line| line.contains("stream ended") && line.contains(&target));
+        let line = log
+            .lines()
+            .find(|line| line.contains("stream ended") && line.contains(&target));
         let line = line.with_context(|| log.clone())?;
-        ensure!(line.contains("mechanism=\"direct\"") && line.contains("bytes_to_backend=12"), "{line}");
+        ensure!(
+            line.contains("mechanism=\"direct\"") && line.contains("bytes_to_backend=12"),
+            "{line}"
+        );
         Ok(())
     })?;
     let explained = proxy.explain(&[&target, "--dial"])?;
-    ensure!(explained.contains("direct: dialled from the proxy itself") && explained.contains("ok:"), "{explained}");
-    // The cloud node, known from the cluster, is dialled too: nothing answers at its documentation address here.
+    ensure!(
+        explained.contains("direct: dialled from the proxy itself") && explained.contains("ok:"),
+        "{explained}"
+    );
+    // The cloud node, known from the cluster, is dialled too: nothing answers at its documentation
+    // address here.
     wait::until("the cloud node", DEADLINE, || {
         let cloud = proxy.explain(&["master:10250"])?;
-        ensure!(cloud.contains("cloud node master") && cloud.contains("192.0.2.10:10250"), "{cloud}");
+        ensure!(
+            cloud.contains("cloud node master") && cloud.contains("192.0.2.10:10250"),
+            "{cloud}"
+        );
         Ok(())
     })?;
     for refused in ["192.0.2.1:443", "nowhere.example:443"] {
-        let answer = proxy.stream(refused).err().map(|error| error.to_string()).unwrap_or_default();
+        let answer = proxy
+            .stream(refused)
+            .err()
+            .map(|error| error.to_string())
+            .unwrap_or_default();
         ensure!(answer.starts_with("HTTP/1.1 403"), "{refused}: {answer}");
     }
     Ok(())
@@ -267,36 +431,54 @@ fn forged(token: &str) -> Result<String> {
 
 /// How often enrolments by tokens of pods ended so.
 fn enrolments(proxy: &Proxy, outcome: &str) -> Result<f64> {
-    let series = format!("culvert_proxy_enrolments_total{{request=\"join_account\",outcome=\"{outcome}\"}}");
+    let series =
+        format!("culvert_proxy_enrolments_total{{request=\"join_account\",outcome=\"{outcome}\"}}");
     Ok(proxy.metric(&series)?.unwrap_or_default())
 }
 
 /// How many tokens the API server was asked about.
 fn reviews(server: &ApiServer) -> Result<usize> {
     let log = std::fs::read_to_string(server.audit_log())?;
-    Ok(log.lines().filter(|line| line.contains("\"resource\":\"tokenreviews\"")).count())
+    Ok(log
+        .lines()
+        .filter(|line| line.contains("\"resource\":\"tokenreviews\""))
+        .count())
 }
 
-/// Whether a proxy asked the API server for a pod: somebody who is neither kubectl nor the API server itself, which looks whether a
-/// token's pod is there.
+/// Whether a proxy asked the API server for a pod: somebody who is neither kubectl nor the API
+/// server itself, which looks whether a token's pod is there.
 fn asked_for_pods(server: &ApiServer) -> Result<bool> {
     let log = std::fs::read_to_string(server.audit_log())?;
-    let mut pods = log.lines().filter(|line| line.contains(r#""resource":"pods""#) && line.contains(r#""verb":"get""#));
-    let others = [r#""userAgent":"kubectl"#, r#""username":"system:apiserver""#];
+    let mut pods = log
+        .lines()
+        .filter(|line| line.contains(r#""resource":"pods""#) && line.contains(r#""verb":"get""#));
+    let others = [
+        r#""userAgent":"kubectl"#,
+        r#""username":"system:apiserver""#,
+    ];
     Ok(pods.any(|line| others.iter().all(|other| !line.contains(other))))
 }
 
 /// Whether a certificate is still valid in so many hours.
 fn lasts(file: &Path, hours: u32) -> Result<bool> {
     let seconds = (hours * 3600).to_string();
-    let status = Command::new("openssl").args(["x509", "-noout", "-checkend", &seconds, "-in"]).arg(file).output()?;
+    let status = Command::new("openssl")
+        .args(["x509", "-noout", "-checkend", &seconds, "-in"])
+        .arg(file)
+        .output()?;
     Ok(status.status.success())
 }
 
 fn signed_by(file: &Path, authority: &str, folder: &Path) -> Result<()> {
     let trusted = folder.join("trusted.pem");
     std::fs::write(&trusted, authority)?;
-    workspace::output(Command::new("openssl").args(["verify", "-CAfile"]).arg(trusted).arg(file)).map(drop)
+    workspace::output(
+        Command::new("openssl")
+            .args(["verify", "-CAfile"])
+            .arg(trusted)
+            .arg(file),
+    )
+    .map(drop)
 }
 
 /// Puts the Secret's new content.
@@ -309,7 +491,9 @@ fn secret(server: &ApiServer, certificates: &str, key: &str) -> Result<()> {
 }
 
 fn certificates_of(pem: &str) -> String {
-    pem.find("-----BEGIN CERTIFICATE").map(|start| pem[start..].to_owned()).unwrap_or_default()
+    pem.find("-----BEGIN CERTIFICATE")
+        .map(|start| pem[start..].to_owned())
+        .unwrap_or_default()
 }
 
 fn key_of(pem: &str) -> String {
@@ -317,5 +501,8 @@ fn key_of(pem: &str) -> String {
 }
 
 fn first_lines(pem: &str) -> String {
-    pem.lines().take(4).map(|line| format!("{line}\n")).collect()
+    pem.lines()
+        .take(4)
+        .map(|line| format!("{line}\n"))
+        .collect()
 }

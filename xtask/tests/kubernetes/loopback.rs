@@ -16,9 +16,13 @@ pub(crate) fn free_address() -> Result<SocketAddr> {
 
 /// The whole answer, whatever it is.
 pub(crate) fn http_get(address: SocketAddr, path: &str) -> Result<String> {
-    let mut stream = TcpStream::connect(address).with_context(|| format!("connect to {address}"))?;
+    let mut stream =
+        TcpStream::connect(address).with_context(|| format!("connect to {address}"))?;
     stream.set_read_timeout(Some(STREAM_TIMEOUT))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    )?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     Ok(answer)
@@ -43,7 +47,9 @@ pub(crate) fn echo_backend() -> Result<u16> {
 pub(crate) fn echo(stream: &mut (impl Read + Write)) -> Result<()> {
     stream.write_all(b"still there?")?;
     let mut answer = [0; 12];
-    stream.read_exact(&mut answer).context("the stream's other end")?;
+    stream
+        .read_exact(&mut answer)
+        .context("the stream's other end")?;
     ensure!(&answer == b"still there?", "{answer:?}");
     Ok(())
 }

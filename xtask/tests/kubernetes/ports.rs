@@ -11,11 +11,15 @@ use crate::proxy::Proxy;
 /// The note of the Event of this reason on an object of this name.
 fn told(server: &ApiServer, namespace: &str, reason: &str, name: &str) -> Result<String> {
     let events = get(server, &["events.v1.events.k8s.io", "-n", namespace])?;
-    let found = events["items"].as_array().into_iter().flatten().find(|event| {
-        event["reason"] == reason
-            && event["regarding"]["name"] == name
-            && event["reportingController"] == "culvert-proxy"
-    });
+    let found = events["items"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|event| {
+            event["reason"] == reason
+                && event["regarding"]["name"] == name
+                && event["reportingController"] == "culvert-proxy"
+        });
     let found = found.ok_or_else(|| anyhow::anyhow!("no {reason} on {name} in {events}"))?;
     Ok(found["note"].as_str().unwrap_or_default().to_owned())
 }
@@ -30,27 +34,55 @@ fn ports(server: &ApiServer) -> Result<()> {
     let mut proxy = Proxy::start(server, "proxy", &[])?;
     proxy.wait_for_node("edge-1", &["10.0.3.7", "7429,9100,10250,10255"])?;
 
-    config_map(server, "culvert-system", "culvert-ports", &json!({"ports": "10250, 8080", "localhost-ports": "8081"}))?;
+    config_map(
+        server,
+        "culvert-system",
+        "culvert-ports",
+        &json!({"ports": "10250, 8080", "localhost-ports": "8081"}),
+    )?;
     proxy.wait_for_node("edge-1", &["8080,8081,10250"])?;
 
-    config_map(server, "culvert-system", "culvert-ports", &json!({"ports": "10250, 80x80"}))?;
+    config_map(
+        server,
+        "culvert-system",
+        "culvert-ports",
+        &json!({"ports": "10250, 80x80"}),
+    )?;
     wait::until("the Event", DEADLINE, || {
         let note = told(server, "culvert-system", "InvalidPorts", "culvert-ports")?;
         ensure!(note.contains("ports: \"80x80\" is no port"), "{note}");
         Ok(())
     })?;
     proxy.wait_for_node("edge-1", &["8080,8081,10250"])?;
-    ensure!(proxy.process.log().matches("ConfigMap not used").count() == 1, "{}", proxy.process.log());
+    ensure!(
+        proxy.process.log().matches("ConfigMap not used").count() == 1,
+        "{}",
+        proxy.process.log()
+    );
 
     // Also with nothing but the broken one to start from.
     proxy.restart()?;
     proxy.wait_for_node("edge-1", &["8080,8081,10250"])?;
 
     let yurt_tunnel = json!({"dnat-ports-pair": "9445=10264, 10250=10250, 9446", "localhost-proxy-ports": "10266"});
-    config_map(server, "kube-system", "yurt-tunnel-server-cfg", &yurt_tunnel)?;
+    config_map(
+        server,
+        "kube-system",
+        "yurt-tunnel-server-cfg",
+        &yurt_tunnel,
+    )?;
     proxy.wait_for_node("edge-1", &["8080,8081,9445,9446,10250,10266"])?;
-    for (namespace, name) in [("culvert-system", "culvert-ports"), ("kube-system", "yurt-tunnel-server-cfg")] {
-        xtask::workspace::output(server.kubectl().args(["delete", "configmap", "-n", namespace, name]))?;
+    for (namespace, name) in [
+        ("culvert-system", "culvert-ports"),
+        ("kube-system", "yurt-tunnel-server-cfg"),
+    ] {
+        xtask::workspace::output(server.kubectl().args([
+            "delete",
+            "configmap",
+            "-n",
+            namespace,
+            name,
+        ]))?;
     }
     proxy.wait_for_node("edge-1", &["7429,9100,10250,10255"])
 }

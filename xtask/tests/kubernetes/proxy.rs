@@ -16,7 +16,12 @@ use crate::cluster::DEADLINE;
 use crate::loopback::{STREAM_TIMEOUT, echo, free_address, http_get};
 
 /// A bare API server says of no range of pods, and before 1.31 of none of Services.
-const RANGES: [&str; 4] = ["--service-range", "10.96.0.0/16", "--pod-range", "10.244.0.0/16"];
+const RANGES: [&str; 4] = [
+    "--service-range",
+    "10.96.0.0/16",
+    "--pod-range",
+    "10.244.0.0/16",
+];
 
 pub(crate) struct Proxy {
     pub(crate) process: Process,
@@ -30,26 +35,58 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Starts one named `name`, as an administrator of the cluster, that is told what the cluster uses itself.
+    /// Starts one named `name`, as an administrator of the cluster, that is told what the cluster
+    /// uses itself.
     pub(crate) fn start(server: &ApiServer, name: &str, further: &[&str]) -> Result<Self> {
-        Self::start_as(server, &server.kubeconfig(), name, &[&RANGES, further].concat())
+        Self::start_as(
+            server,
+            &server.kubeconfig(),
+            name,
+            &[&RANGES, further].concat(),
+        )
     }
 
     /// Starts one with the rights of whom the kubeconfig is.
-    pub(crate) fn start_as(server: &ApiServer, kubeconfig: &Path, name: &str, further: &[&str]) -> Result<Self> {
+    pub(crate) fn start_as(
+        server: &ApiServer,
+        kubeconfig: &Path,
+        name: &str,
+        further: &[&str],
+    ) -> Result<Self> {
         let folder = server.folder().join(name);
         fs::create_dir_all(&folder)?;
         let (agents, admin) = (free_address()?, free_address()?);
         let mut command = program("culvert-proxy");
-        command.arg("--kubeconfig").arg(kubeconfig).arg("--state-dir").arg(folder.join("state"));
+        command
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .arg("--state-dir")
+            .arg(folder.join("state"));
         for socket in ["connect", "directory", "control", "admin"] {
-            command.arg(format!("--{socket}-socket")).arg(folder.join(format!("{socket}.sock")));
+            command
+                .arg(format!("--{socket}-socket"))
+                .arg(folder.join(format!("{socket}.sock")));
         }
-        command.args(["--agent-listen", &agents.to_string(), "--admin-listen", &admin.to_string()]);
-        command.args(["--intercept-listen", "127.0.0.1:0"]).args(further);
+        command.args([
+            "--agent-listen",
+            &agents.to_string(),
+            "--admin-listen",
+            &admin.to_string(),
+        ]);
+        command
+            .args(["--intercept-listen", "127.0.0.1:0"])
+            .args(further);
         let process = Process::start(name, server.folder(), &mut command)?;
         let (name, logs) = (name.to_owned(), server.folder().to_owned());
-        Ok(Self { process, agents, admin, folder, command, name, logs })
+        Ok(Self {
+            process,
+            agents,
+            admin,
+            folder,
+            command,
+            name,
+            logs,
+        })
     }
 
     /// Ends it well and starts it again.
@@ -66,13 +103,17 @@ impl Proxy {
 
     /// The authority as it has it on disk.
     pub(crate) fn authority(&self) -> Result<String> {
-        fs::read_to_string(self.folder.join("state/cluster-authority.pem")).context("the authority on disk")
+        fs::read_to_string(self.folder.join("state/cluster-authority.pem"))
+            .context("the authority on disk")
     }
 
     /// The command line `culvert-proxy ARGS` of this proxy.
     pub(crate) fn control(&self, args: &[&str]) -> Command {
         let mut command = program("culvert-proxy");
-        command.args(args).arg("--control-socket").arg(self.folder.join("control.sock"));
+        command
+            .args(args)
+            .arg("--control-socket")
+            .arg(self.folder.join("control.sock"));
         command
     }
 
@@ -91,7 +132,9 @@ impl Proxy {
         wait::until(&format!("{node} with {words:?}"), DEADLINE, || {
             self.process.check()?;
             let nodes = self.nodes()?;
-            let line = nodes.lines().find(|line| line.split_whitespace().next() == Some(node));
+            let line = nodes
+                .lines()
+                .find(|line| line.split_whitespace().next() == Some(node));
             let line = line.with_context(|| format!("no {node} in {nodes}"))?;
             ensure!(words.iter().all(|word| line.contains(word)), "{line}");
             Ok(())
@@ -112,26 +155,43 @@ impl Proxy {
     /// What it shows as JSON at this path.
     pub(crate) fn json(&self, path: &str) -> Result<serde_json::Value> {
         let answer = http_get(self.admin, path)?;
-        let (_, body) = answer.split_once("\r\n\r\n").context("an answer without a head")?;
+        let (_, body) = answer
+            .split_once("\r\n\r\n")
+            .context("an answer without a head")?;
         serde_json::from_str(body).with_context(|| format!("{path} is not JSON: {body}"))
     }
 
     /// The value of a metric, written as it is served; `None` if it is not.
     pub(crate) fn metric(&self, series: &str) -> Result<Option<f64>> {
         let text = http_get(self.admin, "/metrics")?;
-        let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-        value.map(|value| value.trim().parse().with_context(|| format!("{series} {value}"))).transpose()
+        let value = text
+            .lines()
+            .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        value
+            .map(|value| {
+                value
+                    .trim()
+                    .parse()
+                    .with_context(|| format!("{series} {value}"))
+            })
+            .transpose()
     }
 
     /// A stream through HTTP CONNECT.
     pub(crate) fn stream(&self, target: &str) -> Result<UnixStream> {
-        let mut stream = UnixStream::connect(self.folder.join("connect.sock")).context("the CONNECT socket")?;
+        let mut stream =
+            UnixStream::connect(self.folder.join("connect.sock")).context("the CONNECT socket")?;
         stream.set_read_timeout(Some(STREAM_TIMEOUT))?;
-        write!(stream, "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n")?;
+        write!(
+            stream,
+            "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n"
+        )?;
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             let mut byte = [0];
-            stream.read_exact(&mut byte).with_context(|| String::from_utf8_lossy(&head).into_owned())?;
+            stream
+                .read_exact(&mut byte)
+                .with_context(|| String::from_utf8_lossy(&head).into_owned())?;
             head.push(byte[0]);
         }
         let head = String::from_utf8_lossy(&head);
@@ -153,7 +213,14 @@ impl Proxy {
 /// A program without what the environment says of proxies.
 pub(crate) fn program(name: &str) -> Command {
     let mut command = Command::new(workspace::binary(name));
-    for variable in ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"] {
+    for variable in [
+        "HTTPS_PROXY",
+        "https_proxy",
+        "HTTP_PROXY",
+        "http_proxy",
+        "ALL_PROXY",
+        "all_proxy",
+    ] {
         command.env_remove(variable);
     }
     command

@@ -1,5 +1,5 @@
-//! A certificate that was copied from a node is worth nothing once the node was removed, or deleted and made again: at no proxy,
-//! whether it was told, away or asked to renew.
+//! A certificate that was copied from a node is worth nothing once the node was removed, or deleted
+//! and made again: at no proxy, whether it was told, away or asked to renew.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,10 +23,20 @@ fn revocation(server: &ApiServer) -> Result<()> {
     furnish(server)?;
     let backend = echo_backend()?;
     let target = format!("edge-1:{backend}");
-    let mut proxies = [Proxy::start(server, "proxy-1", &[])?, Proxy::start(server, "proxy-2", &[])?];
-    let mut agent = Agent::start(server, "agent", &agent_token(server, "agent", "edge-1")?, backend)?;
+    let mut proxies = [
+        Proxy::start(server, "proxy-1", &[])?,
+        Proxy::start(server, "proxy-2", &[])?,
+    ];
+    let mut agent = Agent::start(
+        server,
+        "agent",
+        &agent_token(server, "agent", "edge-1")?,
+        backend,
+    )?;
     let both = proxies.each_ref().map(|proxy| proxy.agents.to_string());
-    agent.mount_until(server, "both proxies", |_, told| both.iter().all(|one| told.contains(one)))?;
+    agent.mount_until(server, "both proxies", |_, told| {
+        both.iter().all(|one| told.contains(one))
+    })?;
     for proxy in &mut proxies {
         drop(proxy.wait_for_stream(&target)?);
     }
@@ -36,8 +46,16 @@ fn revocation(server: &ApiServer) -> Result<()> {
     let said = proxies[0].control(&["node", "remove", "edge-1"]).output()?;
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
     ensure!(said.contains("revoked on all proxies"), "{said}");
-    let shared = get(server, &["configmap", "-n", "culvert-system", "culvert-revocations"])?;
-    ensure!(shared["data"]["revocations"].as_str().is_some_and(|text| text.contains("edge-1")), "{shared}");
+    let shared = get(
+        server,
+        &["configmap", "-n", "culvert-system", "culvert-revocations"],
+    )?;
+    ensure!(
+        shared["data"]["revocations"]
+            .as_str()
+            .is_some_and(|text| text.contains("edge-1")),
+        "{shared}"
+    );
     expect_refused(server, &mut proxies, "thief-1", &stolen, "was revoked")?;
     agent.wait_for_log(&["enrolled anew"], 1)?;
     for proxy in &mut proxies {
@@ -59,7 +77,13 @@ fn revocation(server: &ApiServer) -> Result<()> {
         })?;
         proxy.wait_for_node("edge-1", &["10.0.3.7"])?;
     }
-    expect_refused(server, &mut proxies, "thief-2", &stolen, "of an earlier Node edge-1")?;
+    expect_refused(
+        server,
+        &mut proxies,
+        "thief-2",
+        &stolen,
+        "of an earlier Node edge-1",
+    )?;
     // The agent of the Node that there is now has a pod of its own.
     agent.set_token(Some(&agent_token(server, "agent-again", "edge-1")?))?;
     agent.start_again()?;
@@ -68,7 +92,9 @@ fn revocation(server: &ApiServer) -> Result<()> {
     }
 
     // A join token would be known to one proxy alone.
-    let refused = proxies[0].control(&["token", "create", "edge-1"]).output()?;
+    let refused = proxies[0]
+        .control(&["token", "create", "edge-1"])
+        .output()?;
     let refused = String::from_utf8_lossy(&refused.stderr).into_owned();
     ensure!(refused.contains("agents enrol by themselves"), "{refused}");
     Ok(())
@@ -85,25 +111,45 @@ fn steal(server: &ApiServer, agent: &Agent, name: &str) -> Result<PathBuf> {
 }
 
 /// Whoever has only the stolen files gets a tunnel at no proxy, and is told why.
-fn expect_refused(server: &ApiServer, proxies: &mut [Proxy; 2], name: &str, stolen: &Path, words: &str) -> Result<()> {
+fn expect_refused(
+    server: &ApiServer,
+    proxies: &mut [Proxy; 2],
+    name: &str,
+    stolen: &Path,
+    words: &str,
+) -> Result<()> {
     let mut command = program("culvert-agent");
-    command.arg("--state-dir").arg(server.folder().join(name)).arg("--ca").arg(stolen.join("ca.pem"));
-    command.arg("--cert").arg(stolen.join("identity.pem")).arg("--key").arg(stolen.join("identity.pem"));
+    command
+        .arg("--state-dir")
+        .arg(server.folder().join(name))
+        .arg("--ca")
+        .arg(stolen.join("ca.pem"));
+    command
+        .arg("--cert")
+        .arg(stolen.join("identity.pem"))
+        .arg("--key")
+        .arg(stolen.join("identity.pem"));
     command.args(["--admin-listen", &free_address()?.to_string()]);
     for proxy in proxies.iter() {
         command.args(["--proxy", &proxy.agents.to_string()]);
     }
     let mut thief = Process::start(name, server.folder(), &mut command)?;
-    wait::until(&format!("{name} is refused by both proxies"), DEADLINE, || {
-        thief.check()?;
-        let log = thief.log();
-        for proxy in proxies.iter() {
-            let at = proxy.agents.to_string();
-            let refused = log.lines().any(|line| line.contains(&at) && line.contains(words));
-            ensure!(refused, "not at {at}: {log}");
-        }
-        Ok(())
-    })?;
+    wait::until(
+        &format!("{name} is refused by both proxies"),
+        DEADLINE,
+        || {
+            thief.check()?;
+            let log = thief.log();
+            for proxy in proxies.iter() {
+                let at = proxy.agents.to_string();
+                let refused = log
+                    .lines()
+                    .any(|line| line.contains(&at) && line.contains(words));
+                ensure!(refused, "not at {at}: {log}");
+            }
+            Ok(())
+        },
+    )?;
     ensure!(!thief.log().contains("tunnel up"), "{}", thief.log());
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! `--agent-service`: where agents dial, as the Service says, with the rights that the manifests give and no others.
+//! `--agent-service`: where agents dial, as the Service says, with the rights that the manifests
+//! give and no others.
 
 use anyhow::{Result, ensure};
 use serde_json::json;
@@ -20,7 +21,12 @@ fn addresses(server: &ApiServer) -> Result<()> {
     node(server, "master-1", "192.0.2.10", &json!({}))?;
     node(server, "master-2", "192.0.2.20", &json!({}))?;
     let rendered = |name: &str| manifests::committed().join(format!("{name}.yaml"));
-    workspace::output(server.kubectl().args(["apply", "-f"]).arg(rendered("nodeport")))?;
+    workspace::output(
+        server
+            .kubectl()
+            .args(["apply", "-f"])
+            .arg(rendered("nodeport")),
+    )?;
     for (name, on) in [("proxy-1", "master-1"), ("proxy-2", "master-2")] {
         pod(server, "culvert-system", name, "culvert-proxy", on)?;
     }
@@ -32,32 +38,76 @@ fn addresses(server: &ApiServer) -> Result<()> {
     ready("proxy-2", "False")?;
     let token = token(server, ["culvert-system", "culvert-proxy"], None, None)?;
     let kubeconfig = server.kubeconfig_of("culvert-proxy", &token)?;
-    let mut proxy = Proxy::start_as(server, &kubeconfig, "proxy", &["--agent-service", "culvert-proxy"])?;
+    let mut proxy = Proxy::start_as(
+        server,
+        &kubeconfig,
+        "proxy",
+        &["--agent-service", "culvert-proxy"],
+    )?;
 
     wait_for(server, &mut proxy, "192.0.2.10:30740\n")?;
     ready("proxy-2", "True")?;
     wait_for(server, &mut proxy, "192.0.2.10:30740\n192.0.2.20:30740\n")?;
 
-    workspace::output(server.kubectl().args(["apply", "-f"]).arg(rendered("loadbalancer")))?;
+    workspace::output(
+        server
+            .kubectl()
+            .args(["apply", "-f"])
+            .arg(rendered("loadbalancer")),
+    )?;
     let ingress = json!([{"ip": "203.0.113.9"}, {"hostname": "agents.example"}]);
-    set_status(server, SERVICE, &json!({"loadBalancer": {"ingress": ingress}}))?;
-    wait_for(server, &mut proxy, "203.0.113.9:7400\nagents.example:7400\n")?;
-    ensure!(!proxy.process.log().contains("answered 403"), "{}", proxy.process.log());
+    set_status(
+        server,
+        SERVICE,
+        &json!({"loadBalancer": {"ingress": ingress}}),
+    )?;
+    wait_for(
+        server,
+        &mut proxy,
+        "203.0.113.9:7400\nagents.example:7400\n",
+    )?;
+    ensure!(
+        !proxy.process.log().contains("answered 403"),
+        "{}",
+        proxy.process.log()
+    );
 
-    workspace::output(server.kubectl().args(["delete", "service", "-n", "culvert-system", "culvert-proxy"]))?;
+    workspace::output(server.kubectl().args([
+        "delete",
+        "service",
+        "-n",
+        "culvert-system",
+        "culvert-proxy",
+    ]))?;
     wait::until("the proxy says that there is no Service", DEADLINE, || {
-        ensure!(proxy.process.log().contains("there is no such Service"), "{}", proxy.process.log());
+        ensure!(
+            proxy.process.log().contains("there is no such Service"),
+            "{}",
+            proxy.process.log()
+        );
         Ok(())
     })?;
-    wait_for(server, &mut proxy, "203.0.113.9:7400\nagents.example:7400\n")
+    wait_for(
+        server,
+        &mut proxy,
+        "203.0.113.9:7400\nagents.example:7400\n",
+    )
 }
 
 /// Waits until agents are told exactly that.
 fn wait_for(server: &ApiServer, proxy: &mut Proxy, wanted: &str) -> Result<()> {
     wait::until(&format!("agents are told {wanted:?}"), DEADLINE, || {
         proxy.process.check()?;
-        let told = get(server, &["configmap", "-n", "culvert-system", "culvert-agent"])?;
-        ensure!(told["data"]["proxies"] == wanted, "{}\n{}", told["data"]["proxies"], proxy.process.log());
+        let told = get(
+            server,
+            &["configmap", "-n", "culvert-system", "culvert-agent"],
+        )?;
+        ensure!(
+            told["data"]["proxies"] == wanted,
+            "{}\n{}",
+            told["data"]["proxies"],
+            proxy.process.log()
+        );
         Ok(())
     })
 }

@@ -1,5 +1,5 @@
-//! What of the directory deserves an Event: what lasts for a while, so that an agent that reconnects or a node that moves makes
-//! none. Pure.
+//! What of the directory deserves an Event: what lasts for a while, so that an agent that
+//! reconnects or a node that moves makes none. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,7 +10,8 @@ use culvert_api::NodeName;
 use super::occurrence::Occurrence;
 use crate::directory::{AddressView, Event, LeftOut, NodeView, Routing, Source};
 
-/// A dead tunnel is noticed within 18 s of silence, an agent tries again every 2 s for a minute: what is longer is no hiccup.
+/// A dead tunnel is noticed within 18 s of silence, an agent tries again every 2 s for a minute:
+/// what is longer is no hiccup.
 pub(super) const GRACE: Duration = Duration::from_secs(30);
 
 /// What is wrong with which node, and since when.
@@ -53,20 +54,34 @@ impl Attention {
     pub(super) fn see(&mut self, event: &Event, now: Instant) -> Vec<Occurrence> {
         match event {
             Event::Snapshot { nodes, .. } => {
-                let there: BTreeMap<&NodeName, &NodeView> = nodes.iter().map(|node| (&node.name, node)).collect();
+                let there: BTreeMap<&NodeName, &NodeView> =
+                    nodes.iter().map(|node| (&node.name, node)).collect();
                 self.nodes.retain(|name, _| there.contains_key(name));
-                nodes.iter().filter_map(|node| self.node(node, now)).collect()
+                nodes
+                    .iter()
+                    .filter_map(|node| self.node(node, now))
+                    .collect()
             }
             Event::Change(change) => {
-                change.removed.iter().for_each(|name| drop(self.nodes.remove(name)));
-                change.changed.iter().filter_map(|node| self.node(node, now)).collect()
+                change
+                    .removed
+                    .iter()
+                    .for_each(|name| drop(self.nodes.remove(name)));
+                change
+                    .changed
+                    .iter()
+                    .filter_map(|node| self.node(node, now))
+                    .collect()
             }
         }
     }
 
     /// What of Nodes is left out and was not told.
     pub(super) fn left_out(&mut self, now: BTreeSet<LeftOut>) -> Vec<Occurrence> {
-        let news = now.difference(&self.left_out).map(|left| Occurrence::refused(&left.node, &left.reason)).collect();
+        let news = now
+            .difference(&self.left_out)
+            .map(|left| Occurrence::refused(&left.node, &left.reason))
+            .collect();
         self.left_out = now;
         news
     }
@@ -90,7 +105,8 @@ impl Attention {
         due
     }
 
-    /// A node that was said to be offline and is not is told at once. One that the cluster does not know has no Events.
+    /// A node that was said to be offline and is not is told at once. One that the cluster does not
+    /// know has no Events.
     fn node(&mut self, node: &NodeView, now: Instant) -> Option<Occurrence> {
         if node.source != Source::Cluster {
             return None;
@@ -101,20 +117,27 @@ impl Attention {
             Routing::Protected => Some(Condition::Refused(address.ip)),
         };
         let addresses = node.addresses.iter();
-        let mut wrong: BTreeMap<Condition, &str> =
-            addresses.filter_map(|address| Some((condition(address)?, address.reason.as_str()))).collect();
+        let mut wrong: BTreeMap<Condition, &str> = addresses
+            .filter_map(|address| Some((condition(address)?, address.reason.as_str())))
+            .collect();
         if !node.online {
             wrong.insert(Condition::Offline, "");
         }
         let standings = self.nodes.entry(node.name.clone()).or_default();
-        let was_offline =
-            standings.iter().any(|standing| standing.is(Condition::Offline) && standing.told == Told::Once);
+        let was_offline = standings
+            .iter()
+            .any(|standing| standing.is(Condition::Offline) && standing.told == Told::Once);
         standings.retain(|standing| wrong.contains_key(&standing.condition));
         for (condition, owners) in wrong {
             let owners = owners.to_owned();
             match standings.iter_mut().find(|standing| standing.is(condition)) {
                 Some(standing) => standing.owners = owners,
-                None => standings.push(Standing { condition, since: now, owners, told: Told::Not }),
+                None => standings.push(Standing {
+                    condition,
+                    since: now,
+                    owners,
+                    told: Told::Not,
+                }),
             }
         }
         (was_offline && node.online).then(|| Occurrence::online(&node.name))
@@ -130,11 +153,23 @@ mod tests {
     use crate::directory::Change;
 
     fn node(name: &str, online: bool, shared_with: &str) -> NodeView {
-        let routing = if shared_with.is_empty() { Routing::Routed } else { Routing::Shared };
-        let reason = if shared_with.is_empty() { String::new() } else { format!("of {name} and {shared_with}") };
+        let routing = if shared_with.is_empty() {
+            Routing::Routed
+        } else {
+            Routing::Shared
+        };
+        let reason = if shared_with.is_empty() {
+            String::new()
+        } else {
+            format!("of {name} and {shared_with}")
+        };
         NodeView {
             name: name.parse().unwrap(),
-            addresses: vec![AddressView { ip: "192.168.1.10".parse().unwrap(), routing, reason }],
+            addresses: vec![AddressView {
+                ip: "192.168.1.10".parse().unwrap(),
+                routing,
+                reason,
+            }],
             vip4: "198.18.0.1".parse().unwrap(),
             vip6: "fd00::1".parse().unwrap(),
             ports: vec![9100],
@@ -145,23 +180,40 @@ mod tests {
     }
 
     fn changed(nodes: &[NodeView]) -> Event {
-        Event::Change(Arc::new(Change { revision: 1, changed: nodes.to_vec(), removed: Vec::new(), clouds: None }))
+        Event::Change(Arc::new(Change {
+            revision: 1,
+            changed: nodes.to_vec(),
+            removed: Vec::new(),
+            clouds: None,
+        }))
     }
 
     fn reasons(occurrences: &[Occurrence]) -> Vec<Reason> {
-        occurrences.iter().map(|occurrence| occurrence.reason).collect()
+        occurrences
+            .iter()
+            .map(|occurrence| occurrence.reason)
+            .collect()
     }
 
     #[test]
     fn a_node_that_stays_away_is_told_once_and_its_return_at_once() {
         let (mut attention, start) = (Attention::default(), Instant::now());
-        assert_eq!(attention.see(&changed(&[node("edge-1", false, "")]), start), []);
+        assert_eq!(
+            attention.see(&changed(&[node("edge-1", false, "")]), start),
+            []
+        );
         assert_eq!(attention.due(start + GRACE - Duration::from_secs(1)), []);
-        assert_eq!(reasons(&attention.due(start + GRACE)), [Reason::EdgeOffline]);
+        assert_eq!(
+            reasons(&attention.due(start + GRACE)),
+            [Reason::EdgeOffline]
+        );
         assert_eq!(attention.due(start + GRACE * 2), []);
         let back = attention.see(&changed(&[node("edge-1", true, "")]), start + GRACE * 3);
         assert_eq!(reasons(&back), [Reason::EdgeOnline]);
-        assert_eq!(attention.see(&changed(&[node("edge-1", true, "")]), start + GRACE * 3), []);
+        assert_eq!(
+            attention.see(&changed(&[node("edge-1", true, "")]), start + GRACE * 3),
+            []
+        );
     }
 
     #[test]
@@ -169,7 +221,10 @@ mod tests {
         let (mut attention, start) = (Attention::default(), Instant::now());
         for cycle in 0..10 {
             let now = start + GRACE / 2 * cycle;
-            assert_eq!(attention.see(&changed(&[node("edge-1", cycle % 2 == 0, "")]), now), []);
+            assert_eq!(
+                attention.see(&changed(&[node("edge-1", cycle % 2 == 0, "")]), now),
+                []
+            );
             assert_eq!(attention.due(now), []);
         }
     }
@@ -177,15 +232,31 @@ mod tests {
     #[test]
     fn an_address_of_two_is_told_for_both_once_however_its_owners_change() {
         let (mut attention, start) = (Attention::default(), Instant::now());
-        attention.see(&changed(&[node("edge-2", true, "edge-3"), node("edge-3", true, "edge-2")]), start);
+        attention.see(
+            &changed(&[
+                node("edge-2", true, "edge-3"),
+                node("edge-3", true, "edge-2"),
+            ]),
+            start,
+        );
         let due = attention.due(start + GRACE);
         assert_eq!(reasons(&due), [Reason::AddressClaimedTwice; 2]);
         assert_eq!(due[0].note, "of edge-2 and edge-3");
-        attention.see(&changed(&[node("edge-2", true, "edge-3 and edge-4")]), start + GRACE);
+        attention.see(
+            &changed(&[node("edge-2", true, "edge-3 and edge-4")]),
+            start + GRACE,
+        );
         assert_eq!(attention.due(start + GRACE * 3), []);
         attention.see(&changed(&[node("edge-2", true, "")]), start + GRACE * 4);
-        attention.see(&changed(&[node("edge-2", true, "edge-5")]), start + GRACE * 5);
-        assert_eq!(attention.due(start + GRACE * 6).len(), 1, "it was well in between");
+        attention.see(
+            &changed(&[node("edge-2", true, "edge-5")]),
+            start + GRACE * 5,
+        );
+        assert_eq!(
+            attention.due(start + GRACE * 6).len(),
+            1,
+            "it was well in between"
+        );
     }
 
     #[test]
@@ -196,25 +267,51 @@ mod tests {
         claiming.addresses[0].reason = "10.96.0.1 of edge-7 is also a Service's".to_owned();
         attention.see(&changed(&[claiming]), start);
         let due = attention.due(start + GRACE);
-        assert_eq!((reasons(&due), due[0].note.contains("10.96.0.1")), (vec![Reason::ClaimRefused], true));
-        let left = LeftOut { node: "worker".parse().unwrap(), reason: "its address".to_owned() };
-        let told: Vec<usize> = (0..2).map(|_| attention.left_out([left.clone()].into()).len()).collect();
+        assert_eq!(
+            (reasons(&due), due[0].note.contains("10.96.0.1")),
+            (vec![Reason::ClaimRefused], true)
+        );
+        let left = LeftOut {
+            node: "worker".parse().unwrap(),
+            reason: "its address".to_owned(),
+        };
+        let told: Vec<usize> = (0..2)
+            .map(|_| attention.left_out([left.clone()].into()).len())
+            .collect();
         assert_eq!(told, [1, 0]);
         attention.left_out(BTreeSet::new());
-        assert_eq!(reasons(&attention.left_out([left].into())), [Reason::ClaimRefused]);
+        assert_eq!(
+            reasons(&attention.left_out([left].into())),
+            [Reason::ClaimRefused]
+        );
     }
 
     #[test]
     fn what_is_gone_is_forgotten() {
         let (mut attention, start) = (Attention::default(), Instant::now());
-        attention.see(&changed(&[node("edge-1", false, ""), node("edge-2", false, "")]), start);
-        let removed =
-            Change { revision: 2, changed: Vec::new(), removed: vec!["edge-1".parse().unwrap()], clouds: None };
-        attention.see(&Event::Change(Arc::new(removed)), start);
-        let ranges =
-            crate::directory::VipRanges::checked("198.18.0.0/15".parse().unwrap(), "fd00::/64".parse().unwrap(), &[]);
         attention.see(
-            &Event::Snapshot { revision: 3, ranges: ranges.unwrap(), nodes: Vec::new(), clouds: Default::default() },
+            &changed(&[node("edge-1", false, ""), node("edge-2", false, "")]),
+            start,
+        );
+        let removed = Change {
+            revision: 2,
+            changed: Vec::new(),
+            removed: vec!["edge-1".parse().unwrap()],
+            clouds: None,
+        };
+        attention.see(&Event::Change(Arc::new(removed)), start);
+        let ranges = crate::directory::VipRanges::checked(
+            "198.18.0.0/15".parse().unwrap(),
+            "fd00::/64".parse().unwrap(),
+            &[],
+        );
+        attention.see(
+            &Event::Snapshot {
+                revision: 3,
+                ranges: ranges.unwrap(),
+                nodes: Vec::new(),
+                clouds: Default::default(),
+            },
             start,
         );
         assert_eq!(attention.due(start + GRACE), []);

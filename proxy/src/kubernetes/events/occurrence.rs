@@ -1,4 +1,5 @@
-//! Something that operators find with `kubectl describe` and `kubectl get events`, and its form as an Event. Pure.
+//! Something that operators find with `kubectl describe` and `kubectl get events`, and its form as
+//! an Event. Pure.
 
 use culvert_api::NodeName;
 use data_encoding::HEXLOWER;
@@ -11,12 +12,14 @@ use sha2::{Digest, Sha256};
 use super::super::configmap::ConfigMapName;
 
 const REPORTER: &str = "culvert-proxy";
-/// Where Events of what has no namespace, as Nodes, are kept: `default` is refused by API servers before 1.21.
+/// Where Events of what has no namespace, as Nodes, are kept: `default` is refused by API servers
+/// before 1.21.
 const NODES_NAMESPACE: &str = "kube-system";
 /// What the API server takes.
 const MAX_NOTE_BYTES: usize = 1024;
 const MAX_NAME_BYTES: usize = 253;
-/// Proxies notice the same thing at different times; whoever comes later than this reports another such thing.
+/// Proxies notice the same thing at different times; whoever comes later than this reports another
+/// such thing.
 const ONE_OCCURRENCE: SignedDuration = SignedDuration::from_secs(60);
 
 /// What it is about.
@@ -48,14 +51,23 @@ pub(crate) struct Occurrence {
 impl Occurrence {
     pub(super) fn offline(node: &NodeName) -> Self {
         let note = format!(
-            "{node} has no tunnel to the reporting culvert-proxy, which cannot reach it: `culvert-proxy explain {node}` there says why"
+            "{node} has no tunnel to the reporting culvert-proxy, which cannot reach it: \
+             `culvert-proxy explain {node}` there says why"
         );
-        Self { about: About::Node(node.clone()), reason: Reason::EdgeOffline, note }
+        Self {
+            about: About::Node(node.clone()),
+            reason: Reason::EdgeOffline,
+            note,
+        }
     }
 
     pub(super) fn online(node: &NodeName) -> Self {
         let note = format!("{node} has a tunnel again");
-        Self { about: About::Node(node.clone()), reason: Reason::EdgeOnline, note }
+        Self {
+            about: About::Node(node.clone()),
+            reason: Reason::EdgeOnline,
+            note,
+        }
     }
 
     pub(super) fn claimed_twice(node: &NodeName, owners: &str) -> Self {
@@ -69,13 +81,28 @@ impl Occurrence {
     /// Something that the Node says and nobody uses, with the reason.
     pub(super) fn refused(node: &NodeName, reason: &str) -> Self {
         let note = cut(reason, MAX_NOTE_BYTES);
-        Self { about: About::Node(node.clone()), reason: Reason::ClaimRefused, note }
+        Self {
+            about: About::Node(node.clone()),
+            reason: Reason::ClaimRefused,
+            note,
+        }
     }
 
     /// About a ConfigMap of ports, with what is wrong with it.
-    pub(in super::super) fn invalid_ports(which: ConfigMapName, uid: String, problem: String) -> Self {
-        let note = cut(&format!("{problem}. The last good ports stay in use"), MAX_NOTE_BYTES);
-        Self { about: About::ConfigMap { which, uid }, reason: Reason::InvalidPorts, note }
+    pub(in super::super) fn invalid_ports(
+        which: ConfigMapName,
+        uid: String,
+        problem: String,
+    ) -> Self {
+        let note = cut(
+            &format!("{problem}. The last good ports stay in use"),
+            MAX_NOTE_BYTES,
+        );
+        Self {
+            about: About::ConfigMap { which, uid },
+            reason: Reason::InvalidPorts,
+            note,
+        }
     }
 
     /// Where its Event is.
@@ -86,7 +113,8 @@ impl Occurrence {
         }
     }
 
-    /// The Event as the first proxy makes it. Its name is the same on every proxy: a second one finds it made.
+    /// The Event as the first proxy makes it. Its name is the same on every proxy: a second one
+    /// finds it made.
     pub(super) fn event(&self, instance: &str, now: Timestamp) -> Event {
         Event {
             metadata: ObjectMeta {
@@ -97,7 +125,14 @@ impl Occurrence {
             regarding: Some(self.regarding()),
             reason: Some(format!("{:?}", self.reason)),
             action: Some(self.action().to_owned()),
-            type_: Some(if self.reason == Reason::EdgeOnline { "Normal" } else { "Warning" }.to_owned()),
+            type_: Some(
+                if self.reason == Reason::EdgeOnline {
+                    "Normal"
+                } else {
+                    "Warning"
+                }
+                .to_owned(),
+            ),
             note: Some(self.note.clone()),
             event_time: Some(MicroTime(now)),
             reporting_controller: Some(REPORTER.to_owned()),
@@ -127,11 +162,15 @@ impl Occurrence {
 
     fn regarding(&self) -> ObjectReference {
         let (kind, namespace, name, uid) = match &self.about {
-            // As the kubelet has it, and kubectl looks for: the uid of a Node in Events is its name.
+            // As the kubelet has it, and kubectl looks for: the uid of a Node in Events is its
+            // name.
             About::Node(node) => ("Node", None, node.to_string(), node.to_string()),
-            About::ConfigMap { which, uid } => {
-                ("ConfigMap", Some(which.namespace.clone()), which.name.clone(), uid.clone())
-            }
+            About::ConfigMap { which, uid } => (
+                "ConfigMap",
+                Some(which.namespace.clone()),
+                which.name.clone(),
+                uid.clone(),
+            ),
         };
         ObjectReference {
             api_version: Some("v1".to_owned()),
@@ -146,14 +185,25 @@ impl Occurrence {
 
 /// How an Event that is there already goes on; `None`: another proxy has just told the same.
 pub(super) fn continued(event: &Event, now: Timestamp) -> Option<EventSeries> {
-    let last = event.series.as_ref().map(|series| &series.last_observed_time).or(event.event_time.as_ref());
+    let last = event
+        .series
+        .as_ref()
+        .map(|series| &series.last_observed_time)
+        .or(event.event_time.as_ref());
     let just_told = last.is_some_and(|last| now.duration_since(last.0) < ONE_OCCURRENCE);
     let count = event.series.as_ref().map_or(1, |series| series.count);
-    (!just_told).then(|| EventSeries { count: count.saturating_add(1), last_observed_time: MicroTime(now) })
+    (!just_told).then(|| EventSeries {
+        count: count.saturating_add(1),
+        last_observed_time: MicroTime(now),
+    })
 }
 
 fn cut(text: &str, most: usize) -> String {
-    let end = text.char_indices().map(|(at, char)| at + char.len_utf8()).take_while(|end| *end <= most).last();
+    let end = text
+        .char_indices()
+        .map(|(at, char)| at + char.len_utf8())
+        .take_while(|end| *end <= most)
+        .last();
     text.get(..end.unwrap_or(0)).unwrap_or_default().to_owned()
 }
 
@@ -167,13 +217,34 @@ mod tests {
 
     #[test]
     fn proxies_that_tell_the_same_name_one_event() {
-        let (now, later) = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1));
-        let (one, other) = (Occurrence::offline(&node("edge-1")), Occurrence::offline(&node("edge-1")));
+        let (now, later) = (
+            Timestamp::UNIX_EPOCH,
+            Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1),
+        );
+        let (one, other) = (
+            Occurrence::offline(&node("edge-1")),
+            Occurrence::offline(&node("edge-1")),
+        );
         let (one, other) = (one.event("cloud-1", now), other.event("cloud-2", later));
         assert_eq!(one.metadata.name, other.metadata.name);
-        assert_ne!(one.metadata.name, Occurrence::offline(&node("edge-2")).event("cloud-1", now).metadata.name);
-        assert_ne!(one.metadata.name, Occurrence::online(&node("edge-1")).event("cloud-1", now).metadata.name);
-        assert!(continued(&one, later).is_none(), "the second one has nothing to add");
+        assert_ne!(
+            one.metadata.name,
+            Occurrence::offline(&node("edge-2"))
+                .event("cloud-1", now)
+                .metadata
+                .name
+        );
+        assert_ne!(
+            one.metadata.name,
+            Occurrence::online(&node("edge-1"))
+                .event("cloud-1", now)
+                .metadata
+                .name
+        );
+        assert!(
+            continued(&one, later).is_none(),
+            "the second one has nothing to add"
+        );
     }
 
     #[test]
@@ -181,7 +252,11 @@ mod tests {
         let at = |seconds| Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds);
         let mut event = Occurrence::offline(&node("edge-1")).event("cloud-1", at(0));
         event.series = continued(&event, at(60));
-        assert_eq!(event.series.as_ref().unwrap().count, 2, "a series has two at least");
+        assert_eq!(
+            event.series.as_ref().unwrap().count,
+            2,
+            "a series has two at least"
+        );
         assert!(continued(&event, at(119)).is_none());
         assert_eq!(continued(&event, at(120)).unwrap().count, 3);
     }

@@ -12,7 +12,8 @@ const MOST: usize = 1000;
 pub(super) struct Queue(VecDeque<Occurrence>);
 
 impl Queue {
-    /// A node that comes back before its absence was told has nothing to tell, nor has one that goes again.
+    /// A node that comes back before its absence was told has nothing to tell, nor has one that
+    /// goes again.
     pub(super) fn extend(&mut self, occurrences: impl IntoIterator<Item = Occurrence>) {
         for occurrence in occurrences {
             let opposite = match occurrence.reason {
@@ -20,7 +21,9 @@ impl Queue {
                 Reason::EdgeOffline => Some(Reason::EdgeOnline),
                 Reason::AddressClaimedTwice | Reason::ClaimRefused | Reason::InvalidPorts => None,
             };
-            let undone = |waiting: &Occurrence| Some(waiting.reason) == opposite && waiting.about == occurrence.about;
+            let undone = |waiting: &Occurrence| {
+                Some(waiting.reason) == opposite && waiting.about == occurrence.about
+            };
             match self.0.iter().position(undone) {
                 Some(at) => drop(self.0.remove(at)),
                 None if self.0.contains(&occurrence) || self.0.len() >= MOST => {}
@@ -46,16 +49,28 @@ mod tests {
     fn what_has_become_untrue_is_not_told() {
         let node = "edge-1".parse().unwrap();
         let mut queue = Queue::default();
-        queue.extend([Occurrence::offline(&node), Occurrence::claimed_twice(&node, "of two")]);
-        queue.extend([Occurrence::claimed_twice(&node, "of two"), Occurrence::online(&node)]);
-        assert_eq!(queue.pop(), Some(Occurrence::claimed_twice(&node, "of two")));
+        queue.extend([
+            Occurrence::offline(&node),
+            Occurrence::claimed_twice(&node, "of two"),
+        ]);
+        queue.extend([
+            Occurrence::claimed_twice(&node, "of two"),
+            Occurrence::online(&node),
+        ]);
+        assert_eq!(
+            queue.pop(),
+            Some(Occurrence::claimed_twice(&node, "of two"))
+        );
         assert_eq!(queue.pop(), None);
     }
 
     #[test]
     fn a_queue_that_nobody_empties_does_not_grow() {
         let mut queue = Queue::default();
-        queue.extend((0..=MOST).map(|number| Occurrence::offline(&format!("edge-{number}").parse().unwrap())));
+        queue.extend(
+            (0..=MOST)
+                .map(|number| Occurrence::offline(&format!("edge-{number}").parse().unwrap())),
+        );
         assert_eq!(queue.0.len(), MOST);
     }
 }

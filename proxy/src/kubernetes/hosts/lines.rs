@@ -16,16 +16,27 @@ pub(super) struct Merged {
     pub(super) left_out: usize,
 }
 
-/// `before` with a line for each of `nodes` and no other line of ours, in at most `room` bytes. Lines of others stay as they are,
-/// but for those that name nothing but such nodes: an earlier tunnel made them, and half of all connections would go astray.
+/// `before` with a line for each of `nodes` and no other line of ours, in at most `room` bytes.
+/// Lines of others stay as they are, but for those that name nothing but such nodes: an earlier
+/// tunnel made them, and half of all connections would go astray.
 pub(super) fn merged(before: &str, nodes: &BTreeMap<NodeName, IpAddr>, room: usize) -> Merged {
-    let is_node = |name: &str| name.parse().is_ok_and(|name: NodeName| nodes.contains_key(&name));
-    let mut text: String =
-        before.lines().filter(|line| is_foreign(line, &is_node)).flat_map(|line| [line, "\n"]).collect();
+    let is_node = |name: &str| {
+        name.parse()
+            .is_ok_and(|name: NodeName| nodes.contains_key(&name))
+    };
+    let mut text: String = before
+        .lines()
+        .filter(|line| is_foreign(line, &is_node))
+        .flat_map(|line| [line, "\n"])
+        .collect();
     let mut left_out = 0;
     for (name, address) in nodes {
         let line = format!("{address}\t{name} {MARK}\n");
-        if text.len() + line.len() <= room { text.push_str(&line) } else { left_out += 1 }
+        if text.len() + line.len() <= room {
+            text.push_str(&line)
+        } else {
+            left_out += 1
+        }
     }
     Merged { text, left_out }
 }
@@ -44,7 +55,10 @@ mod tests {
     use super::*;
 
     fn nodes(nodes: &[(&str, &str)]) -> BTreeMap<NodeName, IpAddr> {
-        nodes.iter().map(|(name, address)| (name.parse().unwrap(), address.parse().unwrap())).collect()
+        nodes
+            .iter()
+            .map(|(name, address)| (name.parse().unwrap(), address.parse().unwrap()))
+            .collect()
     }
 
     fn text(before: &str, entries: &[(&str, &str)]) -> String {
@@ -54,34 +68,58 @@ mod tests {
     #[test]
     fn a_node_has_one_line_that_goes_with_it() {
         let both = text("", &[("edge-2", "198.18.0.2"), ("edge-1", "198.18.0.1")]);
-        assert_eq!(both, "198.18.0.1\tedge-1 # culvert\n198.18.0.2\tedge-2 # culvert\n");
+        assert_eq!(
+            both,
+            "198.18.0.1\tedge-1 # culvert\n198.18.0.2\tedge-2 # culvert\n"
+        );
         let moved = text(&both, &[("edge-2", "198.18.0.9")]);
         assert_eq!(moved, "198.18.0.9\tedge-2 # culvert\n");
-        assert_eq!(text(&moved, &[("edge-2", "198.18.0.9")]), moved, "nothing to write");
+        assert_eq!(
+            text(&moved, &[("edge-2", "198.18.0.9")]),
+            moved,
+            "nothing to write"
+        );
         assert_eq!(text(&moved, &[]), "");
     }
 
     #[test]
     fn lines_of_others_stay_as_they_are() {
-        let foreign = "# by hand\n\n10.0.0.9   registry  edge-1 # not ours\n::1\tlocalhost\nnonsense\n";
+        let foreign =
+            "# by hand\n\n10.0.0.9   registry  edge-1 # not ours\n::1\tlocalhost\nnonsense\n";
         let with_ours = text(foreign, &[("edge-1", "198.18.0.1")]);
-        assert_eq!(with_ours, format!("{foreign}198.18.0.1\tedge-1 # culvert\n"));
+        assert_eq!(
+            with_ours,
+            format!("{foreign}198.18.0.1\tedge-1 # culvert\n")
+        );
         assert_eq!(text(&with_ours, &[]), foreign);
     }
 
     #[test]
     fn what_an_earlier_tunnel_said_of_a_node_is_replaced() {
         let yurt_tunnel = "10.97.3.4\tedge-1\n10.97.3.4\tedge-9\n192.0.2.1\tmaster";
-        let ours = text(yurt_tunnel, &[("edge-1", "198.18.0.1"), ("master", "192.0.2.1")]);
-        assert_eq!(ours, "10.97.3.4\tedge-9\n198.18.0.1\tedge-1 # culvert\n192.0.2.1\tmaster # culvert\n");
+        let ours = text(
+            yurt_tunnel,
+            &[("edge-1", "198.18.0.1"), ("master", "192.0.2.1")],
+        );
+        assert_eq!(
+            ours,
+            "10.97.3.4\tedge-9\n198.18.0.1\tedge-1 # culvert\n192.0.2.1\tmaster # culvert\n"
+        );
     }
 
     #[test]
     fn what_does_not_fit_is_left_out_and_counted() {
         let nodes = nodes(&[("edge-1", "198.18.0.1"), ("edge-2", "198.18.0.2")]);
         let one = merged("10.0.0.9 registry\n", &nodes, 50);
-        assert_eq!(one.text, "10.0.0.9 registry\n198.18.0.1\tedge-1 # culvert\n");
+        assert_eq!(
+            one.text,
+            "10.0.0.9 registry\n198.18.0.1\tedge-1 # culvert\n"
+        );
         assert_eq!(one.left_out, 1);
-        assert_eq!(merged(&one.text, &nodes, 50), one, "and does not change from one time to the next");
+        assert_eq!(
+            merged(&one.text, &nodes, 50),
+            one,
+            "and does not change from one time to the next"
+        );
     }
 }

@@ -18,7 +18,10 @@ pub(crate) struct HostsPlace {
 
 /// A text that names no ConfigMap.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} names no ConfigMap: write NAMESPACE/NAME, such as kube-system/yurt-tunnel-nodes, or NAMESPACE/NAME/KEY")]
+#[error(
+    "{0:?} names no ConfigMap: write NAMESPACE/NAME, such as kube-system/yurt-tunnel-nodes, or \
+     NAMESPACE/NAME/KEY"
+)]
 pub(crate) struct InvalidPlace(String);
 
 impl FromStr for HostsPlace {
@@ -35,13 +38,21 @@ impl FromStr for HostsPlace {
         };
         let good = |part: &str| {
             (1..=253).contains(&part.len())
-                && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
+                && part
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
         };
         if ![namespace, name, key].into_iter().all(good) {
             return Err(invalid());
         }
-        let config_map = ConfigMapName { namespace: namespace.to_owned(), name: name.to_owned() };
-        Ok(Self { config_map, key: key.to_owned() })
+        let config_map = ConfigMapName {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
+        Ok(Self {
+            config_map,
+            key: key.to_owned(),
+        })
     }
 }
 
@@ -52,10 +63,23 @@ mod tests {
     #[test]
     fn the_key_is_that_of_the_tunnel_whose_config_map_it_is() {
         let key = |text: &str| text.parse::<HostsPlace>().map(|place| place.key);
-        assert_eq!(key("kube-system/yurt-tunnel-nodes").unwrap(), "tunnel-nodes");
+        assert_eq!(
+            key("kube-system/yurt-tunnel-nodes").unwrap(),
+            "tunnel-nodes"
+        );
         assert_eq!(key("edge-system/tunnel-nodes").unwrap(), "hosts");
-        assert_eq!(key("kube-system/coredns-custom/edge.hosts").unwrap(), "edge.hosts");
-        for wrong in ["yurt-tunnel-nodes", "kube-system/", "/x", "a/b/c/d", "a/b c", ""] {
+        assert_eq!(
+            key("kube-system/coredns-custom/edge.hosts").unwrap(),
+            "edge.hosts"
+        );
+        for wrong in [
+            "yurt-tunnel-nodes",
+            "kube-system/",
+            "/x",
+            "a/b/c/d",
+            "a/b c",
+            "",
+        ] {
             assert!(key(wrong).is_err(), "{wrong}");
         }
     }

@@ -1,14 +1,17 @@
-//! How many refused tokens an address may make the proxy ask the API server about. Pure but for its lock.
+//! How many refused tokens an address may make the proxy ask the API server about. Pure but for its
+//! lock.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Refusals of one address within [`WINDOW`]; a site's agents may all come from one, and theirs are not refused.
+/// Refusals of one address within [`WINDOW`]; a site's agents may all come from one, and theirs are
+/// not refused.
 const MAX_REFUSALS: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(60);
-/// Addresses that are remembered. Beyond, all are forgotten: how many questions there are at once is bounded besides.
+/// Addresses that are remembered. Beyond, all are forgotten: how many questions there are at once
+/// is bounded besides.
 const MAX_ADDRESSES: usize = 4096;
 
 /// Who had tokens refused lately.
@@ -25,7 +28,9 @@ impl Callers {
     /// Whether the API server is asked about a token from this address.
     pub(super) fn may_ask(&self, address: IpAddr, now: Instant) -> bool {
         let callers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let refusals = callers.get(&network(address)).filter(|refusals| now < refusals.since + WINDOW);
+        let refusals = callers
+            .get(&network(address))
+            .filter(|refusals| now < refusals.since + WINDOW);
         refusals.is_none_or(|refusals| refusals.count < MAX_REFUSALS)
     }
 
@@ -38,7 +43,10 @@ impl Callers {
         if callers.len() >= MAX_ADDRESSES {
             callers.clear();
         }
-        let fresh = Refusals { since: now, count: 0 };
+        let fresh = Refusals {
+            since: now,
+            count: 0,
+        };
         let refusals = callers.entry(network(address)).or_insert(fresh);
         if refusals.since + WINDOW <= now {
             *refusals = fresh;
@@ -71,7 +79,10 @@ mod tests {
             assert!(callers.may_ask(one, start));
             callers.refused(one, start);
         }
-        assert!(!callers.may_ask(address("2001:db8::ffff"), start), "the same /64");
+        assert!(
+            !callers.may_ask(address("2001:db8::ffff"), start),
+            "the same /64"
+        );
         assert!(callers.may_ask(address("2001:db8:0:1::1"), start));
         assert!(callers.may_ask(address("2001:db8::1"), start + WINDOW));
     }

@@ -1,5 +1,5 @@
-//! What a service-account token says of itself. Anybody can write that: it only spares the API server the tokens that it would
-//! refuse anyway. Pure.
+//! What a service-account token says of itself. Anybody can write that: it only spares the API
+//! server the tokens that it would refuse anyway. Pure.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -24,11 +24,16 @@ impl AccountToken {
     pub(super) fn read(text: &str, account: &str) -> Result<Self, AccountError> {
         let claims = claims(text).ok_or(AccountError::Malformed)?;
         if claims.sub != account {
-            return Err(AccountError::Account { found: short(&claims.sub), wanted: account.to_owned() });
+            return Err(AccountError::Account {
+                found: short(&claims.sub),
+                wanted: account.to_owned(),
+            });
         }
         let audiences = claims.aud.into_vec();
         if !audiences.iter().any(|audience| audience == AUDIENCE) {
-            return Err(AccountError::Audience { found: short(&audiences.join(", ")) });
+            return Err(AccountError::Audience {
+                found: short(&audiences.join(", ")),
+            });
         }
         Ok(Self(text.to_owned()))
     }
@@ -69,8 +74,15 @@ fn claims(text: &str) -> Option<Claims> {
         return None;
     }
     let parts: Vec<&str> = text.split('.').collect();
-    let [header, claims, signature] = parts.as_slice() else { return None };
-    let part = |part: &str| URL_SAFE_NO_PAD.decode(part).ok().filter(|bytes| !bytes.is_empty());
+    let [header, claims, signature] = parts.as_slice() else {
+        return None;
+    };
+    let part = |part: &str| {
+        URL_SAFE_NO_PAD
+            .decode(part)
+            .ok()
+            .filter(|bytes| !bytes.is_empty())
+    };
     serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(&part(header)?).ok()?;
     part(signature)?;
     serde_json::from_slice(&part(claims)?).ok()
@@ -78,7 +90,10 @@ fn claims(text: &str) -> Option<Claims> {
 
 /// What a stranger wrote, for an error.
 fn short(text: &str) -> String {
-    text.chars().filter(|character| !character.is_control()).take(200).collect()
+    text.chars()
+        .filter(|character| !character.is_control())
+        .take(200)
+        .collect()
 }
 
 #[cfg(test)]
@@ -89,7 +104,12 @@ mod tests {
 
     fn token(claims: &str) -> String {
         let part = |text: &str| URL_SAFE_NO_PAD.encode(text);
-        format!("{}.{}.{}", part(r#"{"alg":"RS256"}"#), part(claims), part("signature"))
+        format!(
+            "{}.{}.{}",
+            part(r#"{"alg":"RS256"}"#),
+            part(claims),
+            part("signature")
+        )
     }
 
     fn reason(text: &str) -> &'static str {
@@ -99,17 +119,38 @@ mod tests {
     #[test]
     fn an_agents_token_is_worth_a_question_with_one_audience_or_several() {
         for aud in [r#""culvert""#, r#"["culvert"]"#, r#"["other","culvert"]"#] {
-            assert_eq!(reason(&token(&format!(r#"{{"sub":"{ACCOUNT}","aud":{aud},"exp":1}}"#))), "taken", "{aud}");
+            assert_eq!(
+                reason(&token(&format!(
+                    r#"{{"sub":"{ACCOUNT}","aud":{aud},"exp":1}}"#
+                ))),
+                "taken",
+                "{aud}"
+            );
         }
     }
 
     #[test]
     fn others_are_refused_without_asking_anybody() {
         let of = |sub: &str, aud: &str| token(&format!(r#"{{"sub":"{sub}","aud":["{aud}"]}}"#));
-        assert_eq!(reason(&of("system:serviceaccount:culvert-system:default", "culvert")), "wrong_account");
-        assert_eq!(reason(&of("system:serviceaccount:other:culvert-agent", "culvert")), "wrong_account");
-        assert_eq!(reason(&of(ACCOUNT, "https://kubernetes.default.svc")), "wrong_audience");
-        assert_eq!(reason(&token(&format!(r#"{{"sub":"{ACCOUNT}","aud":[]}}"#))), "wrong_audience");
+        assert_eq!(
+            reason(&of(
+                "system:serviceaccount:culvert-system:default",
+                "culvert"
+            )),
+            "wrong_account"
+        );
+        assert_eq!(
+            reason(&of("system:serviceaccount:other:culvert-agent", "culvert")),
+            "wrong_account"
+        );
+        assert_eq!(
+            reason(&of(ACCOUNT, "https://kubernetes.default.svc")),
+            "wrong_audience"
+        );
+        assert_eq!(
+            reason(&token(&format!(r#"{{"sub":"{ACCOUNT}","aud":[]}}"#))),
+            "wrong_audience"
+        );
     }
 
     #[test]
@@ -117,7 +158,17 @@ mod tests {
         let good = token(&format!(r#"{{"sub":"{ACCOUNT}","aud":"culvert"}}"#));
         let huge = format!("{good}{}", "A".repeat(MAX_TOKEN_BYTES));
         let unsigned = format!("{}.", &good[..good.rfind('.').unwrap()]);
-        for bad in ["", "a.b", "..", "a.b.c", "culvert.x.y", "é.é.é", &huge, &unsigned, &format!("{good}.x")] {
+        for bad in [
+            "",
+            "a.b",
+            "..",
+            "a.b.c",
+            "culvert.x.y",
+            "é.é.é",
+            &huge,
+            &unsigned,
+            &format!("{good}.x"),
+        ] {
             assert_eq!(reason(bad), "malformed_token", "{bad}");
         }
     }
@@ -125,6 +176,9 @@ mod tests {
     #[test]
     fn a_token_is_not_printed() {
         let text = token(&format!(r#"{{"sub":"{ACCOUNT}","aud":"culvert"}}"#));
-        assert_eq!(format!("{:?}", AccountToken::read(&text, ACCOUNT).unwrap()), "AccountToken(..)");
+        assert_eq!(
+            format!("{:?}", AccountToken::read(&text, ACCOUNT).unwrap()),
+            "AccountToken(..)"
+        );
     }
 }

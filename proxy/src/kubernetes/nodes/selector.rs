@@ -12,7 +12,8 @@ pub(crate) struct NodeSelector(Selector);
 /// A text that is no selector.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "--node-selector: {text:?} is no label selector: {problem}: write one such as node-restriction.kubernetes.io/culvert-edge, key=value or key in (a,b)"
+    "--node-selector: {text:?} is no label selector: {problem}: write one such as \
+     node-restriction.kubernetes.io/culvert-edge, key=value or key in (a,b)"
 )]
 pub(crate) struct InvalidSelector {
     text: String,
@@ -30,8 +31,13 @@ impl FromStr for NodeSelector {
     type Err = InvalidSelector;
 
     fn from_str(text: &str) -> Result<Self, InvalidSelector> {
-        let invalid = |problem| InvalidSelector { text: text.chars().take(300).collect(), problem };
-        let requirements: Result<Selector, _> = requirements(text).map(|part| expression(part.trim())).collect();
+        let invalid = |problem| InvalidSelector {
+            text: text.chars().take(300).collect(),
+            problem,
+        };
+        let requirements: Result<Selector, _> = requirements(text)
+            .map(|part| expression(part.trim()))
+            .collect();
         Ok(Self(requirements.map_err(invalid)?))
     }
 }
@@ -48,9 +54,14 @@ fn requirements(text: &str) -> impl Iterator<Item = &str> {
 fn expression(text: &str) -> Result<Expression, &'static str> {
     if let Some(list) = text.strip_suffix(')') {
         let (before, values) = list.split_once('(').ok_or("a parenthesis is not opened")?;
-        let (name, operator) =
-            before.trim().rsplit_once(char::is_whitespace).ok_or("`(` follows neither in nor notin")?;
-        let values = values.split(',').map(|value| self::value(value.trim())).collect::<Result<_, _>>()?;
+        let (name, operator) = before
+            .trim()
+            .rsplit_once(char::is_whitespace)
+            .ok_or("`(` follows neither in nor notin")?;
+        let values = values
+            .split(',')
+            .map(|value| self::value(value.trim()))
+            .collect::<Result<_, _>>()?;
         return match operator {
             "in" => Ok(Expression::In(key(name)?, values)),
             "notin" => Ok(Expression::NotIn(key(name)?, values)),
@@ -72,8 +83,14 @@ fn expression(text: &str) -> Result<Expression, &'static str> {
 /// A label's key: a name of up to 63 characters, which a DNS name and a slash may come before.
 fn key(text: &str) -> Result<String, &'static str> {
     let (prefix, name) = text.trim().rsplit_once('/').unwrap_or(("", text.trim()));
-    let in_prefix = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
-    if name.is_empty() || value(name).is_err() || prefix.len() > 253 || !prefix.bytes().all(in_prefix) {
+    let in_prefix = |byte: u8| {
+        byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.')
+    };
+    if name.is_empty()
+        || value(name).is_err()
+        || prefix.len() > 253
+        || !prefix.bytes().all(in_prefix)
+    {
         Err("a part of it is no label's key")
     } else {
         Ok(text.trim().to_owned())
@@ -95,7 +112,10 @@ mod tests {
     use super::*;
 
     fn selects(selector: &str, labels: &[(&str, &str)]) -> bool {
-        let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let labels = labels
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect();
         selector.parse::<NodeSelector>().unwrap().selects(&labels)
     }
 
@@ -115,7 +135,10 @@ mod tests {
             assert!(selects(yes, &labels), "{yes}");
         }
         for no in ["culvert.dev/edge=true", "zone", "zone in (b)"] {
-            assert!(!selects(no, &[("zone2", "a"), ("culvert.dev/edge", "")]), "{no}");
+            assert!(
+                !selects(no, &[("zone2", "a"), ("culvert.dev/edge", "")]),
+                "{no}"
+            );
         }
         assert!(!selects("!zone", &labels));
         assert!(!selects("zone=a,!culvert.dev/edge", &labels));
@@ -123,9 +146,14 @@ mod tests {
 
     #[test]
     fn what_is_no_selector_is_told_so() {
-        for bad in ["", ",", "a,", "a b", "a in b", "a in (b", "a (b)", "A B=c", "a=b c", "UPPER/a", "=b"] {
+        for bad in [
+            "", ",", "a,", "a b", "a in b", "a in (b", "a (b)", "A B=c", "a=b c", "UPPER/a", "=b",
+        ] {
             let error = bad.parse::<NodeSelector>().unwrap_err().to_string();
-            assert!(error.contains("write one such as node-restriction"), "{bad}: {error}");
+            assert!(
+                error.contains("write one such as node-restriction"),
+                "{bad}: {error}"
+            );
         }
     }
 }

@@ -1,5 +1,6 @@
-//! Lists and watches the Nodes, for ever: what is known of them, and whether it is current. kube-runtime's watcher does not say
-//! when a watch that broke is up again, and this has to be known.
+//! Lists and watches the Nodes, for ever: what is known of them, and whether it is current.
+//! kube-runtime's watcher does not say when a watch that broke is up again, and this has to be
+//! known.
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
@@ -68,7 +69,11 @@ enum WatchError {
     Watch(#[source] kube::Error),
     #[error("watch the cluster's nodes: the API server ends it at once")]
     Short,
-    #[error("watch the cluster's nodes: the API server said nothing for {} s: its host is gone, or the way to it", .0.as_secs())]
+    #[error(
+        "watch the cluster's nodes: the API server said nothing for {} s: its host is gone, or \
+         the way to it",
+        .0.as_secs()
+    )]
     Silent(Duration),
 }
 
@@ -76,21 +81,32 @@ impl WatchError {
     /// Whether everything has to be listed anew.
     fn is_gone(&self) -> bool {
         match self {
-            Self::List(kube::Error::Api(status)) | Self::Watch(kube::Error::Api(status)) => status.code == GONE,
-            Self::List(_) | Self::Watch(_) | Self::ListTimeout | Self::Short | Self::Silent(_) => false,
+            Self::List(kube::Error::Api(status)) | Self::Watch(kube::Error::Api(status)) => {
+                status.code == GONE
+            }
+            Self::List(_) | Self::Watch(_) | Self::ListTimeout | Self::Short | Self::Silent(_) => {
+                false
+            }
         }
     }
 }
 
 /// Keeps `seen_tx` equal to the Nodes until it is dropped.
-pub(super) async fn watch(client: Client, reading: Reading, metrics: Metrics, seen_tx: Sender<Seen>) -> Infallible {
+pub(super) async fn watch(
+    client: Client,
+    reading: Reading,
+    metrics: Metrics,
+    seen_tx: Sender<Seen>,
+) -> Infallible {
     let mut watcher = Watcher::new(client, reading, metrics, seen_tx);
     let mut backoff = Backoff::default();
     loop {
         let Err(error) = watcher.follow(&mut backoff).await;
         if error.is_gone() {
             watcher.version = None;
-            tracing::info!("the API server has forgotten where this proxy was: all nodes are listed anew");
+            tracing::info!(
+                "the API server has forgotten where this proxy was: all nodes are listed anew"
+            );
         }
         watcher.lost(chain(&error));
         tokio::time::sleep(backoff.wait()).await;
@@ -113,7 +129,15 @@ struct Watcher {
 impl Watcher {
     fn new(client: Client, reading: Reading, metrics: Metrics, seen_tx: Sender<Seen>) -> Self {
         let (problems, version) = (HashMap::new(), None);
-        Self { api: Api::all(client), reading, metrics, seen_tx, problems, version, silence: SILENCE }
+        Self {
+            api: Api::all(client),
+            reading,
+            metrics,
+            seen_tx,
+            problems,
+            version,
+            silence: SILENCE,
+        }
     }
 
     async fn follow(&mut self, backoff: &mut Backoff) -> Result<Infallible, WatchError> {
@@ -125,7 +149,9 @@ impl Watcher {
             self.version = Some(version.clone());
             let params = WatchParams::default().timeout(WATCH_SECONDS);
             let silent = |_elapsed| WatchError::Silent(self.silence);
-            let events = timeout(self.silence, self.api.watch(&params, &version)).await.map_err(silent)?;
+            let events = timeout(self.silence, self.api.watch(&params, &version))
+                .await
+                .map_err(silent)?;
             let events = events.map_err(WatchError::Watch)?;
             let started = Instant::now();
             self.following();
@@ -135,7 +161,9 @@ impl Watcher {
             loop {
                 let event = timeout(self.silence, events.try_next()).await;
                 let event = event.map_err(|_elapsed| WatchError::Silent(self.silence))?;
-                let Some(event) = event.map_err(WatchError::Watch)? else { break };
+                let Some(event) = event.map_err(WatchError::Watch)? else {
+                    break;
+                };
                 self.take(event)?;
             }
             if started.elapsed() < SHORT {
@@ -150,7 +178,9 @@ impl Watcher {
         let mut params = ListParams::default().limit(PAGE);
         loop {
             let page = timeout(LIST_TIMEOUT, self.api.list(&params)).await;
-            let page = page.map_err(|_elapsed| WatchError::ListTimeout)?.map_err(WatchError::List)?;
+            let page = page
+                .map_err(|_elapsed| WatchError::ListTimeout)?
+                .map_err(WatchError::List)?;
             for node in &page.items {
                 let reduced = node.reduced(&self.reading.edges, self.reading.annotations);
                 nodes.extend(reduced.node);
@@ -166,14 +196,19 @@ impl Watcher {
         }
     }
 
-    fn take_all(&mut self, nodes: BTreeMap<NodeName, Record>, problems: HashMap<String, Vec<String>>) {
+    fn take_all(
+        &mut self,
+        nodes: BTreeMap<NodeName, Record>,
+        problems: HashMap<String, Vec<String>>,
+    ) {
         for (name, now) in &problems {
             if self.problems.get(name) != Some(now) {
                 report(name, now);
             }
         }
         self.problems = problems;
-        self.seen_tx.send_modify(|seen| seen.nodes = Some(Arc::new(nodes)));
+        self.seen_tx
+            .send_modify(|seen| seen.nodes = Some(Arc::new(nodes)));
     }
 
     fn take(&mut self, event: WatchEvent<WatchedNode>) -> Result<(), WatchError> {
@@ -191,7 +226,9 @@ impl Watcher {
                     self.edit(|nodes| drop(nodes.remove(&name)));
                 }
             }
-            WatchEvent::Bookmark(bookmark) => self.version = Some(bookmark.metadata.resource_version),
+            WatchEvent::Bookmark(bookmark) => {
+                self.version = Some(bookmark.metadata.resource_version)
+            }
             WatchEvent::Error(status) => return Err(WatchError::Watch(kube::Error::Api(status))),
         }
         Ok(())
@@ -215,12 +252,18 @@ impl Watcher {
     }
 
     fn is_known(&self, name: &NodeName, record: &Record) -> bool {
-        self.seen_tx.borrow().nodes.as_ref().is_some_and(|nodes| nodes.get(name) == Some(record))
+        self.seen_tx
+            .borrow()
+            .nodes
+            .as_ref()
+            .is_some_and(|nodes| nodes.get(name) == Some(record))
     }
 
-    /// In place: a copy of thousands of nodes is made only while somebody still reads the one before.
+    /// In place: a copy of thousands of nodes is made only while somebody still reads the one
+    /// before.
     fn edit(&self, edit: impl FnOnce(&mut BTreeMap<NodeName, Record>)) {
-        self.seen_tx.send_modify(|seen| edit(Arc::make_mut(seen.nodes.get_or_insert_default())));
+        self.seen_tx
+            .send_modify(|seen| edit(Arc::make_mut(seen.nodes.get_or_insert_default())));
     }
 
     fn following(&self) {
@@ -242,7 +285,11 @@ impl Watcher {
 
 fn report(name: &str, problems: &[String]) {
     let name: String = name.chars().take(253).collect();
-    tracing::warn!(node = name, reason = problems.join("; "), "parts of a Node left out");
+    tracing::warn!(
+        node = name,
+        reason = problems.join("; "),
+        "parts of a Node left out"
+    );
 }
 
 #[cfg(test)]
@@ -253,7 +300,8 @@ mod tests {
 
     use super::*;
 
-    const LIST: &str = r#"{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}"#;
+    const LIST: &str =
+        r#"{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}"#;
 
     /// Lists no Nodes, begins every watch, and says nothing more.
     async fn silent_server(listener: TcpListener) -> Infallible {
@@ -267,7 +315,10 @@ mod tests {
             let answer = if String::from_utf8_lossy(&head).contains("watch=true") {
                 "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_owned()
             } else {
-                format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{LIST}", LIST.len())
+                format!(
+                    "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{LIST}",
+                    LIST.len()
+                )
             };
             connection.write_all(answer.as_bytes()).await.unwrap();
             connections.push(connection);
@@ -280,7 +331,10 @@ mod tests {
         let server = format!("http://{}", listener.local_addr().unwrap());
         let client = Client::try_from(Config::new(server.parse().unwrap())).unwrap();
         let (seen_tx, seen_rx) = tokio::sync::watch::channel(Seen::default());
-        let reading = Reading { edges: "culvert.dev/edge".parse().unwrap(), annotations: Annotations::Ignored };
+        let reading = Reading {
+            edges: "culvert.dev/edge".parse().unwrap(),
+            annotations: Annotations::Ignored,
+        };
         let mut watcher = Watcher::new(client, reading, Metrics::default(), seen_tx);
         watcher.silence = Duration::from_millis(200);
         let mut backoff = Backoff::default();
@@ -290,10 +344,16 @@ mod tests {
                 never = silent_server(listener) => match never {},
             }
         };
-        let error = timeout(Duration::from_secs(30), noticed).await.expect("it is noticed");
+        let error = timeout(Duration::from_secs(30), noticed)
+            .await
+            .expect("it is noticed");
         assert!(matches!(error, WatchError::Silent(_)), "{error}");
         assert!(!error.is_gone(), "what was seen stays");
-        assert_eq!(seen_rx.borrow().standing, Standing::Following, "it had begun");
+        assert_eq!(
+            seen_rx.borrow().standing,
+            Standing::Following,
+            "it had begun"
+        );
         assert_eq!(watcher.version.as_deref(), Some("7"));
     }
 }

@@ -44,7 +44,8 @@ pub(super) enum Problem {
     #[error("{key:?} is no key of it: the keys are ports and localhost-ports")]
     UnknownKey { key: String },
     #[error(
-        "{given} ports: at most {MAX_PORTS} are possible, and every port of a node is reached by its name without this"
+        "{given} ports: at most {MAX_PORTS} are possible, and every port of a node is reached by \
+         its name without this"
     )]
     TooMany { given: usize },
 }
@@ -52,7 +53,10 @@ pub(super) enum Problem {
 impl Format {
     fn keys(self) -> &'static [(&'static str, Kind)] {
         match self {
-            Self::Culvert => &[("ports", Kind::Ports), ("localhost-ports", Kind::LocalhostPorts)],
+            Self::Culvert => &[
+                ("ports", Kind::Ports),
+                ("localhost-ports", Kind::LocalhostPorts),
+            ],
             Self::YurtTunnel => &[
                 ("dnat-ports-pair", Kind::Ports),
                 ("http-proxy-ports", Kind::Ports),
@@ -62,7 +66,8 @@ impl Format {
         }
     }
 
-    /// YurtTunnel wrote `9100=10264`: connections to 9100, for one of its own listeners, which Culvert has no use for.
+    /// YurtTunnel wrote `9100=10264`: connections to 9100, for one of its own listeners, which
+    /// Culvert has no use for.
     fn port(self, entry: &str) -> Option<u16> {
         let port = |text: &str| text.trim().parse::<u16>().ok().filter(|port| *port != 0);
         match entry.split_once('=') {
@@ -82,7 +87,11 @@ pub(super) fn parse(format: Format, data: &BTreeMap<String, String>) -> (Given, 
             Kind::Ports => given.ports.get_or_insert_default(),
             Kind::LocalhostPorts => &mut given.localhost_ports,
         };
-        for entry in text.split([',', '\n']).map(str::trim).filter(|entry| !entry.is_empty()) {
+        for entry in text
+            .split([',', '\n'])
+            .map(str::trim)
+            .filter(|entry| !entry.is_empty())
+        {
             match format.port(entry) {
                 Some(port) => drop(ports.insert(port)),
                 None => drop(problem.get_or_insert_with(|| no_port(key, entry))),
@@ -101,20 +110,34 @@ pub(super) fn parse(format: Format, data: &BTreeMap<String, String>) -> (Given, 
 }
 
 fn no_port(key: &str, entry: &str) -> Problem {
-    Problem::NoPort { key: key.to_owned(), entry: shown(entry) }
+    Problem::NoPort {
+        key: key.to_owned(),
+        entry: shown(entry),
+    }
 }
 
 fn shown(text: &str) -> String {
     text.chars().take(SHOWN_CHARS).collect()
 }
 
-/// What both ConfigMaps say together. YurtTunnel's ports came to its own default ones; Culvert's take the place of them.
+/// What both ConfigMaps say together. YurtTunnel's ports came to its own default ones; Culvert's
+/// take the place of them.
 pub(super) fn combined(culvert: &Given, yurt_tunnel: &Given) -> ClusterPorts {
-    let mut ports = culvert.ports.clone().unwrap_or(ClusterPorts::default().ports);
+    let mut ports = culvert
+        .ports
+        .clone()
+        .unwrap_or(ClusterPorts::default().ports);
     ports.extend(yurt_tunnel.ports.iter().flatten());
-    let localhost_ports: BTreeSet<u16> = culvert.localhost_ports.union(&yurt_tunnel.localhost_ports).copied().collect();
+    let localhost_ports: BTreeSet<u16> = culvert
+        .localhost_ports
+        .union(&yurt_tunnel.localhost_ports)
+        .copied()
+        .collect();
     ports.retain(|port| !localhost_ports.contains(port));
-    ClusterPorts { ports, localhost_ports }
+    ClusterPorts {
+        ports,
+        localhost_ports,
+    }
 }
 
 #[cfg(test)]
@@ -122,20 +145,38 @@ mod tests {
     use super::*;
 
     fn read(format: Format, data: &[(&str, &str)]) -> (Given, Option<Problem>) {
-        parse(format, &data.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect())
+        parse(
+            format,
+            &data
+                .iter()
+                .map(|(key, text)| ((*key).to_owned(), (*text).to_owned()))
+                .collect(),
+        )
     }
 
     fn given(ports: Option<&[u16]>, localhost_ports: &[u16]) -> Given {
         let ports = ports.map(|ports| ports.iter().copied().collect());
-        Given { ports, localhost_ports: localhost_ports.iter().copied().collect() }
+        Given {
+            ports,
+            localhost_ports: localhost_ports.iter().copied().collect(),
+        }
     }
 
     #[test]
     fn ports_are_numbers_with_commas_between_them() {
-        let data = [("ports", "10250, 9100,\n8080,"), ("localhost-ports", "10255")];
-        assert_eq!(read(Format::Culvert, &data), (given(Some(&[8080, 9100, 10250]), &[10255]), None));
+        let data = [
+            ("ports", "10250, 9100,\n8080,"),
+            ("localhost-ports", "10255"),
+        ];
+        assert_eq!(
+            read(Format::Culvert, &data),
+            (given(Some(&[8080, 9100, 10250]), &[10255]), None)
+        );
         assert_eq!(read(Format::Culvert, &[]), (given(None, &[]), None));
-        assert_eq!(read(Format::Culvert, &[("ports", "")]), (given(Some(&[]), &[]), None));
+        assert_eq!(
+            read(Format::Culvert, &[("ports", "")]),
+            (given(Some(&[]), &[]), None)
+        );
     }
 
     #[test]
@@ -162,19 +203,30 @@ mod tests {
         ] {
             let (given, problem) = read(Format::Culvert, &[data]);
             assert_eq!(given.ports, Some(BTreeSet::from([9100])));
-            assert!(problem.clone().unwrap().to_string().contains(told), "{problem:?}");
+            assert!(
+                problem.clone().unwrap().to_string().contains(told),
+                "{problem:?}"
+            );
         }
         let (_, problem) = read(Format::Culvert, &[("port", "9100")]);
         assert!(problem.unwrap().to_string().contains("\"port\" is no key"));
         let (_, problem) = read(Format::YurtTunnel, &[("dnat-ports-pair", "9100=x")]);
-        assert!(problem.unwrap().to_string().contains("\"9100=x\" is no port"));
+        assert!(
+            problem
+                .unwrap()
+                .to_string()
+                .contains("\"9100=x\" is no port")
+        );
     }
 
     #[test]
     fn texts_without_end_are_neither_taken_nor_repeated() {
         let many: Vec<String> = (1..=29).map(|port: u16| port.to_string()).collect();
         let (none, problem) = read(Format::Culvert, &[("ports", &many.join(","))]);
-        assert_eq!((none, problem), (Given::default(), Some(Problem::TooMany { given: 29 })));
+        assert_eq!(
+            (none, problem),
+            (Given::default(), Some(Problem::TooMany { given: 29 }))
+        );
         let (_, problem) = read(Format::Culvert, &[("ports", &"x".repeat(100_000))]);
         assert!(problem.unwrap().to_string().len() < 200);
     }
@@ -183,9 +235,16 @@ mod tests {
     fn culverts_ports_replace_the_default_ones_and_yurt_tunnels_come_to_them() {
         let default = ClusterPorts::default();
         assert_eq!(combined(&Given::default(), &Given::default()), default);
-        let both = combined(&given(Some(&[10250, 9100]), &[8080]), &given(Some(&[9445, 8080]), &[9100]));
+        let both = combined(
+            &given(Some(&[10250, 9100]), &[8080]),
+            &given(Some(&[9445, 8080]), &[9100]),
+        );
         assert_eq!(both.ports, BTreeSet::from([9445, 10250]));
-        assert_eq!(both.localhost_ports, BTreeSet::from([8080, 9100]), "a port is dialled in one way only");
+        assert_eq!(
+            both.localhost_ports,
+            BTreeSet::from([8080, 9100]),
+            "a port is dialled in one way only"
+        );
         let yurt = combined(&Given::default(), &given(Some(&[9445]), &[]));
         assert!(yurt.ports.is_superset(&default.ports) && yurt.ports.contains(&9445));
     }

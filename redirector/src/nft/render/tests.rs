@@ -12,7 +12,11 @@ const GOLDEN: &str = include_str!("golden.jsonl");
 
 fn spec(node: NodeIps) -> TableSpec {
     let plan = plan(&examples::directory(), Freshness::Live);
-    let intercept = Intercept { node, ports: vec![7410, 7411, 7412, 7413], mark: 0x2000 };
+    let intercept = Intercept {
+        node,
+        ports: vec![7410, 7411, 7412, 7413],
+        mark: 0x2000,
+    };
     let guard = Guard {
         allow: vec!["10.9.8.0/24".parse().unwrap()],
         pods: vec!["10.244.0.0/16".parse().unwrap()],
@@ -22,7 +26,10 @@ fn spec(node: NodeIps) -> TableSpec {
 }
 
 fn v4_only() -> NodeIps {
-    NodeIps { v4: Some("10.9.0.1".parse().unwrap()), v6: None }
+    NodeIps {
+        v4: Some("10.9.0.1".parse().unwrap()),
+        v6: None,
+    }
 }
 
 /// As JSON, with the order of flags, which means nothing, made stable.
@@ -45,23 +52,51 @@ fn sort_flags(value: &mut Value) {
 
 fn rules(commands: &Nftables<'_>, chain: &str) -> Vec<String> {
     let value = rendered(commands);
-    let rules = value["nftables"].as_array().unwrap().iter().map(|command| &command["add"]["rule"]);
-    rules.filter(|rule| rule["chain"] == chain).map(|rule| rule["expr"].to_string()).collect()
+    let rules = value["nftables"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|command| &command["add"]["rule"]);
+    rules
+        .filter(|rule| rule["chain"] == chain)
+        .map(|rule| rule["expr"].to_string())
+        .collect()
 }
 
 #[test]
 fn the_whole_table_is_as_the_golden_file_has_it() {
     let rendered = rendered(&render(&spec(v4_only()), Layout::Joint));
-    let lines: String = rendered["nftables"].as_array().unwrap().iter().map(|command| format!("{command}\n")).collect();
-    assert_eq!(lines, GOLDEN, "if the change is meant, this is the new file:\n{lines}");
+    let lines: String = rendered["nftables"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|command| format!("{command}\n"))
+        .collect();
+    assert_eq!(
+        lines, GOLDEN,
+        "if the change is meant, this is the new file:\n{lines}"
+    );
 }
 
 #[test]
 fn the_table_is_replaced_whatever_it_was_before() {
     let commands = rendered(&render(&spec(v4_only()), Layout::Joint));
-    let first: Vec<_> = commands["nftables"].as_array().unwrap().iter().take(3).cloned().collect();
+    let first: Vec<_> = commands["nftables"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .take(3)
+        .cloned()
+        .collect();
     let table = json!({ "table": { "family": "inet", "name": "culvert" } });
-    assert_eq!(first, [json!({ "add": table }), json!({ "delete": table }), json!({ "add": table })]);
+    assert_eq!(
+        first,
+        [
+            json!({ "add": table }),
+            json!({ "delete": table }),
+            json!({ "add": table })
+        ]
+    );
 }
 
 #[test]
@@ -69,19 +104,43 @@ fn marked_packets_leave_before_anything_is_translated() {
     let commands = render(&spec(v4_only()), Layout::Joint);
     for chain in ["prerouting", "output"] {
         let first = &rules(&commands, chain)[0];
-        assert!(first.contains("mark") && first.contains("return"), "{first}");
+        assert!(
+            first.contains("mark") && first.contains("return"),
+            "{first}"
+        );
     }
 }
 
 #[test]
 fn a_family_without_an_intercept_address_is_refused_and_with_one_steered() {
     let without = render(&spec(v4_only()), Layout::Joint);
-    assert!(!rules(&without, STEER).iter().any(|rule| rule.contains("ip6")));
+    assert!(
+        !rules(&without, STEER)
+            .iter()
+            .any(|rule| rule.contains("ip6"))
+    );
     for refused in ["@dst4", "@dst6", "@vip4", "@vip6"] {
-        assert!(rules(&without, "refuse_output").iter().any(|rule| rule.contains(refused)), "{refused}");
+        assert!(
+            rules(&without, "refuse_output")
+                .iter()
+                .any(|rule| rule.contains(refused)),
+            "{refused}"
+        );
     }
-    let with = render(&spec(NodeIps { v6: Some("fd09::1".parse().unwrap()), ..v4_only() }), Layout::Joint);
-    assert_eq!(rules(&with, STEER).iter().filter(|rule| rule.contains("fd09::1")).count(), 2);
+    let with = render(
+        &spec(NodeIps {
+            v6: Some("fd09::1".parse().unwrap()),
+            ..v4_only()
+        }),
+        Layout::Joint,
+    );
+    assert_eq!(
+        rules(&with, STEER)
+            .iter()
+            .filter(|rule| rule.contains("fd09::1"))
+            .count(),
+        2
+    );
 }
 
 #[test]
@@ -91,7 +150,10 @@ fn a_vip_is_refused_whatever_its_packets_mark_and_an_edge_address_only_without()
     let first = |word: &str| refused.iter().position(|rule| rule.contains(word)).unwrap();
     assert!(first("@vip4") < first("mark") && first("@vip6") < first("mark"));
     assert!(first("mark") < first("@dst4") && first("mark") < first("@dst6"));
-    assert!(rules(&commands, "guard")[0].contains("@vip4"), "before anything is let in");
+    assert!(
+        rules(&commands, "guard")[0].contains("@vip4"),
+        "before anything is let in"
+    );
 }
 
 #[test]
@@ -99,14 +161,25 @@ fn tables_of_one_family_each_have_the_rules_of_that_family() {
     let joint = rendered(&render(&spec(v4_only()), Layout::Joint));
     let split = rendered(&render(&spec(v4_only()), Layout::Split));
     let lines = |value: &Value, of: &str| -> BTreeSet<String> {
-        let commands = value["nftables"].as_array().unwrap().iter().filter_map(|command| command["add"].as_object());
-        let of_family = commands.flat_map(serde_json::Map::values).filter(|object| object["family"] == of);
-        of_family.map(|object| object["expr"].to_string() + &object["elem"].to_string()).collect()
+        let commands = value["nftables"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|command| command["add"].as_object());
+        let of_family = commands
+            .flat_map(serde_json::Map::values)
+            .filter(|object| object["family"] == of);
+        of_family
+            .map(|object| object["expr"].to_string() + &object["elem"].to_string())
+            .collect()
     };
     let (v4, v6) = (lines(&split, "ip"), lines(&split, "ip6"));
     assert_eq!(&v4 | &v6, lines(&joint, "inet"));
     for (own, other) in [(&v4, "@dst6"), (&v6, "@dst4")] {
-        assert!(!own.iter().any(|line| line.contains(other)), "{other} has no such set");
+        assert!(
+            !own.iter().any(|line| line.contains(other)),
+            "{other} has no such set"
+        );
     }
 }
 
@@ -122,10 +195,16 @@ fn a_rule_that_is_replaced_is_not_the_same_and_its_counter_does_not_matter() {
 
 #[test]
 fn elements_change_alone_while_the_rules_are_the_same() {
-    let (gone, new) = ("10.0.3.7:9100".parse().unwrap(), "[fd00::9]:9100".parse().unwrap());
+    let (gone, new) = (
+        "10.0.3.7:9100".parse().unwrap(),
+        "[fd00::9]:9100".parse().unwrap(),
+    );
     let commands = rendered(&element_changes(&[gone], &[new], Layout::Joint));
     let element = |set: &str, ip: &str| json!({ "element": { "family": "inet", "table": "culvert", "name": set, "elem": [{ "concat": [ip, 9100] }] } });
-    let expected = [json!({ "delete": element("dst4", "10.0.3.7") }), json!({ "add": element("dst6", "fd00::9") })];
+    let expected = [
+        json!({ "delete": element("dst4", "10.0.3.7") }),
+        json!({ "add": element("dst6", "fd00::9") }),
+    ];
     assert_eq!(commands["nftables"], Value::from(expected.to_vec()));
 }
 
@@ -134,17 +213,27 @@ fn a_listing_has_the_elements_that_were_rendered_and_a_changed_one_differs() {
     let spec = spec(v4_only());
     let commands = rendered(&render(&spec, Layout::Joint));
     // A listing differs from our commands in that there is no "add" around each object.
-    let objects: Vec<_> =
-        commands["nftables"].as_array().unwrap().iter().map(|command| command["add"].clone()).collect();
+    let objects: Vec<_> = commands["nftables"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|command| command["add"].clone())
+        .collect();
     let listing = json!({ "nftables": objects });
     assert_eq!(Elements::of_json(&listing), Elements::of(&spec));
     let text = listing.to_string();
-    for (from, to) in
-        [("\"10.0.3.7\",9100", "\"10.0.3.7\",9101"), ("\"len\":15", "\"len\":16"), ("[\"10.0.3.7\",9100]", "[]")]
-    {
+    for (from, to) in [
+        ("\"10.0.3.7\",9100", "\"10.0.3.7\",9101"),
+        ("\"len\":15", "\"len\":16"),
+        ("[\"10.0.3.7\",9100]", "[]"),
+    ] {
         let changed = text.replacen(from, to, 1);
         assert_ne!(changed, text, "{from} is there");
-        assert_ne!(Elements::of_json(&changed.parse().unwrap()), Elements::of(&spec), "{from}");
+        assert_ne!(
+            Elements::of_json(&changed.parse().unwrap()),
+            Elements::of(&spec),
+            "{from}"
+        );
     }
 }
 
@@ -153,11 +242,13 @@ fn a_listing_has_the_parts_that_were_rendered() {
     let rendered = Parts::of(&spec(v4_only()), Layout::Joint).unwrap();
     assert_eq!((rendered.sets, rendered.chains, rendered.rules), (4, 6, 26));
     let rule = json!({ "chain": "steer", "expr": [{ "match": { "right": "@dst4" } }] });
-    let listing =
-        json!({ "nftables": [{ "metainfo": {} }, { "table": {} }, { "set": {} }, { "chain": {} }, { "rule": rule }] });
+    let listing = json!({ "nftables": [{ "metainfo": {} }, { "table": {} }, { "set": {} }, { "chain": {} }, { "rule": rule }] });
     let listed = Parts::of_json(&listing);
     assert_eq!((listed.sets, listed.chains, listed.rules), (1, 1, 1));
     for parts in [rendered, listed] {
-        assert!(parts.refuses("fd00::7".parse().unwrap()) && !parts.refuses("10.0.3.7".parse().unwrap()));
+        assert!(
+            parts.refuses("fd00::7".parse().unwrap())
+                && !parts.refuses("10.0.3.7".parse().unwrap())
+        );
     }
 }

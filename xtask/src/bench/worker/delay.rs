@@ -1,5 +1,5 @@
-//! A long link: passes TCP connections on, each byte half a round trip late, with at most a window of bytes under way a
-//! direction and connection, as TCP itself has over such a link.
+//! A long link: passes TCP connections on, each byte half a round trip late, with at most a window
+//! of bytes under way a direction and connection, as TCP itself has over such a link.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,13 +14,15 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-/// Small, so that what the link cannot take waits in the sender's own socket, where it would wait on a real one.
+/// Small, so that what the link cannot take waits in the sender's own socket, where it would wait
+/// on a real one.
 const SOCKET_BUFFER: u32 = 256 << 10;
-/// The runtime's clock wakes up at the next millisecond, which is half of one late on average; measured with all that the
-/// copying takes, it comes to this.
+/// The runtime's clock wakes up at the next millisecond, which is half of one late on average;
+/// measured with all that the copying takes, it comes to this.
 const LATENESS: Duration = Duration::from_millis(1);
-/// Bytes of one read. As TCP does, a link that is full waits until it has room for one of these: were every few bytes of room
-/// used at once, pieces would grow smaller and smaller and never larger again, until moving them took all the processor.
+/// Bytes of one read. As TCP does, a link that is full waits until it has room for one of these:
+/// were every few bytes of room used at once, pieces would grow smaller and smaller and never
+/// larger again, until moving them took all the processor.
 const PIECE: usize = 64 << 10;
 
 /// The link.
@@ -45,14 +47,19 @@ type Acknowledged = (Instant, usize);
 
 /// Serves until it is killed.
 pub(crate) fn run(args: Args) -> Result<()> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(serve(args))
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(serve(args))
 }
 
 async fn serve(args: Args) -> Result<()> {
     let socket = TcpSocket::new_v4()?;
     socket.set_reuseaddr(true)?;
     socket.set_recv_buffer_size(SOCKET_BUFFER)?;
-    socket.bind(args.listen).with_context(|| format!("listen on {}", args.listen))?;
+    socket
+        .bind(args.listen)
+        .with_context(|| format!("listen on {}", args.listen))?;
     let listener = socket.listen(1024)?;
     let mut links = JoinSet::new();
     loop {
@@ -76,15 +83,30 @@ async fn link(near: TcpStream, to: SocketAddr, delay: Duration, window: usize) -
     near.set_nodelay(true)?;
     far.set_nodelay(true)?;
     let ((near_read, near_write), (far_read, far_write)) = (near.into_split(), far.into_split());
-    tokio::try_join!(direction(near_read, far_write, delay, window), direction(far_read, near_write, delay, window))?;
+    tokio::try_join!(
+        direction(near_read, far_write, delay, window),
+        direction(far_read, near_write, delay, window)
+    )?;
     Ok(())
 }
 
-async fn direction(from: OwnedReadHalf, to: OwnedWriteHalf, delay: Duration, window: usize) -> io::Result<()> {
+async fn direction(
+    from: OwnedReadHalf,
+    to: OwnedWriteHalf,
+    delay: Duration,
+    window: usize,
+) -> io::Result<()> {
     let (late_tx, late_rx) = unbounded_channel();
     let (acknowledged_tx, acknowledged_rx) = unbounded_channel();
-    let window = Window { room: window, acknowledged_rx, next: None };
-    tokio::try_join!(enter(from, late_tx, window, delay), leave(to, late_rx, acknowledged_tx, delay))?;
+    let window = Window {
+        room: window,
+        acknowledged_rx,
+        next: None,
+    };
+    tokio::try_join!(
+        enter(from, late_tx, window, delay),
+        leave(to, late_rx, acknowledged_tx, delay)
+    )?;
     Ok(())
 }
 
@@ -96,10 +118,19 @@ async fn enter(
 ) -> io::Result<()> {
     let mut buffer = BytesMut::new();
     loop {
-        let Some(room) = window.room().await else { return Ok(()) };
+        let Some(room) = window.room().await else {
+            return Ok(());
+        };
         buffer.reserve(PIECE);
-        let count = (&mut from).take(room.min(PIECE) as u64).read_buf(&mut buffer).await?;
-        if count == 0 || late_tx.send((Instant::now() + delay, fitted(buffer.split()))).is_err() {
+        let count = (&mut from)
+            .take(room.min(PIECE) as u64)
+            .read_buf(&mut buffer)
+            .await?;
+        if count == 0
+            || late_tx
+                .send((Instant::now() + delay, fitted(buffer.split())))
+                .is_err()
+        {
             return Ok(());
         }
         window.room -= count;
@@ -108,7 +139,11 @@ async fn enter(
 
 /// A small piece in a buffer of its own length: thousands of them may be under way.
 fn fitted(piece: BytesMut) -> Bytes {
-    if piece.len() < PIECE / 4 { Bytes::copy_from_slice(&piece) } else { piece.freeze() }
+    if piece.len() < PIECE / 4 {
+        Bytes::copy_from_slice(&piece)
+    } else {
+        piece.freeze()
+    }
 }
 
 /// How much more may be under way.
@@ -148,7 +183,9 @@ async fn leave(
         sleep_until(at).await;
         to.write_all(&bytes).await?;
         // Nobody listens once the other end has ended its direction.
-        acknowledged_tx.send((Instant::now() + delay, bytes.len())).ok();
+        acknowledged_tx
+            .send((Instant::now() + delay, bytes.len()))
+            .ok();
     }
     to.shutdown().await
 }

@@ -1,5 +1,5 @@
-//! The load: clients and their backend in one process, with a thread for each connection, so that what is measured is what
-//! lies between them.
+//! The load: clients and their backend in one process, with a thread for each connection, so that
+//! what is measured is what lies between them.
 
 mod backend;
 mod bulk;
@@ -44,7 +44,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for line in std::io::stdin().lock().lines() {
         let answer = match answer(&line?, &backend) {
             Ok(figures) => Value::Object(
-                figures.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect::<Map<_, _>>(),
+                figures
+                    .into_iter()
+                    .map(|(name, value)| (name.to_owned(), value.into()))
+                    .collect::<Map<_, _>>(),
             ),
             Err(error) => json!({ "error": format!("{error:#}") }),
         };
@@ -56,14 +59,22 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 fn answer(line: &str, backend: &Backend) -> Result<Figures> {
     let figures = Job::parse(line)?.run(backend);
-    // The next job must not meet what this one left. Under load even direct TCP loses an end now and then, until a probe finds out.
+    // The next job must not meet what this one left. Under load even direct TCP loses an end now
+    // and then, until a probe finds out.
     let started = Instant::now();
     while backend.connections() > 0 {
         if started.elapsed() > AFTERMATH {
-            eprintln!("    {} connections did not end after `{line}`: ended by force", backend.connections());
+            eprintln!(
+                "    {} connections did not end after `{line}`: ended by force",
+                backend.connections()
+            );
             backend.end_all();
         }
-        ensure!(started.elapsed() < AFTERMATH * 2, "{} connections do not end", backend.connections());
+        ensure!(
+            started.elapsed() < AFTERMATH * 2,
+            "{} connections do not end",
+            backend.connections()
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
     figures

@@ -1,5 +1,6 @@
-//! The processes that `cargo xtask bench` starts beside Culvert: the load (clients and backends in one), the relays that
-//! Culvert is compared with, and the relay that makes the edge far away. Built with `--features bench` only.
+//! The processes that `cargo xtask bench` starts beside Culvert: the load (clients and backends in
+//! one), the relays that Culvert is compared with, and the relay that makes the edge far away.
+//! Built with `--features bench` only.
 #![forbid(unsafe_code)]
 
 mod delay;
@@ -24,7 +25,8 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Role {
-    /// Serves a backend, and runs the jobs that come as lines of standard input; answers each with a line of JSON
+    /// Serves a backend, and runs the jobs that come as lines of standard input; answers each with
+    /// a line of JSON
     Load(load::Args),
     /// The half of a comparison relay that stands at the clients
     RelayNear(relay::NearArgs),

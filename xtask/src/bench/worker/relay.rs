@@ -1,5 +1,6 @@
-//! The relays that Culvert is compared with: two hops as Culvert has them, in two processes, with its buffers, allocator and
-//! TLS settings, but without its tunnel. Plain copies TCP; TLS takes one TLS 1.3 connection for each client from a pool.
+//! The relays that Culvert is compared with: two hops as Culvert has them, in two processes, with
+//! its buffers, allocator and TLS settings, but without its tunnel. Plain copies TCP; TLS takes one
+//! TLS 1.3 connection for each client from a pool.
 
 mod pool;
 mod tls;
@@ -8,7 +9,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy_bidirectional_with_sizes};
+use tokio::io::{
+    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy_bidirectional_with_sizes,
+};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
@@ -81,11 +84,15 @@ pub(crate) fn far(args: FarArgs) -> Result<()> {
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime> {
-    Ok(tokio::runtime::Builder::new_multi_thread().enable_all().build()?)
+    Ok(tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?)
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener> {
-    TcpListener::bind(address).await.with_context(|| format!("listen on {address}"))
+    TcpListener::bind(address)
+        .await
+        .with_context(|| format!("listen on {address}"))
 }
 
 async fn connect(address: SocketAddr) -> Result<TcpStream> {

@@ -1,5 +1,5 @@
-//! An edge behind a long link: the hop between the two halves of each relay, between agent and proxy, and between client and
-//! backend of direct TCP, goes through a relay that delays it.
+//! An edge behind a long link: the hop between the two halves of each relay, between agent and
+//! proxy, and between client and backend of direct TCP, goes through a relay that delays it.
 
 use anyhow::Result;
 
@@ -9,8 +9,8 @@ use super::{BACKENDS, Route, local, tcp};
 use crate::bench::plan::{Distance, Path};
 use crate::lab::process::Process;
 
-/// What TCP may have under way in a connection: of direct TCP and of the relays as much as Culvert's default stream window, so
-/// that a stream of each is bounded by the same.
+/// What TCP may have under way in a connection: of direct TCP and of the relays as much as
+/// Culvert's default stream window, so that a stream of each is bounded by the same.
 const WINDOW: usize = 4 << 20;
 /// Of a tunnel, which carries many streams, as much as Linux gives a busy connection when asked to.
 const TUNNEL_WINDOW: usize = 16 << 20;
@@ -27,7 +27,12 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) fn start(culvert: &mut Culvert<'_>, distance: Distance) -> Result<Self> {
-        let base = 8200 + 100 * Distance::LINKS.iter().position(|link| *link == distance).map_or(0, |n| n as u16);
+        let base = 8200
+            + 100
+                * Distance::LINKS
+                    .iter()
+                    .position(|link| *link == distance)
+                    .map_or(0, |n| n as u16);
         let node = format!("far-{}", distance.round_trip());
         let hops = [
             (base, BACKENDS[0], WINDOW),
@@ -44,29 +49,65 @@ impl Link {
                 format!("--round-trip={}", distance.round_trip()),
                 format!("--window={window}"),
             ];
-            delays.push(culvert.starter().worker(&format!("delay-{port}"), port, &args)?);
+            delays.push(
+                culvert
+                    .starter()
+                    .worker(&format!("delay-{port}"), port, &args)?,
+            );
         }
         let certificate = Relays::certificate(culvert.starter());
-        let plain = relays::near(culvert.starter(), &format!("plain-near-{node}"), [base + 11, base + 1], None)?;
-        let tls =
-            relays::near(culvert.starter(), &format!("tls-near-{node}"), [base + 12, base + 2], Some(&certificate))?;
+        let plain = relays::near(
+            culvert.starter(),
+            &format!("plain-near-{node}"),
+            [base + 11, base + 1],
+            None,
+        )?;
+        let tls = relays::near(
+            culvert.starter(),
+            &format!("tls-near-{node}"),
+            [base + 12, base + 2],
+            Some(&certificate),
+        )?;
         culvert.add_agent(&node, base + 3, 2)?;
-        Ok(Self { node, base, delays, plain, tls })
+        Ok(Self {
+            node,
+            base,
+            delays,
+            plain,
+            tls,
+        })
     }
 
     pub(super) fn check(&mut self) -> Result<()> {
-        self.delays.iter_mut().chain([&mut self.plain, &mut self.tls]).try_for_each(Process::check)
+        self.delays
+            .iter_mut()
+            .chain([&mut self.plain, &mut self.tls])
+            .try_for_each(Process::check)
     }
 
-    pub(super) fn route(&self, path: Path, relays: &Relays, culvert: &Culvert<'_>) -> Result<Route> {
+    pub(super) fn route(
+        &self,
+        path: Path,
+        relays: &Relays,
+        culvert: &Culvert<'_>,
+    ) -> Result<Route> {
         let [plain_far, tls_far] = relays.far_pids();
         Ok(match path {
-            Path::PlainRelay => Route { way: tcp(self.base + 11), pids: vec![self.plain.pid(), plain_far] },
-            Path::TlsRelay => Route { way: tcp(self.base + 12), pids: vec![self.tls.pid(), tls_far] },
+            Path::PlainRelay => Route {
+                way: tcp(self.base + 11),
+                pids: vec![self.plain.pid(), plain_far],
+            },
+            Path::TlsRelay => Route {
+                way: tcp(self.base + 12),
+                pids: vec![self.tls.pid(), tls_far],
+            },
             Path::Connect => culvert.by_connect(&self.node),
             Path::InterceptEbpf => culvert.by_address(&self.node, BACKENDS[0])?,
             Path::InterceptNft => culvert.by_address(&self.node, BACKENDS[1])?,
-            Path::Direct | Path::Redirector => Route { way: tcp(self.base), pids: Vec::new() },
+            Path::Direct | Path::Redirector => Route {
+                way: tcp(self.base),
+                pids: Vec::new(),
+            },
         })
     }
 }

@@ -27,19 +27,31 @@ impl Relays {
         let tls_far = far(starter, "tls-far", TLS[1], Some(&certificate))?;
         let plain_near = near(starter, "plain-near", PLAIN, None)?;
         let tls_near = near(starter, "tls-near", TLS, Some(&certificate))?;
-        Ok(Self { plain: [plain_near, plain_far], tls: [tls_near, tls_far] })
+        Ok(Self {
+            plain: [plain_near, plain_far],
+            tls: [tls_near, tls_far],
+        })
     }
 
     pub(super) fn check(&mut self) -> Result<()> {
-        self.plain.iter_mut().chain(&mut self.tls).try_for_each(Process::check)
+        self.plain
+            .iter_mut()
+            .chain(&mut self.tls)
+            .try_for_each(Process::check)
     }
 
     pub(super) fn plain(&self) -> Route {
-        Route { way: tcp(PLAIN[0]), pids: self.plain.iter().map(Process::pid).collect() }
+        Route {
+            way: tcp(PLAIN[0]),
+            pids: self.plain.iter().map(Process::pid).collect(),
+        }
     }
 
     pub(super) fn tls(&self) -> Route {
-        Route { way: tcp(TLS[0]), pids: self.tls.iter().map(Process::pid).collect() }
+        Route {
+            way: tcp(TLS[0]),
+            pids: self.tls.iter().map(Process::pid).collect(),
+        }
     }
 
     /// The far halves of the plain and the TLS relay.
@@ -60,13 +72,29 @@ pub(super) fn near(
     [port, far]: [u16; 2],
     certificate: Option<&PathBuf>,
 ) -> Result<Process> {
-    let words = ["relay-near".to_owned(), "--listen".to_owned(), local(port), "--far".to_owned(), local(far)];
+    let words = [
+        "relay-near".to_owned(),
+        "--listen".to_owned(),
+        local(port),
+        "--far".to_owned(),
+        local(far),
+    ];
     starter.worker(name, port, &with_certificate(words.to_vec(), certificate))
 }
 
-fn far(starter: &Starter<'_>, name: &str, port: u16, certificate: Option<&PathBuf>) -> Result<Process> {
-    let words =
-        ["relay-far".to_owned(), "--listen".to_owned(), local(port), "--backend".to_owned(), local(BACKENDS[0])];
+fn far(
+    starter: &Starter<'_>,
+    name: &str,
+    port: u16,
+    certificate: Option<&PathBuf>,
+) -> Result<Process> {
+    let words = [
+        "relay-far".to_owned(),
+        "--listen".to_owned(),
+        local(port),
+        "--backend".to_owned(),
+        local(BACKENDS[0]),
+    ];
     starter.worker(name, port, &with_certificate(words.to_vec(), certificate))
 }
 

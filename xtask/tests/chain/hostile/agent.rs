@@ -14,7 +14,9 @@ use xtask::lab::place::Place;
 use xtask::wait;
 
 use super::PATIENCE;
-use super::wire::{self, DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, Wire, frame, grpc, headers};
+use super::wire::{
+    self, DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, Wire, frame, grpc, headers,
+};
 use crate::world::World;
 
 /// Whose certificate it has.
@@ -38,7 +40,8 @@ impl HostileAgent {
         world.culvert.join(PLACE, &join)
     }
 
-    /// Sets a tunnel up to where the proxy calls `Describe`; these are the settings that it announces.
+    /// Sets a tunnel up to where the proxy calls `Describe`; these are the settings that it
+    /// announces.
     fn connect(world: &World<'_>, settings: &[u8]) -> Result<Self> {
         let site = world.lab.site(PLACE);
         let socket = inside::run(site.netns(), || Ok(TcpStream::connect(PROXY_FOR_AGENTS)?))?;
@@ -52,11 +55,17 @@ impl HostileAgent {
         config.alpn_protocols = vec![ALPN_TUNNEL.to_vec()];
         let session = ClientConnection::new(Arc::new(config), PROXY_SERVER_NAME.try_into()?)?;
         let mut wire = Wire::new(StreamOwned::new(session, socket));
-        ensure!(wire.read(PREFACE.len()).context("read HTTP/2's preface")? == PREFACE, "the proxy refuses it");
+        ensure!(
+            wire.read(PREFACE.len()).context("read HTTP/2's preface")? == PREFACE,
+            "the proxy refuses it"
+        );
         wire.send(&frame(SETTINGS, 0, 0, settings))?;
         let mut agent = Self { wire };
         let described = agent.call()?;
-        ensure!(described == DESCRIBE, "the first call is stream {described}");
+        ensure!(
+            described == DESCRIBE,
+            "the first call is stream {described}"
+        );
         Ok(agent)
     }
 
@@ -66,7 +75,11 @@ impl HostileAgent {
     }
 
     /// The same with settings, and a description of itself, of its own.
-    pub(super) fn described(world: &World<'_>, settings: &[u8], describe: &DescribeResponse) -> Result<Self> {
+    pub(super) fn described(
+        world: &World<'_>,
+        settings: &[u8],
+        describe: &DescribeResponse,
+    ) -> Result<Self> {
         let before = world.culvert.tunnels(PLACE.name())?;
         let agent = Self::announced(world, settings, describe)?;
         wait::until("the hostile agent has a tunnel", PATIENCE, || {
@@ -78,12 +91,21 @@ impl HostileAgent {
     }
 
     /// A tunnel that has answered `Describe` just now.
-    pub(super) fn announced(world: &World<'_>, settings: &[u8], describe: &DescribeResponse) -> Result<Self> {
+    pub(super) fn announced(
+        world: &World<'_>,
+        settings: &[u8],
+        describe: &DescribeResponse,
+    ) -> Result<Self> {
         let mut agent = Self::connect(world, settings)?;
         let answer = [
             response(DESCRIBE),
             frame(DATA, 0, DESCRIBE, &grpc(describe)),
-            frame(HEADERS, END_HEADERS | END_STREAM, DESCRIBE, &headers(&[("grpc-status", "0")])),
+            frame(
+                HEADERS,
+                END_HEADERS | END_STREAM,
+                DESCRIBE,
+                &headers(&[("grpc-status", "0")]),
+            ),
         ];
         agent.wire.send(&answer.concat())?;
         Ok(agent)
@@ -102,15 +124,27 @@ impl HostileAgent {
 
 /// The headers of an answer.
 pub(super) fn response(stream: u32) -> Vec<u8> {
-    frame(HEADERS, END_HEADERS, stream, &headers(&[(":status", "200"), ("content-type", "application/grpc")]))
+    frame(
+        HEADERS,
+        END_HEADERS,
+        stream,
+        &headers(&[(":status", "200"), ("content-type", "application/grpc")]),
+    )
 }
 
 /// An answer to a dial, as bytes of the stream.
 pub(super) fn opened(code: i32, message: &str) -> Vec<u8> {
-    grpc(&Frame { kind: Some(Kind::Opened(Opened { code, message: message.to_owned() })) })
+    grpc(&Frame {
+        kind: Some(Kind::Opened(Opened {
+            code,
+            message: message.to_owned(),
+        })),
+    })
 }
 
 /// A backend's bytes, as bytes of the stream.
 pub(super) fn data(bytes: &[u8]) -> Vec<u8> {
-    grpc(&Frame { kind: Some(Kind::Data(bytes.to_vec().into())) })
+    grpc(&Frame {
+        kind: Some(Kind::Data(bytes.to_vec().into())),
+    })
 }

@@ -11,7 +11,9 @@ use xtask::lab::place::Place;
 use xtask::wait;
 
 use super::agent::{HostileAgent, PLACE, data, opened, response};
-use super::wire::{DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, frame, headers, rough_grpc};
+use super::wire::{
+    DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, frame, headers, rough_grpc,
+};
 use super::{Before, Bystanders, PATIENCE};
 use crate::connect;
 use crate::world::{self, ECHO, World};
@@ -38,24 +40,76 @@ struct Case {
 }
 
 const CASES: &[Case] = &[
-    Case { what: "nothing", status: LATE, answer: |_| Vec::new() },
-    Case { what: "headers and nothing else", status: LATE, answer: response },
-    Case { what: "interim answers for ever", status: LATE, answer: interim },
+    Case {
+        what: "nothing",
+        status: LATE,
+        answer: |_| Vec::new(),
+    },
+    Case {
+        what: "headers and nothing else",
+        status: LATE,
+        answer: response,
+    },
+    Case {
+        what: "interim answers for ever",
+        status: LATE,
+        answer: interim,
+    },
     Case {
         what: "an end",
         status: BAD,
         answer: |stream| [response(stream), frame(DATA, END_STREAM, stream, &[])].concat(),
     },
-    Case { what: "a reset", status: BAD, answer: |stream| frame(RST_STREAM, 0, stream, &[0, 0, 0, 8]) },
-    Case { what: "a farewell", status: BAD, answer: |_| frame(GOAWAY, 0, 0, &[0; 8]) },
-    Case { what: "another status", status: BAD, answer: |stream| status(stream, "500") },
-    Case { what: "a status that is none", status: BAD, answer: |stream| status(stream, "abc") },
-    Case { what: "rubbish", status: BAD, answer: |stream| message(stream, &rough_grpc(&[0xff; 300])) },
-    Case { what: "a compressed message", status: BAD, answer: |stream| message(stream, &[1, 0, 0, 0, 0]) },
-    Case { what: "4 GiB to come", status: BAD, answer: |stream| message(stream, &[0, 255, 255, 255, 255]) },
-    Case { what: "data before the answer", status: BAD, answer: |stream| message(stream, &data(b"early")) },
-    Case { what: "an unknown code", status: BAD, answer: |stream| message(stream, &opened(99, "?")) },
-    Case { what: "a reason of 100,000 letters", status: BAD, answer: |stream| refused(stream, &"x".repeat(100_000)) },
+    Case {
+        what: "a reset",
+        status: BAD,
+        answer: |stream| frame(RST_STREAM, 0, stream, &[0, 0, 0, 8]),
+    },
+    Case {
+        what: "a farewell",
+        status: BAD,
+        answer: |_| frame(GOAWAY, 0, 0, &[0; 8]),
+    },
+    Case {
+        what: "another status",
+        status: BAD,
+        answer: |stream| status(stream, "500"),
+    },
+    Case {
+        what: "a status that is none",
+        status: BAD,
+        answer: |stream| status(stream, "abc"),
+    },
+    Case {
+        what: "rubbish",
+        status: BAD,
+        answer: |stream| message(stream, &rough_grpc(&[0xff; 300])),
+    },
+    Case {
+        what: "a compressed message",
+        status: BAD,
+        answer: |stream| message(stream, &[1, 0, 0, 0, 0]),
+    },
+    Case {
+        what: "4 GiB to come",
+        status: BAD,
+        answer: |stream| message(stream, &[0, 255, 255, 255, 255]),
+    },
+    Case {
+        what: "data before the answer",
+        status: BAD,
+        answer: |stream| message(stream, &data(b"early")),
+    },
+    Case {
+        what: "an unknown code",
+        status: BAD,
+        answer: |stream| message(stream, &opened(99, "?")),
+    },
+    Case {
+        what: "a reason of 100,000 letters",
+        status: BAD,
+        answer: |stream| refused(stream, &"x".repeat(100_000)),
+    },
     Case {
         what: "a reason with headers in it",
         status: BAD,
@@ -66,9 +120,21 @@ const CASES: &[Case] = &[
         status: ESTABLISHED,
         answer: |stream| then(stream, &rough_grpc(&[0xff; 300])),
     },
-    Case { what: "two answers", status: ESTABLISHED, answer: |stream| then(stream, &opened(ok(), "")) },
-    Case { what: "a message without its end", status: ESTABLISHED, answer: cut_message },
-    Case { what: "more than the window", status: ESTABLISHED, answer: |stream| flooded(stream, 8 << 20) },
+    Case {
+        what: "two answers",
+        status: ESTABLISHED,
+        answer: |stream| then(stream, &opened(ok(), "")),
+    },
+    Case {
+        what: "a message without its end",
+        status: ESTABLISHED,
+        answer: cut_message,
+    },
+    Case {
+        what: "more than the window",
+        status: ESTABLISHED,
+        answer: |stream| flooded(stream, 8 << 20),
+    },
 ];
 
 #[test]
@@ -79,7 +145,9 @@ fn an_agent_that_answers_dials_with_rubbish_fails_its_own_clients_in_time_and_no
         let before = Before::of("the proxy", &world.culvert.proxy)?;
         for case in CASES {
             case.run(world).with_context(|| case.what)?;
-            bystanders.check(world, "edge-1").with_context(|| case.what)?;
+            bystanders
+                .check(world, "edge-1")
+                .with_context(|| case.what)?;
             before.check_memory(&mut world.culvert.proxy, MEMORY, case.what)?;
         }
         before.wait_restored(&world.culvert.proxy)
@@ -95,13 +163,27 @@ impl Case {
         // The proxy may have enough in the middle of it.
         let _sent = agent.wire.send(&(self.answer)(stream));
         let answer = whole(client)?;
-        ensure!(started.elapsed() < ANSWERED, "the client waited for {:?}", started.elapsed());
+        ensure!(
+            started.elapsed() < ANSWERED,
+            "the client waited for {:?}",
+            started.elapsed()
+        );
         let shown: String = answer.chars().take(300).collect();
-        ensure!(answer.starts_with(&format!("HTTP/1.1 {}", self.status)), "the client got {shown:?}");
+        ensure!(
+            answer.starts_with(&format!("HTTP/1.1 {}", self.status)),
+            "the client got {shown:?}"
+        );
         if self.status != ESTABLISHED {
             let (head, _) = answer.split_once("\r\n\r\n").context("no head")?;
-            ensure!(!head.contains("\nX-Forged"), "the agent has written the head: {shown:?}");
-            ensure!(answer.len() <= ANSWER_MAX, "{} bytes of answer", answer.len());
+            ensure!(
+                !head.contains("\nX-Forged"),
+                "the agent has written the head: {shown:?}"
+            );
+            ensure!(
+                answer.len() <= ANSWER_MAX,
+                "{} bytes of answer",
+                answer.len()
+            );
         }
         drop(agent);
         wait::until("the tunnel is gone", PATIENCE, || {
@@ -116,22 +198,41 @@ fn whole(mut client: UnixStream) -> Result<String> {
     client.set_read_timeout(Some(PATIENCE))?;
     let mut answer = Vec::new();
     if let Err(error) = client.read_to_end(&mut answer) {
-        ensure!(error.kind() == std::io::ErrorKind::ConnectionReset, "{error}");
+        ensure!(
+            error.kind() == std::io::ErrorKind::ConnectionReset,
+            "{error}"
+        );
     }
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
 fn status(stream: u32, status: &str) -> Vec<u8> {
-    frame(HEADERS, END_HEADERS | END_STREAM, stream, &headers(&[(":status", status)]))
+    frame(
+        HEADERS,
+        END_HEADERS | END_STREAM,
+        stream,
+        &headers(&[(":status", status)]),
+    )
 }
 
 fn interim(stream: u32) -> Vec<u8> {
-    frame(HEADERS, END_HEADERS, stream, &headers(&[(":status", "103"), ("link", "</x>")])).repeat(INTERIM)
+    frame(
+        HEADERS,
+        END_HEADERS,
+        stream,
+        &headers(&[(":status", "103"), ("link", "</x>")]),
+    )
+    .repeat(INTERIM)
 }
 
 fn message(stream: u32, message: &[u8]) -> Vec<u8> {
-    let pieces = message.chunks(16 << 10).map(|piece| frame(DATA, 0, stream, piece));
-    std::iter::once(response(stream)).chain(pieces).collect::<Vec<_>>().concat()
+    let pieces = message
+        .chunks(16 << 10)
+        .map(|piece| frame(DATA, 0, stream, piece));
+    std::iter::once(response(stream))
+        .chain(pieces)
+        .collect::<Vec<_>>()
+        .concat()
 }
 
 fn ok() -> i32 {
@@ -148,7 +249,12 @@ fn then(stream: u32, bytes: &[u8]) -> Vec<u8> {
 }
 
 fn cut_message(stream: u32) -> Vec<u8> {
-    let trailers = frame(HEADERS, END_HEADERS | END_STREAM, stream, &headers(&[("grpc-status", "0")]));
+    let trailers = frame(
+        HEADERS,
+        END_HEADERS | END_STREAM,
+        stream,
+        &headers(&[("grpc-status", "0")]),
+    );
     [then(stream, &data(b"whole")[..7]), trailers].concat()
 }
 
@@ -156,5 +262,8 @@ fn cut_message(stream: u32) -> Vec<u8> {
 fn flooded(stream: u32, bytes: usize) -> Vec<u8> {
     let piece = data(&vec![7; 16_000]);
     let frames = (0..bytes / piece.len()).map(|_| frame(DATA, 0, stream, &piece));
-    std::iter::once(then(stream, &[])).chain(frames).collect::<Vec<_>>().concat()
+    std::iter::once(then(stream, &[]))
+        .chain(frames)
+        .collect::<Vec<_>>()
+        .concat()
 }

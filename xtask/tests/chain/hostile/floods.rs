@@ -1,4 +1,5 @@
-//! Frames in great number, from either end of a tunnel, by an end that reads nothing of what comes back.
+//! Frames in great number, from either end of a tunnel, by an end that reads nothing of what comes
+//! back.
 
 use anyhow::{Context, Result, ensure};
 use xtask::lab::culvert::Options;
@@ -8,8 +9,8 @@ use xtask::{progress, wait};
 use super::agent::{DESCRIBE, HostileAgent, PLACE};
 use super::proxy::{self, HostileProxy};
 use super::wire::{
-    CONTINUATION, DATA, END_HEADERS, END_STREAM, Flooded, HEADERS, PING, PRIORITY, PUSH_PROMISE, RST_STREAM, SETTINGS,
-    UNKNOWN, WINDOW_MAX, WINDOW_UPDATE, Wire, frame, headers, initial_window,
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, Flooded, HEADERS, PING, PRIORITY, PUSH_PROMISE,
+    RST_STREAM, SETTINGS, UNKNOWN, WINDOW_MAX, WINDOW_UPDATE, Wire, frame, headers, initial_window,
 };
 use super::{Before, Bystanders, PATIENCE};
 use crate::world::{self, World};
@@ -29,61 +30,130 @@ struct Flood {
 }
 
 const fn harmless(what: &'static str, piece: fn(u32) -> Vec<u8>) -> Flood {
-    Flood { what, first: Vec::new, piece, end: None }
+    Flood {
+        what,
+        first: Vec::new,
+        piece,
+        end: None,
+    }
 }
 
 const fn fatal(what: &'static str, end: &'static str, piece: fn(u32) -> Vec<u8>) -> Flood {
-    Flood { what, first: Vec::new, piece, end: Some(end) }
+    Flood {
+        what,
+        first: Vec::new,
+        piece,
+        end: Some(end),
+    }
 }
 
 /// Either end may send these.
 const COMMON: &[Flood] = &[
     harmless("PING", |_| frame(PING, 0, 0, &[7; 8])),
-    harmless("SETTINGS", |number| frame(SETTINGS, 0, 0, &initial_window(number % 3 * 65_535))),
-    harmless("PRIORITY", |number| frame(PRIORITY, 0, odd(number), &[0; 5])),
-    harmless("frames of an unknown type", |number| frame(UNKNOWN, 0xff, number % 9, &[7; 100])),
-    harmless("WINDOW_UPDATE", |_| frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1])),
-    fatal("WINDOW_UPDATE beyond the largest window", "flow-control", |_| {
-        frame(WINDOW_UPDATE, 0, 0, &WINDOW_MAX.to_be_bytes())
+    harmless("SETTINGS", |number| {
+        frame(SETTINGS, 0, 0, &initial_window(number % 3 * 65_535))
     }),
-    fatal("a window of 0", "unspecific protocol error", |_| frame(WINDOW_UPDATE, 0, 0, &[0; 4])),
-    fatal("CONTINUATION of nothing", "unspecific protocol error", |_| frame(CONTINUATION, 0, 1, &[0; 9])),
+    harmless("PRIORITY", |number| {
+        frame(PRIORITY, 0, odd(number), &[0; 5])
+    }),
+    harmless("frames of an unknown type", |number| {
+        frame(UNKNOWN, 0xff, number % 9, &[7; 100])
+    }),
+    harmless("WINDOW_UPDATE", |_| {
+        frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1])
+    }),
+    fatal(
+        "WINDOW_UPDATE beyond the largest window",
+        "flow-control",
+        |_| frame(WINDOW_UPDATE, 0, 0, &WINDOW_MAX.to_be_bytes()),
+    ),
+    fatal("a window of 0", "unspecific protocol error", |_| {
+        frame(WINDOW_UPDATE, 0, 0, &[0; 4])
+    }),
+    fatal(
+        "CONTINUATION of nothing",
+        "unspecific protocol error",
+        |_| frame(CONTINUATION, 0, 1, &[0; 9]),
+    ),
     fatal("frames of 16 MiB", "frame with invalid size", |_| {
         [&[255, 255, 255, DATA, 0, 0, 0, 0, 1][..], &[7; 999]].concat()
     }),
-    fatal("no frames at all", "unspecific protocol error", |number| number.to_be_bytes().repeat(25)),
+    fatal("no frames at all", "unspecific protocol error", |number| {
+        number.to_be_bytes().repeat(25)
+    }),
 ];
 
 /// For the end that calls: frames that only the other end may send.
 const OF_AN_AGENT: &[Flood] = &[
-    harmless("RST_STREAM of a call that has ended", |_| frame(RST_STREAM, 0, DESCRIBE, &[0; 4])),
-    harmless("DATA of a call that has ended", |_| frame(DATA, 0, DESCRIBE, &[])),
-    fatal("RST_STREAM of streams that never were", "unspecific protocol error", |number| {
-        frame(RST_STREAM, 0, odd(number + 1000), &[0; 4])
+    harmless("RST_STREAM of a call that has ended", |_| {
+        frame(RST_STREAM, 0, DESCRIBE, &[0; 4])
     }),
-    fatal("DATA of streams that never were", "unspecific protocol error", |number| {
-        frame(DATA, 0, odd(number + 1000), &[7; 9])
+    harmless("DATA of a call that has ended", |_| {
+        frame(DATA, 0, DESCRIBE, &[])
     }),
-    fatal("HEADERS of streams of its own", "unspecific protocol error", |number| {
-        frame(HEADERS, END_HEADERS, 2 * number + 2, &headers(&[(":method", "POST"), (":path", "/")]))
-    }),
+    fatal(
+        "RST_STREAM of streams that never were",
+        "unspecific protocol error",
+        |number| frame(RST_STREAM, 0, odd(number + 1000), &[0; 4]),
+    ),
+    fatal(
+        "DATA of streams that never were",
+        "unspecific protocol error",
+        |number| frame(DATA, 0, odd(number + 1000), &[7; 9]),
+    ),
+    fatal(
+        "HEADERS of streams of its own",
+        "unspecific protocol error",
+        |number| {
+            frame(
+                HEADERS,
+                END_HEADERS,
+                2 * number + 2,
+                &headers(&[(":method", "POST"), (":path", "/")]),
+            )
+        },
+    ),
     fatal("PUSH_PROMISE", "unspecific protocol error", |number| {
         let promised = (2 * number + 2).to_be_bytes();
-        frame(PUSH_PROMISE, END_HEADERS, DESCRIBE, &[&promised[..], &headers(&[(":path", "/")])].concat())
+        frame(
+            PUSH_PROMISE,
+            END_HEADERS,
+            DESCRIBE,
+            &[&promised[..], &headers(&[(":path", "/")])].concat(),
+        )
     }),
 ];
 
 /// For the end that is called.
 const OF_A_PROXY: &[Flood] = &[
     harmless("HEADERS and RST_STREAM", |number| {
-        [open(odd(number), END_HEADERS), frame(RST_STREAM, 0, odd(number), &[0, 0, 0, 8])].concat()
+        [
+            open(odd(number), END_HEADERS),
+            frame(RST_STREAM, 0, odd(number), &[0, 0, 0, 8]),
+        ]
+        .concat()
     }),
     harmless("HEADERS of calls that make no sense", |number| {
-        frame(HEADERS, END_HEADERS | END_STREAM, odd(number), &headers(&[(":status", "200")]))
+        frame(
+            HEADERS,
+            END_HEADERS | END_STREAM,
+            odd(number),
+            &headers(&[(":status", "200")]),
+        )
     }),
     harmless("HEADERS of calls that there are not", |number| {
-        let list = [(":method", "POST"), (":scheme", "https"), (":authority", "x"), (":path", "/rubbish")];
-        frame(HEADERS, END_HEADERS | END_STREAM, odd(number), &headers(&list))
+        let list = [
+            (":method", "POST"),
+            (":scheme", "https"),
+            (":authority", "x"),
+            (":path", "/rubbish"),
+        ];
+        frame(
+            HEADERS,
+            END_HEADERS | END_STREAM,
+            odd(number),
+            &headers(&list),
+        )
     }),
     Flood {
         what: "DATA of streams that are passed over",
@@ -94,11 +164,23 @@ const OF_A_PROXY: &[Flood] = &[
     Flood {
         what: "headers without end",
         first: || open(1, 0),
-        piece: |_| frame(CONTINUATION, 0, 1, &headers(&[("x-more", "of the same, and then some")]).repeat(100)),
+        piece: |_| {
+            frame(
+                CONTINUATION,
+                0,
+                1,
+                &headers(&[("x-more", "of the same, and then some")]).repeat(100),
+            )
+        },
         end: Some(""),
     },
     fatal("PUSH_PROMISE", "unspecific protocol error", |number| {
-        frame(PUSH_PROMISE, END_HEADERS, 1, &(2 * number + 2).to_be_bytes())
+        frame(
+            PUSH_PROMISE,
+            END_HEADERS,
+            1,
+            &(2 * number + 2).to_be_bytes(),
+        )
     }),
 ];
 
@@ -111,7 +193,9 @@ fn whatever_an_agent_floods_its_tunnel_with_the_proxy_and_other_nodes_go_on() {
         for flood in COMMON.iter().chain(OF_AN_AGENT) {
             let ends = ends(world).len();
             let mut agent = HostileAgent::registered(world)?;
-            let became = bystanders.during(world, "edge-1", || flood.send(&mut agent.wire)).context(flood.what)?;
+            let became = bystanders
+                .during(world, "edge-1", || flood.send(&mut agent.wire))
+                .context(flood.what)?;
             flood.check(became)?;
             drop(agent);
             wait::until("the tunnel is gone", PATIENCE, || {
@@ -121,7 +205,8 @@ fn whatever_an_agent_floods_its_tunnel_with_the_proxy_and_other_nodes_go_on() {
             wait::until("the log tells of its end", PATIENCE, || {
                 let told = self::ends(world).split_off(ends);
                 ensure!(
-                    told.iter().any(|line| line.contains(flood.end.unwrap_or_default())),
+                    told.iter()
+                        .any(|line| line.contains(flood.end.unwrap_or_default())),
                     "{}: {told:?}",
                     flood.what
                 );
@@ -140,7 +225,9 @@ fn whatever_a_proxy_floods_an_agent_with_the_agent_serves_its_other_proxy() {
         let before = Before::of("the agent", world.culvert.agent(0))?;
         for flood in COMMON.iter().chain(OF_A_PROXY) {
             let mut tunnel = hostile.tunnel().context(flood.what)?;
-            let became = bystanders.during(world, "edge-1", || flood.send(&mut tunnel.wire)).context(flood.what)?;
+            let became = bystanders
+                .during(world, "edge-1", || flood.send(&mut tunnel.wire))
+                .context(flood.what)?;
             flood.check(became)?;
             drop(tunnel);
             before.check_memory(world.culvert.agent(0), MEMORY, flood.what)?;
@@ -152,7 +239,9 @@ fn whatever_a_proxy_floods_an_agent_with_the_agent_serves_its_other_proxy() {
 /// What the proxy's log tells of the ends of the hostile agent's tunnels.
 fn ends(world: &World<'_>) -> Vec<String> {
     let log = world.culvert.proxy.log();
-    let ends = log.lines().filter(|line| line.contains("tunnel down") && line.contains(PLACE.name()));
+    let ends = log
+        .lines()
+        .filter(|line| line.contains("tunnel down") && line.contains(PLACE.name()));
     ends.map(str::to_owned).collect()
 }
 
@@ -172,7 +261,11 @@ impl Flood {
 
     fn check(&self, became: Flooded) -> Result<()> {
         progress::say(&format!("    {MANY} times {}: {became:?}", self.what));
-        ensure!(self.end.is_none() || became == Flooded::CutOff, "{}: {became:?}", self.what);
+        ensure!(
+            self.end.is_none() || became == Flooded::CutOff,
+            "{}: {became:?}",
+            self.what
+        );
         Ok(())
     }
 }

@@ -32,7 +32,12 @@ fn an_agent_that_lies_about_its_node_draws_no_connection_and_forges_no_line() {
                 version: FORGERY.to_owned(),
                 instance: "the-same-as-edge-1".to_owned(),
                 slot: slot.to_owned(),
-                addresses: vec!["10.0.3.7".into(), "203.0.113.1".into(), vip.to_string(), FORGERY.into()],
+                addresses: vec![
+                    "10.0.3.7".into(),
+                    "203.0.113.1".into(),
+                    vip.to_string(),
+                    FORGERY.into(),
+                ],
                 allowed: Some(Allowed {
                     ports: vec![0, 9001, 70_000],
                     further: vec![FORGERY.into()],
@@ -47,18 +52,41 @@ fn an_agent_that_lies_about_its_node_draws_no_connection_and_forges_no_line() {
                 world.check_greeting(host, "edge-1")?;
             }
         }
-        connect::check_greeting(&world.culvert.socket("connect.sock"), &format!("10.0.3.7:{GREET}"))?;
-        ensure!(tunnels_of(world, "edge-1")? == before, "edge-1 lost its tunnels");
-        ensure!(addresses(world)? == nodes, "an agent's word has changed the directory");
+        connect::check_greeting(
+            &world.culvert.socket("connect.sock"),
+            &format!("10.0.3.7:{GREET}"),
+        )?;
+        ensure!(
+            tunnels_of(world, "edge-1")? == before,
+            "edge-1 lost its tunnels"
+        );
+        ensure!(
+            addresses(world)? == nodes,
+            "an agent's word has changed the directory"
+        );
         bystanders.check(world, "edge-1")?;
 
-        let told = world.culvert.control(&["explain", &format!("{}:{ECHO}", PLACE.name())]).output()?;
+        let told = world
+            .culvert
+            .control(&["explain", &format!("{}:{ECHO}", PLACE.name())])
+            .output()?;
         let told = String::from_utf8_lossy(&told.stdout).into_owned();
-        ensure!(told.contains("FORGED"), "explain shows nothing of the agent's word: {told}");
+        ensure!(
+            told.contains("FORGED"),
+            "explain shows nothing of the agent's word: {told}"
+        );
         for (what, text) in [("explain", told), ("the log", world.culvert.proxy.log())] {
-            ensure!(!text.contains('\x1b'), "{what} passes on what commands a terminal");
-            let forged = text.lines().find(|line| line.starts_with("2026-11-21T00:00:00Z"));
-            ensure!(forged.is_none(), "{what} has a line of the agent's: {forged:?}");
+            ensure!(
+                !text.contains('\x1b'),
+                "{what} passes on what commands a terminal"
+            );
+            let forged = text
+                .lines()
+                .find(|line| line.starts_with("2026-11-21T00:00:00Z"));
+            ensure!(
+                forged.is_none(),
+                "{what} has a line of the agent's: {forged:?}"
+            );
         }
         Ok(())
     });
@@ -70,10 +98,15 @@ fn an_agent_that_makes_tunnels_without_end_keeps_as_many_as_a_node_may_have() {
         let mut bystanders = Bystanders::of(world, "edge-1")?;
         HostileAgent::join(world)?;
         let before = Before::of("the proxy", &world.culvert.proxy)?;
-        let mut tunnels = (0..MOST_TUNNELS).map(|_| HostileAgent::registered(world)).collect::<Result<Vec<_>>>()?;
+        let mut tunnels = (0..MOST_TUNNELS)
+            .map(|_| HostileAgent::registered(world))
+            .collect::<Result<Vec<_>>>()?;
         bystanders.check(world, "edge-1")?;
         for _ in 0..MOST_TUNNELS {
-            let describe = DescribeResponse { version: "x".repeat(60_000), ..DescribeResponse::default() };
+            let describe = DescribeResponse {
+                version: "x".repeat(60_000),
+                ..DescribeResponse::default()
+            };
             tunnels.push(HostileAgent::announced(world, &[], &describe)?);
         }
         wait::until("the oldest tunnels are closed", PATIENCE, || {
@@ -83,7 +116,10 @@ fn an_agent_that_makes_tunnels_without_end_keeps_as_many_as_a_node_may_have() {
         })?;
         before.check_memory(&mut world.culvert.proxy, 32 << 20, "twice as many tunnels")?;
         bystanders.check(world, "edge-1")?;
-        wait_log(&world.culvert.proxy, &["tunnel down", PLACE.name(), "too many tunnels"])?;
+        wait_log(
+            &world.culvert.proxy,
+            &["tunnel down", PLACE.name(), "too many tunnels"],
+        )?;
         drop(tunnels);
         before.wait_restored(&world.culvert.proxy)
     });
@@ -91,15 +127,31 @@ fn an_agent_that_makes_tunnels_without_end_keeps_as_many_as_a_node_may_have() {
 
 /// The numbers of a node's tunnels.
 fn tunnels_of(world: &World<'_>, node: &str) -> Result<Vec<u64>> {
-    let tunnels = world.lab.site(Place::Cloud).json(PROXY_ADMIN, "/debug/tunnels")?;
-    let of_node = tunnels.as_array().context("no list")?.iter().filter(|tunnel| tunnel["node"] == node);
-    Ok(of_node.filter_map(|tunnel| tunnel["tunnel"].as_u64()).collect())
+    let tunnels = world
+        .lab
+        .site(Place::Cloud)
+        .json(PROXY_ADMIN, "/debug/tunnels")?;
+    let of_node = tunnels
+        .as_array()
+        .context("no list")?
+        .iter()
+        .filter(|tunnel| tunnel["node"] == node);
+    Ok(of_node
+        .filter_map(|tunnel| tunnel["tunnel"].as_u64())
+        .collect())
 }
 
 /// Who has which address.
 fn addresses(world: &World<'_>) -> Result<String> {
     let list = workspace::output(&mut world.culvert.control(&["node", "list"]))?;
     // The second column is the number of tunnels.
-    let columns = list.lines().map(|line| line.split_whitespace().enumerate().filter(|(at, _)| *at != 1));
-    Ok(columns.map(|line| line.map(|(_, word)| word).collect::<Vec<_>>().join(" ")).collect::<Vec<_>>().join("\n"))
+    let columns = list.lines().map(|line| {
+        line.split_whitespace()
+            .enumerate()
+            .filter(|(at, _)| *at != 1)
+    });
+    Ok(columns
+        .map(|line| line.map(|(_, word)| word).collect::<Vec<_>>().join(" "))
+        .collect::<Vec<_>>()
+        .join("\n"))
 }

@@ -17,7 +17,9 @@ use xtask::lab::{Lab, inside};
 use xtask::wait;
 
 use super::PATIENCE;
-use super::wire::{self, DATA, END_HEADERS, HEADERS, PREFACE, RST_STREAM, SETTINGS, Wire, frame, grpc, headers};
+use super::wire::{
+    self, DATA, END_HEADERS, HEADERS, PREFACE, RST_STREAM, SETTINGS, Wire, frame, grpc, headers,
+};
 use crate::pki::{Authority, Use};
 use crate::world::{self, World};
 
@@ -43,25 +45,47 @@ pub(super) fn with_hostile_proxy(test: impl FnOnce(&mut World<'_>, &HostileProxy
     let hostile = OnceCell::new();
     let options = |lab: &Lab| {
         let authority = Authority::at(lab.site(Place::Cloud).file("operator")).make()?;
-        hostile.set(HostileProxy::listen(lab, &authority)?).ok().context("it listens already")?;
+        hostile
+            .set(HostileProxy::listen(lab, &authority)?)
+            .ok()
+            .context("it listens already")?;
         let mut options = world::proxy_options(authority.proxy_flags());
-        options.agent = ["--tunnels", "1", "--proxy", PROXY_FOR_AGENTS, "--proxy", ADDRESS].map(str::to_owned).to_vec();
+        options.agent = [
+            "--tunnels",
+            "1",
+            "--proxy",
+            PROXY_FOR_AGENTS,
+            "--proxy",
+            ADDRESS,
+        ]
+        .map(str::to_owned)
+        .to_vec();
         Ok(options)
     };
-    world::prepared(&[Place::Edge1], options, |world| test(world, hostile.get().context("it does not listen")?));
+    world::prepared(&[Place::Edge1], options, |world| {
+        test(world, hostile.get().context("it does not listen")?)
+    });
 }
 
 impl HostileProxy {
     fn listen(lab: &Lab, authority: &Authority) -> Result<Self> {
-        let listener = inside::run(lab.site(Place::Cloud).netns(), || Ok(TcpListener::bind(ADDRESS)?))?;
+        let listener = inside::run(lab.site(Place::Cloud).netns(), || {
+            Ok(TcpListener::bind(ADDRESS)?)
+        })?;
         listener.set_nonblocking(true)?;
         let issued = authority.issue(PROXY_SERVER_NAME, Use::Server)?;
         let mut config = ServerConfig::builder_with_provider(wire::provider())
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
-            .with_single_cert(wire::certificates(&issued.certificate)?, wire::key(&issued.key)?)?;
+            .with_single_cert(
+                wire::certificates(&issued.certificate)?,
+                wire::key(&issued.key)?,
+            )?;
         config.alpn_protocols = vec![ALPN_TUNNEL.to_vec()];
-        Ok(Self { listener, config: Arc::new(config) })
+        Ok(Self {
+            listener,
+            config: Arc::new(config),
+        })
     }
 
     /// The agent's next tunnel, used as a proxy would so far.
@@ -76,7 +100,8 @@ impl HostileProxy {
         Ok(HostileTunnel { wire, next: 1 })
     }
 
-    /// The agent's next connection, on which nothing has been said. Those that it gave up meanwhile are passed over.
+    /// The agent's next connection, on which nothing has been said. Those that it gave up meanwhile
+    /// are passed over.
     pub(super) fn connection(&self) -> Result<Wire> {
         wait::until("the agent dials the hostile proxy", PATIENCE, || {
             let (socket, _) = self.listener.accept()?;
@@ -96,7 +121,10 @@ impl HostileProxy {
         tls.sock.set_nonblocking(true)?;
         let said = tls.sock.peek(&mut [0; 1]);
         tls.sock.set_nonblocking(false)?;
-        ensure!(matches!(&said, Err(error) if error.kind() == ErrorKind::WouldBlock), "the agent has left: {said:?}");
+        ensure!(
+            matches!(&said, Err(error) if error.kind() == ErrorKind::WouldBlock),
+            "the agent has left: {said:?}"
+        );
         Ok(Wire::new(tls))
     }
 }
@@ -106,14 +134,17 @@ impl HostileTunnel {
     pub(super) fn begin(&mut self) -> Result<u32> {
         let stream = self.next;
         self.next += 2;
-        self.wire.send(&frame(HEADERS, END_HEADERS, stream, &request_headers()))?;
+        self.wire
+            .send(&frame(HEADERS, END_HEADERS, stream, &request_headers()))?;
         Ok(stream)
     }
 
     /// Calls `Open`, and says its stream.
     pub(super) fn open(&mut self, open: &Open) -> Result<u32> {
         let stream = self.begin()?;
-        let first = grpc(&Frame { kind: Some(Kind::Open(open.clone())) });
+        let first = grpc(&Frame {
+            kind: Some(Kind::Open(open.clone())),
+        });
         self.wire.send(&frame(DATA, 0, stream, &first))?;
         Ok(stream)
     }
@@ -129,7 +160,9 @@ impl HostileTunnel {
                 RST_STREAM => return Ok(None),
                 DATA => {
                     let message = received.payload.get(5..).context("no message")?;
-                    let Some(Kind::Opened(opened)) = Frame::decode(message)?.kind else { continue };
+                    let Some(Kind::Opened(opened)) = Frame::decode(message)?.kind else {
+                        continue;
+                    };
                     return Ok(Some(opened));
                 }
                 _ => {}

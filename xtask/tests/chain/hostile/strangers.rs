@@ -27,13 +27,24 @@ fn one_silent_64_locks_nobody_out() {
     world::with(&[Place::Edge1], Options::default(), |world| {
         let cloud = world.lab.site(Place::Cloud);
         cloud.output("sysctl", ["-qw", "net.ipv6.ip_nonlocal_bind=1"])?;
-        cloud.output("ip", ["-6", "route", "add", "local", "fd00:bad::/64", "dev", "lo"])?;
+        cloud.output(
+            "ip",
+            ["-6", "route", "add", "local", "fd00:bad::/64", "dev", "lo"],
+        )?;
         let one_address_each = |number: u16| {
             let [a, b, c, d] = SITE;
             let own = SocketAddrV6::new(Ipv6Addr::new(a, b, c, d, 0, 0, 1, number), 0, 0, 0);
-            let stranger = socket(AddressFamily::Inet6, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+            let stranger = socket(
+                AddressFamily::Inet6,
+                SockType::Stream,
+                SockFlag::SOCK_CLOEXEC,
+                None,
+            )?;
             bind(stranger.as_raw_fd(), &SockaddrIn6::from(own))?;
-            connect(stranger.as_raw_fd(), &SockaddrIn6::from(SocketAddrV6::new(CLOUD, 7400, 0, 0)))?;
+            connect(
+                stranger.as_raw_fd(),
+                &SockaddrIn6::from(SocketAddrV6::new(CLOUD, 7400, 0, 0)),
+            )?;
             Ok(TcpStream::from(stranger))
         };
         agents_get_in_beside(world, cloud.netns(), one_address_each)
@@ -50,7 +61,8 @@ fn silent_strangers_behind_the_agents_own_forwarder_lock_no_agent_out() {
     });
 }
 
-/// While as many strangers as may be hold connections, one joins, and one that was there comes back.
+/// While as many strangers as may be hold connections, one joins, and one that was there comes
+/// back.
 fn agents_get_in_beside(
     world: &mut World<'_>,
     strangers: &Path,
@@ -70,14 +82,19 @@ fn agents_get_in(world: &mut World<'_>) -> Result<()> {
     let cloud = world.lab.site(Place::Cloud);
     wait::until("the crowd is larger than its places", PATIENCE, || {
         let turned_away = |outcome: &str| {
-            cloud.metric(PROXY_ADMIN, &format!("culvert_proxy_agent_connections_total{{outcome=\"{outcome}\"}}"))
+            cloud.metric(
+                PROXY_ADMIN,
+                &format!("culvert_proxy_agent_connections_total{{outcome=\"{outcome}\"}}"),
+            )
         };
         let (busy, evicted) = (turned_away("busy")?, turned_away("evicted")?);
         ensure!(busy + evicted > 0.0, "nobody was turned away");
         Ok(())
     })?;
     let join = world.culvert.create_token(Place::Edge2, &[])?;
-    wait::until("edge-2 joins", PATIENCE, || world.culvert.join(Place::Edge2, &join))?;
+    wait::until("edge-2 joins", PATIENCE, || {
+        world.culvert.join(Place::Edge2, &join)
+    })?;
     world.culvert.start_agent(Place::Edge2)?;
     world.culvert.wait_online(Place::Edge2)?;
     world.culvert.agent(0).kill()?;
@@ -97,7 +114,9 @@ fn stay_silent(connect: &impl Fn(u16) -> Result<TcpStream>, over: &AtomicBool) -
     }
     while !over.load(Ordering::Relaxed) {
         for (number, stranger) in (0..).zip(&mut crowd) {
-            let waits = stranger.peek(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+            let waits = stranger
+                .peek(&mut [0])
+                .is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
             // A full queue is no reason to give up.
             if !waits && let Ok(again) = connect(number) {
                 again.set_nonblocking(true)?;

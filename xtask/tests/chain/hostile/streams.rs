@@ -1,4 +1,5 @@
-//! Streams that hold all that they can: windows as large as there are, ends that read nothing, more streams than there may be.
+//! Streams that hold all that they can: windows as large as there are, ends that read nothing, more
+//! streams than there may be.
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::net::UnixStream;
@@ -12,7 +13,9 @@ use xtask::lab::place::Place;
 
 use super::agent::{HostileAgent, PLACE, data, opened, response};
 use super::proxy::{self, HostileTunnel};
-use super::wire::{DATA, RST_STREAM, WINDOW_DEFAULT, WINDOW_MAX, WINDOW_UPDATE, frame, initial_window, rough_grpc};
+use super::wire::{
+    DATA, RST_STREAM, WINDOW_DEFAULT, WINDOW_MAX, WINDOW_UPDATE, frame, initial_window, rough_grpc,
+};
 use super::{Before, Bystanders, PATIENCE};
 use crate::connect;
 use crate::world::{self, ECHO, SMALL_SOURCE};
@@ -44,14 +47,25 @@ fn an_agent_that_claims_every_window_and_reads_nothing_holds_a_little_for_each_s
         for _ in 0..UPLOADS {
             let client = connect::open(world, &format!("{}:{ECHO}", PLACE.name()))?;
             let stream = agent.call()?;
-            agent.wire.send(&[response(stream), frame(DATA, 0, stream, &opened(DialCode::Ok.into(), ""))].concat())?;
+            agent.wire.send(
+                &[
+                    response(stream),
+                    frame(DATA, 0, stream, &opened(DialCode::Ok.into(), "")),
+                ]
+                .concat(),
+            )?;
             uploads.push(client);
         }
-        let taken = bystanders.during(world, "edge-1", || uploads.iter_mut().map(pour).sum::<Result<u64>>())??;
+        let taken = bystanders.during(world, "edge-1", || {
+            uploads.iter_mut().map(pour).sum::<Result<u64>>()
+        })??;
         let limit = UPLOADS as u64 * MEMORY_PER_STREAM;
         before.check_memory(&mut world.culvert.proxy, limit, "every window claimed")?;
         // Beside what the proxy holds, sockets do: the clients' and the tunnel's.
-        ensure!(taken <= 2 * limit, "{taken} bytes were taken from the clients");
+        ensure!(
+            taken <= 2 * limit,
+            "{taken} bytes were taken from the clients"
+        );
         drop((agent, uploads));
         bystanders.check(world, "edge-1")?;
         before.wait_restored(&world.culvert.proxy)
@@ -74,41 +88,62 @@ fn pour(client: &mut UnixStream) -> Result<u64> {
 
 #[test]
 fn an_agent_whose_framing_outweighs_its_payload_has_the_proxy_hold_no_more_than_its_budget() {
-    world::with(&[Place::Edge1], world::proxy_options(["--buffer-budget", "16MiB"]), |world| {
-        let mut bystanders = Bystanders::of(world, "edge-1")?;
-        HostileAgent::join(world)?;
-        let before = Before::of("the proxy", &world.culvert.proxy)?;
-        let mut agent = HostileAgent::registered(world)?;
-        let mut stalled = Vec::new();
-        for _ in 0..STALLED {
-            let client = connect::open(world, &format!("{}:{ECHO}", PLACE.name()))?;
-            let stream = agent.call()?;
-            agent.wire.send(&[response(stream), frame(DATA, 0, stream, &opened(DialCode::Ok.into(), ""))].concat())?;
-            stalled.push((client, stream));
-        }
-        let payload = data(&[7; 60 << 10]);
-        let framing =
-            [&[(9_u8 << 3) | 2, 0x80, 0xd8, 0x03][..], &[0; 59 << 10], &[(3 << 3) | 2, 0x80, 0x20], &[7; 4 << 10]];
-        let framing = rough_grpc(&framing.concat());
-        let harm = || -> Result<()> {
-            for (_, stream) in &stalled {
-                // Enough for its socket to stall, then as much as its window has left.
-                for piece in std::iter::repeat_n(&payload, 4).chain(std::iter::repeat_n(&framing, 74)) {
-                    agent.wire.send(&frame(DATA, 0, *stream, piece))?;
-                }
+    world::with(
+        &[Place::Edge1],
+        world::proxy_options(["--buffer-budget", "16MiB"]),
+        |world| {
+            let mut bystanders = Bystanders::of(world, "edge-1")?;
+            HostileAgent::join(world)?;
+            let before = Before::of("the proxy", &world.culvert.proxy)?;
+            let mut agent = HostileAgent::registered(world)?;
+            let mut stalled = Vec::new();
+            for _ in 0..STALLED {
+                let client = connect::open(world, &format!("{}:{ECHO}", PLACE.name()))?;
+                let stream = agent.call()?;
+                agent.wire.send(
+                    &[
+                        response(stream),
+                        frame(DATA, 0, stream, &opened(DialCode::Ok.into(), "")),
+                    ]
+                    .concat(),
+                )?;
+                stalled.push((client, stream));
             }
-            Ok(())
-        };
-        bystanders.during(world, "edge-1", harm)??;
-        before.check_memory(&mut world.culvert.proxy, MEMORY_OF_BUDGET, "framing that outweighs payload")?;
-        drop((agent, stalled));
-        bystanders.check(world, "edge-1")?;
-        before.wait_restored(&world.culvert.proxy)
-    });
+            let payload = data(&[7; 60 << 10]);
+            let framing = [
+                &[(9_u8 << 3) | 2, 0x80, 0xd8, 0x03][..],
+                &[0; 59 << 10],
+                &[(3 << 3) | 2, 0x80, 0x20],
+                &[7; 4 << 10],
+            ];
+            let framing = rough_grpc(&framing.concat());
+            let harm = || -> Result<()> {
+                for (_, stream) in &stalled {
+                    // Enough for its socket to stall, then as much as its window has left.
+                    for piece in
+                        std::iter::repeat_n(&payload, 4).chain(std::iter::repeat_n(&framing, 74))
+                    {
+                        agent.wire.send(&frame(DATA, 0, *stream, piece))?;
+                    }
+                }
+                Ok(())
+            };
+            bystanders.during(world, "edge-1", harm)??;
+            before.check_memory(
+                &mut world.culvert.proxy,
+                MEMORY_OF_BUDGET,
+                "framing that outweighs payload",
+            )?;
+            drop((agent, stalled));
+            bystanders.check(world, "edge-1")?;
+            before.wait_restored(&world.culvert.proxy)
+        },
+    );
 }
 
 #[test]
-fn a_proxy_that_claims_every_window_and_reads_nothing_makes_the_agent_hold_a_little_for_each_stream() {
+fn a_proxy_that_claims_every_window_and_reads_nothing_makes_the_agent_hold_a_little_for_each_stream()
+ {
     proxy::with_hostile_proxy(|world, hostile| {
         let mut bystanders = Bystanders::of(world, "edge-1")?;
         let before = Before::of("the agent", world.culvert.agent(0))?;
@@ -116,7 +151,10 @@ fn a_proxy_that_claims_every_window_and_reads_nothing_makes_the_agent_hold_a_lit
         let wide = (WINDOW_MAX - WINDOW_DEFAULT).to_be_bytes();
         tunnel.wire.send(&frame(WINDOW_UPDATE, 0, 0, &wide))?;
         for _ in 0..DOWNLOADS {
-            tunnel.open(&Open { port: SMALL_SOURCE.into(), ..Open::default() })?;
+            tunnel.open(&Open {
+                port: SMALL_SOURCE.into(),
+                ..Open::default()
+            })?;
         }
         let started = Instant::now();
         while started.elapsed() < Duration::from_secs(5) {
@@ -139,9 +177,14 @@ fn a_proxy_gets_no_more_streams_of_an_agent_than_there_may_be() {
         let most = DEFAULT_MAX_STREAMS;
         let mut refused = 0;
         for number in 0..most + 100 {
-            let stream = tunnel.open(&Open { port: ECHO.into(), ..Open::default() })?;
+            let stream = tunnel.open(&Open {
+                port: ECHO.into(),
+                ..Open::default()
+            })?;
             match tunnel.dialled(stream)? {
-                Some(answer) if answer.code() == DialCode::Ok => ensure!(number < most, "{number} streams are open"),
+                Some(answer) if answer.code() == DialCode::Ok => {
+                    ensure!(number < most, "{number} streams are open")
+                }
                 Some(answer) if answer.code() == DialCode::TooManyStreams => refused += 1,
                 // Beyond what HTTP/2 was told of.
                 None => refused += 1,
@@ -150,7 +193,10 @@ fn a_proxy_gets_no_more_streams_of_an_agent_than_there_may_be() {
         }
         ensure!(refused == 100, "{refused} streams were refused");
         let held = world.culvert.agent(0).held()?.files - before.held.files;
-        ensure!(held <= most as usize + 10, "the agent holds {held} more files");
+        ensure!(
+            held <= most as usize + 10,
+            "the agent holds {held} more files"
+        );
         bystanders.check(world, "edge-1")?;
         drop(tunnel);
         let _tunnel = hostile.tunnel()?;
@@ -164,7 +210,9 @@ fn calls_that_a_proxy_begins_and_never_makes_are_given_up() {
         let mut bystanders = Bystanders::of(world, "edge-1")?;
         let mut tunnel = hostile.tunnel()?;
         let started = Instant::now();
-        let begun: Vec<u32> = (0..100).map(|number| begin(&mut tunnel, number)).collect::<Result<_>>()?;
+        let begun: Vec<u32> = (0..100)
+            .map(|number| begin(&mut tunnel, number))
+            .collect::<Result<_>>()?;
         let mut reset = Vec::new();
         while reset.len() < begun.len() {
             let received = tunnel.wire.next()?;
@@ -174,8 +222,15 @@ fn calls_that_a_proxy_begins_and_never_makes_are_given_up() {
         }
         reset.sort_unstable();
         ensure!(reset == begun, "{reset:?}, begun {begun:?}");
-        ensure!(started.elapsed() < OPEN_TIMEOUT + PATIENCE / 3, "only after {:?}", started.elapsed());
-        let stream = tunnel.open(&Open { port: ECHO.into(), ..Open::default() })?;
+        ensure!(
+            started.elapsed() < OPEN_TIMEOUT + PATIENCE / 3,
+            "only after {:?}",
+            started.elapsed()
+        );
+        let stream = tunnel.open(&Open {
+            port: ECHO.into(),
+            ..Open::default()
+        })?;
         let answer = tunnel.dialled(stream)?.context("no answer")?;
         ensure!(answer.code() == DialCode::Ok, "the next call: {answer:?}");
         bystanders.check(world, "edge-1")
@@ -186,7 +241,9 @@ fn calls_that_a_proxy_begins_and_never_makes_are_given_up() {
 fn begin(tunnel: &mut HostileTunnel, number: u32) -> Result<u32> {
     let stream = tunnel.begin()?;
     if number % 2 == 1 {
-        tunnel.wire.send(&frame(DATA, 0, stream, &[0, 0, 0, 1, 0, 0x0a]))?;
+        tunnel
+            .wire
+            .send(&frame(DATA, 0, stream, &[0, 0, 0, 1, 0, 0x0a]))?;
     }
     Ok(stream)
 }

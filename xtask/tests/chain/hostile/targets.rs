@@ -22,29 +22,55 @@ fn a_hostile_proxy_has_the_agent_dial_nothing_outside_its_list() {
         let mut bystanders = Bystanders::of(world, "edge-1")?;
         let mut tunnel = hostile.tunnel()?;
         let edge = world.lab.site(Place::Edge1);
-        // As kube-proxy in IPVS mode has them, by its interface's name, and by what a dummy interface is like.
-        for (interface, peer, address) in
-            [("kube-ipvs0", "ipvs-far", SERVICES[0]), ("services", "services-far", SERVICES[1])]
-        {
+        // As kube-proxy in IPVS mode has them, by its interface's name, and by what a dummy
+        // interface is like.
+        for (interface, peer, address) in [
+            ("kube-ipvs0", "ipvs-far", SERVICES[0]),
+            ("services", "services-far", SERVICES[1]),
+        ] {
             let ip = |args: &[&str]| edge.output("ip", args).map(drop);
-            ip(&["link", "add", interface, "type", "veth", "peer", "name", peer])?;
+            ip(&[
+                "link", "add", interface, "type", "veth", "peer", "name", peer,
+            ])?;
             ip(&["link", "set", interface, "arp", "off"])?;
             ip(&["addr", "add", &format!("{address}/32"), "dev", interface])?;
         }
         let dialled = || edge.metric(AGENT_ADMIN, "culvert_agent_dials_total{outcome=\"ok\"}");
         let before = dialled()?;
         for (address, port, hops, expected) in targets() {
-            let open = Open { address: address.to_owned(), port, hops, ..Open::default() };
+            let open = Open {
+                address: address.to_owned(),
+                port,
+                hops,
+                ..Open::default()
+            };
             let stream = tunnel.open(&open)?;
             let answer = tunnel.dialled(stream)?;
-            ensure!(answer.as_ref().is_some_and(|answer| answer.code() == expected), "{open:?}: {answer:?}");
+            ensure!(
+                answer
+                    .as_ref()
+                    .is_some_and(|answer| answer.code() == expected),
+                "{open:?}: {answer:?}"
+            );
         }
         ensure!(dialled()? == before, "something was dialled");
-        wait_log(world.culvert.agent(0), &["stream ended", "forbidden", "192.168.1.10:9004"])?;
+        wait_log(
+            world.culvert.agent(0),
+            &["stream ended", "forbidden", "192.168.1.10:9004"],
+        )?;
         // What is in the list is dialled all the same.
-        let stream = tunnel.open(&Open { address: "10.0.3.7".into(), port: GREET.into(), ..Open::default() })?;
+        let stream = tunnel.open(&Open {
+            address: "10.0.3.7".into(),
+            port: GREET.into(),
+            ..Open::default()
+        })?;
         let answer = tunnel.dialled(stream)?;
-        ensure!(answer.as_ref().is_some_and(|answer| answer.code() == DialCode::Ok), "{answer:?}");
+        ensure!(
+            answer
+                .as_ref()
+                .is_some_and(|answer| answer.code() == DialCode::Ok),
+            "{answer:?}"
+        );
         bystanders.check(world, "edge-1")
     });
 }
@@ -69,15 +95,29 @@ fn targets() -> Vec<(&'static str, u32, u32, DialCode)> {
         "224.0.0.1",
         "ff02::1",
     ];
-    let no_address =
-        ["localhost", "edge-1", "10.0.3.7:9001", "10.0.3.7 ", "10.3.7", "0x0a.0.3.7", "fe80::1%lo", "[::1]", "/run/x"];
-    let mut targets: Vec<_> =
-        elsewhere.into_iter().map(|address| (address, GREET.into(), 0, DialCode::Forbidden)).collect();
+    let no_address = [
+        "localhost",
+        "edge-1",
+        "10.0.3.7:9001",
+        "10.0.3.7 ",
+        "10.3.7",
+        "0x0a.0.3.7",
+        "fe80::1%lo",
+        "[::1]",
+        "/run/x",
+    ];
+    let mut targets: Vec<_> = elsewhere
+        .into_iter()
+        .map(|address| (address, GREET.into(), 0, DialCode::Forbidden))
+        .collect();
     targets.extend(no_address.map(|address| (address, GREET.into(), 0, DialCode::Invalid)));
     for own in ["", "10.0.3.7", "127.0.0.1", "127.7.7.7", "::1"] {
         targets.push((own, FORBIDDEN.into(), 0, DialCode::Forbidden));
         targets.push((own, 22, 0, DialCode::Forbidden));
-        targets.extend([0, 65_536, 65_536 + u32::from(ECHO), u32::MAX].map(|port| (own, port, 0, DialCode::Invalid)));
+        targets.extend(
+            [0, 65_536, 65_536 + u32::from(ECHO), u32::MAX]
+                .map(|port| (own, port, 0, DialCode::Invalid)),
+        );
         targets.extend([2, u32::MAX].map(|hops| (own, ECHO.into(), hops, DialCode::Invalid)));
     }
     targets
@@ -90,18 +130,33 @@ fn a_proxy_that_refuses_without_end_or_says_nothing_keeps_the_agent_from_nothing
         for (what, first, more) in [("nothing", "", ""), ("no HTTP/2", "REFU", "x")] {
             let mut connection = hostile.connection()?;
             connection.send(first.as_bytes())?;
-            bystanders.during(world, "edge-1", || say_until_left(connection, more))?.context(what)?;
+            bystanders
+                .during(world, "edge-1", || say_until_left(connection, more))?
+                .context(what)?;
         }
         // It is there for a proxy that has come to its senses.
         let mut tunnel = hostile.tunnel()?;
-        let stream = tunnel.open(&Open { port: GREET.into(), ..Open::default() })?;
-        ensure!(tunnel.dialled(stream)?.is_some_and(|answer| answer.code() == DialCode::Ok), "the next tunnel");
+        let stream = tunnel.open(&Open {
+            port: GREET.into(),
+            ..Open::default()
+        })?;
+        ensure!(
+            tunnel
+                .dialled(stream)?
+                .is_some_and(|answer| answer.code() == DialCode::Ok),
+            "the next tunnel"
+        );
         drop(tunnel);
         let mut connection = hostile.connection()?;
         connection.send(b"REFUSED \x1b[2J")?;
-        bystanders.during(world, "edge-1", || say_until_left(connection, "x"))?.context("an endless reason")?;
+        bystanders
+            .during(world, "edge-1", || say_until_left(connection, "x"))?
+            .context("an endless reason")?;
         wait_log(world.culvert.agent(0), &["does not take this node", "xxx"])?;
-        ensure!(!world.culvert.agent(0).log().contains('\x1b'), "the log passes on what commands a terminal");
+        ensure!(
+            !world.culvert.agent(0).log().contains('\x1b'),
+            "the log passes on what commands a terminal"
+        );
         Ok(())
     });
 }
@@ -110,8 +165,11 @@ fn a_proxy_that_refuses_without_end_or_says_nothing_keeps_the_agent_from_nothing
 fn say_until_left(mut connection: Wire, more: &str) -> Result<()> {
     let started = Instant::now();
     while started.elapsed() < GREETING_TIME {
-        let left =
-            if more.is_empty() { connection.read(1).is_err() } else { connection.send(more.as_bytes()).is_err() };
+        let left = if more.is_empty() {
+            connection.read(1).is_err()
+        } else {
+            connection.send(more.as_bytes()).is_err()
+        };
         if left && started.elapsed() < GREETING_TIME {
             return Ok(());
         }

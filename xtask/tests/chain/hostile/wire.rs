@@ -75,16 +75,26 @@ impl Wire {
         Ok(bytes)
     }
 
-    /// The next frame that is about a stream or ends the connection; the others are answered as HTTP/2 wants it.
+    /// The next frame that is about a stream or ends the connection; the others are answered as
+    /// HTTP/2 wants it.
     pub(super) fn next(&mut self) -> io::Result<Received> {
         loop {
             let head = self.read(9)?;
             let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
             let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
-            let received = Received { kind: head[3], flags: head[4], stream, payload: self.read(length)? };
+            let received = Received {
+                kind: head[3],
+                flags: head[4],
+                stream,
+                payload: self.read(length)?,
+            };
             match received.kind {
                 SETTINGS | PING if received.flags & ACK == 0 => {
-                    let payload = if received.kind == PING { &received.payload[..] } else { &[] };
+                    let payload = if received.kind == PING {
+                        &received.payload[..]
+                    } else {
+                        &[]
+                    };
                     self.send(&frame(received.kind, ACK, 0, payload))?;
                 }
                 SETTINGS | PING | WINDOW_UPDATE => {}
@@ -103,7 +113,12 @@ impl Wire {
             }
             match self.send(&block) {
                 Ok(()) => block.clear(),
-                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+                    ) =>
+                {
                     return Flooded::Stuck;
                 }
                 Err(_gone) => return Flooded::CutOff,
@@ -126,14 +141,24 @@ pub(super) enum Flooded {
 
 /// A frame's bytes.
 pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).expect("a test's frames are short").to_be_bytes();
+    let length = u32::try_from(payload.len())
+        .expect("a test's frames are short")
+        .to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
 /// A block of headers, none of them compressed.
 pub(super) fn headers(list: &[(&str, &str)]) -> Vec<u8> {
-    let text = |text: &str| [&[u8::try_from(text.len()).expect("short")][..], text.as_bytes()].concat();
-    list.iter().flat_map(|(name, value)| [vec![0], text(name), text(value)].concat()).collect()
+    let text = |text: &str| {
+        [
+            &[u8::try_from(text.len()).expect("short")][..],
+            text.as_bytes(),
+        ]
+        .concat()
+    };
+    list.iter()
+        .flat_map(|(name, value)| [vec![0], text(name), text(value)].concat())
+        .collect()
 }
 
 /// One entry of SETTINGS: the window of new streams.
@@ -165,7 +190,8 @@ pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> 
 
 /// The key in a file.
 pub(super) fn key(path: &Path) -> Result<PrivateKeyDer<'static>> {
-    PrivateKeyDer::from_pem_file(path).with_context(|| format!("read the key in {}", path.display()))
+    PrivateKeyDer::from_pem_file(path)
+        .with_context(|| format!("read the key in {}", path.display()))
 }
 
 /// Who signs the other end's certificate.

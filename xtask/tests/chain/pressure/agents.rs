@@ -1,4 +1,5 @@
-//! Two thousand agents on one proxy, all behind one address: they come, serve, are cut off together and come back together.
+//! Two thousand agents on one proxy, all behind one address: they come, serve, are cut off together
+//! and come back together.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
@@ -17,11 +18,12 @@ use crate::world::{self, World};
 
 const AGENTS: usize = 2000;
 
-/// From a proxy that can be reached to the last of all agents: their back-off grows to 15 s, and there are 128 places for
-/// handshakes at a time.
+/// From a proxy that can be reached to the last of all agents: their back-off grows to 15 s, and
+/// there are 128 places for handshakes at a time.
 const ALL_ONLINE: Duration = Duration::from_secs(90);
 
-/// Memory of the proxy for one idle tunnel, unoptimised as in tests; `docs/performance.md` has that of a release.
+/// Memory of the proxy for one idle tunnel, unoptimised as in tests; `docs/performance.md` has that
+/// of a release.
 const MEMORY_PER_AGENT: u64 = 96 << 10;
 
 const TUNNELS: &str = "culvert_proxy_tunnels";
@@ -34,12 +36,28 @@ fn two_thousand_agents_register_serve_and_all_come_back_after_a_restart() {
         let ca = authority(world.lab);
         let (certificate, key) = (text(&ca.certificate()), text(&ca.key()));
         let (proxy, count) = (PROXY_FOR_AGENTS, AGENTS.to_string());
-        let args = ["agents", "--proxy", proxy, "--ca-cert", &certificate, "--ca-key", &key, "--count", &count];
+        let args = [
+            "agents",
+            "--proxy",
+            proxy,
+            "--ca-cert",
+            &certificate,
+            "--ca-key",
+            &key,
+            "--count",
+            &count,
+        ];
         let agents = start_load(world.lab, Place::Edge1, "agents", &args)?;
         wait_gauge(world.lab, TUNNELS, AGENTS, ALL_ONLINE)?;
         let grown = world.culvert.proxy.resident()?.saturating_sub(resident) / AGENTS as u64;
-        progress::say(&format!("    all online after {:?}; the proxy grew by {grown} bytes each", started.elapsed()));
-        ensure!(grown <= MEMORY_PER_AGENT, "the proxy grew by {grown} bytes for each agent");
+        progress::say(&format!(
+            "    all online after {:?}; the proxy grew by {grown} bytes each",
+            started.elapsed()
+        ));
+        ensure!(
+            grown <= MEMORY_PER_AGENT,
+            "the proxy grew by {grown} bytes for each agent"
+        );
         all_are_online_and_serve(world)?;
 
         world.culvert.proxy.kill()?;
@@ -47,13 +65,23 @@ fn two_thousand_agents_register_serve_and_all_come_back_after_a_restart() {
         let started = Instant::now();
         world.culvert.wait_for_proxy()?;
         wait_gauge(world.lab, TUNNELS, AGENTS, ALL_ONLINE)?;
-        progress::say(&format!("    all back {:?} after the restart", started.elapsed()));
+        progress::say(&format!(
+            "    all back {:?} after the restart",
+            started.elapsed()
+        ));
         all_are_online_and_serve(world)?;
 
         let held = world.culvert.proxy.held()?;
         drop(agents);
         wait_gauge(world.lab, TUNNELS, 0, Duration::from_secs(30))?;
-        wait_within("the proxy", &world.culvert.proxy, Held { files: held.files - AGENTS, ..held })
+        wait_within(
+            "the proxy",
+            &world.culvert.proxy,
+            Held {
+                files: held.files - AGENTS,
+                ..held
+            },
+        )
     });
 }
 
@@ -81,8 +109,14 @@ fn options(lab: &Lab) -> Result<Options> {
 /// The list shows all of them with a tunnel, and every hundredth says who it is.
 fn all_are_online_and_serve(world: &World<'_>) -> Result<()> {
     let list = workspace::output(&mut world.culvert.control(&["node", "list"]))?;
-    let online = list.lines().filter(|line| line.split_whitespace().nth(1) == Some("1")).count();
-    ensure!(online == AGENTS, "`node list` shows {online} nodes with a tunnel");
+    let online = list
+        .lines()
+        .filter(|line| line.split_whitespace().nth(1) == Some("1"))
+        .count();
+    ensure!(
+        online == AGENTS,
+        "`node list` shows {online} nodes with a tunnel"
+    );
     for number in (37..AGENTS).step_by(100) {
         world.check_greeting(&node(number), &node(number))?;
     }

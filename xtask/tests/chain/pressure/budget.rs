@@ -11,7 +11,8 @@ use crate::world::{self, ECHO, GIB, SMALL, SMALL_SOURCE, SOURCE};
 
 const STALLED: usize = 40;
 const UPLOADS: usize = 20;
-/// Of those that stall, as many or fewer fit into the budget: each keeps what its sockets left of a window of 5 MiB.
+/// Of those that stall, as many or fewer fit into the budget: each keeps what its sockets left of a
+/// window of 5 MiB.
 const WITHIN: usize = 5;
 /// Enough for three windows, not for four.
 const BUDGET: u64 = 16 << 20;
@@ -28,20 +29,39 @@ fn over_the_budget_stalled_clients_are_reset_and_memory_stays_bounded() {
         let mut held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "10"])?;
         held.expect("held")?;
         let before = world.culvert.proxy.resident()?;
-        let stalled = world.held_client(&["stall", &format!("edge-1:{SOURCE}"), &STALLED.to_string()])?;
+        let stalled =
+            world.held_client(&["stall", &format!("edge-1:{SOURCE}"), &STALLED.to_string()])?;
         stalled.expect("stalled")?;
-        let line = ["stream ended", "outcome=\"buffer_budget\"", "--buffer-budget"];
+        let line = [
+            "stream ended",
+            "outcome=\"buffer_budget\"",
+            "--buffer-budget",
+        ];
         wait::until("all but the last few are reset", DEADLINE, || {
             let log = world.culvert.proxy.log();
-            let reset = log.lines().filter(|text| line.iter().all(|word| text.contains(word))).count();
+            let reset = log
+                .lines()
+                .filter(|text| line.iter().all(|word| text.contains(word)))
+                .count();
             ensure!(reset >= STALLED - WITHIN, "{reset} are");
             Ok(())
         })?;
-        let waiting = world.lab.site(Place::Cloud).metric(PROXY_ADMIN, "culvert_proxy_waiting_bytes")?;
-        ensure!(waiting > 0.0 && waiting <= BUDGET as f64, "{waiting} bytes wait");
+        let waiting = world
+            .lab
+            .site(Place::Cloud)
+            .metric(PROXY_ADMIN, "culvert_proxy_waiting_bytes")?;
+        ensure!(
+            waiting > 0.0 && waiting <= BUDGET as f64,
+            "{waiting} bytes wait"
+        );
         let grown = world.culvert.proxy.resident()?.saturating_sub(before);
-        progress::say(&format!("    {waiting} bytes wait, the proxy's memory has grown by {grown}"));
-        ensure!(grown <= BUDGET + BESIDE, "the proxy's memory has grown by {grown} bytes");
+        progress::say(&format!(
+            "    {waiting} bytes wait, the proxy's memory has grown by {grown}"
+        ));
+        ensure!(
+            grown <= BUDGET + BESIDE,
+            "the proxy's memory has grown by {grown} bytes"
+        );
         held.check()?;
         let whole = world.client(&["download", &format!("edge-1:{SOURCE}")])?;
         ensure!(whole.starts_with(&format!("{GIB} ")), "{whole}");
@@ -56,38 +76,59 @@ fn over_the_budget_those_are_reset_that_stalled_first_and_later_ones_lose_nothin
     world::with(&[Place::Edge1], options, |world| {
         let stall = ["stall", &format!("edge-1:{SMALL_SOURCE}"), "3"];
         let mut first = world.held_client(&stall)?;
-        let waiting = || world.lab.site(Place::Cloud).metric(PROXY_ADMIN, "culvert_proxy_waiting_bytes");
+        let waiting = || {
+            world
+                .lab
+                .site(Place::Cloud)
+                .metric(PROXY_ADMIN, "culvert_proxy_waiting_bytes")
+        };
         wait::until("the budget is as good as used up", DEADLINE, || {
             let waiting = waiting()?;
-            ensure!(waiting > (BUDGET - (4 << 20)) as f64, "{waiting} bytes wait");
+            ensure!(
+                waiting > (BUDGET - (4 << 20)) as f64,
+                "{waiting} bytes wait"
+            );
             Ok(())
         })?;
         first.expect("stalled")?;
         let mut second = world.held_client(&stall)?;
         second.expect("stalled")?;
         wait::until("as many are reset as others have come", DEADLINE, || {
-            let reset = world.culvert.proxy.log().matches("outcome=\"buffer_budget\"").count();
+            let reset = world
+                .culvert
+                .proxy
+                .log()
+                .matches("outcome=\"buffer_budget\"")
+                .count();
             ensure!(reset == 3, "{reset} are");
             Ok(())
         })?;
         second.next(&format!("{} bytes", 3 * SMALL))?;
         first.ask()?;
         let said = first.line(DEADLINE)?;
-        ensure!(said.contains("error read ConnectionReset"), "one that stalled first: {said}");
+        ensure!(
+            said.contains("error read ConnectionReset"),
+            "one that stalled first: {said}"
+        );
         world.wait_for_no_streams()
     });
 }
 
 #[test]
 fn an_agent_over_its_budget_resets_uploads_that_backends_do_not_take() {
-    let options = Options { agent: vec!["--buffer-budget".into(), BUDGET_TEXT.into()], ..Options::default() };
+    let options = Options {
+        agent: vec!["--buffer-budget".into(), BUDGET_TEXT.into()],
+        ..Options::default()
+    };
     world::with(&[Place::Edge1], options, |world| {
         let mut held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "10"])?;
         held.expect("held")?;
         let before = world.culvert.agent(0).resident()?;
         // Whoever sends without reading keeps an echo from reading on.
         let upload = ["upload", &format!("edge-1:{ECHO}"), &SMALL.to_string()];
-        let uploads: Vec<_> = (0..UPLOADS).map(|_| world.held_client(&upload)).collect::<Result<_>>()?;
+        let uploads: Vec<_> = (0..UPLOADS)
+            .map(|_| world.held_client(&upload))
+            .collect::<Result<_>>()?;
         let ended = |place, port, name: &str| {
             wait::until("all but the last few are reset", DEADLINE, || {
                 let reset = world.lab.site(place).metric(port, name)?;
@@ -95,11 +136,22 @@ fn an_agent_over_its_budget_resets_uploads_that_backends_do_not_take() {
                 Ok(())
             })
         };
-        ended(Place::Edge1, AGENT_ADMIN, "culvert_agent_streams_total{outcome=\"buffer_budget\"}")?;
-        ended(Place::Cloud, PROXY_ADMIN, "culvert_proxy_streams_total{frontend=\"ebpf\",outcome=\"peer_reset\"}")?;
+        ended(
+            Place::Edge1,
+            AGENT_ADMIN,
+            "culvert_agent_streams_total{outcome=\"buffer_budget\"}",
+        )?;
+        ended(
+            Place::Cloud,
+            PROXY_ADMIN,
+            "culvert_proxy_streams_total{frontend=\"ebpf\",outcome=\"peer_reset\"}",
+        )?;
         let grown = world.culvert.agent(0).resident()?.saturating_sub(before);
         progress::say(&format!("    the agent's memory has grown by {grown}"));
-        ensure!(grown <= BUDGET + BESIDE, "the agent's memory has grown by {grown} bytes");
+        ensure!(
+            grown <= BUDGET + BESIDE,
+            "the agent's memory has grown by {grown} bytes"
+        );
         held.check()?;
         drop((uploads, held));
         world.wait_for_no_streams()

@@ -1,4 +1,5 @@
-//! Wall clocks that jump: only certificates and tokens may care. `examples/jumping_clock.rs` sets the clocks.
+//! Wall clocks that jump: only certificates and tokens may care. `examples/jumping_clock.rs` sets
+//! the clocks.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -41,7 +42,10 @@ impl Clock {
     fn environment(self, lab: &Lab) -> Vec<(String, String)> {
         let (library, file) = (workspace::example("libjumping_clock.so"), self.file(lab));
         let text = |path: PathBuf| path.display().to_string();
-        vec![("LD_PRELOAD".into(), text(library)), ("JUMPING_CLOCK".into(), text(file))]
+        vec![
+            ("LD_PRELOAD".into(), text(library)),
+            ("JUMPING_CLOCK".into(), text(file)),
+        ]
     }
 
     /// Lets the clock be off by that many seconds from now on.
@@ -56,9 +60,17 @@ impl Clock {
 fn with_clocks(test: impl FnOnce(&mut World<'_>) -> Result<()>) {
     let options = |lab: &Lab| {
         let library = workspace::example("libjumping_clock.so");
-        ensure!(library.exists(), "{} is missing: `cargo build -p xtask --examples` makes it", library.display());
+        ensure!(
+            library.exists(),
+            "{} is missing: `cargo build -p xtask --examples` makes it",
+            library.display()
+        );
         let (cloud_env, agent_env) = (Clock::Cloud.environment(lab), Clock::Edge.environment(lab));
-        Ok(Options { cloud_env, agent_env, ..Options::default() })
+        Ok(Options {
+            cloud_env,
+            agent_env,
+            ..Options::default()
+        })
     };
     world::prepared(&[Place::Edge1], options, test);
 }
@@ -82,7 +94,10 @@ fn no_jump_of_a_clock_ends_a_tunnel_or_a_stream_or_keeps_a_program_busy() {
                     world.check_greeting(host, "edge-1")?;
                 }
                 let now = world.tunnel_numbers()?;
-                ensure!(now == tunnels, "{days} days: tunnels {now:?}, before {tunnels:?}");
+                ensure!(
+                    now == tunnels,
+                    "{days} days: tunnels {now:?}, before {tunnels:?}"
+                );
             }
             seen_in_its_log(world, clock)?;
         }
@@ -93,8 +108,13 @@ fn no_jump_of_a_clock_ends_a_tunnel_or_a_stream_or_keeps_a_program_busy() {
 #[test]
 fn silence_and_retries_are_timed_by_no_wall_clock() {
     with_clocks(|world| {
-        let jump = |hours: i64| Clock::BOTH.iter().try_for_each(|clock| clock.set(world.lab, hours * HOUR));
-        // Forward during a cut that is survived, back during one that is noticed: certificates are valid at both times.
+        let jump = |hours: i64| {
+            Clock::BOTH
+                .iter()
+                .try_for_each(|clock| clock.set(world.lab, hours * HOUR))
+        };
+        // Forward during a cut that is survived, back during one that is noticed: certificates are
+        // valid at both times.
         let tunnels = world.tunnel_numbers()?;
         let cut = Cut::of(world.lab, Place::Edge1)?;
         jump(12)?;
@@ -105,10 +125,18 @@ fn silence_and_retries_are_timed_by_no_wall_clock() {
         let cut = Cut::of(world.lab, Place::Edge1)?;
         jump(-12)?;
         world.culvert.wait_offline(Place::Edge1, NOTICED)?;
-        wait::until("the kernel says that the node is away", Duration::from_secs(5), || {
-            let refused = world.failing_client(&["dial", &format!("10.0.3.7:{ECHO}"), "500"])?;
-            refused.contains("HostUnreachable").then_some(()).context(refused)
-        })?;
+        wait::until(
+            "the kernel says that the node is away",
+            Duration::from_secs(5),
+            || {
+                let refused =
+                    world.failing_client(&["dial", &format!("10.0.3.7:{ECHO}"), "500"])?;
+                refused
+                    .contains("HostUnreachable")
+                    .then_some(())
+                    .context(refused)
+            },
+        )?;
         jump(0)?;
         drop(cut);
         world.wait_greeting("edge-1", RECOVERY)
@@ -121,7 +149,9 @@ fn seen_in_its_log(world: &mut World<'_>, clock: Clock) -> Result<()> {
         Clock::Cloud => world.culvert.proxy.log(),
         Clock::Edge => world.culvert.agent(0).log(),
     };
-    let dates = log.lines().filter_map(|line| Some(line.split_once('T')?.0.to_owned()));
+    let dates = log
+        .lines()
+        .filter_map(|line| Some(line.split_once('T')?.0.to_owned()));
     let dates: std::collections::BTreeSet<_> = dates.filter(|date| date.len() == 10).collect();
     ensure!(dates.len() >= 4, "the clock never jumped: {dates:?}");
     Ok(())

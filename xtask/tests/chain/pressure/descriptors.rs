@@ -1,4 +1,5 @@
-//! No descriptors left: new connections are refused at once, nothing spins, and what is established goes on.
+//! No descriptors left: new connections are refused at once, nothing spins, and what is established
+//! goes on.
 
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind, Read};
@@ -27,8 +28,10 @@ const ROUNDS: usize = 20;
 fn a_proxy_without_descriptors_resets_new_clients_at_once_and_serves_them_when_it_has_some() {
     world::with(&[Place::Edge1], Options::default(), |world| {
         exhausted(world, Program::Proxy, |world| {
-            // To refuse one, its listener gives up a descriptor for a moment: another listener's client may be served with it.
-            let gone = (0..ROUNDS).map(|_| is_gone(connect::open(world, &format!("edge-1:{ECHO}"))));
+            // To refuse one, its listener gives up a descriptor for a moment: another listener's
+            // client may be served with it.
+            let gone =
+                (0..ROUNDS).map(|_| is_gone(connect::open(world, &format!("edge-1:{ECHO}"))));
             let gone = gone.collect::<Result<Vec<_>>>()?;
             ensure!(gone.contains(&true), "all are served");
             Ok(())
@@ -43,7 +46,10 @@ fn an_agent_without_descriptors_refuses_new_streams_and_serves_them_when_it_has_
         exhausted(world, Program::Agent, |world| {
             for _ in 0..ROUNDS {
                 let answer = format!("{:?}", connect::connect(world, &format!("edge-1:{ECHO}"))?);
-                ensure!(answer.contains("502 Bad Gateway") && answer.contains("Too many open files"), "{answer}");
+                ensure!(
+                    answer.contains("502 Bad Gateway") && answer.contains("Too many open files"),
+                    "{answer}"
+                );
             }
             Ok(())
         })?;
@@ -67,7 +73,8 @@ impl Program {
     }
 }
 
-/// Whether the proxy has closed a client's connection to the CONNECT socket, where another is served.
+/// Whether the proxy has closed a client's connection to the CONNECT socket, where another is
+/// served.
 fn is_gone(client: Result<UnixStream>) -> Result<bool> {
     let first = client.and_then(|mut client| {
         let mut first = [0; 12];
@@ -77,7 +84,11 @@ fn is_gone(client: Result<UnixStream>) -> Result<bool> {
     match first {
         Ok(first) if first.is_empty() => Ok(true),
         Ok(first) => {
-            ensure!(first == b"HTTP/1.1 200", "{}", String::from_utf8_lossy(&first));
+            ensure!(
+                first == b"HTTP/1.1 200",
+                "{}",
+                String::from_utf8_lossy(&first)
+            );
             Ok(false)
         }
         Err(error) => match error.downcast_ref::<io::Error>().map(io::Error::kind) {
@@ -88,7 +99,11 @@ fn is_gone(client: Result<UnixStream>) -> Result<bool> {
 }
 
 /// `refused`: fails if clients of the CONNECT socket are not.
-fn exhausted(world: &mut World<'_>, program: Program, refused: impl Fn(&World<'_>) -> Result<()>) -> Result<()> {
+fn exhausted(
+    world: &mut World<'_>,
+    program: Program,
+    refused: impl Fn(&World<'_>) -> Result<()>,
+) -> Result<()> {
     let mut established = hold(world, "20")?;
     established.expect("held")?;
     let leaving = hold(world, "5")?;
@@ -101,10 +116,17 @@ fn exhausted(world: &mut World<'_>, program: Program, refused: impl Fn(&World<'_
     }
     refused(world)?;
     established.check()?;
-    expect_idle("the program", program.of(world), Duration::from_secs(3), || Ok(()))?;
+    expect_idle(
+        "the program",
+        program.of(world),
+        Duration::from_secs(3),
+        || Ok(()),
+    )?;
     established.check()?;
     drop((fillers, leaving));
-    wait::until("a new client is served", Duration::from_secs(5), || hold(world, "1")?.expect("held"))?;
+    wait::until("a new client is served", Duration::from_secs(5), || {
+        hold(world, "1")?.expect("held")
+    })?;
     established.check()
 }
 
@@ -112,7 +134,8 @@ fn hold(world: &World<'_>, count: &str) -> Result<HeldClient> {
     world.held_client(&["hold", &format!("edge-1:{ECHO}"), count])
 }
 
-/// Allows a running program no descriptor beyond those that it has, but for small gaps among them. Lone high ones it was born with.
+/// Allows a running program no descriptor beyond those that it has, but for small gaps among them.
+/// Lone high ones it was born with.
 fn limit_to_open_files(process: &Process) -> Result<()> {
     let pid = process.pid();
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).context("list its files")?;
@@ -121,7 +144,11 @@ fn limit_to_open_files(process: &Process) -> Result<()> {
     let is_free = |first: &u32| numbers.range(*first..first + ROOM).next().is_none();
     let limit = (0..).find(is_free).context("it has all files")?;
     let mut command = Command::new("prlimit");
-    workspace::output(command.args(["--pid", &pid.to_string(), &format!("--nofile={limit}:{limit}")]))?;
+    workspace::output(command.args([
+        "--pid",
+        &pid.to_string(),
+        &format!("--nofile={limit}:{limit}"),
+    ]))?;
     Ok(())
 }
 

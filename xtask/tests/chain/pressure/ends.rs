@@ -1,4 +1,5 @@
-//! Ends that take their time: clients with hardly anything to say, backends that never close, servers that end first.
+//! Ends that take their time: clients with hardly anything to say, backends that never close,
+//! servers that end first.
 
 use std::time::Duration;
 
@@ -14,7 +15,8 @@ use crate::world::{self, ECHO, World, XTASK};
 const EDGE: &[Place] = &[Place::Edge1];
 const STREAMS: &str = "culvert_proxy_active_streams";
 
-/// Longer than every time limit of a dial, a handshake or a silent peer, and than the minute that others allow.
+/// Longer than every time limit of a dial, a handshake or a silent peer, and than the minute that
+/// others allow.
 const SILENCE: Duration = Duration::from_secs(61);
 
 const SLOW_CLIENTS: usize = 500;
@@ -27,15 +29,31 @@ fn clients_that_send_a_byte_now_and_then_are_kept_and_cost_no_buffers() {
         // A round before measuring: pools fill.
         drop(slow_clients(world, 100, Duration::from_millis(1))?);
         world.wait_for_no_streams()?;
-        let before = (world.culvert.proxy.resident()?, world.culvert.agent(0).resident()?);
+        let before = (
+            world.culvert.proxy.resident()?,
+            world.culvert.agent(0).resident()?,
+        );
         let slow = slow_clients(world, SLOW_CLIENTS, SILENCE)?;
-        progress::say(&format!("    {SLOW_CLIENTS} clients are silent for {SILENCE:?}"));
+        progress::say(&format!(
+            "    {SLOW_CLIENTS} clients are silent for {SILENCE:?}"
+        ));
         wait_gauge(world.lab, STREAMS, SLOW_CLIENTS, Duration::from_secs(5))?;
         slow.expect("ok")?;
-        let now = (world.culvert.proxy.resident()?, world.culvert.agent(0).resident()?);
-        let grown = [now.0.saturating_sub(before.0), now.1.saturating_sub(before.1)];
+        let now = (
+            world.culvert.proxy.resident()?,
+            world.culvert.agent(0).resident()?,
+        );
+        let grown = [
+            now.0.saturating_sub(before.0),
+            now.1.saturating_sub(before.1),
+        ];
         progress::say(&format!("    proxy and agent grew by {grown:?} bytes"));
-        ensure!(grown.iter().all(|grown| *grown <= SLOW_CLIENTS as u64 * MEMORY_PER_CLIENT), "they grew by {grown:?}");
+        ensure!(
+            grown
+                .iter()
+                .all(|grown| *grown <= SLOW_CLIENTS as u64 * MEMORY_PER_CLIENT),
+            "they grew by {grown:?}"
+        );
         Ok(())
     });
 }
@@ -65,8 +83,10 @@ fn a_backend_that_never_closes_may_answer_for_ever_and_holds_nothing_once_its_cl
 #[test]
 fn a_backend_that_neither_answers_nor_closes_holds_nothing_for_long_once_its_client_is_gone() {
     let shorten = |lab: &xtask::lab::Lab| {
-        // A client that has closed looks like one that has only ended its direction until its kernel forgets it.
-        lab.site(Place::Cloud).output("sysctl", ["-qw", "net.ipv4.tcp_fin_timeout=2"])?;
+        // A client that has closed looks like one that has only ended its direction until its
+        // kernel forgets it.
+        lab.site(Place::Cloud)
+            .output("sysctl", ["-qw", "net.ipv4.tcp_fin_timeout=2"])?;
         Ok(own_port())
     };
     world::prepared(EDGE, shorten, |world| {
@@ -88,18 +108,29 @@ fn a_server_may_end_its_direction_first_and_the_client_goes_on_sending() {
         let backend = backend(world, "farewell")?;
         for host in ["edge-1", "10.0.3.7"] {
             let said = world.client(&["out-live", &format!("{host}:{OWN}"), "8388608"])?;
-            let digest = said.strip_prefix("good-bye ").with_context(|| said.clone())?;
-            wait::until("the backend has read all of it", Duration::from_secs(10), || {
-                let log = backend.log();
-                log.contains(&format!("read {digest}")).then_some(()).context(log)
-            })?;
+            let digest = said
+                .strip_prefix("good-bye ")
+                .with_context(|| said.clone())?;
+            wait::until(
+                "the backend has read all of it",
+                Duration::from_secs(10),
+                || {
+                    let log = backend.log();
+                    log.contains(&format!("read {digest}"))
+                        .then_some(())
+                        .context(log)
+                },
+            )?;
         }
         Ok(())
     });
 }
 
 fn own_port() -> Options {
-    Options { ports: vec![OWN], ..Options::default() }
+    Options {
+        ports: vec![OWN],
+        ..Options::default()
+    }
 }
 
 fn backend(world: &World<'_>, behaviour: &str) -> Result<Process> {

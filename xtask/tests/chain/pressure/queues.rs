@@ -1,4 +1,5 @@
-//! Full accept queues: whoever comes then gets an error in its own time, and service as soon as there is room.
+//! Full accept queues: whoever comes then gets an error in its own time, and service as soon as
+//! there is room.
 
 use std::time::Duration;
 
@@ -16,7 +17,10 @@ const RECOVERY: Duration = Duration::from_secs(30);
 
 #[test]
 fn a_backend_with_a_full_accept_queue_is_told_as_a_timeout_and_leaves_others_alone() {
-    let options = Options { ports: vec![OWN], ..Options::default() };
+    let options = Options {
+        ports: vec![OWN],
+        ..Options::default()
+    };
     world::with(&[Place::Edge1], options, |world| {
         shorten_queues(world.lab, Place::Edge1, 1)?;
         let mut command = world.lab.site(Place::Edge1).command(XTASK);
@@ -27,8 +31,13 @@ fn a_backend_with_a_full_accept_queue_is_told_as_a_timeout_and_leaves_others_alo
         // They take the queue's places; nobody answers.
         let waiting = world.held_client(&["stall", &own, "2"])?;
         wait::until("the queue is full", Duration::from_secs(5), || {
-            let queue = world.lab.site(Place::Edge1).output("ss", ["-tlnH", &format!("sport = :{OWN}")])?;
-            (queue.split_whitespace().nth(1) == Some("2")).then_some(()).context(queue)
+            let queue = world
+                .lab
+                .site(Place::Edge1)
+                .output("ss", ["-tlnH", &format!("sport = :{OWN}")])?;
+            (queue.split_whitespace().nth(1) == Some("2"))
+                .then_some(())
+                .context(queue)
         })?;
         let refused = world.failing_client(&["talk", &own, "--send", "x"])?;
         ensure!(refused.contains("ConnectionReset"), "{refused}");
@@ -79,15 +88,30 @@ fn an_agent_that_finds_the_proxys_queue_full_says_so_and_gets_in_when_there_is_r
         world.culvert.join(Place::Edge2, &join)?;
         world.culvert.proxy.signal(Signal::SIGSTOP)?;
         // Strangers from another site, who come first and stay silent.
-        world::client(world.lab, Place::Edge3, &["give-up", PROXY_FOR_AGENTS, "20", "1000"])?;
+        world::client(
+            world.lab,
+            Place::Edge3,
+            &["give-up", PROXY_FOR_AGENTS, "20", "1000"],
+        )?;
         ensure!(overflows(world.lab)? > 0, "no queue was full");
         world.culvert.start_agent(Place::Edge2)?;
         let edge = world.lab.site(Place::Edge2);
-        wait::until("the agent says that it waits for the proxy", Duration::from_secs(20), || {
-            let why = edge.http_get(AGENT_ADMIN, "/readyz").err().context("it is ready")?.to_string();
-            ensure!(why.contains(PROXY_FOR_AGENTS) && why.contains("no answer in time"), "{why}");
-            Ok(())
-        })?;
+        wait::until(
+            "the agent says that it waits for the proxy",
+            Duration::from_secs(20),
+            || {
+                let why = edge
+                    .http_get(AGENT_ADMIN, "/readyz")
+                    .err()
+                    .context("it is ready")?
+                    .to_string();
+                ensure!(
+                    why.contains(PROXY_FOR_AGENTS) && why.contains("no answer in time"),
+                    "{why}"
+                );
+                Ok(())
+            },
+        )?;
         world.culvert.proxy.signal(Signal::SIGCONT)?;
         world.culvert.wait_online(Place::Edge2)
     });
@@ -95,14 +119,24 @@ fn an_agent_that_finds_the_proxys_queue_full_says_so_and_gets_in_when_there_is_r
 
 /// Listeners that are opened from now on have no longer queues.
 fn shorten_queues(lab: &Lab, place: Place, length: usize) -> Result<()> {
-    lab.site(place).output("sysctl", ["-qw", &format!("net.core.somaxconn={length}")]).map(drop)
+    lab.site(place)
+        .output("sysctl", ["-qw", &format!("net.core.somaxconn={length}")])
+        .map(drop)
 }
 
 /// How many connections found a full queue in the cloud.
 fn overflows(lab: &Lab) -> Result<u64> {
-    let counters = lab.site(Place::Cloud).output("cat", ["/proc/net/netstat"])?;
-    let mut lines = counters.lines().filter(|line| line.starts_with("TcpExt:")).map(str::split_whitespace);
+    let counters = lab
+        .site(Place::Cloud)
+        .output("cat", ["/proc/net/netstat"])?;
+    let mut lines = counters
+        .lines()
+        .filter(|line| line.starts_with("TcpExt:"))
+        .map(str::split_whitespace);
     let (names, mut values) = lines.next().zip(lines.next()).context("no TcpExt")?;
-    let at = names.into_iter().position(|name| name == "ListenOverflows").context("no ListenOverflows")?;
+    let at = names
+        .into_iter()
+        .position(|name| name == "ListenOverflows")
+        .context("no ListenOverflows")?;
     Ok(values.nth(at).context("no value")?.parse()?)
 }

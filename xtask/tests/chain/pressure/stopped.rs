@@ -1,4 +1,5 @@
-//! Agents that stop reading while their connections stay up: nothing tells the proxy so but silence.
+//! Agents that stop reading while their connections stay up: nothing tells the proxy so but
+//! silence.
 
 use std::time::{Duration, Instant};
 
@@ -13,14 +14,16 @@ use crate::world::{self, ECHO, GIB, HeldClient, SINK, World};
 
 /// A dead peer is noticed within 20 s; looking takes a little longer.
 const NOTICED: Duration = Duration::from_secs(22);
-/// A client's attempt ends after the dial limit of each tunnel that is tried, or when the tunnels are known to be dead.
+/// A client's attempt ends after the dial limit of each tunnel that is tried, or when the tunnels
+/// are known to be dead.
 const ANSWERED: Duration = Duration::from_secs(25);
 /// For a client to print what it knows already.
 const CLIENT_LIMIT: Duration = Duration::from_secs(10);
 const RECOVERY: Duration = Duration::from_secs(30);
 
 const UPLOADS: usize = 8;
-/// What the proxy may take in for uploads whose agent takes nothing: for each what waits in its stream, and some for its reads.
+/// What the proxy may take in for uploads whose agent takes nothing: for each what waits in its
+/// stream, and some for its reads.
 const TAKEN_IN: u64 = UPLOADS as u64 * (1 << 20);
 
 #[test]
@@ -41,22 +44,37 @@ fn agents_that_stop_reading_fail_their_own_clients_in_time_and_nobody_elses() {
         wait_for_closed_window(world)?;
         neighbour.check()?;
         let refused = world.failing_client(&["talk", &format!("edge-1:{ECHO}"), "--send", "x"])?;
-        progress::say(&format!("    a new client was told after {:?}: {refused}", started.elapsed()));
+        progress::say(&format!(
+            "    a new client was told after {:?}: {refused}",
+            started.elapsed()
+        ));
         ensure!(refused.contains("ConnectionReset"), "{refused}");
-        ensure!(started.elapsed() < ANSWERED, "a new client waited for {:?}", started.elapsed());
+        ensure!(
+            started.elapsed() < ANSWERED,
+            "a new client waited for {:?}",
+            started.elapsed()
+        );
         world.check_greeting("edge-3", "edge-3")?;
         let grown = world.culvert.proxy.resident()?.saturating_sub(resident);
         ensure!(grown <= TAKEN_IN, "the proxy took in {grown} bytes");
 
         for place in [Place::Edge1, Place::Edge2] {
-            world.culvert.wait_offline(place, NOTICED.saturating_sub(started.elapsed()))?;
+            world
+                .culvert
+                .wait_offline(place, NOTICED.saturating_sub(started.elapsed()))?;
         }
         idle.ask()?;
         let failed = idle.line(CLIENT_LIMIT)?;
-        ensure!(failed.starts_with("20 of 20 failed"), "the clients of a stopped agent: {failed}");
+        ensure!(
+            failed.starts_with("20 of 20 failed"),
+            "the clients of a stopped agent: {failed}"
+        );
         for upload in &uploads {
             let failed = upload.line(CLIENT_LIMIT)?;
-            ensure!(failed.starts_with("error write"), "an upload to a stopped agent: {failed}");
+            ensure!(
+                failed.starts_with("error write"),
+                "an upload to a stopped agent: {failed}"
+            );
         }
         neighbour.check()?;
 
@@ -83,9 +101,18 @@ fn uploads(world: &World<'_>, node: &str) -> Result<Vec<HeldClient>> {
     let upload = || world.held_client(&["upload", &target, &(8 * GIB).to_string()]);
     let uploads = (0..UPLOADS).map(|_| upload()).collect::<Result<Vec<_>>>()?;
     wait::until("all uploads move", Duration::from_secs(10), || {
-        let streams = world.lab.site(Place::Cloud).json(PROXY_ADMIN, "/debug/streams")?;
-        let of_node = streams.as_array().into_iter().flatten().filter(|view| view["node"] == node);
-        let moving = of_node.filter(|view| view["bytes_to_backend"].as_u64() > Some(4 << 20)).count();
+        let streams = world
+            .lab
+            .site(Place::Cloud)
+            .json(PROXY_ADMIN, "/debug/streams")?;
+        let of_node = streams
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter(|view| view["node"] == node);
+        let moving = of_node
+            .filter(|view| view["bytes_to_backend"].as_u64() > Some(4 << 20))
+            .count();
         ensure!(moving == UPLOADS, "{moving} of {UPLOADS}");
         Ok(())
     })?;
@@ -94,8 +121,18 @@ fn uploads(world: &World<'_>, node: &str) -> Result<Vec<HeldClient>> {
 
 /// Waits until the kernel has nothing left to do for a tunnel but to ask for room.
 fn wait_for_closed_window(world: &World<'_>) -> Result<()> {
-    wait::until("a tunnel's window is closed", Duration::from_secs(10), || {
-        let sockets = world.lab.site(Place::Cloud).output("ss", ["-tnoH", "sport = :7400"])?;
-        sockets.contains("persist").then_some(()).with_context(|| sockets)
-    })
+    wait::until(
+        "a tunnel's window is closed",
+        Duration::from_secs(10),
+        || {
+            let sockets = world
+                .lab
+                .site(Place::Cloud)
+                .output("ss", ["-tnoH", "sport = :7400"])?;
+            sockets
+                .contains("persist")
+                .then_some(())
+                .with_context(|| sockets)
+        },
+    )
 }

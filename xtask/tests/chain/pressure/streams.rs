@@ -16,19 +16,30 @@ const AGENTS: usize = 10;
 const STREAMS_EACH: usize = 1000;
 const STREAMS: usize = AGENTS * STREAMS_EACH;
 
-/// Memory of the proxy for one idle stream, unoptimised as in tests; `docs/performance.md` has that of a release.
+/// Memory of the proxy for one idle stream, unoptimised as in tests; `docs/performance.md` has that
+/// of a release.
 const MEMORY_PER_STREAM: u64 = 12 << 10;
 
 #[test]
 fn ten_thousand_idle_streams_all_answer_beside_new_ones_and_leave_nothing() {
     world::with(&[Place::Edge1], Options::default(), |world| {
         let _echo = start_load(world.lab, Place::Edge1, "echo", &["echo", &OWN.to_string()])?;
-        let agents = (0..AGENTS).map(|number| start_agent(world, number)).collect::<Result<Vec<_>>>()?;
-        wait_gauge(world.lab, "culvert_proxy_tunnels", 2 * (AGENTS + 1), Duration::from_secs(30))?;
+        let agents = (0..AGENTS)
+            .map(|number| start_agent(world, number))
+            .collect::<Result<Vec<_>>>()?;
+        wait_gauge(
+            world.lab,
+            "culvert_proxy_tunnels",
+            2 * (AGENTS + 1),
+            Duration::from_secs(30),
+        )?;
         // The first connection opens what later ones share.
         world.check_greeting("10.0.3.7", "edge-1")?;
         let before = (world.culvert.proxy.held()?, world.culvert.proxy.resident()?);
-        let agents_before = agents.iter().map(Process::held).collect::<Result<Vec<_>>>()?;
+        let agents_before = agents
+            .iter()
+            .map(Process::held)
+            .collect::<Result<Vec<_>>>()?;
 
         let mut clients = Vec::new();
         for number in 0..AGENTS {
@@ -38,25 +49,43 @@ fn ten_thousand_idle_streams_all_answer_beside_new_ones_and_leave_nothing() {
         for client in &clients {
             client.expect("held")?;
         }
-        wait_gauge(world.lab, "culvert_proxy_active_streams", STREAMS, Duration::from_secs(5))?;
+        wait_gauge(
+            world.lab,
+            "culvert_proxy_active_streams",
+            STREAMS,
+            Duration::from_secs(5),
+        )?;
         let grown = world.culvert.proxy.resident()?.saturating_sub(before.1);
         progress::say(&format!(
             "    {STREAMS} streams are up; the proxy grew by {} bytes each",
             grown / STREAMS as u64
         ));
-        ensure!(grown <= STREAMS as u64 * MEMORY_PER_STREAM, "the proxy grew by {grown} bytes");
+        ensure!(
+            grown <= STREAMS as u64 * MEMORY_PER_STREAM,
+            "the proxy grew by {grown} bytes"
+        );
 
         for client in &mut clients {
             client.check()?;
         }
         for number in [0, AGENTS - 1] {
-            let answer = world.client(&["talk", &format!("{}:{OWN}", name(number)), "--send", "one more"])?;
+            let answer = world.client(&[
+                "talk",
+                &format!("{}:{OWN}", name(number)),
+                "--send",
+                "one more",
+            ])?;
             ensure!(answer == "one more", "a new stream: {answer}");
         }
         world.check_greeting("10.0.3.7", "edge-1")?;
 
         drop(clients);
-        wait_gauge(world.lab, "culvert_proxy_active_streams", 0, Duration::from_secs(30))?;
+        wait_gauge(
+            world.lab,
+            "culvert_proxy_active_streams",
+            0,
+            Duration::from_secs(30),
+        )?;
         wait_within("the proxy", &world.culvert.proxy, before.0)?;
         for (agent, before) in agents.iter().zip(agents_before) {
             wait_within("an agent", agent, before)?;
@@ -73,15 +102,24 @@ fn name(number: usize) -> String {
 fn start_agent(world: &World<'_>, number: usize) -> Result<Process> {
     let (node, site) = (name(number), world.lab.site(Place::Edge1));
     let agent = || site.command(workspace::binary("culvert-agent"));
-    let join = world.culvert.create_node_token(&node, &["--port".into(), OWN.to_string()])?;
+    let join = world
+        .culvert
+        .create_node_token(&node, &["--port".into(), OWN.to_string()])?;
     workspace::output(agent().args(join).arg("--state-dir").arg(site.file(&node)))?;
     let mut command = agent();
-    command.arg("--state-dir").arg(site.file(&node)).args(["--port", &OWN.to_string()]);
+    command
+        .arg("--state-dir")
+        .arg(site.file(&node))
+        .args(["--port", &OWN.to_string()]);
     command.args(["--admin-listen", &format!("127.0.0.1:{}", 7440 + number)]);
     let agent = site.start_process(&node, &mut command)?;
-    wait::until(&format!("{node} has its tunnels"), Duration::from_secs(20), || {
-        ensure!(world.culvert.tunnels(&node)? == 2, "not yet");
-        Ok(())
-    })?;
+    wait::until(
+        &format!("{node} has its tunnels"),
+        Duration::from_secs(20),
+        || {
+            ensure!(world.culvert.tunnels(&node)? == 2, "not yet");
+            Ok(())
+        },
+    )?;
     Ok(agent)
 }

@@ -9,7 +9,9 @@ use xtask::lab::place::Place;
 use xtask::lab::process::Process;
 use xtask::{setup, wait};
 
-use super::{REDIRECTORS, Tally, UPSTREAM, check_foreign_names, check_vips, documented, ip, with_upstream};
+use super::{
+    REDIRECTORS, Tally, UPSTREAM, check_foreign_names, check_vips, documented, ip, with_upstream,
+};
 use crate::dns::{self, Answer, Resolver};
 use crate::world::World;
 
@@ -29,10 +31,16 @@ fn coredns_that_forwards_the_zone_answers_names_of_edge_nodes_and_all_others() {
         let coredns = CoreDns::start(world, &world.lab.add_pod()?, &corefile)?;
         check_vips(world, &coredns.resolver, &["edge-1.edge.internal"])?;
         let unknown = coredns.resolver.ask("edge-9.edge.internal", dns::A)?;
-        ensure!(unknown == Answer::NoSuchName, "a name in the zone that no node has: {unknown:?}");
+        ensure!(
+            unknown == Answer::NoSuchName,
+            "a name in the zone that no node has: {unknown:?}"
+        );
         check_foreign_names(&coredns.resolver)?;
         let leaked = upstream.asked("edge.internal");
-        ensure!(leaked.is_empty(), "the upstream server was asked for names of the zone: {leaked:?}");
+        ensure!(
+            leaked.is_empty(),
+            "the upstream server was asked for names of the zone: {leaked:?}"
+        );
         Ok(())
     });
 }
@@ -42,10 +50,17 @@ fn coredns_with_failover_answers_bare_names_of_edge_nodes_and_all_others() {
     with_upstream(&[], |world, upstream| {
         let corefile = without("kubernetes", &documented("failover REFUSED")?)?;
         let coredns = CoreDns::start(world, &world.lab.add_pod()?, &corefile)?;
-        check_vips(world, &coredns.resolver, &["edge-1", "edge-1.edge.internal"])?;
+        check_vips(
+            world,
+            &coredns.resolver,
+            &["edge-1", "edge-1.edge.internal"],
+        )?;
         check_foreign_names(&coredns.resolver)?;
         let leaked = upstream.asked("edge-1");
-        ensure!(leaked.is_empty(), "the upstream server was asked for edge-1: {leaked:?}");
+        ensure!(
+            leaked.is_empty(),
+            "the upstream server was asked for edge-1: {leaked:?}"
+        );
         Ok(())
     });
 }
@@ -54,19 +69,31 @@ fn coredns_with_failover_answers_bare_names_of_edge_nodes_and_all_others() {
 fn coredns_without_failover_hands_on_what_the_redirector_refuses() {
     with_upstream(&[], |world, _upstream| {
         let pod = world.lab.add_pod()?;
-        let in_turn = without("failover", &without("kubernetes", &documented("failover REFUSED")?)?)?;
+        let in_turn = without(
+            "failover",
+            &without("kubernetes", &documented("failover REFUSED")?)?,
+        )?;
         let coredns = CoreDns::start(world, &pod, &in_turn)?;
         let tally = Tally::of(&coredns.resolver)?;
-        ensure!(tally == Tally::ALL_REFUSED, "not all of 1000 foreign names refused: {tally:?}");
+        ensure!(
+            tally == Tally::ALL_REFUSED,
+            "not all of 1000 foreign names refused: {tally:?}"
+        );
         drop(coredns);
         // What kubeadm's CoreDNS does with the servers of the host's file.
         let file = world.lab.site(Place::Cloud).file("both.conf");
-        std::fs::write(&file, format!("nameserver {}\nnameserver {UPSTREAM}\n", REDIRECTORS[0]))?;
+        std::fs::write(
+            &file,
+            format!("nameserver {}\nnameserver {UPSTREAM}\n", REDIRECTORS[0]),
+        )?;
         let by_chance = USUAL.replace("10.0.0.53", &file.display().to_string());
         let coredns = CoreDns::start(world, &pod, &by_chance)?;
         let tally = Tally::of(&coredns.resolver)?;
         let some = tally.refused > 0 && tally.right > 0 && tally.wrong.is_empty();
-        ensure!(some, "not some of 1000 foreign names refused and all others answered: {tally:?}");
+        ensure!(
+            some,
+            "not some of 1000 foreign names refused and all others answered: {tally:?}"
+        );
         Ok(())
     });
 }
@@ -77,7 +104,10 @@ fn coredns_goes_on_to_the_next_server_while_a_redirector_is_away() {
         let pod = world.lab.add_pod()?;
         let zone_only = documented("edge.internal:53 {")? + USUAL;
         let everything = without("kubernetes", &documented("failover REFUSED")?)?;
-        ip(world.lab.site(Place::Cloud).netns(), &format!("addr del {}/32 dev lo", REDIRECTORS[0]))?;
+        ip(
+            world.lab.site(Place::Cloud).netns(),
+            &format!("addr del {}/32 dev lo", REDIRECTORS[0]),
+        )?;
         let coredns = CoreDns::start(world, &pod, &zone_only)?;
         check_vips(world, &coredns.resolver, &["edge-1.edge.internal"])?;
         drop(coredns);
@@ -89,12 +119,22 @@ fn coredns_goes_on_to_the_next_server_while_a_redirector_is_away() {
 #[test]
 fn coredns_may_ask_nobody_but_a_redirector_that_forwards() {
     with_upstream(&["--forward", &UPSTREAM.to_string()], |world, upstream| {
-        let corefile = format!(".:53 {{\n    errors\n    forward . {}\n    cache 30\n}}\n", REDIRECTORS[0]);
+        let corefile = format!(
+            ".:53 {{\n    errors\n    forward . {}\n    cache 30\n}}\n",
+            REDIRECTORS[0]
+        );
         let coredns = CoreDns::start(world, &world.lab.add_pod()?, &corefile)?;
-        check_vips(world, &coredns.resolver, &["edge-1", "edge-1.edge.internal"])?;
+        check_vips(
+            world,
+            &coredns.resolver,
+            &["edge-1", "edge-1.edge.internal"],
+        )?;
         check_foreign_names(&coredns.resolver)?;
         let leaked = upstream.asked("edge-1.edge.internal");
-        ensure!(leaked.is_empty(), "names of the zone were forwarded: {leaked:?}");
+        ensure!(
+            leaked.is_empty(),
+            "names of the zone were forwarded: {leaked:?}"
+        );
         Ok(())
     });
 }
@@ -112,21 +152,37 @@ fn coredns_with_a_hosts_file_follows_it_and_answers_all_others() {
             .replace("/etc/resolv.conf", &resolv_conf.display().to_string());
         let coredns = CoreDns::start(world, &world.lab.add_pod()?, &corefile)?;
         let address = |name: &str| anyhow::Ok(coredns.resolver.ask(name, dns::A)?.first());
-        for (name, expected) in [("edge-1", "198.18.0.1"), ("master-1", "192.0.2.10"), ("registry.example", "10.0.0.9")]
-        {
-            ensure!(address(name)?.as_deref() == Some(expected), "{name}: {:?}", address(name)?);
+        for (name, expected) in [
+            ("edge-1", "198.18.0.1"),
+            ("master-1", "192.0.2.10"),
+            ("registry.example", "10.0.0.9"),
+        ] {
+            ensure!(
+                address(name)?.as_deref() == Some(expected),
+                "{name}: {:?}",
+                address(name)?
+            );
         }
         check_foreign_names(&coredns.resolver)?;
-        // Each question for another one of the new names: an answer of the upstream server stays in the cache.
-        let further = (100..200).map(|number| format!("198.18.0.{number}\tedge-{number} # culvert\n"));
+        // Each question for another one of the new names: an answer of the upstream server stays in
+        // the cache.
+        let further =
+            (100..200).map(|number| format!("198.18.0.{number}\tedge-{number} # culvert\n"));
         std::fs::write(&hosts, listed + &further.collect::<String>())?;
         let mut numbers = 100..200;
-        wait::until("CoreDNS has read the new file", Duration::from_secs(60), || {
-            let number = numbers.next().context("all names were asked for")?;
-            let found = address(&format!("edge-{number}"))?;
-            ensure!(found == Some(format!("198.18.0.{number}")), "edge-{number}: {found:?}");
-            Ok(())
-        })
+        wait::until(
+            "CoreDNS has read the new file",
+            Duration::from_secs(60),
+            || {
+                let number = numbers.next().context("all names were asked for")?;
+                let found = address(&format!("edge-{number}"))?;
+                ensure!(
+                    found == Some(format!("198.18.0.{number}")),
+                    "edge-{number}: {found:?}"
+                );
+                Ok(())
+            },
+        )
     });
 }
 
@@ -142,13 +198,19 @@ impl CoreDns {
         let cloud = world.lab.site(Place::Cloud);
         let file = cloud.file("Corefile");
         std::fs::write(&file, corefile).context("write the Corefile")?;
-        let mut process = cloud.start_process("coredns", cloud.command_in(pod, program).arg("-conf").arg(&file))?;
+        let mut process = cloud.start_process(
+            "coredns",
+            cloud.command_in(pod, program).arg("-conf").arg(&file),
+        )?;
         let resolver = Resolver::seen_from(pod, Ipv4Addr::LOCALHOST.into());
         wait::until("CoreDNS answers", Duration::from_secs(60), || {
             process.check()?;
             resolver.ask("started.example", dns::A).map(drop)
         })?;
-        Ok(Self { _process: process, resolver })
+        Ok(Self {
+            _process: process,
+            resolver,
+        })
     }
 }
 

@@ -1,5 +1,6 @@
-//! systemd-resolved on the cloud host, in a mount namespace with folders `/run` and `/etc` of its own, so that nothing changes on
-//! the machine, and with a bus of its own. There is no systemd: for `systemctl restart` the test starts the program again.
+//! systemd-resolved on the cloud host, in a mount namespace with folders `/run` and `/etc` of its
+//! own, so that nothing changes on the machine, and with a bus of its own. There is no systemd: for
+//! `systemctl restart` the test starts the program again.
 
 use std::net::Ipv4Addr;
 use std::process::Command;
@@ -13,7 +14,9 @@ use xtask::lab::site::Site;
 use xtask::setup::Unpacked;
 use xtask::{wait, workspace};
 
-use super::{REDIRECTORS, Tally, UPSTREAM, check_foreign_names, check_vips, documented, with_upstream};
+use super::{
+    REDIRECTORS, Tally, UPSTREAM, check_foreign_names, check_vips, documented, with_upstream,
+};
 use crate::dns::Resolver;
 use crate::world::World;
 
@@ -23,7 +26,8 @@ const START_TIME: Duration = Duration::from_secs(60);
 /// The stub that programs ask, by `/etc/resolv.conf` or by hand.
 const STUB: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 53);
 
-/// Makes the folders, and holds them. As on a host with systemd-resolved, `/etc/resolv.conf` leads to it.
+/// Makes the folders, and holds them. As on a host with systemd-resolved, `/etc/resolv.conf` leads
+/// to it.
 const HOLD: &str = r#"
 mount -t tmpfs tmpfs /run
 install -d /run/dbus /run/systemd /run/etc
@@ -63,9 +67,15 @@ fn systemd_resolved_asks_the_redirector_for_the_zone_and_believes_the_link_s_ser
         let refused_before = refused(world)?;
         check_foreign_names(&host.stub)?;
         let refused = refused(world)? - refused_before;
-        ensure!(refused >= 1000.0, "the redirector was asked for {refused} of 1000 foreign names");
+        ensure!(
+            refused >= 1000.0,
+            "the redirector was asked for {refused} of 1000 foreign names"
+        );
         let leaked = upstream.asked("edge.internal");
-        ensure!(leaked.is_empty(), "the link's server was asked for names of the zone: {leaked:?}");
+        ensure!(
+            leaked.is_empty(),
+            "the link's server was asked for names of the zone: {leaked:?}"
+        );
         Ok(())
     });
 }
@@ -77,36 +87,56 @@ fn systemd_resolved_finds_bare_names_only_where_the_zone_is_a_search_domain() {
         let bare = "getent ahostsv4 edge-1";
         let block = documented("resolved.conf.d")?;
         let mut host = Host::start(world)?;
-        for (block, found) in [(block.clone(), false), (block.replace("Domains=~", "Domains="), true)] {
+        for (block, found) in [
+            (block.clone(), false),
+            (block.replace("Domains=~", "Domains="), true),
+        ] {
             host.follow(&block)?;
             let whole = host.run("getent ahostsv4 edge-1.edge.internal")?;
-            ensure!(whole.contains(&vip), "the C library found no {vip}: {whole}");
+            ensure!(
+                whole.contains(&vip),
+                "the C library found no {vip}: {whole}"
+            );
             let said = host.run(bare).unwrap_or_default();
-            ensure!(said.contains(&vip) == found, "{bare}: {said:?} with\n{block}");
+            ensure!(
+                said.contains(&vip) == found,
+                "{bare}: {said:?} with\n{block}"
+            );
         }
         Ok(())
     });
 }
 
 #[test]
-fn systemd_resolved_refuses_other_names_where_no_link_has_a_server_and_lists_the_redirector_for_pods() {
+fn systemd_resolved_refuses_other_names_where_no_link_has_a_server_and_lists_the_redirector_for_pods()
+ {
     with_upstream(&[], |world, _upstream| {
         let mut host = Host::start(world)?;
         host.follow(&documented("resolved.conf.d")?)?;
         let tally = Tally::of(&host.stub)?;
-        ensure!(tally == Tally::ALL_REFUSED, "of 1000 foreign names: {tally:?}");
+        ensure!(
+            tally == Tally::ALL_REFUSED,
+            "of 1000 foreign names: {tally:?}"
+        );
         let for_pods = host.run("cat /run/systemd/resolve/resolv.conf")?;
-        ensure!(for_pods.contains(&format!("nameserver {}\n", REDIRECTORS[0])), "{for_pods}");
+        ensure!(
+            for_pods.contains(&format!("nameserver {}\n", REDIRECTORS[0])),
+            "{for_pods}"
+        );
         Ok(())
     });
 }
 
 fn refused(world: &World<'_>) -> Result<f64> {
     let answers = "culvert_redirector_dns_answers_total{code=\"refused\"}";
-    world.lab.site(Place::Cloud).metric(REDIRECTOR_ADMIN, answers)
+    world
+        .lab
+        .site(Place::Cloud)
+        .metric(REDIRECTOR_ADMIN, answers)
 }
 
-/// The cloud host, as if it had been installed with systemd-resolved. All that it starts ends when it is dropped.
+/// The cloud host, as if it had been installed with systemd-resolved. All that it starts ends when
+/// it is dropped.
 struct Host<'lab> {
     site: &'lab Site,
     stub: Resolver,
@@ -119,20 +149,43 @@ struct Host<'lab> {
 impl<'lab> Host<'lab> {
     fn start(world: &World<'lab>) -> Result<Self> {
         let site = world.lab.site(Place::Cloud);
-        let mut holder =
-            site.start_process("folders", site.command("unshare").args(["--mount", "sh", "-ec", HOLD, BUS]))?;
-        wait::until("folders of a host with systemd-resolved", START_TIME, || {
-            holder.check()?;
-            holder.log().contains("ready").then_some(()).context("not yet")
-        })?;
+        let mut holder = site.start_process(
+            "folders",
+            site.command("unshare")
+                .args(["--mount", "sh", "-ec", HOLD, BUS]),
+        )?;
+        wait::until(
+            "folders of a host with systemd-resolved",
+            START_TIME,
+            || {
+                holder.check()?;
+                holder
+                    .log()
+                    .contains("ready")
+                    .then_some(())
+                    .context("not yet")
+            },
+        )?;
         let mut command = inside(site, &holder, "dbus-daemon");
-        let mut bus = site.start_process("bus", command.args(["--config-file=/run/bus.conf", "--nofork"]))?;
+        let mut bus = site.start_process(
+            "bus",
+            command.args(["--config-file=/run/bus.conf", "--nofork"]),
+        )?;
         wait::until("the bus", START_TIME, || {
             bus.check()?;
-            workspace::output(inside(site, &holder, "test").args(["-S", "/run/dbus/system_bus_socket"])).map(drop)
+            workspace::output(
+                inside(site, &holder, "test").args(["-S", "/run/dbus/system_bus_socket"]),
+            )
+            .map(drop)
         })?;
         let stub = Resolver::seen_from(site.netns(), STUB.into());
-        Ok(Self { site, stub, resolved: None, _bus: bus, holder })
+        Ok(Self {
+            site,
+            stub,
+            resolved: None,
+            _bus: bus,
+            holder,
+        })
     }
 
     /// Does what a document has root do; returns what the last command printed.
@@ -171,7 +224,10 @@ fn inside(site: &Site, holder: &Process, program: impl AsRef<std::ffi::OsStr>) -
     let mut command = site.command("nsenter");
     command.args(["-t", &holder.pid().to_string(), "--mount", "--", "env"]);
     let path = std::env::var("PATH").unwrap_or_default();
-    command.arg(format!("PATH={}:{path}", package.folder().join("usr/bin").display()));
+    command.arg(format!(
+        "PATH={}:{path}",
+        package.folder().join("usr/bin").display()
+    ));
     command.arg(format!("LD_LIBRARY_PATH={}", package.libraries().display()));
     command.arg(program);
     command

@@ -36,20 +36,33 @@ struct Shared {
 
 impl Upstream {
     pub(super) fn start(netns: &Path, address: Ipv4Addr) -> Result<Self> {
-        let socket = inside::run(netns, || UdpSocket::bind((address, 53)).context("bind the upstream server"))?;
+        let socket = inside::run(netns, || {
+            UdpSocket::bind((address, 53)).context("bind the upstream server")
+        })?;
         socket.set_read_timeout(Some(TURN))?;
         let shared = Arc::new(Shared::default());
         let server = std::thread::spawn({
             let shared = Arc::clone(&shared);
             move || serve(&socket, &shared)
         });
-        Ok(Self { shared, server: Some(server) })
+        Ok(Self {
+            shared,
+            server: Some(server),
+        })
     }
 
     /// The names with this ending that anybody asked it for.
     pub(super) fn asked(&self, ending: &str) -> Vec<String> {
-        let names = self.shared.names.lock().unwrap_or_else(PoisonError::into_inner);
-        names.iter().filter(|name| name.ends_with(ending)).cloned().collect()
+        let names = self
+            .shared
+            .names
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        names
+            .iter()
+            .filter(|name| name.ends_with(ending))
+            .cloned()
+            .collect()
     }
 }
 
@@ -65,11 +78,19 @@ impl Drop for Upstream {
 fn serve(socket: &UdpSocket, shared: &Shared) {
     let mut packet = [0; 1500];
     while !shared.has_ended.load(Ordering::Relaxed) {
-        let Ok((length, client)) = socket.recv_from(&mut packet) else { continue };
+        let Ok((length, client)) = socket.recv_from(&mut packet) else {
+            continue;
+        };
         let question = &packet[..length];
         let Some(name) = name(question) else { continue };
-        let Some(answer) = answer(&name, question) else { continue };
-        shared.names.lock().unwrap_or_else(PoisonError::into_inner).insert(name);
+        let Some(answer) = answer(&name, question) else {
+            continue;
+        };
+        shared
+            .names
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(name);
         // A client that is gone needs none.
         socket.send_to(&answer, client).ok();
     }

@@ -1,5 +1,5 @@
-//! Agents of a bare API server's cluster, on this host's loopback, and what kubelet would do for their pods:
-//! mount the ConfigMap, and write their tokens.
+//! Agents of a bare API server's cluster, on this host's loopback, and what kubelet would do for
+//! their pods: mount the ConfigMap, and write their tokens.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -17,15 +17,18 @@ use crate::cluster::{DEADLINE, apply, edge, get, node, pod, token};
 use crate::loopback::{free_address, http_get};
 use crate::proxy::program;
 
-/// Makes what the tests have in common: two edge nodes, a cloud node, and the agents' account with one of each other kind.
+/// Makes what the tests have in common: two edge nodes, a cloud node, and the agents' account with
+/// one of each other kind.
 pub(crate) fn furnish(server: &ApiServer) -> Result<()> {
     for (name, address) in [("edge-1", "10.0.3.7"), ("edge-2", "10.0.3.8")] {
         edge(server, name, address)?;
     }
     node(server, "master", "192.0.2.10", &json!({}))?;
-    for (namespace, name) in
-        [("culvert-system", "culvert-agent"), ("culvert-system", "default"), ("default", "culvert-agent")]
-    {
+    for (namespace, name) in [
+        ("culvert-system", "culvert-agent"),
+        ("culvert-system", "default"),
+        ("default", "culvert-agent"),
+    ] {
         apply(
             server,
             &json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"namespace": namespace, "name": name}}),
@@ -37,7 +40,12 @@ pub(crate) fn furnish(server: &ApiServer) -> Result<()> {
 /// A token of an agent's pod on a node, which is made for it.
 pub(crate) fn agent_token(server: &ApiServer, name: &str, on: &str) -> Result<String> {
     let uid = pod(server, "culvert-system", name, "culvert-agent", on)?;
-    token(server, ["culvert-system", "culvert-agent"], Some("culvert"), Some((name, &uid)))
+    token(
+        server,
+        ["culvert-system", "culvert-agent"],
+        Some("culvert"),
+        Some((name, &uid)),
+    )
 }
 
 /// The pod of an agent: its process, the mounted ConfigMap, and the file of its token.
@@ -58,24 +66,51 @@ impl Agent {
         fs::write(folder.join("token"), token)?;
         let admin = free_address()?;
         let mut command = program("culvert-agent");
-        command.arg("--state-dir").arg(folder.join("state")).arg("--cluster-config").arg(folder.join("config"));
-        command.arg("--service-account-token").arg(folder.join("token"));
+        command
+            .arg("--state-dir")
+            .arg(folder.join("state"))
+            .arg("--cluster-config")
+            .arg(folder.join("config"));
+        command
+            .arg("--service-account-token")
+            .arg(folder.join("token"));
         command.arg("--admin-socket").arg(folder.join("admin.sock"));
-        command.args(["--admin-listen", &admin.to_string(), "--localhost-port", &backend.to_string()]);
+        command.args([
+            "--admin-listen",
+            &admin.to_string(),
+            "--localhost-port",
+            &backend.to_string(),
+        ]);
         let process = Process::start(name, server.folder(), &mut command)?;
         let (name, server) = (name.to_owned(), server.folder().to_owned());
-        Ok(Self { process, admin, folder, command, name, server })
+        Ok(Self {
+            process,
+            admin,
+            folder,
+            command,
+            name,
+            server,
+        })
     }
 
-    /// Mounts the ConfigMap as it is now, the way that kubelet does: a new folder behind a link that is swapped.
+    /// Mounts the ConfigMap as it is now, the way that kubelet does: a new folder behind a link
+    /// that is swapped.
     pub(crate) fn mount(&self, server: &ApiServer) -> Result<()> {
-        let found = get(server, &["configmap", "-n", "culvert-system", "culvert-agent"])?;
+        let found = get(
+            server,
+            &["configmap", "-n", "culvert-system", "culvert-agent"],
+        )?;
         let config = self.folder.join("config");
-        let version = found["metadata"]["resourceVersion"].as_str().context("a version")?;
+        let version = found["metadata"]["resourceVersion"]
+            .as_str()
+            .context("a version")?;
         let files = format!("..{version}");
         fs::create_dir_all(config.join(&files))?;
         for (name, text) in found["data"].as_object().context("no data")? {
-            fs::write(config.join(&files).join(name), text.as_str().unwrap_or_default())?;
+            fs::write(
+                config.join(&files).join(name),
+                text.as_str().unwrap_or_default(),
+            )?;
             let link = config.join(name);
             if !link.is_symlink() {
                 std::os::unix::fs::symlink(format!("..data/{name}"), link)?;
@@ -87,14 +122,23 @@ impl Agent {
     }
 
     /// Waits until the mounted ConfigMap says that, as kubelet brings changes sooner or later.
-    pub(crate) fn mount_until(&self, server: &ApiServer, what: &str, holds: impl Fn(&str, &str) -> bool) -> Result<()> {
-        wait::until(&format!("the mounted ConfigMap says {what}"), DEADLINE, || {
-            self.mount(server)?;
-            let read = |name: &str| fs::read_to_string(self.folder.join("config").join(name));
-            let (ca, proxies) = (read("ca.crt")?, read("proxies")?);
-            ensure!(holds(&ca, &proxies), "{proxies}\n{ca}");
-            Ok(())
-        })
+    pub(crate) fn mount_until(
+        &self,
+        server: &ApiServer,
+        what: &str,
+        holds: impl Fn(&str, &str) -> bool,
+    ) -> Result<()> {
+        wait::until(
+            &format!("the mounted ConfigMap says {what}"),
+            DEADLINE,
+            || {
+                self.mount(server)?;
+                let read = |name: &str| fs::read_to_string(self.folder.join("config").join(name));
+                let (ca, proxies) = (read("ca.crt")?, read("proxies")?);
+                ensure!(holds(&ca, &proxies), "{proxies}\n{ca}");
+                Ok(())
+            },
+        )
     }
 
     /// Kubelet writes another token, or takes it away.
@@ -126,13 +170,20 @@ impl Agent {
 
     /// Waits until its log has these words, all in one line, so many times.
     pub(crate) fn wait_for_log(&mut self, words: &[&str], times: usize) -> Result<()> {
-        wait::until(&format!("{} says {words:?} {times} times", self.name), DEADLINE, || {
-            self.process.check()?;
-            let log = self.process.log();
-            let found = log.lines().filter(|line| words.iter().all(|word| line.contains(word))).count();
-            ensure!(found >= times, "{log}");
-            Ok(())
-        })
+        wait::until(
+            &format!("{} says {words:?} {times} times", self.name),
+            DEADLINE,
+            || {
+                self.process.check()?;
+                let log = self.process.log();
+                let found = log
+                    .lines()
+                    .filter(|line| words.iter().all(|word| line.contains(word)))
+                    .count();
+                ensure!(found >= times, "{log}");
+                Ok(())
+            },
+        )
     }
 
     /// Why it is not ready.
@@ -143,6 +194,7 @@ impl Agent {
 
 /// Makes an authority with openssl, as an operator would, and returns its certificate and key.
 pub(crate) fn new_authority(folder: &Path) -> Result<(String, String)> {
-    let SelfSigned { certificate, key } = SelfSigned::make(folder, "new-ca", "/CN=operator", AUTHORITY)?;
+    let SelfSigned { certificate, key } =
+        SelfSigned::make(folder, "new-ca", "/CN=operator", AUTHORITY)?;
     Ok((fs::read_to_string(certificate)?, fs::read_to_string(key)?))
 }

@@ -40,9 +40,15 @@ struct Shared {
 
 impl Backend {
     pub(super) fn start(address: SocketAddr) -> Result<Self> {
-        let listener = TcpListener::bind(address).with_context(|| format!("listen on {address}"))?;
+        let listener =
+            TcpListener::bind(address).with_context(|| format!("listen on {address}"))?;
         let (waiting, connections, received) = Default::default();
-        let backend = Self(Arc::new(Shared { listener, waiting, connections, received }));
+        let backend = Self(Arc::new(Shared {
+            listener,
+            waiting,
+            connections,
+            received,
+        }));
         backend.add_thread()?;
         Ok(backend)
     }
@@ -55,11 +61,21 @@ impl Backend {
     /// Ends what is left of a job.
     pub(super) fn end_all(&self) {
         // What has ended by itself meanwhile needs no end.
-        self.connected(|connections| connections.values().for_each(|client| drop(client.shutdown(Shutdown::Both))));
+        self.connected(|connections| {
+            connections
+                .values()
+                .for_each(|client| drop(client.shutdown(Shutdown::Both)))
+        });
     }
 
     fn connected<T>(&self, change: impl FnOnce(&mut HashMap<ThreadId, TcpStream>) -> T) -> T {
-        change(&mut self.0.connections.lock().unwrap_or_else(PoisonError::into_inner))
+        change(
+            &mut self
+                .0
+                .connections
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
     }
 
     /// What was sent to sinks.
@@ -67,12 +83,14 @@ impl Backend {
         &self.0.received
     }
 
-    /// Threads take turns at accepting and stay for the next connection: to start one for each would be part of what new
-    /// connections cost.
+    /// Threads take turns at accepting and stay for the next connection: to start one for each
+    /// would be part of what new connections cost.
     fn add_thread(&self) -> io::Result<()> {
         self.0.waiting.fetch_add(1, Ordering::Relaxed);
         let backend = self.clone();
-        std::thread::Builder::new().stack_size(STACK).spawn(move || backend.serve_in_turn())?;
+        std::thread::Builder::new()
+            .stack_size(STACK)
+            .spawn(move || backend.serve_in_turn())?;
         Ok(())
     }
 

@@ -20,7 +20,8 @@ const GIB: f64 = (1 << 30) as f64;
 const WARM_UP: Duration = Duration::from_millis(500);
 /// Until all windows on the way are full of bulk.
 const FILLED: Duration = Duration::from_secs(2);
-/// Two thousand bytes of each backend that sends one at a time; to fill windows with them would take hours.
+/// Two thousand bytes of each backend that sends one at a time; to fill windows with them would
+/// take hours.
 const DRIPPED: Duration = Duration::from_secs(4);
 
 /// Streams that go on until dropped.
@@ -31,27 +32,40 @@ pub(super) struct Bulk {
 }
 
 impl Bulk {
-    pub(super) fn start(way: &Way, directions: impl IntoIterator<Item = Direction>) -> Result<Self> {
-        let mut bulk = Self { handles: Vec::new(), threads: Vec::new(), down: Arc::default() };
+    pub(super) fn start(
+        way: &Way,
+        directions: impl IntoIterator<Item = Direction>,
+    ) -> Result<Self> {
+        let mut bulk = Self {
+            handles: Vec::new(),
+            threads: Vec::new(),
+            down: Arc::default(),
+        };
         for direction in directions {
             let mut stream = way.connect()?;
             bulk.handles.push(stream.try_clone()?);
             let down = bulk.down.clone();
             // They end by an error, when the handle ends them.
-            bulk.threads.push(std::thread::spawn(move || match direction {
-                Direction::Up => drop(send(&mut stream)),
-                Direction::Down => drop(receive(&mut stream, &down)),
-            }));
+            bulk.threads
+                .push(std::thread::spawn(move || match direction {
+                    Direction::Up => drop(send(&mut stream)),
+                    Direction::Down => drop(receive(&mut stream, &down)),
+                }));
         }
         Ok(bulk)
     }
 
-    /// Waits until all streams are `under_way`: where the way is long or busy some start seconds after others.
+    /// Waits until all streams are `under_way`: where the way is long or busy some start seconds
+    /// after others.
     fn settle(&self, under_way: impl Fn() -> usize) -> Result<()> {
         let (started, streams) = (Instant::now(), self.threads.len());
         while under_way() < streams {
             self.check()?;
-            ensure!(started.elapsed() < PATIENCE, "only {} of {streams} bulk streams are under way", under_way());
+            ensure!(
+                started.elapsed() < PATIENCE,
+                "only {} of {streams} bulk streams are under way",
+                under_way()
+            );
             sleep(Duration::from_millis(5));
         }
         sleep(WARM_UP);
@@ -60,8 +74,16 @@ impl Bulk {
 
     /// Fails if a stream has ended before its time.
     pub(super) fn check(&self) -> Result<()> {
-        let ended = self.threads.iter().filter(|thread| thread.is_finished()).count();
-        ensure!(ended == 0, "{ended} of {} bulk streams broke", self.threads.len());
+        let ended = self
+            .threads
+            .iter()
+            .filter(|thread| thread.is_finished())
+            .count();
+        ensure!(
+            ended == 0,
+            "{ended} of {} bulk streams broke",
+            self.threads.len()
+        );
         Ok(())
     }
 }
@@ -122,7 +144,12 @@ pub(super) fn run(
 }
 
 /// One stream down, alone and then beside connections whose data nobody reads.
-pub(super) fn neighbour(way: &Way, stalled: usize, seconds: f64, backend: &Backend) -> Result<Figures> {
+pub(super) fn neighbour(
+    way: &Way,
+    stalled: usize,
+    seconds: f64,
+    backend: &Backend,
+) -> Result<Figures> {
     let alone = rate(run(way, Direction::Down, 1, seconds, &[], backend)?);
     let readers = stall(way, Sent::Bulk, stalled)?;
     let beside = rate(run(way, Direction::Down, 1, seconds, &[], backend)?);

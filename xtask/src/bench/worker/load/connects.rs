@@ -11,17 +11,26 @@ use super::observed::percentile;
 use super::way::Way;
 use super::{Figures, ping};
 
-/// Connect, ping once, close: how many in a second, and the median time from the begin of a connect to its answer.
+/// Connect, ping once, close: how many in a second, and the median time from the begin of a connect
+/// to its answer.
 pub(super) fn run(way: &Way, at_once: usize, seconds: f64) -> Result<Figures> {
     let started = Instant::now();
     let until = started + Duration::from_secs_f64(seconds);
     let times = thread::scope(|scope| {
-        let threads: Vec<_> = (0..at_once).map(|_| scope.spawn(|| one_after_another(way, until))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("it does not panic")).collect::<Result<Vec<_>>>()
+        let threads: Vec<_> = (0..at_once)
+            .map(|_| scope.spawn(|| one_after_another(way, until)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("it does not panic"))
+            .collect::<Result<Vec<_>>>()
     })?;
     let (mut times, elapsed) = (times.concat(), started.elapsed());
     times.sort_unstable();
-    Ok(vec![("per_second", times.len() as f64 / elapsed.as_secs_f64()), ("p50_us", percentile(&times, 0.5))])
+    Ok(vec![
+        ("per_second", times.len() as f64 / elapsed.as_secs_f64()),
+        ("p50_us", percentile(&times, 0.5)),
+    ])
 }
 
 fn one_after_another(way: &Way, until: Instant) -> Result<Vec<Duration>> {
@@ -35,7 +44,8 @@ fn one_after_another(way: &Way, until: Instant) -> Result<Vec<Duration>> {
     Ok(times)
 }
 
-/// The median time of one `connect()`. The connections end by RST, so that they leave no ports behind.
+/// The median time of one `connect()`. The connections end by RST, so that they leave no ports
+/// behind.
 pub(super) fn cost(to: SocketAddr, count: usize) -> Result<Figures> {
     let mut times = Vec::with_capacity(count);
     for _ in 0..count {

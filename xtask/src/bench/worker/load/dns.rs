@@ -14,13 +14,21 @@ pub(super) fn run(server: SocketAddr, name: &str, at_once: usize, seconds: f64) 
     let started = Instant::now();
     let until = started + Duration::from_secs_f64(seconds);
     let times = thread::scope(|scope| {
-        let threads: Vec<_> = (0..at_once).map(|_| scope.spawn(|| ask(server, &query, until))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("it does not panic")).collect::<Result<Vec<_>>>()
+        let threads: Vec<_> = (0..at_once)
+            .map(|_| scope.spawn(|| ask(server, &query, until)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("it does not panic"))
+            .collect::<Result<Vec<_>>>()
     })?;
     let mut times = times.concat();
     let per_second = times.len() as f64 / started.elapsed().as_secs_f64();
     times.sort_unstable();
-    Ok(vec![("per_second", per_second), ("p99_us", percentile(&times, 0.99))])
+    Ok(vec![
+        ("per_second", per_second),
+        ("p99_us", percentile(&times, 0.99)),
+    ])
 }
 
 fn ask(server: SocketAddr, query: &[u8], until: Instant) -> Result<Vec<Duration>> {
@@ -34,7 +42,10 @@ fn ask(server: SocketAddr, query: &[u8], until: Instant) -> Result<Vec<Duration>
         socket.send(query)?;
         let count = socket.recv(&mut answer)?;
         // Response code 0 and at least one answer.
-        ensure!(count > 12 && answer[3] & 0x0f == 0 && answer[7] > 0, "{server} has no address for it");
+        ensure!(
+            count > 12 && answer[3] & 0x0f == 0 && answer[7] > 0,
+            "{server} has no address for it"
+        );
         times.push(started.elapsed());
     }
     Ok(times)

@@ -46,11 +46,24 @@ pub(super) enum Job {
         pid: Vec<u32>,
     },
     /// Connections with 100 bytes there and back, beside as many bulk streams, every other one up
-    Ping { way: Way, connections: usize, bulk: usize, seconds: f64 },
+    Ping {
+        way: Way,
+        connections: usize,
+        bulk: usize,
+        seconds: f64,
+    },
     /// Connects, pings once and closes, over and over
-    Connects { way: Way, at_once: usize, seconds: f64 },
+    Connects {
+        way: Way,
+        at_once: usize,
+        seconds: f64,
+    },
     /// One bulk stream down, alone and then beside connections with data that nobody reads
-    Neighbour { way: Way, stalled: usize, seconds: f64 },
+    Neighbour {
+        way: Way,
+        stalled: usize,
+        seconds: f64,
+    },
     /// Connections with data that nobody reads
     Stalled {
         way: Way,
@@ -69,7 +82,12 @@ pub(super) enum Job {
     /// Bare `connect()` calls
     ConnectCost { to: SocketAddr, count: usize },
     /// Queries for one name
-    Dns { server: SocketAddr, name: String, at_once: usize, seconds: f64 },
+    Dns {
+        server: SocketAddr,
+        name: String,
+        at_once: usize,
+        seconds: f64,
+    },
 }
 
 impl Job {
@@ -79,16 +97,43 @@ impl Job {
 
     pub(super) fn run(self, backend: &Backend) -> Result<Figures> {
         match self {
-            Self::Bulk { way, direction, streams, seconds, pid } => {
-                bulk::run(&way, direction, streams, seconds, &pid, backend)
-            }
-            Self::Ping { way, connections, bulk, seconds } => ping::run(&way, connections, bulk, seconds),
-            Self::Connects { way, at_once, seconds } => connects::run(&way, at_once, seconds),
-            Self::Neighbour { way, stalled, seconds } => bulk::neighbour(&way, stalled, seconds, backend),
-            Self::Stalled { way, sent, count, pid } => bulk::stalled(&way, sent, count, &pid),
+            Self::Bulk {
+                way,
+                direction,
+                streams,
+                seconds,
+                pid,
+            } => bulk::run(&way, direction, streams, seconds, &pid, backend),
+            Self::Ping {
+                way,
+                connections,
+                bulk,
+                seconds,
+            } => ping::run(&way, connections, bulk, seconds),
+            Self::Connects {
+                way,
+                at_once,
+                seconds,
+            } => connects::run(&way, at_once, seconds),
+            Self::Neighbour {
+                way,
+                stalled,
+                seconds,
+            } => bulk::neighbour(&way, stalled, seconds, backend),
+            Self::Stalled {
+                way,
+                sent,
+                count,
+                pid,
+            } => bulk::stalled(&way, sent, count, &pid),
             Self::Idle { way, streams, pid } => memory::idle(&way, streams, &pid),
             Self::ConnectCost { to, count } => connects::cost(to, count),
-            Self::Dns { server, name, at_once, seconds } => dns::run(server, &name, at_once, seconds),
+            Self::Dns {
+                server,
+                name,
+                at_once,
+                seconds,
+            } => dns::run(server, &name, at_once, seconds),
         }
     }
 }

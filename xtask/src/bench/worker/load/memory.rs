@@ -14,14 +14,21 @@ const REST: Duration = Duration::from_secs(1);
 
 /// Resident memory for each stream that was used once and is idle since.
 pub(super) fn idle(way: &Way, streams: usize, pids: &[u32]) -> Result<Figures> {
-    let warm = (0..WARM_UP).map(|_| ping::open(way)).collect::<Result<Vec<_>>>()?;
+    let warm = (0..WARM_UP)
+        .map(|_| ping::open(way))
+        .collect::<Result<Vec<_>>>()?;
     std::thread::sleep(REST);
     let before = resident(pids)?;
-    let open = (0..streams).map(|_| ping::open(way)).collect::<Result<Vec<_>>>()?;
+    let open = (0..streams)
+        .map(|_| ping::open(way))
+        .collect::<Result<Vec<_>>>()?;
     std::thread::sleep(REST);
     let taken = resident(pids)?.saturating_sub(before);
     warm.iter().chain(&open).for_each(Stream::end);
-    Ok(vec![("kb_per_stream", taken as f64 / 1000.0 / streams as f64)])
+    Ok(vec![(
+        "kb_per_stream",
+        taken as f64 / 1000.0 / streams as f64,
+    )])
 }
 
 /// Resident bytes of processes together.
@@ -32,7 +39,10 @@ pub(super) fn resident(pids: &[u32]) -> Result<u64> {
 fn resident_of(pid: u32) -> Result<u64> {
     let path = format!("/proc/{pid}/status");
     let status = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .context("no VmRSS")?;
     let kib: u64 = line.trim().trim_end_matches(" kB").parse()?;
     Ok(kib << 10)
 }

@@ -21,7 +21,10 @@ pub(super) struct Counter<'a> {
 impl Moved {
     /// For one stream more.
     pub(super) fn counter(&self) -> Counter<'_> {
-        Counter { moved: self, bytes: 0 }
+        Counter {
+            moved: self,
+            bytes: 0,
+        }
     }
 
     /// By all streams that there were.

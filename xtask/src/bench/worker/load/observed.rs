@@ -11,8 +11,14 @@ pub(super) fn processor_time(pids: &[u32]) -> Result<Duration> {
         let folder = format!("/proc/{pid}/task");
         for task in std::fs::read_dir(&folder).with_context(|| format!("read {folder}"))? {
             // A thread may end meanwhile.
-            let Ok(text) = std::fs::read_to_string(task?.path().join("schedstat")) else { continue };
-            nanoseconds += text.split(' ').next().context("an empty schedstat")?.parse::<u64>()?;
+            let Ok(text) = std::fs::read_to_string(task?.path().join("schedstat")) else {
+                continue;
+            };
+            nanoseconds += text
+                .split(' ')
+                .next()
+                .context("an empty schedstat")?
+                .parse::<u64>()?;
         }
     }
     Ok(Duration::from_nanos(nanoseconds))

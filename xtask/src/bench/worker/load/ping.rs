@@ -18,24 +18,37 @@ use super::way::{Stream, Way};
 const WARM_UP: Duration = Duration::from_millis(500);
 
 pub(super) fn run(way: &Way, connections: usize, bulk: usize, seconds: f64) -> Result<Figures> {
-    let mut streams = (0..connections).map(|_| open(way)).collect::<Result<Vec<_>>>()?;
-    let directions = [Direction::Up, Direction::Down].into_iter().cycle().take(bulk);
+    let mut streams = (0..connections)
+        .map(|_| open(way))
+        .collect::<Result<Vec<_>>>()?;
+    let directions = [Direction::Up, Direction::Down]
+        .into_iter()
+        .cycle()
+        .take(bulk);
     let bulk = Bulk::start(way, directions)?;
     let (counts, stop) = (AtomicBool::new(false), AtomicBool::new(false));
     let times = thread::scope(|scope| {
-        let threads: Vec<_> =
-            streams.iter_mut().map(|stream| scope.spawn(|| ping_pong(stream, &counts, &stop))).collect();
+        let threads: Vec<_> = streams
+            .iter_mut()
+            .map(|stream| scope.spawn(|| ping_pong(stream, &counts, &stop)))
+            .collect();
         sleep(WARM_UP);
         counts.store(true, Ordering::Relaxed);
         sleep(Duration::from_secs_f64(seconds));
         stop.store(true, Ordering::Relaxed);
-        threads.into_iter().map(|thread| thread.join().expect("it does not panic")).collect::<std::io::Result<Vec<_>>>()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("it does not panic"))
+            .collect::<std::io::Result<Vec<_>>>()
     })?;
     bulk.check()?;
     let mut times = times.concat();
     ensure!(!times.is_empty(), "no ping came back within {seconds} s");
     times.sort_unstable();
-    Ok(vec![("p50_us", percentile(&times, 0.5)), ("p99_us", percentile(&times, 0.99))])
+    Ok(vec![
+        ("p50_us", percentile(&times, 0.5)),
+        ("p99_us", percentile(&times, 0.99)),
+    ])
 }
 
 /// A connection to an echo, which has answered once.
@@ -46,7 +59,11 @@ pub(super) fn open(way: &Way) -> Result<Stream> {
     Ok(stream)
 }
 
-fn ping_pong(stream: &mut Stream, counts: &AtomicBool, stop: &AtomicBool) -> std::io::Result<Vec<Duration>> {
+fn ping_pong(
+    stream: &mut Stream,
+    counts: &AtomicBool,
+    stop: &AtomicBool,
+) -> std::io::Result<Vec<Duration>> {
     let mut times = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         let started = Instant::now();

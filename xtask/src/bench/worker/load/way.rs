@@ -24,8 +24,13 @@ impl FromStr for Way {
         match text.split_once(':') {
             Some(("tcp", address)) => Ok(Self::Tcp(address.parse()?)),
             Some(("connect", rest)) => {
-                let (socket, target) = rest.split_once(':').context("expected connect:SOCKET:HOST:PORT")?;
-                Ok(Self::Connect { socket: socket.into(), target: target.to_owned() })
+                let (socket, target) = rest
+                    .split_once(':')
+                    .context("expected connect:SOCKET:HOST:PORT")?;
+                Ok(Self::Connect {
+                    socket: socket.into(),
+                    target: target.to_owned(),
+                })
             }
             _ => bail!("{text:?} is no way"),
         }
@@ -36,19 +41,21 @@ impl Way {
     pub(super) fn connect(&self) -> Result<Stream> {
         match self {
             Self::Tcp(address) => {
-                let stream =
-                    TcpStream::connect_timeout(address, PATIENCE).with_context(|| format!("connect {address}"))?;
+                let stream = TcpStream::connect_timeout(address, PATIENCE)
+                    .with_context(|| format!("connect {address}"))?;
                 stream.set_nodelay(true)?;
                 stream.set_read_timeout(Some(PATIENCE))?;
                 stream.set_write_timeout(Some(PATIENCE))?;
                 Ok(Stream::Tcp(stream))
             }
             Self::Connect { socket, target } => {
-                let mut stream =
-                    UnixStream::connect(socket).with_context(|| format!("connect {}", socket.display()))?;
+                let mut stream = UnixStream::connect(socket)
+                    .with_context(|| format!("connect {}", socket.display()))?;
                 stream.set_read_timeout(Some(PATIENCE))?;
                 stream.set_write_timeout(Some(PATIENCE))?;
-                stream.write_all(format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").as_bytes())?;
+                stream.write_all(
+                    format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").as_bytes(),
+                )?;
                 let head = read_head(&mut stream)?;
                 ensure!(head.starts_with("HTTP/1.1 200"), "CONNECT {target}: {head}");
                 Ok(Stream::Unix(stream))

@@ -12,7 +12,8 @@ use tokio::task::JoinSet;
 
 use super::{connect, tls};
 
-/// Connections that wait for clients: more than any row of the bench opens at once, stalled readers and all.
+/// Connections that wait for clients: more than any row of the bench opens at once, stalled readers
+/// and all.
 const READY: usize = 128;
 /// Handshakes at once.
 const MAKERS: usize = 8;
@@ -34,12 +35,20 @@ impl Pool {
         for _ in 0..MAKERS {
             makers.spawn(make(far, config.clone(), ready_tx.clone()));
         }
-        Self { ready_rx: Arc::new(Mutex::new(ready_rx)), _makers: Arc::new(makers) }
+        Self {
+            ready_rx: Arc::new(Mutex::new(ready_rx)),
+            _makers: Arc::new(makers),
+        }
     }
 
     /// A connection that no other client has.
     pub(super) async fn take(&self) -> Result<tls::ClientStream> {
-        self.ready_rx.lock().await.recv().await.context("the pool is closed")
+        self.ready_rx
+            .lock()
+            .await
+            .recv()
+            .await
+            .context("the pool is closed")
     }
 }
 

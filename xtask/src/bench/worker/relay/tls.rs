@@ -1,4 +1,5 @@
-//! TLS 1.3 as Culvert's tunnels have it: rustls on aws-lc-rs, its read-ahead below and its write limit.
+//! TLS 1.3 as Culvert's tunnels have it: rustls on aws-lc-rs, its read-ahead below and its write
+//! limit.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -44,7 +45,9 @@ pub(super) fn client_config(path: &Path) -> Result<Arc<ClientConfig>> {
 
 pub(super) async fn connect(config: &Arc<ClientConfig>, socket: TcpStream) -> Result<ClientStream> {
     let name = ServerName::try_from(NAME)?;
-    let mut stream = TlsConnector::from(config.clone()).connect(name, ReadAhead::new(socket)).await?;
+    let mut stream = TlsConnector::from(config.clone())
+        .connect(name, ReadAhead::new(socket))
+        .await?;
     stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
     Ok(stream)
 }
