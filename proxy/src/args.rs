@@ -8,9 +8,9 @@ use clap::{Parser, Subcommand};
 use culvert_daemon::{LogCommand, LogFormat, parse_duration, parse_size};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::check::CheckCommand;
-use crate::cli::{ExplainCommand, NodeCommand, TokenCommand};
-use crate::kubernetes::KubernetesArgs;
+use crate::cluster::KubernetesArgs;
+use crate::operators::check::CheckCommand;
+use crate::operators::cli::{ExplainCommand, NodeCommand, TokenCommand};
 
 /// Takes tunnels from agents on edge nodes, and connects cloud clients through them. Runs without
 /// any configuration: it makes its own certificate authority, and `culvert-proxy token create` adds

@@ -13,6 +13,7 @@ mod error;
 mod file;
 mod interfaces;
 mod node;
+pub(crate) mod service;
 mod sources;
 mod stored;
 mod view;
@@ -46,8 +47,8 @@ use watch::Step;
 pub(crate) use watch::{Change, Event, Watcher};
 
 use crate::clock::UnixTime;
-use crate::identity::NodeUid;
 use crate::state::StateDir;
+use crate::trust::identity::NodeUid;
 
 /// How often the file and the host's interfaces are looked at.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);

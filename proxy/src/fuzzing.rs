@@ -3,11 +3,11 @@
 
 use culvert_daemon::chain;
 
-use crate::authority::ProvenKey;
-use crate::connect::request;
+use crate::clients::connect::request;
 use crate::directory::{self, Destination};
-use crate::identity::{Binding, Leaf};
-use crate::tokens::{self, TokenText};
+use crate::trust::authority::ProvenKey;
+use crate::trust::identity::{Binding, Leaf};
+use crate::trust::tokens::{self, TokenText};
 
 /// The longest head of a CONNECT request that is read, in bytes.
 pub const HEAD_MAX: usize = request::HEAD_MAX;

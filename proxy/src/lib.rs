@@ -4,41 +4,20 @@
 //! [`main`].
 #![forbid(unsafe_code)]
 
-mod admissions;
-mod advertise;
 mod agents;
 mod args;
-mod authority;
-mod check;
-mod cli;
+mod clients;
 mod clock;
-mod connect;
-mod control;
-mod debug;
-mod direct;
+mod cluster;
 mod directory;
-mod directory_service;
-mod enroll;
-mod explain;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
-mod history;
-mod identity;
-mod intercept;
-mod kubernetes;
-mod listen;
-mod local_grpc;
-mod local_socket;
-mod log_budget;
 mod metrics;
-mod original_dst;
-mod registry;
-mod route;
+mod operators;
 mod run;
+mod sockets;
 mod state;
-mod strangers;
 mod streams;
-mod tokens;
 mod trust;
 
 use std::process::ExitCode;

@@ -20,31 +20,32 @@ use prometheus_client::registry::Registry as MetricsRegistry;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use crate::admissions::Admissions;
-use crate::advertise::{Advertise, Advertised};
-use crate::agents::{Agents, Parts};
+use crate::agents::admissions::Admissions;
+use crate::agents::advertise::{Advertise, Advertised};
+use crate::agents::enroll;
+use crate::agents::enroll::Enroll;
+use crate::agents::port::{Agents, Parts};
 use crate::args::{ListenArgs, RunArgs, TrustArgs};
-use crate::connect::Connect;
-use crate::control::{self, Control, Tunnels};
-use crate::direct::Direct;
+use crate::clients::connect::Connect;
+use crate::clients::direct::Direct;
+use crate::clients::intercept::Intercept;
+use crate::clients::original_dst::{OriginalDsts, TRIAL, canonical};
+use crate::cluster::{Cluster, Events, ServiceAccounts, SharedAuthority};
+use crate::directory::service;
 use crate::directory::{ClusterOwn, Directory, DirectoryConfig, Membership};
-use crate::directory_service;
-use crate::enroll::Enroll;
-use crate::explain::Explainer;
-use crate::intercept::Intercept;
-use crate::kubernetes::{Cluster, Events, ServiceAccounts, SharedAuthority};
-use crate::listen;
-use crate::local_socket::{Access, LocalSocket};
 use crate::metrics::{Metrics, Scraped};
-use crate::original_dst::{OriginalDsts, TRIAL, canonical};
-use crate::registry::Registry;
-use crate::route::{MAX_STREAMS_PER_AGENT, Router};
+use crate::operators::control::{self, Control, Tunnels};
+use crate::operators::debug;
+use crate::operators::explain::Explainer;
+use crate::sockets::listen;
+use crate::sockets::local_socket::{Access, LocalSocket};
+use crate::sockets::strangers::{Phase, Strangers, say_busy};
 use crate::state::StateDir;
-use crate::strangers::{Phase, Strangers, say_busy};
-use crate::streams::Streams;
-use crate::tokens::Tokens;
+use crate::streams::live::Streams;
+use crate::streams::registry::Registry;
+use crate::streams::route::{MAX_STREAMS_PER_AGENT, Router};
+use crate::trust::tokens::Tokens;
 use crate::trust::{Trust, TrustConfig, TrustSource};
-use crate::{debug, enroll};
 
 /// Agents' certificates by default: an edge site may be off for weeks.
 const LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -316,7 +317,7 @@ impl Proxy {
         let socket = LocalSocket::bind(&self.args.listen.directory_socket, Access::Owner)?;
         supervisor.spawn(
             "directory socket",
-            directory_service::serve(socket, self.directory.clone(), supervisor.drain()),
+            service::serve(socket, self.directory.clone(), supervisor.drain()),
         );
         Ok(())
     }

@@ -1,11 +1,14 @@
 //! Who is who: the proxy's own certificate, those of agents, and which node a client certificate
 //! makes of its owner.
 
+pub(crate) mod authority;
 mod callers;
 mod handshake;
+pub(crate) mod identity;
 mod ledger;
 mod revocations;
 mod source;
+pub(crate) mod tokens;
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -20,11 +23,13 @@ use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::sync::watch;
 
-use crate::authority::{AuthorityError, ProvenKey};
 use crate::clock::UnixTime;
 use crate::directory::Directory;
-use crate::identity::{Binding, Credential, IdentityError, Leaf, NodeUid, Purpose, RENEWAL_GRACE};
 use crate::state::{StateDir, StateError, StateFile};
+use crate::trust::authority::{AuthorityError, ProvenKey};
+use crate::trust::identity::{
+    Binding, Credential, IdentityError, Leaf, NodeUid, Purpose, RENEWAL_GRACE,
+};
 pub(crate) use callers::Callers;
 use handshake::ServerIdentity;
 use ledger::{Ledger, Standing};
@@ -491,7 +496,7 @@ impl Trust {
     pub(crate) fn pin(&self) -> Result<String, TrustError> {
         self.material()
             .authority()
-            .map(crate::authority::Authority::pin)
+            .map(crate::trust::authority::Authority::pin)
             .ok_or(TrustError::NoAuthority)
     }
 

@@ -12,8 +12,8 @@ use super::node::{DEFAULT_PORTS, InvalidNode, MAX_PORTS, NodeSpec};
 use super::view::LeftOut;
 use super::vips::{Most, VipError, VipRanges, Vips};
 use crate::clock::UnixTime;
-use crate::identity::NodeUid;
 use crate::state::{StateDir, StateError, StateFile};
+use crate::trust::identity::NodeUid;
 
 const KEPT: StateFile = StateFile {
     name: "cluster-state.json",

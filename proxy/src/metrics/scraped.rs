@@ -10,7 +10,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::directory::Directory;
-use crate::registry::Registry;
+use crate::streams::registry::Registry;
 
 /// The parts of all tunnels whose round trips are shown. A label for each node would be thousands
 /// of series; `/debug/tunnels` and `culvert-proxy explain` have each one.

@@ -10,9 +10,9 @@ use rustls::pki_types::CertificateDer;
 
 use super::TrustError;
 use super::handshake::{self, ServerIdentity};
-use crate::authority::{AuthorityError, Pem, certificates_in};
-use crate::identity::Leaf;
 use crate::state::read_bounded;
+use crate::trust::authority::{AuthorityError, Pem, certificates_in};
+use crate::trust::identity::Leaf;
 
 /// The TLS settings for callers, replaced while connections go on. Clones share them.
 #[derive(Clone, Debug)]

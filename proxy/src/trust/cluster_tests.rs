@@ -6,8 +6,8 @@ use rustls::pki_types::pem::PemObject;
 use tempfile::TempDir;
 
 use super::*;
-use crate::authority::Authority;
 use crate::directory::{ClusterNodes, DirectoryConfig, EdgeNode, Membership, Most};
+use crate::trust::authority::Authority;
 
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 

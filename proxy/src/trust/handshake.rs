@@ -18,8 +18,8 @@ use rustls::{
     SignatureScheme,
 };
 
-use crate::authority::ServerCertificate;
-use crate::identity::{Leaf, RENEWAL_GRACE};
+use crate::trust::authority::ServerCertificate;
+use crate::trust::identity::{Leaf, RENEWAL_GRACE};
 
 /// The one crypto provider of the process.
 pub(crate) fn provider() -> Arc<CryptoProvider> {

@@ -8,7 +8,7 @@ use culvert_api::NodeName;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::UnixTime;
-use crate::identity::{Credential, RENEWAL_GRACE, Serial};
+use crate::trust::identity::{Credential, RENEWAL_GRACE, Serial};
 
 /// Certificates of one node that are remembered one by one; a node renews long before it has as
 /// many.
@@ -176,7 +176,7 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::Binding;
+    use crate::trust::identity::Binding;
 
     const NOW: UnixTime = UnixTime::from_seconds(1_700_000_000);
     const DAY: Duration = Duration::from_secs(24 * 3600);

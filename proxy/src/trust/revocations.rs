@@ -9,7 +9,7 @@ use culvert_api::NodeName;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::UnixTime;
-use crate::identity::NodeUid;
+use crate::trust::identity::NodeUid;
 
 /// A Node that is gone needs none: its UID never returns. Until then a proxy may be late to hear of
 /// a new one.

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use rustls::pki_types::{CertificateDer, ServerName};
 
 use super::{TrustConfig, TrustError};
-use crate::authority::{
+use crate::clock::UnixTime;
+use crate::trust::authority::{
     Authority, AuthorityError, ServerCertificate, read_certificates, read_private_key,
 };
-use crate::clock::UnixTime;
-use crate::identity::Leaf;
+use crate::trust::identity::Leaf;
 
 /// Where certificates come from.
 #[derive(Clone, Debug, PartialEq, Eq)]

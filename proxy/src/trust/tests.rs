@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::*;
-use crate::authority::Authority;
+use crate::trust::authority::Authority;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);

@@ -1,0 +1,328 @@
+//! `culvert.enroll.v1`: how an agent comes by its certificate, and by its next.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use culvert_api::NodeName;
+use culvert_api::proto::enroll::enroll_server::{Enroll as Service, EnrollServer};
+use culvert_api::proto::enroll::{Certificate, JoinRequest, RenewRequest};
+use rustls::pki_types::CertificateDer;
+use tokio::sync::Semaphore;
+use tonic::{Request, Response, Status};
+
+use crate::clock::UnixTime;
+use crate::cluster::{AccountError, ServiceAccounts};
+use crate::directory::Directory;
+use crate::metrics::Metrics;
+use crate::sockets::log_budget::LogBudget;
+use crate::trust::authority::{CsrError, ProvenKey};
+use crate::trust::identity::{Credential, IdentityError, Purpose};
+use crate::trust::tokens::{TokenError, TokenText, Tokens, TokensError};
+use crate::trust::{Trust, TrustError};
+
+/// A token and a signing request take less than 16 KiB.
+const MAX_REQUEST_BYTES: usize = 24 << 10;
+/// Requests worked on at once: each costs a signature and a write to disk; more wait for their
+/// turn.
+const MAX_CONCURRENT: usize = 16;
+
+/// The client's certificates as verified in the TLS handshake, the client's own first; empty if it
+/// showed none.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PeerChain(pub(crate) Vec<CertificateDer<'static>>);
+
+/// Who asks, for the log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClientAddr(pub(crate) SocketAddr);
+
+/// Why an agent gets no certificate.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EnrollError {
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    #[error(transparent)]
+    Tokens(TokensError),
+    #[error(transparent)]
+    Account(#[from] AccountError),
+    #[error(
+        "the request has two tokens: one of `culvert-proxy token create` or one of a service \
+         account"
+    )]
+    TwoTokens,
+    #[error("the proxy gave up on the request: see its log")]
+    GivenUp,
+    #[error(transparent)]
+    Csr(#[from] CsrError),
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+}
+
+/// The service.
+#[derive(Clone, Debug)]
+pub(crate) struct Enroll {
+    trust: Trust,
+    tokens: Tokens,
+    /// Where the proxy is part of a cluster.
+    accounts: Option<Arc<ServiceAccounts>>,
+    directory: Directory,
+    metrics: Metrics,
+    turns: Arc<Semaphore>,
+    refusals: Arc<LogBudget>,
+}
+
+/// The service with its limits. Each request needs the extensions [`PeerChain`] and [`ClientAddr`].
+pub(crate) fn service(
+    trust: Trust,
+    tokens: Tokens,
+    accounts: Option<Arc<ServiceAccounts>>,
+    metrics: Metrics,
+) -> EnrollServer<Enroll> {
+    EnrollServer::new(Enroll::new(trust, tokens, accounts, metrics))
+        .max_decoding_message_size(MAX_REQUEST_BYTES)
+}
+
+#[tonic::async_trait]
+impl Service for Enroll {
+    async fn join(&self, request: Request<JoinRequest>) -> Result<Response<Certificate>, Status> {
+        let client = client(&request);
+        let JoinRequest {
+            token,
+            csr,
+            service_account_token,
+        } = request.into_inner();
+        if service_account_token.is_empty() {
+            let joined = self.work(move |enroll| enroll.join_now(&token, &csr)).await;
+            self.answer("join", client, joined)
+        } else {
+            let joined = if token.is_empty() {
+                self.join_account(&service_account_token, csr, client).await
+            } else {
+                Err(EnrollError::TwoTokens)
+            };
+            self.answer("join_account", client, joined)
+        }
+    }
+
+    async fn renew(&self, request: Request<RenewRequest>) -> Result<Response<Certificate>, Status> {
+        let client = client(&request);
+        let PeerChain(chain) = request.extensions().get().cloned().unwrap_or_default();
+        let RenewRequest { csr } = request.into_inner();
+        let renewed = self
+            .work(move |enroll| enroll.renew_now(&chain, &csr))
+            .await;
+        self.answer("renew", client, renewed)
+    }
+}
+
+impl Enroll {
+    fn new(
+        trust: Trust,
+        tokens: Tokens,
+        accounts: Option<Arc<ServiceAccounts>>,
+        metrics: Metrics,
+    ) -> Self {
+        let (turns, refusals) = (Arc::new(Semaphore::new(MAX_CONCURRENT)), Arc::default());
+        Self {
+            directory: trust.directory().clone(),
+            trust,
+            tokens,
+            accounts,
+            metrics,
+            turns,
+            refusals,
+        }
+    }
+
+    /// Works away from the async threads, for it signs and writes to disk.
+    async fn work<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Self) -> Result<T, EnrollError> + Send + 'static,
+    ) -> Result<T, EnrollError> {
+        let turn = self.turns.clone().acquire_owned().await;
+        let enroll = self.clone();
+        let done = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            work(&enroll)
+        });
+        done.await.unwrap_or(Err(EnrollError::GivenUp))
+    }
+
+    /// Counts and logs what came of a request.
+    fn answer(
+        &self,
+        request: &'static str,
+        client: Option<SocketAddr>,
+        done: Result<Certificate, EnrollError>,
+    ) -> Result<Response<Certificate>, Status> {
+        let outcome = done.as_ref().map_or_else(EnrollError::reason, |_| "ok");
+        self.metrics.enrolment(request, outcome);
+        let client = client.map(tracing::field::display);
+        match done {
+            Ok(certificate) => {
+                tracing::info!(
+                    request,
+                    node = certificate.node,
+                    client.addr = client,
+                    "certificate given"
+                );
+                Ok(Response::new(certificate))
+            }
+            Err(error) => {
+                let status = error.status();
+                if let Some(suppressed) = self.refusals.spend(UnixTime::now()) {
+                    let reason = culvert_daemon::chain(&error);
+                    tracing::warn!(
+                        request,
+                        client.addr = client,
+                        outcome,
+                        reason,
+                        suppressed,
+                        "certificate refused"
+                    );
+                }
+                Err(status)
+            }
+        }
+    }
+
+    /// Whose pod the token is decides who the node is. The cheap checks come first, so that
+    /// strangers cannot make the proxy ask the API server or verify signatures.
+    async fn join_account(
+        &self,
+        token: &str,
+        csr: Vec<u8>,
+        client: Option<SocketAddr>,
+    ) -> Result<Certificate, EnrollError> {
+        let accounts = self.accounts.clone().ok_or(AccountError::NoCluster)?;
+        self.trust.pin()?;
+        let token = accounts.read(token)?;
+        let key = self.work(move |_| Ok(ProvenKey::from_csr(&csr)?)).await?;
+        let client = client.map_or(IpAddr::from([0, 0, 0, 0]), |client| client.ip());
+        let (node, uid) = accounts.node(&token, client).await?;
+        self.work(move |enroll| {
+            let _admission = enroll.trust.admission();
+            if !enroll.directory.contains(&node) {
+                return Err(accounts.not_an_edge(node).into());
+            }
+            if uid.is_some() && uid != enroll.directory.uid(&node) {
+                return Err(AccountError::EarlierNode { node }.into());
+            }
+            enroll.certificate(node, &key, None)
+        })
+        .await
+    }
+
+    fn join_now(&self, token: &str, csr: &[u8]) -> Result<Certificate, EnrollError> {
+        self.trust.pin()?;
+        let token: TokenText = token.parse()?;
+        // The cheap check first, so that strangers cannot make the proxy verify signatures.
+        self.tokens.check(&token)?;
+        let key = ProvenKey::from_csr(csr)?;
+        let _admission = self.trust.admission();
+        let node = self.tokens.check(&token)?;
+        if !self.directory.contains(&node) {
+            return Err(IdentityError::UnknownNode { node }.into());
+        }
+        let node = self.tokens.redeem(&token, key.digest())?;
+        self.certificate(node, &key, None)
+    }
+
+    fn renew_now(
+        &self,
+        chain: &[CertificateDer<'static>],
+        csr: &[u8],
+    ) -> Result<Certificate, EnrollError> {
+        self.trust.pin()?;
+        self.trust.identify(chain, Purpose::Renew)?;
+        let key = ProvenKey::from_csr(csr)?;
+        let _admission = self.trust.admission();
+        let shown = self.trust.identify(chain, Purpose::Renew)?;
+        self.certificate(shown.node.clone(), &key, Some(&shown))
+    }
+
+    fn certificate(
+        &self,
+        node: NodeName,
+        key: &ProvenKey,
+        shown: Option<&Credential>,
+    ) -> Result<Certificate, EnrollError> {
+        let issued = self.trust.issue(&node, key, shown)?;
+        Ok(Certificate {
+            chain_pem: issued.chain_pem,
+            ca_pem: issued.ca_pem,
+            node: node.to_string(),
+            server_name: self.trust.server_name().to_owned(),
+        })
+    }
+}
+
+fn client<T>(request: &Request<T>) -> Option<SocketAddr> {
+    request
+        .extensions()
+        .get::<ClientAddr>()
+        .map(|client| client.0)
+}
+
+impl From<TokensError> for EnrollError {
+    fn from(error: TokensError) -> Self {
+        match error {
+            TokensError::Refused(refused) => Self::Token(refused),
+            error
+            @ (TokensError::State(_) | TokensError::Full(_) | TokensError::Unknown { .. }) => {
+                Self::Tokens(error)
+            }
+        }
+    }
+}
+
+impl EnrollError {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Token(error) => error.reason(),
+            Self::Identity(error) => error.reason(),
+            Self::Csr(_) => "bad_csr",
+            Self::Trust(TrustError::NoAuthority) => "no_authority",
+            Self::Account(error) => error.reason(),
+            Self::TwoTokens => "malformed_token",
+            Self::Tokens(_) | Self::Trust(_) | Self::GivenUp => "internal",
+        }
+    }
+
+    /// What the agent is told: causes that lie in the proxy stay in its log.
+    fn status(&self) -> Status {
+        let text = self.to_string();
+        match self {
+            Self::Token(TokenError::Malformed) | Self::Csr(_) | Self::TwoTokens => {
+                Status::invalid_argument(text)
+            }
+            Self::Account(AccountError::NoCluster) => Status::failed_precondition(text),
+            Self::Account(AccountError::Malformed) => Status::invalid_argument(text),
+            Self::Account(AccountError::Unanswered(_)) => {
+                Status::unavailable("the proxy cannot ask the cluster about the token: see its log")
+            }
+            Self::Account(AccountError::Busy | AccountError::TooManyRefusals) => {
+                Status::resource_exhausted(text)
+            }
+            Self::Account(_) => Status::permission_denied(text),
+            Self::GivenUp => Status::internal(text),
+            Self::Token(TokenError::Foreign(_) | TokenError::WrongSecret(_)) => {
+                Status::unauthenticated(text)
+            }
+            Self::Token(TokenError::Used(_) | TokenError::Expired(..) | TokenError::Revoked(_)) => {
+                Status::permission_denied(text)
+            }
+            Self::Identity(IdentityError::NoCertificate) => Status::unauthenticated(text),
+            Self::Identity(IdentityError::Undecided { .. }) => Status::unavailable(text),
+            Self::Identity(_) => Status::permission_denied(text),
+            Self::Trust(TrustError::NoAuthority) => Status::failed_precondition(text),
+            Self::Tokens(_) | Self::Trust(_) => {
+                Status::unavailable("the proxy cannot store what it has to: see its log")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

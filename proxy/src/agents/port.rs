@@ -1,0 +1,405 @@
+//! The agent port: tunnels, and enrolment, told apart by ALPN.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use culvert_api::proto::enroll::enroll_server::EnrollServer;
+use culvert_api::{ALPN_ENROLL, ALPN_TUNNEL, REFUSED};
+use culvert_daemon::{Drain, VERSION, Worker, chain};
+use culvert_tunnel::proto::tunnel::DescribeRequest;
+use culvert_tunnel::{LastRead, ProxyTunnel, ReadAhead, TunnelError};
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use rustls::pki_types::CertificateDer;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::server::TlsStream;
+use tokio_util::task::TaskTracker;
+use tower::ServiceExt;
+
+use crate::agents::admissions::Admissions;
+use crate::agents::enroll::{ClientAddr, Enroll, PeerChain};
+use crate::clients::original_dst::canonical;
+use crate::clock::UnixTime;
+use crate::metrics::Metrics;
+use crate::sockets::log_budget::LogBudget;
+use crate::sockets::strangers::{
+    Full, HandshakeError, Phase, Place, Strangers, handshake, say_busy,
+};
+use crate::streams::live::Streams;
+use crate::streams::registry::Registry;
+use crate::trust::Trust;
+use crate::trust::identity::{Credential, IdentityError, Purpose};
+
+/// For a refused agent to hear why.
+const TELL_TIMEOUT: Duration = Duration::from_secs(10);
+/// When the proxy drains: for an enrolment under way to end, and for a tunnel's last bytes to go
+/// out.
+const PARTING: Duration = Duration::from_secs(1);
+/// An enrolment is one short call.
+const ENROLL_TIMEOUT: Duration = Duration::from_secs(30);
+/// An enrolment's headers are gRPC's own.
+const ENROLL_HEADER_LIST: u32 = 8 << 10;
+/// TLS records that may wait to be written: several HTTP/2 frames go out in one write.
+const TLS_BUFFER: usize = 256 << 10;
+
+/// Boxed: it is large, and moves through several futures.
+type Tls = Box<TlsStream<ReadAhead<TcpStream>>>;
+
+/// Serves the agent port. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Agents {
+    parts: Arc<Parts>,
+    strangers: Strangers,
+    refusals: Arc<LogBudget>,
+}
+
+/// What the agent port needs.
+pub(crate) struct Parts {
+    pub(crate) trust: Trust,
+    pub(crate) registry: Registry,
+    pub(crate) admissions: Admissions,
+    pub(crate) streams: Streams,
+    pub(crate) enroll: EnrollServer<Enroll>,
+    pub(crate) tunnel: ProxyTunnel,
+    pub(crate) metrics: Metrics,
+    pub(crate) drain: Drain,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum AgentError {
+    #[error("too many connections have not shown who they are yet")]
+    Busy,
+    #[error("its place went to a newer connection before it had shown who it is")]
+    Evicted,
+    #[error("prepare the socket")]
+    Socket(#[source] io::Error),
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
+    #[error("neither a tunnel nor an enrolment: the ALPN protocol is missing")]
+    NoProtocol,
+    #[error("identity refused")]
+    Identity(#[source] IdentityError),
+    #[error("the tunnel's certificate ended")]
+    Void(#[source] IdentityError),
+    #[error("tunnel")]
+    Tunnel(#[source] TunnelError),
+    #[error("enrolment")]
+    Enroll(#[source] hyper::Error),
+    #[error("enrolment took too long")]
+    EnrollTimedOut,
+}
+
+impl From<Full> for AgentError {
+    fn from(_: Full) -> Self {
+        Self::Busy
+    }
+}
+
+impl AgentError {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Busy | Self::Handshake(HandshakeError::Busy) => "busy",
+            Self::Evicted => "evicted",
+            Self::Socket(_) | Self::Handshake(_) | Self::NoProtocol => "handshake_failed",
+            Self::Identity(_) => "identity_refused",
+            Self::Void(_) => "certificate_ended",
+            Self::Tunnel(_) => "tunnel_failed",
+            Self::Enroll(_) | Self::EnrollTimedOut => "enroll_failed",
+        }
+    }
+}
+
+impl Agents {
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self {
+            parts: Arc::new(parts),
+            strangers: Strangers::default(),
+            refusals: Arc::default(),
+        }
+    }
+
+    /// Starts to serve one connection on `worker`, where it stays.
+    pub(crate) fn serve(
+        &self,
+        worker: &Worker,
+        (socket, client): (TcpStream, SocketAddr),
+        connections: &TaskTracker,
+    ) {
+        match socket.into_std() {
+            Ok(socket) => {
+                connections.spawn_on(
+                    self.clone().serve_detached(socket, canonical(client)),
+                    worker.handle(),
+                );
+            }
+            Err(error) => {
+                tracing::warn!(client.addr = %client, %error, "the socket cannot be moved")
+            }
+        }
+    }
+
+    /// Serves one connection to its end.
+    async fn serve_detached(self, socket: std::net::TcpStream, client: SocketAddr) {
+        match self.serve_agent(socket, client).await {
+            Ok(outcome) => self.parts.metrics.agent_connection(outcome),
+            // The service has told what came of the enrolment; how its connection ended afterwards
+            // matters little.
+            Err(error @ AgentError::Enroll(_)) => {
+                tracing::debug!(client.addr = %client, reason = chain(&error), "enrolment ended");
+                self.parts.metrics.agent_connection(error.reason());
+            }
+            Err(error) => {
+                if let Some(suppressed) = self.refusals.spend(UnixTime::now()) {
+                    let (outcome, reason) = (error.reason(), chain(&error));
+                    tracing::warn!(
+                        client.addr = %client,
+                        outcome,
+                        reason,
+                        suppressed,
+                        "agent connection"
+                    );
+                }
+                self.parts.metrics.agent_connection(error.reason());
+            }
+        }
+    }
+
+    async fn serve_agent(
+        &self,
+        socket: std::net::TcpStream,
+        client: SocketAddr,
+    ) -> Result<&'static str, AgentError> {
+        // Whoever has begun to speak does not wait for a place among those who say nothing.
+        let phase = if socket.peek(&mut [0]).is_ok_and(|count| count > 0) {
+            Phase::Handshake
+        } else {
+            Phase::Silent
+        };
+        let socket = TcpStream::from_std(socket).map_err(AgentError::Socket)?;
+        let mut place = self
+            .strangers
+            .enter(client.ip(), phase)
+            .inspect_err(|_| say_busy(&socket))?;
+        let evicted = place.evicted();
+        let handshake = tokio::select! {
+            handshake = self.handshake(socket, &mut place) => handshake,
+            () = evicted.cancelled() => return Err(AgentError::Evicted),
+            () = self.parts.drain.begun() => return Ok("drained"),
+        };
+        let (tls, last_read) = handshake?;
+        let (_, session) = tls.get_ref();
+        let certificates = session.peer_certificates().unwrap_or_default();
+        let chain: Vec<_> = certificates
+            .iter()
+            .map(|der| der.clone().into_owned())
+            .collect();
+        match session.alpn_protocol() {
+            Some(ALPN_TUNNEL) => self
+                .tunnel(tls, last_read, &chain, client, place)
+                .await
+                .map(|()| "tunnel_ended"),
+            Some(ALPN_ENROLL) => {
+                place.advance(Phase::Call)?;
+                tokio::select! {
+                    enrolled = self.enroll(tls, chain, client) => enrolled.map(|()| "enrolled"),
+                    () = evicted.cancelled() => Err(AgentError::Evicted),
+                }
+            }
+            _ => Err(AgentError::NoProtocol),
+        }
+    }
+
+    async fn handshake(
+        &self,
+        socket: TcpStream,
+        place: &mut Place,
+    ) -> Result<(Tls, LastRead), AgentError> {
+        culvert_tunnel::tune(&socket).map_err(AgentError::Socket)?;
+        let io = ReadAhead::new(socket);
+        let last_read = io.last_read();
+        let mut tls = handshake(io, self.parts.trust.server_config(), place).await?;
+        tls.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
+        Ok((Box::new(tls), last_read))
+    }
+
+    /// The roles turn round here: the proxy becomes the client of the agent.
+    async fn tunnel(
+        &self,
+        tls: Tls,
+        last_read: LastRead,
+        chain: &[CertificateDer<'static>],
+        client: SocketAddr,
+        mut place: Place,
+    ) -> Result<(), AgentError> {
+        let node = match self.identify(chain) {
+            Ok(credential) => credential.node,
+            Err(refused) => {
+                self.note_refusal(&refused);
+                return Err(tell(tls, refused).await);
+            }
+        };
+        // What waits for this node's clients, and for itself, counts as its own.
+        let budget = self.parts.tunnel.budget.of(node.as_str());
+        let tunnel = ProxyTunnel {
+            budget,
+            ..self.parts.tunnel.clone()
+        };
+        place.advance(Phase::Call)?;
+        let evicted = place.evicted();
+        let established = tokio::select! {
+            established = tunnel.establish(tls, last_read) => established,
+            () = evicted.cancelled() => return Err(AgentError::Evicted),
+        };
+        let (tunnel, driver) = established.map_err(AgentError::Tunnel)?;
+        let mut driven = std::pin::pin!(driver.run());
+        let request = DescribeRequest {
+            version: VERSION.to_owned(),
+        };
+        let described = tokio::select! {
+            described = tunnel.describe(&request) => described.map_err(AgentError::Tunnel)?,
+            ended = &mut driven => return ended.map_err(AgentError::Tunnel),
+            () = evicted.cancelled() => return Err(AgentError::Evicted),
+        };
+        drop(place);
+        self.strangers.proven(client.ip());
+        let agent_version = described.version.clone();
+        let registration = self
+            .parts
+            .registry
+            .register(node.clone(), tunnel, described, client);
+        // The node may have been removed since: its tunnels were closed before this one was among
+        // them.
+        let mut admission = self.parts.admissions.add(self.identify(chain)?);
+        let generation = registration.generation();
+        tracing::info!(
+            %node,
+            tunnel = generation,
+            client.addr = %client,
+            agent_version,
+            "tunnel up"
+        );
+        let ended = tokio::select! {
+            ended = &mut driven => ended.map_err(AgentError::Tunnel),
+            () = registration.closed() => Ok(()),
+            void = admission.void() => Err(AgentError::Void(void)),
+            () = self.drained() => {
+                // Without anyone to use it the tunnel says good-bye, behind all that still waits to
+                // go out.
+                drop(registration);
+                timeout(PARTING, &mut driven).await.unwrap_or(Ok(())).map_err(AgentError::Tunnel)
+            }
+        };
+        let reason = why_down(&ended, &self.parts.drain);
+        tracing::info!(%node, tunnel = generation, reason, "tunnel down");
+        self.parts.registry.history().ended(&node, reason);
+        ended
+    }
+
+    /// For whoever asks why the node is offline. Whoever made up a certificate did not get this
+    /// far.
+    fn note_refusal(&self, refused: &AgentError) {
+        if let AgentError::Identity(error) = refused
+            && let Some(node) = error.node()
+        {
+            self.parts
+                .registry
+                .history()
+                .refused(node, error.to_string());
+        }
+    }
+
+    fn identify(&self, chain: &[CertificateDer<'static>]) -> Result<Credential, AgentError> {
+        self.parts
+            .trust
+            .identify(chain, Purpose::Tunnel)
+            .map_err(AgentError::Identity)
+    }
+
+    /// When the proxy drains, its tunnels stay until no client needs them.
+    async fn drained(&self) {
+        self.parts.drain.begun().await;
+        self.parts.streams.idle().await;
+    }
+
+    async fn enroll(
+        &self,
+        tls: Tls,
+        chain: Vec<CertificateDer<'static>>,
+        client: SocketAddr,
+    ) -> Result<(), AgentError> {
+        let enroll = self.parts.enroll.clone().map_request(
+            move |mut request: http::Request<hyper::body::Incoming>| {
+                request.extensions_mut().insert(PeerChain(chain.clone()));
+                request.extensions_mut().insert(ClientAddr(client));
+                request
+            },
+        );
+        let mut server = http2::Builder::new(TokioExecutor::new());
+        server
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(1)
+            .max_header_list_size(ENROLL_HEADER_LIST);
+        let served = server.serve_connection(TokioIo::new(tls), TowerToHyperService::new(enroll));
+        let ended = tokio::select! {
+            ended = timeout(ENROLL_TIMEOUT, served) => ended,
+            () = async { self.parts.drain.begun().await; tokio::time::sleep(PARTING).await } => return Ok(()),
+        };
+        ended
+            .map_err(|_| AgentError::EnrollTimedOut)?
+            .map_err(AgentError::Enroll)
+    }
+}
+
+/// For the log, and for who asks later.
+fn why_down(ended: &Result<(), AgentError>, drain: &Drain) -> String {
+    match ended {
+        Ok(()) if drain.has_begun() => "the proxy drained".to_owned(),
+        Ok(()) => "its agent left, or the proxy closed it: the node was removed or had too many \
+            tunnels"
+            .to_owned(),
+        Err(AgentError::Tunnel(error)) if is_cut(error) => {
+            "its connection was cut without a word: the agent was killed, or something on the way \
+             gave up"
+                .to_owned()
+        }
+        Err(AgentError::Tunnel(error)) => chain(error),
+        Err(error) => chain(error),
+    }
+}
+
+fn is_cut(error: &TunnelError) -> bool {
+    match error {
+        TunnelError::Http2(error) => error.get_io().map(io::Error::kind).is_some_and(|kind| {
+            // Which one depends on whether the agent's end was read from or written to last.
+            matches!(
+                kind,
+                io::ErrorKind::UnexpectedEof
+                    | io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::BrokenPipe
+            )
+        }),
+        TunnelError::HandshakeTimedOut
+        | TunnelError::Closed
+        | TunnelError::PeerSilent(_)
+        | TunnelError::Call(_) => false,
+    }
+}
+
+/// Tells an agent, in place of HTTP/2's first line, why it is refused: closed without a word it
+/// would not know what to mend.
+async fn tell(mut tls: Tls, refused: AgentError) -> AgentError {
+    let line = format!("{REFUSED}{}\n", chain(&refused));
+    let told = async {
+        tls.write_all(line.as_bytes()).await?;
+        tls.shutdown().await
+    };
+    if !matches!(timeout(TELL_TIMEOUT, told).await, Ok(Ok(()))) {
+        tracing::debug!("a refused agent was gone before it was told");
+    }
+    refused
+}

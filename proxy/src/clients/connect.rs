@@ -1,0 +1,598 @@
+//! HTTP/1.1 CONNECT: clients that know of the proxy, on a Unix socket or over mutual TLS.
+//!
+//! The destination is the request's target, never its Host header, which kube-apiserver sets to
+//! 127.0.0.1 whatever it dials.
+
+pub(crate) mod request;
+mod response;
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::{BufMut, BytesMut};
+use culvert_daemon::{Drain, Worker, chain};
+use culvert_tunnel::{Close, Detached, RelayError, Socket};
+use futures_util::FutureExt;
+use rustls::ServerConfig;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
+use tokio_rustls::server::TlsStream;
+use tokio_util::task::TaskTracker;
+
+use crate::clients::direct::{self, Direct, DirectTarget, Reason};
+use crate::clock::UnixTime;
+use crate::directory::{Destination, Target};
+use crate::sockets::listen;
+use crate::sockets::log_budget::LogBudget;
+use crate::sockets::strangers::{Place, handshake};
+use crate::streams::live::{Frontend, StreamRecord, Streams};
+use crate::streams::route::{Client, RouteError, Router};
+use request::{BadRequest, HEAD_MAX};
+
+/// A request whose head takes longer is given up.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a client of TLS may take nothing of the last bytes, which only wait for it, before they
+/// are given up.
+const STALLED: Duration = Duration::from_secs(300);
+/// Bytes copied into TLS at once.
+const COPIED_AT_ONCE: usize = 64 << 10;
+/// Bytes taken from a client before its backend has answered; more wait in its socket.
+const PIPELINED_MAX: usize = 64 << 10;
+
+/// Serves CONNECT requests, one a connection. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Connect {
+    pub(crate) router: Router,
+    /// What needs no tunnel.
+    pub(crate) direct: Direct,
+    pub(crate) streams: Streams,
+    pub(crate) drain: Drain,
+    /// For lines that clients can cause.
+    pub(crate) refusals: Arc<LogBudget>,
+}
+
+impl Connect {
+    /// Serves a client of the Unix socket; a stream to a node gets a task of its own among
+    /// `connections`.
+    pub(crate) async fn serve_unix(self, client: UnixStream, connections: TaskTracker) {
+        let name = peer_name(&client);
+        match self
+            .route(client.into(), Frontend::ConnectSocket, name)
+            .await
+        {
+            // How that ends is told by its record.
+            Ok(Some((worker, mut request, socket))) => {
+                connections.spawn_on(async move { request.serve(socket).await }, worker.handle());
+            }
+            Ok(None) => {}
+            Err(error) => tracing::debug!(%error, "CONNECT on the Unix socket"),
+        }
+    }
+
+    /// Serves a client of the mutual TLS port, which takes `place` until it has shown its
+    /// certificate.
+    pub(crate) async fn serve_tls(
+        self,
+        tls: Arc<ServerConfig>,
+        client: TcpStream,
+        address: SocketAddr,
+        mut place: Place,
+    ) {
+        if let Err(error) = listen::tune(&client) {
+            tracing::debug!(%error, "tune a socket");
+        }
+        let watch = match watch(&client) {
+            Ok(watch) => watch,
+            Err(error) => return self.refused(&address, &error),
+        };
+        let evicted = place.evicted();
+        let accepted = tokio::select! {
+            accepted = handshake(client, tls, &mut place) => accepted,
+            () = evicted.cancelled() => return,
+            () = self.drain.begun() => return,
+        };
+        drop(place);
+        match accepted {
+            // Boxed: few clients come this way, and all others would pay for the size.
+            Ok(tls) => Box::pin(self.bridge(tls, watch, address)).await,
+            Err(error) => self.refused(&address, &error),
+        }
+    }
+
+    /// One line, unless there were many lately.
+    pub(crate) fn refused(&self, client: &dyn std::fmt::Display, error: &dyn std::error::Error) {
+        if let Some(suppressed) = self.refusals.spend(UnixTime::now()) {
+            tracing::warn!(
+                client.addr = %client,
+                reason = chain(error),
+                suppressed,
+                "CONNECT refused"
+            );
+        }
+    }
+
+    /// Serves the inside of a TLS connection through a pair of Unix sockets. `watch` is the socket
+    /// below TLS.
+    async fn bridge(&self, tls: TlsStream<TcpStream>, watch: Socket, address: SocketAddr) {
+        // Until all that was said is out, an end is a cut: no close_notify, and RST.
+        watch.on_close(Close::Reset);
+        let (near, far) = match UnixStream::pair() {
+            Ok(pair) => pair,
+            Err(error) => return self.refused(&address, &error),
+        };
+        let served = self.serve_whole(near.into(), address.to_string());
+        match bridge(served, tls, far, &watch, STALLED).await {
+            Ok(()) => watch.on_close(Close::Finish),
+            Err(error) => {
+                tracing::debug!(
+                    client.addr = %address,
+                    reason = chain(&error),
+                    "CONNECT over TLS was cut"
+                )
+            }
+        }
+    }
+
+    /// Serves the inside of a TLS connection to its end.
+    async fn serve_whole(&self, socket: Socket, name: String) -> Result<(), RelayError> {
+        let routed = self.route(socket, Frontend::ConnectTls, name).await?;
+        let Some((worker, mut request, socket)) = routed else {
+            return Ok(());
+        };
+        let served = worker.run(async move { request.serve(socket).await });
+        // An error here means that the thread ends, with the process.
+        served
+            .await
+            .unwrap_or_else(|ended| Err(RelayError::Socket(io::Error::other(ended))))
+    }
+
+    /// Finds where the request of a client leads whose name for the log is `name`. To a node: then
+    /// it is to be served on that thread. Otherwise it is served here, or its refusal answered. An
+    /// error is a connection cut short.
+    async fn route(
+        &self,
+        socket: Socket,
+        frontend: Frontend,
+        name: String,
+    ) -> Result<Option<(Worker, Request, Detached)>, RelayError> {
+        let request = tokio::select! {
+            request = self.request(&socket) => request,
+            () = self.drain.begun() => return Ok(None),
+        };
+        let (destination, pipelined) = match request {
+            Ok(request) => request,
+            Err(RequestError::Client(error)) => return Err(RelayError::Socket(error)),
+            Err(RequestError::Bad(bad)) => {
+                self.refused(&name, &bad);
+                return answer(&socket, &response::bad_request(&bad))
+                    .await
+                    .map(|()| None);
+            }
+        };
+        let number = self.router.number();
+        let mut record = self
+            .streams
+            .begin(number, frontend, name, destination.clone());
+        let target = match self.router.resolve(&destination) {
+            Ok(target) => target,
+            Err(error) => {
+                if let Some(target) = self.direct.target(&destination, &error) {
+                    // Boxed, as clients of TLS are.
+                    return Box::pin(self.serve_direct(socket, pipelined, &target, record))
+                        .await
+                        .map(|()| None);
+                }
+                let error = RouteError::from(error);
+                record.not_routed(&error);
+                return answer(&socket, &response::refusal(&error))
+                    .await
+                    .map(|()| None);
+            }
+        };
+        record.routed_to(&target.node);
+        let worker = self
+            .router
+            .worker(&target.node)
+            .unwrap_or_else(Worker::current);
+        let socket = socket.detach().map_err(RelayError::Socket)?;
+        let router = self.router.clone();
+        Ok(Some((
+            worker,
+            Request {
+                router,
+                destination,
+                target,
+                number,
+                pipelined,
+                record,
+            },
+            socket,
+        )))
+    }
+
+    /// Serves a client whose destination needs no tunnel.
+    async fn serve_direct(
+        &self,
+        socket: Socket,
+        mut pipelined: BytesMut,
+        target: &DirectTarget,
+        mut record: StreamRecord,
+    ) -> Result<(), RelayError> {
+        record.direct();
+        if let Reason::CloudNode(node) = &target.reason {
+            record.routed_to(node);
+        }
+        let dialled = tokio::select! {
+            dialled = self.direct.dial(target) => dialled,
+            () = client_left(&socket, &mut pipelined) => return Ok(()),
+        };
+        match dialled {
+            Ok(backend) => {
+                answer(&socket, response::ESTABLISHED).await?;
+                let result =
+                    direct::relay(socket, backend, pipelined.freeze(), record.transferred()).await;
+                record.relayed(&result);
+                result
+            }
+            Err(error) => {
+                record.not_routed(&error);
+                answer(&socket, &response::refusal(&error)).await
+            }
+        }
+    }
+
+    /// Reads a request's head: where the client wants to go, and the bytes that it sent behind it.
+    async fn request(&self, socket: &Socket) -> Result<(Destination, BytesMut), RequestError> {
+        let mut buffer = BytesMut::new();
+        let head = async {
+            loop {
+                if let Some((destination, length)) = request::parse(&buffer)? {
+                    return Ok((destination, buffer.split_off(length)));
+                }
+                socket.readable().await?;
+                match socket.try_read(&mut (&mut buffer).limit(HEAD_MAX + 1)) {
+                    Ok(0) => return Err(RequestError::Client(io::ErrorKind::UnexpectedEof.into())),
+                    Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                        return Err(error.into());
+                    }
+                    Ok(_) | Err(_) => {}
+                }
+            }
+        };
+        timeout(HEAD_TIMEOUT, head)
+            .await
+            .unwrap_or(Err(RequestError::Bad(BadRequest::TimedOut)))
+    }
+}
+
+/// A request that leads to a node, to be served on the thread of the tunnel that its stream will
+/// take.
+struct Request {
+    router: Router,
+    destination: Destination,
+    target: Target,
+    number: u64,
+    /// What the client sent behind it.
+    pipelined: BytesMut,
+    record: StreamRecord,
+}
+
+impl Request {
+    /// By reference: a task that moved what it has in here would keep room for it twice.
+    async fn serve(&mut self, socket: Detached) -> Result<(), RelayError> {
+        let socket = socket.attach().map_err(|error| {
+            tracing::warn!(%error, "CONNECT: no room for another socket");
+            RelayError::Socket(error)
+        })?;
+        let _share = match self.router.share(&self.target, Client::Connect) {
+            Ok(share) => share,
+            Err(error) => {
+                self.record.not_routed(&error);
+                return answer(&socket, &response::refusal(&error)).await;
+            }
+        };
+        let mut opened = tokio::select! {
+            opened = self.router.open(&self.target, &self.destination, self.number, None) => opened,
+            () = client_left(&socket, &mut self.pipelined) => return Ok(()),
+        };
+        match &mut opened {
+            Ok(stream) => {
+                answer(&socket, response::ESTABLISHED).await?;
+                let transferred = self.record.transferred();
+                stream.send_pipelined(&std::mem::take(&mut self.pipelined), transferred);
+                let result = stream.relay(&socket, transferred).await;
+                self.record.relayed(&result);
+                result
+            }
+            Err(error) => {
+                self.record.not_routed(error);
+                answer(&socket, &response::refusal(error)).await
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+enum RequestError {
+    Client(io::Error),
+    Bad(BadRequest),
+}
+
+impl From<io::Error> for RequestError {
+    fn from(error: io::Error) -> Self {
+        Self::Client(error)
+    }
+}
+
+impl From<BadRequest> for RequestError {
+    fn from(bad: BadRequest) -> Self {
+        Self::Bad(bad)
+    }
+}
+
+async fn answer(socket: &Socket, response: &[u8]) -> Result<(), RelayError> {
+    socket.write_all(response).await.map_err(RelayError::Socket)
+}
+
+/// Keeps what a client sends before its backend has answered, and completes when the client leaves.
+/// One that has sent bytes and then ended its direction waits for an answer.
+async fn client_left(socket: &Socket, pipelined: &mut BytesMut) {
+    loop {
+        if pipelined.len() >= PIPELINED_MAX {
+            socket.failure().await;
+            return;
+        }
+        if socket.readable().await.is_err() {
+            return;
+        }
+        let room = PIPELINED_MAX - pipelined.len();
+        match socket.try_read(&mut (&mut *pipelined).limit(room)) {
+            Ok(0) if pipelined.is_empty() => return,
+            Ok(0) => {
+                socket.failure().await;
+                return;
+            }
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return,
+            Ok(_) | Err(_) => {}
+        }
+    }
+}
+
+/// Runs `served`, which talks to the peer of `far`, and copies between `far` and the client. What
+/// was said last still gets out, however long the client takes for it, as long as it takes
+/// something within `stalled`.
+async fn bridge(
+    served: impl Future<Output = Result<(), RelayError>>,
+    tls: TlsStream<TcpStream>,
+    far: UnixStream,
+    watch: &Socket,
+    stalled: Duration,
+) -> Result<(), RelayError> {
+    let (mut from_client, mut to_client) = tokio::io::split(tls);
+    let (mut from_proxy, mut to_proxy) = far.into_split();
+    let moved = AtomicU64::new(0);
+    let inward = async {
+        tokio::io::copy(&mut from_client, &mut to_proxy).await?;
+        to_proxy.shutdown().await
+    };
+    let outward = async {
+        let mut buffer = BytesMut::with_capacity(COPIED_AT_ONCE);
+        while from_proxy.read_buf(&mut buffer).await? > 0 {
+            while !buffer.is_empty() {
+                let written = to_client.write_buf(&mut buffer).await?;
+                moved.fetch_add(written as u64, Ordering::Relaxed);
+            }
+            // TLS keeps what the socket does not take.
+            to_client.flush().await?;
+        }
+        to_client.shutdown().await
+    };
+    let (mut inward, mut outward) = (pin!(inward.fuse()), pin!(outward.fuse()));
+    let mut served = pin!(served);
+    let mut said_all = false;
+    loop {
+        tokio::select! {
+            biased;
+            served = served.as_mut() => break served?,
+            ended = inward.as_mut() => ended.map_err(RelayError::Socket)?,
+            ended = outward.as_mut() => {
+                ended.map_err(RelayError::Socket)?;
+                said_all = true;
+            }
+            failed = watch.failure() => return Err(RelayError::Socket(failed)),
+        }
+    }
+    let mut before = moved.load(Ordering::Relaxed);
+    while !said_all {
+        tokio::select! {
+            biased;
+            ended = outward.as_mut() => {
+                ended.map_err(RelayError::Socket)?;
+                said_all = true;
+            }
+            // Nobody reads what the client still says; it only must not wait for that.
+            _ = inward.as_mut() => {}
+            failed = watch.failure() => return Err(RelayError::Socket(failed)),
+            () = tokio::time::sleep(stalled) => {
+                let now = moved.load(Ordering::Relaxed);
+                if now == before {
+                    return Err(RelayError::Socket(io::ErrorKind::TimedOut.into()));
+                }
+                before = now;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A second handle of a socket that TLS owns, to notice its failure while TLS waits for something
+/// else.
+fn watch(client: &TcpStream) -> io::Result<Socket> {
+    let second = std::net::TcpStream::from(client.as_fd().try_clone_to_owned()?);
+    Ok(TcpStream::from_std(second)?.into())
+}
+
+/// Whose process is at the other end of a Unix socket.
+fn peer_name(client: &UnixStream) -> String {
+    match client.peer_cred() {
+        Ok(peer) => format!("uid {} pid {}", peer.uid(), peer.pid().unwrap_or_default()),
+        Err(_) => "unknown".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn bytes_behind_the_request_are_kept_and_a_bare_end_is_a_leave() {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let near = Socket::from(near);
+        let mut pipelined = BytesMut::from("GET ");
+        far.write_all(b"/").await.unwrap();
+        far.shutdown().await.unwrap();
+        let left = timeout(
+            Duration::from_millis(200),
+            client_left(&near, &mut pipelined),
+        )
+        .await;
+        assert!(left.is_err(), "it has sent bytes: it waits for its answer");
+        assert_eq!(&pipelined[..], b"GET /");
+
+        let (near, far) = UnixStream::pair().unwrap();
+        drop(far);
+        timeout(
+            Duration::from_secs(5),
+            client_left(&near.into(), &mut BytesMut::new()),
+        )
+        .await
+        .expect("has left");
+    }
+
+    /// What is said to a client of TLS, most of it still under way when all of it was said.
+    const SAID: usize = 4 << 20;
+
+    /// Bridges [`SAID`] bytes to a client that reads until all were said, then pauses, and goes on
+    /// after that; `ends` hears when the bridge has ended. How it ended, and what the client got.
+    async fn bridged(
+        stalled: Duration,
+        pause: impl Future<Output = ()>,
+        ends: &tokio::sync::Notify,
+    ) -> (Result<(), RelayError>, io::Result<usize>) {
+        let key = rcgen::generate_simple_self_signed(vec!["proxy".to_owned()]).unwrap();
+        let der =
+            rustls::pki_types::PrivateKeyDer::try_from(key.signing_key.serialize_der()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let server = ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .unwrap();
+        let server = server
+            .with_no_client_auth()
+            .with_single_cert(vec![key.cert.der().clone()], der)
+            .unwrap();
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(key.cert.der().clone()).unwrap();
+        let client = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap();
+        let client = client.with_root_certificates(roots).with_no_client_auth();
+
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        let (dialled, accepted) = tokio::join!(TcpStream::connect(at), listener.accept());
+        let (dialled, accepted) = (dialled.unwrap(), accepted.unwrap().0);
+        socket2::SockRef::from(&dialled)
+            .set_recv_buffer_size(16 << 10)
+            .unwrap();
+        socket2::SockRef::from(&accepted)
+            .set_send_buffer_size(16 << 10)
+            .unwrap();
+        let watch = watch(&accepted).unwrap();
+        watch.on_close(Close::Reset);
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(server));
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(client));
+        let name = "proxy".try_into().unwrap();
+        let (accepted, connected) =
+            tokio::join!(acceptor.accept(accepted), connector.connect(name, dialled));
+        let (accepted, mut client) = (accepted.unwrap(), connected.unwrap());
+
+        let (mut near, far) = UnixStream::pair().unwrap();
+        let said = std::cell::Cell::new(false);
+        let served = async {
+            near.write_all(&vec![7; SAID])
+                .await
+                .map_err(RelayError::Socket)?;
+            said.set(true);
+            drop(near);
+            Ok(())
+        };
+        let bridge = async {
+            let ended = bridge(served, accepted, far, &watch, stalled).await;
+            if ended.is_ok() {
+                watch.on_close(Close::Finish);
+            }
+            drop(watch);
+            ends.notify_one();
+            ended
+        };
+        let reader = async {
+            let (mut got, mut buffer) = (0, vec![0; 4 << 10]);
+            while !said.get() {
+                got += client.read(&mut buffer).await?;
+            }
+            pause.await;
+            loop {
+                match client.read(&mut buffer).await? {
+                    0 => return Ok(got),
+                    read => got += read,
+                }
+            }
+        };
+        tokio::join!(bridge, reader)
+    }
+
+    #[tokio::test]
+    async fn a_client_of_tls_that_pauses_at_the_end_gets_all_that_was_said() {
+        // Time for an impatient bridge to give up.
+        let pause = tokio::time::sleep(Duration::from_millis(200));
+        let ends = tokio::sync::Notify::new();
+        let both = timeout(
+            Duration::from_secs(60),
+            bridged(Duration::from_secs(3600), pause, &ends),
+        )
+        .await;
+        let (ended, got) = both.unwrap();
+        ended.unwrap();
+        assert_eq!(got.unwrap(), SAID);
+    }
+
+    #[tokio::test]
+    async fn a_client_of_tls_that_never_takes_the_rest_does_not_read_an_orderly_end() {
+        let ends = Arc::new(tokio::sync::Notify::new());
+        let both = timeout(
+            Duration::from_secs(60),
+            bridged(Duration::from_millis(100), ends.notified(), &ends),
+        )
+        .await;
+        let (ended, got) = both.unwrap();
+        assert!(ended.is_err(), "it is a cut");
+        assert!(got.is_err(), "{got:?} bytes of {SAID} look like all");
+    }
+
+    #[tokio::test]
+    async fn an_answer_arrives_whole() {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        answer(&near.into(), response::ESTABLISHED).await.unwrap();
+        let mut received = String::new();
+        far.read_to_string(&mut received).await.unwrap();
+        assert_eq!(received, "HTTP/1.1 200 Connection Established\r\n\r\n");
+    }
+}

@@ -1,0 +1,291 @@
+//! ConfigMap `culvert-agent`, from which agents learn where the proxies are and whom to trust.
+//! Every proxy keeps it true; whoever comes late tries again on what the other wrote.
+
+mod addresses;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use culvert_daemon::{Drain, Problem};
+use k8s_openapi::api::core::v1::ConfigMap;
+use tokio::time::sleep;
+
+use super::Cluster;
+use super::configmap::{empty, write};
+use super::request::{RequestError, ask};
+use crate::agents::advertise::Advertised;
+use crate::clock::UnixTime;
+use crate::trust::Trust;
+pub(super) use addresses::AddressesError;
+pub(crate) use addresses::MAX_NODES;
+use addresses::Proxies;
+
+pub(super) const CONFIG_MAP: &str = "culvert-agent";
+const CA: &str = "ca.crt";
+const SERVER_NAME: &str = "server-name";
+pub(super) const PROXIES: &str = "proxies";
+/// When each proxy's address was last said to be one, as JSON: how those of proxies that are no
+/// more are known.
+const SEEN: &str = "culvert.dev/proxies-seen";
+/// Each change is told to the kubelet of every edge node: seldom.
+const SAY_AGAIN: Duration = Duration::from_secs(2 * 3600);
+const FORGET: Duration = Duration::from_secs(6 * 3600);
+/// No set-up has as many.
+pub(crate) const MAX_PROXIES: usize = 64;
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// Proxies that write at the same time.
+const MAX_CONFLICTS: usize = 8;
+
+/// Why agents cannot be told.
+#[derive(Debug, thiserror::Error)]
+enum PublishError {
+    #[error("ConfigMap {namespace}/{CONFIG_MAP}")]
+    Request {
+        namespace: String,
+        source: RequestError,
+    },
+    #[error(transparent)]
+    Addresses(#[from] AddressesError),
+    #[error(
+        "no address for agents to dial: start the proxy with --advertise HOST:PORT or \
+         --agent-service NAME"
+    )]
+    NoProxy,
+}
+
+/// What agents are told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Told {
+    ca: String,
+    server_name: String,
+    proxies: Proxies,
+}
+
+impl Cluster {
+    /// Keeps the ConfigMap true until the drain begins.
+    pub(crate) async fn tell_agents(
+        self,
+        trust: Trust,
+        advertised: Advertised,
+        drain: Drain,
+    ) -> anyhow::Result<()> {
+        let mut problem = Problem::default();
+        loop {
+            let now_wrong = self.tell_once(&trust, &advertised).await.err();
+            if let Some(reason) = problem.news(now_wrong.map(|error| culvert_daemon::chain(&error)))
+            {
+                tracing::error!(reason, "agents are not told where the proxies are");
+            }
+            tokio::select! {
+                () = sleep(LOOK_EVERY) => {}
+                () = drain.begun() => return Ok(()),
+            }
+        }
+    }
+
+    async fn tell_once(&self, trust: &Trust, advertised: &Advertised) -> Result<(), PublishError> {
+        // With ready certificates agents bring theirs too.
+        let Some(ca) = trust.authorities_pem() else {
+            return Ok(());
+        };
+        let proxies = self.agents_dial(advertised).await?;
+        if proxies.addresses().is_empty() {
+            return Err(PublishError::NoProxy);
+        }
+        self.publish(&Told {
+            ca,
+            server_name: trust.server_name().to_owned(),
+            proxies,
+        })
+        .await
+    }
+
+    async fn publish(&self, told: &Told) -> Result<(), PublishError> {
+        let maps = self.config_maps(&self.namespace);
+        let failed = |source| PublishError::Request {
+            namespace: self.namespace.clone(),
+            source,
+        };
+        let mut conflicts = 0;
+        loop {
+            let present = ask(maps.get_opt(CONFIG_MAP)).await.map_err(failed)?;
+            let Some(next) = merge(present, told, UnixTime::now()) else {
+                return Ok(());
+            };
+            let proxies = next
+                .data
+                .as_ref()
+                .and_then(|data| data.get(PROXIES))
+                .map(|text| text.trim().replace('\n', ", "));
+            match write(&maps, &next).await {
+                Ok(_) => {
+                    tracing::info!(
+                        configmap = CONFIG_MAP,
+                        proxies,
+                        "agents told where the proxies are"
+                    );
+                    return Ok(());
+                }
+                Err(error) if error.is_conflict() && conflicts < MAX_CONFLICTS => conflicts += 1,
+                Err(error) => return Err(failed(error)),
+            }
+        }
+    }
+}
+
+/// The ConfigMap as it should be, if that is not what it is. What others wrote besides stays.
+fn merge(present: Option<ConfigMap>, told: &Told, now: UnixTime) -> Option<ConfigMap> {
+    let before = present.unwrap_or_else(|| empty(CONFIG_MAP));
+    let mut next = before.clone();
+    let annotations = next.metadata.annotations.get_or_insert_default();
+    let seen = annotations
+        .get(SEEN)
+        .and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default();
+    let seen = seen_now(seen, &told.proxies, now);
+    let text = serde_json::to_string(&seen).expect("texts and numbers have a JSON form");
+    annotations.insert(SEEN.to_owned(), text);
+    let proxies: String = seen.keys().map(|proxy| format!("{proxy}\n")).collect();
+    let data = next.data.get_or_insert_default();
+    let values = [
+        (CA, told.ca.clone()),
+        (SERVER_NAME, told.server_name.clone()),
+        (PROXIES, proxies),
+    ];
+    data.extend(values.map(|(name, text)| (name.to_owned(), text)));
+    (next != before).then_some(next)
+}
+
+/// Addresses of proxies and when they were last said.
+fn seen_now(
+    mut seen: BTreeMap<String, UnixTime>,
+    proxies: &Proxies,
+    now: UnixTime,
+) -> BTreeMap<String, UnixTime> {
+    match proxies {
+        Proxies::All(all) => seen.retain(|address, _| all.contains(address)),
+        Proxies::Own(own) => {
+            // A date in the future is of a clock that was wrong.
+            seen.retain(|address, last| {
+                own.contains(address) || (now.since(*last) < FORGET && last.since(now) < FORGET)
+            });
+        }
+    }
+    for address in proxies.addresses() {
+        let last = seen.entry(address.clone()).or_insert(now);
+        if now.since(*last) >= SAY_AGAIN || *last > now + SAY_AGAIN {
+            *last = now;
+        }
+    }
+    while seen.len() > MAX_PROXIES {
+        seen.pop_last();
+    }
+    seen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: UnixTime = UnixTime::from_seconds(1_700_000_000);
+
+    fn own(addresses: &[&str]) -> Told {
+        let addresses = addresses
+            .iter()
+            .map(|address| (*address).to_owned())
+            .collect();
+        Told {
+            ca: "CA".to_owned(),
+            server_name: "culvert-proxy".to_owned(),
+            proxies: Proxies::Own(addresses),
+        }
+    }
+
+    fn data<'a>(map: &'a ConfigMap, key: &str) -> &'a str {
+        &map.data.as_ref().unwrap()[key]
+    }
+
+    #[test]
+    fn proxies_add_theirs_and_leave_the_others_and_foreign_keys() {
+        let first = merge(None, &own(&["a:1"]), NOW).unwrap();
+        assert_eq!(
+            (
+                data(&first, CA),
+                data(&first, SERVER_NAME),
+                data(&first, PROXIES)
+            ),
+            ("CA", "culvert-proxy", "a:1\n")
+        );
+        let mut foreign = first.clone();
+        foreign
+            .data
+            .as_mut()
+            .unwrap()
+            .insert("note".to_owned(), "mine".to_owned());
+        let both = merge(Some(foreign), &own(&["b:1"]), NOW).unwrap();
+        assert_eq!(
+            (data(&both, PROXIES), data(&both, "note")),
+            ("a:1\nb:1\n", "mine")
+        );
+        assert_eq!(
+            merge(Some(both.clone()), &own(&["a:1"]), NOW),
+            None,
+            "all is as it should be"
+        );
+        assert_eq!(
+            merge(Some(both), &own(&["b:1"]), NOW + SAY_AGAIN / 2),
+            None,
+            "nobody is woken for nothing"
+        );
+    }
+
+    #[test]
+    fn a_proxy_that_says_nothing_for_hours_is_forgotten() {
+        let mut map = merge(None, &own(&["gone:1"]), NOW).unwrap();
+        for hours in 1..=6 {
+            let now = NOW + Duration::from_secs(hours * 3600);
+            map = merge(Some(map.clone()), &own(&["here:1"]), now).unwrap_or(map);
+            assert_eq!(
+                data(&map, PROXIES),
+                if hours < 6 {
+                    "gone:1\nhere:1\n"
+                } else {
+                    "here:1\n"
+                },
+                "{hours}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_service_is_the_whole_truth() {
+        let map = merge(None, &own(&["old:1"]), NOW).unwrap();
+        let service = Told {
+            proxies: Proxies::All(["lb:1".to_owned()].into()),
+            ..own(&[])
+        };
+        assert_eq!(
+            data(&merge(Some(map), &service, NOW).unwrap(), PROXIES),
+            "lb:1\n"
+        );
+    }
+
+    #[test]
+    fn what_somebody_broke_is_mended() {
+        let mut map = merge(None, &own(&["a:1"]), NOW).unwrap();
+        map.metadata
+            .annotations
+            .as_mut()
+            .unwrap()
+            .insert(SEEN.to_owned(), "{".to_owned());
+        map.data.as_mut().unwrap().remove(CA);
+        let mended = merge(Some(map), &own(&["a:1"]), NOW).unwrap();
+        assert_eq!((data(&mended, CA), data(&mended, PROXIES)), ("CA", "a:1\n"));
+        let future = seen_now(
+            [("x:1".to_owned(), NOW + FORGET * 2)].into(),
+            &own(&["a:1"]).proxies,
+            NOW,
+        );
+        assert_eq!(future.keys().collect::<Vec<_>>(), ["a:1"]);
+    }
+}

@@ -1,0 +1,272 @@
+//! Where agents dial the proxies: what `--advertise` says, or else the addresses of the Service
+//! that `--agent-service` names.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+
+use k8s_openapi::api::core::v1::{Node, Pod, Service, ServicePort};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::Api;
+use kube::api::ListParams;
+
+use super::super::Cluster;
+use super::super::request::{RequestError, ask};
+use crate::agents::advertise::Advertised;
+
+/// Nodes whose ports are told to agents: enough, and each agent keeps tunnels to all of them.
+pub(crate) const MAX_NODES: usize = 16;
+
+/// Why the Service does not tell addresses.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::cluster) enum AddressesError {
+    #[error("--agent-service {service}: {what}")]
+    Request {
+        service: String,
+        what: &'static str,
+        source: RequestError,
+    },
+    #[error("--agent-service {0}: there is no such Service in Culvert's namespace")]
+    NoService(String),
+    #[error(
+        "--agent-service {service}: the Service has no port for agents: one whose targetPort is \
+         {port}"
+    )]
+    NoPort { service: String, port: u16 },
+    #[error(
+        "--agent-service {0}: the Service has neither an address of a load balancer nor a node \
+         port: make it a LoadBalancer or a NodePort"
+    )]
+    Unreachable(String),
+    #[error("--agent-service {0}: no proxy behind the Service is ready")]
+    NoneReady(String),
+}
+
+/// `host:port` of proxies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Proxies {
+    /// This proxy's own; there may be others.
+    Own(BTreeSet<String>),
+    /// There are no others.
+    All(BTreeSet<String>),
+}
+
+impl Proxies {
+    pub(super) fn addresses(&self) -> &BTreeSet<String> {
+        match self {
+            Self::Own(addresses) | Self::All(addresses) => addresses,
+        }
+    }
+}
+
+impl Cluster {
+    /// Where agents dial.
+    pub(super) async fn agents_dial(
+        &self,
+        advertised: &Advertised,
+    ) -> Result<Proxies, AddressesError> {
+        match &self.args.agent_service {
+            Some(service) if advertised.given.is_empty() => self
+                .service_addresses(service, advertised.agent_listen.port())
+                .await
+                .map(Proxies::All),
+            _ => Ok(Proxies::Own(
+                advertised
+                    .proxies()
+                    .0
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect(),
+            )),
+        }
+    }
+
+    async fn service_addresses(
+        &self,
+        name: &str,
+        agent_port: u16,
+    ) -> Result<BTreeSet<String>, AddressesError> {
+        let failed = |what| {
+            move |source| AddressesError::Request {
+                service: name.to_owned(),
+                what,
+                source,
+            }
+        };
+        let services: Api<Service> = Api::namespaced(self.client.clone(), &self.namespace);
+        let service = ask(services.get_opt(name))
+            .await
+            .map_err(failed("read the Service"))?;
+        let service = service.ok_or_else(|| AddressesError::NoService(name.to_owned()))?;
+        let no_port = || AddressesError::NoPort {
+            service: name.to_owned(),
+            port: agent_port,
+        };
+        let port = agents_port(&service, agent_port).ok_or_else(no_port)?;
+        let balanced = load_balancer(&service, port);
+        if !balanced.is_empty() {
+            return Ok(balanced);
+        }
+        let node_port = port.node_port.and_then(|port| u16::try_from(port).ok());
+        let node_port = node_port.ok_or_else(|| AddressesError::Unreachable(name.to_owned()))?;
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+        let selector = ListParams::default().labels(&selector(&service));
+        let pods = ask(pods.list(&selector))
+            .await
+            .map_err(failed("list the Service's pods"))?;
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let mut addresses = BTreeSet::new();
+        for pod in pods
+            .items
+            .iter()
+            .filter(|pod| is_ready(pod))
+            .take(MAX_NODES)
+        {
+            let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) else {
+                continue;
+            };
+            let node = ask(nodes.get_opt(node))
+                .await
+                .map_err(failed("read a proxy's Node"))?;
+            addresses.extend(
+                node.as_ref()
+                    .and_then(dialled)
+                    .map(|host| host_port(&host, node_port)),
+            );
+        }
+        if addresses.is_empty() {
+            Err(AddressesError::NoneReady(name.to_owned()))
+        } else {
+            Ok(addresses)
+        }
+    }
+}
+
+/// The Service's port for agents: the one that leads to `agent_port`, or its only one.
+fn agents_port(service: &Service, agent_port: u16) -> Option<&ServicePort> {
+    let ports = service.spec.as_ref()?.ports.as_deref()?;
+    let leads_there = |port: &&ServicePort| match &port.target_port {
+        Some(IntOrString::Int(target)) => *target == i32::from(agent_port),
+        Some(IntOrString::String(_)) => false,
+        None => port.port == i32::from(agent_port),
+    };
+    ports.iter().find(leads_there).or(match ports {
+        [only] => Some(only),
+        _ => None,
+    })
+}
+
+fn load_balancer(service: &Service, port: &ServicePort) -> BTreeSet<String> {
+    let ingress = service
+        .status
+        .as_ref()
+        .and_then(|status| status.load_balancer.as_ref()?.ingress.as_deref());
+    let Ok(port) = u16::try_from(port.port) else {
+        return BTreeSet::new();
+    };
+    let hosts = ingress
+        .unwrap_or_default()
+        .iter()
+        .filter_map(|ingress| ingress.ip.clone().or(ingress.hostname.clone()));
+    hosts.map(|host| host_port(&host, port)).collect()
+}
+
+fn selector(service: &Service) -> String {
+    let labels = service
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.selector.clone())
+        .unwrap_or_default();
+    labels
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect::<Vec<_>>()
+        .join(",")
+}
+
+fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_deref())
+        .unwrap_or_default();
+    conditions
+        .iter()
+        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// The address by which a node is most likely reached from outside.
+fn dialled(node: &Node) -> Option<String> {
+    let addresses = node.status.as_ref()?.addresses.as_deref()?;
+    let of_type = |wanted: &str| addresses.iter().find(|address| address.type_ == wanted);
+    ["ExternalIP", "InternalIP"]
+        .into_iter()
+        .find_map(of_type)
+        .map(|address| address.address.clone())
+}
+
+fn host_port(host: &str, port: u16) -> String {
+    match host.parse::<IpAddr>() {
+        Ok(ip) => SocketAddr::new(ip, port).to_string(),
+        Err(_) => format!("{host}:{port}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object<T: serde::de::DeserializeOwned>(json: serde_json::Value) -> T {
+        serde_json::from_value(json).unwrap()
+    }
+
+    fn service(ports: serde_json::Value, ingress: serde_json::Value) -> Service {
+        object(serde_json::json!({
+            "metadata": {}, "spec": {"ports": ports, "selector": {"app": "culvert-proxy", "x": "y"}},
+            "status": {"loadBalancer": {"ingress": ingress}},
+        }))
+    }
+
+    #[test]
+    fn a_load_balancer_is_dialled_by_address_or_name_on_the_services_port() {
+        let ports =
+            serde_json::json!([{"port": 9, "targetPort": 9}, {"port": 443, "targetPort": 7400}]);
+        let ingress = serde_json::json!([{"ip": "192.0.2.1"}, {"hostname": "lb.example"}, {"ip": "2001:db8::1"}]);
+        let service = service(ports, ingress);
+        let found = load_balancer(&service, agents_port(&service, 7400).unwrap());
+        assert_eq!(
+            Vec::from_iter(found),
+            ["192.0.2.1:443", "[2001:db8::1]:443", "lb.example:443"]
+        );
+    }
+
+    #[test]
+    fn the_port_that_leads_to_the_proxy_is_taken_or_the_only_one() {
+        let none = serde_json::json!([]);
+        let one = service(
+            serde_json::json!([{"port": 443, "targetPort": "agents"}]),
+            none.clone(),
+        );
+        assert_eq!(agents_port(&one, 7400).unwrap().port, 443);
+        let two = serde_json::json!([{"port": 443, "targetPort": "agents"}, {"port": 80, "targetPort": "x"}]);
+        assert!(agents_port(&service(two, none), 7400).is_none());
+        assert_eq!(selector(&one), "app=culvert-proxy,x=y");
+    }
+
+    #[test]
+    fn nodes_are_dialled_from_outside() {
+        let node = |addresses| {
+            object::<Node>(serde_json::json!({"metadata": {}, "status": {"addresses": addresses}}))
+        };
+        let internal = serde_json::json!({"type": "InternalIP", "address": "10.0.0.1"});
+        let external = serde_json::json!({"type": "ExternalIP", "address": "192.0.2.1"});
+        assert_eq!(
+            dialled(&node(serde_json::json!([internal, external]))).unwrap(),
+            "192.0.2.1"
+        );
+        assert_eq!(
+            dialled(&node(serde_json::json!([internal]))).unwrap(),
+            "10.0.0.1"
+        );
+        assert_eq!(dialled(&node(serde_json::json!([]))), None);
+    }
+}

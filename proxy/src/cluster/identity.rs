@@ -1,0 +1,194 @@
+//! Which node the owner of a service-account token is: asked of the API server, after all that can
+//! be told without it.
+
+mod callers;
+mod claims;
+mod review;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use culvert_api::{InvalidNodeName, NodeName};
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::PostParams;
+use tokio::sync::Semaphore;
+
+use super::Cluster;
+use super::request::{RequestError, ask};
+use crate::trust::identity::NodeUid;
+use callers::Callers;
+pub(crate) use claims::AccountToken;
+use review::Reviewed;
+
+/// What agents' tokens are for: one for the API server itself would be worth stealing from a proxy.
+const AUDIENCE: &str = "culvert";
+const SERVICE_ACCOUNT: &str = "culvert-agent";
+/// Questions at once. Each takes some milliseconds, so a thousand agents are through within
+/// seconds.
+const MAX_QUESTIONS: usize = 4;
+/// An agent tries again; better than a connection that waits.
+const TURN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why a service-account token makes nobody a node.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AccountError {
+    #[error(
+        "this proxy is not part of a Kubernetes cluster and cannot check service-account tokens: \
+         start it with --kubernetes, or join with a token from `culvert-proxy token create`"
+    )]
+    NoCluster,
+    #[error(
+        "this is no service-account token: --service-account-token must be the file of a \
+         projected token with audience {AUDIENCE}"
+    )]
+    Malformed,
+    #[error(
+        "the token is for the audience {found:?}: set `audience: {AUDIENCE}` in the pod's \
+         projected volume"
+    )]
+    Audience { found: String },
+    #[error(
+        "the token is of {found:?}, and nodes' agents are {wanted:?}: run the agent with that \
+         service account"
+    )]
+    Account { found: String, wanted: String },
+    #[error(
+        "the API server does not accept the token ({0}): its pod is gone, it ended, or it is of \
+         another cluster; the agent must read the file that kubelet keeps fresh"
+    )]
+    NotAuthenticated(String),
+    #[error(
+        "the token is not bound to a pod: use the projected token of the agent's pod, not one \
+         made by hand"
+    )]
+    NotBound,
+    #[error("the token's pod {pod} {problem}: the agent's present pod has a token of its own")]
+    Pod { pod: String, problem: &'static str },
+    #[error(transparent)]
+    NodeName(#[from] InvalidNodeName),
+    #[error(
+        "{node} is no edge node: label it as --node-selector says ({selector:?}), or keep the \
+         agent's DaemonSet off it"
+    )]
+    NotAnEdge { node: NodeName, selector: String },
+    #[error(
+        "the token was made for another Node {node} than the cluster has now, or than this proxy \
+         knows yet: kubelet makes a new one"
+    )]
+    EarlierNode { node: NodeName },
+    #[error("too many tokens of this address were refused: try again in a minute")]
+    TooManyRefusals,
+    #[error("too many agents ask at once: try again")]
+    Busy,
+    #[error("the cluster cannot be asked about the token")]
+    Unanswered(#[from] RequestError),
+}
+
+impl AccountError {
+    /// Label for metrics and logs.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::NoCluster => "no_cluster",
+            Self::Malformed => "malformed_token",
+            Self::Audience { .. } => "wrong_audience",
+            Self::Account { .. } => "wrong_account",
+            Self::NotAuthenticated(_) => "not_authenticated",
+            Self::NotBound => "not_bound",
+            Self::Pod { .. } | Self::EarlierNode { .. } => "wrong_pod",
+            Self::NodeName(_) | Self::NotAnEdge { .. } => "not_an_edge",
+            Self::TooManyRefusals | Self::Busy => "busy",
+            Self::Unanswered(_) => "api_server",
+        }
+    }
+}
+
+/// Asks the cluster about tokens.
+#[derive(Debug)]
+pub(crate) struct ServiceAccounts {
+    cluster: Cluster,
+    /// The agents' user name.
+    account: String,
+    turns: Semaphore,
+    callers: Callers,
+}
+
+impl ServiceAccounts {
+    /// Those of the cluster.
+    pub(crate) fn new(cluster: Cluster) -> Arc<Self> {
+        let account = format!(
+            "system:serviceaccount:{}:{SERVICE_ACCOUNT}",
+            cluster.namespace
+        );
+        Arc::new(Self {
+            cluster,
+            account,
+            turns: Semaphore::new(MAX_QUESTIONS),
+            callers: Callers::default(),
+        })
+    }
+
+    /// A token that is worth a question.
+    pub(crate) fn read(&self, token: &str) -> Result<AccountToken, AccountError> {
+        AccountToken::read(token, &self.account)
+    }
+
+    /// The node of the token's pod, and which Node of that name if the token says so. `client` is
+    /// who showed it.
+    pub(crate) async fn node(
+        &self,
+        token: &AccountToken,
+        client: IpAddr,
+    ) -> Result<(NodeName, Option<NodeUid>), AccountError> {
+        if !self.callers.may_ask(client, Instant::now()) {
+            return Err(AccountError::TooManyRefusals);
+        }
+        let turn = tokio::time::timeout(TURN_TIMEOUT, self.turns.acquire()).await;
+        let _turn = turn
+            .map_err(|_| AccountError::Busy)?
+            .map_err(|_| AccountError::Busy)?;
+        let node = self.review(token).await;
+        if node
+            .as_ref()
+            .is_err_and(|error| !matches!(error, AccountError::Unanswered(_)))
+        {
+            self.callers.refused(client, Instant::now());
+        }
+        node
+    }
+
+    /// The error for a node that the directory does not have.
+    pub(crate) fn not_an_edge(&self, node: NodeName) -> AccountError {
+        AccountError::NotAnEdge {
+            node,
+            selector: self.cluster.args.node_selector.clone(),
+        }
+    }
+
+    async fn review(
+        &self,
+        token: &AccountToken,
+    ) -> Result<(NodeName, Option<NodeUid>), AccountError> {
+        let spec = TokenReviewSpec {
+            audiences: Some(vec![AUDIENCE.to_owned()]),
+            token: Some(token.reveal().to_owned()),
+        };
+        let reviews: Api<TokenReview> = Api::all(self.cluster.client.clone());
+        let question = TokenReview {
+            spec,
+            ..TokenReview::default()
+        };
+        let answer = ask(reviews.create(&PostParams::default(), &question)).await?;
+        match review::judge(answer.status.unwrap_or_default(), &self.account)? {
+            Reviewed::Node(node, uid) => Ok((node, uid)),
+            Reviewed::Pod(bound) => {
+                let pods: Api<Pod> =
+                    Api::namespaced(self.cluster.client.clone(), &self.cluster.namespace);
+                let found = ask(pods.get_opt(&bound.name)).await?;
+                review::node_of_pod(&bound, found.as_ref()).map(|node| (node, None))
+            }
+        }
+    }
+}

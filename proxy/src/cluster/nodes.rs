@@ -1,0 +1,261 @@
+//! Follows the cluster's Nodes and tells the directory: each change of what Culvert needs of a
+//! Node, once its VIP is agreed on.
+
+mod own;
+mod record;
+mod selector;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use culvert_api::NodeName;
+use culvert_daemon::{Drain, Gate, Workers, chain};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use tokio::time::Instant;
+
+use super::Cluster;
+use super::backoff::Backoff;
+use super::request::RequestError;
+use super::vips::{self, AgreeError};
+use crate::cluster::nodes::record::{Annotations, Kind, Record};
+use crate::directory::{ClusterNodes, Directory, DirectoryError, Freshness, VipError};
+use crate::metrics::Metrics;
+pub(crate) use selector::{InvalidSelector, NodeSelector};
+use watch::{Reading, Seen, Standing};
+
+/// Nodes often change together: what comes within this time is one change.
+const SETTLE: Duration = Duration::from_millis(100);
+/// At most so often a change is worked out, written and told to all: thousands of nodes may come
+/// one by one.
+const BETWEEN_CHANGES: Duration = Duration::from_millis(500);
+/// How soon it is noticed that somebody removed or changed the VIPs.
+const RECHECK: Duration = Duration::from_secs(60);
+
+/// How often it is asked what the cluster uses itself.
+const REASK_OWN: Duration = Duration::from_secs(30);
+
+/// Why the cluster's nodes are not those of the directory.
+#[derive(Debug, thiserror::Error)]
+enum ApplyError {
+    #[error("ask what the cluster uses itself")]
+    Own(#[from] RequestError),
+    #[error(transparent)]
+    Vips(#[from] AgreeError),
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+}
+
+impl Cluster {
+    /// Keeps the directory equal to the cluster's Nodes until the drain begins. `gone` is called
+    /// for every node that is no more.
+    pub(crate) async fn follow_nodes(
+        self,
+        directory: Directory,
+        metrics: Metrics,
+        gate: Gate,
+        gone: impl Fn(&NodeName) + Send + 'static,
+        drain: Drain,
+    ) -> Result<()> {
+        if directory.is_known() {
+            gate.open();
+        }
+        let annotations = if self.args.trust_node_annotations {
+            Annotations::Trusted
+        } else {
+            Annotations::Ignored
+        };
+        let reading = Reading {
+            edges: self.selector.clone(),
+            annotations,
+        };
+        let (seen_tx, seen_rx) = tokio::sync::watch::channel(Seen::default());
+        let watched = watch::watch(self.client.clone(), reading, metrics, seen_tx);
+        let vips = Api::namespaced(self.client.clone(), &self.namespace);
+        let workers = Workers::start(NonZeroUsize::MIN).context("start the directory's thread")?;
+        let (cluster, directory_too, backoff) = (self, directory.clone(), Backoff::default());
+        let applier = Applier {
+            cluster,
+            vips,
+            directory: directory_too,
+            gate,
+            workers,
+            backoff,
+            asked_own: None,
+            looked_up: None,
+        };
+        tokio::select! {
+            never = watched => match never {},
+            () = applier.run(seen_rx, gone) => {}
+            () = drain.begun() => {}
+        }
+        tokio::task::spawn_blocking(move || directory.confirm()).await??;
+        Ok(())
+    }
+}
+
+/// Turns what was seen into the directory's state.
+struct Applier {
+    cluster: Cluster,
+    vips: Api<ConfigMap>,
+    directory: Directory,
+    gate: Gate,
+    /// One thread that does all the work. Each thread keeps what it has freed for what it does
+    /// next: on several in turn, ten thousand nodes would have their memory several times.
+    workers: Arc<Workers>,
+    backoff: Backoff,
+    /// When the API server last said what the cluster uses itself.
+    asked_own: Option<Instant>,
+    /// When the API server's name was last looked up.
+    looked_up: Option<Instant>,
+}
+
+impl Applier {
+    async fn run(
+        mut self,
+        mut seen_rx: tokio::sync::watch::Receiver<Seen>,
+        gone: impl Fn(&NodeName),
+    ) {
+        let mut again = Instant::now() + RECHECK;
+        loop {
+            tokio::select! {
+                changed = seen_rx.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep_until(again) => {}
+            }
+            tokio::time::sleep(SETTLE).await;
+            let seen = seen_rx.borrow_and_update().clone();
+            again = Instant::now() + RECHECK;
+            self.follow_api_server().await;
+            match (seen.standing, seen.nodes) {
+                (Standing::Following, Some(records)) => match self.apply(&records).await {
+                    Ok(removed) => {
+                        removed.iter().for_each(&gone);
+                        self.live();
+                    }
+                    Err(error) => again = Instant::now() + self.failed(&error),
+                },
+                (Standing::Lost(cause), _) => self.stale(cause),
+                (Standing::Starting | Standing::Following, _) => {}
+            }
+            tokio::time::sleep(BETWEEN_CHANGES).await;
+        }
+    }
+
+    /// The addresses by which this proxy itself reaches the API server are no edge node's, whether
+    /// it answers or not.
+    async fn follow_api_server(&mut self) {
+        if !is_due(self.looked_up) {
+            return;
+        }
+        self.looked_up = Some(Instant::now());
+        let addresses = self.cluster.api_addresses().await;
+        if !addresses.is_empty() {
+            self.on_worker(move |directory| directory.set_api_servers(addresses))
+                .await;
+        }
+    }
+
+    /// Before the nodes: they are judged by it.
+    async fn ask_own(&mut self) -> Result<(), ApplyError> {
+        if !is_due(self.asked_own) {
+            return Ok(());
+        }
+        let own = self.cluster.cluster_own().await?;
+        self.on_worker(move |directory| directory.set_own(own))
+            .await?;
+        self.asked_own = Some(Instant::now());
+        Ok(())
+    }
+
+    async fn on_worker<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(Directory) -> T + Send + 'static,
+    ) -> T {
+        let directory = self.directory.clone();
+        self.workers
+            .next()
+            .run(async move { work(directory) })
+            .await
+            .expect("changing the directory does not panic")
+    }
+
+    /// The nodes that are gone.
+    async fn apply(
+        &mut self,
+        records: &BTreeMap<NodeName, Record>,
+    ) -> Result<Vec<NodeName>, ApplyError> {
+        self.ask_own().await?;
+        let nodes = split(records);
+        let proposal = self.directory.proposal();
+        let allocation = vips::agree(&self.vips, &proposal, &nodes).await?;
+        Ok(self
+            .on_worker(move |directory| directory.set_cluster(nodes, allocation))
+            .await?)
+    }
+
+    fn live(&mut self) {
+        self.backoff.reset();
+        self.gate.open();
+        if let Some(Freshness::Stale { .. }) = self.directory.set_live() {
+            let nodes = self.directory.census().total();
+            tracing::info!(
+                nodes,
+                clouds = self.directory.clouds().len(),
+                "directory is as the API server says"
+            );
+        }
+    }
+
+    fn stale(&self, cause: String) {
+        let before = self.directory.set_stale(cause.clone());
+        let known = matches!(&before, Some(Freshness::Stale { cause: old, .. }) if *old == cause);
+        if !self.directory.is_known() {
+            self.gate
+                .close(format!("no node of the cluster is known yet: {cause}"));
+        }
+        if !known {
+            tracing::warn!(reason = cause, "directory is the last state of the cluster");
+        }
+    }
+
+    /// How long to wait before the next attempt.
+    fn failed(&mut self, error: &ApplyError) -> Duration {
+        let cause = chain(error);
+        self.stale(cause.clone());
+        if let ApplyError::Vips(AgreeError::Vips {
+            source: VipError::Disagreed { .. },
+            ..
+        }) = error
+        {
+            // This proxy is not set up like the others: nobody shall be sent to it.
+            self.gate.close(cause);
+        }
+        self.backoff.wait()
+    }
+}
+
+fn is_due(last: Option<Instant>) -> bool {
+    last.is_none_or(|last| last.elapsed() >= REASK_OWN)
+}
+
+/// Edge nodes and cloud nodes.
+fn split(records: &BTreeMap<NodeName, Record>) -> ClusterNodes {
+    let mut nodes = ClusterNodes::default();
+    for (name, record) in records {
+        match &record.kind {
+            Kind::Edge(edge) => drop(nodes.edges.insert(name.clone(), edge.clone())),
+            Kind::Cloud(cloud) => drop(nodes.clouds.insert(name.clone(), cloud.clone())),
+        }
+        for range in &record.pods {
+            nodes
+                .pod_ranges
+                .entry(*range)
+                .or_insert_with(|| name.clone());
+        }
+    }
+    nodes
+}

@@ -1,0 +1,615 @@
+//! What Culvert needs of a Node: a small record, made as it comes off the wire. Pure.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use culvert_api::{NodeName, Zone};
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use serde::Deserialize;
+
+use super::NodeSelector;
+use crate::directory::{CloudNode, EdgeNode, MAX_ADDRESSES, MAX_PORTS, never_a_nodes};
+use crate::trust::identity::NodeUid;
+
+/// Label with further ports of the node that are steered, such as `8080.9256`. API servers with the
+/// admission plugin NodeRestriction let no kubelet write labels of this prefix; its annotations and
+/// most other labels a kubelet may write as it likes.
+const PORTS: &str = "node-restriction.kubernetes.io/culvert-ports";
+/// Label with a zone of the node's name besides --dns-zone.
+const ZONE: &str = "node-restriction.kubernetes.io/culvert-zone";
+/// The same as annotations, ports with commas: read with --trust-node-annotations only.
+const PORTS_ANNOTATION: &str = "culvert.dev/ports";
+const ZONE_ANNOTATION: &str = "culvert.dev/zone";
+/// Where kubelets listen, KubeEdge's at the second one. A kubelet may say any port: others are an
+/// operator's to name.
+const KUBELET_PORTS: [u16; 2] = [10250, 10350];
+/// Addresses of other types of a cloud node that are protected.
+const MAX_OTHERS: usize = 64;
+/// A node has one of each family, which is in `podCIDR` too.
+const MAX_POD_RANGES: usize = 4;
+/// Of 4,096 addresses, and of 256 networks: a range that says more is not one node's, and would
+/// take others' addresses from them.
+const SHORTEST_POD_RANGES: (u8, u8) = (20, 56);
+/// Where nobody asks for more: such an annotation is cut for logs.
+const MAX_SHOWN: usize = 100;
+
+/// The parts of a Node that are read at all; its list of images, for one, is longer than everything
+/// else.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct WatchedNode {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: Option<Spec>,
+    #[serde(default)]
+    status: Option<Status>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Spec {
+    #[serde(default, rename = "podCIDR")]
+    pod_range: Option<String>,
+    #[serde(default, rename = "podCIDRs")]
+    pod_ranges: Option<Vec<String>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Status {
+    #[serde(default)]
+    addresses: Option<Vec<Address>>,
+    #[serde(default)]
+    daemon_endpoints: Option<DaemonEndpoints>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Address {
+    #[serde(rename = "type")]
+    kind: String,
+    address: String,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct DaemonEndpoints {
+    #[serde(default)]
+    kubelet_endpoint: Option<Endpoint>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Endpoint {
+    port: i32,
+}
+
+impl Resource for WatchedNode {
+    type DynamicType = ();
+    type Scope = <Node as Resource>::Scope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        Node::kind(&())
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        Node::group(&())
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        Node::version(&())
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        Node::plural(&())
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// Whether annotations of Nodes are believed, which their kubelets may write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Annotations {
+    /// `--trust-node-annotations`.
+    Trusted,
+    Ignored,
+}
+
+/// A node as the directory takes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) kind: Kind,
+    /// Ranges of its pods.
+    pub(super) pods: BTreeSet<IpNet>,
+}
+
+/// Which end it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Edge(EdgeNode),
+    Cloud(CloudNode),
+}
+
+/// What comes of a Node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Reduced {
+    /// `None`: it is left out, because of its name, and so always.
+    pub(super) node: Option<(NodeName, Record)>,
+    /// What was left out, and why; for the log.
+    pub(super) problems: Vec<String>,
+}
+
+impl WatchedNode {
+    /// Its name as the API server has it.
+    pub(super) fn name(&self) -> &str {
+        self.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    /// The record; what makes no sense is left out and said.
+    pub(super) fn reduced(&self, edges: &NodeSelector, annotations: Annotations) -> Reduced {
+        let mut problems = Vec::new();
+        let name = match self.name().parse::<NodeName>() {
+            Ok(name) => name,
+            Err(error) => {
+                return Reduced {
+                    node: None,
+                    problems: vec![error.to_string()],
+                };
+            }
+        };
+        let addresses = self.addresses(&mut problems);
+        let pods = self.pods(&mut problems);
+        let none = BTreeMap::new();
+        let kind = if edges.selects(self.metadata.labels.as_ref().unwrap_or(&none)) {
+            let ports = self.ports(annotations, &mut problems);
+            let zone = self.zone(annotations, &mut problems);
+            Kind::Edge(EdgeNode {
+                addresses,
+                ports,
+                zone,
+                uid: self.uid(),
+            })
+        } else {
+            Kind::Cloud(CloudNode {
+                others: self.others(&addresses),
+                addresses,
+            })
+        };
+        Reduced {
+            node: Some((name, Record { kind, pods })),
+            problems,
+        }
+    }
+
+    fn uid(&self) -> Option<NodeUid> {
+        self.metadata
+            .uid
+            .as_deref()
+            .and_then(|uid| uid.parse().ok())
+    }
+
+    fn addresses(&self, problems: &mut Vec<String>) -> Vec<IpAddr> {
+        let given = self
+            .status
+            .iter()
+            .flat_map(|status| status.addresses.iter().flatten());
+        let mut addresses = Vec::new();
+        for text in given
+            .filter(|address| address.kind == "InternalIP")
+            .map(|address| &address.address)
+        {
+            match address(text) {
+                Ok(_) if addresses.len() == MAX_ADDRESSES => {
+                    problems.push(format!("more than {MAX_ADDRESSES} addresses"));
+                    break;
+                }
+                Ok(address) if !addresses.contains(&address) => addresses.push(address),
+                Ok(_) => {}
+                Err(problem) => problems.push(problem),
+            }
+        }
+        addresses
+    }
+
+    /// Addresses of other types: a cloud node's are protected too.
+    fn others(&self, addresses: &[IpAddr]) -> BTreeSet<IpAddr> {
+        let given = self
+            .status
+            .iter()
+            .flat_map(|status| status.addresses.iter().flatten());
+        let others = given.filter_map(|given| address(&given.address).ok());
+        others
+            .filter(|address| !addresses.contains(address))
+            .take(MAX_OTHERS)
+            .collect()
+    }
+
+    /// Usually the controllers' word; the kubelet's where no controller has given any.
+    fn pods(&self, problems: &mut Vec<String>) -> BTreeSet<IpNet> {
+        let spec = self.spec.iter();
+        let given = spec.flat_map(|spec| {
+            spec.pod_range
+                .iter()
+                .chain(spec.pod_ranges.iter().flatten())
+        });
+        let mut ranges = BTreeSet::new();
+        for text in given.take(MAX_POD_RANGES) {
+            match text.parse::<IpNet>() {
+                Ok(range) if is_one_nodes(range) => drop(ranges.insert(range.trunc())),
+                Ok(range) => problems.push(format!(
+                    "{range} is too wide for one node's pods: name it by --pod-range"
+                )),
+                Err(_) => problems.push(format!("{:?} is no range of a node's pods", shown(text))),
+            }
+        }
+        ranges
+    }
+
+    fn ports(&self, annotations: Annotations, problems: &mut Vec<String>) -> BTreeSet<u16> {
+        let endpoints = self
+            .status
+            .as_ref()
+            .and_then(|status| status.daemon_endpoints.as_ref());
+        let kubelet = endpoints
+            .and_then(|endpoints| endpoints.kubelet_endpoint.as_ref())
+            .map(|endpoint| endpoint.port);
+        let mut ports = BTreeSet::new();
+        match kubelet.and_then(port) {
+            Some(port) if KUBELET_PORTS.contains(&port) => drop(ports.insert(port)),
+            Some(port) => {
+                problems.push(format!(
+                    "the kubelet's port {port} is steered only if ConfigMap culvert-ports names it"
+                ));
+            }
+            None => {}
+        }
+        let Some(given) = self.operators(PORTS, PORTS_ANNOTATION, annotations, problems) else {
+            return ports;
+        };
+        match further_ports(given) {
+            Ok(further) => ports.extend(further),
+            Err(problem) => {
+                problems.push(format!("{PORTS}: {problem}: write ports as in 8080.9256"))
+            }
+        }
+        ports
+    }
+
+    fn zone(&self, annotations: Annotations, problems: &mut Vec<String>) -> Option<Zone> {
+        match self
+            .operators(ZONE, ZONE_ANNOTATION, annotations, problems)?
+            .trim()
+            .parse::<Zone>()
+        {
+            Ok(zone) => Some(zone),
+            Err(error) => {
+                problems.push(format!("{ZONE}: {}", shown(&error.to_string())));
+                None
+            }
+        }
+    }
+
+    /// The label, or the annotation where that is believed.
+    fn operators(
+        &self,
+        label: &str,
+        annotation: &str,
+        annotations: Annotations,
+        problems: &mut Vec<String>,
+    ) -> Option<&str> {
+        if let Some(value) = self
+            .metadata
+            .labels
+            .as_ref()
+            .and_then(|labels| labels.get(label))
+        {
+            return Some(value);
+        }
+        let value = self.metadata.annotations.as_ref()?.get(annotation)?;
+        match annotations {
+            Annotations::Trusted => Some(value),
+            Annotations::Ignored => {
+                problems.push(format!(
+                    "annotation {annotation} is not read, for a kubelet may write it: use the \
+                     label {label}, or give --trust-node-annotations"
+                ));
+                None
+            }
+        }
+    }
+}
+
+fn is_one_nodes(pods: IpNet) -> bool {
+    let (v4, v6) = SHORTEST_POD_RANGES;
+    pods.prefix_len() >= if pods.addr().is_ipv4() { v4 } else { v6 }
+}
+
+fn address(text: &str) -> Result<IpAddr, String> {
+    let Ok(address) = text.parse::<IpAddr>() else {
+        return Err(format!("{:?} is no address", shown(text)));
+    };
+    match never_a_nodes(address.to_canonical()) {
+        Some(what) => Err(format!("{address} is {what}, which no node has to itself")),
+        None => Ok(address.to_canonical()),
+    }
+}
+
+fn port(number: i32) -> Option<u16> {
+    u16::try_from(number).ok().filter(|port| *port != 0)
+}
+
+fn further_ports(text: &str) -> Result<BTreeSet<u16>, String> {
+    // A label's value has no commas.
+    let parts = text
+        .split([',', '.', '_', '-'])
+        .map(str::trim)
+        .filter(|part| !part.is_empty());
+    let number = |part: &str| {
+        part.parse()
+            .ok()
+            .and_then(port)
+            .ok_or_else(|| format!("{:?} is no port", shown(part)))
+    };
+    let ports: BTreeSet<u16> = parts.map(number).collect::<Result<_, _>>()?;
+    if ports.len() > MAX_PORTS {
+        Err(format!(
+            "{} ports, at most {MAX_PORTS} are possible",
+            ports.len()
+        ))
+    } else {
+        Ok(ports)
+    }
+}
+
+fn shown(text: &str) -> String {
+    text.chars().take(MAX_SHOWN).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn reduced(node: Value) -> Reduced {
+        let node: WatchedNode = serde_json::from_value(node).unwrap();
+        node.reduced(
+            &"node-restriction.kubernetes.io/culvert-edge"
+                .parse()
+                .unwrap(),
+            Annotations::Ignored,
+        )
+    }
+
+    fn trusting(node: Value) -> Reduced {
+        let node: WatchedNode = serde_json::from_value(node).unwrap();
+        node.reduced(&"culvert.dev/edge".parse().unwrap(), Annotations::Trusted)
+    }
+
+    fn node(metadata: Value, addresses: &[(&str, &str)]) -> Value {
+        let address = |(kind, address): &(&str, &str)| json!({"type": kind, "address": address});
+        let addresses: Vec<Value> = addresses.iter().map(address).collect();
+        json!({
+            "metadata": metadata,
+            "spec": {"podCIDR": "10.244.1.0/24"},
+            "status": {
+                "addresses": addresses,
+                "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+                "conditions": [{"type": "Ready", "lastHeartbeatTime": "2026-11-21T00:00:00Z"}],
+                "images": [{"names": ["a"], "sizeBytes": 1}]
+            }
+        })
+    }
+
+    fn edge(reduced: &Reduced) -> &EdgeNode {
+        match &reduced.node {
+            Some((
+                _,
+                Record {
+                    kind: Kind::Edge(edge),
+                    ..
+                },
+            )) => edge,
+            other => panic!("{other:?} is no edge node"),
+        }
+    }
+
+    #[test]
+    fn an_edge_node_is_what_the_selector_says_with_its_internal_addresses_and_ports() {
+        let metadata = json!({
+            "name": "edge-1", "labels": {
+                "node-restriction.kubernetes.io/culvert-edge": "",
+                "node-restriction.kubernetes.io/culvert-ports": "8080.9256",
+                "node-restriction.kubernetes.io/culvert-zone": "plant.example"}
+        });
+        let addresses = [
+            ("InternalIP", "10.0.3.7"),
+            ("InternalIP", "fd00::7"),
+            ("Hostname", "edge-1"),
+            ("ExternalIP", "1.2.3.4"),
+        ];
+        let reduced = reduced(node(metadata, &addresses));
+        let edge = edge(&reduced);
+        assert_eq!(
+            edge.addresses,
+            [
+                "10.0.3.7".parse::<IpAddr>().unwrap(),
+                "fd00::7".parse().unwrap()
+            ]
+        );
+        assert_eq!(edge.ports, BTreeSet::from([8080, 9256, 10250]));
+        assert_eq!(edge.zone.as_ref().unwrap().to_string(), "plant.example");
+        assert_eq!(reduced.problems, [""; 0]);
+    }
+
+    #[test]
+    fn what_a_kubelet_may_write_opens_no_port_and_gives_no_name_unless_an_operator_trusts_it() {
+        let metadata = json!({
+            "name": "edge-1", "labels": {"culvert.dev/edge": "", "node-restriction.kubernetes.io/culvert-edge": ""},
+            "annotations": {"culvert.dev/ports": "443, 6443", "culvert.dev/zone": "plant.example"}
+        });
+        let mut written = node(metadata, &[("InternalIP", "10.0.3.7")]);
+        let read = reduced(written.clone());
+        assert_eq!(
+            (&edge(&read).ports, &edge(&read).zone),
+            (&BTreeSet::from([10250]), &None)
+        );
+        for (problem, label) in read.problems.iter().zip(["culvert-ports", "culvert-zone"]) {
+            assert!(
+                problem.contains(label) && problem.contains("--trust-node-annotations"),
+                "{problem}"
+            );
+        }
+        let trusted = trusting(written.clone());
+        assert_eq!(edge(&trusted).ports, BTreeSet::from([443, 6443, 10250]));
+        assert!(edge(&trusted).zone.is_some() && trusted.problems.is_empty());
+
+        for (said, steered) in [(10350, true), (443, false)] {
+            written["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] = json!(said);
+            let read = reduced(written.clone());
+            assert_eq!(edge(&read).ports.contains(&said), steered, "{said}");
+            assert_eq!(
+                read.problems[0].contains("culvert-ports names it"),
+                !steered,
+                "{:?}",
+                read.problems
+            );
+        }
+    }
+
+    #[test]
+    fn all_other_nodes_are_the_clouds() {
+        let addresses = [
+            ("ExternalIP", "198.51.100.9"),
+            ("InternalIP", "10.0.0.1"),
+            ("Hostname", "master-1"),
+            ("InternalDNS", "master-1.example"),
+            ("ExternalIP", "2001:db8::9"),
+        ];
+        let reduced = reduced(node(json!({"name": "master-1"}), &addresses));
+        let others = [
+            "198.51.100.9".parse().unwrap(),
+            "2001:db8::9".parse().unwrap(),
+        ]
+        .into();
+        let cloud = CloudNode {
+            addresses: vec!["10.0.0.1".parse().unwrap()],
+            others,
+        };
+        let record = Record {
+            kind: Kind::Cloud(cloud),
+            pods: ["10.244.1.0/24".parse().unwrap()].into(),
+        };
+        assert_eq!(reduced.node, Some(("master-1".parse().unwrap(), record)));
+        assert_eq!(reduced.problems, [""; 0]);
+    }
+
+    #[test]
+    fn ranges_of_a_nodes_pods_are_no_more_than_that() {
+        let spec = |spec: Value| reduced(json!({"metadata": {"name": "m"}, "spec": spec}));
+        let both = spec(
+            json!({"podCIDR": "10.244.1.9/24", "podCIDRs": ["10.244.1.0/24", "fd00:244:1::/64"]}),
+        );
+        let ranges: Vec<String> = both
+            .node
+            .unwrap()
+            .1
+            .pods
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(
+            (ranges, both.problems),
+            (
+                vec!["10.244.1.0/24".into(), "fd00:244:1::/64".into()],
+                vec![]
+            )
+        );
+        let all = spec(json!({"podCIDRs": ["10.0.0.0/19", "fd00::/55", "ten"]}));
+        assert!(all.node.unwrap().1.pods.is_empty());
+        for (problem, said) in all.problems.iter().zip([
+            "10.0.0.0/19 is too wide",
+            "fd00::/55 is too",
+            "\"ten\" is no",
+        ]) {
+            assert!(problem.contains(said), "{problem}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_left_out_and_named() {
+        let labels = json!({
+            "node-restriction.kubernetes.io/culvert-edge": "true",
+            "node-restriction.kubernetes.io/culvert-ports": "80.http",
+            "node-restriction.kubernetes.io/culvert-zone": "no_zone"});
+        let metadata = json!({"name": "edge-1", "labels": labels});
+        let addresses = [
+            ("InternalIP", "ten"),
+            ("InternalIP", "127.0.0.1"),
+            ("InternalIP", "10.0.3.7"),
+        ];
+        let reduced = reduced(node(metadata, &addresses));
+        assert_eq!(
+            (
+                edge(&reduced).addresses.len(),
+                edge(&reduced).ports.len(),
+                &edge(&reduced).zone
+            ),
+            (1, 1, &None)
+        );
+        for (problem, said) in reduced.problems.iter().zip([
+            "\"ten\" is no",
+            "127.0.0.1 is a loopback",
+            "\"http\"",
+            "\"no_zone\"",
+        ]) {
+            assert!(problem.contains(said), "{problem}");
+        }
+        assert_eq!(reduced.problems.len(), 4);
+        let many: Vec<String> = (0..20).map(|last| format!("10.0.3.{last}")).collect();
+        let many: Vec<(&str, &str)> = many
+            .iter()
+            .map(|address| ("InternalIP", address.as_str()))
+            .collect();
+        assert!(
+            self::reduced(node(json!({"name": "m"}), &many)).problems[0].contains("more than 16")
+        );
+    }
+
+    #[test]
+    fn a_node_that_has_no_status_yet_is_a_node_without_addresses() {
+        for value in [
+            json!({"metadata": {"name": "m"}}),
+            json!({"metadata": {"name": "m"}, "status": {"addresses": null}}),
+        ] {
+            let record = Record {
+                kind: Kind::Cloud(CloudNode::default()),
+                pods: BTreeSet::new(),
+            };
+            assert_eq!(reduced(value).node, Some(("m".parse().unwrap(), record)));
+        }
+        assert_eq!(
+            reduced(json!({"metadata": {"name": "10.0.0.1"}})).node,
+            None
+        );
+    }
+
+    #[test]
+    fn a_heartbeat_changes_nothing_of_the_record() {
+        let before = node(
+            json!({"name": "m", "resourceVersion": "1"}),
+            &[("InternalIP", "10.0.0.1")],
+        );
+        let mut after = before.clone();
+        after["metadata"]["resourceVersion"] = json!("2");
+        after["status"]["conditions"][0]["lastHeartbeatTime"] = json!("2026-11-21T00:05:00Z");
+        assert_eq!(reduced(before), reduced(after));
+    }
+}

@@ -1,0 +1,78 @@
+//! `culvert-proxy check`: goes through everything that connections to edge nodes rest on, and says
+//! for each what is wrong and what to do.
+
+mod dial;
+mod dns;
+mod facts;
+mod finding;
+mod judge;
+mod resolver;
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use clap::{Args, ValueEnum};
+use serde_json::json;
+
+use crate::cluster::KubernetesArgs;
+pub(crate) use dial::PORT;
+use facts::Facts;
+use finding::{Finding, Verdict, page};
+
+/// Exits with 0 if nothing has failed, warnings or not; with 1 if something has; with 2 if it was
+/// called wrongly.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CheckCommand {
+    /// Admin address of the redirector on this host.
+    #[arg(
+        long,
+        env = "CULVERT_REDIRECTOR_ADMIN",
+        value_name = "IP:PORT",
+        default_value = "127.0.0.1:7419"
+    )]
+    redirector_admin: SocketAddr,
+
+    /// `text` for people, `json` for programs.
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Output::Text)]
+    output: Output,
+
+    #[command(flatten)]
+    kubernetes: KubernetesArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    Text,
+    Json,
+}
+
+impl CheckCommand {
+    /// Checks this host, whose proxy has this control socket and this admin address.
+    pub(crate) async fn run(&self, control_socket: &Path, proxy_admin: SocketAddr) -> Result<()> {
+        let findings = judge::findings(&Facts::gather(self, control_socket, proxy_admin).await);
+        match self.output {
+            Output::Text => print!("{}", page(&findings)),
+            Output::Json => println!("{:#}", json!({ "checks": findings })),
+        }
+        let failed: Vec<&str> = findings
+            .iter()
+            .filter(|finding| finding.is_failure())
+            .map(|failed| failed.check)
+            .collect();
+        ensure!(
+            failed.is_empty(),
+            "{} of {} checks failed: {}",
+            failed.len(),
+            findings.len(),
+            failed.join(", ")
+        );
+        Ok(())
+    }
+}
+
+impl Finding {
+    fn is_failure(&self) -> bool {
+        self.verdict == Verdict::Failure
+    }
+}

@@ -1,0 +1,400 @@
+//! What a check knows of this host, gathered from the system, the proxy, the redirector and the
+//! cluster. Nothing is judged here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
+
+use axum::body::Body;
+use culvert_api::proto::control as proto;
+use http::StatusCode;
+use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::rt::TokioExecutor;
+use ipnet::IpNet;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::{CheckCommand, dial, dns, resolver};
+use crate::clock::UnixTime;
+use crate::cluster::{Cluster, ClusterFacts};
+use crate::operators::cli::Client;
+use crate::operators::debug::Claims;
+
+/// Programs on this host answer from memory; the redirector runs `nft` for one of its answers.
+const TIMEOUT: Duration = Duration::from_secs(10);
+const MAX_ANSWER_BYTES: usize = 1 << 20;
+
+/// The host's or the pod's own, and what systemd-resolved writes for kubelet to hand to pods.
+const RESOLV_CONF: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
+
+/// Outcomes by which the proxy's metrics count what a limit refused or ended, and what each means.
+pub(super) const LIMITS: [(&str, &str); 3] = [
+    (
+        "client_share",
+        "refused, for their client had its share of a node's streams",
+    ),
+    (
+        "buffer_budget",
+        "reset, for their client took nothing while --buffer-budget was used up",
+    ),
+    (
+        "busy",
+        "of agents refused, for too many were setting up theirs",
+    ),
+];
+
+/// What was asked for, or why there is no answer.
+pub(super) type Asked<T> = Result<T, String>;
+
+/// Everything.
+#[derive(Clone, Debug)]
+pub(super) struct Facts {
+    /// `/proc/self/mounts`.
+    pub(super) mounts: String,
+    /// TCP ports on which anything listens.
+    pub(super) listening: BTreeSet<u16>,
+    pub(super) redirector: Asked<Daemon>,
+    /// `/debug/installed` of the redirector.
+    pub(super) installed: Asked<Installed>,
+    /// Each DNS address of the redirector, and what is wrong with its answer.
+    pub(super) dns: Vec<(SocketAddr, Asked<()>)>,
+    pub(super) proxy: Asked<Daemon>,
+    pub(super) nodes: Asked<Vec<proto::NodeStatus>>,
+    pub(super) certificates: Asked<Vec<proto::CertificateStatus>>,
+    /// How a connection of this process to the VIP of a node came to the proxy. `None`: no node is
+    /// online, or nothing steers.
+    pub(super) dial: Option<Dialled>,
+    /// Which of the nodes' own claims the proxy takes.
+    pub(super) claims: Asked<Claims>,
+    /// Nodes, or parts of them, that the directory leaves out, and why.
+    pub(super) left_out: Asked<Vec<LeftOut>>,
+    /// Whether clients use the CONNECT socket, as kube-apiserver's egress selector does.
+    pub(super) has_connects: bool,
+    /// Connections that a limit of the proxy refused or ended since it started, by their outcome.
+    pub(super) limited: BTreeMap<String, u64>,
+    /// Servers that this host's programs ask for names; in a pod, those that CoreDNS pods of this
+    /// host ask too.
+    pub(super) resolvers: Vec<IpAddr>,
+    pub(super) now: UnixTime,
+    /// `None`: there is no cluster.
+    pub(super) cluster: Option<Asked<ClusterFacts>>,
+}
+
+/// A program whose admin listener answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Daemon {
+    /// What its `/readyz` says is missing, one a line.
+    pub(super) missing: Vec<String>,
+    /// What it adds where nothing is missing.
+    pub(super) remarks: Vec<String>,
+}
+
+/// One of `/debug/left-out`.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct LeftOut {
+    pub(super) node: String,
+    pub(super) reason: String,
+}
+
+/// A connection to a VIP.
+#[derive(Clone, Debug)]
+pub(super) struct Dialled {
+    pub(super) node: String,
+    pub(super) vip: IpAddr,
+    /// `ebpf` or `nftables`.
+    pub(super) way: Asked<String>,
+}
+
+/// What the redirector should have installed, and what there is.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Installed {
+    /// `--mechanism`.
+    pub(super) mechanism: String,
+    /// What steers now, in the same words.
+    #[serde(default)]
+    pub(super) in_force: Option<String>,
+    /// Why connect hooks that were asked for are not there.
+    #[serde(default)]
+    pub(super) fallback: Option<String>,
+    /// Why nothing sees pods' connections.
+    #[serde(default)]
+    pub(super) unseen_pods: Option<String>,
+    /// `--hooks`.
+    #[serde(default)]
+    pub(super) hooks_see: Option<String>,
+    /// Links that another version has left.
+    #[serde(default)]
+    pub(super) other_versions: Vec<String>,
+    #[serde(default)]
+    pub(super) neighbours: Vec<Neighbours>,
+    /// Chains of others that drop packets to this host.
+    #[serde(default)]
+    pub(super) dropping_chains: Vec<String>,
+    pub(super) hooks: Vec<Hook>,
+    /// Whether its table is there.
+    pub(super) table: bool,
+    /// Why that is not known.
+    pub(super) table_problem: Option<String>,
+    /// The directory's VIP ranges.
+    pub(super) ranges: Vec<IpNet>,
+    /// The routes that there are.
+    pub(super) routes: Vec<IpNet>,
+    /// They lead to this host itself, for the kernel makes no bridge.
+    #[serde(default)]
+    pub(super) routes_to_host: bool,
+    /// Where connections are steered to.
+    pub(super) intercept_ports: Vec<u16>,
+    /// Where it answers DNS.
+    pub(super) dns: Vec<SocketAddr>,
+    pub(super) zone: String,
+    /// `--forward`: whom it asks for names that are not its own.
+    #[serde(default)]
+    pub(super) forward: Vec<String>,
+    /// The error of connects that the hooks refuse.
+    #[serde(default)]
+    pub(super) refusal: Option<String>,
+}
+
+/// Programs of others at the place of one of the redirector's.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Neighbours {
+    pub(super) program: String,
+    pub(super) before: Vec<u32>,
+    pub(super) after: Vec<u32>,
+}
+
+/// A program in the kernel.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Hook {
+    pub(super) program: String,
+    /// None: it is not attached.
+    pub(super) link: Option<u32>,
+    /// Zero: it is gone.
+    pub(super) cgroup_id: Option<u64>,
+}
+
+impl Facts {
+    pub(super) async fn gather(
+        command: &CheckCommand,
+        control_socket: &Path,
+        proxy_admin: SocketAddr,
+    ) -> Self {
+        let installed = json::<Installed>(command.redirector_admin, "/debug/installed").await;
+        let mut dns = Vec::new();
+        for address in installed.iter().flat_map(|installed| &installed.dns) {
+            let zone = installed.as_ref().map_or("", |installed| &installed.zone);
+            dns.push((
+                *address,
+                dns::ask(*address, zone)
+                    .await
+                    .map_err(|error| culvert_daemon::chain(&error)),
+            ));
+        }
+        let (nodes, certificates) = control(control_socket).await;
+        let dial = if installed.as_ref().is_ok_and(Installed::steers) {
+            dialled(nodes.as_deref().unwrap_or_default()).await
+        } else {
+            None
+        };
+        let metrics = get(proxy_admin, "/metrics")
+            .await
+            .map(|(_, text)| text)
+            .unwrap_or_default();
+        Self {
+            mounts: read("/proc/self/mounts"),
+            listening: listening(&[read("/proc/net/tcp"), read("/proc/net/tcp6")]),
+            redirector: daemon(command.redirector_admin).await,
+            installed,
+            dns,
+            proxy: daemon(proxy_admin).await,
+            nodes,
+            certificates,
+            dial,
+            claims: json(proxy_admin, "/debug/claims").await,
+            left_out: json(proxy_admin, "/debug/left-out").await,
+            has_connects: metrics.lines().any(is_a_connect),
+            limited: limited(&metrics),
+            resolvers: RESOLV_CONF
+                .iter()
+                .flat_map(|path| resolver::servers(&read(path)))
+                .collect(),
+            now: UnixTime::now(),
+            cluster: if command.kubernetes.wanted() {
+                Some(cluster(command).await.map_err(|error| format!("{error:#}")))
+            } else {
+                None
+            },
+        }
+    }
+}
+
+/// By the first node that is online; those that are not are refused before the proxy sees anything.
+async fn dialled(nodes: &[proto::NodeStatus]) -> Option<Dialled> {
+    let online = nodes.iter().filter(|node| node.tunnels > 0);
+    let (node, vip) = online
+        .filter_map(|node| Some((node.name.clone(), node.vip4.parse().ok()?)))
+        .next()?;
+    Some(Dialled {
+        node,
+        vip,
+        way: dial::dial(vip)
+            .await
+            .map_err(|error| culvert_daemon::chain(&error)),
+    })
+}
+
+/// Of the outcomes in [`LIMITS`], those that there were.
+fn limited(metrics: &str) -> BTreeMap<String, u64> {
+    let sums = LIMITS.map(|(outcome, _)| {
+        let label = format!("outcome=\"{outcome}\"");
+        let samples = metrics
+            .lines()
+            .filter(|line| line.contains("_total{") && line.contains(&label));
+        let counts = samples.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok());
+        (outcome.to_owned(), counts.sum())
+    });
+    sums.into_iter().filter(|(_, count)| *count > 0).collect()
+}
+
+/// A sample of streams that came by the CONNECT socket, other than of none.
+fn is_a_connect(sample: &str) -> bool {
+    let streams = sample
+        .strip_prefix("culvert_proxy_streams_total{")
+        .unwrap_or_default();
+    streams.contains(r#"frontend="connect_socket""#) && !streams.ends_with("} 0")
+}
+
+async fn cluster(command: &CheckCommand) -> anyhow::Result<ClusterFacts> {
+    Ok(Cluster::open(&command.kubernetes).await?.facts().await?)
+}
+
+type Told = (
+    Asked<Vec<proto::NodeStatus>>,
+    Asked<Vec<proto::CertificateStatus>>,
+);
+
+async fn control(socket: &Path) -> Told {
+    let text = |error: anyhow::Error| format!("{error:#}");
+    match Client::connect(socket).await {
+        Ok(mut client) => (
+            client.list_nodes().await.map_err(text),
+            client.list_certificates().await.map_err(text),
+        ),
+        Err(error) => (
+            Err(text(error)),
+            Err("the proxy does not answer".to_owned()),
+        ),
+    }
+}
+
+async fn daemon(admin: SocketAddr) -> Asked<Daemon> {
+    let (status, text) = get(admin, "/readyz").await?;
+    let lines = text
+        .lines()
+        .filter(|line| *line != "ok")
+        .map(str::to_owned)
+        .collect();
+    Ok(match status {
+        StatusCode::OK => Daemon {
+            missing: Vec::new(),
+            remarks: lines,
+        },
+        _ => Daemon {
+            missing: lines,
+            remarks: Vec::new(),
+        },
+    })
+}
+
+async fn json<T: DeserializeOwned>(admin: SocketAddr, path: &str) -> Asked<T> {
+    match get(admin, path).await? {
+        (StatusCode::OK, text) => {
+            serde_json::from_str(&text).map_err(|error| format!("{admin}{path}: {error}"))
+        }
+        (status, text) => Err(format!("{admin}{path}: {status}: {}", text.trim())),
+    }
+}
+
+async fn get(admin: SocketAddr, path: &str) -> Asked<(StatusCode, String)> {
+    // An address that stands for all of this host's own is asked on loopback.
+    let admin = SocketAddr::new(reachable(admin.ip()), admin.port());
+    let uri = format!("http://{admin}{path}")
+        .parse()
+        .map_err(|error: http::uri::InvalidUri| error.to_string())?;
+    let ask = async {
+        let answer = HttpClient::builder(TokioExecutor::new())
+            .build_http::<Body>()
+            .get(uri)
+            .await;
+        let (parts, body) = answer
+            .map_err(|error| format!("{admin}: {}", culvert_daemon::chain(&error)))?
+            .into_parts();
+        let body = axum::body::to_bytes(Body::new(body), MAX_ANSWER_BYTES).await;
+        let body = body.map_err(|error| format!("{admin}: {}", culvert_daemon::chain(&error)))?;
+        Ok((parts.status, String::from_utf8_lossy(&body).into_owned()))
+    };
+    tokio::time::timeout(TIMEOUT, ask)
+        .await
+        .unwrap_or_else(|_| Err(format!("{admin}: no answer in time")))
+}
+
+fn reachable(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(v4) if v4.is_unspecified() => std::net::Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(v6) if v6.is_unspecified() => std::net::Ipv6Addr::LOCALHOST.into(),
+        IpAddr::V4(_) | IpAddr::V6(_) => address,
+    }
+}
+
+/// What cannot be read is empty, and then judged as such.
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+/// The ports of listening sockets, proc_pid_net(5): the second column is `ADDRESS:PORT` in
+/// hexadecimal, the fourth the state.
+fn listening(tables: &[String]) -> BTreeSet<u16> {
+    const LISTEN: &str = "0A";
+    let port = |line: &str| {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        let local = columns.get(1).filter(|_| columns.get(3) == Some(&LISTEN))?;
+        u16::from_str_radix(local.rsplit_once(':')?.1, 16).ok()
+    };
+    tables
+        .iter()
+        .flat_map(|table| table.lines())
+        .filter_map(port)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_limits_refused_is_read_off_the_metrics() {
+        let metrics = "# HELP busy\nculvert_proxy_streams_total{frontend=\"ebpf\",outcome=\"client_share\"} 3\n\
+                       culvert_proxy_streams_total{frontend=\"nftables\",outcome=\"client_share\"} 4\n\
+                       culvert_proxy_agent_connections_total{outcome=\"busy\"} 0\n";
+        assert_eq!(
+            limited(metrics),
+            BTreeMap::from([("client_share".to_owned(), 7)])
+        );
+    }
+
+    #[test]
+    fn ports_that_listen_are_read_of_both_tables() {
+        let header = "  sl  local_address rem_address   st tx_queue rx_queue\n";
+        let four = format!(
+            "{header}   0: 0100007F:1CF2 00000000:0000 0A 00000000:00000000\n   1: 0100007F:0016 \
+             0100007F:9999 01 0:0\n"
+        );
+        let six = format!(
+            "{header}   0: 00000000000000000000000000000000:1CE8 \
+             00000000000000000000000000000000:0000 0A 0:0\n"
+        );
+        assert_eq!(listening(&[four, six]), BTreeSet::from([7400, 7410]));
+        assert_eq!(listening(&["nonsense\n".into()]), BTreeSet::new());
+    }
+}

@@ -1,0 +1,415 @@
+//! `culvert.control.v1`: what `culvert-proxy node ...`, `token ...` and `explain` ask of the
+//! running proxy.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use culvert_api::NodeName;
+use culvert_api::proto::control as proto;
+use culvert_api::proto::control::control_server::{Control as Service, ControlServer};
+use culvert_daemon::Drain;
+use tonic::{Request, Response, Status};
+
+use crate::agents::advertise::Advertised;
+use crate::directory::{Directory, DirectoryError, NodeView, Removal};
+use crate::operators::explain::{Dial, ExplainError, Explainer, Line};
+use crate::sockets::local_grpc;
+use crate::sockets::local_socket::LocalSocket;
+use crate::trust::identity::Leaf;
+use crate::trust::tokens::{TokenView, Tokens, TokensError};
+use crate::trust::{Trust, TrustError};
+
+/// Longer than this nobody keeps a join command by intention.
+const MAX_TOKEN_LIFETIME: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// How long an operator waits for the other proxies of a cluster to be told.
+const SHARED_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The tunnels that the proxy has now.
+pub(crate) trait Tunnels: Send + Sync + 'static {
+    /// How many the node has.
+    fn count(&self, node: &NodeName) -> usize;
+    /// Closes all that the node has.
+    fn close(&self, node: &NodeName);
+    /// The ports of the node that its agent says it would not dial.
+    fn forbidden(&self, node: &NodeView) -> Vec<u16>;
+}
+
+/// What operators see and change.
+#[derive(Clone)]
+pub(crate) struct Control {
+    pub(crate) directory: Directory,
+    pub(crate) trust: Trust,
+    pub(crate) tokens: Tokens,
+    pub(crate) tunnels: Arc<dyn Tunnels>,
+    pub(crate) advertised: Advertised,
+    pub(crate) explainer: Explainer,
+}
+
+/// Serves operators until the drain begins.
+pub(crate) async fn serve(socket: LocalSocket, control: Control, drain: Drain) -> Result<()> {
+    local_grpc::serve(socket, "control_socket", ControlServer::new(control), drain).await
+}
+
+#[tonic::async_trait]
+impl Service for Control {
+    async fn list_nodes(
+        &self,
+        _: Request<proto::ListNodesRequest>,
+    ) -> Result<Response<proto::ListNodesResponse>, Status> {
+        let nodes = self
+            .directory
+            .nodes()
+            .into_iter()
+            .map(|node| self.status(node))
+            .collect();
+        let note = self
+            .directory
+            .freshness()
+            .and_then(|freshness| freshness.note())
+            .unwrap_or_default();
+        Ok(Response::new(proto::ListNodesResponse { nodes, note }))
+    }
+
+    async fn remove_node(
+        &self,
+        request: Request<proto::RemoveNodeRequest>,
+    ) -> Result<Response<proto::RemoveNodeResponse>, Status> {
+        let node = node_name(&request.into_inner().name)?;
+        let name = node.clone();
+        let removed = self.blocking(move |control| control.remove(&name)).await;
+        match tokio::time::timeout(SHARED_TIMEOUT, self.trust.revocations_shared()).await {
+            Ok(()) => removed.map(|()| Response::new(proto::RemoveNodeResponse {})),
+            Err(_) => Err(Status::unavailable(format!(
+                "{node} is shut out of this proxy and its tunnels here are closed, but the other \
+                 proxies do not know it yet, for the ConfigMap culvert-revocations cannot be \
+                 written: this proxy does so as soon as it can, see its log"
+            ))),
+        }
+    }
+
+    async fn create_token(
+        &self,
+        request: Request<proto::CreateTokenRequest>,
+    ) -> Result<Response<proto::CreateTokenResponse>, Status> {
+        let request = TokenRequest::try_from(request.into_inner())?;
+        self.blocking(move |control| control.create(request))
+            .await
+            .map(Response::new)
+    }
+
+    async fn list_tokens(
+        &self,
+        _: Request<proto::ListTokensRequest>,
+    ) -> Result<Response<proto::ListTokensResponse>, Status> {
+        let tokens = self.tokens.list().into_iter().map(token_status).collect();
+        Ok(Response::new(proto::ListTokensResponse { tokens }))
+    }
+
+    async fn revoke_token(
+        &self,
+        request: Request<proto::RevokeTokenRequest>,
+    ) -> Result<Response<proto::RevokeTokenResponse>, Status> {
+        let id = request.into_inner().id;
+        self.blocking(move |control| {
+            control
+                .tokens
+                .revoke(&id)
+                .map_err(|error| refused(&error.into()))
+        })
+        .await?;
+        Ok(Response::new(proto::RevokeTokenResponse {}))
+    }
+
+    async fn explain(
+        &self,
+        request: Request<proto::ExplainRequest>,
+    ) -> Result<Response<proto::ExplainResponse>, Status> {
+        let proto::ExplainRequest { destination, dial } = request.into_inner();
+        let dial = if dial { Dial::Yes } else { Dial::No };
+        let explained = self.explainer.explain(&destination, dial).await;
+        let explained =
+            explained.map_err(|error: ExplainError| Status::invalid_argument(error.to_string()))?;
+        let line = |line: Line| proto::ExplainLine {
+            subject: line.subject.to_owned(),
+            text: line.text,
+        };
+        Ok(Response::new(proto::ExplainResponse {
+            title: explained.title,
+            lines: explained.lines.into_iter().map(line).collect(),
+            reachable: explained.reachable,
+        }))
+    }
+
+    async fn list_certificates(
+        &self,
+        _: Request<proto::ListCertificatesRequest>,
+    ) -> Result<Response<proto::ListCertificatesResponse>, Status> {
+        let status = |(owner, certificate): (&str, Leaf)| proto::CertificateStatus {
+            owner: owner.to_owned(),
+            not_before: certificate.not_before.seconds(),
+            not_after: certificate.not_after.seconds(),
+        };
+        let certificates = self.trust.certificates().into_iter().map(status).collect();
+        Ok(Response::new(proto::ListCertificatesResponse {
+            certificates,
+        }))
+    }
+}
+
+/// A request for a token whose parts are what they should be.
+struct TokenRequest {
+    node: NodeName,
+    addresses: Vec<IpAddr>,
+    ports: Vec<u16>,
+    lifetime: Option<Duration>,
+}
+
+impl TryFrom<proto::CreateTokenRequest> for TokenRequest {
+    type Error = Status;
+
+    fn try_from(request: proto::CreateTokenRequest) -> Result<Self, Status> {
+        let address = |text: &String| {
+            text.parse().map_err(|_| {
+                Status::invalid_argument(format!("{text:?} is no IP address, such as 10.0.3.7"))
+            })
+        };
+        let port = |port: &u32| {
+            let no_port =
+                || Status::invalid_argument(format!("{port} is no port: write 1 to 65535"));
+            u16::try_from(*port)
+                .ok()
+                .filter(|port| *port != 0)
+                .ok_or_else(no_port)
+        };
+        let lifetime = match request.lifetime_seconds {
+            0 => None,
+            seconds if seconds <= MAX_TOKEN_LIFETIME.as_secs() => {
+                Some(Duration::from_secs(seconds))
+            }
+            _ => {
+                return Err(Status::invalid_argument(
+                    "a token may live for a year at most",
+                ));
+            }
+        };
+        Ok(Self {
+            node: node_name(&request.node)?,
+            addresses: request
+                .addresses
+                .iter()
+                .map(address)
+                .collect::<Result<_, _>>()?,
+            ports: request.ports.iter().map(port).collect::<Result<_, _>>()?,
+            lifetime,
+        })
+    }
+}
+
+impl Control {
+    /// Works away from the async threads, for it writes to disk.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Self) -> Result<T, Status> + Send + 'static,
+    ) -> Result<T, Status> {
+        let control = self.clone();
+        let done = tokio::task::spawn_blocking(move || work(&control)).await;
+        done.unwrap_or_else(|_| {
+            Err(Status::internal(
+                "the proxy gave up on the request: see its log",
+            ))
+        })
+    }
+
+    fn create(&self, request: TokenRequest) -> Result<proto::CreateTokenResponse, Status> {
+        let TokenRequest {
+            node,
+            addresses,
+            ports,
+            lifetime,
+        } = request;
+        if self.directory.is_cluster() {
+            return Err(Status::failed_precondition(format!(
+                "this proxy is part of a cluster, where agents enrol by themselves with the token \
+                 of their pod: label the Node {node} as --node-selector says, and the DaemonSet \
+                 culvert-agent brings its agent; a join token would be known to this proxy alone"
+            )));
+        }
+        let ca_pin = self.trust.pin().map_err(|error| refused(&error.into()))?;
+        if node.as_str() == self.trust.server_name() {
+            let text = format!(
+                "{node} is the name in the proxies' own certificates: name the node otherwise"
+            );
+            return Err(Status::invalid_argument(text));
+        }
+        self.directory
+            .put(&node, addresses, ports)
+            .map_err(|error| refused(&error.into()))?;
+        let token = self
+            .tokens
+            .create(&node, lifetime)
+            .map_err(|error| refused(&error.into()))?;
+        tracing::info!(%node, token = %token.text.id(), "token made");
+        let (proxies, assumed) = self.advertised.proxies();
+        Ok(proto::CreateTokenResponse {
+            token: token.text.reveal(),
+            proxies: proxies.iter().map(ToString::to_string).collect(),
+            ca_pin,
+            server_name: self.trust.server_name().to_owned(),
+            expires: token.expires.seconds(),
+            notes: assumed
+                .into_iter()
+                .chain(self.address_notes(&node))
+                .collect(),
+        })
+    }
+
+    /// Why addresses of the node do not route.
+    fn address_notes(&self, node: &NodeName) -> Vec<String> {
+        let addresses = self
+            .directory
+            .node(node)
+            .map(|node| node.addresses)
+            .unwrap_or_default();
+        addresses
+            .into_iter()
+            .map(|address| address.reason)
+            .filter(|reason| !reason.is_empty())
+            .collect()
+    }
+
+    /// Shuts the node out first, whatever can be written to disk of it.
+    fn remove(&self, node: &NodeName) -> Result<(), Status> {
+        let _admission = self.trust.admission();
+        let absent = !self.directory.contains(node);
+        let revoked = self.trust.revoke(node).map_err(ControlError::from);
+        self.tunnels.close(node);
+        let disarmed = self.tokens.revoke_of(node).map_err(ControlError::from);
+        if absent {
+            revoked
+                .and(disarmed)
+                .map_err(|error| half_removed(node, &error))?;
+            return Err(Status::not_found(format!(
+                "there is no node {node}; the certificates and tokens that it may have had are \
+                 revoked"
+            )));
+        }
+        let removed = self.directory.remove(node).map_err(ControlError::from);
+        match revoked
+            .and(disarmed)
+            .and(removed)
+            .map_err(|error| half_removed(node, &error))?
+        {
+            Removal::Gone => {
+                tracing::info!(%node, "node removed");
+                Ok(())
+            }
+            Removal::StillInCluster if self.trust.revokes_everywhere() => {
+                Err(Status::failed_precondition(format!(
+                    "the certificates of {node} are revoked on all proxies and its tunnels \
+                     closed, but the cluster still has it: its agent enrols again with the token \
+                     of its pod; delete its Node to keep it out"
+                )))
+            }
+            Removal::StillInCluster => Err(Status::failed_precondition(format!(
+                "the certificates of {node} that this proxy has seen are revoked here and its \
+                 tunnels closed; with --agent-ca no other proxy hears of it: say the same at each \
+                 of them, or delete the Node of {node}"
+            ))),
+            Removal::StillInFile(file) => Err(Status::failed_precondition(format!(
+                "the certificates and tokens of {node} are revoked and its tunnels closed, but {} \
+                 still describes it: remove it there too",
+                file.display()
+            ))),
+        }
+    }
+
+    fn status(&self, node: NodeView) -> proto::NodeStatus {
+        proto::NodeStatus {
+            tunnels: u32::try_from(self.tunnels.count(&node.name)).unwrap_or(u32::MAX),
+            forbidden_ports: self
+                .tunnels
+                .forbidden(&node)
+                .into_iter()
+                .map(u32::from)
+                .collect(),
+            name: node.name.to_string(),
+            addresses: node
+                .addresses
+                .iter()
+                .map(|address| address.ip.to_string())
+                .collect(),
+            reasons: node
+                .addresses
+                .into_iter()
+                .map(|address| address.reason)
+                .collect(),
+            vip4: node.vip4.to_string(),
+            vip6: node.vip6.to_string(),
+            ports: node.ports.iter().copied().map(u32::from).collect(),
+        }
+    }
+}
+
+/// Whatever an operator's wish can fail with.
+#[derive(Debug, thiserror::Error)]
+enum ControlError {
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+    #[error(transparent)]
+    Tokens(#[from] TokensError),
+}
+
+fn half_removed(node: &NodeName, error: &ControlError) -> Status {
+    let status = refused(error);
+    let text = format!(
+        "{node} is shut out and its tunnels are closed, but only until this proxy restarts: mend \
+         this and remove the node again: {}",
+        status.message()
+    );
+    tracing::error!(%node, reason = text, "node not wholly removed");
+    Status::new(status.code(), text)
+}
+
+fn refused(error: &ControlError) -> Status {
+    let text = culvert_daemon::chain(error);
+    match error {
+        ControlError::Directory(DirectoryError::UnknownNode { .. })
+        | ControlError::Tokens(TokensError::Unknown { .. }) => Status::not_found(text),
+        ControlError::Directory(DirectoryError::Vip(_) | DirectoryError::Full(_))
+        | ControlError::Tokens(TokensError::Full(_)) => Status::resource_exhausted(text),
+        ControlError::Directory(
+            DirectoryError::Node(_) | DirectoryError::AddressInVipRange { .. },
+        ) => Status::invalid_argument(text),
+        ControlError::Directory(
+            DirectoryError::DescribedInFile { .. }
+            | DirectoryError::DescribedInCluster { .. }
+            | DirectoryError::NotInCluster { .. },
+        )
+        | ControlError::Trust(TrustError::NoAuthority) => Status::failed_precondition(text),
+        ControlError::Directory(_) | ControlError::Trust(_) | ControlError::Tokens(_) => {
+            Status::internal(text)
+        }
+    }
+}
+
+fn node_name(text: &str) -> Result<NodeName, Status> {
+    text.parse()
+        .map_err(|error: culvert_api::InvalidNodeName| Status::invalid_argument(error.to_string()))
+}
+
+fn token_status(token: TokenView) -> proto::TokenStatus {
+    proto::TokenStatus {
+        id: token.id.to_string(),
+        node: token.node.to_string(),
+        expires: token.expires.seconds(),
+        state: token.state.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

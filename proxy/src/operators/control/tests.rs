@@ -1,0 +1,362 @@
+//! What operators can do, and what they are told.
+
+use std::sync::Mutex;
+
+use tempfile::TempDir;
+use tonic::Code;
+
+use super::*;
+use crate::directory::DirectoryConfig;
+use crate::metrics::Metrics;
+use crate::operators::cli::Client;
+use crate::state::StateDir;
+use crate::streams::registry::Registry;
+use crate::streams::route::Router;
+use crate::trust::identity::Purpose;
+use crate::trust::{TrustConfig, TrustSource};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// Tunnels of which only closing is of interest.
+#[derive(Default)]
+struct Closed(Mutex<Vec<NodeName>>);
+
+impl Tunnels for Closed {
+    fn count(&self, _: &NodeName) -> usize {
+        2
+    }
+
+    fn close(&self, node: &NodeName) {
+        self.0.lock().unwrap().push(node.clone());
+    }
+
+    fn forbidden(&self, node: &NodeView) -> Vec<u16> {
+        node.ports.iter().copied().take(1).collect()
+    }
+}
+
+fn control(file: Option<&str>) -> (TempDir, Control, Arc<Closed>) {
+    let path = tempfile::tempdir().unwrap();
+    let state = StateDir::open(&path.path().join("state")).unwrap();
+    let mut config = DirectoryConfig::for_tests(state.clone());
+    if let Some(text) = file {
+        config.file = Some(path.path().join("nodes.toml"));
+        std::fs::write(path.path().join("nodes.toml"), text).unwrap();
+    }
+    let (closed, control) = with(&config, &state);
+    (path, control, closed)
+}
+
+fn with(config: &DirectoryConfig, state: &StateDir) -> (Arc<Closed>, Control) {
+    let directory = Directory::open(config).unwrap();
+    let trust = TrustConfig {
+        state: state.clone(),
+        source: TrustSource::Embedded,
+        server_name: "culvert-proxy".into(),
+        hosts: Vec::new(),
+        certificate_lifetime: 30 * DAY,
+    };
+    let trust = Trust::open(trust, directory.clone()).unwrap();
+    let closed = Arc::new(Closed::default());
+    let advertised = Advertised {
+        given: vec!["proxy.example:443".parse().unwrap()],
+        agent_listen: "[::]:7400".parse().unwrap(),
+    };
+    let tokens = Tokens::open(state.clone(), DAY).unwrap();
+    let registry = Registry::new(directory.clone(), Metrics::default());
+    let router = Router::new(directory.clone(), registry.clone(), Metrics::default());
+    let explainer = Explainer::new(directory.clone(), registry, router);
+    let control = Control {
+        directory,
+        trust,
+        tokens,
+        tunnels: closed.clone(),
+        advertised,
+        explainer,
+    };
+    (closed, control)
+}
+
+fn wish(node: &str, addresses: &[&str]) -> Request<proto::CreateTokenRequest> {
+    let addresses = addresses
+        .iter()
+        .map(|address| (*address).to_owned())
+        .collect();
+    Request::new(proto::CreateTokenRequest {
+        node: node.into(),
+        addresses,
+        ports: vec![9100],
+        lifetime_seconds: 0,
+    })
+}
+
+fn removal(node: &str) -> Request<proto::RemoveNodeRequest> {
+    Request::new(proto::RemoveNodeRequest { name: node.into() })
+}
+
+fn refused<T: std::fmt::Debug>(answer: Result<Response<T>, Status>, code: Code, text: &str) {
+    let status = answer.unwrap_err();
+    assert!(
+        status.code() == code && status.message().contains(text),
+        "{status}"
+    );
+}
+
+#[tokio::test]
+async fn a_token_comes_with_all_that_joining_needs_and_its_node_exists() {
+    let (_path, control, _) = control(None);
+    let created = control
+        .create_token(wish("edge-1", &["10.0.3.7"]))
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(
+        (created.proxies, created.server_name.as_str()),
+        (vec!["proxy.example:443".to_owned()], "culvert-proxy")
+    );
+    assert_eq!(created.ca_pin, control.trust.pin().unwrap());
+    assert_eq!(
+        control
+            .tokens
+            .check(&created.token.parse().unwrap())
+            .unwrap()
+            .as_str(),
+        "edge-1"
+    );
+    let nodes = control
+        .list_nodes(Request::new(proto::ListNodesRequest {}))
+        .await
+        .unwrap()
+        .into_inner()
+        .nodes;
+    assert_eq!(
+        (
+            nodes[0].name.as_str(),
+            nodes[0].tunnels,
+            nodes[0].ports.as_slice()
+        ),
+        ("edge-1", 2, &[9100][..])
+    );
+    assert_eq!(
+        (nodes[0].addresses.as_slice(), nodes[0].vip4.as_str()),
+        (&["10.0.3.7".to_owned()][..], "198.18.0.1")
+    );
+}
+
+#[tokio::test]
+async fn an_address_that_does_not_route_is_noted_with_both_owners() {
+    let (_path, control, _) = control(None);
+    control
+        .create_token(wish("edge-2", &["192.168.1.10"]))
+        .await
+        .unwrap();
+    let created = control
+        .create_token(wish("edge-3", &["192.168.1.10"]))
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(
+        created.notes,
+        ["192.168.1.10 belongs to edge-2 and edge-3: use their names"]
+    );
+}
+
+#[tokio::test]
+async fn bad_wishes_are_refused_with_the_fix_and_change_nothing() {
+    let (_path, control, _) = control(None);
+    for (node, address, text) in [
+        ("Edge_1", "10.0.3.7", "is not a node name"),
+        ("edge-1", "10.0.3", "is no IP address"),
+        ("edge-1", "127.0.0.1", "is a loopback address"),
+        ("edge-1", "198.18.0.9", "is in the VIP range"),
+        ("culvert-proxy", "10.0.3.7", "name the node otherwise"),
+    ] {
+        refused(
+            control.create_token(wish(node, &[address])).await,
+            Code::InvalidArgument,
+            text,
+        );
+    }
+    let mut request = wish("edge-1", &[]);
+    request.get_mut().ports = vec![70000];
+    refused(
+        control.create_token(request).await,
+        Code::InvalidArgument,
+        "70000 is no port",
+    );
+    let mut request = wish("edge-1", &[]);
+    request.get_mut().lifetime_seconds = u64::MAX;
+    refused(
+        control.create_token(request).await,
+        Code::InvalidArgument,
+        "a year at most",
+    );
+    assert!(control.directory.nodes().is_empty() && control.tokens.list().is_empty());
+}
+
+#[tokio::test]
+async fn removing_a_node_closes_its_tunnels_and_revokes_certificates_and_tokens() {
+    let (_path, control, closed) = control(None);
+    let token = control
+        .create_token(wish("edge-1", &[]))
+        .await
+        .unwrap()
+        .into_inner()
+        .token;
+    control.remove_node(removal("edge-1")).await.unwrap();
+    assert_eq!(*closed.0.lock().unwrap(), ["edge-1".parse().unwrap()]);
+    assert!(!control.directory.contains(&"edge-1".parse().unwrap()));
+    assert!(
+        control
+            .tokens
+            .check(&token.parse().unwrap())
+            .unwrap_err()
+            .to_string()
+            .contains("was revoked")
+    );
+    refused(
+        control.remove_node(removal("edge-1")).await,
+        Code::NotFound,
+        "there is no node edge-1",
+    );
+}
+
+#[tokio::test]
+async fn in_a_cluster_a_join_token_is_refused_with_what_to_do_instead() {
+    let path = tempfile::tempdir().unwrap();
+    let state = StateDir::open(&path.path().join("state")).unwrap();
+    let mut config = DirectoryConfig::for_tests(state.clone());
+    config.membership = crate::directory::Membership::Cluster;
+    let control = with(&config, &state).1;
+    let answer = control.create_token(wish("edge-1", &[])).await;
+    refused(
+        answer,
+        Code::FailedPrecondition,
+        "label the Node edge-1 as --node-selector says",
+    );
+    assert!(control.tokens.list().is_empty());
+}
+
+#[tokio::test]
+async fn a_node_is_shut_out_even_when_the_disk_is_full() {
+    let (path, control, closed) = control(None);
+    for blocked in ["certificates.json", "tokens.json"] {
+        let token = control
+            .create_token(wish("edge-1", &[]))
+            .await
+            .unwrap()
+            .into_inner()
+            .token;
+        let blocked = path.path().join("state").join(blocked);
+        // As on a full disk: nothing can be written under this name.
+        let kept = std::fs::read(&blocked).ok();
+        drop(std::fs::remove_file(&blocked));
+        std::fs::create_dir(&blocked).unwrap();
+        refused(
+            control.remove_node(removal("edge-1")).await,
+            Code::Internal,
+            "until this proxy restarts",
+        );
+        assert_eq!(std::mem::take(&mut *closed.0.lock().unwrap()).len(), 1);
+        assert!(
+            control.tokens.check(&token.parse().unwrap()).is_ok()
+                == blocked.ends_with("tokens.json")
+        );
+        std::fs::remove_dir(&blocked).unwrap();
+        if let Some(text) = kept {
+            std::fs::write(&blocked, text).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_node_of_the_file_is_revoked_at_once_and_the_operator_told_about_the_file() {
+    let (_path, control, closed) = control(Some("[nodes.edge-1]\n"));
+    refused(
+        control.remove_node(removal("edge-1")).await,
+        Code::FailedPrecondition,
+        "nodes.toml still describes it",
+    );
+    assert_eq!(closed.0.lock().unwrap().len(), 1);
+    assert!(control.trust.identify(&[], Purpose::Tunnel).is_err());
+    refused(
+        control.create_token(wish("edge-1", &["10.0.3.9"])).await,
+        Code::FailedPrecondition,
+        "is described in",
+    );
+}
+
+#[tokio::test]
+async fn tokens_are_listed_without_their_secrets_and_revoked_by_id() {
+    let (_path, control, _) = control(None);
+    control.create_token(wish("edge-1", &[])).await.unwrap();
+    let list = async || {
+        control
+            .list_tokens(Request::new(proto::ListTokensRequest {}))
+            .await
+            .unwrap()
+            .into_inner()
+            .tokens
+            .remove(0)
+    };
+    let token = list().await;
+    assert_eq!(
+        (token.node.as_str(), token.state.as_str()),
+        ("edge-1", "usable")
+    );
+    let revoke = |id: &str| Request::new(proto::RevokeTokenRequest { id: id.into() });
+    control.revoke_token(revoke(&token.id)).await.unwrap();
+    assert_eq!(list().await.state, "revoked");
+    refused(
+        control.revoke_token(revoke("nothing")).await,
+        Code::NotFound,
+        "there is no token nothing",
+    );
+}
+
+#[tokio::test]
+async fn operators_reach_the_proxy_through_its_socket() {
+    let (path, control, _) = control(None);
+    let at = path.path().join("control.sock");
+    let socket = LocalSocket::bind(&at, crate::sockets::local_socket::Access::Owner).unwrap();
+    let drain = Drain::default();
+    let asked = async {
+        let mut client = Client::connect(&at).await.unwrap();
+        let created = client
+            .create_token(wish("edge-1", &["10.0.3.7"]).into_inner())
+            .await
+            .unwrap();
+        let listed = (
+            client.list_nodes().await.unwrap(),
+            client.list_tokens().await.unwrap(),
+        );
+        let refusal = client
+            .revoke_token("nothing")
+            .await
+            .unwrap_err()
+            .to_string();
+        client
+            .remove_node(&"edge-1".parse().unwrap())
+            .await
+            .unwrap();
+        drain.begin();
+        (created, listed, refusal)
+    };
+    let (served, (created, (nodes, tokens), refusal)) =
+        tokio::join!(serve(socket, control, drain.clone()), asked);
+    served.unwrap();
+    assert!(created.token.contains(&tokens[0].id));
+    assert_eq!(
+        (nodes[0].name.as_str(), tokens[0].node.as_str()),
+        ("edge-1", "edge-1")
+    );
+    assert_eq!(
+        refusal,
+        "there is no token nothing: see `culvert-proxy token list`"
+    );
+    let error = Client::connect(&at).await.err().unwrap().to_string();
+    assert!(
+        error.contains("control.sock") && error.contains("is culvert-proxy running"),
+        "{error}"
+    );
+}

@@ -1,0 +1,118 @@
+//! `/debug/{nodes,left-out,claims,tunnels,streams}` of the admin server, as JSON.
+
+use std::time::Instant;
+
+use axum::Router;
+use axum::routing::get;
+use culvert_api::NodeName;
+use culvert_daemon::{Idle, page};
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::directory::Directory;
+use crate::streams::live::{StreamView, Streams};
+use crate::streams::registry::{Registered, Registry};
+
+/// Which of the nodes' own claims count, as `/debug/claims` shows it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Claims {
+    /// `--edge-range`; none: addresses anywhere.
+    pub(crate) edge_ranges: Vec<IpNet>,
+    /// `--trust-node-annotations`.
+    pub(crate) annotations: bool,
+}
+
+/// A tunnel as `/debug/tunnels` shows it.
+#[derive(Debug, Serialize)]
+struct TunnelView {
+    tunnel: u64,
+    node: NodeName,
+    agent: String,
+    agent_version: String,
+    agent_addresses: Vec<String>,
+    age_seconds: f64,
+    streams: u32,
+    round_trip_seconds: Option<f64>,
+}
+
+/// A stream as `/debug/streams` shows it: with how long nothing has moved in each direction, to
+/// within a second.
+#[derive(Debug, Serialize)]
+struct StreamPage {
+    #[serde(flatten)]
+    stream: StreamView,
+    idle_to_backend_seconds: f64,
+    idle_to_client_seconds: f64,
+}
+
+impl From<&Registered> for TunnelView {
+    fn from(registered: &Registered) -> Self {
+        Self {
+            tunnel: registered.generation,
+            node: registered.node.clone(),
+            agent: registered.agent.to_string(),
+            agent_version: registered.described.version.clone(),
+            agent_addresses: registered.described.addresses.clone(),
+            age_seconds: registered.since.elapsed().as_secs_f64(),
+            streams: registered.tunnel.streams(),
+            round_trip_seconds: registered
+                .tunnel
+                .round_trip()
+                .map(|round_trip| round_trip.as_secs_f64()),
+        }
+    }
+}
+
+/// The proxy's own routes. Somebody has to keep `idle` looking at the streams.
+pub(crate) fn routes(
+    claims: Claims,
+    directory: Directory,
+    registry: Registry,
+    streams: Streams,
+    idle: Idle<u64>,
+) -> Router {
+    let left_out = directory.clone();
+    Router::new()
+        .route(
+            "/debug/claims",
+            get(async move || page(move || claims.clone()).await),
+        )
+        .route(
+            "/debug/left-out",
+            get(async move || page(move || left_out.left_out()).await),
+        )
+        .route(
+            "/debug/nodes",
+            get(async move || page(move || directory.nodes()).await),
+        )
+        .route(
+            "/debug/tunnels",
+            get(async move || page(move || tunnels(&registry)).await),
+        )
+        .route(
+            "/debug/streams",
+            get(async move || page(move || pages(&streams, &idle)).await),
+        )
+}
+
+fn tunnels(registry: &Registry) -> Vec<TunnelView> {
+    registry
+        .all()
+        .iter()
+        .map(|registered| TunnelView::from(registered.as_ref()))
+        .collect()
+}
+
+fn pages(streams: &Streams, idle: &Idle<u64>) -> Vec<StreamPage> {
+    let now = Instant::now();
+    idle.look(streams.counts(), now);
+    let page = |stream: StreamView| {
+        let [to_backend, to_client] = idle.of(&stream.stream, now).map(|idle| idle.as_secs_f64());
+        StreamPage {
+            stream,
+            idle_to_backend_seconds: to_backend,
+            idle_to_client_seconds: to_client,
+        }
+    };
+    streams.views().into_iter().map(page).collect()
+}

@@ -1,0 +1,189 @@
+//! What all of the proxy's listeners share: dual-stack sockets, accepting without ever spinning,
+//! and bounded connections.
+
+use std::fs::File;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use culvert_daemon::Drain;
+use futures_util::FutureExt;
+use nix::errno::Errno;
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio_util::task::TaskTracker;
+
+use crate::clock::UnixTime;
+use crate::sockets::local_socket::LocalSocket;
+use crate::sockets::log_budget::LogBudget;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 4096;
+/// After a failed accept, as when descriptors run out: long enough not to spin, short enough not to
+/// be noticed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Takes a TCP port. An unspecified IPv6 address takes IPv4 too, and becomes 0.0.0.0 on a host
+/// without IPv6.
+///
+/// # Errors
+/// The port is taken or may not be taken.
+pub(crate) fn bind(address: SocketAddr) -> Result<TcpListener> {
+    let bound = match bind_once(address) {
+        Err(error) if address.ip().is_unspecified() && address.is_ipv6() && no_ipv6(&error) => {
+            bind_once(SocketAddr::new(
+                Ipv4Addr::UNSPECIFIED.into(),
+                address.port(),
+            ))
+        }
+        bound => bound,
+    };
+    bound.with_context(|| format!("listen on {address}"))
+}
+
+fn no_ipv6(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::AddrNotAvailable | io::ErrorKind::Unsupported
+    ) || error.raw_os_error() == Some(Errno::EAFNOSUPPORT as i32)
+}
+
+fn bind_once(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// A listener of either family.
+pub(crate) trait Accept {
+    /// What it accepts.
+    type Connection: Send + 'static;
+
+    /// The next connection.
+    fn accept_one(&self) -> impl Future<Output = io::Result<Self::Connection>> + Send;
+
+    /// Ends a connection that cannot be served, so that its peer sees an error.
+    fn reset(connection: Self::Connection);
+}
+
+impl Accept for TcpListener {
+    type Connection = (TcpStream, SocketAddr);
+
+    async fn accept_one(&self) -> io::Result<Self::Connection> {
+        self.accept().await
+    }
+
+    fn reset((connection, _): Self::Connection) {
+        // Without it the peer would see an orderly end.
+        drop(SockRef::from(&connection).set_linger(Some(Duration::ZERO)));
+    }
+}
+
+impl Accept for LocalSocket {
+    type Connection = UnixStream;
+
+    async fn accept_one(&self) -> io::Result<UnixStream> {
+        self.accept().await
+    }
+
+    fn reset(connection: UnixStream) {
+        drop(connection);
+    }
+}
+
+/// A descriptor kept for when there is no other: with it a client is taken and reset at once, where
+/// it would else hang in the queue until some other connection ends.
+#[derive(Debug)]
+struct Spare(Option<File>);
+
+impl Spare {
+    fn new() -> Self {
+        Self(File::open("/dev/null").ok())
+    }
+
+    /// Refuses the next client, if there is one. Whether it did.
+    fn refuse<L: Accept>(&mut self, listener: &L) -> bool {
+        let Some(spare) = self.0.take() else {
+            *self = Self::new();
+            return false;
+        };
+        drop(spare);
+        // Nobody may be waiting: an accept asks for a descriptor before it looks. Then the spare
+        // one is taken back at once, before it serves a client of another listener.
+        let refused = match listener.accept_one().now_or_never() {
+            Some(Ok(connection)) => {
+                L::reset(connection);
+                true
+            }
+            // Another task was faster to take the descriptor.
+            Some(Err(_)) | None => false,
+        };
+        *self = Self::new();
+        refused
+    }
+}
+
+fn out_of_descriptors(error: &io::Error) -> bool {
+    [Errno::EMFILE, Errno::ENFILE]
+        .iter()
+        .any(|errno| error.raw_os_error() == Some(*errno as i32))
+}
+
+/// Serves a listener's connections, each in a task that `serve_one` starts among those it is given.
+/// When the drain begins, nothing more is accepted and what is open may end. Tasks that outlive
+/// this one end with their thread. They are in no `JoinSet`: one may start its successor, and this
+/// one need not wake when one ends.
+///
+/// # Errors
+/// None today; the type is that of a supervised task.
+pub(crate) async fn serve<L: Accept + Send + Sync>(
+    listener: L,
+    name: &'static str,
+    drain: Drain,
+    serve_one: impl Fn(L::Connection, &TaskTracker) + Send,
+) -> Result<()> {
+    let connections = TaskTracker::new();
+    let (mut spare, failures) = (Spare::new(), LogBudget::default());
+    loop {
+        tokio::select! {
+            () = drain.begun() => break,
+            accepted = listener.accept_one() => match accepted {
+                Ok(connection) => serve_one(connection, &connections),
+                Err(error) => {
+                    let refused = out_of_descriptors(&error) && spare.refuse(&listener);
+                    if let Some(suppressed) = failures.spend(UnixTime::now()) {
+                        tracing::warn!(listener = name, %error, refused, suppressed, "accept");
+                    }
+                    if !refused {
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                }
+            },
+        }
+    }
+    drop(listener);
+    connections.close();
+    connections.wait().await;
+    Ok(())
+}
+
+/// Prepares a client's connection: small writes go out at once, and a client that vanished is
+/// noticed. One that takes no data may do so as long as it likes.
+pub(crate) fn tune(socket: &TcpStream) -> io::Result<()> {
+    socket.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(30))
+        .with_interval(Duration::from_secs(10));
+    SockRef::from(socket).set_tcp_keepalive(&keepalive.with_retries(3))
+}

@@ -1,0 +1,364 @@
+//! Which tunnels there are, by node.
+//!
+//! Each registration has a number of its own, its generation: a tunnel that ends late removes
+//! itself and nothing newer. Where an agent came back before its old tunnels were noticed to be
+//! dead, those are superseded: new streams use them only when there is no other.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use culvert_api::NodeName;
+use culvert_daemon::Worker;
+use culvert_tunnel::Tunnel;
+use culvert_tunnel::proto::tunnel::DescribeResponse;
+use tokio_util::sync::CancellationToken;
+
+use crate::directory::{Destination, Directory, NodeView};
+use crate::metrics::Metrics;
+use crate::operators::control::Tunnels;
+use crate::operators::explain::Told;
+use crate::streams::history::History;
+
+/// Tunnels that one node may have here; a new one closes the oldest.
+const TUNNELS_PER_NODE: usize = 32;
+
+/// All tunnels of this proxy. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Registry(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    directory: Directory,
+    history: History,
+    metrics: Metrics,
+}
+
+#[derive(Default)]
+struct State {
+    generation: u64,
+    nodes: HashMap<NodeName, Vec<Arc<Registered>>>,
+}
+
+/// A tunnel and what is known of it.
+pub(crate) struct Registered {
+    pub(crate) generation: u64,
+    pub(crate) node: NodeName,
+    pub(crate) tunnel: Tunnel,
+    pub(crate) described: DescribeResponse,
+    pub(crate) agent: SocketAddr,
+    pub(crate) since: Instant,
+    /// Moves the tunnel's bytes, and those of its streams.
+    pub(crate) worker: Worker,
+    close: CancellationToken,
+}
+
+impl Registered {
+    /// Whether `self` takes the place of the earlier `other` of the same node.
+    fn supersedes(&self, other: &Self) -> bool {
+        self.generation > other.generation
+            && (self.described.instance != other.described.instance
+                || self.described.slot == other.described.slot)
+    }
+}
+
+impl Tunnels for Registry {
+    fn count(&self, node: &NodeName) -> usize {
+        self.lock().nodes.get(node).map_or(0, Vec::len)
+    }
+
+    fn close(&self, node: &NodeName) {
+        for tunnel in self.lock().nodes.get(node).into_iter().flatten() {
+            tunnel.close.cancel();
+        }
+    }
+
+    fn forbidden(&self, node: &NodeView) -> Vec<u16> {
+        let tunnels = self.candidates(&node.name);
+        let newest = tunnels.iter().max_by_key(|tunnel| tunnel.generation);
+        let Some(told) = newest.and_then(|newest| Told::of(&newest.described)) else {
+            return Vec::new();
+        };
+        let forbidden = |port: &u16| {
+            let target = self
+                .0
+                .directory
+                .resolve(&Destination::Name(node.name.to_string(), *port));
+            target.is_ok_and(|target| told.forbids(target.address, *port))
+        };
+        node.ports.iter().copied().filter(forbidden).collect()
+    }
+}
+
+/// Keeps a tunnel registered; dropping it removes just that tunnel.
+pub(crate) struct Registration {
+    registry: Registry,
+    registered: Arc<Registered>,
+}
+
+impl Registry {
+    pub(crate) fn new(directory: Directory, metrics: Metrics) -> Self {
+        let history = History::new(directory.clone());
+        Self(Arc::new(Shared {
+            state: Mutex::default(),
+            directory,
+            history,
+            metrics,
+        }))
+    }
+
+    /// Why tunnels ended and agents were refused.
+    pub(crate) fn history(&self) -> &History {
+        &self.0.history
+    }
+
+    /// Adds a tunnel of `node`, whose agent is at `agent` and which the calling thread moves; the
+    /// node is online from here on.
+    pub(crate) fn register(
+        &self,
+        node: NodeName,
+        tunnel: Tunnel,
+        described: DescribeResponse,
+        agent: SocketAddr,
+    ) -> Registration {
+        let mut state = self.lock();
+        state.generation += 1;
+        let (generation, since, close) =
+            (state.generation, Instant::now(), CancellationToken::new());
+        let worker = Worker::current();
+        let registered = Arc::new(Registered {
+            generation,
+            node,
+            tunnel,
+            described,
+            agent,
+            since,
+            worker,
+            close,
+        });
+        let tunnels = state.nodes.entry(registered.node.clone()).or_default();
+        // Those that are closed already stay listed until their own threads have seen it.
+        let open: Vec<_> = tunnels
+            .iter()
+            .filter(|tunnel| !tunnel.close.is_cancelled())
+            .collect();
+        if open.len() >= TUNNELS_PER_NODE {
+            // The oldest: an agent needs a few, and replaces those that it lost.
+            open[0].close.cancel();
+        }
+        tunnels.push(registered.clone());
+        // Told under the lock, so that the directory hears of comings and goings in their order.
+        self.0.directory.set_online(&registered.node, true);
+        self.0.metrics.tunnels.inc();
+        Registration {
+            registry: self.clone(),
+            registered,
+        }
+    }
+
+    /// The node's tunnels in the order in which a new stream should try them. One that is worn out
+    /// is closed as soon as it has no streams, if there is another.
+    pub(crate) fn candidates(&self, node: &NodeName) -> Vec<Arc<Registered>> {
+        let mut tunnels = self.lock().nodes.get(node).cloned().unwrap_or_default();
+        let superseded = |tunnel: &Registered, all: &[Arc<Registered>]| {
+            all.iter().any(|other| other.supersedes(tunnel))
+        };
+        let all = tunnels.clone();
+        if all.iter().any(|tunnel| !tunnel.tunnel.is_worn_out()) {
+            let spent = |tunnel: &&Arc<Registered>| {
+                tunnel.tunnel.is_worn_out() && tunnel.tunnel.streams() == 0
+            };
+            all.iter()
+                .filter(spent)
+                .for_each(|tunnel| tunnel.close.cancel());
+        }
+        tunnels.sort_by_cached_key(|tunnel| {
+            let last = superseded(tunnel, &all) || tunnel.tunnel.is_worn_out();
+            (tunnel.tunnel.is_silent(), last, tunnel.tunnel.streams())
+        });
+        tunnels
+    }
+
+    /// Every tunnel, oldest first.
+    pub(crate) fn all(&self) -> Vec<Arc<Registered>> {
+        let mut tunnels: Vec<_> = self.lock().nodes.values().flatten().cloned().collect();
+        tunnels.sort_by_key(|tunnel| tunnel.generation);
+        tunnels
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Registration {
+    /// Number of the registration, in logs.
+    pub(crate) fn generation(&self) -> u64 {
+        self.registered.generation
+    }
+
+    /// Completes when the tunnel is to be closed.
+    pub(crate) async fn closed(&self) {
+        self.registered.close.cancelled().await;
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let node = &self.registered.node;
+        let mut state = self.registry.lock();
+        let Some(tunnels) = state.nodes.get_mut(node) else {
+            return;
+        };
+        tunnels.retain(|tunnel| tunnel.generation != self.registered.generation);
+        self.registry.0.metrics.tunnels.dec();
+        if tunnels.is_empty() {
+            state.nodes.remove(node);
+            self.registry.0.directory.set_online(node, false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use culvert_tunnel::{Budget, ProxyTunnel, ReadAhead};
+
+    use super::*;
+
+    async fn tunnel() -> Tunnel {
+        tunnel_for(1 << 29).await
+    }
+
+    async fn tunnel_for(streams_in_life: u32) -> Tunnel {
+        let (near, _far) = tokio::io::duplex(1 << 10);
+        let io = ReadAhead::new(near);
+        let last_read = io.last_read();
+        ProxyTunnel {
+            stream_window: 1 << 20,
+            max_streams: 8,
+            streams_in_life,
+            budget: Budget::new(1 << 20),
+        }
+        .establish(io, last_read)
+        .await
+        .unwrap()
+        .0
+    }
+
+    async fn register(registry: &Registry, instance: &str, slot: &str) -> Registration {
+        let described = DescribeResponse {
+            instance: instance.into(),
+            slot: slot.into(),
+            ..Default::default()
+        };
+        registry.register(
+            node(),
+            tunnel().await,
+            described,
+            "10.0.3.7:40000".parse().unwrap(),
+        )
+    }
+
+    fn node() -> NodeName {
+        "edge-1".parse().unwrap()
+    }
+
+    fn order(registry: &Registry) -> Vec<u64> {
+        registry
+            .candidates(&node())
+            .iter()
+            .map(|registered| registered.generation)
+            .collect()
+    }
+
+    fn registry() -> (tempfile::TempDir, Registry) {
+        let state = tempfile::tempdir().unwrap();
+        let directory = Directory::for_tests(state.path(), &[node()]);
+        (state, Registry::new(directory, Metrics::default()))
+    }
+
+    fn online(registry: &Registry) -> bool {
+        registry
+            .0
+            .directory
+            .node(&node())
+            .is_some_and(|view| view.online)
+    }
+
+    #[tokio::test]
+    async fn an_old_tunnel_ending_late_removes_nothing_newer() {
+        let (_state, registry) = registry();
+        let old = register(&registry, "run-1", "0").await;
+        let new = register(&registry, "run-2", "0").await;
+        drop(old);
+        assert_eq!((registry.count(&node()), online(&registry)), (1, true));
+        drop(new);
+        assert_eq!((registry.count(&node()), online(&registry)), (0, false));
+    }
+
+    #[tokio::test]
+    async fn superseded_tunnels_are_tried_last() {
+        let (_state, registry) = registry();
+        let _first = register(&registry, "run-1", "0").await;
+        let _second = register(&registry, "run-1", "1").await;
+        assert_eq!(
+            order(&registry),
+            [1, 2],
+            "two slots of one run serve side by side"
+        );
+        let _again = register(&registry, "run-1", "0").await;
+        assert_eq!(
+            order(&registry),
+            [2, 3, 1],
+            "the slot's earlier tunnel may be dead"
+        );
+        let _restarted = register(&registry, "run-2", "0").await;
+        assert_eq!(order(&registry)[0], 4, "all of the earlier run may be");
+    }
+
+    #[tokio::test]
+    async fn a_worn_out_tunnel_is_tried_last_and_closed_once_another_has_taken_its_place() {
+        let (_state, registry) = registry();
+        let described = |slot: &str| DescribeResponse {
+            slot: slot.into(),
+            ..Default::default()
+        };
+        let agent = "10.0.3.7:40000".parse().unwrap();
+        let worn_out = registry.register(node(), tunnel_for(0).await, described("0"), agent);
+        assert_eq!(order(&registry), [1]);
+        assert!(
+            futures_util::poll!(std::pin::pin!(worn_out.closed())).is_pending(),
+            "there is no other"
+        );
+        let _other = registry.register(node(), tunnel().await, described("1"), agent);
+        assert_eq!(order(&registry), [2, 1]);
+        worn_out.closed().await;
+    }
+
+    #[tokio::test]
+    async fn each_tunnel_too_many_closes_the_oldest_that_is_open() {
+        let (_state, registry) = registry();
+        let mut tunnels = Vec::new();
+        // None of them ends meanwhile: a thread may be slow to see that its tunnel is closed.
+        for slot in 0..TUNNELS_PER_NODE + 2 {
+            tunnels.push(register(&registry, "run", &slot.to_string()).await);
+        }
+        tunnels[0].closed().await;
+        tunnels[1].closed().await;
+        assert!(futures_util::poll!(std::pin::pin!(tunnels[2].closed())).is_pending());
+    }
+
+    #[tokio::test]
+    async fn closing_a_node_reaches_all_its_tunnels() {
+        let (_state, registry) = registry();
+        let tunnels = [
+            register(&registry, "run", "0").await,
+            register(&registry, "run", "1").await,
+        ];
+        registry.close(&node());
+        for registration in &tunnels {
+            registration.closed().await;
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Which tunnels a stream is tried in.
+
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use culvert_tunnel::proto::tunnel::DescribeResponse;
+use culvert_tunnel::{
+    AgentTunnel, AgentTunnelState, Backends, Budget, ProxyTunnel, ReadAhead, Socket, StreamEnd,
+    Transferred,
+};
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::Notify;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::timeout;
+
+use super::*;
+use crate::streams::registry::Registration;
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// An agent whose dials never come to anything.
+#[derive(Default)]
+struct Hanging {
+    dials: AtomicUsize,
+    dialled: Notify,
+}
+
+impl Backends for Hanging {
+    async fn dial(&self, _: &Open) -> Result<TcpStream, DialFailure> {
+        self.dials.fetch_add(1, Ordering::Relaxed);
+        self.dialled.notify_one();
+        std::future::pending().await
+    }
+
+    fn stream_ended(&self, _: &Open, _: &StreamEnd) {}
+}
+
+/// A node with two tunnels.
+struct TwoTunnels {
+    router: Router,
+    backends: Arc<Hanging>,
+    /// What serves each tunnel at the agent.
+    agents: Vec<AbortHandle>,
+    _ends: JoinSet<()>,
+    _registrations: Vec<Registration>,
+    _state: tempfile::TempDir,
+}
+
+fn node() -> NodeName {
+    "edge-1".parse().unwrap()
+}
+
+async fn two_tunnels() -> TwoTunnels {
+    let state = tempfile::tempdir().unwrap();
+    let directory = Directory::for_tests(state.path(), &[node()]);
+    let registry = Registry::new(directory.clone(), Metrics::default());
+    let router = Router::new(directory, registry.clone(), Metrics::default());
+    let backends = Arc::new(Hanging::default());
+    let (mut agents, mut ends, mut registrations) = (Vec::new(), JoinSet::new(), Vec::new());
+    for slot in ["0", "1"] {
+        let (near, far) = tokio::io::duplex(64 << 10);
+        let (budget, described) = (Budget::new(1 << 20), DescribeResponse::default());
+        let settings = AgentTunnel {
+            stream_window: 1 << 20,
+            max_streams: 8,
+            streams_in_life: 1 << 29,
+            budget,
+            describe: described.clone(),
+        };
+        let served = backends.clone();
+        agents.push(ends.spawn(async move {
+            let io = ReadAhead::new(far);
+            let last_read = io.last_read();
+            let state = AgentTunnelState::default();
+            settings
+                .serve(io, last_read, state, served, std::future::pending())
+                .await
+                .ok();
+        }));
+        let io = ReadAhead::new(near);
+        let last_read = io.last_read();
+        let settings = ProxyTunnel {
+            stream_window: 1 << 20,
+            max_streams: 8,
+            streams_in_life: 1 << 29,
+            budget: Budget::new(1 << 20),
+        };
+        let (tunnel, driver) = settings.establish(io, last_read).await.unwrap();
+        ends.spawn(async move {
+            driver.run().await.ok();
+        });
+        let described = DescribeResponse {
+            slot: slot.to_owned(),
+            ..described
+        };
+        registrations.push(registry.register(
+            node(),
+            tunnel,
+            described,
+            "10.0.3.7:40000".parse().unwrap(),
+        ));
+    }
+    TwoTunnels {
+        router,
+        backends,
+        agents,
+        _ends: ends,
+        _registrations: registrations,
+        _state: state,
+    }
+}
+
+/// Loses the first tunnel while a stream opens in it, and the second one too if that is tried; says
+/// why it was not opened and how often the agent has dialled.
+async fn lose_tunnels(said: &[u8]) -> (&'static str, usize) {
+    let TwoTunnels {
+        router,
+        backends,
+        agents,
+        ..
+    } = &two_tunnels().await;
+    let (mut client, proxy_side) = UnixStream::pair().unwrap();
+    client.write_all(said).await.unwrap();
+    let (proxy_side, transferred) = (Socket::from(proxy_side), Transferred::default());
+    let early = Early {
+        client: &proxy_side,
+        transferred: &transferred,
+    };
+    let target = Target {
+        node: node(),
+        address: None,
+        port: 9100,
+    };
+    let destination = Destination::Name("edge-1".to_owned(), 9100);
+    let lose = async {
+        for agent in agents {
+            backends.dialled.notified().await;
+            while early.has_gone() == said.is_empty() {
+                tokio::task::yield_now().await;
+            }
+            agent.abort();
+        }
+        std::future::pending().await
+    };
+    let opened = tokio::select! {
+        opened = router.open(&target, &destination, 1, Some(early)) => opened,
+        () = lose => unreachable!("it has no end"),
+    };
+    (
+        opened.unwrap_err().reason(),
+        backends.dials.load(Ordering::Relaxed),
+    )
+}
+
+#[tokio::test]
+async fn a_dial_is_tried_in_another_tunnel_unless_its_client_has_spoken() {
+    let lost = timeout(DEADLINE, lose_tunnels(b"")).await.unwrap();
+    assert_eq!(
+        lost,
+        ("tunnel_lost", 2),
+        "a client that has said nothing is given every tunnel"
+    );
+    let lost = timeout(DEADLINE, lose_tunnels(b"POST /once"))
+        .await
+        .unwrap();
+    assert_eq!(
+        lost,
+        ("tunnel_lost", 1),
+        "what may be at the backend is not said twice"
+    );
+}
