@@ -2,8 +2,12 @@
 //! of the proxy's sockets, and the words that all of them use.
 #![forbid(unsafe_code)]
 
+pub mod agent_config;
 mod allow_list;
+mod host_port;
 mod node_name;
+pub mod ports;
+mod query;
 mod zone;
 /// The generated messages and services of `proto/`, one module per package.
 #[allow(
@@ -32,11 +36,11 @@ pub mod proto {
 }
 
 pub use allow_list::{AllowList, Candidates, Forbidden};
+pub use host_port::{Host, HostPort, InvalidHostPort};
 pub use node_name::{InvalidNodeName, NodeName};
+pub use query::Query;
 pub use zone::{InvalidZone, Zone};
 
-/// Port on which proxies take agents.
-pub const AGENT_PORT: u16 = 7400;
 /// ALPN of a tunnel: mutual TLS, then HTTP/2 with the roles turned round.
 pub const ALPN_TUNNEL: &[u8] = b"culvert-tunnel/1";
 /// ALPN of ordinary gRPC on the agent port: `culvert.enroll.v1`.

@@ -1,10 +1,12 @@
 //! The command line, and the environment variables that stand in for it.
 
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use culvert_api::HostPort;
+use culvert_api::ports::{AGENT_PORT, INTERCEPT_PORTS};
 use culvert_daemon::{LogCommand, LogFormat, parse_duration, parse_size};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
@@ -148,6 +150,11 @@ pub(crate) struct RunArgs {
     pub(crate) grace: Duration,
 }
 
+/// Every address of this host, of both families.
+fn listen(port: u16) -> SocketAddr {
+    (Ipv6Addr::UNSPECIFIED, port).into()
+}
+
 /// Where the proxy listens.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Listeners")]
@@ -157,7 +164,7 @@ pub(crate) struct ListenArgs {
         long,
         env = "CULVERT_AGENT_LISTEN",
         value_name = "IP:PORT",
-        default_value = "[::]:7400"
+        default_value_t = listen(AGENT_PORT)
     )]
     pub(crate) agent_listen: SocketAddr,
 
@@ -168,7 +175,7 @@ pub(crate) struct ListenArgs {
         env = "CULVERT_INTERCEPT_LISTEN",
         value_name = "IP:PORT",
         value_delimiter = ',',
-        default_values = ["[::]:7410", "[::]:7411", "[::]:7412", "[::]:7413"]
+        default_values_t = INTERCEPT_PORTS.map(listen)
     )]
     pub(crate) intercept_listen: Vec<SocketAddr>,
 
@@ -258,7 +265,7 @@ pub(crate) struct TrustArgs {
         value_name = "HOST:PORT",
         value_delimiter = ','
     )]
-    pub(crate) advertise: Vec<String>,
+    pub(crate) advertise: Vec<HostPort>,
 
     /// The name in the proxy's certificate, which agents verify whatever host they dial.
     #[arg(

@@ -25,7 +25,7 @@ use kube::{Client, Config};
 pub(crate) use access::ClusterFacts;
 pub(crate) use args::KubernetesArgs;
 pub(crate) use authority::SharedAuthority;
-pub(crate) use bootstrap::{MAX_NODES, MAX_PROXIES};
+pub(crate) use bootstrap::MAX_NODES;
 pub(crate) use events::Events;
 pub(crate) use identity::{AccountError, ServiceAccounts};
 use nodes::{InvalidSelector, NodeSelector};

@@ -16,6 +16,7 @@ mod node;
 pub(crate) mod service;
 mod sources;
 mod stored;
+mod uid;
 mod view;
 mod vips;
 mod watch;
@@ -40,6 +41,7 @@ pub(crate) use interfaces::host_addresses;
 pub(crate) use node::{MAX_ADDRESSES, MAX_PORTS, never_a_nodes};
 pub(crate) use sources::Removal;
 use sources::{Refreshed, Sources};
+pub(crate) use uid::NodeUid;
 pub(crate) use view::{AddressView, Census, Clouds, LeftOut, NodeView, Routing, Source};
 use view::{Difference, View};
 pub(crate) use vips::{Most, VipError, VipRanges};
@@ -48,7 +50,6 @@ pub(crate) use watch::{Change, Event, Watcher};
 
 use crate::clock::UnixTime;
 use crate::state::StateDir;
-use crate::trust::identity::NodeUid;
 
 /// How often the file and the host's interfaces are looked at.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);

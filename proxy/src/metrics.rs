@@ -1,12 +1,11 @@
 //! The proxy's metrics, all named `culvert_proxy_...`; docs/metrics.md lists them.
 
-mod scraped;
-
 use std::time::Instant;
 
 use culvert_daemon::{PayloadBytes, VERSION};
 use culvert_tunnel::proto::tunnel::DialCode;
 use culvert_tunnel::{Total, dial_reason};
+use prometheus_client::collector::Collector;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -14,8 +13,6 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
-
-pub(crate) use scraped::Scraped;
 
 /// From a backend in the same rack to the 8 s that the proxy waits for an agent's answer.
 const DIAL_BUCKETS: [f64; 10] = [0.001, 0.0025, 0.01, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
@@ -76,8 +73,8 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Makes all of them known, and what `scraped` looks at.
-    pub(crate) fn register(&self, registry: &mut Registry, scraped: Scraped) {
+    /// Registers all of them, and what `scraped` looks up at each scrape.
+    pub(crate) fn register(&self, registry: &mut Registry, scraped: impl Collector) {
         self.begin_at_zero();
         let registry = registry.sub_registry_with_prefix("culvert_proxy");
         registry.register(

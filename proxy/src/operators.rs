@@ -5,3 +5,4 @@ pub(crate) mod cli;
 pub(crate) mod control;
 pub(crate) mod debug;
 pub(crate) mod explain;
+pub(crate) mod scraped;

@@ -2,7 +2,7 @@
 //! supervisor.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use culvert_daemon::{
 use culvert_tunnel::{Budget, ProxyTunnel, STREAM_WINDOW_RANGE, STREAMS_IN_LIFE};
 use ipnet::IpNet;
 use prometheus_client::registry::Registry as MetricsRegistry;
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use crate::agents::admissions::Admissions;
-use crate::agents::advertise::{Advertise, Advertised};
 use crate::agents::enroll;
 use crate::agents::enroll::Enroll;
 use crate::agents::port::{Agents, Parts};
@@ -29,14 +29,16 @@ use crate::args::{ListenArgs, RunArgs, TrustArgs};
 use crate::clients::connect::Connect;
 use crate::clients::direct::Direct;
 use crate::clients::intercept::Intercept;
-use crate::clients::original_dst::{OriginalDsts, TRIAL, canonical};
+use crate::clients::original_dst::{OriginalDsts, TRIAL};
 use crate::cluster::{Cluster, Events, ServiceAccounts, SharedAuthority};
 use crate::directory::service;
 use crate::directory::{ClusterOwn, Directory, DirectoryConfig, Membership};
-use crate::metrics::{Metrics, Scraped};
-use crate::operators::control::{self, Control, Tunnels};
+use crate::metrics::Metrics;
+use crate::operators::control::{self, Control};
 use crate::operators::debug;
 use crate::operators::explain::Explainer;
+use crate::operators::scraped::Scraped;
+use crate::sockets::advertise::Advertised;
 use crate::sockets::listen;
 use crate::sockets::local_socket::{Access, LocalSocket};
 use crate::sockets::strangers::{Phase, Strangers, say_busy};
@@ -134,7 +136,10 @@ struct Proxy {
 impl Proxy {
     async fn open(args: RunArgs, cluster: Option<Cluster>) -> Result<Self> {
         let state = StateDir::open(&args.state_dir)?;
-        let advertised = advertised(&args)?;
+        let advertised = Advertised {
+            given: args.trust.advertise.clone(),
+            agent_listen: args.listen.agent_listen,
+        };
         let api_servers = match &cluster {
             Some(cluster) => cluster.api_addresses().await,
             None => BTreeSet::new(),
@@ -300,7 +305,7 @@ impl Proxy {
             directory: self.directory.clone(),
             trust: self.trust.clone(),
             tokens: self.tokens.clone(),
-            tunnels: Arc::new(self.registry.clone()),
+            registry: self.registry.clone(),
             advertised: self.advertised.clone(),
             explainer: Explainer::new(
                 self.directory.clone(),
@@ -449,8 +454,8 @@ impl Proxy {
             },
         );
         let strangers = Strangers::default();
-        let serve_one = move |(client, address), connections: &TaskTracker| {
-            let address = canonical(address);
+        let serve_one = move |(client, address): (TcpStream, SocketAddr),
+                              connections: &TaskTracker| {
             let Some(tls) = callers.server_config() else {
                 return tracing::debug!(client.addr = %address, "CONNECT: nobody may call: see the \
                     error about --connect-client-ca");
@@ -471,19 +476,6 @@ impl Proxy {
         );
         Ok(())
     }
-}
-
-fn advertised(args: &RunArgs) -> Result<Advertised> {
-    let given = args
-        .trust
-        .advertise
-        .iter()
-        .map(|text| text.parse::<Advertise>().map_err(anyhow::Error::msg));
-    let given = given.collect::<Result<_>>().context("--advertise")?;
-    Ok(Advertised {
-        given,
-        agent_listen: args.listen.agent_listen,
-    })
 }
 
 fn trust_config(
@@ -525,7 +517,7 @@ fn trust_config(
         hosts: advertised
             .given
             .iter()
-            .map(|advertise| advertise.host().to_owned())
+            .map(|advertised| advertised.host.to_string())
             .collect(),
         certificate_lifetime: args.certificate_lifetime.unwrap_or(lifetime),
     }

@@ -24,12 +24,10 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::sync::watch;
 
 use crate::clock::UnixTime;
-use crate::directory::Directory;
+use crate::directory::{Directory, NodeUid};
 use crate::state::{StateDir, StateError, StateFile};
 use crate::trust::authority::{AuthorityError, ProvenKey};
-use crate::trust::identity::{
-    Binding, Credential, IdentityError, Leaf, NodeUid, Purpose, RENEWAL_GRACE,
-};
+use crate::trust::identity::{Binding, Credential, IdentityError, Leaf, Purpose, RENEWAL_GRACE};
 pub(crate) use callers::Callers;
 use handshake::ServerIdentity;
 use ledger::{Ledger, Standing};

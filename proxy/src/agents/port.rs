@@ -23,7 +23,6 @@ use tower::ServiceExt;
 
 use crate::agents::admissions::Admissions;
 use crate::agents::enroll::{ClientAddr, Enroll, PeerChain};
-use crate::clients::original_dst::canonical;
 use crate::clock::UnixTime;
 use crate::metrics::Metrics;
 use crate::sockets::log_budget::LogBudget;
@@ -132,10 +131,7 @@ impl Agents {
     ) {
         match socket.into_std() {
             Ok(socket) => {
-                connections.spawn_on(
-                    self.clone().serve_detached(socket, canonical(client)),
-                    worker.handle(),
-                );
+                connections.spawn_on(self.clone().serve_detached(socket, client), worker.handle());
             }
             Err(error) => {
                 tracing::warn!(client.addr = %client, %error, "the socket cannot be moved")

@@ -97,10 +97,7 @@ impl Direct {
             // Of two edge nodes, or of one that was removed just now.
             ResolveError::Shared { .. }
             | ResolveError::Contested { .. }
-            | ResolveError::UnassignedVip { .. }
-            | ResolveError::BadInput { .. } => {
-                return None;
-            }
+            | ResolveError::UnassignedVip { .. } => return None,
         }
         if self.for_whom == Clients::EdgesOnly {
             return None;

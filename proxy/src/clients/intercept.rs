@@ -4,16 +4,16 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use culvert_api::ports::CHECK_PORT;
 use culvert_daemon::Workers;
 use culvert_tunnel::{Close, Detached, Early, Socket};
 use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio_util::task::TaskTracker;
 
-use crate::clients::original_dst::{OriginalDsts, canonical};
+use crate::clients::original_dst::OriginalDsts;
 use crate::clock::UnixTime;
 use crate::directory::{Destination, Target};
-use crate::operators::check;
 use crate::sockets::listen;
 use crate::sockets::log_budget::LogBudget;
 use crate::streams::live::{StreamRecord, Streams};
@@ -39,7 +39,6 @@ impl Intercept {
         (accepted, client): (TcpStream, SocketAddr),
         connections: &TaskTracker,
     ) {
-        let client = canonical(client);
         let original_dst = self.original_dsts.of(&accepted);
         if let Some((vip, frontend)) = original_dst.filter(|(dialled, _)| self.is_check(*dialled)) {
             // A new socket takes a word at once.
@@ -111,7 +110,7 @@ impl Intercept {
     /// Whether a check dialled a node's VIP to learn how connections come here.
     fn is_check(&self, dialled: SocketAddr) -> bool {
         let by_vip = |target: Target| target.address != Some(dialled.ip());
-        dialled.port() == check::PORT
+        dialled.port() == CHECK_PORT
             && self
                 .router
                 .resolve(&Destination::Address(dialled))

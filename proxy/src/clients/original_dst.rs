@@ -4,7 +4,7 @@
 //! connection with neither was made to the intercept port itself.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,6 +18,7 @@ use culvert_redirector_common::names::SOCKETS_PIN;
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use tokio::net::TcpStream;
 
+use crate::sockets::listen::canonical;
 use crate::streams::live::Frontend;
 
 /// How often it is tried whether the map can be read.
@@ -151,12 +152,6 @@ fn tracked(accepted: &TcpStream) -> Option<SocketAddr> {
 
 fn found(address: io::Result<SockAddr>) -> Option<SocketAddr> {
     address.ok()?.as_socket().map(canonical)
-}
-
-/// An IPv4 address in its own family.
-pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
-    let ip: IpAddr = address.ip().to_canonical();
-    SocketAddr::new(ip, address.port())
 }
 
 #[cfg(test)]

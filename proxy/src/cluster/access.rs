@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use culvert_api::agent_config;
 use http::header::DATE;
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
@@ -14,7 +15,7 @@ use kube::client::Body;
 use kube::{Api, Client};
 
 use super::Cluster;
-use super::bootstrap::{CONFIG_MAP as TOLD, PROXIES as TOLD_PROXIES};
+
 use super::request::{RequestError, ask};
 use crate::clock::UnixTime;
 
@@ -188,9 +189,9 @@ impl Cluster {
     /// Those of ConfigMap culvert-agent.
     async fn told_proxies(&self) -> Result<usize, RequestError> {
         let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
-        let map = ask(maps.get_opt(TOLD)).await?;
+        let map = ask(maps.get_opt(agent_config::NAME)).await?;
         let proxies = map
-            .and_then(|map| map.data?.remove(TOLD_PROXIES))
+            .and_then(|map| map.data?.remove(agent_config::PROXIES))
             .unwrap_or_default();
         Ok(proxies
             .lines()

@@ -6,32 +6,28 @@ mod addresses;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use culvert_api::agent_config::{CA, MAX_PROXIES, NAME, PROXIES, SERVER_NAME};
 use culvert_daemon::{Drain, Problem};
 use k8s_openapi::api::core::v1::ConfigMap;
 use tokio::time::sleep;
 
 use super::Cluster;
 use super::configmap::{empty, write};
+
 use super::request::{RequestError, ask};
-use crate::agents::advertise::Advertised;
 use crate::clock::UnixTime;
+use crate::sockets::advertise::Advertised;
 use crate::trust::Trust;
 pub(super) use addresses::AddressesError;
 pub(crate) use addresses::MAX_NODES;
 use addresses::Proxies;
 
-pub(super) const CONFIG_MAP: &str = "culvert-agent";
-const CA: &str = "ca.crt";
-const SERVER_NAME: &str = "server-name";
-pub(super) const PROXIES: &str = "proxies";
 /// When each proxy's address was last said to be one, as JSON: how those of proxies that are no
 /// more are known.
 const SEEN: &str = "culvert.dev/proxies-seen";
 /// Each change is told to the kubelet of every edge node: seldom.
 const SAY_AGAIN: Duration = Duration::from_secs(2 * 3600);
 const FORGET: Duration = Duration::from_secs(6 * 3600);
-/// No set-up has as many.
-pub(crate) const MAX_PROXIES: usize = 64;
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// Proxies that write at the same time.
 const MAX_CONFLICTS: usize = 8;
@@ -39,7 +35,7 @@ const MAX_CONFLICTS: usize = 8;
 /// Why agents cannot be told.
 #[derive(Debug, thiserror::Error)]
 enum PublishError {
-    #[error("ConfigMap {namespace}/{CONFIG_MAP}")]
+    #[error("ConfigMap {namespace}/{NAME}")]
     Request {
         namespace: String,
         source: RequestError,
@@ -108,7 +104,7 @@ impl Cluster {
         };
         let mut conflicts = 0;
         loop {
-            let present = ask(maps.get_opt(CONFIG_MAP)).await.map_err(failed)?;
+            let present = ask(maps.get_opt(NAME)).await.map_err(failed)?;
             let Some(next) = merge(present, told, UnixTime::now()) else {
                 return Ok(());
             };
@@ -120,7 +116,7 @@ impl Cluster {
             match write(&maps, &next).await {
                 Ok(_) => {
                     tracing::info!(
-                        configmap = CONFIG_MAP,
+                        configmap = NAME,
                         proxies,
                         "agents told where the proxies are"
                     );
@@ -135,7 +131,7 @@ impl Cluster {
 
 /// The ConfigMap as it should be, if that is not what it is. What others wrote besides stays.
 fn merge(present: Option<ConfigMap>, told: &Told, now: UnixTime) -> Option<ConfigMap> {
-    let before = present.unwrap_or_else(|| empty(CONFIG_MAP));
+    let before = present.unwrap_or_else(|| empty(NAME));
     let mut next = before.clone();
     let annotations = next.metadata.annotations.get_or_insert_default();
     let seen = annotations

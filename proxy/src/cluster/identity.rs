@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 
 use super::Cluster;
 use super::request::{RequestError, ask};
-use crate::trust::identity::NodeUid;
+use crate::directory::NodeUid;
 use callers::Callers;
 pub(crate) use claims::AccountToken;
 use review::Reviewed;

@@ -3,17 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use culvert_api::ports::NODE_PORTS;
 use culvert_api::{NodeName, Zone};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
 use super::addresses::Claims;
-use super::node::{DEFAULT_PORTS, InvalidNode, MAX_PORTS, NodeSpec};
+
+use super::node::{InvalidNode, MAX_PORTS, NodeSpec};
 use super::view::LeftOut;
 use super::vips::{Most, VipError, VipRanges, Vips};
 use crate::clock::UnixTime;
+use crate::directory::NodeUid;
 use crate::state::{StateDir, StateError, StateFile};
-use crate::trust::identity::NodeUid;
 
 const KEPT: StateFile = StateFile {
     name: "cluster-state.json",
@@ -41,7 +43,7 @@ impl Default for ClusterPorts {
     /// Those that everybody wants.
     fn default() -> Self {
         Self {
-            ports: DEFAULT_PORTS.into(),
+            ports: NODE_PORTS.into(),
             localhost_ports: BTreeSet::new(),
         }
     }

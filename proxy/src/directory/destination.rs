@@ -4,10 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-use culvert_api::NodeName;
-
-/// Longest DNS name in text, with a trailing dot.
-const MAX_NAME_BYTES: usize = 254;
+use culvert_api::{Host, HostPort, InvalidHostPort, NodeName};
 
 /// What a client dialled.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,14 +85,6 @@ pub(crate) enum ResolveError {
         /// What else it is said to be.
         protection: String,
     },
-    /// Not a destination at all.
-    #[error("{text:?} is no destination: {problem}")]
-    BadInput {
-        /// What was given, cut to a reasonable length.
-        text: String,
-        /// What is wrong with it and how it should look.
-        problem: &'static str,
-    },
 }
 
 impl ResolveError {
@@ -107,7 +96,6 @@ impl ResolveError {
             }
             Self::Shared { .. } | Self::Contested { .. } => "shared_address",
             Self::Protected { .. } => "protected_address",
-            Self::BadInput { .. } => "bad_destination",
         }
     }
 }
@@ -152,88 +140,26 @@ impl fmt::Display for Destination {
     }
 }
 
-impl FromStr for Destination {
-    type Err = ResolveError;
+impl From<HostPort> for Destination {
+    fn from(HostPort { host, port }: HostPort) -> Self {
+        match host {
+            Host::Address(ip) => Self::Address(SocketAddr::new(ip, port)),
+            Host::Name(name) => Self::Name(name, port),
+        }
+    }
+}
 
-    /// `host:port` with a name, an IPv4 address or an IPv6 address in brackets.
-    fn from_str(text: &str) -> Result<Self, ResolveError> {
-        let bad = |problem| {
-            Err(ResolveError::BadInput {
-                text: text.chars().take(MAX_NAME_BYTES).collect(),
-                problem,
-            })
-        };
-        let Some((host, port)) = text.rsplit_once(':') else {
-            return bad("write host:port");
-        };
-        let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
-        let Some(port) = port.parse().ok().filter(|port| digits && *port != 0) else {
-            return bad("the port must be a number from 1 to 65535");
-        };
-        if let Some(inner) = host
-            .strip_prefix('[')
-            .and_then(|host| host.strip_suffix(']'))
-        {
-            return match inner.parse() {
-                Ok(ip) => Ok(Self::Address(SocketAddr::new(IpAddr::V6(ip), port))),
-                Err(_) => bad("there is no IPv6 address between the brackets"),
-            };
-        }
-        if let Ok(ip) = host.parse() {
-            return Ok(Self::Address(SocketAddr::new(IpAddr::V4(ip), port)));
-        }
-        if host.contains(':') {
-            return bad("write an IPv6 address in brackets, as in [2001:db8::7]:10250");
-        }
-        let character =
-            |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
-        if host.is_empty() || host.len() > MAX_NAME_BYTES || !host.bytes().all(character) {
-            return bad("the host must be a node's name or an IP address");
-        }
-        Ok(Self::Name(host.to_owned(), port))
+impl FromStr for Destination {
+    type Err = InvalidHostPort;
+
+    fn from_str(text: &str) -> Result<Self, InvalidHostPort> {
+        Ok(text.parse::<HostPort>()?.into())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn destinations_are_read_as_curl_writes_them() {
-        let address = |text: &str| Destination::Address(text.parse().unwrap());
-        assert_eq!("10.0.3.7:9100".parse(), Ok(address("10.0.3.7:9100")));
-        assert_eq!("[fd00::7]:9100".parse(), Ok(address("[fd00::7]:9100")));
-        assert_eq!(
-            "Edge-1.edge.internal.:80".parse(),
-            Ok(Destination::Name("Edge-1.edge.internal.".into(), 80))
-        );
-    }
-
-    #[test]
-    fn what_is_no_destination_is_told_so() {
-        let long = format!("{}:80", "a".repeat(255));
-        for bad in [
-            "",
-            "edge-1",
-            "edge-1:",
-            "edge-1:0",
-            "edge-1:+80",
-            "edge-1:65536",
-            ":80",
-            "fd00::7:80",
-            "[x]:80",
-            "[]:80",
-            "a b:80",
-            "a/b:80",
-            &long,
-        ] {
-            let error = bad.parse::<Destination>().unwrap_err();
-            assert!(
-                matches!(error, ResolveError::BadInput { .. }),
-                "{bad:?}: {error}"
-            );
-        }
-    }
 
     #[test]
     fn owners_are_listed_as_people_do() {

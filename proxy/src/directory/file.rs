@@ -109,10 +109,7 @@ mod tests {
         let nodes = parse(text, Path::new("nodes.toml")).unwrap();
         let node = |name: &str| &nodes[&name.parse::<NodeName>().unwrap()];
         assert_eq!(node("edge-1").ports, [9100]);
-        assert_eq!(
-            node("press.hall-2").ports,
-            super::super::node::DEFAULT_PORTS
-        );
+        assert_eq!(node("press.hall-2").ports, culvert_api::ports::NODE_PORTS);
         assert!(node("edge-3").addresses.is_empty());
         assert!(
             parse("[nodes]", Path::new("nodes.toml"))

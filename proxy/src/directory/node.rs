@@ -3,10 +3,9 @@
 use std::net::IpAddr;
 
 use culvert_api::Zone;
+use culvert_api::ports::NODE_PORTS;
 use serde::{Deserialize, Serialize};
 
-/// The agent's own admin port, node_exporter, kubelet and kubelet's read-only port.
-pub(crate) const DEFAULT_PORTS: [u16; 4] = [7429, 9100, 10250, 10255];
 /// A host with more addresses than this is described by a mistake.
 pub(crate) const MAX_ADDRESSES: usize = 16;
 /// Each port of each address is an entry in the kernel's tables.
@@ -29,7 +28,7 @@ pub(crate) struct NodeSpec {
 }
 
 fn default_ports() -> Vec<u16> {
-    DEFAULT_PORTS.to_vec()
+    NODE_PORTS.to_vec()
 }
 
 /// Why a node cannot be as described.

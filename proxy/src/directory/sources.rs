@@ -21,8 +21,8 @@ use super::view::{Clouds, Given, Source, View};
 use super::vips::{VipRanges, Vips, foreign};
 use super::{DirectoryConfig, DirectoryError, Membership};
 use crate::clock::UnixTime;
+use crate::directory::NodeUid;
 use crate::state::{StateDir, StateError};
-use crate::trust::identity::NodeUid;
 
 /// The operator's file as it last was good: used when the proxy starts and finds the file broken.
 const LAST_GOOD: &str = "directory-last-good.toml";

@@ -16,7 +16,6 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use crate::cluster::KubernetesArgs;
-pub(crate) use dial::PORT;
 use facts::Facts;
 use finding::{Finding, Verdict, page};
 

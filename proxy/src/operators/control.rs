@@ -2,7 +2,6 @@
 //! running proxy.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -12,11 +11,12 @@ use culvert_api::proto::control::control_server::{Control as Service, ControlSer
 use culvert_daemon::Drain;
 use tonic::{Request, Response, Status};
 
-use crate::agents::advertise::Advertised;
-use crate::directory::{Directory, DirectoryError, NodeView, Removal};
-use crate::operators::explain::{Dial, ExplainError, Explainer, Line};
+use crate::directory::{Destination, Directory, DirectoryError, NodeView, Removal};
+use crate::operators::explain::{Dial, ExplainError, Explainer, Line, ReportedRules};
+use crate::sockets::advertise::Advertised;
 use crate::sockets::local_grpc;
 use crate::sockets::local_socket::LocalSocket;
+use crate::streams::registry::Registry;
 use crate::trust::identity::Leaf;
 use crate::trust::tokens::{TokenView, Tokens, TokensError};
 use crate::trust::{Trust, TrustError};
@@ -27,23 +27,13 @@ const MAX_TOKEN_LIFETIME: Duration = Duration::from_secs(366 * 24 * 3600);
 /// How long an operator waits for the other proxies of a cluster to be told.
 const SHARED_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The tunnels that the proxy has now.
-pub(crate) trait Tunnels: Send + Sync + 'static {
-    /// How many the node has.
-    fn count(&self, node: &NodeName) -> usize;
-    /// Closes all that the node has.
-    fn close(&self, node: &NodeName);
-    /// The ports of the node that its agent says it would not dial.
-    fn forbidden(&self, node: &NodeView) -> Vec<u16>;
-}
-
 /// What operators see and change.
 #[derive(Clone)]
 pub(crate) struct Control {
     pub(crate) directory: Directory,
     pub(crate) trust: Trust,
     pub(crate) tokens: Tokens,
-    pub(crate) tunnels: Arc<dyn Tunnels>,
+    pub(crate) registry: Registry,
     pub(crate) advertised: Advertised,
     pub(crate) explainer: Explainer,
 }
@@ -285,7 +275,7 @@ impl Control {
         let _admission = self.trust.admission();
         let absent = !self.directory.contains(node);
         let revoked = self.trust.revoke(node).map_err(ControlError::from);
-        self.tunnels.close(node);
+        self.registry.close(node);
         let disarmed = self.tokens.revoke_of(node).map_err(ControlError::from);
         if absent {
             revoked
@@ -326,12 +316,25 @@ impl Control {
         }
     }
 
+    /// The node's ports that its agent says it would not dial.
+    fn forbidden_ports(&self, node: &NodeView) -> Vec<u16> {
+        let described = self.registry.described(&node.name);
+        let Some(rules) = described.as_ref().and_then(ReportedRules::of) else {
+            return Vec::new();
+        };
+        let is_forbidden = |port: &u16| {
+            let destination = Destination::Name(node.name.to_string(), *port);
+            let target = self.directory.resolve(&destination);
+            target.is_ok_and(|target| rules.decide(target.address, *port).is_err())
+        };
+        node.ports.iter().copied().filter(is_forbidden).collect()
+    }
+
     fn status(&self, node: NodeView) -> proto::NodeStatus {
         proto::NodeStatus {
-            tunnels: u32::try_from(self.tunnels.count(&node.name)).unwrap_or(u32::MAX),
+            tunnels: u32::try_from(self.registry.count(&node.name)).unwrap_or(u32::MAX),
             forbidden_ports: self
-                .tunnels
-                .forbidden(&node)
+                .forbidden_ports(&node)
                 .into_iter()
                 .map(u32::from)
                 .collect(),

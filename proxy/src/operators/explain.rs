@@ -1,25 +1,23 @@
 //! `culvert-proxy explain`: what would happen to a connection, and why. What is known is gathered
 //! here; the words are found in [`words`].
 
-mod allowed;
-mod query;
+mod reported_rules;
 mod words;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use culvert_api::{NodeName, Zone};
+use culvert_api::{Host, HostPort, InvalidHostPort, NodeName, Query, Zone};
 use culvert_tunnel::proto::tunnel::DescribeResponse;
 use tokio::time::timeout;
 
 use crate::clients::direct::{Direct, DirectTarget};
 use crate::clock::UnixTime;
-use crate::directory::{Directory, NodeView, ResolveError, Target};
+use crate::directory::{Destination, Directory, NodeView, ResolveError, Target};
 use crate::streams::history::Past;
 use crate::streams::registry::{Registered, Registry};
 use crate::streams::route::{RouteError, Router};
-pub(crate) use allowed::Told;
-pub(crate) use query::Query;
+pub(crate) use reported_rules::ReportedRules;
 pub(crate) use words::{Explanation, Line};
 
 /// All attempts of a dial together; less than the command waits for the proxy's answer.
@@ -46,7 +44,7 @@ pub(crate) struct Explainer {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ExplainError {
     #[error(transparent)]
-    Query(#[from] ResolveError),
+    Query(#[from] InvalidHostPort),
     #[error("a dial needs a port, such as {destination}:9100")]
     NoPort { destination: String },
 }
@@ -65,6 +63,16 @@ struct Facts {
     past: Past,
     started: UnixTime,
     dial: Option<Result<Duration, DialError>>,
+}
+
+impl Facts {
+    /// The address that was asked about; `None` for a name.
+    fn address(&self) -> Option<IpAddr> {
+        match self.query.host {
+            Host::Address(ip) => Some(ip),
+            Host::Name(_) => None,
+        }
+    }
 }
 
 /// A tunnel of the target's node.
@@ -112,8 +120,8 @@ impl Explainer {
         text: &str,
         dial: Dial,
     ) -> Result<Explanation, ExplainError> {
-        let query: Query = text.trim().parse()?;
-        if dial == Dial::Yes && query.port().is_none() {
+        let query: Query = text.parse()?;
+        if dial == Dial::Yes && query.port.is_none() {
             return Err(ExplainError::NoPort {
                 destination: text.to_owned(),
             });
@@ -136,7 +144,8 @@ impl Explainer {
     }
 
     fn facts(&self, query: Query) -> Facts {
-        let target = self.router.resolve(query.destination());
+        let destination = destination(&query);
+        let target = self.router.resolve(&destination);
         let owners = match &target {
             Ok(target) => vec![target.node.clone()],
             Err(
@@ -147,15 +156,14 @@ impl Explainer {
             Err(
                 ResolveError::UnknownAddress { .. }
                 | ResolveError::UnknownName { .. }
-                | ResolveError::UnassignedVip { .. }
-                | ResolveError::BadInput { .. },
+                | ResolveError::UnassignedVip { .. },
             ) => Vec::new(),
         };
         let node: Option<&NodeName> = target.as_ref().ok().map(|target| &target.node);
         let direct = target
             .as_ref()
             .err()
-            .and_then(|error| self.direct.as_ref()?.target(query.destination(), error));
+            .and_then(|error| self.direct.as_ref()?.target(&destination, error));
         Facts {
             direct,
             owners: owners
@@ -189,13 +197,21 @@ impl Explainer {
         );
         let opened = timeout(
             DIAL_TIME,
-            self.router.open(target, query.destination(), number, None),
+            self.router.open(target, &destination(query), number, None),
         )
         .await;
         // The stream is dropped, and with it reset, before anything was sent.
         opened.map_err(|_| DialError::TimedOut)?.map(drop)?;
         Ok(started.elapsed())
     }
+}
+
+/// Where a question without a port is asked for any, port 0 stands, which nobody can dial.
+fn destination(query: &Query) -> Destination {
+    Destination::from(HostPort {
+        host: query.host.clone(),
+        port: query.port.unwrap_or_default(),
+    })
 }
 
 fn seen(registered: &std::sync::Arc<Registered>) -> TunnelFacts {

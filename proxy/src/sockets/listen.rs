@@ -81,7 +81,8 @@ impl Accept for TcpListener {
     type Connection = (TcpStream, SocketAddr);
 
     async fn accept_one(&self) -> io::Result<Self::Connection> {
-        self.accept().await
+        let (connection, peer) = self.accept().await?;
+        Ok((connection, canonical(peer)))
     }
 
     fn reset((connection, _): Self::Connection) {
@@ -176,6 +177,11 @@ pub(crate) async fn serve<L: Accept + Send + Sync>(
     connections.close();
     connections.wait().await;
     Ok(())
+}
+
+/// An IPv4 address in its own family: a dual-stack socket shows it as `::ffff:a.b.c.d`.
+pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 /// Prepares a client's connection: small writes go out at once, and a client that vanished is

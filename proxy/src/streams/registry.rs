@@ -15,10 +15,8 @@ use culvert_tunnel::Tunnel;
 use culvert_tunnel::proto::tunnel::DescribeResponse;
 use tokio_util::sync::CancellationToken;
 
-use crate::directory::{Destination, Directory, NodeView};
+use crate::directory::Directory;
 use crate::metrics::Metrics;
-use crate::operators::control::Tunnels;
-use crate::operators::explain::Told;
 use crate::streams::history::History;
 
 /// Tunnels that one node may have here; a new one closes the oldest.
@@ -60,34 +58,6 @@ impl Registered {
         self.generation > other.generation
             && (self.described.instance != other.described.instance
                 || self.described.slot == other.described.slot)
-    }
-}
-
-impl Tunnels for Registry {
-    fn count(&self, node: &NodeName) -> usize {
-        self.lock().nodes.get(node).map_or(0, Vec::len)
-    }
-
-    fn close(&self, node: &NodeName) {
-        for tunnel in self.lock().nodes.get(node).into_iter().flatten() {
-            tunnel.close.cancel();
-        }
-    }
-
-    fn forbidden(&self, node: &NodeView) -> Vec<u16> {
-        let tunnels = self.candidates(&node.name);
-        let newest = tunnels.iter().max_by_key(|tunnel| tunnel.generation);
-        let Some(told) = newest.and_then(|newest| Told::of(&newest.described)) else {
-            return Vec::new();
-        };
-        let forbidden = |port: &u16| {
-            let target = self
-                .0
-                .directory
-                .resolve(&Destination::Name(node.name.to_string(), *port));
-            target.is_ok_and(|target| told.forbids(target.address, *port))
-        };
-        node.ports.iter().copied().filter(forbidden).collect()
     }
 }
 
@@ -180,11 +150,43 @@ impl Registry {
         tunnels
     }
 
+    /// How many tunnels the node has.
+    pub(crate) fn count(&self, node: &NodeName) -> usize {
+        self.lock().nodes.get(node).map_or(0, Vec::len)
+    }
+
+    /// Closes all tunnels of the node.
+    pub(crate) fn close(&self, node: &NodeName) {
+        for tunnel in self.lock().nodes.get(node).into_iter().flatten() {
+            tunnel.close.cancel();
+        }
+    }
+
+    /// What the node's agent last said about itself.
+    pub(crate) fn described(&self, node: &NodeName) -> Option<DescribeResponse> {
+        let state = self.lock();
+        let newest = state.nodes.get(node)?.last()?;
+        Some(newest.described.clone())
+    }
+
     /// Every tunnel, oldest first.
     pub(crate) fn all(&self) -> Vec<Arc<Registered>> {
         let mut tunnels: Vec<_> = self.lock().nodes.values().flatten().cloned().collect();
         tunnels.sort_by_key(|tunnel| tunnel.generation);
         tunnels
+    }
+
+    /// A tunnel of `node` to an agent that says nothing.
+    #[cfg(test)]
+    pub(crate) async fn register_for_tests(&self, node: &str) -> Registration {
+        let agent = "10.0.3.7:40000".parse().unwrap();
+        let described = DescribeResponse::default();
+        self.register(
+            node.parse().unwrap(),
+            tests::tunnel().await,
+            described,
+            agent,
+        )
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -226,7 +228,7 @@ mod tests {
 
     use super::*;
 
-    async fn tunnel() -> Tunnel {
+    pub(super) async fn tunnel() -> Tunnel {
         tunnel_for(1 << 29).await
     }
 

@@ -14,7 +14,7 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
 use crate::clock::UnixTime;
-pub(crate) use binding::{Binding, NodeUid};
+pub(crate) use binding::Binding;
 
 /// How long after its end a certificate still gets its node a new one, outside a cluster: an edge
 /// site may be off for a season.

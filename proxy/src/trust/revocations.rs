@@ -9,7 +9,7 @@ use culvert_api::NodeName;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::UnixTime;
-use crate::trust::identity::NodeUid;
+use crate::directory::NodeUid;
 
 /// A Node that is gone needs none: its UID never returns. Until then a proxy may be late to hear of
 /// a new one.

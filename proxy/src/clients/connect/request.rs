@@ -1,8 +1,9 @@
 //! Reads the head of a CONNECT request.
 
+use culvert_api::InvalidHostPort;
 use httparse::{EMPTY_HEADER, Request, Status};
 
-use crate::directory::{Destination, ResolveError};
+use crate::directory::Destination;
 
 /// The longest head that is read, in bytes.
 pub(crate) const HEAD_MAX: usize = 16 << 10;
@@ -21,7 +22,7 @@ pub(crate) enum BadRequest {
     #[error("{0:?} is not served here, only CONNECT")]
     Method(String),
     #[error(transparent)]
-    Target(ResolveError),
+    Target(InvalidHostPort),
 }
 
 /// The destination and the length of the head at the start of `buffer`; `None`: more bytes are
@@ -71,7 +72,7 @@ mod tests {
     fn what_cannot_be_served_is_told_why() {
         for (head, reason) in [
             ("GET / HTTP/1.1\r\n\r\n", "only CONNECT"),
-            ("CONNECT edge-1 HTTP/1.1\r\n\r\n", "write host:port"),
+            ("CONNECT edge-1 HTTP/1.1\r\n\r\n", "write a host and a port"),
             ("CONNECT 10.0.3.7:99999 HTTP/1.1\r\n\r\n", "1 to 65535"),
             ("\x16\x03\x01\x02\x00", "not an HTTP/1.1 request"),
             (

@@ -27,7 +27,6 @@ pub(super) fn refusal(error: &RouteError) -> Vec<u8> {
 
 fn classify(error: &RouteError) -> Refusal {
     match error {
-        RouteError::Resolve(ResolveError::BadInput { .. }) => BAD_REQUEST,
         RouteError::Resolve(
             ResolveError::Shared { .. }
             | ResolveError::Protected { .. }

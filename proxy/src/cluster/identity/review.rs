@@ -5,7 +5,7 @@ use k8s_openapi::api::authentication::v1::{TokenReviewStatus, UserInfo};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{AUDIENCE, AccountError, SERVICE_ACCOUNT};
-use crate::trust::identity::NodeUid;
+use crate::directory::NodeUid;
 
 const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
 const POD_UID: &str = "authentication.kubernetes.io/pod-uid";

@@ -12,8 +12,8 @@ use kube::Resource;
 use serde::Deserialize;
 
 use super::NodeSelector;
+use crate::directory::NodeUid;
 use crate::directory::{CloudNode, EdgeNode, MAX_ADDRESSES, MAX_PORTS, never_a_nodes};
-use crate::trust::identity::NodeUid;
 
 /// Label with further ports of the node that are steered, such as `8080.9256`. API servers with the
 /// admission plugin NodeRestriction let no kubelet write labels of this prefix; its annotations and

@@ -4,13 +4,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use culvert_api::ports::CHECK_PORT;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-
-/// No edge node serves anything on the port at which cloud nodes take steered connections. On it
-/// each VIP leads to the proxy itself, which says how the connection came and closes it; no agent
-/// hears of it.
-pub(crate) const PORT: u16 = 7410;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The label of a way.
@@ -32,7 +28,7 @@ pub(super) enum DialError {
 /// The frontend that took the connection: `ebpf` or `nftables`.
 pub(super) async fn dial(vip: IpAddr) -> Result<String, DialError> {
     let ask = async {
-        let mut stream = TcpStream::connect(SocketAddr::new(vip, PORT))
+        let mut stream = TcpStream::connect(SocketAddr::new(vip, CHECK_PORT))
             .await
             .map_err(DialError::Connect)?;
         let mut answer = Vec::new();

@@ -4,12 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use culvert_api::proto::control::{CertificateStatus, NodeStatus};
-
 use super::facts::{Asked, Daemon, Dialled, Facts, Installed, LIMITS};
 use super::finding::{Finding, Judged, failure, ok, warning};
 use crate::clock::UnixTime;
-use crate::cluster::{MAX_NODES, MAX_PROXIES};
+use culvert_api::agent_config::MAX_PROXIES;
+use culvert_api::proto::control::{CertificateStatus, NodeStatus};
+
+use crate::cluster::MAX_NODES;
 
 /// Certificates that end sooner were not renewed when they should have been.
 const SOON: Duration = Duration::from_secs(6 * 3600);

@@ -1,7 +1,5 @@
 //! What operators can do, and what they are told.
 
-use std::sync::Mutex;
-
 use tempfile::TempDir;
 use tonic::Code;
 
@@ -17,25 +15,7 @@ use crate::trust::{TrustConfig, TrustSource};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Tunnels of which only closing is of interest.
-#[derive(Default)]
-struct Closed(Mutex<Vec<NodeName>>);
-
-impl Tunnels for Closed {
-    fn count(&self, _: &NodeName) -> usize {
-        2
-    }
-
-    fn close(&self, node: &NodeName) {
-        self.0.lock().unwrap().push(node.clone());
-    }
-
-    fn forbidden(&self, node: &NodeView) -> Vec<u16> {
-        node.ports.iter().copied().take(1).collect()
-    }
-}
-
-fn control(file: Option<&str>) -> (TempDir, Control, Arc<Closed>) {
+fn control(file: Option<&str>) -> (TempDir, Control) {
     let path = tempfile::tempdir().unwrap();
     let state = StateDir::open(&path.path().join("state")).unwrap();
     let mut config = DirectoryConfig::for_tests(state.clone());
@@ -43,11 +23,11 @@ fn control(file: Option<&str>) -> (TempDir, Control, Arc<Closed>) {
         config.file = Some(path.path().join("nodes.toml"));
         std::fs::write(path.path().join("nodes.toml"), text).unwrap();
     }
-    let (closed, control) = with(&config, &state);
-    (path, control, closed)
+    let control = with(&config, &state);
+    (path, control)
 }
 
-fn with(config: &DirectoryConfig, state: &StateDir) -> (Arc<Closed>, Control) {
+fn with(config: &DirectoryConfig, state: &StateDir) -> Control {
     let directory = Directory::open(config).unwrap();
     let trust = TrustConfig {
         state: state.clone(),
@@ -57,7 +37,6 @@ fn with(config: &DirectoryConfig, state: &StateDir) -> (Arc<Closed>, Control) {
         certificate_lifetime: 30 * DAY,
     };
     let trust = Trust::open(trust, directory.clone()).unwrap();
-    let closed = Arc::new(Closed::default());
     let advertised = Advertised {
         given: vec!["proxy.example:443".parse().unwrap()],
         agent_listen: "[::]:7400".parse().unwrap(),
@@ -65,16 +44,15 @@ fn with(config: &DirectoryConfig, state: &StateDir) -> (Arc<Closed>, Control) {
     let tokens = Tokens::open(state.clone(), DAY).unwrap();
     let registry = Registry::new(directory.clone(), Metrics::default());
     let router = Router::new(directory.clone(), registry.clone(), Metrics::default());
-    let explainer = Explainer::new(directory.clone(), registry, router);
-    let control = Control {
+    let explainer = Explainer::new(directory.clone(), registry.clone(), router);
+    Control {
         directory,
         trust,
         tokens,
-        tunnels: closed.clone(),
+        registry,
         advertised,
         explainer,
-    };
-    (closed, control)
+    }
 }
 
 fn wish(node: &str, addresses: &[&str]) -> Request<proto::CreateTokenRequest> {
@@ -104,7 +82,7 @@ fn refused<T: std::fmt::Debug>(answer: Result<Response<T>, Status>, code: Code, 
 
 #[tokio::test]
 async fn a_token_comes_with_all_that_joining_needs_and_its_node_exists() {
-    let (_path, control, _) = control(None);
+    let (_path, control) = control(None);
     let created = control
         .create_token(wish("edge-1", &["10.0.3.7"]))
         .await
@@ -135,7 +113,7 @@ async fn a_token_comes_with_all_that_joining_needs_and_its_node_exists() {
             nodes[0].tunnels,
             nodes[0].ports.as_slice()
         ),
-        ("edge-1", 2, &[9100][..])
+        ("edge-1", 0, &[9100][..])
     );
     assert_eq!(
         (nodes[0].addresses.as_slice(), nodes[0].vip4.as_str()),
@@ -145,7 +123,7 @@ async fn a_token_comes_with_all_that_joining_needs_and_its_node_exists() {
 
 #[tokio::test]
 async fn an_address_that_does_not_route_is_noted_with_both_owners() {
-    let (_path, control, _) = control(None);
+    let (_path, control) = control(None);
     control
         .create_token(wish("edge-2", &["192.168.1.10"]))
         .await
@@ -163,7 +141,7 @@ async fn an_address_that_does_not_route_is_noted_with_both_owners() {
 
 #[tokio::test]
 async fn bad_wishes_are_refused_with_the_fix_and_change_nothing() {
-    let (_path, control, _) = control(None);
+    let (_path, control) = control(None);
     for (node, address, text) in [
         ("Edge_1", "10.0.3.7", "is not a node name"),
         ("edge-1", "10.0.3", "is no IP address"),
@@ -196,15 +174,16 @@ async fn bad_wishes_are_refused_with_the_fix_and_change_nothing() {
 
 #[tokio::test]
 async fn removing_a_node_closes_its_tunnels_and_revokes_certificates_and_tokens() {
-    let (_path, control, closed) = control(None);
+    let (_path, control) = control(None);
     let token = control
         .create_token(wish("edge-1", &[]))
         .await
         .unwrap()
         .into_inner()
         .token;
+    let tunnel = control.registry.register_for_tests("edge-1").await;
     control.remove_node(removal("edge-1")).await.unwrap();
-    assert_eq!(*closed.0.lock().unwrap(), ["edge-1".parse().unwrap()]);
+    tunnel.closed().await;
     assert!(!control.directory.contains(&"edge-1".parse().unwrap()));
     assert!(
         control
@@ -227,7 +206,7 @@ async fn in_a_cluster_a_join_token_is_refused_with_what_to_do_instead() {
     let state = StateDir::open(&path.path().join("state")).unwrap();
     let mut config = DirectoryConfig::for_tests(state.clone());
     config.membership = crate::directory::Membership::Cluster;
-    let control = with(&config, &state).1;
+    let control = with(&config, &state);
     let answer = control.create_token(wish("edge-1", &[])).await;
     refused(
         answer,
@@ -239,7 +218,7 @@ async fn in_a_cluster_a_join_token_is_refused_with_what_to_do_instead() {
 
 #[tokio::test]
 async fn a_node_is_shut_out_even_when_the_disk_is_full() {
-    let (path, control, closed) = control(None);
+    let (path, control) = control(None);
     for blocked in ["certificates.json", "tokens.json"] {
         let token = control
             .create_token(wish("edge-1", &[]))
@@ -252,12 +231,13 @@ async fn a_node_is_shut_out_even_when_the_disk_is_full() {
         let kept = std::fs::read(&blocked).ok();
         drop(std::fs::remove_file(&blocked));
         std::fs::create_dir(&blocked).unwrap();
+        let tunnel = control.registry.register_for_tests("edge-1").await;
         refused(
             control.remove_node(removal("edge-1")).await,
             Code::Internal,
             "until this proxy restarts",
         );
-        assert_eq!(std::mem::take(&mut *closed.0.lock().unwrap()).len(), 1);
+        tunnel.closed().await;
         assert!(
             control.tokens.check(&token.parse().unwrap()).is_ok()
                 == blocked.ends_with("tokens.json")
@@ -271,13 +251,14 @@ async fn a_node_is_shut_out_even_when_the_disk_is_full() {
 
 #[tokio::test]
 async fn a_node_of_the_file_is_revoked_at_once_and_the_operator_told_about_the_file() {
-    let (_path, control, closed) = control(Some("[nodes.edge-1]\n"));
+    let (_path, control) = control(Some("[nodes.edge-1]\n"));
+    let tunnel = control.registry.register_for_tests("edge-1").await;
     refused(
         control.remove_node(removal("edge-1")).await,
         Code::FailedPrecondition,
         "nodes.toml still describes it",
     );
-    assert_eq!(closed.0.lock().unwrap().len(), 1);
+    tunnel.closed().await;
     assert!(control.trust.identify(&[], Purpose::Tunnel).is_err());
     refused(
         control.create_token(wish("edge-1", &["10.0.3.9"])).await,
@@ -288,7 +269,7 @@ async fn a_node_of_the_file_is_revoked_at_once_and_the_operator_told_about_the_f
 
 #[tokio::test]
 async fn tokens_are_listed_without_their_secrets_and_revoked_by_id() {
-    let (_path, control, _) = control(None);
+    let (_path, control) = control(None);
     control.create_token(wish("edge-1", &[])).await.unwrap();
     let list = async || {
         control
@@ -316,7 +297,7 @@ async fn tokens_are_listed_without_their_secrets_and_revoked_by_id() {
 
 #[tokio::test]
 async fn operators_reach_the_proxy_through_its_socket() {
-    let (path, control, _) = control(None);
+    let (path, control) = control(None);
     let at = path.path().join("control.sock");
     let socket = LocalSocket::bind(&at, crate::sockets::local_socket::Access::Owner).unwrap();
     let drain = Drain::default();

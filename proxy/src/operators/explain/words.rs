@@ -8,8 +8,7 @@ use culvert_daemon::chain;
 use culvert_tunnel::dial_reason;
 use culvert_tunnel::proto::tunnel::DialCode;
 
-use super::allowed::{InWords, Verdict, verdict};
-use super::{DialError, Facts, TunnelFacts};
+use super::{DialError, Facts, ReportedRules, TunnelFacts};
 use crate::clients::direct::DirectTarget;
 use crate::directory::{AddressView, NodeView, ResolveError, Routing, Target};
 use crate::streams::route::RouteError;
@@ -92,7 +91,7 @@ fn unrouted(page: &mut Page, facts: &Facts, error: &ResolveError) {
                  cluster its Node says it"
             ));
         }
-        ResolveError::UnknownName { .. } | ResolveError::BadInput { .. } => {
+        ResolveError::UnknownName { .. } => {
             page.line("directory", error.to_string());
             page.line(
                 "dns",
@@ -206,7 +205,7 @@ fn directory(page: &mut Page, facts: &Facts, owner: &NodeView) {
         ""
     };
     let name = &owner.name;
-    match facts.query.address() {
+    match facts.address() {
         None => {
             page.line(
                 "directory",
@@ -221,11 +220,7 @@ fn directory(page: &mut Page, facts: &Facts, owner: &NodeView) {
         Some(address) => {
             page.line("directory", format!("address of {name}"));
             page.line("steering", format!("{}{offline}", by_ports(facts, address)));
-            if let Some(port) = facts
-                .query
-                .port()
-                .filter(|port| !owner.ports.contains(port))
-            {
+            if let Some(port) = facts.query.port.filter(|port| !owner.ports.contains(port)) {
                 page.fix(format!(
                     "dial {name}.{}:{port}, or have the port steered: `culvert-proxy token create \
                      {name} --port {}`; in a cluster: \
@@ -247,7 +242,7 @@ fn by_ports(facts: &Facts, address: IpAddr) -> String {
         .filter(has)
         .flat_map(|owner| owner.ports.iter().copied())
         .collect();
-    match facts.query.port() {
+    match facts.query.port {
         Some(port) if ports.contains(&port) => "steered".to_owned(),
         Some(_) => format!("passes: steered on ports {} only", listed(&ports, ", ")),
         None => format!("steered on ports {}", listed(&ports, ", ")),
@@ -332,20 +327,20 @@ fn in_words(tunnel: &TunnelFacts) -> String {
 }
 
 fn agent(page: &mut Page, facts: &Facts, target: &Target, tunnel: &TunnelFacts) {
-    let Some(port) = facts.query.port() else {
-        page.line("agent", InWords(&tunnel.described).to_string());
-        return;
+    let Some(rules) = ReportedRules::of(&tunnel.described) else {
+        return page.line("agent", "it does not report what it allows".to_owned());
     };
-    match verdict(&tunnel.described, target.address, port) {
-        Verdict::Dials(what) => page.line("agent", format!("dials {what}")),
-        Verdict::Untold => page.line("agent", InWords(&tunnel.described).to_string()),
-        Verdict::Forbids { what, flag } => {
-            page.line(
-                "agent",
-                format!("refuses to dial {what}: {}", InWords(&tunnel.described)),
-            );
+    let Some(port) = facts.query.port else {
+        return page.line("agent", rules.to_string());
+    };
+    match rules.decide(target.address, port) {
+        Ok(candidates) => page.line("agent", format!("dials {}", candidates.first)),
+        Err(forbidden) => {
+            let refused = forbidden.target();
+            page.line("agent", format!("refuses to dial {refused}: {rules}"));
             page.fix(format!(
-                "`{flag}` on the agent of {}; --port replaces the default ports, so repeat them",
+                "`{}` on the agent of {}; --port replaces the default ports, so repeat them",
+                forbidden.flag(),
                 target.node
             ));
         }

@@ -4,62 +4,11 @@
 //! away meanwhile, and a renewal anywhere makes it no better.
 
 use std::fmt;
-use std::str::FromStr;
-use std::sync::Arc;
-
-use serde::{Deserialize, Serialize};
 
 use crate::clock::UnixTime;
+use crate::directory::NodeUid;
 
 const PREFIX: &str = "urn:culvert:node:";
-/// A UUID has 36.
-const MAX_UID: usize = 64;
-
-/// The UID of a Node: another one each time that a Node of the same name is made. Clones share it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub(crate) struct NodeUid(Arc<str>);
-
-/// A text that is no UID.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no UID: it has 1 to {MAX_UID} letters, digits and hyphens")]
-pub(crate) struct InvalidUid(String);
-
-impl FromStr for NodeUid {
-    type Err = InvalidUid;
-
-    fn from_str(text: &str) -> Result<Self, InvalidUid> {
-        let plain = text
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
-        if plain && (1..=MAX_UID).contains(&text.len()) {
-            Ok(Self(text.into()))
-        } else {
-            Err(InvalidUid(text.chars().take(MAX_UID).collect()))
-        }
-    }
-}
-
-impl TryFrom<String> for NodeUid {
-    type Error = InvalidUid;
-
-    fn try_from(text: String) -> Result<Self, InvalidUid> {
-        text.parse()
-    }
-}
-
-impl From<NodeUid> for String {
-    fn from(uid: NodeUid) -> Self {
-        uid.0.as_ref().to_owned()
-    }
-}
-
-impl fmt::Display for NodeUid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 /// Which Node a certificate is for, and its place in the order of the node's revocations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Binding {
@@ -88,8 +37,11 @@ impl Binding {
 
 impl fmt::Display for Binding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let uid = self.uid.as_ref().map_or("", |uid| &uid.0);
-        write!(f, "{PREFIX}{uid}:{}", self.revocation.seconds())
+        f.write_str(PREFIX)?;
+        if let Some(uid) = &self.uid {
+            uid.fmt(f)?;
+        }
+        write!(f, ":{}", self.revocation.seconds())
     }
 }
 

@@ -1,0 +1,13 @@
+//! ConfigMap `culvert-agent`: what the proxies of a Kubernetes cluster write for their agents, who
+//! mount it as a folder.
+
+/// Name of the ConfigMap.
+pub const NAME: &str = "culvert-agent";
+/// Key of the authorities that sign the proxies' certificates, PEM.
+pub const CA: &str = "ca.crt";
+/// Key of the name in the proxies' certificates.
+pub const SERVER_NAME: &str = "server-name";
+/// Key of the proxies that agents dial, one `HOST:PORT` a line.
+pub const PROXIES: &str = "proxies";
+/// Longest list of proxies: each agent keeps tunnels to each.
+pub const MAX_PROXIES: usize = 64;

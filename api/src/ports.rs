@@ -1,0 +1,15 @@
+//! Ports that more than one program knows.
+
+/// Port on which proxies take agents.
+pub const AGENT_PORT: u16 = 7400;
+/// Admin port of an agent, on loopback: `/metrics`, `/readyz`.
+pub const AGENT_ADMIN_PORT: u16 = 7429;
+/// Ports on which a proxy takes steered connections. Four of them, so that one client address has
+/// four times the source ports.
+pub const INTERCEPT_PORTS: [u16; 4] = [7410, 7411, 7412, 7413];
+/// A connection to this port of a node's VIP ends at the proxy itself, which answers how the
+/// connection was steered. No edge node serves anything on it.
+pub const CHECK_PORT: u16 = INTERCEPT_PORTS[0];
+/// Ports of an edge node that are steered and that its agent dials, unless the operator names
+/// others: the agent's own admin port, node_exporter, kubelet, and kubelet's read-only port.
+pub const NODE_PORTS: [u16; 4] = [AGENT_ADMIN_PORT, 9100, 10250, 10255];
