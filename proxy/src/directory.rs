@@ -11,7 +11,6 @@ mod cluster;
 mod destination;
 mod error;
 mod file;
-mod interfaces;
 mod node;
 pub(crate) mod service;
 mod sources;
@@ -28,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use std::time::Duration;
 
 use culvert_api::{NodeName, Zone};
-use culvert_daemon::{Drain, Gate};
+use culvert_daemon::{Drain, Gate, host_addresses};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use tokio::sync::broadcast;
 
@@ -37,7 +36,6 @@ pub(crate) use cluster::{
 };
 pub(crate) use destination::{Destination, ResolveError, Target};
 pub(crate) use error::DirectoryError;
-pub(crate) use interfaces::host_addresses;
 pub(crate) use node::{MAX_ADDRESSES, MAX_PORTS, never_a_nodes};
 pub(crate) use sources::Removal;
 use sources::{Refreshed, Sources};
@@ -149,7 +147,10 @@ impl Directory {
     /// Reads the state and the file. A broken file is reported by [`Self::file_problem`]; its last
     /// good version is used.
     pub(crate) fn open(config: &DirectoryConfig) -> Result<Self, DirectoryError> {
-        let sources = Sources::open(config, host_addresses()?)?;
+        let sources = Sources::open(
+            config,
+            host_addresses().map_err(DirectoryError::Interfaces)?,
+        )?;
         let since = sources.kept().map(|kept| kept.as_of);
         let cause = "the API server has not answered since this proxy started".to_owned();
         let published = Published {

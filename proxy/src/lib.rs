@@ -4,6 +4,7 @@
 //! [`main`].
 #![forbid(unsafe_code)]
 
+mod advertise;
 mod agents;
 mod args;
 mod clients;

@@ -21,6 +21,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
+use crate::advertise::Advertised;
 use crate::agents::admissions::Admissions;
 use crate::agents::enroll;
 use crate::agents::enroll::Enroll;
@@ -38,7 +39,6 @@ use crate::operators::control::{self, Control};
 use crate::operators::debug;
 use crate::operators::explain::Explainer;
 use crate::operators::scraped::Scraped;
-use crate::sockets::advertise::Advertised;
 use crate::sockets::listen;
 use crate::sockets::local_socket::{Access, LocalSocket};
 use crate::sockets::strangers::{Phase, Strangers, say_busy};
@@ -161,8 +161,13 @@ impl Proxy {
         let tokens = Tokens::open(state.clone(), args.trust.token_lifetime)?;
         let metrics = Metrics::default();
         let registry = Registry::new(directory.clone(), metrics.clone());
-        let router = Router::new(directory.clone(), registry.clone(), metrics.clone());
         let streams = Streams::new(metrics.clone());
+        let router = Router::new(
+            directory.clone(),
+            registry.clone(),
+            streams.clone(),
+            metrics.clone(),
+        );
         let workers = std::thread::available_parallelism()
             .and_then(Workers::start)
             .context("start the worker threads")?;
@@ -394,7 +399,6 @@ impl Proxy {
         let intercept = Intercept {
             original_dsts,
             router: self.router.clone(),
-            streams: self.streams.clone(),
             workers: self.workers.clone(),
             foreign: Arc::default(),
         };
@@ -410,7 +414,6 @@ impl Proxy {
         let connect = Connect {
             router: self.router.clone(),
             direct: self.direct(),
-            streams: self.streams.clone(),
             drain: drain.clone(),
             refusals: Arc::default(),
         };

@@ -1,8 +1,6 @@
 //! Listening sockets, and the limits of those who have not said who they are.
 
-pub(crate) mod advertise;
 pub(crate) mod listen;
 pub(crate) mod local_grpc;
 pub(crate) mod local_socket;
-pub(crate) mod log_budget;
 pub(crate) mod strangers;

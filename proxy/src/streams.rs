@@ -4,3 +4,4 @@ pub(crate) mod history;
 pub(crate) mod live;
 pub(crate) mod registry;
 pub(crate) mod route;
+pub(crate) mod routed;

@@ -6,15 +6,14 @@ use std::sync::Arc;
 use culvert_api::NodeName;
 use culvert_api::proto::enroll::enroll_server::{Enroll as Service, EnrollServer};
 use culvert_api::proto::enroll::{Certificate, JoinRequest, RenewRequest};
+use culvert_daemon::LogBudget;
 use rustls::pki_types::CertificateDer;
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 
-use crate::clock::UnixTime;
 use crate::cluster::{AccountError, ServiceAccounts};
 use crate::directory::Directory;
 use crate::metrics::Metrics;
-use crate::sockets::log_budget::LogBudget;
 use crate::trust::authority::{CsrError, ProvenKey};
 use crate::trust::identity::{Credential, IdentityError, Purpose};
 use crate::trust::tokens::{TokenError, TokenText, Tokens, TokensError};
@@ -171,7 +170,7 @@ impl Enroll {
             }
             Err(error) => {
                 let status = error.status();
-                if let Some(suppressed) = self.refusals.spend(UnixTime::now()) {
+                if let Some(suppressed) = self.refusals.spend() {
                     let reason = culvert_daemon::chain(&error);
                     tracing::warn!(
                         request,

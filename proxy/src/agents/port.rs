@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use culvert_api::proto::enroll::enroll_server::EnrollServer;
 use culvert_api::{ALPN_ENROLL, ALPN_TUNNEL, REFUSED};
-use culvert_daemon::{Drain, VERSION, Worker, chain};
+use culvert_daemon::{Drain, LogBudget, VERSION, Worker, chain};
 use culvert_tunnel::proto::tunnel::DescribeRequest;
 use culvert_tunnel::{LastRead, ProxyTunnel, ReadAhead, TunnelError};
 use hyper::server::conn::http2;
@@ -23,9 +23,7 @@ use tower::ServiceExt;
 
 use crate::agents::admissions::Admissions;
 use crate::agents::enroll::{ClientAddr, Enroll, PeerChain};
-use crate::clock::UnixTime;
 use crate::metrics::Metrics;
-use crate::sockets::log_budget::LogBudget;
 use crate::sockets::strangers::{
     Full, HandshakeError, Phase, Place, Strangers, handshake, say_busy,
 };
@@ -150,7 +148,7 @@ impl Agents {
                 self.parts.metrics.agent_connection(error.reason());
             }
             Err(error) => {
-                if let Some(suppressed) = self.refusals.spend(UnixTime::now()) {
+                if let Some(suppressed) = self.refusals.spend() {
                     let (outcome, reason) = (error.reason(), chain(&error));
                     tracing::warn!(
                         client.addr = %client,

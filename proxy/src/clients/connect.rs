@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
-use culvert_daemon::{Drain, Worker, chain};
+use culvert_daemon::{Drain, LogBudget, Worker, chain};
 use culvert_tunnel::{Close, Detached, RelayError, Socket};
 use futures_util::FutureExt;
 use rustls::ServerConfig;
@@ -26,13 +26,12 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
 use crate::clients::direct::{self, Direct, DirectTarget, Reason};
-use crate::clock::UnixTime;
-use crate::directory::{Destination, Target};
+use crate::directory::Destination;
 use crate::sockets::listen;
-use crate::sockets::log_budget::LogBudget;
 use crate::sockets::strangers::{Place, handshake};
-use crate::streams::live::{Frontend, StreamRecord, Streams};
-use crate::streams::route::{Client, RouteError, Router};
+use crate::streams::live::{Frontend, StreamRecord};
+use crate::streams::route::{ClientKind, RouteError, Router};
+use crate::streams::routed::RoutedClient;
 use request::{BadRequest, HEAD_MAX};
 
 /// A request whose head takes longer is given up.
@@ -51,7 +50,6 @@ pub(crate) struct Connect {
     pub(crate) router: Router,
     /// What needs no tunnel.
     pub(crate) direct: Direct,
-    pub(crate) streams: Streams,
     pub(crate) drain: Drain,
     /// For lines that clients can cause.
     pub(crate) refusals: Arc<LogBudget>,
@@ -62,16 +60,22 @@ impl Connect {
     /// `connections`.
     pub(crate) async fn serve_unix(self, client: UnixStream, connections: TaskTracker) {
         let name = peer_name(&client);
-        match self
-            .route(client.into(), Frontend::ConnectSocket, name)
-            .await
-        {
-            // How that ends is told by its record.
-            Ok(Some((worker, mut request, socket))) => {
-                connections.spawn_on(async move { request.serve(socket).await }, worker.handle());
-            }
-            Ok(None) => {}
-            Err(error) => tracing::debug!(%error, "CONNECT on the Unix socket"),
+        let socket = Socket::from(client);
+        let served = match self.plan(&socket, Frontend::ConnectSocket, name).await {
+            Ok(Plan::Node(mut request)) => socket
+                .detach()
+                .map(|socket| {
+                    let worker = request.worker();
+                    connections
+                        .spawn_on(async move { request.serve(socket).await }, worker.handle());
+                })
+                .map_err(RelayError::Socket),
+            Ok(Plan::Direct(request)) => Box::pin(self.serve_direct(socket, request)).await,
+            Ok(Plan::Answer(response)) => answer(&socket, &response).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = served {
+            tracing::debug!(%error, "CONNECT on the Unix socket");
         }
     }
 
@@ -107,7 +111,7 @@ impl Connect {
 
     /// One line, unless there were many lately.
     pub(crate) fn refused(&self, client: &dyn std::fmt::Display, error: &dyn std::error::Error) {
-        if let Some(suppressed) = self.refusals.spend(UnixTime::now()) {
+        if let Some(suppressed) = self.refusals.spend() {
             tracing::warn!(
                 client.addr = %client,
                 reason = chain(error),
@@ -126,7 +130,7 @@ impl Connect {
             Ok(pair) => pair,
             Err(error) => return self.refused(&address, &error),
         };
-        let served = self.serve_whole(near.into(), address.to_string());
+        let served = self.serve_inside(near.into(), address.to_string());
         match bridge(served, tls, far, &watch, STALLED).await {
             Ok(()) => watch.on_close(Close::Finish),
             Err(error) => {
@@ -140,103 +144,97 @@ impl Connect {
     }
 
     /// Serves the inside of a TLS connection to its end.
-    async fn serve_whole(&self, socket: Socket, name: String) -> Result<(), RelayError> {
-        let routed = self.route(socket, Frontend::ConnectTls, name).await?;
-        let Some((worker, mut request, socket)) = routed else {
-            return Ok(());
-        };
-        let served = worker.run(async move { request.serve(socket).await });
-        // An error here means that the thread ends, with the process.
-        served
-            .await
-            .unwrap_or_else(|ended| Err(RelayError::Socket(io::Error::other(ended))))
+    async fn serve_inside(&self, socket: Socket, name: String) -> Result<(), RelayError> {
+        match self.plan(&socket, Frontend::ConnectTls, name).await? {
+            Plan::Node(mut request) => {
+                let socket = socket.detach().map_err(RelayError::Socket)?;
+                let worker = request.worker();
+                // An error here means that the thread ends, with the process.
+                let served = worker.run(async move { request.serve(socket).await }).await;
+                served.unwrap_or_else(|ended| Err(RelayError::Socket(io::Error::other(ended))))
+            }
+            // Boxed: few clients need no tunnel, and all others would pay for the size.
+            Plan::Direct(request) => Box::pin(self.serve_direct(socket, request)).await,
+            Plan::Answer(response) => answer(&socket, &response).await,
+        }
     }
 
-    /// Finds where the request of a client leads whose name for the log is `name`. To a node: then
-    /// it is to be served on that thread. Otherwise it is served here, or its refusal answered. An
-    /// error is a connection cut short.
-    async fn route(
+    /// Reads a client's request and decides what to do with it. `name` is the client's in the log.
+    ///
+    /// # Errors
+    /// The client left before its request was whole, or the proxy drains.
+    async fn plan(
         &self,
-        socket: Socket,
+        socket: &Socket,
         frontend: Frontend,
         name: String,
-    ) -> Result<Option<(Worker, Request, Detached)>, RelayError> {
+    ) -> Result<Plan, RelayError> {
         let request = tokio::select! {
-            request = self.request(&socket) => request,
-            () = self.drain.begun() => return Ok(None),
+            request = self.request(socket) => request,
+            () = self.drain.begun() => Err(io::Error::from(io::ErrorKind::ConnectionAborted).into()),
         };
-        let (destination, pipelined) = match request {
-            Ok(request) => request,
-            Err(RequestError::Client(error)) => return Err(RelayError::Socket(error)),
+        match request {
+            Ok((destination, pipelined)) => Ok(self.decide(destination, pipelined, frontend, name)),
             Err(RequestError::Bad(bad)) => {
                 self.refused(&name, &bad);
-                return answer(&socket, &response::bad_request(&bad))
-                    .await
-                    .map(|()| None);
+                Ok(Plan::Answer(response::bad_request(&bad)))
             }
-        };
-        let number = self.router.number();
-        let mut record = self
-            .streams
-            .begin(number, frontend, name, destination.clone());
-        let target = match self.router.resolve(&destination) {
-            Ok(target) => target,
-            Err(error) => {
-                if let Some(target) = self.direct.target(&destination, &error) {
-                    // Boxed, as clients of TLS are.
-                    return Box::pin(self.serve_direct(socket, pipelined, &target, record))
-                        .await
-                        .map(|()| None);
-                }
-                let error = RouteError::from(error);
-                record.not_routed(&error);
-                return answer(&socket, &response::refusal(&error))
-                    .await
-                    .map(|()| None);
+            Err(RequestError::Client(error)) => Err(RelayError::Socket(error)),
+        }
+    }
+
+    fn decide(
+        &self,
+        destination: Destination,
+        pipelined: BytesMut,
+        frontend: Frontend,
+        name: String,
+    ) -> Plan {
+        let mut record = self.router.begin(frontend, name, &destination);
+        let error = match self.router.route(destination.clone()) {
+            Ok(route) => {
+                let client = ClientKind::Connect;
+                let routed = RoutedClient::new(self.router.clone(), route, client, record);
+                return Plan::Node(NodeRequest { routed, pipelined });
             }
+            Err(error) => error,
         };
-        record.routed_to(&target.node);
-        let worker = self
-            .router
-            .worker(&target.node)
-            .unwrap_or_else(Worker::current);
-        let socket = socket.detach().map_err(RelayError::Socket)?;
-        let router = self.router.clone();
-        Ok(Some((
-            worker,
-            Request {
-                router,
-                destination,
+        if let Some(target) = self.direct.target(&destination, &error) {
+            return Plan::Direct(DirectRequest {
                 target,
-                number,
                 pipelined,
                 record,
-            },
-            socket,
-        )))
+            });
+        }
+        let error = RouteError::from(error);
+        record.not_routed(&error);
+        Plan::Answer(response::refusal(&error))
     }
 
     /// Serves a client whose destination needs no tunnel.
     async fn serve_direct(
         &self,
         socket: Socket,
-        mut pipelined: BytesMut,
-        target: &DirectTarget,
-        mut record: StreamRecord,
+        mut request: DirectRequest,
     ) -> Result<(), RelayError> {
+        let DirectRequest {
+            target,
+            pipelined,
+            record,
+        } = &mut request;
         record.direct();
         if let Reason::CloudNode(node) = &target.reason {
             record.routed_to(node);
         }
         let dialled = tokio::select! {
             dialled = self.direct.dial(target) => dialled,
-            () = client_left(&socket, &mut pipelined) => return Ok(()),
+            () = client_left(&socket, pipelined) => return Ok(()),
         };
         match dialled {
             Ok(backend) => {
                 answer(&socket, response::ESTABLISHED).await?;
-                let result =
-                    direct::relay(socket, backend, pipelined.freeze(), record.transferred()).await;
+                let pipelined = std::mem::take(pipelined).freeze();
+                let result = direct::relay(socket, backend, pipelined, record.transferred()).await;
                 record.relayed(&result);
                 result
             }
@@ -271,49 +269,51 @@ impl Connect {
     }
 }
 
-/// A request that leads to a node, to be served on the thread of the tunnel that its stream will
-/// take.
-struct Request {
-    router: Router,
-    destination: Destination,
-    target: Target,
-    number: u64,
-    /// What the client sent behind it.
+/// What is done with a request.
+enum Plan {
+    Node(NodeRequest),
+    Direct(DirectRequest),
+    /// The client gets this answer, and no connection.
+    Answer(Vec<u8>),
+}
+
+/// A request for a connection that the proxy dials itself.
+struct DirectRequest {
+    target: DirectTarget,
+    /// What the client sent after it.
     pipelined: BytesMut,
     record: StreamRecord,
 }
 
-impl Request {
-    /// By reference: a task that moved what it has in here would keep room for it twice.
+/// A request that leads to a node, to be served on the thread of the tunnel that its stream will
+/// take.
+struct NodeRequest {
+    routed: RoutedClient,
+    /// What the client sent after it.
+    pipelined: BytesMut,
+}
+
+impl NodeRequest {
+    fn worker(&self) -> Worker {
+        self.routed.worker().unwrap_or_else(Worker::current)
+    }
+
     async fn serve(&mut self, socket: Detached) -> Result<(), RelayError> {
         let socket = socket.attach().map_err(|error| {
-            tracing::warn!(%error, "CONNECT: no room for another socket");
+            tracing::warn!(%error, "CONNECT: too many sockets");
             RelayError::Socket(error)
         })?;
-        let _share = match self.router.share(&self.target, Client::Connect) {
-            Ok(share) => share,
-            Err(error) => {
-                self.record.not_routed(&error);
-                return answer(&socket, &response::refusal(&error)).await;
-            }
-        };
-        let mut opened = tokio::select! {
-            opened = self.router.open(&self.target, &self.destination, self.number, None) => opened,
+        let opened = tokio::select! {
+            opened = self.routed.open(None) => opened,
             () = client_left(&socket, &mut self.pipelined) => return Ok(()),
         };
-        match &mut opened {
-            Ok(stream) => {
+        match opened {
+            Ok(mut stream) => {
                 answer(&socket, response::ESTABLISHED).await?;
-                let transferred = self.record.transferred();
-                stream.send_pipelined(&std::mem::take(&mut self.pipelined), transferred);
-                let result = stream.relay(&socket, transferred).await;
-                self.record.relayed(&result);
-                result
+                let pipelined = std::mem::take(&mut self.pipelined);
+                self.routed.relay(&mut stream, &pipelined, &socket).await
             }
-            Err(error) => {
-                self.record.not_routed(error);
-                answer(&socket, &response::refusal(error)).await
-            }
+            Err(error) => answer(&socket, &response::refusal(&error)).await,
         }
     }
 }

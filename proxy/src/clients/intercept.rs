@@ -5,26 +5,23 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use culvert_api::ports::CHECK_PORT;
-use culvert_daemon::Workers;
-use culvert_tunnel::{Close, Detached, Early, Socket};
+use culvert_daemon::{LogBudget, Workers};
+use culvert_tunnel::{Close, Detached, Socket};
 use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio_util::task::TaskTracker;
 
 use crate::clients::original_dst::OriginalDsts;
-use crate::clock::UnixTime;
 use crate::directory::{Destination, Target};
 use crate::sockets::listen;
-use crate::sockets::log_budget::LogBudget;
-use crate::streams::live::{StreamRecord, Streams};
-use crate::streams::route::{Client, RouteError, Router};
+use crate::streams::route::{ClientKind, RouteError, Router};
+use crate::streams::routed::RoutedClient;
 
 /// Serves intercepted connections. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Intercept {
     pub(crate) original_dsts: Arc<OriginalDsts>,
     pub(crate) router: Router,
-    pub(crate) streams: Streams,
     pub(crate) workers: Arc<Workers>,
     /// For lines that anybody who reaches the ports can cause.
     pub(crate) foreign: Arc<LogBudget>,
@@ -59,7 +56,7 @@ impl Intercept {
         let socket = Socket::from(accepted);
         socket.on_close(Close::Reset);
         let Some((original_dst, frontend)) = original_dst else {
-            if let Some(suppressed) = self.foreign.spend(UnixTime::now()) {
+            if let Some(suppressed) = self.foreign.spend() {
                 tracing::warn!(
                     client.addr = %client,
                     suppressed,
@@ -69,44 +66,26 @@ impl Intercept {
             return;
         };
         let destination = Destination::Address(original_dst);
-        let number = self.router.number();
-        let mut record =
-            self.streams
-                .begin(number, frontend, client.to_string(), destination.clone());
-        let target = match self.router.resolve(&destination) {
-            Ok(target) => target,
+        let mut record = self
+            .router
+            .begin(frontend, client.to_string(), &destination);
+        let route = match self.router.route(destination) {
+            Ok(route) => route,
             Err(error) => return record.not_routed(&RouteError::from(error)),
         };
-        record.routed_to(&target.node);
-        let worker = self
-            .router
-            .worker(&target.node)
-            .unwrap_or_else(|| self.workers.next());
+        let kind = ClientKind::steered(client.ip(), local, original_dst);
+        let routed = RoutedClient::new(self.router.clone(), route, kind, record);
+        let worker = routed.worker().unwrap_or_else(|| self.workers.next());
         match socket.detach() {
             Ok(socket) => {
-                let client = Client::steered(client.ip(), local, original_dst);
-                let router = self.router.clone();
-                let mut connection = Connection {
-                    router,
-                    client,
-                    destination,
-                    target,
-                    number,
-                    record,
-                };
-                connections.spawn_on(
-                    async move { connection.serve(socket).await },
-                    worker.handle(),
-                );
+                connections.spawn_on(serve(routed, socket), worker.handle());
             }
             Err(error) => {
                 tracing::warn!(client.addr = %client, %error, "reset: the socket cannot be moved")
             }
         }
     }
-}
 
-impl Intercept {
     /// Whether a check dialled a node's VIP to learn how connections come here.
     fn is_check(&self, dialled: SocketAddr) -> bool {
         let by_vip = |target: Target| target.address != Some(dialled.ip());
@@ -118,43 +97,42 @@ impl Intercept {
     }
 }
 
-/// A client that has been told nothing yet.
-struct Connection {
-    router: Router,
-    client: Client,
-    destination: Destination,
-    target: Target,
-    number: u64,
-    record: StreamRecord,
+#[allow(
+    clippy::manual_async_fn,
+    reason = "the arguments of an async fn are stored twice in its future (rust-lang/rust#62958)"
+)]
+fn serve(mut routed: RoutedClient, socket: Detached) -> impl Future<Output = ()> {
+    async move { connect(&mut routed, socket).await }
 }
 
-impl Connection {
-    /// By reference: a task that moved what it has in here would keep room for it twice.
-    async fn serve(&mut self, socket: Detached) {
-        let socket = match socket.attach() {
-            Ok(socket) => socket,
-            Err(error) => return tracing::warn!(%error, "reset: no room for another socket"),
-        };
-        let _share = match self.router.share(&self.target, self.client) {
-            Ok(share) => share,
-            Err(error) => return self.record.not_routed(&error),
-        };
-        let early = Early {
-            client: &socket,
-            transferred: self.record.transferred(),
-        };
-        let mut opened = tokio::select! {
-            opened = self.router.open(&self.target, &self.destination, self.number, Some(early)) => opened,
-            // The client reset its connection. A mere FIN may be a client that has sent all and
-            // waits.
-            _ = socket.failure() => return,
-        };
-        match &mut opened {
-            Ok(stream) => {
-                let result = stream.relay(&socket, self.record.transferred()).await;
-                self.record.relayed(&result);
-            }
-            Err(error) => self.record.not_routed(error),
-        }
+async fn connect(routed: &mut RoutedClient, socket: Detached) {
+    let socket = match socket.attach() {
+        Ok(socket) => socket,
+        Err(error) => return tracing::warn!(%error, "reset: too many sockets"),
+    };
+    let opened = tokio::select! {
+        opened = routed.open(Some(&socket)) => opened,
+        // The client reset its connection. A mere FIN may be a client that has sent all and waits.
+        _ = socket.failure() => return,
+    };
+    // How it ends is recorded.
+    if let Ok(mut stream) = opened {
+        drop(routed.relay(&mut stream, &[], &socket).await);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size_of_future<A, B, F: Future>(_: impl Fn(A, B) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// A thousand pods that keep a connection each should cost some MiB, not some hundred.
+    #[test]
+    fn the_task_of_a_steered_client_is_small() {
+        let size = size_of_future(serve);
+        assert!((256..=1792).contains(&size), "{size} bytes");
     }
 }

@@ -15,8 +15,8 @@ use super::Cluster;
 use super::configmap::{empty, write};
 
 use super::request::{RequestError, ask};
+use crate::advertise::Advertised;
 use crate::clock::UnixTime;
-use crate::sockets::advertise::Advertised;
 use crate::trust::Trust;
 pub(super) use addresses::AddressesError;
 pub(crate) use addresses::MAX_NODES;

@@ -1,5 +1,6 @@
 //! Follows one ConfigMap by its name, and writes one so that nobody's change is lost.
 
+use culvert_daemon::Problem;
 use futures_util::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
@@ -37,7 +38,7 @@ impl Cluster {
         &self,
         which: ConfigMapName,
     ) -> impl Stream<Item = Option<ConfigMap>> + Send + use<> {
-        let mut trouble = Trouble::None;
+        let mut problem = Problem::default();
         let by_name = format!("metadata.name={}", which.name);
         let config = watcher::Config::default()
             .fields(&by_name)
@@ -47,7 +48,7 @@ impl Cluster {
         let mut listed = false;
         events.filter_map(move |event| {
             if event.is_ok() {
-                trouble = Trouble::None;
+                problem.news(None);
             }
             let news = match event {
                 Ok(Event::Init) => {
@@ -62,7 +63,13 @@ impl Cluster {
                 Ok(Event::Delete(_)) => Some(None),
                 Ok(Event::InitDone) => (!listed).then_some(None),
                 Err(error) => {
-                    trouble.log(&which, &error);
+                    if let Some(reason) = problem.news(Some(in_words(&error))) {
+                        tracing::warn!(
+                            config_map = %which,
+                            reason,
+                            "ConfigMap not readable, keeping what it last said"
+                        );
+                    }
                     None
                 }
             };
@@ -100,27 +107,6 @@ pub(super) async fn write(
             .await
         }
         None => ask(api.create(&parameters, map)).await,
-    }
-}
-
-/// Whether it is known already that the ConfigMap cannot be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Trouble {
-    None,
-    Logged,
-}
-
-impl Trouble {
-    fn log(&mut self, which: &ConfigMapName, error: &watcher::Error) {
-        if *self == Self::None {
-            let reason = in_words(error);
-            tracing::warn!(
-                config_map = %which,
-                reason,
-                "ConfigMap not readable, keeping what it last said"
-            );
-        }
-        *self = Self::Logged;
     }
 }
 

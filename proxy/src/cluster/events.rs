@@ -13,7 +13,7 @@ mod queue;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use culvert_daemon::Drain;
+use culvert_daemon::{Drain, Problem};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
@@ -83,7 +83,7 @@ impl Cluster {
         let mut writer = Writer {
             cluster: self,
             instance: instance(),
-            silent: Silence::Broken,
+            problem: Problem::default(),
         };
         let (mut watcher, mut attention, mut queue) =
             (directory.watch(), Attention::default(), Queue::default());
@@ -107,17 +107,10 @@ impl Cluster {
     }
 }
 
-/// Whether it was logged that Events cannot be written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Silence {
-    Broken,
-    Logged,
-}
-
 struct Writer {
     cluster: Cluster,
     instance: String,
-    silent: Silence,
+    problem: Problem,
 }
 
 impl Writer {
@@ -140,17 +133,13 @@ impl Writer {
     async fn write(&mut self, occurrence: &Occurrence) -> Written {
         let error = match self.try_write(occurrence).await {
             Ok(()) => {
-                self.silent = Silence::Broken;
+                self.problem.news(None);
                 return Written::Done;
             }
             Err(error) => error,
         };
-        if self.silent == Silence::Broken {
-            tracing::warn!(
-                reason = culvert_daemon::chain(&error),
-                "Events not written; nothing else suffers"
-            );
-            self.silent = Silence::Logged;
+        if let Some(reason) = self.problem.news(Some(culvert_daemon::chain(&error))) {
+            tracing::warn!(reason, "Events not written; nothing else suffers");
         }
         match error {
             RequestError::Answer { code, .. } if code != 429 && code < 500 => Written::Done,

@@ -9,7 +9,7 @@ mod parse;
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use culvert_daemon::Drain;
+use culvert_daemon::{Drain, Problem};
 use futures_util::{StreamExt, stream};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::ListParams;
@@ -43,14 +43,8 @@ struct LastGood {
 #[derive(Debug)]
 struct Ports {
     last_good: LastGood,
-    /// Of each, what is wrong with it now, so that it is told once.
-    problems: BTreeMap<ConfigMapName, String>,
-}
-
-/// Whether the ports may be others now, and what is wrong that was not before.
-#[derive(Debug, PartialEq, Eq)]
-struct Taken {
-    problem: Option<String>,
+    /// What is wrong with each, so that it is reported once.
+    problems: BTreeMap<ConfigMapName, Problem>,
 }
 
 impl Cluster {
@@ -88,7 +82,7 @@ impl Cluster {
                 anyhow::bail!("the watches of ConfigMaps have ended")
             };
             let before = ports.last_good.clone();
-            let Taken { problem } = ports.take(format, &which, found.as_ref());
+            let problem = ports.apply(format, &which, found.as_ref());
             if let Some(problem) = problem {
                 tracing::error!(
                     config_map = %which,
@@ -152,34 +146,35 @@ impl Ports {
         }
     }
 
-    /// Takes what a ConfigMap says. With a mistake in it, what it said before stays; if there is no
-    /// such thing, what is right.
-    fn take(&mut self, format: Format, which: &ConfigMapName, found: Option<&ConfigMap>) -> Taken {
+    /// Applies a ConfigMap, or that there is none. If it has an error, the last good ports stay; if
+    /// there are none, its valid entries are used. Returns an error that was not there before.
+    fn apply(
+        &mut self,
+        format: Format,
+        which: &ConfigMapName,
+        found: Option<&ConfigMap>,
+    ) -> Option<String> {
         let last_good = match format {
             Format::Culvert => &mut self.last_good.culvert,
             Format::YurtTunnel => &mut self.last_good.yurt_tunnel,
         };
-        let Some(found) = found else {
-            self.problems.remove(which);
-            *last_good = None;
-            return Taken { problem: None };
-        };
-        static NOTHING: BTreeMap<String, String> = BTreeMap::new();
-        let (given, problem) = parse(format, found.data.as_ref().unwrap_or(&NOTHING));
-        match problem.map(|problem| problem.to_string()) {
+        let problem = match found {
             None => {
-                self.problems.remove(which);
-                *last_good = Some(given);
-                Taken { problem: None }
+                *last_good = None;
+                None
             }
-            Some(problem) => {
-                last_good.get_or_insert(given);
-                let known = self.problems.insert(which.clone(), problem.clone());
-                Taken {
-                    problem: Some(problem).filter(|problem| known.as_ref() != Some(problem)),
+            Some(found) => {
+                let (given, problem) = parse(format, &found.data.clone().unwrap_or_default());
+                if problem.is_none() {
+                    *last_good = Some(given);
+                } else {
+                    last_good.get_or_insert(given);
                 }
+                problem.map(|problem| problem.to_string())
             }
-        }
+        };
+        let reported = self.problems.entry(which.clone()).or_default();
+        reported.news(problem).map(str::to_owned)
     }
 }
 
@@ -241,10 +236,10 @@ mod tests {
     }
 
     fn take(ports: &mut Ports, text: &str) -> (Vec<u16>, Option<String>) {
-        let taken = ports.take(Format::Culvert, &which(), Some(&config_map(text)));
+        let problem = ports.apply(Format::Culvert, &which(), Some(&config_map(text)));
         (
             ports.last_good.combined().ports.into_iter().collect(),
-            taken.problem,
+            problem,
         )
     }
 
@@ -278,7 +273,7 @@ mod tests {
     fn a_deleted_one_leaves_the_default_ports() {
         let mut ports = ports();
         take(&mut ports, "8080");
-        ports.take(Format::Culvert, &which(), None);
+        ports.apply(Format::Culvert, &which(), None);
         assert_eq!(ports.last_good.combined(), ClusterPorts::default());
     }
 

@@ -88,6 +88,18 @@ pub(crate) enum ResolveError {
 }
 
 impl ResolveError {
+    /// The nodes that have the address.
+    pub(crate) fn owners(&self) -> &[NodeName] {
+        match self {
+            Self::Shared { owners, .. }
+            | Self::Protected { owners, .. }
+            | Self::Contested { owners, .. } => owners,
+            Self::UnknownAddress { .. } | Self::UnknownName { .. } | Self::UnassignedVip { .. } => {
+                &[]
+            }
+        }
+    }
+
     /// Label for metrics and logs.
     pub(crate) fn reason(&self) -> &'static str {
         match self {

@@ -237,7 +237,7 @@ async fn readiness_names_a_file_that_never_was_good() {
 fn the_hosts_own_addresses_are_protected() {
     let temporary = tempfile::tempdir().unwrap();
     let directory = Directory::open(&config(temporary.path())).unwrap();
-    let own = host_addresses()
+    let own = culvert_daemon::host_addresses()
         .unwrap()
         .into_iter()
         .find(|address| never_a_nodes(*address).is_none());

@@ -11,9 +11,9 @@ use culvert_api::proto::control::control_server::{Control as Service, ControlSer
 use culvert_daemon::Drain;
 use tonic::{Request, Response, Status};
 
+use crate::advertise::Advertised;
 use crate::directory::{Destination, Directory, DirectoryError, NodeView, Removal};
 use crate::operators::explain::{Dial, ExplainError, Explainer, Line, ReportedRules};
-use crate::sockets::advertise::Advertised;
 use crate::sockets::local_grpc;
 use crate::sockets::local_socket::LocalSocket;
 use crate::streams::registry::Registry;

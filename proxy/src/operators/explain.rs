@@ -7,7 +7,7 @@ mod words;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use culvert_api::{Host, HostPort, InvalidHostPort, NodeName, Query, Zone};
+use culvert_api::{Host, HostPort, InvalidHostPort, Query, Zone};
 use culvert_tunnel::proto::tunnel::DescribeResponse;
 use tokio::time::timeout;
 
@@ -16,7 +16,7 @@ use crate::clock::UnixTime;
 use crate::directory::{Destination, Directory, NodeView, ResolveError, Target};
 use crate::streams::history::Past;
 use crate::streams::registry::{Registered, Registry};
-use crate::streams::route::{RouteError, Router};
+use crate::streams::route::{Route, RouteError, Router};
 pub(crate) use reported_rules::ReportedRules;
 pub(crate) use words::{Explanation, Line};
 
@@ -126,60 +126,45 @@ impl Explainer {
                 destination: text.to_owned(),
             });
         }
-        let mut facts = self.facts(query);
-        if let (Dial::Yes, Ok(target)) = (dial, &facts.target) {
-            facts.dial = Some(self.dial(target, &facts.query).await);
-        } else if let (Dial::Yes, Some(target), Some(direct)) = (dial, &facts.direct, &self.direct)
-        {
-            let started = Instant::now();
-            facts.dial = Some(
-                direct
-                    .dial(target)
-                    .await
-                    .map(|_| started.elapsed())
-                    .map_err(DialError::Route),
-            );
-        }
-        Ok(words::explanation(&facts))
+        let destination = destination(&query);
+        let route = self.router.route(destination.clone());
+        let direct = match (&route, &self.direct) {
+            (Err(error), Some(direct)) => direct.target(&destination, error),
+            (Ok(_), _) | (Err(_), None) => None,
+        };
+        let dialled = match (dial, &route, &direct) {
+            (Dial::No, ..) | (Dial::Yes, Err(_), None) => None,
+            (Dial::Yes, Ok(route), _) => Some(self.dial(route, &destination).await),
+            (Dial::Yes, Err(_), Some(target)) => self.dial_directly(target).await,
+        };
+        Ok(words::explanation(&Facts {
+            direct,
+            dial: dialled,
+            ..self.facts(query, route)
+        }))
     }
 
-    fn facts(&self, query: Query) -> Facts {
-        let destination = destination(&query);
-        let target = self.router.resolve(&destination);
-        let owners = match &target {
-            Ok(target) => vec![target.node.clone()],
-            Err(
-                ResolveError::Shared { owners, .. }
-                | ResolveError::Protected { owners, .. }
-                | ResolveError::Contested { owners, .. },
-            ) => owners.clone(),
-            Err(
-                ResolveError::UnknownAddress { .. }
-                | ResolveError::UnknownName { .. }
-                | ResolveError::UnassignedVip { .. },
-            ) => Vec::new(),
+    fn facts(&self, query: Query, route: Result<Route, ResolveError>) -> Facts {
+        let (target, tunnels) = match route {
+            Ok(Route {
+                target, tunnels, ..
+            }) => (Ok(target), tunnels),
+            Err(error) => (Err(error), Vec::new()),
         };
-        let node: Option<&NodeName> = target.as_ref().ok().map(|target| &target.node);
-        let direct = target
-            .as_ref()
-            .err()
-            .and_then(|error| self.direct.as_ref()?.target(&destination, error));
+        let owners = match &target {
+            Ok(target) => std::slice::from_ref(&target.node),
+            Err(error) => error.owners(),
+        };
+        let past = |target: &Target| self.registry.history().of(&target.node);
         Facts {
-            direct,
+            direct: None,
             owners: owners
                 .iter()
                 .filter_map(|node| self.directory.node(node))
                 .collect(),
             zone: self.directory.zone(),
-            tunnels: node
-                .map(|node| self.registry.candidates(node))
-                .unwrap_or_default()
-                .iter()
-                .map(seen)
-                .collect(),
-            past: node
-                .map(|node| self.registry.history().of(node))
-                .unwrap_or_default(),
+            tunnels: tunnels.iter().map(|tunnel| tunnel_facts(tunnel)).collect(),
+            past: target.as_ref().map(past).unwrap_or_default(),
             started: self.started,
             dial: None,
             query,
@@ -187,22 +172,24 @@ impl Explainer {
         }
     }
 
-    async fn dial(&self, target: &Target, query: &Query) -> Result<Duration, DialError> {
+    async fn dial(&self, route: &Route, destination: &Destination) -> Result<Duration, DialError> {
         let (started, number) = (Instant::now(), self.router.number());
         tracing::info!(
             stream = number,
-            node = %target.node,
-            original_dst = %query,
+            node = %route.target.node,
+            original_dst = %destination,
             "dialled for `explain`"
         );
-        let opened = timeout(
-            DIAL_TIME,
-            self.router.open(target, &destination(query), number, None),
-        )
-        .await;
+        let opened = timeout(DIAL_TIME, self.router.open(route, number, None)).await;
         // The stream is dropped, and with it reset, before anything was sent.
         opened.map_err(|_| DialError::TimedOut)?.map(drop)?;
         Ok(started.elapsed())
+    }
+
+    async fn dial_directly(&self, target: &DirectTarget) -> Option<Result<Duration, DialError>> {
+        let started = Instant::now();
+        let dialled = self.direct.as_ref()?.dial(target).await;
+        Some(dialled.map(|_| started.elapsed()).map_err(DialError::Route))
     }
 }
 
@@ -214,7 +201,7 @@ fn destination(query: &Query) -> Destination {
     })
 }
 
-fn seen(registered: &std::sync::Arc<Registered>) -> TunnelFacts {
+fn tunnel_facts(registered: &Registered) -> TunnelFacts {
     TunnelFacts {
         agent: registered.agent,
         described: registered.described.clone(),

@@ -7,16 +7,14 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use culvert_daemon::Drain;
+use culvert_daemon::{Drain, LogBudget};
 use futures_util::FutureExt;
 use nix::errno::Errno;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio_util::task::TaskTracker;
 
-use crate::clock::UnixTime;
 use crate::sockets::local_socket::LocalSocket;
-use crate::sockets::log_budget::LogBudget;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
@@ -163,7 +161,7 @@ pub(crate) async fn serve<L: Accept + Send + Sync>(
                 Ok(connection) => serve_one(connection, &connections),
                 Err(error) => {
                     let refused = out_of_descriptors(&error) && spare.refuse(&listener);
-                    if let Some(suppressed) = failures.spend(UnixTime::now()) {
+                    if let Some(suppressed) = failures.spend() {
                         tracing::warn!(listener = name, %error, refused, suppressed, "accept");
                     }
                     if !refused {

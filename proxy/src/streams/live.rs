@@ -200,6 +200,11 @@ impl StreamRecord {
         self.live.direct.store(true, Ordering::Relaxed);
     }
 
+    /// The number of the stream.
+    pub(crate) fn number(&self) -> u64 {
+        self.live.number
+    }
+
     /// Where bytes are counted.
     pub(crate) fn transferred(&self) -> &Transferred {
         &self.live.transferred

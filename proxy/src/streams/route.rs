@@ -2,20 +2,22 @@
 
 mod shares;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use culvert_api::NodeName;
-use culvert_daemon::Worker;
+use culvert_daemon::{Quota, Worker};
 use culvert_tunnel::proto::tunnel::{DialCode, Open};
 use culvert_tunnel::{DEFAULT_MAX_STREAMS, DialFailure, Early, OpenError, Stream, dial_reason};
 
 use crate::directory::{Destination, Directory, ResolveError, Target};
 use crate::metrics::Metrics;
-use crate::streams::registry::Registry;
-pub(crate) use shares::Client;
-use shares::{SHARE, Share, Shares};
+use crate::streams::live::{Frontend, StreamRecord, Streams};
+use crate::streams::registry::{Registered, Registry};
+pub(crate) use shares::ClientKind;
+use shares::SHARE;
+pub(super) use shares::Share;
 
 /// Streams that one agent relays at once, whatever the number of its tunnels: what its stream
 /// windows may hold must be bounded.
@@ -31,9 +33,11 @@ pub(crate) struct Router(Arc<Shared>);
 struct Shared {
     directory: Directory,
     registry: Registry,
+    streams: Streams,
     metrics: Metrics,
     next_stream: AtomicU64,
-    shares: Shares,
+    /// By client address and node.
+    shares: Quota<(NodeName, IpAddr)>,
 }
 
 /// Why a client gets no connection.
@@ -90,14 +94,43 @@ impl RouteError {
     }
 }
 
+/// Where a destination leads.
+pub(crate) struct Route {
+    pub(crate) target: Target,
+    destination: Destination,
+    /// The node's tunnels in the order in which they are tried.
+    pub(crate) tunnels: Vec<Arc<Registered>>,
+}
+
+impl Route {
+    /// The thread on which the stream is best opened and relayed: that of the tunnel which is
+    /// tried first.
+    pub(crate) fn worker(&self) -> Option<Worker> {
+        self.tunnels.first().map(|tunnel| tunnel.worker.clone())
+    }
+
+    fn streams(&self) -> u32 {
+        self.tunnels
+            .iter()
+            .map(|registered| registered.tunnel.streams())
+            .sum()
+    }
+}
+
 impl Router {
-    pub(crate) fn new(directory: Directory, registry: Registry, metrics: Metrics) -> Self {
+    pub(crate) fn new(
+        directory: Directory,
+        registry: Registry,
+        streams: Streams,
+        metrics: Metrics,
+    ) -> Self {
         Self(Arc::new(Shared {
             directory,
             registry,
+            streams,
             metrics,
             next_stream: AtomicU64::default(),
-            shares: Shares::default(),
+            shares: Quota::new(SHARE as usize, usize::MAX),
         }))
     }
 
@@ -106,68 +139,64 @@ impl Router {
         self.0.next_stream.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// A client has said where it wants to go. `client` is its address, or what it is.
+    pub(crate) fn begin(
+        &self,
+        frontend: Frontend,
+        client: String,
+        destination: &Destination,
+    ) -> StreamRecord {
+        let number = self.number();
+        self.0
+            .streams
+            .begin(number, frontend, client, destination.clone())
+    }
+
     /// Where `destination` leads.
     pub(crate) fn resolve(&self, destination: &Destination) -> Result<Target, ResolveError> {
         self.0.directory.resolve(destination)
     }
 
-    /// The thread on which a stream to `node` is best opened and relayed: that of the tunnel which
-    /// it will take.
-    pub(crate) fn worker(&self, node: &NodeName) -> Option<Worker> {
-        self.0
-            .registry
-            .candidates(node)
-            .first()
-            .map(|registered| registered.worker.clone())
+    /// Where `destination` leads, and by which tunnels.
+    pub(crate) fn route(&self, destination: Destination) -> Result<Route, ResolveError> {
+        let target = self.resolve(&destination)?;
+        let tunnels = self.0.registry.candidates(&target.node);
+        Ok(Route {
+            target,
+            destination,
+            tunnels,
+        })
     }
 
-    /// Lets `client` have one more stream to the target's node, as long as it holds what is
+    /// Lets a client have one more stream to the route's node, as long as it holds what is
     /// returned.
-    pub(crate) fn share(&self, target: &Target, client: Client) -> Result<Share, RouteError> {
-        let node = || target.node.clone();
-        let share = self
-            .0
-            .shares
-            .take(&target.node, client)
-            .ok_or_else(|| RouteError::ShareTaken { node: node() })?;
-        if self.streams(&target.node) >= client.limit(target) {
+    pub(super) fn share(&self, route: &Route, client: ClientKind) -> Result<Share, RouteError> {
+        let node = || route.target.node.clone();
+        let share = match client {
+            ClientKind::Connect | ClientKind::Host => None,
+            ClientKind::Address(ip) => {
+                let share = self.0.shares.take((node(), ip));
+                Some(share.ok_or_else(|| RouteError::ShareTaken { node: node() })?)
+            }
+        };
+        if route.streams() >= client.limit(&route.target) {
             Err(RouteError::TooManyStreams { node: node() })
         } else {
             Ok(share)
         }
     }
 
-    fn streams(&self, node: &NodeName) -> u32 {
-        self.0
-            .registry
-            .candidates(node)
-            .iter()
-            .map(|registered| registered.tunnel.streams())
-            .sum()
-    }
-
-    /// Opens stream `number` to `target`; an `early` client's first bytes go ahead. Dropping the
-    /// future cancels the dial at the agent.
+    /// Opens stream `number`; an `early` client's first bytes go ahead. Dropping the future cancels
+    /// the dial at the agent.
     pub(crate) async fn open(
         &self,
-        target: &Target,
-        destination: &Destination,
+        route: &Route,
         number: u64,
         early: Option<Early<'_>>,
     ) -> Result<Stream, RouteError> {
         let dial = self.0.metrics.dial();
-        let open = || Open {
-            address: target
-                .address
-                .map(|address| address.to_string())
-                .unwrap_or_default(),
-            port: target.port.into(),
-            original_dst: destination.to_string(),
-            stream: number,
-            ..Open::default()
-        };
-        // Boxed: a stream's task keeps room for all that it ever awaits.
-        let opened = Box::pin(self.open_in_any(&target.node, open, early)).await;
+        // Boxed: a stream's task keeps capacity for all that it ever awaits.
+        let opened = Box::pin(open_in_any(route, number, early)).await;
         dial.ended(
             opened
                 .as_ref()
@@ -175,44 +204,48 @@ impl Router {
         );
         opened
     }
+}
 
-    async fn open_in_any(
-        &self,
-        node: &NodeName,
-        open: impl Fn() -> Open,
-        early: Option<Early<'_>>,
-    ) -> Result<Stream, RouteError> {
-        let tunnels = self.0.registry.candidates(node);
-        if tunnels
-            .iter()
-            .map(|registered| registered.tunnel.streams())
-            .sum::<u32>()
-            >= MAX_STREAMS_PER_AGENT
-        {
-            return Err(RouteError::TooManyStreams { node: node.clone() });
-        }
-        let mut failed = None;
-        for registered in tunnels.iter().take(ATTEMPTS) {
-            match registered.tunnel.open(open(), early).await {
-                Ok(stream) => return Ok(stream),
-                // The tunnel failed, not the backend, whose dial the agent bounds: another one may
-                // do. What the client has said may be at the backend already, and must not be said
-                // twice.
-                Err(error @ (OpenError::Tunnel(_) | OpenError::TimedOut))
-                    if !early.is_some_and(Early::has_gone) =>
-                {
-                    failed = Some(error);
-                }
-                Err(error) => return Err(refused(node, error)),
+async fn open_in_any(
+    route: &Route,
+    number: u64,
+    early: Option<Early<'_>>,
+) -> Result<Stream, RouteError> {
+    let Target {
+        node,
+        address,
+        port,
+    } = &route.target;
+    if route.streams() >= MAX_STREAMS_PER_AGENT {
+        return Err(RouteError::TooManyStreams { node: node.clone() });
+    }
+    let mut failed = None;
+    for registered in route.tunnels.iter().take(ATTEMPTS) {
+        let open = Open {
+            address: address.map(|ip| ip.to_string()).unwrap_or_default(),
+            port: (*port).into(),
+            original_dst: route.destination.to_string(),
+            stream: number,
+            ..Open::default()
+        };
+        match registered.tunnel.open(open, early).await {
+            Ok(stream) => return Ok(stream),
+            // The tunnel failed, not the backend, whose dial the agent bounds: another one may do.
+            // The client's bytes may have reached the backend, which must not get them twice.
+            Err(error @ (OpenError::Tunnel(_) | OpenError::TimedOut))
+                if !early.is_some_and(Early::has_gone) =>
+            {
+                failed = Some(error);
             }
+            Err(error) => return Err(refused(node, error)),
         }
-        match failed {
-            Some(source) => Err(RouteError::Tunnel {
-                node: node.clone(),
-                source,
-            }),
-            None => Err(RouteError::Offline { node: node.clone() }),
-        }
+    }
+    match failed {
+        Some(source) => Err(RouteError::Tunnel {
+            node: node.clone(),
+            source,
+        }),
+        None => Err(RouteError::Offline { node: node.clone() }),
     }
 }
 

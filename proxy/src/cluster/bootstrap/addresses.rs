@@ -11,7 +11,7 @@ use kube::api::ListParams;
 
 use super::super::Cluster;
 use super::super::request::{RequestError, ask};
-use crate::sockets::advertise::Advertised;
+use crate::advertise::Advertised;
 
 /// Nodes whose ports are told to agents: enough, and each agent keeps tunnels to all of them.
 pub(crate) const MAX_NODES: usize = 16;

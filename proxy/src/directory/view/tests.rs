@@ -114,7 +114,6 @@ fn names_are_bare_or_in_the_zone_in_any_case_with_or_without_the_dot() {
     for name in [
         "edge-2",
         "edge-1.example",
-        "edge-1..",
         "edge.internal",
         "edge-1edge.internal",
         "edge_1",

@@ -8,6 +8,7 @@ use crate::directory::DirectoryConfig;
 use crate::metrics::Metrics;
 use crate::operators::cli::Client;
 use crate::state::StateDir;
+use crate::streams::live::Streams;
 use crate::streams::registry::Registry;
 use crate::streams::route::Router;
 use crate::trust::identity::Purpose;
@@ -43,7 +44,12 @@ fn with(config: &DirectoryConfig, state: &StateDir) -> Control {
     };
     let tokens = Tokens::open(state.clone(), DAY).unwrap();
     let registry = Registry::new(directory.clone(), Metrics::default());
-    let router = Router::new(directory.clone(), registry.clone(), Metrics::default());
+    let router = Router::new(
+        directory.clone(),
+        registry.clone(),
+        Streams::new(Metrics::default()),
+        Metrics::default(),
+    );
     let explainer = Explainer::new(directory.clone(), registry.clone(), router);
     Control {
         directory,

@@ -3,8 +3,11 @@
 use culvert_tunnel::proto::tunnel::{Allowed, DialCode};
 use culvert_tunnel::{DialFailure, OpenError};
 
+use culvert_api::NodeName;
+
 use super::*;
 use crate::streams::history::Event;
+use crate::streams::live::Streams;
 
 fn node(text: &str) -> NodeName {
     text.parse().unwrap()
@@ -25,7 +28,12 @@ fn explainer() -> (tempfile::TempDir, Explainer) {
     }
     let metrics = crate::metrics::Metrics::default();
     let registry = Registry::new(directory.clone(), metrics.clone());
-    let router = Router::new(directory.clone(), registry.clone(), metrics);
+    let router = Router::new(
+        directory.clone(),
+        registry.clone(),
+        Streams::new(metrics.clone()),
+        metrics,
+    );
     (state, Explainer::new(directory, registry, router))
 }
 
@@ -50,8 +58,14 @@ fn online(explainer: &Explainer, text: &str) -> Facts {
     };
     Facts {
         tunnels: vec![tunnel],
-        ..explainer.facts(text.parse().unwrap())
+        ..facts(explainer, text)
     }
+}
+
+fn facts(explainer: &Explainer, text: &str) -> Facts {
+    let query: Query = text.parse().unwrap();
+    let route = explainer.router.route(destination(&query));
+    explainer.facts(query, route)
 }
 
 fn text(explanation: &Explanation) -> String {
@@ -115,7 +129,7 @@ fn a_port_that_is_not_steered_or_not_allowed_comes_with_the_fix() {
         &words::explanation(&online(&explainer, "edge-1:8080")),
         false,
         &[
-            "agent: refuses to dial 10.0.3.7:8080: it allows ports 9100, 22\n",
+            "agent: refuses to dial 10.0.3.7:8080: it allows ports 22, 9100\n",
             "fix: `--port 8080` on the agent of edge-1",
         ],
     );
@@ -154,7 +168,7 @@ async fn an_offline_node_is_told_with_what_was_last_seen_of_its_agent() {
             "dial: offline: edge-1 is",
         ],
     );
-    let mut facts = explainer.facts("edge-1".parse().unwrap());
+    let mut facts = facts(&explainer, "edge-1");
     let event = |at, reason: &str| {
         Some(Event {
             at: UnixTime::from_seconds(at),

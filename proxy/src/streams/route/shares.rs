@@ -1,11 +1,9 @@
-//! How the clients of a node share its streams: none of them takes what the others need. Pure but
-//! for its lock.
+//! How the clients of a node share its streams: none of them takes what the others need.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use culvert_api::NodeName;
+use culvert_daemon::Permit;
 
 use super::MAX_STREAMS_PER_AGENT;
 use crate::directory::Target;
@@ -20,7 +18,7 @@ const KUBELET: [u16; 2] = [10250, 10350];
 
 /// Who asks for a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Client {
+pub(crate) enum ClientKind {
     /// A client of CONNECT, whom the socket's mode or a certificate let in.
     Connect,
     /// A program of this host.
@@ -29,7 +27,7 @@ pub(crate) enum Client {
     Address(IpAddr),
 }
 
-impl Client {
+impl ClientKind {
     /// The client of a steered connection: `local` is the proxy's end, `dialled` what the client
     /// thinks it talks to. A host dials itself, and a VIP from that very VIP.
     pub(crate) fn steered(client: IpAddr, local: Option<IpAddr>, dialled: SocketAddr) -> Self {
@@ -59,75 +57,20 @@ impl Client {
     }
 }
 
-/// Who has how many streams to which node. Clones share it.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Shares(Arc<Mutex<HashMap<(NodeName, IpAddr), u32>>>);
-
-/// One stream of somebody's share, given back on drop.
-#[derive(Debug)]
-pub(crate) struct Share(Option<(Shares, (NodeName, IpAddr))>);
-
-impl Shares {
-    /// One more stream to `node` for `client`; `None` if it has as many as it may have.
-    pub(super) fn take(&self, node: &NodeName, client: Client) -> Option<Share> {
-        let Client::Address(address) = client else {
-            return Some(Share(None));
-        };
-        let key = (node.clone(), address);
-        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = taken.entry(key.clone()).or_default();
-        if *count >= SHARE {
-            return None;
-        }
-        *count += 1;
-        Some(Share(Some((self.clone(), key))))
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        let Some((shares, key)) = &self.0 else { return };
-        let mut taken = shares.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = taken.get_mut(key) {
-            *count -= 1;
-            if *count == 0 {
-                taken.remove(key);
-            }
-        }
-    }
-}
+/// One stream of an address' share of a node, given back on drop; other clients need none.
+pub(crate) type Share = Option<Permit<(NodeName, IpAddr)>>;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn pod(last: u8) -> Client {
-        Client::Address(IpAddr::from([10, 244, 0, last]))
-    }
-
-    #[test]
-    fn one_client_takes_its_share_of_a_node_and_no_more() {
-        let shares = Shares::default();
-        let (one, two) = ("edge-1".parse().unwrap(), "edge-2".parse().unwrap());
-        let taken: Vec<Share> = (0..SHARE)
-            .map(|_| shares.take(&one, pod(1)).unwrap())
-            .collect();
-        assert!(shares.take(&one, pod(1)).is_none());
-        assert!(shares.take(&one, pod(2)).is_some(), "another client");
-        assert!(shares.take(&two, pod(1)).is_some(), "another node");
-        for unlimited in [Client::Host, Client::Connect] {
-            assert!(shares.take(&one, unlimited).is_some());
-        }
-        drop(taken);
-        assert!(
-            shares.0.lock().unwrap().is_empty(),
-            "nothing is kept of streams that ended"
-        );
+    fn pod(last: u8) -> ClientKind {
+        ClientKind::Address(IpAddr::from([10, 244, 0, last]))
     }
 
     #[test]
     fn the_last_streams_are_for_connect_and_for_hosts_that_ask_the_kubelet() {
-        let limit = |client: Client, port| {
+        let limit = |client: ClientKind, port| {
             client.limit(&Target {
                 node: "edge-1".parse().unwrap(),
                 address: None,
@@ -140,11 +83,14 @@ mod tests {
                 MAX_STREAMS_PER_AGENT - RESERVED,
                 "four pods have a share each: all there are"
             );
-            assert_eq!(limit(Client::Connect, port), MAX_STREAMS_PER_AGENT);
+            assert_eq!(limit(ClientKind::Connect, port), MAX_STREAMS_PER_AGENT);
         }
-        assert_eq!(limit(Client::Host, 9100), MAX_STREAMS_PER_AGENT - RESERVED);
+        assert_eq!(
+            limit(ClientKind::Host, 9100),
+            MAX_STREAMS_PER_AGENT - RESERVED
+        );
         for port in KUBELET {
-            assert_eq!(limit(Client::Host, port), MAX_STREAMS_PER_AGENT);
+            assert_eq!(limit(ClientKind::Host, port), MAX_STREAMS_PER_AGENT);
         }
     }
 
@@ -159,12 +105,12 @@ mod tests {
             ("::1", "::1"),
         ] {
             assert_eq!(
-                Client::steered(address(client), Some(address(local)), dialled),
-                Client::Host,
+                ClientKind::steered(address(client), Some(address(local)), dialled),
+                ClientKind::Host,
                 "{client}"
             );
         }
-        let mapped = Client::steered(
+        let mapped = ClientKind::steered(
             address("::ffff:10.244.0.1"),
             Some(address("::ffff:203.0.113.1")),
             dialled,

@@ -15,6 +15,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
 use super::*;
+use crate::streams::live::Streams;
 use crate::streams::registry::Registration;
 
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -55,7 +56,12 @@ async fn two_tunnels() -> TwoTunnels {
     let state = tempfile::tempdir().unwrap();
     let directory = Directory::for_tests(state.path(), &[node()]);
     let registry = Registry::new(directory.clone(), Metrics::default());
-    let router = Router::new(directory, registry.clone(), Metrics::default());
+    let router = Router::new(
+        directory,
+        registry.clone(),
+        Streams::new(Metrics::default()),
+        Metrics::default(),
+    );
     let backends = Arc::new(Hanging::default());
     let (mut agents, mut ends, mut registrations) = (Vec::new(), JoinSet::new(), Vec::new());
     for slot in ["0", "1"] {
@@ -127,12 +133,8 @@ async fn lose_tunnels(said: &[u8]) -> (&'static str, usize) {
         client: &proxy_side,
         transferred: &transferred,
     };
-    let target = Target {
-        node: node(),
-        address: None,
-        port: 9100,
-    };
     let destination = Destination::Name("edge-1".to_owned(), 9100);
+    let route = router.route(destination).unwrap();
     let lose = async {
         for agent in agents {
             backends.dialled.notified().await;
@@ -144,7 +146,7 @@ async fn lose_tunnels(said: &[u8]) -> (&'static str, usize) {
         std::future::pending().await
     };
     let opened = tokio::select! {
-        opened = router.open(&target, &destination, 1, Some(early)) => opened,
+        opened = router.open(&route, 1, Some(early)) => opened,
         () = lose => unreachable!("it has no end"),
     };
     (

@@ -1,10 +1,9 @@
 //! Under which names agents reach this proxy: what join commands tell them to dial.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 
 use culvert_api::HostPort;
-
-use crate::directory::host_addresses;
+use culvert_daemon::{host_addresses, source_address};
 
 /// Documentation addresses (RFC 5737, RFC 3849): a route to them is a route to anywhere. No packet
 /// is sent.
@@ -47,22 +46,10 @@ impl Advertised {
         let interfaces = || host_addresses().ok()?.into_iter().find(dialable);
         ANYWHERE
             .iter()
-            .find_map(|anywhere| local_address(anywhere))
+            .find_map(|anywhere| source_address(anywhere.parse().ok()?))
             .filter(dialable)
             .or_else(interfaces)
     }
-}
-
-/// The address from which this host would dial `destination`.
-fn local_address(destination: &str) -> Option<IpAddr> {
-    let local = if destination.starts_with('[') {
-        "[::]:0"
-    } else {
-        "0.0.0.0:0"
-    };
-    let socket = UdpSocket::bind(local).ok()?;
-    socket.connect(destination).ok()?;
-    socket.local_addr().ok().map(|address| address.ip())
 }
 
 #[cfg(test)]

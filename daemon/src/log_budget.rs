@@ -1,0 +1,53 @@
+//! A bound on the lines that strangers can cause in the log.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Lines in a window; the others are counted.
+const MAX_LINES: u32 = 10;
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// Ten lines a second, then none.
+#[derive(Debug, Default)]
+pub struct LogBudget(Mutex<Spent>);
+
+#[derive(Debug, Default)]
+struct Spent {
+    since: Option<Instant>,
+    lines: u32,
+    suppressed: u64,
+}
+
+impl LogBudget {
+    /// Whether a line may be written now, and how many were not since the last one.
+    #[must_use]
+    pub fn spend(&self) -> Option<u64> {
+        self.spend_at(Instant::now())
+    }
+
+    fn spend_at(&self, now: Instant) -> Option<u64> {
+        let mut spent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_over = |since: Instant| now.saturating_duration_since(since) >= WINDOW;
+        if spent.since.is_none_or(is_over) {
+            (spent.since, spent.lines) = (Some(now), 0);
+        }
+        if spent.lines == MAX_LINES {
+            spent.suppressed += 1;
+            return None;
+        }
+        spent.lines += 1;
+        Some(std::mem::take(&mut spent.suppressed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strangers_cannot_flood_the_log() {
+        let (budget, now) = (LogBudget::default(), Instant::now());
+        assert_eq!((0..100).filter_map(|_| budget.spend_at(now)).count(), 10);
+        assert_eq!(budget.spend_at(now + WINDOW), Some(90));
+    }
+}

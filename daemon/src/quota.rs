@@ -1,0 +1,102 @@
+//! How much of something each client may have at once: no client alone keeps the others out.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Permits by client, or by whatever `K` is. Clones share it.
+#[derive(Debug)]
+pub struct Quota<K>(Arc<Shared<K>>);
+
+#[derive(Debug)]
+struct Shared<K> {
+    each: usize,
+    all: usize,
+    held: Mutex<Held<K>>,
+}
+
+#[derive(Debug)]
+struct Held<K> {
+    by_key: HashMap<K, usize>,
+    all: usize,
+}
+
+/// One permit, given back on drop.
+#[derive(Debug)]
+pub struct Permit<K: Eq + Hash>(Quota<K>, K);
+
+impl<K> Clone for Quota<K> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<K: Clone + Eq + Hash> Quota<K> {
+    /// `each` permits at once for one client, `all` for all of them together.
+    #[must_use]
+    pub fn new(each: usize, all: usize) -> Self {
+        let held = Mutex::new(Held {
+            by_key: HashMap::new(),
+            all: 0,
+        });
+        Self(Arc::new(Shared { each, all, held }))
+    }
+
+    /// One more permit for `key`; `None`: it has as many as it may have, or all are taken.
+    #[must_use]
+    pub fn take(&self, key: K) -> Option<Permit<K>> {
+        let mut held = self.held();
+        let of_key = held.by_key.get(&key).copied().unwrap_or_default();
+        if of_key >= self.0.each || held.all >= self.0.all {
+            return None;
+        }
+        held.by_key.insert(key.clone(), of_key + 1);
+        held.all += 1;
+        drop(held);
+        Some(Permit(self.clone(), key))
+    }
+
+    /// Whether no permit is out, and nothing is kept of those that were.
+    #[must_use]
+    pub fn is_unused(&self) -> bool {
+        self.held().by_key.is_empty()
+    }
+}
+
+impl<K> Quota<K> {
+    fn held(&self) -> MutexGuard<'_, Held<K>> {
+        self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Eq + Hash> Drop for Permit<K> {
+    fn drop(&mut self) {
+        let mut held = self.0.held();
+        held.all -= 1;
+        if let Some(of_key) = held.by_key.get_mut(&self.1) {
+            *of_key -= 1;
+            if *of_key == 0 {
+                held.by_key.remove(&self.1);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_client_has_its_share_and_all_together_have_a_limit() {
+        let quota = Quota::new(32, 256);
+        let take = |client: u8| -> Vec<_> { (0..256).map_while(|_| quota.take(client)).collect() };
+        let greedy = take(1);
+        assert_eq!(greedy.len(), 32);
+        let others: Vec<_> = (2..=100).map(take).collect();
+        assert_eq!(others.iter().map(Vec::len).sum::<usize>(), 256 - 32);
+        drop(greedy);
+        assert!(quota.take(200).is_some());
+        drop(others);
+        assert!(quota.is_unused());
+    }
+}
