@@ -7,10 +7,15 @@
 //! the whole view is computed anew, and watchers get what differs.
 
 mod addresses;
-mod cluster;
+mod allocation;
+mod cluster_nodes;
+mod cluster_state;
+mod cluster_writer;
 mod destination;
+mod editor;
 mod error;
 mod file;
+mod freshness;
 mod node;
 pub(crate) mod service;
 mod sources;
@@ -21,45 +26,45 @@ mod vips;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Duration;
 
 use culvert_api::{NodeName, Zone};
-use culvert_daemon::{Drain, Gate, host_addresses};
+use culvert_daemon::host_addresses;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use tokio::sync::broadcast;
 
-pub(crate) use cluster::{
-    Allocation, CloudNode, ClusterNodes, ClusterOwn, ClusterPorts, EdgeNode, Freshness, Proposal,
+pub(crate) use allocation::{Allocation, Proposal};
+pub(crate) use cluster_nodes::{
+    CloudNode, ClusterNodes, ClusterOwn, ClusterPorts, EdgeNode, LeftOut,
 };
+pub(crate) use cluster_writer::ClusterWriter;
 pub(crate) use destination::{Destination, ResolveError, Target};
+pub(crate) use editor::Editor;
 pub(crate) use error::DirectoryError;
+pub(crate) use freshness::Freshness;
 pub(crate) use node::{MAX_ADDRESSES, MAX_PORTS, never_a_nodes};
 pub(crate) use sources::Removal;
-use sources::{Refreshed, Sources};
+use sources::Sources;
 pub(crate) use uid::NodeUid;
-pub(crate) use view::{AddressView, Census, Clouds, LeftOut, NodeView, Routing, Source};
+pub(crate) use view::{AddressView, Census, Clouds, NodeView, Routing, Source};
 use view::{Difference, View};
 pub(crate) use vips::{Most, VipError, VipRanges};
 use watch::Step;
 pub(crate) use watch::{Change, Event, Watcher};
 
-use crate::clock::UnixTime;
 use crate::state::StateDir;
 
-/// How often the file and the host's interfaces are looked at.
-const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Changes that a watcher may be behind before it gets a snapshot instead.
 const WATCH_BACKLOG: usize = 256;
 
-/// Whether a cluster says which nodes there are.
+/// Who says which nodes there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Membership {
-    /// There is none.
-    Alone,
-    /// It alone does.
+pub(crate) enum NodesFrom {
+    /// `token create` and the file.
+    Operators,
+    /// A Kubernetes cluster, and nobody else.
     Cluster,
 }
 
@@ -85,7 +90,7 @@ pub(crate) struct DirectoryConfig {
     /// `--dns-zone`.
     pub(crate) zone: Zone,
     /// `--kubernetes`.
-    pub(crate) membership: Membership,
+    pub(crate) nodes_from: NodesFrom,
 }
 
 #[cfg(test)]
@@ -101,12 +106,57 @@ impl DirectoryConfig {
             vip4_range: "198.18.0.0/15".parse().unwrap(),
             vip6_range: Some("fd00:c::/64".parse().unwrap()),
             zone: "edge.internal".parse().unwrap(),
-            membership: Membership::Alone,
+            nodes_from: NodesFrom::Operators,
         }
     }
 }
 
-/// The directory. Clones share it.
+/// Opens the directory: reads the state and the file. A broken file is reported by
+/// [`Editor::file_problem`]; its last good version is used.
+pub(crate) fn open(config: &DirectoryConfig) -> Result<Handles, DirectoryError> {
+    let host = host_addresses().map_err(DirectoryError::Interfaces)?;
+    let sources = Sources::open(config, host)?;
+    let freshness = match config.nodes_from {
+        NodesFrom::Operators => None,
+        NodesFrom::Cluster => Some(Freshness::Stale {
+            since: sources.last().map(|last| last.as_of),
+            cause: "the API server has not answered since this proxy started".to_owned(),
+        }),
+    };
+    let published = Published {
+        revision: 1,
+        view: sources.view(),
+        online: BTreeSet::new(),
+        uids: sources.uids(),
+        freshness,
+        is_known: sources.is_known(),
+    };
+    let directory = Directory(Arc::new(Shared {
+        sources: Mutex::new(sources),
+        published: RwLock::new(published),
+        step_tx: broadcast::Sender::new(WATCH_BACKLOG),
+    }));
+    Ok(Handles {
+        editor: Editor::new(directory.clone()),
+        cluster: match config.nodes_from {
+            NodesFrom::Operators => None,
+            NodesFrom::Cluster => Some(ClusterWriter::new(directory.clone())),
+        },
+        directory,
+    })
+}
+
+/// One directory, by what its users may do with it.
+pub(crate) struct Handles {
+    /// For whoever reads.
+    pub(crate) directory: Directory,
+    /// For what operators say.
+    pub(crate) editor: Editor,
+    /// For what a cluster says, if there is one.
+    pub(crate) cluster: Option<ClusterWriter>,
+}
+
+/// What the directory says, for readers. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Directory(Arc<Shared>);
 
@@ -127,53 +177,11 @@ struct Published {
     uids: BTreeMap<NodeName, NodeUid>,
     /// Of the cluster, if there is one.
     freshness: Option<Freshness>,
-    known: Known,
-}
-
-/// Whether there is anything to show: a cluster that was never seen is not an empty one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
-    Yes,
-    NotYet,
-}
-
-impl Published {
-    fn is_known(&self) -> bool {
-        self.known == Known::Yes
-    }
+    /// Whether there is anything to show: a cluster that was never seen is not an empty one.
+    is_known: bool,
 }
 
 impl Directory {
-    /// Reads the state and the file. A broken file is reported by [`Self::file_problem`]; its last
-    /// good version is used.
-    pub(crate) fn open(config: &DirectoryConfig) -> Result<Self, DirectoryError> {
-        let sources = Sources::open(
-            config,
-            host_addresses().map_err(DirectoryError::Interfaces)?,
-        )?;
-        let since = sources.kept().map(|kept| kept.as_of);
-        let cause = "the API server has not answered since this proxy started".to_owned();
-        let published = Published {
-            revision: 1,
-            view: sources.view(),
-            online: BTreeSet::new(),
-            uids: sources.uids(),
-            freshness: sources
-                .is_cluster()
-                .then_some(Freshness::Stale { since, cause }),
-            known: if sources.is_known() {
-                Known::Yes
-            } else {
-                Known::NotYet
-            },
-        };
-        Ok(Self(Arc::new(Shared {
-            sources: Mutex::new(sources),
-            published: RwLock::new(published),
-            step_tx: broadcast::Sender::new(WATCH_BACKLOG),
-        })))
-    }
-
     /// The node that a destination leads to, and what its agent dials.
     pub(crate) fn resolve(&self, destination: &Destination) -> Result<Target, ResolveError> {
         self.published().view.resolve(destination)
@@ -243,93 +251,14 @@ impl Directory {
         }
     }
 
-    /// Adds the node, or changes what is given: no addresses or no ports leave those that it has.
-    /// On disk when this returns.
-    pub(crate) fn put(
-        &self,
-        node: &NodeName,
-        addresses: Vec<IpAddr>,
-        ports: Vec<u16>,
-    ) -> Result<(), DirectoryError> {
-        self.change(|sources| sources.put(node, addresses, ports))
-    }
-
-    /// Removes what `token create` made of the node; the file may still describe it.
-    pub(crate) fn remove(&self, node: &NodeName) -> Result<Removal, DirectoryError> {
-        self.change(|sources| sources.remove(node))
-    }
-
-    /// Says which ports are steered on all edge nodes of the cluster. On disk when this returns.
-    pub(crate) fn set_ports(&self, ports: ClusterPorts) -> Result<(), DirectoryError> {
-        self.change(|sources| sources.set_ports(ports))
-    }
-
-    /// Takes the cluster's nodes and VIPs. On disk when this returns the nodes that are gone.
-    pub(crate) fn set_cluster(
-        &self,
-        nodes: ClusterNodes,
-        allocation: Allocation,
-    ) -> Result<Vec<NodeName>, DirectoryError> {
-        let mut sources = self.sources();
-        sources.set_cluster(nodes, allocation)?;
-        Ok(self.publish(&sources))
-    }
-
-    /// Takes what the API server says that the cluster uses itself. On disk when this returns.
-    pub(crate) fn set_own(&self, own: ClusterOwn) -> Result<(), DirectoryError> {
-        let mut sources = self.sources();
-        if sources.set_own(own)? == Refreshed::Changed {
-            self.publish(&sources);
-        }
-        Ok(())
-    }
-
-    /// Takes the addresses by which this proxy itself reaches the API server.
-    pub(crate) fn set_api_servers(&self, addresses: BTreeSet<IpAddr>) {
-        let mut sources = self.sources();
-        if sources.set_api_servers(addresses) == Refreshed::Changed {
-            self.publish(&sources);
-        }
-    }
-
-    /// What this proxy has to say about the VIPs of its cluster.
-    pub(crate) fn proposal(&self) -> Proposal {
-        self.sources().proposal()
-    }
-
     /// Whether there is anything to show: a cluster that was never seen is not an empty one.
     pub(crate) fn is_known(&self) -> bool {
-        self.published().is_known()
+        self.published().is_known
     }
 
     /// How current the cluster's state is; `None` without a cluster.
     pub(crate) fn freshness(&self) -> Option<Freshness> {
         self.published().freshness.clone()
-    }
-
-    /// The API server confirms the cluster's state. Returns what was before.
-    pub(crate) fn set_live(&self) -> Option<Freshness> {
-        self.published_mut().freshness.replace(Freshness::Live)
-    }
-
-    /// The API server no longer confirms the cluster's state. Returns what was before.
-    pub(crate) fn set_stale(&self, cause: String) -> Option<Freshness> {
-        let mut published = self.published_mut();
-        let since = match &published.freshness {
-            Some(Freshness::Stale { since, .. }) => *since,
-            Some(Freshness::Live) | None => Some(UnixTime::now()),
-        };
-        published
-            .freshness
-            .replace(Freshness::Stale { since, cause })
-    }
-
-    /// Writes down that the cluster's state is still true, if it is.
-    pub(crate) fn confirm(&self) -> Result<(), DirectoryError> {
-        match self.freshness() {
-            Some(Freshness::Live) => self.sources().confirm_cluster(),
-            Some(Freshness::Stale { .. }) | None => Ok(()),
-        }
     }
 
     /// The cluster's cloud nodes.
@@ -353,76 +282,29 @@ impl Directory {
         Watcher::new(self.clone())
     }
 
-    /// Why the file's present content is not in use.
-    pub(crate) fn file_problem(&self) -> Option<String> {
-        self.sources().file_problem()
+    /// Another handle of it.
+    #[cfg(test)]
+    pub(crate) fn editor(&self) -> Editor {
+        Editor::new(self.clone())
     }
 
-    /// Keeps up with the file and the host's interfaces until the drain begins. `removed` is called
-    /// for every node that the file no longer has and nobody else knows: its tunnels have to be
-    /// closed.
-    pub(crate) async fn maintain(
-        self,
-        gate: Gate,
-        removed: impl Fn(&NodeName) + Send + 'static,
-        drain: Drain,
-    ) -> anyhow::Result<()> {
-        let mut ticks = tokio::time::interval(POLL_INTERVAL);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                _ = ticks.tick() => {}
-                () = drain.begun() => return Ok(()),
-            }
-            let directory = self.clone();
-            let gone = tokio::task::spawn_blocking(move || directory.refresh()).await?;
-            gone.iter().for_each(&removed);
-            match self.file_problem() {
-                Some(problem) if self.sources().lacks_file() => gate.close(problem),
-                _ => gate.open(),
-            }
-        }
-    }
-
-    /// Reads the file and the interfaces again. Returns the nodes that are gone by it; what fails
-    /// is logged and leaves all as it is.
-    pub(crate) fn refresh(&self) -> Vec<NodeName> {
-        let host = match host_addresses() {
-            Ok(host) => host,
-            Err(error) => {
-                tracing::warn!(
-                    reason = culvert_daemon::chain(&error),
-                    "the host's addresses are unknown"
-                );
-                return Vec::new();
-            }
-        };
-        let mut sources = self.sources();
-        match sources.refresh(host) {
-            Refreshed::Changed => self.publish(&sources),
-            Refreshed::Unchanged => Vec::new(),
-        }
+    /// Another handle of it.
+    #[cfg(test)]
+    pub(crate) fn cluster_writer(&self) -> ClusterWriter {
+        ClusterWriter::new(self.clone())
     }
 
     /// A directory with these nodes, without addresses.
     #[cfg(test)]
     pub(crate) fn for_tests(state_dir: &std::path::Path, nodes: &[NodeName]) -> Self {
         let state = StateDir::open(state_dir).unwrap();
-        let directory = Self::open(&DirectoryConfig::for_tests(state)).unwrap();
-        nodes
-            .iter()
-            .for_each(|node| directory.put(node, Vec::new(), Vec::new()).unwrap());
+        let Handles {
+            directory, editor, ..
+        } = open(&DirectoryConfig::for_tests(state)).unwrap();
+        for node in nodes {
+            editor.put(node, Vec::new(), Vec::new()).unwrap();
+        }
         directory
-    }
-
-    fn change<T>(
-        &self,
-        edit: impl FnOnce(&mut Sources) -> Result<T, DirectoryError>,
-    ) -> Result<T, DirectoryError> {
-        let mut sources = self.sources();
-        let answer = edit(&mut sources)?;
-        self.publish(&sources);
-        Ok(answer)
     }
 
     /// Shows everybody what the sources say now. Returns the nodes that are gone.
@@ -437,13 +319,9 @@ impl Directory {
             tracing::warn!(%node, reason, "a part of a Node is left out");
         }
         let difference = view.since(&published.view);
-        let anew = !published.is_known() || view.ranges() != published.view.ranges();
+        let anew = !published.is_known || view.ranges() != published.view.ranges();
         published.view = view;
-        published.known = if sources.is_known() {
-            Known::Yes
-        } else {
-            Known::NotYet
-        };
+        published.is_known = sources.is_known();
         let uids = sources.uids();
         let mut gone = difference.removed.clone();
         // Deleted and made again: another Node of the same name.

@@ -33,7 +33,9 @@ use crate::clients::intercept::Intercept;
 use crate::clients::original_dst::{OriginalDsts, TRIAL};
 use crate::cluster::{Cluster, Events, ServiceAccounts, SharedAuthority};
 use crate::directory::service;
-use crate::directory::{ClusterOwn, Directory, DirectoryConfig, Membership};
+use crate::directory::{
+    self, ClusterOwn, ClusterWriter, Directory, DirectoryConfig, Editor, Handles, NodesFrom,
+};
 use crate::metrics::Metrics;
 use crate::operators::control::{self, Control};
 use crate::operators::debug;
@@ -43,9 +45,10 @@ use crate::sockets::listen;
 use crate::sockets::local_socket::{Access, LocalSocket};
 use crate::sockets::strangers::{Phase, Strangers, say_busy};
 use crate::state::StateDir;
+use crate::streams::limits::MAX_STREAMS_PER_AGENT;
 use crate::streams::live::Streams;
 use crate::streams::registry::Registry;
-use crate::streams::route::{MAX_STREAMS_PER_AGENT, Router};
+use crate::streams::route::Router;
 use crate::trust::tokens::Tokens;
 use crate::trust::{Trust, TrustConfig, TrustSource};
 
@@ -127,8 +130,15 @@ struct Proxy {
     metrics: Metrics,
     workers: Arc<Workers>,
     budget: Budget,
-    /// Where it is a part of one.
-    cluster: Option<Cluster>,
+    editor: Editor,
+    /// Of which the proxy is a part.
+    cluster: Option<JoinedCluster>,
+}
+
+/// A Kubernetes cluster that says which nodes there are.
+struct JoinedCluster {
+    cluster: Cluster,
+    writer: ClusterWriter,
     /// The one that the cluster's proxies share, unless the operator's own files are used.
     authority: Option<SharedAuthority>,
 }
@@ -144,7 +154,11 @@ impl Proxy {
             Some(cluster) => cluster.api_addresses().await,
             None => BTreeSet::new(),
         };
-        let directory = Directory::open(&directory_config(&args, state.clone(), api_servers)?)?;
+        let Handles {
+            directory,
+            editor,
+            cluster: writer,
+        } = directory::open(&directory_config(&args, state.clone(), api_servers)?)?;
         let mut config = trust_config(&args.trust, &advertised, state.clone(), cluster.as_ref());
         let authority = match &cluster {
             Some(cluster) if config.source == TrustSource::Embedded => {
@@ -185,8 +199,12 @@ impl Proxy {
             metrics,
             workers,
             budget,
-            cluster,
-            authority,
+            editor,
+            cluster: cluster.zip(writer).map(|(cluster, writer)| JoinedCluster {
+                cluster,
+                writer,
+                authority,
+            }),
         })
     }
 
@@ -234,16 +252,16 @@ impl Proxy {
     fn spawn_maintenance(&self, supervisor: &mut Supervisor, readiness: &Readiness) {
         let drain = supervisor.drain();
         let registry = self.registry.clone();
-        let directory = self.directory.clone();
         let trust = self.trust.clone();
-        if self.args.directory.directory_file.is_some() && directory.file_problem().is_none() {
+        let editor = self.editor.clone();
+        if self.args.directory.directory_file.is_some() && editor.file_problem().is_none() {
             trust.departed_meanwhile();
         }
         let gone = move |node: &_| {
             trust.departed(node);
             registry.close(node);
         };
-        let kept_up = directory.maintain(readiness.gate("directory"), gone, drain.clone());
+        let kept_up = editor.maintain(readiness.gate("directory"), gone, drain.clone());
         supervisor.spawn("directory", kept_up);
         readiness.gate("certificates").open();
         supervisor.spawn("certificates", self.trust.clone().maintain(drain));
@@ -251,7 +269,12 @@ impl Proxy {
 
     /// Follows what the cluster says.
     fn spawn_cluster(&self, supervisor: &mut Supervisor, readiness: &Readiness) {
-        let Some(cluster) = self.cluster.clone() else {
+        let Some(JoinedCluster {
+            cluster,
+            writer,
+            authority,
+        }) = &self.cluster
+        else {
             return;
         };
         let drain = supervisor.drain();
@@ -261,7 +284,7 @@ impl Proxy {
             registry.close(node);
         };
         let nodes = cluster.clone().follow_nodes(
-            self.directory.clone(),
+            writer.clone(),
             self.metrics.clone(),
             readiness.gate("cluster"),
             gone,
@@ -276,7 +299,7 @@ impl Proxy {
         supervisor.spawn("cluster revocations", shared);
         let (events, told) = Events::channel();
         let ports = cluster.clone().follow_ports(
-            self.directory.clone(),
+            writer.clone(),
             self.state.clone(),
             events,
             supervisor.drain(),
@@ -294,10 +317,13 @@ impl Proxy {
                 .clone()
                 .write_events(self.directory.clone(), told, supervisor.drain()),
         );
-        if let Some(authority) = self.authority.clone() {
-            supervisor.spawn("cluster authority", authority.follow(supervisor.drain()));
+        if let Some(authority) = authority {
+            supervisor.spawn(
+                "cluster authority",
+                authority.clone().follow(supervisor.drain()),
+            );
         }
-        let told = cluster.tell_agents(
+        let told = cluster.clone().tell_agents(
             self.trust.clone(),
             self.advertised.clone(),
             supervisor.drain(),
@@ -308,6 +334,7 @@ impl Proxy {
     fn spawn_operators(&self, supervisor: &mut Supervisor, control_socket: &Path) -> Result<()> {
         let control = Control {
             directory: self.directory.clone(),
+            editor: self.editor.clone(),
             trust: self.trust.clone(),
             tokens: self.tokens.clone(),
             registry: self.registry.clone(),
@@ -378,7 +405,8 @@ impl Proxy {
     }
 
     fn enroll_service(&self) -> EnrollServer<Enroll> {
-        let accounts = self.cluster.clone().map(ServiceAccounts::new);
+        let accounts = self.cluster.as_ref();
+        let accounts = accounts.map(|joined| ServiceAccounts::new(joined.cluster.clone()));
         enroll::service(
             self.trust.clone(),
             self.tokens.clone(),
@@ -537,19 +565,19 @@ fn directory_config(
         listen,
         ..
     } = args;
-    let membership = if kubernetes.wanted() {
-        Membership::Cluster
+    let nodes_from = if kubernetes.wanted() {
+        NodesFrom::Cluster
     } else {
-        Membership::Alone
+        NodesFrom::Operators
     };
     ensure!(
-        args.directory_file.is_none() || membership == Membership::Alone,
+        args.directory_file.is_none() || nodes_from == NodesFrom::Operators,
         "--directory: in a cluster its Nodes are the only ones, for all proxies must agree: leave \
          out --directory or --kubernetes"
     );
     Ok(DirectoryConfig {
         state,
-        membership,
+        nodes_from,
         file: args.directory_file.clone(),
         protect: args.protect.clone(),
         edge_ranges: args.edge_range.clone(),

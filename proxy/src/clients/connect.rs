@@ -29,8 +29,10 @@ use crate::clients::direct::{self, Direct, DirectTarget, Reason};
 use crate::directory::Destination;
 use crate::sockets::listen;
 use crate::sockets::strangers::{Place, handshake};
+use crate::streams::error::RouteError;
+use crate::streams::limits::ClientKind;
 use crate::streams::live::{Frontend, StreamRecord};
-use crate::streams::route::{ClientKind, RouteError, Router};
+use crate::streams::route::Router;
 use crate::streams::routed::RoutedClient;
 use request::{BadRequest, HEAD_MAX};
 

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use crate::directory::{Destination, Directory, ResolveError};
 use crate::metrics::Metrics;
 use crate::sockets::listen;
-use crate::streams::route::RouteError;
+use crate::streams::error::RouteError;
 pub(crate) use relay::relay;
 
 /// Dials from the proxy itself. Clones share it.
@@ -157,6 +157,7 @@ mod tests {
         let path = tempfile::tempdir().unwrap();
         let directory = Directory::for_tests(path.path(), &["edge-1".parse().unwrap()]);
         directory
+            .editor()
             .put(
                 &"edge-1".parse().unwrap(),
                 vec!["10.96.0.9".parse().unwrap()],

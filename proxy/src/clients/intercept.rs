@@ -14,7 +14,9 @@ use tokio_util::task::TaskTracker;
 use crate::clients::original_dst::OriginalDsts;
 use crate::directory::{Destination, Target};
 use crate::sockets::listen;
-use crate::streams::route::{ClientKind, RouteError, Router};
+use crate::streams::error::RouteError;
+use crate::streams::limits::ClientKind;
+use crate::streams::route::Router;
 use crate::streams::routed::RoutedClient;
 
 /// Serves intercepted connections. Clones share it.

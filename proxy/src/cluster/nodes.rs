@@ -23,7 +23,7 @@ use super::backoff::Backoff;
 use super::request::RequestError;
 use super::vips::{self, AgreeError};
 use crate::cluster::nodes::record::{Annotations, Kind, Record};
-use crate::directory::{ClusterNodes, Directory, DirectoryError, Freshness, VipError};
+use crate::directory::{ClusterNodes, ClusterWriter, DirectoryError, Freshness, VipError};
 use crate::metrics::Metrics;
 pub(crate) use selector::{InvalidSelector, NodeSelector};
 use watch::{Reading, Seen, Standing};
@@ -55,13 +55,13 @@ impl Cluster {
     /// for every node that is no more.
     pub(crate) async fn follow_nodes(
         self,
-        directory: Directory,
+        writer: ClusterWriter,
         metrics: Metrics,
         gate: Gate,
         gone: impl Fn(&NodeName) + Send + 'static,
         drain: Drain,
     ) -> Result<()> {
-        if directory.is_known() {
+        if writer.directory().is_known() {
             gate.open();
         }
         let annotations = if self.args.trust_node_annotations {
@@ -77,14 +77,13 @@ impl Cluster {
         let watched = watch::watch(self.client.clone(), reading, metrics, seen_tx);
         let vips = Api::namespaced(self.client.clone(), &self.namespace);
         let workers = Workers::start(NonZeroUsize::MIN).context("start the directory's thread")?;
-        let (cluster, directory_too, backoff) = (self, directory.clone(), Backoff::default());
         let applier = Applier {
-            cluster,
+            cluster: self,
             vips,
-            directory: directory_too,
+            writer: writer.clone(),
             gate,
             workers,
-            backoff,
+            backoff: Backoff::default(),
             asked_own: None,
             looked_up: None,
         };
@@ -93,7 +92,7 @@ impl Cluster {
             () = applier.run(seen_rx, gone) => {}
             () = drain.begun() => {}
         }
-        tokio::task::spawn_blocking(move || directory.confirm()).await??;
+        tokio::task::spawn_blocking(move || writer.confirm()).await??;
         Ok(())
     }
 }
@@ -102,7 +101,7 @@ impl Cluster {
 struct Applier {
     cluster: Cluster,
     vips: Api<ConfigMap>,
-    directory: Directory,
+    writer: ClusterWriter,
     gate: Gate,
     /// One thread that does all the work. Each thread keeps what it has freed for what it does
     /// next: on several in turn, ten thousand nodes would have their memory several times.
@@ -154,7 +153,7 @@ impl Applier {
         self.looked_up = Some(Instant::now());
         let addresses = self.cluster.api_addresses().await;
         if !addresses.is_empty() {
-            self.on_worker(move |directory| directory.set_api_servers(addresses))
+            self.on_worker(move |writer| writer.set_api_servers(addresses))
                 .await;
         }
     }
@@ -165,20 +164,19 @@ impl Applier {
             return Ok(());
         }
         let own = self.cluster.cluster_own().await?;
-        self.on_worker(move |directory| directory.set_own(own))
-            .await?;
+        self.on_worker(move |writer| writer.set_own(own)).await?;
         self.asked_own = Some(Instant::now());
         Ok(())
     }
 
     async fn on_worker<T: Send + 'static>(
         &self,
-        work: impl FnOnce(Directory) -> T + Send + 'static,
+        work: impl FnOnce(ClusterWriter) -> T + Send + 'static,
     ) -> T {
-        let directory = self.directory.clone();
+        let writer = self.writer.clone();
         self.workers
             .next()
-            .run(async move { work(directory) })
+            .run(async move { work(writer) })
             .await
             .expect("changing the directory does not panic")
     }
@@ -190,30 +188,30 @@ impl Applier {
     ) -> Result<Vec<NodeName>, ApplyError> {
         self.ask_own().await?;
         let nodes = split(records);
-        let proposal = self.directory.proposal();
+        let proposal = self.writer.proposal();
         let allocation = vips::agree(&self.vips, &proposal, &nodes).await?;
         Ok(self
-            .on_worker(move |directory| directory.set_cluster(nodes, allocation))
+            .on_worker(move |writer| writer.set_cluster(nodes, allocation))
             .await?)
     }
 
     fn live(&mut self) {
         self.backoff.reset();
         self.gate.open();
-        if let Some(Freshness::Stale { .. }) = self.directory.set_live() {
-            let nodes = self.directory.census().total();
+        if let Some(Freshness::Stale { .. }) = self.writer.set_live() {
+            let nodes = self.writer.directory().census().total();
             tracing::info!(
                 nodes,
-                clouds = self.directory.clouds().len(),
+                clouds = self.writer.directory().clouds().len(),
                 "directory is as the API server says"
             );
         }
     }
 
     fn stale(&self, cause: String) {
-        let before = self.directory.set_stale(cause.clone());
+        let before = self.writer.set_stale(cause.clone());
         let known = matches!(&before, Some(Freshness::Stale { cause: old, .. }) if *old == cause);
-        if !self.directory.is_known() {
+        if !self.writer.directory().is_known() {
             self.gate
                 .close(format!("no node of the cluster is known yet: {cause}"));
         }

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::Cluster;
 use super::configmap::ConfigMapName;
 use super::events::{Events, Occurrence};
-use crate::directory::{ClusterPorts, Directory};
+use crate::directory::{ClusterPorts, ClusterWriter};
 use crate::state::{StateDir, StateFile};
 use parse::{Format, Given, combined, parse};
 
@@ -51,14 +51,14 @@ impl Cluster {
     /// Keeps the directory's ports up to date until the drain begins.
     pub(crate) async fn follow_ports(
         self,
-        directory: Directory,
+        writer: ClusterWriter,
         state: StateDir,
         events: Events,
         drain: Drain,
     ) -> Result<()> {
         let mut ports = Ports::load(&state);
         if ports.last_good != LastGood::default() {
-            keep(&directory, &state, &ports.last_good).await;
+            keep(&writer, &state, &ports.last_good).await;
         }
         let of = |format, which: ConfigMapName| {
             self.follow(which.clone())
@@ -95,7 +95,7 @@ impl Cluster {
                 events.report(Occurrence::invalid_ports(which, uid, problem));
             }
             if ports.last_good != before {
-                keep(&directory, &state, &ports.last_good).await;
+                keep(&writer, &state, &ports.last_good).await;
             }
         }
     }
@@ -186,8 +186,8 @@ impl LastGood {
 }
 
 /// On disk and in the directory. What cannot be written is in force until the proxy restarts.
-async fn keep(directory: &Directory, state: &StateDir, last_good: &LastGood) {
-    let (directory, state, last_good) = (directory.clone(), state.clone(), last_good.clone());
+async fn keep(writer: &ClusterWriter, state: &StateDir, last_good: &LastGood) {
+    let (writer, state, last_good) = (writer.clone(), state.clone(), last_good.clone());
     let kept = tokio::task::spawn_blocking(move || {
         let ports = last_good.combined();
         tracing::info!(
@@ -195,7 +195,7 @@ async fn keep(directory: &Directory, state: &StateDir, last_good: &LastGood) {
             localhost_ports = ?ports.localhost_ports,
             "ports of the cluster"
         );
-        directory.set_ports(ports)?;
+        writer.set_ports(ports)?;
         state.write(LAST_GOOD, &last_good)?;
         anyhow::Ok(())
     });

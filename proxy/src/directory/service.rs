@@ -172,10 +172,11 @@ mod tests {
                 .into_inner();
             let snapshot = updates.message().await.unwrap().unwrap();
             directory
+                .editor()
                 .put(&edge_1, vec!["10.0.3.7".parse().unwrap()], vec![9100])
                 .unwrap();
             let changed = updates.message().await.unwrap().unwrap();
-            directory.remove(&edge_1).unwrap();
+            directory.editor().remove(&edge_1).unwrap();
             let removed = updates.message().await.unwrap().unwrap();
             drain.begin();
             (snapshot, changed, removed, updates.message().await.unwrap())

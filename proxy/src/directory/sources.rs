@@ -11,17 +11,17 @@ use culvert_daemon::write_atomic;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::addresses::{Asked, Claims, ClusterProtected, Protected};
-use super::cluster::{
-    Allocation, ClusterNodes, ClusterOwn, ClusterPorts, ClusterSource, Kept, Proposal,
-};
+use super::allocation::{Allocation, Proposal};
+use super::cluster_nodes::{ClusterNodes, ClusterOwn, ClusterPorts};
+use super::cluster_state::{ClusterSource, LastState};
 use super::file::{self, FileError};
 use super::node::NodeSpec;
 use super::stored::Stored;
-use super::view::{Clouds, Given, Source, View};
+use super::uid::NodeUid;
+use super::view::{Clouds, Source, View, ViewInput};
 use super::vips::{VipRanges, Vips, foreign};
-use super::{DirectoryConfig, DirectoryError, Membership};
+use super::{DirectoryConfig, DirectoryError, NodesFrom};
 use crate::clock::UnixTime;
-use crate::directory::NodeUid;
 use crate::state::{StateDir, StateError};
 
 /// The operator's file as it last was good: used when the proxy starts and finds the file broken.
@@ -68,14 +68,9 @@ struct DirectoryFile {
     /// As it was last taken up, so that only changes are looked at.
     text: Option<String>,
     nodes: BTreeMap<NodeName, NodeSpec>,
-    loaded: Loaded,
+    /// Whether a version of it was ever good.
+    was_loaded: bool,
     problem: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Loaded {
-    Never,
-    Once,
 }
 
 impl Sources {
@@ -88,7 +83,7 @@ impl Sources {
             path: path.clone(),
             text: None,
             nodes: BTreeMap::new(),
-            loaded: Loaded::Never,
+            was_loaded: false,
             problem: None,
         });
         let mut protected = Protected {
@@ -96,9 +91,9 @@ impl Sources {
             edge_ranges: config.edge_ranges.clone(),
             ..Protected::default()
         };
-        let cluster = match config.membership {
-            Membership::Alone => None,
-            Membership::Cluster => {
+        let cluster = match config.nodes_from {
+            NodesFrom::Operators => None,
+            NodesFrom::Cluster => {
                 protected.cluster = Some(ClusterProtected {
                     direct: config.direct.clone(),
                     ..Default::default()
@@ -138,7 +133,7 @@ impl Sources {
 
     fn own_view(&self) -> View {
         let of_file = |node: &NodeName| self.declared().contains_key(node);
-        View::new(&Given {
+        View::new(&ViewInput {
             nodes: &merged(&self.stored.nodes, self.declared()),
             source: &|node| {
                 if of_file(node) {
@@ -159,14 +154,14 @@ impl Sources {
 
     fn cluster_view(&self, cluster: &ClusterSource) -> View {
         let nobodys = Vips::default();
-        let kept = cluster.kept();
-        let (clouds, left_out) = kept.map(Kept::in_use).unwrap_or_default();
-        View::new(&Given {
+        let last = cluster.last();
+        let (clouds, left_out) = last.map(LastState::in_use).unwrap_or_default();
+        View::new(&ViewInput {
             nodes: &cluster.specs(),
             source: &|_| Source::Cluster,
             protected: &self.protected,
-            vips: kept.map_or(&nobodys, |kept| &kept.allocation.vips),
-            ranges: kept.map_or(self.stored.ranges, |kept| kept.allocation.ranges),
+            vips: last.map_or(&nobodys, |last| &last.allocation.vips),
+            ranges: last.map_or(self.stored.ranges, |last| last.allocation.ranges),
             zone: &self.zone,
             localhost_ports: cluster.ports().localhost_ports.clone(),
             clouds: Arc::new(clouds),
@@ -178,29 +173,25 @@ impl Sources {
     pub(super) fn is_known(&self) -> bool {
         self.cluster
             .as_ref()
-            .is_none_or(|cluster| cluster.kept().is_some())
+            .is_none_or(|cluster| cluster.last().is_some())
     }
 
     /// The last state of the cluster.
-    pub(super) fn kept(&self) -> Option<&Kept> {
-        self.cluster.as_ref()?.kept()
+    pub(super) fn last(&self) -> Option<&LastState> {
+        self.cluster.as_ref()?.last()
     }
 
     /// Which Nodes the cluster's edge nodes are.
     pub(super) fn uids(&self) -> BTreeMap<NodeName, NodeUid> {
-        let edges = self.kept().into_iter().flat_map(|kept| &kept.nodes.edges);
+        let edges = self.last().into_iter().flat_map(|last| &last.nodes.edges);
         edges
             .filter_map(|(name, edge)| Some((name.clone(), edge.uid.clone()?)))
             .collect()
     }
 
-    pub(super) fn is_cluster(&self) -> bool {
-        self.cluster.is_some()
-    }
-
     pub(super) fn proposal(&self) -> Proposal {
         let (vip4, vip6) = self.wanted;
-        let last = self.kept().map(|kept| kept.allocation.clone());
+        let last = self.last().map(|last| last.allocation.clone());
         let last = last.unwrap_or_else(|| Allocation {
             ranges: self.stored.ranges,
             vips: Vips::default(),
@@ -227,8 +218,8 @@ impl Sources {
         allocation: Allocation,
     ) -> Result<(), DirectoryError> {
         let known = self
-            .kept()
-            .is_some_and(|kept| kept.allocation.ranges == allocation.ranges);
+            .last()
+            .is_some_and(|last| last.allocation.ranges == allocation.ranges);
         if !known {
             let foreign = foreign(&self.protected.ranges, &self.protected.host);
             VipRanges::checked(allocation.ranges.vip4, allocation.ranges.vip6, &foreign)?;
@@ -274,8 +265,8 @@ impl Sources {
 
     /// Works out what is protected; with other claims of Nodes if they have changed.
     fn protect(&mut self, claims: Option<Claims>) {
-        let kept = self.cluster.as_ref().and_then(ClusterSource::kept);
-        let ranges = kept.map_or(self.stored.ranges, |kept| kept.allocation.ranges);
+        let last = self.cluster.as_ref().and_then(ClusterSource::last);
+        let ranges = last.map_or(self.stored.ranges, |last| last.allocation.ranges);
         self.protected.vips = vec![ranges.vip4.into(), ranges.vip6.into()];
         let Some(protected) = &mut self.protected.cluster else {
             return;
@@ -287,8 +278,8 @@ impl Sources {
             Asked::Never
         };
         protected.own = found.cloned().unwrap_or_default().with(&self.given);
-        protected.contested = kept.map(|kept| kept.contested.clone()).unwrap_or_default();
-        if let Some(claims) = claims.or_else(|| kept.map(|kept| Claims::new(&kept.nodes))) {
+        protected.contested = last.map(|last| last.contested.clone()).unwrap_or_default();
+        if let Some(claims) = claims.or_else(|| last.map(|last| Claims::new(&last.nodes))) {
             protected.claims = claims;
         }
     }
@@ -299,9 +290,7 @@ impl Sources {
 
     /// Whether there is a file but no version of it was ever good.
     pub(super) fn lacks_file(&self) -> bool {
-        self.file
-            .as_ref()
-            .is_some_and(|file| file.loaded == Loaded::Never)
+        self.file.as_ref().is_some_and(|file| !file.was_loaded)
     }
 
     pub(super) fn put(
@@ -356,8 +345,8 @@ impl Sources {
     }
 
     fn has_edge(&self, node: &NodeName) -> bool {
-        self.kept()
-            .is_some_and(|kept| kept.nodes.edges.contains_key(node))
+        self.last()
+            .is_some_and(|last| last.nodes.edges.contains_key(node))
     }
 
     pub(super) fn remove(&mut self, node: &NodeName) -> Result<Removal, DirectoryError> {
@@ -432,7 +421,7 @@ impl Sources {
         let problem = outcome.err().map(|error| culvert_daemon::chain(&error));
         match &problem {
             None => {
-                file.loaded = Loaded::Once;
+                file.was_loaded = true;
                 tracing::info!(
                     file = %file.path.display(),
                     nodes = file.nodes.len(),
@@ -458,7 +447,7 @@ impl Sources {
         match nodes {
             Ok(nodes) => {
                 file.nodes = nodes;
-                file.loaded = Loaded::Once;
+                file.was_loaded = true;
             }
             Err(FileError::Read { source, .. })
                 if source.kind() == std::io::ErrorKind::NotFound => {}

@@ -1,13 +1,19 @@
 //! The directory with real files: what survives, what is refused, and what watchers see.
 
+use std::net::IpAddr;
 use std::path::Path;
 
+use culvert_daemon::Drain;
 use futures_util::FutureExt;
 
 use super::*;
 
 fn config(directory: &Path) -> DirectoryConfig {
     DirectoryConfig::for_tests(StateDir::open(&directory.join("state")).unwrap())
+}
+
+fn open_directory(config: &DirectoryConfig) -> Result<Directory, DirectoryError> {
+    open(config).map(|handles| handles.directory)
 }
 
 fn with_file(directory: &Path) -> DirectoryConfig {
@@ -39,16 +45,18 @@ fn goes_to(directory: &Directory, destination: &str) -> Option<String> {
 #[test]
 fn nodes_and_vips_survive_a_restart() {
     let temporary = tempfile::tempdir().unwrap();
-    let directory = Directory::open(&config(temporary.path())).unwrap();
+    let directory = open_directory(&config(temporary.path())).unwrap();
     directory
+        .editor()
         .put(&name("edge-2"), addresses(&["10.0.3.8"]), vec![9100])
         .unwrap();
     directory
+        .editor()
         .put(&name("edge-1"), addresses(&["10.0.3.7"]), Vec::new())
         .unwrap();
     let before = directory.nodes();
     drop(directory);
-    let directory = Directory::open(&config(temporary.path())).unwrap();
+    let directory = open_directory(&config(temporary.path())).unwrap();
     assert_eq!(directory.nodes(), before);
     assert_eq!(vip4(&directory, "edge-2"), "198.18.0.1");
 }
@@ -61,7 +69,7 @@ fn the_random_ipv6_range_is_made_once() {
             vip6_range: None,
             ..config(temporary.path())
         };
-        Directory::open(&config)
+        open_directory(&config)
             .unwrap()
             .published()
             .view
@@ -74,14 +82,17 @@ fn the_random_ipv6_range_is_made_once() {
 #[test]
 fn changing_a_node_leaves_what_is_not_given() {
     let temporary = tempfile::tempdir().unwrap();
-    let directory = Directory::open(&config(temporary.path())).unwrap();
+    let directory = open_directory(&config(temporary.path())).unwrap();
     directory
+        .editor()
         .put(&name("edge-1"), addresses(&["10.0.3.7"]), vec![9100])
         .unwrap();
     directory
+        .editor()
         .put(&name("edge-1"), Vec::new(), Vec::new())
         .unwrap();
     directory
+        .editor()
         .put(&name("edge-1"), Vec::new(), vec![80])
         .unwrap();
     let node = directory.node(&name("edge-1")).unwrap();
@@ -94,8 +105,9 @@ fn changing_a_node_leaves_what_is_not_given() {
 #[test]
 fn an_address_in_a_vip_range_is_refused_and_changes_nothing() {
     let temporary = tempfile::tempdir().unwrap();
-    let directory = Directory::open(&config(temporary.path())).unwrap();
+    let directory = open_directory(&config(temporary.path())).unwrap();
     let error = directory
+        .editor()
         .put(&name("edge-1"), addresses(&["198.18.3.3"]), Vec::new())
         .unwrap_err()
         .to_string();
@@ -113,7 +125,7 @@ fn a_vip_range_that_holds_the_hosts_own_address_is_refused() {
         vip4_range: "127.0.0.0/16".parse().unwrap(),
         ..config(temporary.path())
     };
-    let error = Directory::open(&config).unwrap_err().to_string();
+    let error = open_directory(&config).unwrap_err().to_string();
     assert!(
         error.contains("127.0.0.0/16 overlaps") && error.contains("--vip4-range"),
         "{error}"
@@ -123,8 +135,9 @@ fn a_vip_range_that_holds_the_hosts_own_address_is_refused() {
 #[test]
 fn another_vip4_range_moves_the_vips() {
     let temporary = tempfile::tempdir().unwrap();
-    let directory = Directory::open(&config(temporary.path())).unwrap();
+    let directory = open_directory(&config(temporary.path())).unwrap();
     directory
+        .editor()
         .put(&name("edge-1"), Vec::new(), Vec::new())
         .unwrap();
     drop(directory);
@@ -132,7 +145,7 @@ fn another_vip4_range_moves_the_vips() {
         vip4_range: "100.64.0.0/16".parse().unwrap(),
         ..config(temporary.path())
     };
-    let directory = Directory::open(&moved).unwrap();
+    let directory = open_directory(&moved).unwrap();
     assert_eq!(vip4(&directory, "edge-1"), "100.64.0.1");
     assert_eq!(goes_to(&directory, "100.64.0.1:80").unwrap(), "edge-1");
 }
@@ -140,13 +153,13 @@ fn another_vip4_range_moves_the_vips() {
 #[test]
 fn a_broken_state_file_stops_the_start_and_stays() {
     let temporary = tempfile::tempdir().unwrap();
-    drop(Directory::open(&config(temporary.path())).unwrap());
+    drop(open_directory(&config(temporary.path())).unwrap());
     let path = temporary.path().join("state/directory.json");
     let text = std::fs::read_to_string(&path)
         .unwrap()
         .replace("\"nodes\"", "\"noodles\"");
     std::fs::write(&path, &text).unwrap();
-    let error = Directory::open(&config(temporary.path()))
+    let error = open_directory(&config(temporary.path()))
         .unwrap_err()
         .to_string();
     assert!(
@@ -161,11 +174,13 @@ fn the_file_wins_for_its_nodes_and_is_changed_by_nobody_else() {
     let temporary = tempfile::tempdir().unwrap();
     let file = temporary.path().join("nodes.toml");
     std::fs::write(&file, "[nodes.edge-1]\naddresses = [\"10.0.3.7\"]\n").unwrap();
-    let directory = Directory::open(&with_file(temporary.path())).unwrap();
+    let directory = open_directory(&with_file(temporary.path())).unwrap();
     directory
+        .editor()
         .put(&name("edge-1"), Vec::new(), Vec::new())
         .unwrap();
     let error = directory
+        .editor()
         .put(&name("edge-1"), addresses(&["10.0.3.9"]), Vec::new())
         .unwrap_err()
         .to_string();
@@ -174,12 +189,12 @@ fn the_file_wins_for_its_nodes_and_is_changed_by_nobody_else() {
         "{error}"
     );
     assert_eq!(
-        directory.remove(&name("edge-1")).unwrap(),
+        directory.editor().remove(&name("edge-1")).unwrap(),
         Removal::StillInFile(file)
     );
     assert_eq!(goes_to(&directory, "10.0.3.7:80").unwrap(), "edge-1");
     assert!(matches!(
-        directory.remove(&name("edge-9")),
+        directory.editor().remove(&name("edge-9")),
         Err(DirectoryError::UnknownNode { .. })
     ));
 }
@@ -189,38 +204,50 @@ fn a_changed_file_is_taken_up_and_a_broken_one_leaves_the_last_good() {
     let temporary = tempfile::tempdir().unwrap();
     let file = temporary.path().join("nodes.toml");
     std::fs::write(&file, "[nodes.edge-1]\n[nodes.edge-2]\n").unwrap();
-    let directory = Directory::open(&with_file(temporary.path())).unwrap();
+    let directory = open_directory(&with_file(temporary.path())).unwrap();
     std::fs::write(&file, "[nodes.edge-1]\naddresses = [\"10.0.3.7\"]\n").unwrap();
-    assert_eq!(directory.refresh(), [name("edge-2")]);
+    assert_eq!(directory.editor().refresh(), [name("edge-2")]);
     assert_eq!(goes_to(&directory, "10.0.3.7:80").unwrap(), "edge-1");
     std::fs::write(&file, "[nodes.edge-1\n").unwrap();
-    assert_eq!(directory.refresh(), []);
-    assert!(directory.file_problem().unwrap().contains("line 1"));
+    assert_eq!(directory.editor().refresh(), []);
+    assert!(
+        directory
+            .editor()
+            .file_problem()
+            .unwrap()
+            .contains("line 1")
+    );
     assert_eq!(goes_to(&directory, "10.0.3.7:80").unwrap(), "edge-1");
     std::fs::remove_file(&file).unwrap();
-    directory.refresh();
-    assert!(directory.file_problem().unwrap().contains("nodes.toml"));
+    directory.editor().refresh();
+    assert!(
+        directory
+            .editor()
+            .file_problem()
+            .unwrap()
+            .contains("nodes.toml")
+    );
     drop(directory);
 
-    let restarted = Directory::open(&with_file(temporary.path())).unwrap();
+    let restarted = open_directory(&with_file(temporary.path())).unwrap();
     assert_eq!(
         goes_to(&restarted, "10.0.3.7:80").unwrap(),
         "edge-1",
         "a restart keeps the last good too"
     );
     std::fs::write(&file, "[nodes.edge-3]\n").unwrap();
-    assert_eq!(restarted.refresh(), [name("edge-1")]);
-    assert_eq!(restarted.file_problem(), None);
+    assert_eq!(restarted.editor().refresh(), [name("edge-1")]);
+    assert_eq!(restarted.editor().file_problem(), None);
 }
 
 #[tokio::test]
 async fn readiness_names_a_file_that_never_was_good() {
     let temporary = tempfile::tempdir().unwrap();
     std::fs::write(temporary.path().join("nodes.toml"), "nodes = 1").unwrap();
-    let directory = Directory::open(&with_file(temporary.path())).unwrap();
+    let directory = open_directory(&with_file(temporary.path())).unwrap();
     let readiness = culvert_daemon::Readiness::default();
     let (drain, gate) = (Drain::default(), readiness.gate("directory"));
-    let mut maintained = Box::pin(directory.clone().maintain(gate, |_| {}, drain.clone()));
+    let mut maintained = Box::pin(directory.editor().maintain(gate, |_| {}, drain.clone()));
     while !readiness
         .missing()
         .iter()
@@ -236,7 +263,7 @@ async fn readiness_names_a_file_that_never_was_good() {
 #[test]
 fn the_hosts_own_addresses_are_protected() {
     let temporary = tempfile::tempdir().unwrap();
-    let directory = Directory::open(&config(temporary.path())).unwrap();
+    let directory = open_directory(&config(temporary.path())).unwrap();
     let own = culvert_daemon::host_addresses()
         .unwrap()
         .into_iter()
@@ -244,6 +271,7 @@ fn the_hosts_own_addresses_are_protected() {
     // A host without a network has nothing to protect.
     let Some(own) = own else { return };
     directory
+        .editor()
         .put(&name("edge-1"), vec![own], Vec::new())
         .unwrap();
     let error = directory
@@ -260,8 +288,9 @@ fn the_hosts_own_addresses_are_protected() {
 #[tokio::test]
 async fn watchers_get_a_snapshot_and_then_each_change() {
     let temporary = tempfile::tempdir().unwrap();
-    let directory = Directory::open(&config(temporary.path())).unwrap();
+    let directory = open_directory(&config(temporary.path())).unwrap();
     directory
+        .editor()
         .put(&name("edge-2"), addresses(&["192.168.1.10"]), Vec::new())
         .unwrap();
     let mut watcher = directory.watch();
@@ -274,11 +303,12 @@ async fn watchers_get_a_snapshot_and_then_each_change() {
     assert_eq!(nodes.len(), 1);
 
     directory
+        .editor()
         .put(&name("edge-3"), addresses(&["192.168.1.10"]), Vec::new())
         .unwrap();
     directory.set_online(&name("edge-2"), true);
     directory.set_online(&name("edge-2"), true);
-    directory.remove(&name("edge-3")).unwrap();
+    directory.editor().remove(&name("edge-3")).unwrap();
     let (added, online, removed) = (
         change(&mut watcher).await,
         change(&mut watcher).await,
@@ -353,9 +383,9 @@ fn a_poisoned_state_of_before_frees_the_api_server_at_once_and_has_no_edge_node_
             "edge-7": {"addresses": ["192.0.2.5"], "ports": [443], "zone": null}}}},
         "ports": {"ports": [10250], "localhost_ports": []}}}"#;
     std::fs::write(config.state.join("cluster.json"), poisoned).unwrap();
-    config.membership = Membership::Cluster;
+    config.nodes_from = NodesFrom::Cluster;
     config.given.api_servers = addresses(&["192.0.2.5"]).into_iter().collect();
-    let directory = Directory::open(&config).unwrap();
+    let directory = open_directory(&config).unwrap();
     assert!(directory.is_known(), "redirectors are told");
     let routing = |node: &str| directory.node(&name(node)).unwrap().addresses[0].routing;
     assert_eq!(
@@ -367,6 +397,7 @@ fn a_poisoned_state_of_before_frees_the_api_server_at_once_and_has_no_edge_node_
     let ranges = |text: &str| [text.parse().unwrap()].into();
     let (service_ranges, pod_ranges) = (ranges("10.96.0.0/12"), ranges("10.244.0.0/16"));
     directory
+        .cluster_writer()
         .set_own(ClusterOwn {
             service_ranges,
             pod_ranges,
@@ -377,7 +408,9 @@ fn a_poisoned_state_of_before_frees_the_api_server_at_once_and_has_no_edge_node_
         (routing("edge-1"), routing("edge-7")),
         (Routing::Routed, Routing::Protected)
     );
-    directory.set_api_servers(addresses(&["10.0.3.7"]).into_iter().collect());
+    directory
+        .cluster_writer()
+        .set_api_servers(addresses(&["10.0.3.7"]).into_iter().collect());
     assert_eq!(
         routing("edge-1"),
         Routing::Protected,

@@ -9,7 +9,7 @@ use culvert_api::{NodeName, Zone};
 use serde::Serialize;
 
 use super::addresses::{AddressState, Protected, address_states};
-use super::cluster::CloudNode;
+use super::cluster_nodes::{CloudNode, LeftOut};
 use super::destination::{Destination, NodeCount, ResolveError, Target};
 use super::node::NodeSpec;
 use super::vips::{VipRanges, Vips};
@@ -105,16 +105,8 @@ pub(crate) struct View {
     left_out: BTreeSet<LeftOut>,
 }
 
-/// Something that a Node says and nobody uses.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub(crate) struct LeftOut {
-    pub(crate) node: NodeName,
-    /// What, why, and the fix.
-    pub(crate) reason: String,
-}
-
 /// What a view is computed from.
-pub(crate) struct Given<'a> {
+pub(crate) struct ViewInput<'a> {
     pub(crate) nodes: &'a BTreeMap<NodeName, NodeSpec>,
     pub(crate) source: &'a dyn Fn(&NodeName) -> Source,
     pub(crate) protected: &'a Protected,
@@ -129,7 +121,7 @@ pub(crate) struct Given<'a> {
 impl View {
     /// All nodes are offline at first. Those without a VIP are left out: the caller allocates
     /// before.
-    pub(crate) fn new(given: &Given<'_>) -> Self {
+    pub(crate) fn new(given: &ViewInput<'_>) -> Self {
         let addresses = address_states(given.nodes, given.protected);
         let mut nodes = BTreeMap::new();
         let mut vips = HashMap::new();

@@ -96,7 +96,7 @@ impl Watcher {
             clouds: published.view.clouds().clone(),
         };
         (
-            published.is_known().then_some(event),
+            published.is_known.then_some(event),
             self.directory.0.step_tx.subscribe(),
         )
     }

@@ -12,7 +12,7 @@ use culvert_daemon::Drain;
 use tonic::{Request, Response, Status};
 
 use crate::advertise::Advertised;
-use crate::directory::{Destination, Directory, DirectoryError, NodeView, Removal};
+use crate::directory::{Destination, Directory, DirectoryError, Editor, NodeView, Removal};
 use crate::operators::explain::{Dial, ExplainError, Explainer, Line, ReportedRules};
 use crate::sockets::local_grpc;
 use crate::sockets::local_socket::LocalSocket;
@@ -31,6 +31,7 @@ const SHARED_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub(crate) struct Control {
     pub(crate) directory: Directory,
+    pub(crate) editor: Editor,
     pub(crate) trust: Trust,
     pub(crate) tokens: Tokens,
     pub(crate) registry: Registry,
@@ -234,7 +235,7 @@ impl Control {
             );
             return Err(Status::invalid_argument(text));
         }
-        self.directory
+        self.editor
             .put(&node, addresses, ports)
             .map_err(|error| refused(&error.into()))?;
         let token = self
@@ -286,7 +287,7 @@ impl Control {
                  revoked"
             )));
         }
-        let removed = self.directory.remove(node).map_err(ControlError::from);
+        let removed = self.editor.remove(node).map_err(ControlError::from);
         match revoked
             .and(disarmed)
             .and(removed)

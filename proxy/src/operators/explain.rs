@@ -14,9 +14,10 @@ use tokio::time::timeout;
 use crate::clients::direct::{Direct, DirectTarget};
 use crate::clock::UnixTime;
 use crate::directory::{Destination, Directory, NodeView, ResolveError, Target};
+use crate::streams::error::RouteError;
 use crate::streams::history::Past;
 use crate::streams::registry::{Registered, Registry};
-use crate::streams::route::{Route, RouteError, Router};
+use crate::streams::route::{Route, Router};
 pub(crate) use reported_rules::ReportedRules;
 pub(crate) use words::{Explanation, Line};
 

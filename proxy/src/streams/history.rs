@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(history.of(&name("edge-1")).ended.unwrap().reason, "silent");
         assert_eq!(history.of(&name("stranger")), Past::default());
         history.ended(&name("edge-2"), "silent".into());
-        directory.remove(&name("edge-1")).unwrap();
+        directory.editor().remove(&name("edge-1")).unwrap();
         history.refused(&name("edge-2"), "expired".into());
         assert_eq!(
             history.of(&name("edge-1")),

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use crate::directory::Destination;
 use crate::metrics::Metrics;
-use crate::streams::route::RouteError;
+use crate::streams::error::RouteError;
 
 /// How a connection came to the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

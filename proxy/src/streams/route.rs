@@ -1,27 +1,20 @@
 //! From what a client dialled to a stream whose backend has answered.
 
-mod shares;
-
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use culvert_api::NodeName;
 use culvert_daemon::{Quota, Worker};
 use culvert_tunnel::proto::tunnel::{DialCode, Open};
-use culvert_tunnel::{DEFAULT_MAX_STREAMS, DialFailure, Early, OpenError, Stream, dial_reason};
+use culvert_tunnel::{Early, OpenError, Stream, dial_reason};
 
 use crate::directory::{Destination, Directory, ResolveError, Target};
 use crate::metrics::Metrics;
+use crate::streams::error::RouteError;
+use crate::streams::limits::{ClientKind, MAX_STREAMS_PER_AGENT, SHARE, Share};
 use crate::streams::live::{Frontend, StreamRecord, Streams};
 use crate::streams::registry::{Registered, Registry};
-pub(crate) use shares::ClientKind;
-use shares::SHARE;
-pub(super) use shares::Share;
-
-/// Streams that one agent relays at once, whatever the number of its tunnels: what its stream
-/// windows may hold must be bounded.
-pub(crate) const MAX_STREAMS_PER_AGENT: u32 = DEFAULT_MAX_STREAMS;
 
 /// Tunnels that are tried for one stream before its client is told that there is no way.
 const ATTEMPTS: usize = 3;
@@ -38,60 +31,6 @@ struct Shared {
     next_stream: AtomicU64,
     /// By client address and node.
     shares: Quota<(NodeName, IpAddr)>,
-}
-
-/// Why a client gets no connection.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum RouteError {
-    /// The destination leads to no node.
-    #[error(transparent)]
-    Resolve(#[from] ResolveError),
-    /// The node has no tunnel.
-    #[error("{node} is offline: its agent has no tunnel to this proxy")]
-    Offline { node: NodeName },
-    /// The agent has all the streams it may have.
-    #[error("{node} has {MAX_STREAMS_PER_AGENT} streams, as many as one agent may have")]
-    TooManyStreams { node: NodeName },
-    /// The client has all the streams to the node that it may have.
-    #[error("this client has {SHARE} streams to {node}, as many as one address may have")]
-    ShareTaken { node: NodeName },
-    /// The agent says that there is no connection, and why.
-    #[error("{node}: {}", .failure.message)]
-    Dial {
-        node: NodeName,
-        failure: DialFailure,
-    },
-    /// The proxy itself could not dial it.
-    #[error("{address}, dialled from the proxy itself: {}", .failure.message)]
-    Direct {
-        address: SocketAddr,
-        failure: DialFailure,
-    },
-    /// No tunnel of the node could be used.
-    #[error("open a stream to {node}")]
-    Tunnel { node: NodeName, source: OpenError },
-}
-
-impl RouteError {
-    /// Label for metrics and logs.
-    pub(crate) fn reason(&self) -> &'static str {
-        match self {
-            Self::Resolve(error) => error.reason(),
-            Self::Offline { .. } => "offline",
-            Self::TooManyStreams { .. } => "too_many_streams",
-            Self::ShareTaken { .. } => "client_share",
-            Self::Dial { failure, .. } | Self::Direct { failure, .. } => dial_reason(failure.code),
-            Self::Tunnel {
-                source: OpenError::TimedOut,
-                ..
-            } => "timed_out",
-            Self::Tunnel {
-                source: OpenError::Client(_),
-                ..
-            } => "client_left",
-            Self::Tunnel { .. } => "tunnel_lost",
-        }
-    }
 }
 
 /// Where a destination leads.

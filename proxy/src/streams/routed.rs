@@ -3,8 +3,10 @@
 use culvert_daemon::Worker;
 use culvert_tunnel::{Early, RelayError, Socket, Stream};
 
+use crate::streams::error::RouteError;
+use crate::streams::limits::{ClientKind, Share};
 use crate::streams::live::StreamRecord;
-use crate::streams::route::{ClientKind, Route, RouteError, Router, Share};
+use crate::streams::route::{Route, Router};
 
 /// A client on its way to a node. Dropped before its stream has ended, it has left.
 pub(crate) struct RoutedClient {

@@ -6,7 +6,7 @@ use rustls::pki_types::pem::PemObject;
 use tempfile::TempDir;
 
 use super::*;
-use crate::directory::{ClusterNodes, DirectoryConfig, EdgeNode, Membership, Most};
+use crate::directory::{ClusterNodes, DirectoryConfig, EdgeNode, Most, NodesFrom};
 use crate::trust::authority::Authority;
 
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
@@ -39,10 +39,10 @@ impl Site {
     fn start(&self, name: &str) -> Proxy {
         let state = StateDir::open(&self.path.path().join(name)).unwrap();
         let directory = DirectoryConfig {
-            membership: Membership::Cluster,
+            nodes_from: NodesFrom::Cluster,
             ..DirectoryConfig::for_tests(state.clone())
         };
-        let directory = Directory::open(&directory).unwrap();
+        let directory = crate::directory::open(&directory).unwrap().directory;
         let config = TrustConfig {
             state,
             source: self.authority.clone(),
@@ -100,10 +100,14 @@ impl Proxy {
         };
         let allocation = self
             .directory
+            .cluster_writer()
             .proposal()
             .agreed(None, nodes.edges.keys(), UnixTime::now(), most)
             .unwrap();
-        self.directory.set_cluster(nodes, allocation).unwrap()
+        self.directory
+            .cluster_writer()
+            .set_cluster(nodes, allocation)
+            .unwrap()
     }
 
     fn hears(&self, found: &Revocations) -> Revocations {

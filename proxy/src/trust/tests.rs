@@ -271,13 +271,14 @@ fn a_removed_node_is_out_and_coming_back_readmits_no_old_certificate() {
     );
     let unseen = site.certificate(&agent, UnixTime::now().before(DAY));
     site.trust.revoke(&edge_1()).unwrap();
-    site.directory.remove(&edge_1()).unwrap();
+    site.directory.editor().remove(&edge_1()).unwrap();
     assert_eq!(
         site.trust.identify(&old, Purpose::Tunnel),
         Err(IdentityError::Revoked { node: edge_1() })
     );
 
     site.directory
+        .editor()
         .put(&edge_1(), Vec::new(), Vec::new())
         .unwrap();
     let new = chain(
@@ -318,9 +319,10 @@ fn a_node_that_left_the_directory_comes_back_without_its_old_certificates() {
             .chain_pem,
     );
     site.trust.tend(UnixTime::now()).unwrap();
-    site.directory.remove(&edge_1()).unwrap();
+    site.directory.editor().remove(&edge_1()).unwrap();
     site.trust.departed(&edge_1());
     site.directory
+        .editor()
         .put(&edge_1(), Vec::new(), Vec::new())
         .unwrap();
     assert_eq!(
@@ -341,7 +343,7 @@ fn a_node_that_left_the_directory_comes_back_without_its_old_certificates() {
 
     // It leaves and comes back while this proxy does not run.
     site.trust.tend(UnixTime::now()).unwrap();
-    site.directory.remove(&edge_1()).unwrap();
+    site.directory.editor().remove(&edge_1()).unwrap();
     let Site {
         directory,
         trust,
@@ -354,7 +356,10 @@ fn a_node_that_left_the_directory_comes_back_without_its_old_certificates() {
     )
     .unwrap();
     trust.departed_meanwhile();
-    directory.put(&edge_1(), Vec::new(), Vec::new()).unwrap();
+    directory
+        .editor()
+        .put(&edge_1(), Vec::new(), Vec::new())
+        .unwrap();
     assert_eq!(
         trust.identify(&new, Purpose::Renew),
         Err(IdentityError::Revoked { node: edge_1() })

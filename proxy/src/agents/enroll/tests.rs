@@ -217,13 +217,14 @@ async fn a_token_of_a_node_that_is_gone_is_refused_and_not_used_up() {
     let site = Site::new();
     let pair = KeyPair::generate().unwrap();
     let token = site.token();
-    site.directory.remove(&edge_1()).unwrap();
+    site.directory.editor().remove(&edge_1()).unwrap();
     refused(
         site.join(&token, csr(&pair)).await,
         Code::PermissionDenied,
         "has no node edge-1",
     );
     site.directory
+        .editor()
         .put(&edge_1(), Vec::new(), Vec::new())
         .unwrap();
     site.join(&token, csr(&pair)).await.unwrap();
@@ -253,7 +254,7 @@ async fn a_certificate_is_renewed_for_a_new_key_until_the_node_is_removed() {
         "no client certificate",
     );
     site.trust.revoke(&edge_1()).unwrap();
-    site.directory.remove(&edge_1()).unwrap();
+    site.directory.editor().remove(&edge_1()).unwrap();
     refused(
         site.renew(&chain(&second), csr(&KeyPair::generate().unwrap()))
             .await,

@@ -5,7 +5,7 @@ use culvert_tunnel::{OpenError, proto::tunnel::DialCode};
 
 use super::request::BadRequest;
 use crate::directory::ResolveError;
-use crate::streams::route::RouteError;
+use crate::streams::error::RouteError;
 
 /// The backend has answered; from here on the bytes are its own.
 pub(super) const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection Established\r\n\r\n";

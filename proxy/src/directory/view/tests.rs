@@ -30,7 +30,7 @@ fn view(nodes: &[(&str, &[&str])]) -> View {
         addresses: vec![address.parse().unwrap()],
         ..CloudNode::default()
     };
-    View::new(&Given {
+    View::new(&ViewInput {
         nodes: &nodes,
         source: &|_| Source::File,
         protected: &Protected {

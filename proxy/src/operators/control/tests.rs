@@ -4,7 +4,7 @@ use tempfile::TempDir;
 use tonic::Code;
 
 use super::*;
-use crate::directory::DirectoryConfig;
+use crate::directory::{self, DirectoryConfig, Handles};
 use crate::metrics::Metrics;
 use crate::operators::cli::Client;
 use crate::state::StateDir;
@@ -29,7 +29,9 @@ fn control(file: Option<&str>) -> (TempDir, Control) {
 }
 
 fn with(config: &DirectoryConfig, state: &StateDir) -> Control {
-    let directory = Directory::open(config).unwrap();
+    let Handles {
+        directory, editor, ..
+    } = directory::open(config).unwrap();
     let trust = TrustConfig {
         state: state.clone(),
         source: TrustSource::Embedded,
@@ -53,6 +55,7 @@ fn with(config: &DirectoryConfig, state: &StateDir) -> Control {
     let explainer = Explainer::new(directory.clone(), registry.clone(), router);
     Control {
         directory,
+        editor,
         trust,
         tokens,
         registry,
@@ -211,7 +214,7 @@ async fn in_a_cluster_a_join_token_is_refused_with_what_to_do_instead() {
     let path = tempfile::tempdir().unwrap();
     let state = StateDir::open(&path.path().join("state")).unwrap();
     let mut config = DirectoryConfig::for_tests(state.clone());
-    config.membership = crate::directory::Membership::Cluster;
+    config.nodes_from = directory::NodesFrom::Cluster;
     let control = with(&config, &state);
     let answer = control.create_token(wish("edge-1", &[])).await;
     refused(

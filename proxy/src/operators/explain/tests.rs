@@ -23,6 +23,7 @@ fn explainer() -> (tempfile::TempDir, Explainer) {
         ("edge-3", "192.168.1.10"),
     ] {
         directory
+            .editor()
             .put(&node(name), vec![address.parse().unwrap()], vec![9100])
             .unwrap();
     }

@@ -11,7 +11,7 @@ use culvert_tunnel::proto::tunnel::DialCode;
 use super::{DialError, Facts, ReportedRules, TunnelFacts};
 use crate::clients::direct::DirectTarget;
 use crate::directory::{AddressView, NodeView, ResolveError, Routing, Target};
-use crate::streams::route::RouteError;
+use crate::streams::error::RouteError;
 
 /// What operators read.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use culvert_tunnel::proto::tunnel::DescribeResponse;
 use culvert_tunnel::{
-    AgentTunnel, AgentTunnelState, Backends, Budget, ProxyTunnel, ReadAhead, Socket, StreamEnd,
-    Transferred,
+    AgentTunnel, AgentTunnelState, Backends, Budget, DialFailure, ProxyTunnel, ReadAhead, Socket,
+    StreamEnd, Transferred,
 };
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, UnixStream};

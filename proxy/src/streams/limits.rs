@@ -4,10 +4,13 @@ use std::net::{IpAddr, SocketAddr};
 
 use culvert_api::NodeName;
 use culvert_daemon::Permit;
+use culvert_tunnel::DEFAULT_MAX_STREAMS;
 
-use super::MAX_STREAMS_PER_AGENT;
 use crate::directory::Target;
 
+/// Streams that one agent relays at once, whatever the number of its tunnels: what its stream
+/// windows may hold must be bounded.
+pub(crate) const MAX_STREAMS_PER_AGENT: u32 = DEFAULT_MAX_STREAMS;
 /// Streams to one node that one address may have: a quarter of all.
 pub(crate) const SHARE: u32 = MAX_STREAMS_PER_AGENT / 4;
 /// Streams of a node that no pod takes: for this host's programs that ask its kubelet and for

@@ -1,0 +1,149 @@
+//! What a Kubernetes cluster says about its nodes, as plain data.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use culvert_api::ports::NODE_PORTS;
+use culvert_api::{NodeName, Zone};
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use super::node::{InvalidNode, MAX_PORTS};
+use super::uid::NodeUid;
+
+/// Ports that are steered on all edge nodes of the cluster, besides each node's kubelet port and
+/// own further ones.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ClusterPorts {
+    /// Dialled at the node's address.
+    pub(crate) ports: BTreeSet<u16>,
+    /// Dialled at the node's 127.0.0.1.
+    pub(crate) localhost_ports: BTreeSet<u16>,
+}
+
+impl Default for ClusterPorts {
+    /// Those that everybody wants.
+    fn default() -> Self {
+        Self {
+            ports: NODE_PORTS.into(),
+            localhost_ports: BTreeSet::new(),
+        }
+    }
+}
+
+impl ClusterPorts {
+    pub(super) fn checked(self) -> Result<Self, InvalidNode> {
+        let given = self.ports.union(&self.localhost_ports).count();
+        if given > MAX_PORTS {
+            return Err(InvalidNode::TooMany {
+                given,
+                what: "ports",
+                most: MAX_PORTS,
+            });
+        }
+        if self.ports.contains(&0) || self.localhost_ports.contains(&0) {
+            return Err(InvalidNode::Port);
+        }
+        Ok(self)
+    }
+}
+
+/// A node that is reached through its agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct EdgeNode {
+    /// The preferred one first.
+    pub(crate) addresses: Vec<IpAddr>,
+    /// Its own ports that are steered, besides the cluster's.
+    pub(crate) ports: BTreeSet<u16>,
+    /// `<node>.<zone>` is the node, besides `--dns-zone`.
+    pub(crate) zone: Option<Zone>,
+    /// Another one each time that a Node of this name is made.
+    #[serde(default)]
+    pub(crate) uid: Option<NodeUid>,
+}
+
+/// A node that clients reach by themselves.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CloudNode {
+    /// The preferred one first.
+    pub(crate) addresses: Vec<IpAddr>,
+    /// Further ones of whatever type, which nobody is sent to.
+    #[serde(default)]
+    pub(crate) others: BTreeSet<IpAddr>,
+}
+
+impl CloudNode {
+    /// All of its addresses.
+    pub(super) fn all(&self) -> impl Iterator<Item = IpAddr> {
+        self.addresses.iter().chain(&self.others).copied()
+    }
+}
+
+/// What the cluster uses itself, as no kubelet says it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ClusterOwn {
+    /// Where clients reach the API server.
+    pub(crate) api_servers: BTreeSet<IpAddr>,
+    /// Ranges of Services; none: they are not known.
+    pub(crate) service_ranges: BTreeSet<IpNet>,
+    /// Ranges of pods; none: they are not known.
+    pub(crate) pod_ranges: BTreeSet<IpNet>,
+}
+
+impl ClusterOwn {
+    /// With what these say too.
+    pub(super) fn with(mut self, other: &Self) -> Self {
+        self.api_servers.extend(&other.api_servers);
+        self.service_ranges.extend(&other.service_ranges);
+        self.pod_ranges.extend(&other.pod_ranges);
+        self
+    }
+
+    /// What was known stays as long as nothing else is said: a ConfigMap that was deleted makes no
+    /// address anybody's.
+    pub(super) fn or(self, before: &Self) -> Self {
+        Self {
+            api_servers: kept_if_none(self.api_servers, &before.api_servers),
+            service_ranges: kept_if_none(self.service_ranges, &before.service_ranges),
+            pod_ranges: kept_if_none(self.pod_ranges, &before.pod_ranges),
+        }
+    }
+}
+
+fn kept_if_none<T: Clone + Ord>(now: BTreeSet<T>, before: &BTreeSet<T>) -> BTreeSet<T> {
+    if now.is_empty() { before.clone() } else { now }
+}
+
+/// All nodes of a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ClusterNodes {
+    /// By name.
+    pub(crate) edges: BTreeMap<NodeName, EdgeNode>,
+    /// By name.
+    pub(crate) clouds: BTreeMap<NodeName, CloudNode>,
+    /// Ranges of nodes' pods, and a node that has each.
+    #[serde(default)]
+    pub(crate) pod_ranges: BTreeMap<IpNet, NodeName>,
+}
+
+impl ClusterNodes {
+    /// The addresses of all edge nodes.
+    pub(super) fn edge_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.edges
+            .values()
+            .flat_map(|edge| edge.addresses.iter().copied())
+    }
+}
+
+/// Something that a Node says and nobody uses.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub(crate) struct LeftOut {
+    pub(crate) node: NodeName,
+    /// What, why, and the fix.
+    pub(crate) reason: String,
+}

@@ -1,0 +1,254 @@
+//! The last state of a Kubernetes cluster, on disk.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use culvert_api::NodeName;
+use serde::{Deserialize, Serialize};
+
+use super::addresses::Claims;
+use super::allocation::Allocation;
+use super::cluster_nodes::{CloudNode, ClusterNodes, ClusterOwn, ClusterPorts, EdgeNode, LeftOut};
+use super::error::DirectoryError;
+use super::node::NodeSpec;
+use crate::clock::UnixTime;
+use crate::state::{StateDir, StateError, StateFile};
+
+const FILE: StateFile = StateFile {
+    name: "cluster-state.json",
+    what: "the last state of the cluster until its API server answers",
+};
+/// As 0.1 wrote it: without what the cluster uses itself, and with ports that a kubelet may have
+/// chosen.
+const FILE_OF_0_1: StateFile = StateFile {
+    name: "cluster.json",
+    ..FILE
+};
+
+/// A cluster's state as it was last applied.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LastState {
+    pub(super) as_of: UnixTime,
+    pub(super) allocation: Allocation,
+    pub(super) nodes: ClusterNodes,
+    /// Addresses that edge nodes had before a Node claimed them.
+    #[serde(default)]
+    pub(super) contested: BTreeSet<IpAddr>,
+}
+
+impl LastState {
+    /// The cloud nodes with the addresses that can be theirs, and what of all nodes is left out: no
+    /// Node keeps the others out.
+    pub(super) fn in_use(&self) -> (BTreeMap<NodeName, CloudNode>, BTreeSet<LeftOut>) {
+        let ranges = &self.allocation.ranges;
+        let (mut clouds, mut left_out) = (self.nodes.clouds.clone(), BTreeSet::new());
+        for (name, node) in &mut clouds {
+            for address in node
+                .addresses
+                .extract_if(.., |address| ranges.contains(*address))
+            {
+                let reason = format!(
+                    "{address} of the cloud node {name} is in the VIP range, where it reaches \
+                     nothing: give the node another address, or the proxies another --vip4-range \
+                     or --vip6-range"
+                );
+                left_out.insert(LeftOut {
+                    node: name.clone(),
+                    reason,
+                });
+            }
+        }
+        let without = self
+            .nodes
+            .edges
+            .keys()
+            .filter(|name| self.allocation.vips.of(name, ranges).is_none());
+        left_out.extend(without.map(|name| LeftOut {
+            node: name.clone(),
+            reason: format!(
+                "the edge node {name} has no VIP: there are too many nodes, or their \
+                names are too long"
+            ),
+        }));
+        (clouds, left_out)
+    }
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OnDisk {
+    kept: Option<LastState>,
+    ports: ClusterPorts,
+    /// `None`: the API server was never asked for it.
+    #[serde(default)]
+    own: Option<ClusterOwn>,
+}
+
+impl OnDisk {
+    /// What a kubelet may have said of ports and zones is not believed.
+    fn distrusted(mut self) -> Self {
+        for edge in self
+            .kept
+            .iter_mut()
+            .flat_map(|kept| kept.nodes.edges.values_mut())
+        {
+            edge.ports.clear();
+            edge.zone = None;
+        }
+        self
+    }
+}
+
+/// The cluster as the only source of nodes.
+#[derive(Debug)]
+pub(super) struct ClusterSource {
+    state: StateDir,
+    stored: OnDisk,
+}
+
+impl ClusterSource {
+    /// Reads the last state. What is on disk but makes no sense is an error.
+    pub(super) fn open(state: &StateDir) -> Result<Self, StateError> {
+        let stored: OnDisk = match state.read(FILE)? {
+            Some(stored) => stored,
+            None => state
+                .read(FILE_OF_0_1)?
+                .map(OnDisk::distrusted)
+                .unwrap_or_default(),
+        };
+        match stored
+            .kept
+            .as_ref()
+            .and_then(|kept| kept.allocation.problem())
+        {
+            Some(problem) => Err(state.invalid(FILE, problem)),
+            None => Ok(Self {
+                state: state.clone(),
+                stored,
+            }),
+        }
+    }
+
+    pub(super) fn last(&self) -> Option<&LastState> {
+        self.stored.kept.as_ref()
+    }
+
+    pub(super) fn ports(&self) -> &ClusterPorts {
+        &self.stored.ports
+    }
+
+    pub(super) fn set_ports(&mut self, ports: ClusterPorts) -> Result<(), DirectoryError> {
+        let ports = ports.checked()?;
+        if self.stored.ports == ports {
+            return Ok(());
+        }
+        Ok(self.commit(OnDisk {
+            ports,
+            ..self.stored.clone()
+        })?)
+    }
+
+    /// What the cluster uses itself, as its API server last said; `None`: it was never asked.
+    pub(super) fn own(&self) -> Option<&ClusterOwn> {
+        self.stored.own.as_ref()
+    }
+
+    /// Takes what the API server says that the cluster uses itself.
+    pub(super) fn set_own(&mut self, own: ClusterOwn) -> Result<(), StateError> {
+        let own = match &self.stored.own {
+            Some(before) => own.or(before),
+            None => own,
+        };
+        if self.stored.own.as_ref() == Some(&own) {
+            Ok(())
+        } else {
+            self.commit(OnDisk {
+                own: Some(own),
+                ..self.stored.clone()
+            })
+        }
+    }
+
+    /// Takes the nodes; `old_claims` are those of the nodes before. Their claims now.
+    pub(super) fn set(
+        &mut self,
+        nodes: ClusterNodes,
+        allocation: Allocation,
+        old_claims: &Claims,
+    ) -> Result<Claims, StateError> {
+        let claims = Claims::new(&nodes);
+        let before = self.last().map(|last| (last, old_claims));
+        let contested = contested(&nodes, &claims, before);
+        let kept = LastState {
+            as_of: UnixTime::now(),
+            allocation,
+            nodes,
+            contested,
+        };
+        self.commit(OnDisk {
+            kept: Some(kept),
+            ports: self.stored.ports.clone(),
+            own: self.stored.own.clone(),
+        })?;
+        Ok(claims)
+    }
+
+    /// Writes down that the state is still true.
+    pub(super) fn confirm(&mut self) -> Result<(), StateError> {
+        let mut stored = self.stored.clone();
+        let Some(kept) = &mut stored.kept else {
+            return Ok(());
+        };
+        kept.as_of = UnixTime::now();
+        self.commit(stored)
+    }
+
+    /// The edge nodes with all ports that are steered.
+    pub(super) fn specs(&self) -> BTreeMap<NodeName, NodeSpec> {
+        let common = self
+            .stored
+            .ports
+            .ports
+            .union(&self.stored.ports.localhost_ports);
+        let common: BTreeSet<u16> = common.copied().collect();
+        let spec = |node: &EdgeNode| NodeSpec {
+            addresses: node.addresses.clone(),
+            ports: common.union(&node.ports).copied().collect(),
+            zone: node.zone.clone(),
+        };
+        let edges = self.stored.kept.iter().flat_map(|kept| &kept.nodes.edges);
+        edges
+            .map(|(name, node)| (name.clone(), spec(node)))
+            .collect()
+    }
+
+    fn commit(&mut self, stored: OnDisk) -> Result<(), StateError> {
+        self.state.write(FILE, &stored)?;
+        self.stored = stored;
+        Ok(())
+    }
+}
+
+/// Addresses of edge nodes that by `claims`, those of `nodes`, are the cloud's too, and that an edge
+/// node had `before`, with the claims of that time. They stay contested until one of both sides
+/// gives them up.
+fn contested(
+    nodes: &ClusterNodes,
+    claims: &Claims,
+    before: Option<(&LastState, &Claims)>,
+) -> BTreeSet<IpAddr> {
+    let Some((last, old_claims)) = before else {
+        return BTreeSet::new();
+    };
+    let had: BTreeSet<IpAddr> = last.nodes.edge_addresses().collect();
+    let was_edges = |address: &IpAddr| had.contains(address) && old_claims.by(*address).is_none();
+    nodes
+        .edge_addresses()
+        .filter(|address| claims.by(*address).is_some())
+        .filter(|address| last.contested.contains(address) || was_edges(address))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

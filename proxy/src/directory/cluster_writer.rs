@@ -1,0 +1,95 @@
+//! What a Kubernetes cluster says: its Nodes, its ports, and whether its API server answers.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use culvert_api::NodeName;
+
+use super::Directory;
+use super::allocation::{Allocation, Proposal};
+use super::cluster_nodes::{ClusterNodes, ClusterOwn, ClusterPorts};
+use super::error::DirectoryError;
+use super::freshness::Freshness;
+use super::sources::Refreshed;
+use crate::clock::UnixTime;
+
+/// Writes to the directory what the cluster says. Clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct ClusterWriter(Directory);
+
+impl ClusterWriter {
+    pub(super) fn new(directory: Directory) -> Self {
+        Self(directory)
+    }
+
+    /// What readers see.
+    pub(crate) fn directory(&self) -> &Directory {
+        &self.0
+    }
+
+    /// Says which ports are steered on all edge nodes of the cluster. On disk when this returns.
+    pub(crate) fn set_ports(&self, ports: ClusterPorts) -> Result<(), DirectoryError> {
+        let mut sources = self.0.sources();
+        sources.set_ports(ports)?;
+        self.0.publish(&sources);
+        Ok(())
+    }
+
+    /// Takes the cluster's nodes and VIPs. On disk when this returns the nodes that are gone.
+    pub(crate) fn set_cluster(
+        &self,
+        nodes: ClusterNodes,
+        allocation: Allocation,
+    ) -> Result<Vec<NodeName>, DirectoryError> {
+        let mut sources = self.0.sources();
+        sources.set_cluster(nodes, allocation)?;
+        Ok(self.0.publish(&sources))
+    }
+
+    /// Takes what the API server says that the cluster uses itself. On disk when this returns.
+    pub(crate) fn set_own(&self, own: ClusterOwn) -> Result<(), DirectoryError> {
+        let mut sources = self.0.sources();
+        if sources.set_own(own)? == Refreshed::Changed {
+            self.0.publish(&sources);
+        }
+        Ok(())
+    }
+
+    /// Takes the addresses by which this proxy itself reaches the API server.
+    pub(crate) fn set_api_servers(&self, addresses: BTreeSet<IpAddr>) {
+        let mut sources = self.0.sources();
+        if sources.set_api_servers(addresses) == Refreshed::Changed {
+            self.0.publish(&sources);
+        }
+    }
+
+    /// What this proxy has to say about the VIPs of its cluster.
+    pub(crate) fn proposal(&self) -> Proposal {
+        self.0.sources().proposal()
+    }
+
+    /// The API server confirms the cluster's state. Returns what was before.
+    pub(crate) fn set_live(&self) -> Option<Freshness> {
+        self.0.published_mut().freshness.replace(Freshness::Live)
+    }
+
+    /// The API server no longer confirms the cluster's state. Returns what was before.
+    pub(crate) fn set_stale(&self, cause: String) -> Option<Freshness> {
+        let mut published = self.0.published_mut();
+        let since = match &published.freshness {
+            Some(Freshness::Stale { since, .. }) => *since,
+            Some(Freshness::Live) | None => Some(UnixTime::now()),
+        };
+        published
+            .freshness
+            .replace(Freshness::Stale { since, cause })
+    }
+
+    /// Writes down that the cluster's state is still true, if it is.
+    pub(crate) fn confirm(&self) -> Result<(), DirectoryError> {
+        match self.0.freshness() {
+            Some(Freshness::Live) => self.0.sources().confirm_cluster(),
+            Some(Freshness::Stale { .. }) | None => Ok(()),
+        }
+    }
+}

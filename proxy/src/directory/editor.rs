@@ -1,0 +1,99 @@
+//! What operators say: nodes made by `token create`, and the file.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use culvert_api::NodeName;
+use culvert_daemon::{Drain, Gate, chain, host_addresses};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::Directory;
+use super::error::DirectoryError;
+use super::sources::{Refreshed, Removal, Sources};
+
+/// How often the file and the host's interfaces are looked at.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Writes to the directory what operators say. Clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct Editor(Directory);
+
+impl Editor {
+    pub(super) fn new(directory: Directory) -> Self {
+        Self(directory)
+    }
+
+    /// Adds the node, or changes what is given: no addresses or no ports leave those that it has.
+    /// On disk when this returns.
+    pub(crate) fn put(
+        &self,
+        node: &NodeName,
+        addresses: Vec<IpAddr>,
+        ports: Vec<u16>,
+    ) -> Result<(), DirectoryError> {
+        self.change(|sources| sources.put(node, addresses, ports))
+    }
+
+    /// Removes what `token create` made of the node; the file may still describe it.
+    pub(crate) fn remove(&self, node: &NodeName) -> Result<Removal, DirectoryError> {
+        self.change(|sources| sources.remove(node))
+    }
+
+    /// Why the file's present content is not in use.
+    pub(crate) fn file_problem(&self) -> Option<String> {
+        self.0.sources().file_problem()
+    }
+
+    /// Keeps up with the file and the host's interfaces until the drain begins. `removed` is called
+    /// for every node that the file no longer has and nobody else knows: its tunnels have to be
+    /// closed.
+    pub(crate) async fn maintain(
+        self,
+        gate: Gate,
+        removed: impl Fn(&NodeName) + Send + 'static,
+        drain: Drain,
+    ) -> anyhow::Result<()> {
+        let mut ticks = interval(POLL_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = drain.begun() => return Ok(()),
+            }
+            let editor = self.clone();
+            let gone = tokio::task::spawn_blocking(move || editor.refresh()).await?;
+            gone.iter().for_each(&removed);
+            match self.file_problem() {
+                Some(problem) if self.0.sources().lacks_file() => gate.close(problem),
+                _ => gate.open(),
+            }
+        }
+    }
+
+    /// Reads the file and the interfaces again. Returns the nodes that are gone by it; what fails
+    /// is logged and leaves all as it is.
+    pub(super) fn refresh(&self) -> Vec<NodeName> {
+        let host = match host_addresses() {
+            Ok(host) => host,
+            Err(error) => {
+                tracing::warn!(reason = chain(&error), "the host's addresses are unknown");
+                return Vec::new();
+            }
+        };
+        let mut sources = self.0.sources();
+        match sources.refresh(host) {
+            Refreshed::Changed => self.0.publish(&sources),
+            Refreshed::Unchanged => Vec::new(),
+        }
+    }
+
+    fn change<T>(
+        &self,
+        edit: impl FnOnce(&mut Sources) -> Result<T, DirectoryError>,
+    ) -> Result<T, DirectoryError> {
+        let mut sources = self.0.sources();
+        let answer = edit(&mut sources)?;
+        self.0.publish(&sources);
+        Ok(answer)
+    }
+}

@@ -1,0 +1,63 @@
+//! Why a client gets no connection.
+
+use std::net::SocketAddr;
+
+use culvert_api::NodeName;
+use culvert_tunnel::{DialFailure, OpenError, dial_reason};
+
+use crate::directory::ResolveError;
+use crate::streams::limits::{MAX_STREAMS_PER_AGENT, SHARE};
+
+/// Why a client gets no connection.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RouteError {
+    /// The destination leads to no node.
+    #[error(transparent)]
+    Resolve(#[from] ResolveError),
+    /// The node has no tunnel.
+    #[error("{node} is offline: its agent has no tunnel to this proxy")]
+    Offline { node: NodeName },
+    /// The agent has all the streams it may have.
+    #[error("{node} has {MAX_STREAMS_PER_AGENT} streams, as many as one agent may have")]
+    TooManyStreams { node: NodeName },
+    /// The client has all the streams to the node that it may have.
+    #[error("this client has {SHARE} streams to {node}, as many as one address may have")]
+    ShareTaken { node: NodeName },
+    /// The agent says that there is no connection, and why.
+    #[error("{node}: {}", .failure.message)]
+    Dial {
+        node: NodeName,
+        failure: DialFailure,
+    },
+    /// The proxy itself could not dial it.
+    #[error("{address}, dialled from the proxy itself: {}", .failure.message)]
+    Direct {
+        address: SocketAddr,
+        failure: DialFailure,
+    },
+    /// No tunnel of the node could be used.
+    #[error("open a stream to {node}")]
+    Tunnel { node: NodeName, source: OpenError },
+}
+
+impl RouteError {
+    /// Label for metrics and logs.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::Resolve(error) => error.reason(),
+            Self::Offline { .. } => "offline",
+            Self::TooManyStreams { .. } => "too_many_streams",
+            Self::ShareTaken { .. } => "client_share",
+            Self::Dial { failure, .. } | Self::Direct { failure, .. } => dial_reason(failure.code),
+            Self::Tunnel {
+                source: OpenError::TimedOut,
+                ..
+            } => "timed_out",
+            Self::Tunnel {
+                source: OpenError::Client(_),
+                ..
+            } => "client_left",
+            Self::Tunnel { .. } => "tunnel_lost",
+        }
+    }
+}
