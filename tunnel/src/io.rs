@@ -9,9 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::task::coop::poll_proceed;
 use tokio::time::Instant;
 
@@ -24,25 +22,6 @@ const TURN: usize = BUFFER;
 thread_local! {
     /// A buffer that no socket of this thread holds at the moment.
     static SPARE: Cell<Option<Box<[u8]>>> = const { Cell::new(None) };
-}
-
-/// Bytes of a tunnel that may wait unsent in its socket: more would delay small streams behind
-/// bulk.
-const UNSENT: u32 = 256 << 10;
-/// Data that stays unacknowledged for this long means that the peer is gone.
-const USER_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// Prepares a tunnel's TCP connection: small writes go out at once, little waits unsent, a peer
-/// that takes nothing is noticed. A silent one is by pings: the kernel's keepalive would only add
-/// packets.
-///
-/// # Errors
-/// The kernel refuses an option.
-pub fn tune(socket: &TcpStream) -> io::Result<()> {
-    socket.set_nodelay(true)?;
-    let socket = SockRef::from(socket);
-    socket.set_tcp_notsent_lowat(UNSENT)?;
-    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))
 }
 
 /// When bytes last came from the peer. Clones share it.

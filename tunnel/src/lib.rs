@@ -20,6 +20,7 @@ mod outbox;
 mod proxy_end;
 mod relay;
 mod socket;
+mod tcp;
 mod transferred;
 /// The generated messages of `proto/`.
 #[allow(
@@ -50,8 +51,9 @@ pub use http2::{
     DEFAULT_KEEPALIVE, DEFAULT_MAX_STREAMS, DEFAULT_STREAM_WINDOW, KEEPALIVE_RANGE, RoundTrip,
     STREAM_WINDOW_RANGE, STREAMS_IN_LIFE,
 };
-pub use io::{LastRead, ReadAhead, tune};
+pub use io::{LastRead, ReadAhead};
 pub use proxy_end::{DIAL_TIMEOUT, Driver, Early, OpenError, ProxyTunnel, Stream, Tunnel};
 pub use relay::RelayError;
 pub use socket::{Close, Detached, Socket};
+pub use tcp::{tune, tune_relayed};
 pub use transferred::{Meter, Total, Transferred};
