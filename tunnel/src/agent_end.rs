@@ -497,3 +497,6 @@ impl Drop for Slot {
         self.state.lock().remove(&self.number);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -476,22 +476,4 @@ impl Drop for Place {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    async fn load() -> Arc<Load> {
-        let last_read = crate::ReadAhead::new(tokio::io::empty()).last_read();
-        Arc::new(Load::new(last_read, Keepalive::of(0)))
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn clients_that_give_up_count_against_a_tunnel_only_while_its_link_is_cut() {
-        let load = load().await;
-        let given_up = || load.given_up_in_silence.load(Ordering::Relaxed);
-        drop(Place::take(&load, 1).unwrap());
-        assert_eq!(given_up(), 0);
-        tokio::time::advance(Duration::from_secs(10)).await;
-        drop(Place::take(&load, 1).unwrap());
-        assert_eq!(given_up(), 1);
-    }
-}
+mod tests;

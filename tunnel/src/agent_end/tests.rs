@@ -1,0 +1,25 @@
+use super::*;
+
+/// Bytes that the task of one stream may take. Every idle stream holds that much, whatever it waits
+/// for.
+const TASK_MAX: usize = 1152;
+
+struct NoBackends;
+
+impl Backends for NoBackends {
+    async fn dial(&self, _: &Open) -> Result<TcpStream, DialFailure> {
+        std::future::pending().await
+    }
+
+    fn stream_ended(&self, _: &Open, _: &StreamEnd) {}
+}
+
+fn size_of_task<F>(_: impl Fn(Call<NoBackends>) -> F) -> usize {
+    size_of::<F>()
+}
+
+#[test]
+fn the_task_of_a_stream_is_small() {
+    let size = size_of_task(|mut call| async move { call.serve(Method::Open).await });
+    assert!(size <= TASK_MAX, "{size} bytes");
+}

@@ -1,0 +1,37 @@
+use super::*;
+
+/// Bytes that relaying one stream may take in its task. Every idle stream holds that much.
+const RELAY_MAX: usize = 672;
+/// Bytes that opening one stream may take in its task.
+const OPEN_MAX: usize = 1024;
+
+async fn load() -> Arc<Load> {
+    let last_read = crate::ReadAhead::new(tokio::io::empty()).last_read();
+    Arc::new(Load::new(last_read, Keepalive::of(0)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_that_give_up_count_against_a_tunnel_only_while_its_link_is_cut() {
+    let load = load().await;
+    let given_up = || load.given_up_in_silence.load(Ordering::Relaxed);
+    drop(Place::take(&load, 1).unwrap());
+    assert_eq!(given_up(), 0);
+    tokio::time::advance(Duration::from_secs(10)).await;
+    drop(Place::take(&load, 1).unwrap());
+    assert_eq!(given_up(), 1);
+}
+
+fn size_of_relay<'a, F>(_: impl Fn(&'a mut Stream, &'a Socket, &'a Transferred) -> F) -> usize {
+    size_of::<F>()
+}
+
+fn size_of_open<'a, F>(_: impl Fn(&'a Tunnel, Open, Option<Early<'a>>) -> F) -> usize {
+    size_of::<F>()
+}
+
+#[test]
+fn the_futures_of_a_stream_are_small() {
+    let (relay, open) = (size_of_relay(Stream::relay), size_of_open(Tunnel::open));
+    assert!(relay <= RELAY_MAX, "relay: {relay} bytes");
+    assert!(open <= OPEN_MAX, "open: {open} bytes");
+}
