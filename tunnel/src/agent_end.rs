@@ -1,44 +1,32 @@
 //! The agent's end of a tunnel: the gRPC server of `culvert.tunnel.v1.Agent` on a connection that
 //! the agent dialled.
 
-use std::collections::BTreeMap;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+mod call;
+mod state;
 
-use bytes::Bytes;
-use h2::server::SendResponse;
-use h2::{PingPong, RecvStream};
-use http::Request;
-use prost::Message;
+use std::sync::Arc;
+use std::time::Duration;
+
+use h2::PingPong;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+
+use call::{Call, Method};
+pub use state::{AgentTunnelState, LiveStream};
 
 use crate::budget::Budget;
 use crate::dial_failure::DialFailure;
 use crate::error::TunnelError;
-use crate::frame;
-use crate::grpc;
-use crate::http2::{self, Keepalive, Pings, RoundTrip};
+use crate::http2::{self, Keepalive, Pings};
 use crate::io::LastRead;
 use crate::outbox::Payload;
-use crate::proto::tunnel::{
-    DescribeRequest, DescribeResponse, DialCode, Frame, Open, Opened, frame::Kind,
-};
-use crate::relay::{self, Incoming, RelayError, Role};
-use crate::socket::Socket;
-use crate::transferred::{Total, Transferred};
+use crate::proto::tunnel::{DescribeResponse, Open};
+use crate::relay::{Incoming, RelayError};
 
-/// A stream whose first message does not come is reset.
-const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long streams may take to end after their tunnel has.
 const LAST_STREAMS: Duration = Duration::from_secs(1);
-/// A `Describe` request holds a version, `Open` an address and what the client dialled.
-const FIRST_MAX: usize = 4096;
 
 /// What an agent does for the streams of its tunnels.
 pub trait Backends: Send + Sync + 'static {
@@ -89,66 +77,6 @@ pub struct AgentTunnel {
     pub budget: Budget,
     /// What `Describe` answers: also how long the tunnel may be silent.
     pub describe: DescribeResponse,
-}
-
-/// What a running tunnel can be asked. Clones share it. The default's streams count in no total.
-#[derive(Clone, Debug, Default)]
-pub struct AgentTunnelState(Arc<State>);
-
-#[derive(Debug, Default)]
-struct State {
-    round_trip: RoundTrip,
-    total: Total,
-    next: AtomicU64,
-    streams: Mutex<BTreeMap<u64, Arc<LiveStream>>>,
-    worn_out: Notify,
-}
-
-/// A stream that is being relayed.
-#[derive(Debug)]
-pub struct LiveStream {
-    /// What the proxy asked for.
-    pub open: Open,
-    /// When it asked.
-    pub since: Instant,
-    /// Bytes so far.
-    pub transferred: Transferred,
-}
-
-impl AgentTunnelState {
-    /// Of a tunnel whose streams count in `total`.
-    #[must_use]
-    pub fn new(total: Total) -> Self {
-        Self(Arc::new(State {
-            total,
-            ..State::default()
-        }))
-    }
-
-    /// Streams of the tunnel now, dialling ones included.
-    #[must_use]
-    pub fn streams(&self) -> Vec<Arc<LiveStream>> {
-        self.lock().values().cloned().collect()
-    }
-
-    /// Round trip to the proxy, once measured.
-    #[must_use]
-    pub fn round_trip(&self) -> Option<Duration> {
-        self.0.round_trip.last()
-    }
-
-    /// Completes once when the tunnel has carried as many streams as it may. It goes on, but
-    /// another one should take its place before HTTP/2 has no numbers left for its streams.
-    pub async fn worn_out(&self) {
-        self.0.worn_out.notified().await;
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<LiveStream>>> {
-        self.0
-            .streams
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl AgentTunnel {
@@ -244,257 +172,6 @@ impl AgentTunnel {
             .max_local_error_reset_streams(Some(http2::LOCAL_ERRORS))
             .reset_stream_duration(http2::RESET_MEMORY);
         builder
-    }
-}
-
-/// What the proxy asks for.
-#[derive(Clone, Copy, Debug)]
-enum Method {
-    Open,
-    Describe,
-    Unknown,
-}
-
-impl Method {
-    fn of(request: &Request<RecvStream>) -> Self {
-        match request.uri().path() {
-            grpc::OPEN => Self::Open,
-            grpc::DESCRIBE => Self::Describe,
-            _ => Self::Unknown,
-        }
-    }
-}
-
-/// One call of the proxy. Its functions take it by reference: a task keeps what is passed on by
-/// value once for each of them.
-struct Call<B> {
-    tunnel: Arc<AgentTunnel>,
-    state: AgentTunnelState,
-    backends: Arc<B>,
-    incoming: Incoming,
-    respond: SendResponse<Payload>,
-}
-
-impl<B: Backends> Call<B> {
-    async fn serve(&mut self, method: Method) {
-        let served = match method {
-            Method::Open => self.open().await,
-            Method::Describe => self.describe().await,
-            Method::Unknown => reject(&mut self.respond, grpc::UNIMPLEMENTED, "no such method"),
-        };
-        if let Err(error) = served {
-            tracing::debug!(?method, %error, "call failed");
-        }
-    }
-
-    /// What the proxy says first; `None` if it is no message.
-    async fn first_message(&mut self) -> Result<Option<Bytes>, TunnelError> {
-        let first = timeout(OPEN_TIMEOUT, self.incoming.first_message(FIRST_MAX)).await;
-        Ok(first.map_err(|_| TunnelError::HandshakeTimedOut)?.ok())
-    }
-
-    async fn describe(&mut self) -> Result<(), TunnelError> {
-        let request = self.first_message().await?;
-        let Some(request) = request.and_then(|message| DescribeRequest::decode(message).ok())
-        else {
-            return reject(
-                &mut self.respond,
-                grpc::INVALID_ARGUMENT,
-                "no DescribeRequest",
-            );
-        };
-        tracing::debug!(proxy.version = request.version, "described");
-        let mut send = self
-            .respond
-            .send_response(grpc::response(), false)
-            .map_err(TunnelError::Http2)?;
-        send.send_data(frame::encode(&self.tunnel.describe).into(), false)
-            .map_err(TunnelError::Http2)?;
-        send.send_trailers(grpc::trailers(grpc::OK))
-            .map_err(TunnelError::Http2)
-    }
-
-    async fn open(&mut self) -> Result<(), TunnelError> {
-        let Some(open) = self.first_message().await?.and_then(as_open) else {
-            return refuse(
-                &mut self.respond,
-                &invalid("the first message is no `open`"),
-            );
-        };
-        let Some(slot) = Slot::take(&self.state, self.tunnel.max_streams, open) else {
-            refuse(
-                &mut self.respond,
-                &too_many_streams(self.tunnel.max_streams),
-            )?;
-            discard(&mut self.incoming).await;
-            return Ok(());
-        };
-        let result = self.dial_and_relay(&slot.stream).await;
-        let was_refused = matches!(result, Err(StreamError::Dial(_)));
-        self.backends
-            .stream_ended(&slot.stream.open, &slot.stream.end(result));
-        drop(slot);
-        if was_refused {
-            discard(&mut self.incoming).await;
-        }
-        Ok(())
-    }
-
-    async fn dial_and_relay(&mut self, stream: &LiveStream) -> Result<(), StreamError> {
-        // Boxed: it takes as much room as a relay, and what it returns would stay beside that.
-        let socket = Box::pin(self.dial(&stream.open)).await?;
-        let lost = |error| StreamError::Relay(RelayError::from(error));
-        let mut send = self
-            .respond
-            .send_response(grpc::response(), false)
-            .map_err(lost)?;
-        let opened = Opened {
-            code: DialCode::Ok.into(),
-            message: String::new(),
-        };
-        send.send_data(
-            frame::encode(&Frame {
-                kind: Some(Kind::Opened(opened)),
-            })
-            .into(),
-            false,
-        )
-        .map_err(lost)?;
-        let relayed = relay::relay(
-            &socket,
-            &mut send,
-            &mut self.incoming,
-            Role::Server,
-            &stream.transferred,
-        );
-        relayed.await.map_err(StreamError::Relay)
-    }
-
-    /// The backend, unless the client leaves first; a refusal is answered.
-    async fn dial(&mut self, open: &Open) -> Result<Socket, StreamError> {
-        let dialled = tokio::select! {
-            dialled = self.backends.dial(open) => dialled,
-            left = std::future::poll_fn(|context| self.respond.poll_reset(context)) => {
-                return Err(StreamError::Relay(left.map_or_else(RelayError::from, RelayError::Reset)));
-            }
-            ended = self.incoming.gather() => return Err(StreamError::Relay(ended)),
-        };
-        dialled.map(Socket::from).map_err(|failure| {
-            // It is refused all the same where the proxy cannot hear of it any more.
-            refuse(&mut self.respond, &failure).ok();
-            StreamError::Dial(failure)
-        })
-    }
-}
-
-fn as_open(message: Bytes) -> Option<Open> {
-    match frame::first_kind(message) {
-        Ok(Kind::Open(open)) => Some(open),
-        Ok(_) | Err(_) => None,
-    }
-}
-
-fn invalid(message: &str) -> DialFailure {
-    DialFailure {
-        code: DialCode::Invalid,
-        message: message.to_owned(),
-    }
-}
-
-fn too_many_streams(limit: u32) -> DialFailure {
-    DialFailure {
-        code: DialCode::TooManyStreams,
-        message: format!("the agent relays {limit} streams in this tunnel already"),
-    }
-}
-
-/// Answers an `Open` with the reason why there is no connection.
-fn refuse(respond: &mut SendResponse<Payload>, failure: &DialFailure) -> Result<(), TunnelError> {
-    let opened = Opened {
-        code: failure.code.into(),
-        message: failure.message.clone(),
-    };
-    let mut send = respond
-        .send_response(grpc::response(), false)
-        .map_err(TunnelError::Http2)?;
-    send.send_data(
-        frame::encode(&Frame {
-            kind: Some(Kind::Opened(opened)),
-        })
-        .into(),
-        false,
-    )
-    .map_err(TunnelError::Http2)?;
-    send.send_trailers(grpc::trailers(grpc::OK))
-        .map_err(TunnelError::Http2)
-}
-
-/// Reads what comes behind a refusal: its client may speak until the proxy has heard of it. Behind
-/// a stream that was dropped that would be an error of the proxy's, of which a tunnel has so many
-/// in its life.
-///
-/// Boxed: few streams get here, and all would be that much larger.
-fn discard(incoming: &mut Incoming) -> Pin<Box<impl Future<Output = ()>>> {
-    Box::pin(async {
-        timeout(OPEN_TIMEOUT, incoming.discard())
-            .await
-            .unwrap_or_default()
-    })
-}
-
-fn reject(
-    respond: &mut SendResponse<Payload>,
-    status: u8,
-    message: &'static str,
-) -> Result<(), TunnelError> {
-    respond
-        .send_response(grpc::error_response(status, message), true)
-        .map(|_| ())
-        .map_err(TunnelError::Http2)
-}
-
-/// A stream's place among those of its tunnel; given back on drop.
-struct Slot {
-    state: AgentTunnelState,
-    number: u64,
-    stream: Arc<LiveStream>,
-}
-
-impl Slot {
-    fn take(state: &AgentTunnelState, limit: u32, open: Open) -> Option<Self> {
-        let mut streams = state.lock();
-        if streams.len() >= limit as usize {
-            return None;
-        }
-        let number = state.0.next.fetch_add(1, Ordering::Relaxed);
-        let stream = Arc::new(LiveStream {
-            open,
-            since: Instant::now(),
-            transferred: state.0.total.begin(),
-        });
-        streams.insert(number, stream.clone());
-        Some(Self {
-            state: state.clone(),
-            number,
-            stream,
-        })
-    }
-}
-
-impl LiveStream {
-    fn end(&self, result: Result<(), StreamError>) -> StreamEnd {
-        StreamEnd {
-            into_tunnel: self.transferred.into_tunnel.bytes(),
-            out_of_tunnel: self.transferred.out_of_tunnel.bytes(),
-            duration: self.since.elapsed(),
-            result,
-        }
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        self.state.lock().remove(&self.number);
     }
 }
 

@@ -1,0 +1,118 @@
+//! What a running tunnel of an agent can be asked: its streams and its round trip.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+use super::{StreamEnd, StreamError};
+use crate::http2::RoundTrip;
+use crate::proto::tunnel::Open;
+use crate::transferred::{Total, Transferred};
+
+/// What a running tunnel can be asked. Clones share it. The default's streams count in no total.
+#[derive(Clone, Debug, Default)]
+pub struct AgentTunnelState(pub(super) Arc<State>);
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) round_trip: RoundTrip,
+    total: Total,
+    next: AtomicU64,
+    streams: Mutex<BTreeMap<u64, Arc<LiveStream>>>,
+    pub(super) worn_out: Notify,
+}
+
+/// A stream that is being relayed.
+#[derive(Debug)]
+pub struct LiveStream {
+    /// What the proxy asked for.
+    pub open: Open,
+    /// When it asked.
+    pub since: Instant,
+    /// Bytes so far.
+    pub transferred: Transferred,
+}
+
+impl AgentTunnelState {
+    /// Of a tunnel whose streams count in `total`.
+    #[must_use]
+    pub fn new(total: Total) -> Self {
+        Self(Arc::new(State {
+            total,
+            ..State::default()
+        }))
+    }
+
+    /// Streams of the tunnel now, dialling ones included.
+    #[must_use]
+    pub fn streams(&self) -> Vec<Arc<LiveStream>> {
+        self.lock().values().cloned().collect()
+    }
+
+    /// Round trip to the proxy, once measured.
+    #[must_use]
+    pub fn round_trip(&self) -> Option<Duration> {
+        self.0.round_trip.last()
+    }
+
+    /// Completes once when the tunnel has carried as many streams as it may. It goes on, but
+    /// another one should take its place before HTTP/2 has no numbers left for its streams.
+    pub async fn worn_out(&self) {
+        self.0.worn_out.notified().await;
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<LiveStream>>> {
+        self.0
+            .streams
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A stream's place among those of its tunnel; given back on drop.
+pub(super) struct Slot {
+    state: AgentTunnelState,
+    number: u64,
+    pub(super) stream: Arc<LiveStream>,
+}
+
+impl Slot {
+    pub(super) fn take(state: &AgentTunnelState, limit: u32, open: Open) -> Option<Self> {
+        let mut streams = state.lock();
+        if streams.len() >= limit as usize {
+            return None;
+        }
+        let number = state.0.next.fetch_add(1, Ordering::Relaxed);
+        let stream = Arc::new(LiveStream {
+            open,
+            since: Instant::now(),
+            transferred: state.0.total.begin(),
+        });
+        streams.insert(number, stream.clone());
+        Some(Self {
+            state: state.clone(),
+            number,
+            stream,
+        })
+    }
+}
+
+impl LiveStream {
+    pub(super) fn end(&self, result: Result<(), StreamError>) -> StreamEnd {
+        StreamEnd {
+            into_tunnel: self.transferred.into_tunnel.bytes(),
+            out_of_tunnel: self.transferred.out_of_tunnel.bytes(),
+            duration: self.since.elapsed(),
+            result,
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.state.lock().remove(&self.number);
+    }
+}
