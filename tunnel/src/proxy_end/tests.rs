@@ -1,4 +1,8 @@
+use super::load::Place;
 use super::*;
+use crate::proto::tunnel::Open;
+use crate::socket::Socket;
+use crate::transferred::Transferred;
 
 /// Bytes that relaying one stream may take in its task. Every idle stream holds that much.
 const RELAY_MAX: usize = 672;

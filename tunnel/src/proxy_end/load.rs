@@ -1,0 +1,64 @@
+//! How many streams a tunnel carries and has carried.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::OpenError;
+use crate::http2::Keepalive;
+use crate::io::LastRead;
+
+/// What a tunnel carries and has carried.
+#[derive(Debug)]
+pub(super) struct Load {
+    /// Streams open or opening.
+    pub(super) active: AtomicU32,
+    /// Streams of its whole life.
+    pub(super) opened: AtomicU32,
+    /// Streams that ended at this end while nothing came from the agent.
+    pub(super) given_up_in_silence: AtomicU32,
+    last_read: LastRead,
+    pub(super) keepalive: Keepalive,
+}
+
+impl Load {
+    pub(super) fn new(last_read: LastRead, keepalive: Keepalive) -> Self {
+        let (active, opened, given_up_in_silence) =
+            (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
+        Self {
+            active,
+            opened,
+            given_up_in_silence,
+            last_read,
+            keepalive,
+        }
+    }
+
+    pub(super) fn is_silent(&self) -> bool {
+        self.last_read.at().elapsed() > self.keepalive.silent_after()
+    }
+}
+
+/// A stream's place among those that a tunnel may have; given back on drop.
+#[derive(Debug)]
+pub(super) struct Place(Arc<Load>);
+
+impl Place {
+    pub(super) fn take(load: &Arc<Load>, limit: u32) -> Result<Self, OpenError> {
+        let below = |active: u32| (active < limit).then_some(active + 1);
+        let taken = load
+            .active
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, below);
+        taken
+            .map(|_| Self(load.clone()))
+            .map_err(|_| OpenError::TooManyStreams(limit))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.active.fetch_sub(1, Ordering::Relaxed);
+        if self.0.is_silent() {
+            self.0.given_up_in_silence.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}

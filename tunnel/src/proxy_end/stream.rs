@@ -1,0 +1,195 @@
+//! A stream of a tunnel, from the request for its backend to the end of its relay.
+
+use std::io;
+use std::time::Duration;
+
+use h2::{Reason, SendStream};
+use scopeguard::ScopeGuard;
+use tokio::time::timeout;
+
+use super::load::Place;
+use super::{Tunnel, printable_char};
+use crate::budget::Budget;
+use crate::dial_failure::DialFailure;
+use crate::first_message::FirstMessageError;
+use crate::frame::{self, FrameError};
+use crate::grpc;
+use crate::outbox::Payload;
+use crate::proto::tunnel::{DialCode, Frame, Open, Opened, frame::Kind};
+use crate::relay::{self, Incoming, RelayError, Role};
+use crate::socket::Socket;
+use crate::transferred::Transferred;
+
+/// How long an agent may take to dial a backend.
+pub const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the proxy waits for the agent's word: its dial, and twice a slow link's round trip.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(8);
+
+/// Characters of an agent's message that go into logs and answers.
+const MESSAGE_MAX: usize = 512;
+
+/// Why a stream was not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// As many streams are open as the tunnel may have.
+    #[error("{0} streams are open in the tunnel already")]
+    TooManyStreams(u32),
+    /// The tunnel failed before the agent answered: another tunnel of the node may do, unless the
+    /// client's bytes went [`Early`].
+    #[error("the tunnel was lost while opening")]
+    Tunnel(#[source] h2::Error),
+    /// The agent did not say in time how its dial went.
+    #[error("the agent did not answer within {} s", OPEN_TIMEOUT.as_secs())]
+    TimedOut,
+    /// The agent's answer makes no sense.
+    #[error("the agent answered {0}")]
+    Answer(String),
+    /// The agent reached no backend, or must not.
+    #[error("{}", .0.message)]
+    Refused(DialFailure),
+    /// The client failed while its first bytes were read.
+    #[error("the client's connection failed")]
+    Client(#[source] io::Error),
+}
+
+impl From<FrameError> for OpenError {
+    fn from(error: FrameError) -> Self {
+        Self::Answer(error.to_string())
+    }
+}
+
+impl From<FirstMessageError> for OpenError {
+    fn from(error: FirstMessageError) -> Self {
+        match error {
+            FirstMessageError::Http2(error) => Self::Tunnel(error),
+            FirstMessageError::Frame(error) => error.into(),
+        }
+    }
+}
+
+/// A client whose first bytes go ahead with the request for its backend, which saves a round trip.
+/// Once they [have](Self::has_gone), that request must not be made again: the backend may have
+/// them.
+#[derive(Clone, Copy, Debug)]
+pub struct Early<'a> {
+    /// The client.
+    pub client: &'a Socket,
+    /// Its bytes so far.
+    pub transferred: &'a Transferred,
+}
+
+impl Early<'_> {
+    /// Whether bytes have gone.
+    #[must_use]
+    pub fn has_gone(self) -> bool {
+        self.transferred.into_tunnel.bytes() > 0
+    }
+
+    async fn send(self, stream: &mut SendStream<Payload>, budget: &Budget) -> io::Result<()> {
+        relay::send_first(self.client, stream, budget, &self.transferred.into_tunnel).await
+    }
+}
+
+/// A stream whose backend has answered. Dropping it resets it.
+#[derive(Debug)]
+pub struct Stream {
+    send: SendStream<Payload>,
+    incoming: Incoming,
+    _place: Place,
+}
+
+impl Tunnel {
+    /// Opens a stream: returns once the backend has answered the agent. Dropping the future cancels
+    /// the dial at the agent. The first that comes from an `early` client meanwhile is sent at
+    /// once.
+    ///
+    /// # Errors
+    /// [`OpenError::Tunnel`] if another tunnel of the node may do better, unless bytes went early;
+    /// else what the caller should hear.
+    pub async fn open(&self, open: Open, early: Option<Early<'_>>) -> Result<Stream, OpenError> {
+        let place = Place::take(&self.load, self.max_streams)?;
+        timeout(OPEN_TIMEOUT, self.open_in(place, open, early))
+            .await
+            .map_err(|_| OpenError::TimedOut)?
+    }
+
+    async fn open_in(
+        &self,
+        place: Place,
+        open: Open,
+        early: Option<Early<'_>>,
+    ) -> Result<Stream, OpenError> {
+        let first = frame::encode(&Frame {
+            kind: Some(Kind::Open(open)),
+        });
+        let (mut response, send) = self
+            .call(grpc::OPEN, first, false)
+            .await
+            .map_err(OpenError::Tunnel)?;
+        // By itself HTTP/2 keeps what a stream that was given up has yet to send until the
+        // connection takes bytes again.
+        let mut send = scopeguard::guard(send, |mut send| send.send_reset(Reason::CANCEL));
+        let response = match early {
+            None => response.await,
+            Some(early) => tokio::select! {
+                biased;
+                response = &mut response => response,
+                sent = early.send(&mut send, &self.budget) => match sent {
+                    Ok(()) => response.await,
+                    Err(error) => return Err(OpenError::Client(error)),
+                },
+            },
+        };
+        let response = response.map_err(OpenError::Tunnel)?;
+        if let Some(error) = grpc::error_of(&response) {
+            return Err(OpenError::Answer(error));
+        }
+        let mut incoming = Incoming::new(response.into_body(), self.budget.share());
+        let message = incoming.first_message(frame::MESSAGE_MAX).await?;
+        let Kind::Opened(Opened { code, message }) = frame::first_kind(message)? else {
+            return Err(OpenError::Answer("another frame than `opened`".to_owned()));
+        };
+        let code = DialCode::try_from(code).unwrap_or(DialCode::Failed);
+        if code == DialCode::Ok {
+            return Ok(Stream {
+                send: ScopeGuard::into_inner(send),
+                incoming,
+                _place: place,
+            });
+        }
+        let message = message
+            .chars()
+            .take(MESSAGE_MAX)
+            .map(printable_char)
+            .collect();
+        Err(OpenError::Refused(DialFailure { code, message }))
+    }
+}
+
+impl Stream {
+    /// Sends what a client has sent already, before [`Self::relay`], which tells if that failed.
+    pub fn send_pipelined(&mut self, pipelined: &[u8], transferred: &Transferred) {
+        let budget = self.incoming.budget();
+        relay::send_now(pipelined, &mut self.send, &budget, &transferred.into_tunnel);
+    }
+
+    /// Relays between `client` and the backend until both directions ended or one failed; then
+    /// `client`, once dropped, ends with RST. To be called once: by reference, for a task that
+    /// moved what it has in here would keep room for it twice.
+    ///
+    /// # Errors
+    /// What failed first.
+    pub fn relay(
+        &mut self,
+        client: &Socket,
+        transferred: &Transferred,
+    ) -> impl Future<Output = Result<(), RelayError>> {
+        relay::relay(
+            client,
+            &mut self.send,
+            &mut self.incoming,
+            Role::Client,
+            transferred,
+        )
+    }
+}
