@@ -1,7 +1,7 @@
 //! The agent's end of a tunnel: the gRPC server of `culvert.tunnel.v1.Agent` on a connection that
 //! the agent dialled.
 
-mod call;
+mod calls;
 mod state;
 
 use std::sync::Arc;
@@ -10,10 +10,9 @@ use std::time::Duration;
 use h2::PingPong;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use call::{Call, Method};
+use calls::Calls;
 pub use state::{AgentTunnelState, LiveStream};
 
 use crate::budget::Budget;
@@ -23,10 +22,7 @@ use crate::http2::{self, Keepalive, Pings};
 use crate::io::LastRead;
 use crate::outbox::Payload;
 use crate::proto::tunnel::{DescribeResponse, Open};
-use crate::relay::{Incoming, RelayError};
-
-/// How long streams may take to end after their tunnel has.
-const LAST_STREAMS: Duration = Duration::from_secs(1);
+use crate::relay::RelayError;
 
 /// What an agent does for the streams of its tunnels.
 pub trait Backends: Send + Sync + 'static {
@@ -99,34 +95,21 @@ impl AgentTunnel {
     {
         let handshake = self.builder().handshake::<_, Payload>(io);
         let handshake = timeout(http2::HANDSHAKE_TIMEOUT, handshake).await;
-        let mut connection = handshake
-            .map_err(|_| TunnelError::HandshakeTimedOut)?
-            .map_err(TunnelError::Http2)?;
+        let mut connection = http2::established(handshake)?;
         let pings = connection.ping_pong().expect("taken once");
         let mut death = std::pin::pin!(self.peer_death(pings, last_read, &state));
         let mut drain = std::pin::pin!(drain);
-        let (mut draining, mut carried) = (false, 0_u32);
-        let mut streams = JoinSet::new();
-        let (tunnel, worn_out) = (Arc::new(self.clone()), state.clone());
+        let mut draining = false;
+        let mut calls = Calls::new(self.clone(), state, backends);
         let ended = loop {
             tokio::select! {
                 accepted = connection.accept() => match accepted {
-                    Some(Ok((request, respond))) => {
-                        let (tunnel, state, backends) = (tunnel.clone(), state.clone(), backends.clone());
-                        let method = Method::of(&request);
-                        let incoming = Incoming::new(request.into_body(), self.budget.share());
-                        let mut call = Call { tunnel, state, backends, incoming, respond };
-                        streams.spawn(async move { call.serve(method).await });
-                        carried = carried.saturating_add(1);
-                        if carried == self.streams_in_life {
-                            worn_out.0.worn_out.notify_one();
-                        }
-                    }
+                    Some(Ok((request, respond))) => calls.begin(request, respond),
                     Some(Err(error)) => break Err(TunnelError::Http2(error)),
                     None if draining => break Ok(()),
                     None => break Err(TunnelError::Closed),
                 },
-                Some(_) = streams.join_next() => {}
+                () = calls.one_ends() => {}
                 silent = &mut death => break Err(TunnelError::PeerSilent(silent)),
                 () = &mut drain, if !draining => {
                     draining = true;
@@ -134,11 +117,9 @@ impl AgentTunnel {
                 }
             }
         };
-        // Without its connection every stream fails by itself, and tells of its end.
+        // Without its connection every stream fails by itself and reports its end.
         drop(connection);
-        let last_streams = async { while streams.join_next().await.is_some() {} };
-        // A stream that hangs on is dropped, which resets it.
-        timeout(LAST_STREAMS, last_streams).await.ok();
+        calls.end().await;
         ended
     }
 
@@ -152,7 +133,7 @@ impl AgentTunnel {
         http2::peer_death(
             pings,
             last_read,
-            state.0.round_trip.clone(),
+            state.round_trip_handle(),
             keepalive,
             Pings::IfUnheard,
         )
@@ -174,6 +155,3 @@ impl AgentTunnel {
         builder
     }
 }
-
-#[cfg(test)]
-mod tests;

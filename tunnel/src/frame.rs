@@ -188,35 +188,24 @@ impl Decoder {
             }
             State::Tag if self.message == 0 => self.state = State::Prefix,
             State::Tag => {
-                let Some((tag, length)) = self.partial.varint(input)? else {
+                let Some(tag) = self.varint(input)? else {
                     return Ok(false);
                 };
-                self.used(length)?;
                 self.state = field(tag)?;
                 if self.message < self.state.least() {
                     return Err(FrameError::NotData);
                 }
             }
             State::Length(is_data) => {
-                let Some((value, length)) = self.partial.varint(input)? else {
+                let Some(length) = self.varint(input)? else {
                     return Ok(false);
                 };
-                self.used(length)?;
-                let value = usize::try_from(value)
-                    .ok()
-                    .filter(|value| *value <= self.message)
-                    .ok_or(FrameError::NotData)?;
-                self.state = if is_data {
-                    State::Data(value)
-                } else {
-                    State::Skip(value)
-                };
+                self.state = self.payload(is_data, length)?;
             }
             State::SkipVarint => {
-                let Some((_, length)) = self.partial.varint(input)? else {
+                if self.varint(input)?.is_none() {
                     return Ok(false);
-                };
-                self.used(length)?;
+                }
                 self.state = State::Tag;
             }
             State::Skip(left) => {
@@ -232,6 +221,28 @@ impl Decoder {
             State::Data(_) => {}
         }
         Ok(true)
+    }
+
+    /// A varint of the current message; `None`: more input is needed.
+    fn varint(&mut self, input: &mut Bytes) -> Result<Option<u64>, FrameError> {
+        let Some((value, length)) = self.partial.varint(input)? else {
+            return Ok(None);
+        };
+        self.used(length)?;
+        Ok(Some(value))
+    }
+
+    /// The state after the length of a length-delimited field.
+    fn payload(&self, is_data: bool, length: u64) -> Result<State, FrameError> {
+        let length = usize::try_from(length)
+            .ok()
+            .filter(|length| *length <= self.message)
+            .ok_or(FrameError::NotData)?;
+        Ok(if is_data {
+            State::Data(length)
+        } else {
+            State::Skip(length)
+        })
     }
 
     fn used(&mut self, bytes: usize) -> Result<(), FrameError> {

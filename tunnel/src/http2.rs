@@ -10,8 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use h2::{Ping, PingPong};
+use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep_until};
 
+use crate::error::TunnelError;
 use crate::io::LastRead;
 
 /// The window of the whole connection never fills: only a stream's own window bounds it, so that no
@@ -59,6 +61,15 @@ pub(crate) const LOCAL_ERRORS: usize = 32_768;
 pub(crate) const RESET_MEMORY: Duration = Duration::from_secs(60);
 /// A handshake or settings exchange that takes longer is given up.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The outcome of a handshake that had [`HANDSHAKE_TIMEOUT`].
+pub(crate) fn established<C>(
+    handshake: Result<Result<C, h2::Error>, Elapsed>,
+) -> Result<C, TunnelError> {
+    handshake
+        .map_err(|_| TunnelError::HandshakeTimedOut)?
+        .map_err(TunnelError::Http2)
+}
 
 /// After this long without a byte from the agent the proxy pings it, unless configured otherwise.
 pub const DEFAULT_KEEPALIVE: Duration = Duration::from_secs(6);

@@ -77,9 +77,7 @@ impl ProxyTunnel {
         T: AsyncRead + AsyncWrite + Unpin,
     {
         let handshake = timeout(http2::HANDSHAKE_TIMEOUT, self.builder().handshake(io)).await;
-        let (requests, mut connection) = handshake
-            .map_err(|_| TunnelError::HandshakeTimedOut)?
-            .map_err(TunnelError::Http2)?;
+        let (requests, mut connection) = http2::established(handshake)?;
         let pings = connection.ping_pong().expect("taken once");
         let (round_trip, keepalive) = (RoundTrip::default(), Keepalive::of(0));
         let tunnel = Tunnel {

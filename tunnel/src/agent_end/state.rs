@@ -14,15 +14,15 @@ use crate::transferred::{Total, Transferred};
 
 /// What a running tunnel can be asked. Clones share it. The default's streams count in no total.
 #[derive(Clone, Debug, Default)]
-pub struct AgentTunnelState(pub(super) Arc<State>);
+pub struct AgentTunnelState(Arc<State>);
 
 #[derive(Debug, Default)]
-pub(super) struct State {
-    pub(super) round_trip: RoundTrip,
+struct State {
+    round_trip: RoundTrip,
     total: Total,
     next: AtomicU64,
     streams: Mutex<BTreeMap<u64, Arc<LiveStream>>>,
-    pub(super) worn_out: Notify,
+    worn_out: Notify,
 }
 
 /// A stream that is being relayed.
@@ -62,6 +62,15 @@ impl AgentTunnelState {
     /// another one should take its place before HTTP/2 has no numbers left for its streams.
     pub async fn worn_out(&self) {
         self.0.worn_out.notified().await;
+    }
+
+    pub(super) fn wear_out(&self) {
+        self.0.worn_out.notify_one();
+    }
+
+    /// Where the round trip is recorded.
+    pub(super) fn round_trip_handle(&self) -> RoundTrip {
+        self.0.round_trip.clone()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<LiveStream>>> {

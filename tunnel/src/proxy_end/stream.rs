@@ -3,7 +3,10 @@
 use std::io;
 use std::time::Duration;
 
-use h2::{Reason, SendStream};
+use bytes::Bytes;
+use h2::client::ResponseFuture;
+use h2::{Reason, RecvStream, SendStream};
+use http::Response;
 use scopeguard::ScopeGuard;
 use tokio::time::timeout;
 
@@ -129,41 +132,52 @@ impl Tunnel {
         // By itself HTTP/2 keeps what a stream that was given up has yet to send until the
         // connection takes bytes again.
         let mut send = scopeguard::guard(send, |mut send| send.send_reset(Reason::CANCEL));
-        let response = match early {
-            None => response.await,
-            Some(early) => tokio::select! {
-                biased;
-                response = &mut response => response,
-                sent = early.send(&mut send, &self.budget) => match sent {
-                    Ok(()) => response.await,
-                    Err(error) => return Err(OpenError::Client(error)),
-                },
-            },
-        };
-        let response = response.map_err(OpenError::Tunnel)?;
+        let response = self.response(&mut response, &mut send, early).await?;
         if let Some(error) = grpc::error_of(&response) {
             return Err(OpenError::Answer(error));
         }
         let mut incoming = Incoming::new(response.into_body(), self.budget.share());
         let message = incoming.first_message(frame::MESSAGE_MAX).await?;
-        let Kind::Opened(Opened { code, message }) = frame::first_kind(message)? else {
-            return Err(OpenError::Answer("another frame than `opened`".to_owned()));
-        };
-        let code = DialCode::try_from(code).unwrap_or(DialCode::Failed);
-        if code == DialCode::Ok {
-            return Ok(Stream {
-                send: ScopeGuard::into_inner(send),
-                incoming,
-                _place: place,
-            });
-        }
-        let message = message
-            .chars()
-            .take(MESSAGE_MAX)
-            .map(printable_char)
-            .collect();
-        Err(OpenError::Refused(DialFailure { code, message }))
+        dialled(message)?;
+        Ok(Stream {
+            send: ScopeGuard::into_inner(send),
+            incoming,
+            _place: place,
+        })
     }
+
+    /// Waits for the response, and sends an `early` client's first bytes meanwhile.
+    async fn response(
+        &self,
+        response: &mut ResponseFuture,
+        send: &mut SendStream<Payload>,
+        early: Option<Early<'_>>,
+    ) -> Result<Response<RecvStream>, OpenError> {
+        if let Some(early) = early {
+            tokio::select! {
+                biased;
+                response = &mut *response => return response.map_err(OpenError::Tunnel),
+                sent = early.send(send, &self.budget) => sent.map_err(OpenError::Client)?,
+            }
+        }
+        response.await.map_err(OpenError::Tunnel)
+    }
+}
+
+/// Reads an agent's `opened`: whether its dial reached the backend.
+fn dialled(message: Bytes) -> Result<(), OpenError> {
+    let Kind::Opened(Opened { code, message }) = frame::first_kind(message)? else {
+        return Err(OpenError::Answer("another frame than `opened`".to_owned()));
+    };
+    let code = DialCode::try_from(code).unwrap_or(DialCode::Failed);
+    if code == DialCode::Ok {
+        return Ok(());
+    }
+    let message = message.chars().take(MESSAGE_MAX).map(printable_char);
+    Err(OpenError::Refused(DialFailure {
+        code,
+        message: message.collect(),
+    }))
 }
 
 impl Stream {

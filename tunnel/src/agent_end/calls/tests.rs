@@ -1,4 +1,7 @@
+use tokio::net::TcpStream;
+
 use super::*;
+use crate::agent_end::StreamEnd;
 
 /// Bytes that the task of one stream may take. Every idle stream holds that much, whatever it waits
 /// for.

@@ -1,14 +1,15 @@
-//! One call of the proxy: `Open` relays a stream, `Describe` answers at once.
+//! The calls of the proxy: `Open` relays a stream, `Describe` answers at once.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2::RecvStream;
 use h2::server::SendResponse;
+use h2::{RecvStream, SendStream};
 use http::Request;
 use prost::Message;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::state::Slot;
@@ -27,16 +28,72 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// A `Describe` request holds a version, `Open` an address and what the client dialled.
 const FIRST_MAX: usize = 4096;
 
+/// How long streams may take to end after their tunnel has.
+const LAST_STREAMS: Duration = Duration::from_secs(1);
+
+/// The calls under way in a tunnel, each in a task.
+pub(super) struct Calls<B> {
+    tunnel: Arc<AgentTunnel>,
+    state: AgentTunnelState,
+    backends: Arc<B>,
+    tasks: JoinSet<()>,
+    /// Calls of the tunnel's whole life.
+    begun: u32,
+}
+
+impl<B: Backends> Calls<B> {
+    pub(super) fn new(tunnel: AgentTunnel, state: AgentTunnelState, backends: Arc<B>) -> Self {
+        let (tunnel, tasks) = (Arc::new(tunnel), JoinSet::new());
+        Self {
+            tunnel,
+            state,
+            backends,
+            tasks,
+            begun: 0,
+        }
+    }
+
+    pub(super) fn begin(&mut self, request: Request<RecvStream>, respond: SendResponse<Payload>) {
+        let method = Method::of(&request);
+        let mut call = Call {
+            tunnel: self.tunnel.clone(),
+            state: self.state.clone(),
+            backends: self.backends.clone(),
+            incoming: Incoming::new(request.into_body(), self.tunnel.budget.share()),
+            respond,
+        };
+        self.tasks.spawn(async move { call.serve(method).await });
+        self.begun = self.begun.saturating_add(1);
+        if self.begun == self.tunnel.streams_in_life {
+            self.state.wear_out();
+        }
+    }
+
+    /// Waits until a call has ended.
+    pub(super) async fn one_ends(&mut self) {
+        if self.tasks.join_next().await.is_none() {
+            std::future::pending().await
+        }
+    }
+
+    /// Waits until all calls have ended. A call that takes too long is dropped, which resets its
+    /// stream.
+    pub(super) async fn end(mut self) {
+        let all = async { while self.tasks.join_next().await.is_some() {} };
+        timeout(LAST_STREAMS, all).await.ok();
+    }
+}
+
 /// What the proxy asks for.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Method {
+enum Method {
     Open,
     Describe,
     Unknown,
 }
 
 impl Method {
-    pub(super) fn of(request: &Request<RecvStream>) -> Self {
+    fn of(request: &Request<RecvStream>) -> Self {
         match request.uri().path() {
             grpc::OPEN => Self::Open,
             grpc::DESCRIBE => Self::Describe,
@@ -47,16 +104,16 @@ impl Method {
 
 /// One call of the proxy. Its functions take it by reference: a task keeps what is passed on by
 /// value once for each of them.
-pub(super) struct Call<B> {
-    pub(super) tunnel: Arc<AgentTunnel>,
-    pub(super) state: AgentTunnelState,
-    pub(super) backends: Arc<B>,
-    pub(super) incoming: Incoming,
-    pub(super) respond: SendResponse<Payload>,
+struct Call<B> {
+    tunnel: Arc<AgentTunnel>,
+    state: AgentTunnelState,
+    backends: Arc<B>,
+    incoming: Incoming,
+    respond: SendResponse<Payload>,
 }
 
 impl<B: Backends> Call<B> {
-    pub(super) async fn serve(&mut self, method: Method) {
+    async fn serve(&mut self, method: Method) {
         let served = match method {
             Method::Open => self.open().await,
             Method::Describe => self.describe().await,
@@ -84,13 +141,8 @@ impl<B: Backends> Call<B> {
             );
         };
         tracing::debug!(proxy.version = request.version, "described");
-        let mut send = self
-            .respond
-            .send_response(grpc::response(), false)
-            .map_err(TunnelError::Http2)?;
-        send.send_data(frame::encode(&self.tunnel.describe).into(), false)
-            .map_err(TunnelError::Http2)?;
-        send.send_trailers(grpc::trailers(grpc::OK))
+        answer(&mut self.respond, &self.tunnel.describe)
+            .and_then(|mut send| send.send_trailers(grpc::trailers(grpc::OK)))
             .map_err(TunnelError::Http2)
     }
 
@@ -123,23 +175,8 @@ impl<B: Backends> Call<B> {
     async fn dial_and_relay(&mut self, stream: &LiveStream) -> Result<(), StreamError> {
         // Boxed: it takes as much room as a relay, and what it returns would stay beside that.
         let socket = Box::pin(self.dial(&stream.open)).await?;
-        let lost = |error| StreamError::Relay(RelayError::from(error));
-        let mut send = self
-            .respond
-            .send_response(grpc::response(), false)
-            .map_err(lost)?;
-        let opened = Opened {
-            code: DialCode::Ok.into(),
-            message: String::new(),
-        };
-        send.send_data(
-            frame::encode(&Frame {
-                kind: Some(Kind::Opened(opened)),
-            })
-            .into(),
-            false,
-        )
-        .map_err(lost)?;
+        let mut send = answer(&mut self.respond, &opened(DialCode::Ok, String::new()))
+            .map_err(|error| StreamError::Relay(error.into()))?;
         let relayed = relay::relay(
             &socket,
             &mut send,
@@ -190,23 +227,26 @@ fn too_many_streams(limit: u32) -> DialFailure {
 
 /// Answers an `Open` with the reason why there is no connection.
 fn refuse(respond: &mut SendResponse<Payload>, failure: &DialFailure) -> Result<(), TunnelError> {
-    let opened = Opened {
-        code: failure.code.into(),
-        message: failure.message.clone(),
-    };
-    let mut send = respond
-        .send_response(grpc::response(), false)
-        .map_err(TunnelError::Http2)?;
-    send.send_data(
-        frame::encode(&Frame {
-            kind: Some(Kind::Opened(opened)),
-        })
-        .into(),
-        false,
-    )
-    .map_err(TunnelError::Http2)?;
-    send.send_trailers(grpc::trailers(grpc::OK))
+    answer(respond, &opened(failure.code, failure.message.clone()))
+        .and_then(|mut send| send.send_trailers(grpc::trailers(grpc::OK)))
         .map_err(TunnelError::Http2)
+}
+
+fn opened(code: DialCode, message: String) -> Frame {
+    let code = code.into();
+    Frame {
+        kind: Some(Kind::Opened(Opened { code, message })),
+    }
+}
+
+/// Answers a call with headers and one message.
+fn answer(
+    respond: &mut SendResponse<Payload>,
+    message: &impl Message,
+) -> Result<SendStream<Payload>, h2::Error> {
+    let mut send = respond.send_response(grpc::response(), false)?;
+    send.send_data(frame::encode(message).into(), false)?;
+    Ok(send)
 }
 
 /// Reads what comes behind a refusal: its client may speak until the proxy has heard of it. Behind
@@ -232,3 +272,6 @@ fn reject(
         .map(|_| ())
         .map_err(TunnelError::Http2)
 }
+
+#[cfg(test)]
+mod tests;
