@@ -18,11 +18,12 @@ pub use state::{AgentTunnelState, LiveStream};
 use crate::budget::Budget;
 use crate::dial_failure::DialFailure;
 use crate::error::TunnelError;
-use crate::http2::{self, Keepalive, Pings};
+use crate::http2::{self, Keepalive};
 use crate::io::LastRead;
 use crate::outbox::Payload;
 use crate::proto::tunnel::{DescribeResponse, Open};
 use crate::relay::RelayError;
+use crate::role::Role;
 
 /// What an agent does for the streams of its tunnels.
 pub trait Backends: Send + Sync + 'static {
@@ -135,7 +136,7 @@ impl AgentTunnel {
             last_read,
             state.round_trip_handle(),
             keepalive,
-            Pings::IfUnheard,
+            Role::Agent,
         )
     }
 

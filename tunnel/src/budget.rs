@@ -5,6 +5,7 @@
 //! node or proxy whose streams hold most, the stream whose bytes have waited longest is given up.
 //! What waits to be sent is bounded by the same number, by back-pressure (`outbox.rs`).
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -18,42 +19,42 @@ use crate::outbox::Outbox;
 
 /// A number of bytes that stalled streams share. Clones are the same one.
 #[derive(Clone, Debug)]
-pub struct Budget(Arc<Account>);
+pub struct Budget(Arc<TunnelAccount>);
 
 /// One tunnel's part in it.
 #[derive(Debug)]
-struct Account {
-    shared: Arc<Shared>,
-    far: Arc<str>,
+struct TunnelAccount {
+    process: Arc<ProcessAccount>,
+    tunnel_peer: Arc<str>,
     outbox: Outbox,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ProcessAccount {
     limit: usize,
     unsent: AtomicUsize,
-    state: Mutex<State>,
+    stalled: Mutex<StalledStreams>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct StalledStreams {
     held: usize,
     /// Who stalls, in the order of what has waited longest.
-    stalled: BTreeMap<u64, Stalled>,
+    by_age: BTreeMap<u64, StalledStream>,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Stalled {
+struct StalledStream {
     bytes: usize,
-    near: Near,
-    far: Arc<str>,
-    given_up: Arc<Notify>,
+    socket_peer: SocketPeer,
+    tunnel_peer: Arc<str>,
+    evicted: Arc<Notify>,
 }
 
 /// Whose socket a stream's bytes wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Near {
+pub(crate) enum SocketPeer {
     /// A client at this address; of an IPv6 address its /64, all of which one host may have.
     Client(IpAddr),
     /// This backend.
@@ -62,7 +63,7 @@ pub(crate) enum Near {
     Unknown,
 }
 
-impl Near {
+impl SocketPeer {
     pub(crate) fn client(address: IpAddr) -> Self {
         Self::Client(match address.to_canonical() {
             IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into(),
@@ -75,25 +76,25 @@ impl Budget {
     /// A budget of `limit` bytes.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        let shared = Shared {
+        let process = ProcessAccount {
             limit,
             unsent: AtomicUsize::default(),
-            state: Mutex::default(),
+            stalled: Mutex::default(),
         };
-        Self(Arc::new(Account {
-            shared: Arc::new(shared),
-            far: "".into(),
+        Self(Arc::new(TunnelAccount {
+            process: Arc::new(process),
+            tunnel_peer: "".into(),
             outbox: Outbox::default(),
         }))
     }
 
-    /// The same budget, for one tunnel with `far`: a node, or a proxy. What its streams hold counts
+    /// The same budget, for one tunnel with `tunnel_peer`: a node, or a proxy. What its streams hold counts
     /// as that one's.
     #[must_use]
-    pub fn of(&self, far: &str) -> Self {
-        Self(Arc::new(Account {
-            shared: self.0.shared.clone(),
-            far: far.into(),
+    pub fn of(&self, tunnel_peer: &str) -> Self {
+        Self(Arc::new(TunnelAccount {
+            process: self.0.process.clone(),
+            tunnel_peer: tunnel_peer.into(),
             outbox: Outbox::default(),
         }))
     }
@@ -115,122 +116,132 @@ impl Budget {
 
     /// What waits to be sent in this tunnel, and in all of them beyond each one's minimum.
     pub(crate) fn unsent(&self) -> (&Outbox, &AtomicUsize) {
-        (&self.0.outbox, &self.0.shared.unsent)
+        (&self.0.outbox, &self.0.process.unsent)
     }
 
     pub(crate) fn limit(&self) -> usize {
-        self.0.shared.limit
+        self.0.process.limit
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, StalledStreams> {
         self.0
-            .shared
-            .state
+            .process
+            .stalled
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl StalledStreams {
     /// One more that stalls, behind all others.
-    fn begin(&mut self, near: Near, far: &Arc<str>) -> (u64, Arc<Notify>) {
-        let given_up = Arc::<Notify>::default();
-        let stalled = Stalled {
+    fn begin(&mut self, socket_peer: SocketPeer, tunnel_peer: &Arc<str>) -> (u64, Arc<Notify>) {
+        let evicted = Arc::<Notify>::default();
+        let stalled = StalledStream {
             bytes: 0,
-            near,
-            far: far.clone(),
-            given_up: given_up.clone(),
+            socket_peer,
+            tunnel_peer: tunnel_peer.clone(),
+            evicted: evicted.clone(),
         };
-        (self.push(stalled), given_up)
+        (self.push(stalled), evicted)
     }
 
-    fn push(&mut self, stalled: Stalled) -> u64 {
-        let place = self.next;
+    fn push(&mut self, stalled: StalledStream) -> u64 {
+        let position = self.next;
         self.next += 1;
         self.held += stalled.bytes;
-        self.stalled.insert(place, stalled);
-        place
+        self.by_age.insert(position, stalled);
+        position
     }
 
-    fn remove(&mut self, place: u64) -> Option<Stalled> {
-        let stalled = self.stalled.remove(&place)?;
+    fn remove(&mut self, position: u64) -> Option<StalledStream> {
+        let stalled = self.by_age.remove(&position)?;
         self.held -= stalled.bytes;
         Some(stalled)
     }
 
     fn keep_within(&mut self, limit: usize) {
         while self.held > limit
-            && let Some(stalled) = payer(&self.stalled).and_then(|place| self.remove(place))
+            && let Some(stalled) = victim(&self.by_age).and_then(|position| self.remove(position))
         {
-            stalled.given_up.notify_one();
+            stalled.evicted.notify_one();
         }
     }
 }
 
-/// Whose stream is given up: of all clients and backends, nodes and proxies the one that holds
-/// most; of its streams, those with the one on the other side that holds most of them; of these,
-/// the one that has waited longest. Somebody with many streams pays for them, not a neighbour with
-/// one that stands still for good reason.
-fn payer(stalled: &BTreeMap<u64, Stalled>) -> Option<u64> {
+/// The stream that ends when the streams hold too much. It belongs to the peer that holds most, of
+/// all peers at sockets and at tunnels; of its streams, to those with the one peer on the other
+/// side that holds most; of these it has stalled longest. A peer with many streams pays for them,
+/// not its neighbour with one.
+fn victim(stalled: &BTreeMap<u64, StalledStream>) -> Option<u64> {
     let all = || stalled.iter();
-    let (near, near_bytes) = most(all().map(|(place, one)| (one.near, *place, one.bytes)))?;
-    let (far, far_bytes) = most(all().map(|(place, one)| (&one.far, *place, one.bytes)))?;
-    let (near, far) = if near_bytes >= far_bytes {
-        let of_near = all().filter(|(_, one)| one.near == near);
-        (
-            near,
-            most(of_near.map(|(place, one)| (&one.far, *place, one.bytes)))?.0,
-        )
+    let socket = largest(all(), |stream| stream.socket_peer)?;
+    let tunnel = largest(all(), |stream| &stream.tunnel_peer)?;
+    if socket.bytes >= tunnel.bytes {
+        let streams = all().filter(|(_, stream)| stream.socket_peer == socket.peer);
+        largest(streams, |stream| &stream.tunnel_peer).map(|holding| holding.oldest)
     } else {
-        let of_far = all().filter(|(_, one)| one.far == *far);
-        (
-            most(of_far.map(|(place, one)| (one.near, *place, one.bytes)))?.0,
-            far,
-        )
-    };
-    all()
-        .find(|(_, one)| one.near == near && one.far == *far)
-        .map(|(place, _)| *place)
+        let streams = all().filter(|(_, stream)| stream.tunnel_peer == *tunnel.peer);
+        largest(streams, |stream| stream.socket_peer).map(|holding| holding.oldest)
+    }
 }
 
-/// The key with most bytes, and how many; of equals, the one with the earliest place.
-fn most<K: Copy + Eq + Hash>(entries: impl Iterator<Item = (K, u64, usize)>) -> Option<(K, usize)> {
-    let mut totals: HashMap<K, (usize, u64)> = HashMap::new();
-    for (key, place, bytes) in entries {
-        totals.entry(key).or_insert((0, place)).0 += bytes;
+/// What the streams of one peer hold.
+struct Holding<P> {
+    peer: P,
+    bytes: usize,
+    /// The position of the stream that has stalled longest.
+    oldest: u64,
+}
+
+/// The holding with most bytes; of equals, the one with the oldest stream.
+fn largest<'a, P: Copy + Eq + Hash>(
+    streams: impl Iterator<Item = (&'a u64, &'a StalledStream)>,
+    peer_of: impl Fn(&'a StalledStream) -> P,
+) -> Option<Holding<P>> {
+    let mut totals: HashMap<P, (usize, u64)> = HashMap::new();
+    for (position, stream) in streams {
+        totals.entry(peer_of(stream)).or_insert((0, *position)).0 += stream.bytes;
     }
-    let (key, (bytes, _)) = totals
+    let (peer, (bytes, oldest)) = totals
         .into_iter()
-        .max_by_key(|(_, (bytes, place))| (*bytes, std::cmp::Reverse(*place)))?;
-    Some((key, bytes))
+        .max_by_key(|(_, (bytes, oldest))| (*bytes, Reverse(*oldest)))?;
+    Some(Holding {
+        peer,
+        bytes,
+        oldest,
+    })
 }
 
 /// What one stream holds.
 #[derive(Debug)]
 pub(crate) struct Share {
     pub(crate) budget: Budget,
-    /// Since its socket blocked: its place among those that stall, and what tells it to end.
+    /// Since its socket blocked: its position among those that stall, and what tells it to end.
     stalled: Option<(u64, Arc<Notify>)>,
-    /// Bytes that it held when it took that place and has not been rid of since.
+    /// Bytes that it held when it took that position and has not been rid of since.
     left: usize,
 }
 
 impl Share {
     /// The socket takes nothing, and `bytes` wait for it now. Completes when the stream has to end
     /// for the others.
-    pub(crate) fn stalls(&mut self, bytes: usize, near: impl FnOnce() -> Near) -> OwnedNotified {
-        let mut state = self.budget.lock();
+    pub(crate) fn stalls(
+        &mut self,
+        bytes: usize,
+        socket_peer: impl FnOnce() -> SocketPeer,
+    ) -> OwnedNotified {
+        let mut streams = self.budget.lock();
         let left = &mut self.left;
-        let (place, given_up) = self.stalled.get_or_insert_with(|| {
+        let (position, evicted) = self.stalled.get_or_insert_with(|| {
             *left = bytes;
-            state.begin(near(), &self.budget.0.far)
+            streams.begin(socket_peer(), &self.budget.0.tunnel_peer)
         });
-        if let Some(stalled) = state.stalled.get_mut(place) {
+        if let Some(stalled) = streams.by_age.get_mut(position) {
             let before = std::mem::replace(&mut stalled.bytes, bytes);
-            state.held = state.held - before + bytes;
-            state.keep_within(self.budget.limit());
+            streams.held = streams.held - before + bytes;
+            streams.keep_within(self.budget.limit());
         }
-        given_up.clone().notified_owned()
+        evicted.clone().notified_owned()
     }
 
     /// Whether the socket took nothing lately, and bytes still wait for it.
@@ -241,7 +252,7 @@ impl Share {
     /// The socket has taken `taken` bytes, and `waiting` bytes still wait. It has waited for less
     /// long once it took all that it held when it began: a byte now and then is no progress.
     pub(crate) fn moves(&mut self, taken: usize, waiting: usize) {
-        let Some((place, _)) = &mut self.stalled else {
+        let Some((position, _)) = &mut self.stalled else {
             return;
         };
         if waiting == 0 {
@@ -251,16 +262,16 @@ impl Share {
         self.left = self.left.saturating_sub(taken);
         if self.left == 0 {
             self.left = waiting;
-            let mut state = self.budget.lock();
-            if let Some(stalled) = state.remove(*place) {
-                *place = state.push(stalled);
+            let mut streams = self.budget.lock();
+            if let Some(stalled) = streams.remove(*position) {
+                *position = streams.push(stalled);
             }
         }
     }
 
     fn ends(&mut self) {
-        if let Some((place, _)) = self.stalled.take() {
-            self.budget.lock().remove(place);
+        if let Some((position, _)) = self.stalled.take() {
+            self.budget.lock().remove(position);
         }
     }
 }

@@ -17,7 +17,7 @@ const DATA_FIELD: u64 = 3;
 /// The highest number that protobuf gives a field.
 const LAST_FIELD: u64 = (1 << 29) - 1;
 /// Room for a data frame's header: prefix, tag, and the length of up to 2 MiB as a varint.
-pub(crate) const HEADER_ROOM: usize = PREFIX + 1 + 3;
+pub(crate) const HEADER_MAX: usize = PREFIX + 1 + 3;
 /// Longest message other than data: an agent's description of itself.
 pub(crate) const MESSAGE_MAX: usize = 128 * 1024;
 
@@ -51,19 +51,19 @@ pub(crate) fn encode(message: &impl Message) -> Bytes {
     buffer.freeze()
 }
 
-/// Makes a data frame of `buffer`: [`HEADER_ROOM`] unused bytes, then the payload, which stays
+/// Makes a data frame of `buffer`: [`HEADER_MAX`] unused bytes, then the payload, which stays
 /// where it is.
 pub(crate) fn seal(mut buffer: BytesMut) -> Bytes {
-    let payload = buffer.len() - HEADER_ROOM;
-    let mut header = [0; HEADER_ROOM];
+    let payload = buffer.len() - HEADER_MAX;
+    let mut header = [0; HEADER_MAX];
     let header = data_header(payload, &mut header);
-    let start = HEADER_ROOM - header.len();
-    buffer[start..HEADER_ROOM].copy_from_slice(header);
+    let start = HEADER_MAX - header.len();
+    buffer[start..HEADER_MAX].copy_from_slice(header);
     buffer.advance(start);
     buffer.freeze()
 }
 
-fn data_header(payload: usize, buffer: &mut [u8; HEADER_ROOM]) -> &[u8] {
+fn data_header(payload: usize, buffer: &mut [u8; HEADER_MAX]) -> &[u8] {
     let varint = prost::length_delimiter_len(payload);
     let message = u32::try_from(1 + varint + payload).expect("a frame is at most some 64 KiB");
     let mut rest = &mut buffer[..];
@@ -77,7 +77,7 @@ fn data_header(payload: usize, buffer: &mut [u8; HEADER_ROOM]) -> &[u8] {
 /// Takes gRPC messages apart, whatever the pieces in which they arrive.
 #[derive(Debug, Default)]
 pub(crate) struct Decoder {
-    state: State,
+    state: DecoderState,
     /// Bytes of the current message that have not been seen yet.
     message: usize,
     /// A prefix, tag or varint of which only a part has arrived.
@@ -85,7 +85,7 @@ pub(crate) struct Decoder {
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-enum State {
+enum DecoderState {
     #[default]
     Prefix,
     Tag,
@@ -96,7 +96,7 @@ enum State {
     SkipVarint,
 }
 
-impl State {
+impl DecoderState {
     /// Bytes of the message without which what has begun is cut: a stream must not end there as if
     /// it were whole.
     fn least(&self) -> usize {
@@ -153,13 +153,13 @@ impl Decoder {
     /// been used.
     pub(crate) fn data(&mut self, input: &mut Bytes) -> Result<Option<Bytes>, FrameError> {
         loop {
-            if let State::Data(left) = self.state {
+            if let DecoderState::Data(left) = self.state {
                 let payload = input.split_to(left.min(input.len()));
                 self.used(payload.len())?;
                 self.state = if payload.len() == left {
-                    State::Tag
+                    DecoderState::Tag
                 } else {
-                    State::Data(left - payload.len())
+                    DecoderState::Data(left - payload.len())
                 };
                 if !payload.is_empty() {
                     return Ok(Some(payload));
@@ -179,15 +179,15 @@ impl Decoder {
     /// One state further; `false`: more input is needed.
     fn step(&mut self, input: &mut Bytes) -> Result<bool, FrameError> {
         match self.state {
-            State::Prefix => {
+            DecoderState::Prefix => {
                 let Some(prefix) = self.partial.fill(input, PREFIX) else {
                     return Ok(false);
                 };
                 self.message = message_length(&prefix)?;
-                self.state = State::Tag;
+                self.state = DecoderState::Tag;
             }
-            State::Tag if self.message == 0 => self.state = State::Prefix,
-            State::Tag => {
+            DecoderState::Tag if self.message == 0 => self.state = DecoderState::Prefix,
+            DecoderState::Tag => {
                 let Some(tag) = self.varint(input)? else {
                     return Ok(false);
                 };
@@ -196,29 +196,29 @@ impl Decoder {
                     return Err(FrameError::NotData);
                 }
             }
-            State::Length(is_data) => {
+            DecoderState::Length(is_data) => {
                 let Some(length) = self.varint(input)? else {
                     return Ok(false);
                 };
                 self.state = self.payload(is_data, length)?;
             }
-            State::SkipVarint => {
+            DecoderState::SkipVarint => {
                 if self.varint(input)?.is_none() {
                     return Ok(false);
                 }
-                self.state = State::Tag;
+                self.state = DecoderState::Tag;
             }
-            State::Skip(left) => {
+            DecoderState::Skip(left) => {
                 let skipped = left.min(input.len());
                 input.advance(skipped);
                 self.used(skipped)?;
                 self.state = if skipped == left {
-                    State::Tag
+                    DecoderState::Tag
                 } else {
-                    State::Skip(left - skipped)
+                    DecoderState::Skip(left - skipped)
                 };
             }
-            State::Data(_) => {}
+            DecoderState::Data(_) => {}
         }
         Ok(true)
     }
@@ -233,15 +233,15 @@ impl Decoder {
     }
 
     /// The state after the length of a length-delimited field.
-    fn payload(&self, is_data: bool, length: u64) -> Result<State, FrameError> {
+    fn payload(&self, is_data: bool, length: u64) -> Result<DecoderState, FrameError> {
         let length = usize::try_from(length)
             .ok()
             .filter(|length| *length <= self.message)
             .ok_or(FrameError::NotData)?;
         Ok(if is_data {
-            State::Data(length)
+            DecoderState::Data(length)
         } else {
-            State::Skip(length)
+            DecoderState::Skip(length)
         })
     }
 
@@ -260,15 +260,15 @@ fn message_length(prefix: &[u8]) -> Result<usize, FrameError> {
 
 /// What follows a field's tag. Unknown fields are skipped; `open` and `opened` come first or not at
 /// all.
-fn field(tag: u64) -> Result<State, FrameError> {
+fn field(tag: u64) -> Result<DecoderState, FrameError> {
     match (tag >> 3, tag & 7) {
-        (DATA_FIELD, 2) => Ok(State::Length(true)),
+        (DATA_FIELD, 2) => Ok(DecoderState::Length(true)),
         (0..=DATA_FIELD, _) => Err(FrameError::NotData),
         (number, _) if number > LAST_FIELD => Err(FrameError::NotData),
-        (_, 0) => Ok(State::SkipVarint),
-        (_, 1) => Ok(State::Skip(8)),
-        (_, 2) => Ok(State::Length(false)),
-        (_, 5) => Ok(State::Skip(4)),
+        (_, 0) => Ok(DecoderState::SkipVarint),
+        (_, 1) => Ok(DecoderState::Skip(8)),
+        (_, 2) => Ok(DecoderState::Length(false)),
+        (_, 5) => Ok(DecoderState::Skip(4)),
         _ => Err(FrameError::NotData),
     }
 }
@@ -306,7 +306,7 @@ mod tests {
     use super::*;
 
     fn frame(payload: &[u8]) -> Bytes {
-        let mut buffer = BytesMut::zeroed(HEADER_ROOM);
+        let mut buffer = BytesMut::zeroed(HEADER_MAX);
         buffer.extend_from_slice(payload);
         seal(buffer)
     }

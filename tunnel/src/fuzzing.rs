@@ -3,7 +3,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use crate::frame::{self, Decoder, FrameError, HEADER_ROOM};
+use crate::frame::{self, Decoder, FrameError, HEADER_MAX};
 use crate::proto::tunnel::frame::Kind;
 
 /// The longest first message that is read, in bytes.
@@ -39,7 +39,7 @@ pub fn decode(wire: &[u8], piece: usize) -> (Vec<u8>, Result<(), FrameError>) {
 /// The data frame that carries `payload`.
 #[must_use]
 pub fn encode(payload: &[u8]) -> Bytes {
-    let mut buffer = BytesMut::zeroed(HEADER_ROOM);
+    let mut buffer = BytesMut::zeroed(HEADER_MAX);
     buffer.extend_from_slice(payload);
     frame::seal(buffer)
 }

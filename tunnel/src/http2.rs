@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::error::TunnelError;
 use crate::io::LastRead;
+use crate::role::Role;
 
 /// The window of the whole connection never fills: only a stream's own window bounds it, so that no
 /// stalled reader can stop its neighbours, and each idle stream may keep a frame's part of it.
@@ -117,21 +118,12 @@ impl Keepalive {
 
     /// The proxy pings first. The agent does only where it hears nothing all the same: bytes may
     /// flow to the proxy alone, whose reads say nothing to the agent.
-    fn ping_after(&self, pings: Pings) -> Duration {
-        match pings {
-            Pings::First => self.interval(),
-            Pings::IfUnheard => self.interval() * 4 / 3,
+    fn ping_after(&self, role: Role) -> Duration {
+        match role {
+            Role::Proxy => self.interval(),
+            Role::Agent => self.interval() * 4 / 3,
         }
     }
-}
-
-/// Which end of a tunnel this is, for pings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pings {
-    /// The proxy.
-    First,
-    /// The agent.
-    IfUnheard,
 }
 
 /// HTTP/2's window for a stream that may have about `under_way` bytes under way. h2 gives a window
@@ -173,7 +165,7 @@ pub(crate) async fn peer_death(
     last_read: LastRead,
     round_trip: RoundTrip,
     keepalive: Keepalive,
-    role: Pings,
+    role: Role,
 ) -> Duration {
     let mut sent: Option<Instant> = None;
     // The first ping goes out at once, so that a round trip is known early.
@@ -226,9 +218,9 @@ mod tests {
      {
         let keepalive = Keepalive::of(0);
         assert!(keepalive.dead_after() < Duration::from_secs(20));
-        let pinged = keepalive.ping_after(Pings::First);
+        let pinged = keepalive.ping_after(Role::Proxy);
         assert!(
-            pinged < keepalive.ping_after(Pings::IfUnheard),
+            pinged < keepalive.ping_after(Role::Agent),
             "only one end pings"
         );
         assert!(

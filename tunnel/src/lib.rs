@@ -19,6 +19,7 @@ mod io;
 mod outbox;
 mod proxy_end;
 mod relay;
+mod role;
 mod socket;
 mod tcp;
 mod transferred;

@@ -27,7 +27,7 @@ pub(crate) struct Outbox {
     unsent: AtomicUsize,
     /// Streams that wait for that to become less.
     waiting: AtomicUsize,
-    room: Notify,
+    capacity: Notify,
 }
 
 impl Budget {
@@ -40,18 +40,18 @@ impl Budget {
     }
 
     /// Waits until it may.
-    pub(crate) async fn room(&self) {
+    pub(crate) async fn capacity(&self) {
         let (outbox, _) = self.unsent();
         outbox.waiting.fetch_add(1, Ordering::SeqCst);
         let _waits = scopeguard::guard((), |()| {
             outbox.waiting.fetch_sub(1, Ordering::SeqCst);
         });
         while self.is_full() {
-            outbox.room.notified().await;
+            outbox.capacity.notified().await;
         }
         // One is woken at a time, and it may find nothing to send: there may be room for the next
         // one too.
-        outbox.room.notify_one();
+        outbox.capacity.notify_one();
     }
 
     fn takes(&self, cost: usize) {
@@ -71,7 +71,7 @@ impl Budget {
             all.fetch_sub(beyond, Ordering::Relaxed);
         }
         if outbox.waiting.load(Ordering::SeqCst) > 0 && !self.is_full() {
-            outbox.room.notify_one();
+            outbox.capacity.notify_one();
         }
     }
 }
@@ -194,7 +194,7 @@ mod tests {
     async fn who_waits_goes_on_once_something_was_sent_even_if_another_was_woken_for_nothing() {
         let budget = Budget::new(0);
         let queued = payload(&budget, TUNNEL_MIN);
-        let (mut first, mut second) = (pin!(budget.room()), pin!(budget.room()));
+        let (mut first, mut second) = (pin!(budget.capacity()), pin!(budget.capacity()));
         assert!(poll!(first.as_mut()).is_pending() && poll!(second.as_mut()).is_pending());
         drop(queued);
         assert!(poll!(first.as_mut()).is_ready());

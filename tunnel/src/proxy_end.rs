@@ -23,10 +23,11 @@ use crate::error::TunnelError;
 use crate::first_message::first_message;
 use crate::frame;
 use crate::grpc;
-use crate::http2::{self, Keepalive, Pings, RoundTrip};
+use crate::http2::{self, Keepalive, RoundTrip};
 use crate::io::LastRead;
 use crate::outbox::Payload;
 use crate::proto::tunnel::{DescribeRequest, DescribeResponse};
+use crate::role::Role;
 
 /// Settings of the proxy's end of a tunnel.
 #[derive(Clone, Debug)]
@@ -132,7 +133,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
             round_trip,
             keepalive,
         } = self;
-        let death = http2::peer_death(pings, last_read, round_trip, keepalive, Pings::First);
+        let death = http2::peer_death(pings, last_read, round_trip, keepalive, Role::Proxy);
         tokio::select! {
             ended = connection => ended.map_err(TunnelError::Http2),
             silent = death => Err(TunnelError::PeerSilent(silent)),

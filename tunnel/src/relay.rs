@@ -24,22 +24,13 @@ use out_of_tunnel::out_of_tunnel;
 
 use crate::grpc;
 use crate::outbox::Payload;
+use crate::role::Role;
 use crate::socket::{Close, Socket};
 use crate::transferred::Transferred;
 
 /// How long the direction that still works may take to deliver what it has when the other has
 /// failed.
-const LAST_WORDS: Duration = Duration::from_secs(5);
-
-/// Which end of the gRPC call a relay stands at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    /// The proxy: its messages just end, or the stream is reset.
-    Client,
-    /// The agent: ends with trailers, which tell in their place behind the data whether that was
-    /// all.
-    Server,
-}
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Relays until both directions ended or one failed. What one side had said before it failed still
 /// reaches the other. Where this fails, or is dropped, the stream and the socket are to be dropped
@@ -68,8 +59,8 @@ pub(crate) async fn relay(
     };
     finish(send, role, first.as_ref().err());
     let result = match first {
-        Ok(Half::Inward) => Ok(()),
-        Ok(Half::Outward) => second_half(inward, socket, send, role).await,
+        Ok(Direction::Inward) => Ok(()),
+        Ok(Direction::Outward) => second_half(inward, socket, send, role).await,
         Err(error) => Err(error),
     };
     if result.is_ok() {
@@ -80,7 +71,7 @@ pub(crate) async fn relay(
 
 /// One of a relay's directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Half {
+enum Direction {
     /// Tunnel to socket.
     Inward,
     /// Socket to tunnel.
@@ -93,18 +84,18 @@ enum Half {
 async fn first_half(
     mut inward: Pin<&mut impl Future<Output = Result<(), RelayError>>>,
     mut outward: Pin<&mut impl Future<Output = Result<(), RelayError>>>,
-) -> Result<Half, RelayError> {
+) -> Result<Direction, RelayError> {
     tokio::select! {
         biased;
         ended = inward.as_mut() => match ended {
-            Ok(()) => outward.await.map(|()| Half::Inward),
-            Err(error @ RelayError::Socket(_)) => Err(Box::pin(after_last_words(outward, error)).await),
+            Ok(()) => outward.await.map(|()| Direction::Inward),
+            Err(error @ RelayError::Socket(_)) => Err(Box::pin(after_delivery(outward, error)).await),
             Err(error) => Err(error),
         },
         ended = outward.as_mut() => match ended {
-            Ok(()) => Ok(Half::Outward),
+            Ok(()) => Ok(Direction::Outward),
             Err(error @ RelayError::Socket(_)) => Err(error),
-            Err(error) => Err(Box::pin(after_last_words(inward, error)).await),
+            Err(error) => Err(Box::pin(after_delivery(inward, error)).await),
         },
     }
 }
@@ -124,20 +115,20 @@ async fn second_half(
             Ok(()) => return Ok(()),
         },
         failed = socket.failure() => RelayError::Socket(failed),
-        failed = reset(send) => Box::pin(after_last_words(inward, failed)).await,
+        failed = reset(send) => Box::pin(after_delivery(inward, failed)).await,
     };
-    if role == Role::Client {
+    if role == Role::Proxy {
         send.send_reset(Reason::CANCEL);
     }
     Err(failed)
 }
 
-async fn after_last_words(
+async fn after_delivery(
     half: Pin<&mut impl Future<Output = Result<(), RelayError>>>,
     error: RelayError,
 ) -> RelayError {
     // Whether it got to its end or not, the failure is what the relay ends with.
-    timeout(LAST_WORDS, half).await.ok();
+    timeout(DELIVERY_TIMEOUT, half).await.ok();
     error
 }
 
@@ -145,13 +136,13 @@ async fn after_last_words(
 fn finish(send: &mut SendStream<Payload>, role: Role, failed: Option<&RelayError>) {
     send.reserve_capacity(0);
     let finished = match (role, failed) {
-        (Role::Client, None) => send.send_data(Payload::end(), true),
-        (Role::Server, None) => send.send_trailers(grpc::trailers(grpc::OK)),
+        (Role::Proxy, None) => send.send_data(Payload::end(), true),
+        (Role::Agent, None) => send.send_trailers(grpc::trailers(grpc::OK)),
         // In its place behind the data: a reset would overtake them.
-        (Role::Server, Some(RelayError::Socket(_))) => {
+        (Role::Agent, Some(RelayError::Socket(_))) => {
             send.send_trailers(grpc::trailers(grpc::ABORTED))
         }
-        (Role::Client | Role::Server, Some(_)) => {
+        (Role::Proxy | Role::Agent, Some(_)) => {
             send.send_reset(Reason::CANCEL);
             Ok(())
         }

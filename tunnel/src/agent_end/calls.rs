@@ -12,7 +12,7 @@ use prost::Message;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::state::Slot;
+use super::state::StreamPermit;
 use super::{AgentTunnel, AgentTunnelState, Backends, LiveStream, StreamError};
 use crate::dial_failure::DialFailure;
 use crate::error::TunnelError;
@@ -20,7 +20,8 @@ use crate::frame;
 use crate::grpc;
 use crate::outbox::Payload;
 use crate::proto::tunnel::{DescribeRequest, DialCode, Frame, Open, Opened, frame::Kind};
-use crate::relay::{self, Incoming, RelayError, Role};
+use crate::relay::{self, Incoming, RelayError};
+use crate::role::Role;
 use crate::socket::Socket;
 
 /// A stream whose first message does not come is reset.
@@ -29,7 +30,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 const FIRST_MAX: usize = 4096;
 
 /// How long streams may take to end after their tunnel has.
-const LAST_STREAMS: Duration = Duration::from_secs(1);
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The calls under way in a tunnel, each in a task.
 pub(super) struct Calls<B> {
@@ -80,7 +81,7 @@ impl<B: Backends> Calls<B> {
     /// stream.
     pub(super) async fn end(mut self) {
         let all = async { while self.tasks.join_next().await.is_some() {} };
-        timeout(LAST_STREAMS, all).await.ok();
+        timeout(END_TIMEOUT, all).await.ok();
     }
 }
 
@@ -153,7 +154,7 @@ impl<B: Backends> Call<B> {
                 &invalid("the first message is no `open`"),
             );
         };
-        let Some(slot) = Slot::take(&self.state, self.tunnel.max_streams, open) else {
+        let Some(permit) = StreamPermit::take(&self.state, self.tunnel.max_streams, open) else {
             refuse(
                 &mut self.respond,
                 &too_many_streams(self.tunnel.max_streams),
@@ -161,11 +162,11 @@ impl<B: Backends> Call<B> {
             discard(&mut self.incoming).await;
             return Ok(());
         };
-        let result = self.dial_and_relay(&slot.stream).await;
+        let result = self.dial_and_relay(&permit.stream).await;
         let was_refused = matches!(result, Err(StreamError::Dial(_)));
         self.backends
-            .stream_ended(&slot.stream.open, &slot.stream.end(result));
-        drop(slot);
+            .stream_ended(&permit.stream.open, &permit.stream.end(result));
+        drop(permit);
         if was_refused {
             discard(&mut self.incoming).await;
         }
@@ -181,7 +182,7 @@ impl<B: Backends> Call<B> {
             &socket,
             &mut send,
             &mut self.incoming,
-            Role::Server,
+            Role::Agent,
             &stream.transferred,
         );
         relayed.await.map_err(StreamError::Relay)

@@ -14,10 +14,10 @@ use crate::transferred::{Total, Transferred};
 
 /// What a running tunnel can be asked. Clones share it. The default's streams count in no total.
 #[derive(Clone, Debug, Default)]
-pub struct AgentTunnelState(Arc<State>);
+pub struct AgentTunnelState(Arc<Inner>);
 
 #[derive(Debug, Default)]
-struct State {
+struct Inner {
     round_trip: RoundTrip,
     total: Total,
     next: AtomicU64,
@@ -40,9 +40,9 @@ impl AgentTunnelState {
     /// Of a tunnel whose streams count in `total`.
     #[must_use]
     pub fn new(total: Total) -> Self {
-        Self(Arc::new(State {
+        Self(Arc::new(Inner {
             total,
-            ..State::default()
+            ..Inner::default()
         }))
     }
 
@@ -82,13 +82,13 @@ impl AgentTunnelState {
 }
 
 /// A stream's place among those of its tunnel; given back on drop.
-pub(super) struct Slot {
+pub(super) struct StreamPermit {
     state: AgentTunnelState,
     number: u64,
     pub(super) stream: Arc<LiveStream>,
 }
 
-impl Slot {
+impl StreamPermit {
     pub(super) fn take(state: &AgentTunnelState, limit: u32, open: Open) -> Option<Self> {
         let mut streams = state.lock();
         if streams.len() >= limit as usize {
@@ -120,7 +120,7 @@ impl LiveStream {
     }
 }
 
-impl Drop for Slot {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
         self.state.lock().remove(&self.number);
     }

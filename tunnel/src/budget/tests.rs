@@ -2,25 +2,25 @@ use futures_util::FutureExt;
 
 use super::*;
 
-fn is_given_up(given_up: OwnedNotified) -> bool {
-    given_up.now_or_never().is_some()
+fn is_evicted(evicted: OwnedNotified) -> bool {
+    evicted.now_or_never().is_some()
 }
 
-fn client(number: u8) -> Near {
-    Near::client([10, 0, 0, number].into())
+fn client(number: u8) -> SocketPeer {
+    SocketPeer::client([10, 0, 0, number].into())
 }
 
 fn stall(share: &mut Share, bytes: usize) -> OwnedNotified {
-    share.stalls(bytes, || Near::Unknown)
+    share.stalls(bytes, || SocketPeer::Unknown)
 }
 
 #[test]
-fn the_longest_stalled_is_given_up_and_only_as_many_as_needed() {
+fn the_longest_stalled_is_evicted_and_only_as_many_as_needed() {
     let budget = Budget::new(100);
     let mut shares: Vec<Share> = (0..3).map(|_| budget.share()).collect();
-    let given_up: Vec<_> = shares.iter_mut().map(|share| stall(share, 40)).collect();
+    let evicted: Vec<_> = shares.iter_mut().map(|share| stall(share, 40)).collect();
     assert_eq!(
-        given_up.into_iter().map(is_given_up).collect::<Vec<_>>(),
+        evicted.into_iter().map(is_evicted).collect::<Vec<_>>(),
         [true, false, false]
     );
     assert_eq!(budget.held(), 80);
@@ -33,8 +33,8 @@ fn one_that_took_all_that_had_waited_has_not_stalled_for_long() {
     drop(stall(&mut slow, 40));
     let stuck = stall(&mut stuck, 40);
     slow.moves(40, 30);
-    let given_up = [stall(&mut slow, 30), stuck, stall(&mut third, 40)];
-    assert_eq!(given_up.map(is_given_up), [false, true, false]);
+    let evicted = [stall(&mut slow, 30), stuck, stall(&mut third, 40)];
+    assert_eq!(evicted.map(is_evicted), [false, true, false]);
 }
 
 #[test]
@@ -44,8 +44,8 @@ fn one_that_takes_a_byte_now_and_then_has_stalled_all_along() {
     drop(stall(&mut dripping, 40));
     let stuck = stall(&mut stuck, 40);
     dripping.moves(1, 39);
-    let given_up = [stall(&mut dripping, 40), stuck, stall(&mut third, 40)];
-    assert_eq!(given_up.map(is_given_up), [true, false, false]);
+    let evicted = [stall(&mut dripping, 40), stuck, stall(&mut third, 40)];
+    assert_eq!(evicted.map(is_evicted), [true, false, false]);
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn what_has_been_held_is_given_back() {
     share.moves(90, 0);
     assert_eq!(budget.held(), 0);
     assert!(
-        is_given_up(stall(&mut share, 101)),
+        is_evicted(stall(&mut share, 101)),
         "alone it may not be over it either"
     );
     drop(stall(&mut share, 50));
@@ -74,13 +74,13 @@ fn a_client_with_many_stalled_streams_pays_for_them_and_not_a_neighbour_that_sta
     let mut streams = Vec::new();
     for node in 0..100 {
         let mut share = budget.of(&format!("edge-{node}")).share();
-        let given_up = share.stalls(50, || client(2));
-        streams.push((share, given_up));
+        let evicted = share.stalls(50, || client(2));
+        streams.push((share, evicted));
     }
-    assert!(!is_given_up(kept));
+    assert!(!is_evicted(kept));
     let paid = streams
         .into_iter()
-        .filter_map(|(share, given_up)| is_given_up(given_up).then_some(share))
+        .filter_map(|(share, evicted)| is_evicted(evicted).then_some(share))
         .count();
     assert_eq!(paid, 91, "9 of theirs are left, and the other's one");
 }
@@ -93,12 +93,12 @@ fn among_clients_that_cannot_be_told_apart_the_node_with_most_pays() {
     let kept = stall(&mut honest, 50);
     let hostile = budget.of("edge-2");
     let mut shares: Vec<Share> = (0..20).map(|_| hostile.share()).collect();
-    let given_up: Vec<_> = shares.iter_mut().map(|share| stall(share, 50)).collect();
-    assert!(!is_given_up(kept));
+    let evicted: Vec<_> = shares.iter_mut().map(|share| stall(share, 50)).collect();
+    assert!(!is_evicted(kept));
     assert_eq!(
-        given_up
+        evicted
             .into_iter()
-            .filter_map(|given_up| given_up.now_or_never())
+            .filter_map(|evicted| evicted.now_or_never())
             .count(),
         11
     );
@@ -107,7 +107,7 @@ fn among_clients_that_cannot_be_told_apart_the_node_with_most_pays() {
 #[test]
 fn at_an_agent_the_proxy_with_most_pays_and_of_its_backends_the_one_with_most() {
     let budget = Budget::new(100);
-    let backend = |port| Near::Backend(([127, 0, 0, 1], port).into());
+    let backend = |port| SocketPeer::Backend(([127, 0, 0, 1], port).into());
     let (honest, hostile) = (budget.of("proxy-1:7400"), budget.of("proxy-2:7400"));
     let mut shares = [
         honest.share(),
@@ -115,19 +115,19 @@ fn at_an_agent_the_proxy_with_most_pays_and_of_its_backends_the_one_with_most() 
         hostile.share(),
         hostile.share(),
     ];
-    let given_up = [
+    let evicted = [
         (0, 20, 10250),
         (1, 20, 9100),
         (2, 40, 10250),
         (3, 40, 10250),
     ]
     .map(|(number, bytes, port)| shares[number].stalls(bytes, || backend(port)));
-    assert_eq!(given_up.map(is_given_up), [false, false, true, false]);
+    assert_eq!(evicted.map(is_evicted), [false, false, true, false]);
 }
 
 #[test]
 fn all_of_an_ipv6_host_s_addresses_are_one_client() {
-    let near = |text: &str| Near::client(text.parse().unwrap());
+    let near = |text: &str| SocketPeer::client(text.parse().unwrap());
     assert_eq!(near("2001:db8:0:1::1"), near("2001:db8:0:1:ffff::2"));
     assert_ne!(near("2001:db8:0:1::1"), near("2001:db8:0:2::1"));
     assert_eq!(near("::ffff:10.0.0.1"), client(1));

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::OpenError;
 use crate::http2::Keepalive;
 use crate::io::LastRead;
 
@@ -40,21 +39,19 @@ impl Load {
 
 /// A stream's place among those that a tunnel may have; given back on drop.
 #[derive(Debug)]
-pub(super) struct Place(Arc<Load>);
+pub(super) struct StreamPermit(Arc<Load>);
 
-impl Place {
-    pub(super) fn take(load: &Arc<Load>, limit: u32) -> Result<Self, OpenError> {
+impl StreamPermit {
+    pub(super) fn take(load: &Arc<Load>, limit: u32) -> Option<Self> {
         let below = |active: u32| (active < limit).then_some(active + 1);
         let taken = load
             .active
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, below);
-        taken
-            .map(|_| Self(load.clone()))
-            .map_err(|_| OpenError::TooManyStreams(limit))
+        taken.ok().map(|_| Self(load.clone()))
     }
 }
 
-impl Drop for Place {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
         self.0.active.fetch_sub(1, Ordering::Relaxed);
         if self.0.is_silent() {

@@ -10,7 +10,7 @@ use http::Response;
 use scopeguard::ScopeGuard;
 use tokio::time::timeout;
 
-use super::load::Place;
+use super::load::StreamPermit;
 use super::{Tunnel, printable_char};
 use crate::budget::Budget;
 use crate::dial_failure::DialFailure;
@@ -19,7 +19,8 @@ use crate::frame::{self, FrameError};
 use crate::grpc;
 use crate::outbox::Payload;
 use crate::proto::tunnel::{DialCode, Frame, Open, Opened, frame::Kind};
-use crate::relay::{self, Incoming, RelayError, Role};
+use crate::relay::{self, Incoming, RelayError};
+use crate::role::Role;
 use crate::socket::Socket;
 use crate::transferred::Transferred;
 
@@ -98,7 +99,7 @@ impl Early<'_> {
 pub struct Stream {
     send: SendStream<Payload>,
     incoming: Incoming,
-    _place: Place,
+    _permit: StreamPermit,
 }
 
 impl Tunnel {
@@ -110,15 +111,16 @@ impl Tunnel {
     /// [`OpenError::Tunnel`] if another tunnel of the node may do better, unless bytes went early;
     /// else what the caller should hear.
     pub async fn open(&self, open: Open, early: Option<Early<'_>>) -> Result<Stream, OpenError> {
-        let place = Place::take(&self.load, self.max_streams)?;
-        timeout(OPEN_TIMEOUT, self.open_in(place, open, early))
+        let permit = StreamPermit::take(&self.load, self.max_streams)
+            .ok_or(OpenError::TooManyStreams(self.max_streams))?;
+        timeout(OPEN_TIMEOUT, self.open_in(permit, open, early))
             .await
             .map_err(|_| OpenError::TimedOut)?
     }
 
     async fn open_in(
         &self,
-        place: Place,
+        permit: StreamPermit,
         open: Open,
         early: Option<Early<'_>>,
     ) -> Result<Stream, OpenError> {
@@ -142,7 +144,7 @@ impl Tunnel {
         Ok(Stream {
             send: ScopeGuard::into_inner(send),
             incoming,
-            _place: place,
+            _permit: permit,
         })
     }
 
@@ -202,7 +204,7 @@ impl Stream {
             client,
             &mut self.send,
             &mut self.incoming,
-            Role::Client,
+            Role::Proxy,
             transferred,
         )
     }

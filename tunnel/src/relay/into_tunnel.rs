@@ -8,7 +8,7 @@ use h2::SendStream;
 
 use super::RelayError;
 use crate::budget::Budget;
-use crate::frame::HEADER_ROOM;
+use crate::frame::HEADER_MAX;
 use crate::http2::FRAME_SIZE;
 use crate::outbox::Payload;
 use crate::socket::Socket;
@@ -18,7 +18,7 @@ use crate::transferred::Meter;
 /// hold large buffers.
 const READ_MIN: usize = 4 << 10;
 /// The largest read makes just one DATA frame.
-const READ_MAX: usize = FRAME_SIZE as usize - HEADER_ROOM;
+const READ_MAX: usize = FRAME_SIZE as usize - HEADER_MAX;
 /// What a client may say before its backend has answered: a request or a TLS handshake's first
 /// message, which are what a round trip is worth saving for.
 const FIRST_MAX: usize = 16 << 10;
@@ -40,11 +40,11 @@ pub(super) async fn into_tunnel(
         // buffer.
         if budget.is_full() {
             // Boxed: idle streams would all be that much larger.
-            Box::pin(outbox_room(socket, send, budget)).await?;
+            Box::pin(outbox_capacity(socket, send, budget)).await?;
         }
-        let wanted = room(socket, send, size + HEADER_ROOM).await? - HEADER_ROOM;
-        let mut buffer = BytesMut::with_capacity(wanted + HEADER_ROOM);
-        buffer.put_bytes(0, HEADER_ROOM);
+        let wanted = capacity(socket, send, size + HEADER_MAX).await? - HEADER_MAX;
+        let mut buffer = BytesMut::with_capacity(wanted + HEADER_MAX);
+        buffer.put_bytes(0, HEADER_MAX);
         match socket.try_read(&mut (&mut buffer).limit(wanted)) {
             Ok(0) => return Ok(()),
             Ok(read) => {
@@ -98,7 +98,7 @@ pub(crate) fn send_now(
     meter: &Meter,
 ) {
     for piece in bytes.chunks(READ_MAX) {
-        let mut buffer = BytesMut::zeroed(HEADER_ROOM);
+        let mut buffer = BytesMut::zeroed(HEADER_MAX);
         buffer.extend_from_slice(piece);
         meter.add(piece.len());
         if send
@@ -129,7 +129,7 @@ pub(super) async fn reset(send: &mut SendStream<Payload>) -> RelayError {
 
 /// Waits until the tunnel has less to send. A stream that is reset meanwhile, or a socket that
 /// fails, ends the wait.
-async fn outbox_room(
+async fn outbox_capacity(
     socket: &Socket,
     send: &mut SendStream<Payload>,
     budget: &Budget,
@@ -137,14 +137,14 @@ async fn outbox_room(
     tokio::select! {
         biased;
         failed = reset(send) => Err(failed),
-        () = budget.room() => Ok(()),
+        () = budget.capacity() => Ok(()),
         failed = socket.failure() => Err(RelayError::Socket(failed)),
     }
 }
 
 /// Waits until the stream takes a frame with at least one byte, at most `wanted` in all. A socket
 /// that fails meanwhile ends the wait: its client has gone.
-async fn room(
+async fn capacity(
     socket: &Socket,
     send: &mut SendStream<Payload>,
     wanted: usize,
@@ -156,7 +156,7 @@ async fn room(
     }
     loop {
         let capacity = send.capacity();
-        if capacity > HEADER_ROOM {
+        if capacity > HEADER_MAX {
             return Ok(capacity.min(wanted));
         }
         tokio::select! {

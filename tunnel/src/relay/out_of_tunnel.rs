@@ -6,12 +6,13 @@ use bytes::Bytes;
 use h2::RecvStream;
 use tokio::sync::futures::OwnedNotified;
 
+use super::RelayError;
 use super::backlog::Backlog;
-use super::{RelayError, Role};
-use crate::budget::{Budget, Near, Share};
+use crate::budget::{Budget, Share, SocketPeer};
 use crate::first_message::{FirstMessageError, first_message};
 use crate::frame::{Decoder, FrameError};
 use crate::grpc;
+use crate::role::Role;
 use crate::socket::Socket;
 use crate::transferred::Meter;
 
@@ -46,21 +47,21 @@ pub(super) async fn out_of_tunnel(
 
 /// Waits until a socket takes bytes again, or until more come for it.
 async fn stalled(socket: &Socket, incoming: &mut Incoming, role: Role) -> Result<(), RelayError> {
-    let given_up = incoming.stalls(|| near(socket, role));
+    let evicted = incoming.stalls(|| socket_peer(socket, role));
     let ended = incoming.ended;
     tokio::select! {
         biased;
-        () = given_up => Err(RelayError::Budget),
+        () = evicted => Err(RelayError::Budget),
         ready = socket.writable() => ready.map_err(RelayError::Socket),
         received = incoming.receive(), if !ended => received.map(|_| ()),
     }
 }
 
-fn near(socket: &Socket, role: Role) -> Near {
+fn socket_peer(socket: &Socket, role: Role) -> SocketPeer {
     match (socket.peer(), role) {
-        (Some(client), Role::Client) => Near::client(client.ip()),
-        (Some(backend), Role::Server) => Near::Backend(backend),
-        (None, _) => Near::Unknown,
+        (Some(client), Role::Proxy) => SocketPeer::client(client.ip()),
+        (Some(backend), Role::Agent) => SocketPeer::Backend(backend),
+        (None, _) => SocketPeer::Unknown,
     }
 }
 
@@ -115,17 +116,17 @@ impl Incoming {
             if self.ended {
                 return std::future::pending().await;
             }
-            let given_up = (!self.backlog.is_empty()).then(|| self.stalls(|| Near::Unknown));
-            let given_up = async {
-                if let Some(given_up) = given_up {
-                    given_up.await
+            let evicted = (!self.backlog.is_empty()).then(|| self.stalls(|| SocketPeer::Unknown));
+            let evicted = async {
+                if let Some(evicted) = evicted {
+                    evicted.await
                 } else {
                     std::future::pending().await
                 }
             };
             let received = tokio::select! {
                 biased;
-                () = given_up => Err(RelayError::Budget),
+                () = evicted => Err(RelayError::Budget),
                 received = self.receive() => received,
             };
             if let Err(error) = received {
@@ -134,11 +135,11 @@ impl Incoming {
         }
     }
 
-    fn stalls(&mut self, near: impl FnOnce() -> Near) -> OwnedNotified {
+    fn stalls(&mut self, socket_peer: impl FnOnce() -> SocketPeer) -> OwnedNotified {
         if !self.share.is_stalled() {
             self.backlog.blocks();
         }
-        self.share.stalls(self.backlog.held(), near)
+        self.share.stalls(self.backlog.held(), socket_peer)
     }
 
     /// Waits for more payload; false at the end.
@@ -176,7 +177,7 @@ impl Incoming {
 
     /// Whether the end of the payload was the end of what the other side had to say.
     async fn end(&mut self, role: Role) -> Result<(), RelayError> {
-        if role == Role::Server {
+        if role == Role::Agent {
             return Ok(());
         }
         let trailers = self.stream.trailers().await?.ok_or(FrameError::Truncated)?;
