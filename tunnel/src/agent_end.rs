@@ -27,15 +27,15 @@ use crate::role::Role;
 
 /// What an agent does for the streams of its tunnels.
 pub trait Backends: Send + Sync + 'static {
-    /// Connects to the backend that `open` asks for, if that is allowed. Bounded in time by the
-    /// implementation; dropped when the client leaves.
+    /// Connects to the backend that `open` asks for, if that is allowed. The implementation limits
+    /// the time. The future is dropped when the client leaves.
     fn dial(&self, open: &Open) -> impl Future<Output = Result<TcpStream, DialFailure>> + Send;
 
-    /// A stream that `open` began has ended, perhaps before there was a connection.
+    /// The stream that `open` requested has ended, perhaps before its backend was connected.
     fn stream_ended(&self, open: &Open, end: &StreamEnd);
 }
 
-/// How a stream went, once it has ended.
+/// The result of a stream that has ended.
 #[derive(Debug)]
 pub struct StreamEnd {
     /// Payload bytes from the backend into the tunnel.
@@ -44,14 +44,14 @@ pub struct StreamEnd {
     pub out_of_tunnel: u64,
     /// From the request to the end.
     pub duration: Duration,
-    /// Both directions ended, or what failed first.
+    /// Ok if both directions ended, else what failed first.
     pub result: Result<(), StreamError>,
 }
 
-/// Why a stream did not end well.
+/// Why a stream failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
-    /// The backend was not reached, or not allowed.
+    /// The backend could not be reached, or is not allowed.
     #[error("{}", .0.message)]
     Dial(DialFailure),
     /// The relay failed.
@@ -62,26 +62,25 @@ pub enum StreamError {
 /// Settings of the agent's end of a tunnel.
 #[derive(Clone, Debug)]
 pub struct AgentTunnel {
-    /// Bytes that one stream may have under way from the proxy.
+    /// Bytes that one stream may have in flight from the proxy.
     pub stream_window: u32,
     /// Streams relayed at once in this tunnel; more are answered with `TOO_MANY_STREAMS`.
     pub max_streams: u32,
-    /// Streams carried in this tunnel's life, after which it is [worn
-    /// out](AgentTunnelState::worn_out): [`crate::STREAMS_IN_LIFE`].
+    /// Streams that this tunnel carries in all before it is [worn
+    /// out](AgentTunnelState::worn_out), usually [`crate::STREAMS_IN_LIFE`].
     pub streams_in_life: u32,
-    /// For what waits for backends, in all tunnels together: that [of](Budget::of) this tunnel's
-    /// proxy.
+    /// The memory for data that waits for backends, [of](Budget::of) this tunnel's proxy.
     pub budget: Budget,
-    /// What `Describe` answers: also how long the tunnel may be silent.
+    /// The answer to `Describe`, which also sets how long the tunnel may be silent.
     pub describe: DescribeResponse,
 }
 
 impl AgentTunnel {
     /// Serves the proxy at the other end of `io` until the connection ends. When `drain` completes,
-    /// the proxy is told to open no more streams here (GOAWAY), and those that are open may end.
+    /// a GOAWAY tells the proxy to open no more streams, and open streams may end.
     ///
     /// # Errors
-    /// Why the connection ended, unless it was drained.
+    /// The connection ended without a drain.
     pub async fn serve<T, B>(
         &self,
         io: T,

@@ -1,9 +1,9 @@
-//! What all streams of a process may hold in memory for sockets that take nothing.
+//! A limit on the memory that all streams of a process hold for stalled sockets.
 //!
 //! A stream's window lets its other end send ahead, so that each stalled socket leaves up to a
-//! window in memory. Where too many stall, whoever causes most of it pays: of the client, backend,
-//! node or proxy whose streams hold most, the stream whose bytes have waited longest is given up.
-//! What waits to be sent is bounded by the same number, by back-pressure (`outbox.rs`).
+//! window in memory. Over the limit, the client, backend, node or proxy whose streams hold most
+//! loses the stream that has stalled longest. The same limit bounds unsent data, by back-pressure
+//! (`outbox.rs`).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -17,11 +17,11 @@ use tokio::sync::futures::OwnedNotified;
 
 use crate::outbox::Outbox;
 
-/// A number of bytes that stalled streams share. Clones are the same one.
+/// The bytes that stalled streams may hold together. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<TunnelAccount>);
 
-/// One tunnel's part in it.
+/// One tunnel's part of the budget.
 #[derive(Debug)]
 struct TunnelAccount {
     process: Arc<ProcessAccount>,
@@ -39,7 +39,7 @@ struct ProcessAccount {
 #[derive(Debug, Default)]
 struct StalledStreams {
     held: usize,
-    /// Who stalls, in the order of what has waited longest.
+    /// By position: the first has stalled longest.
     by_age: BTreeMap<u64, StalledStream>,
     next: u64,
 }
@@ -52,14 +52,14 @@ struct StalledStream {
     evicted: Arc<Notify>,
 }
 
-/// Whose socket a stream's bytes wait for.
+/// The peer at the socket that a stream's bytes wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum SocketPeer {
-    /// A client at this address; of an IPv6 address its /64, all of which one host may have.
+    /// A client by its address. IPv6 clients of one /64 count as one: it may belong to one host.
     Client(IpAddr),
-    /// This backend.
+    /// A backend.
     Backend(SocketAddr),
-    /// A client of a Unix socket, or nobody yet.
+    /// A client of a Unix socket, or no socket yet.
     Unknown,
 }
 
@@ -88,8 +88,8 @@ impl Budget {
         }))
     }
 
-    /// The same budget, for one tunnel with `tunnel_peer`: a node, or a proxy. What its streams hold counts
-    /// as that one's.
+    /// The same budget, for one tunnel with `tunnel_peer`, which is a node or a proxy. What the
+    /// tunnel's streams hold counts as held by that peer.
     #[must_use]
     pub fn of(&self, tunnel_peer: &str) -> Self {
         Self(Arc::new(TunnelAccount {
@@ -99,13 +99,13 @@ impl Budget {
         }))
     }
 
-    /// Bytes held at the moment for sockets that take nothing.
+    /// Bytes held now for stalled sockets.
     #[must_use]
     pub fn held(&self) -> usize {
         self.lock().held
     }
 
-    /// A stream's part in it, none at first.
+    /// A stream's share of the budget, empty at first.
     pub(crate) fn share(&self) -> Share {
         Share {
             budget: self.clone(),
@@ -114,7 +114,7 @@ impl Budget {
         }
     }
 
-    /// What waits to be sent in this tunnel, and in all of them beyond each one's minimum.
+    /// Unsent data of this tunnel, and the bytes of all tunnels beyond their minimum.
     pub(crate) fn unsent(&self) -> (&Outbox, &AtomicUsize) {
         (&self.0.outbox, &self.0.process.unsent)
     }
@@ -133,7 +133,7 @@ impl Budget {
 }
 
 impl StalledStreams {
-    /// One more that stalls, behind all others.
+    /// Adds a stream that stalls, after all others.
     fn begin(&mut self, socket_peer: SocketPeer, tunnel_peer: &Arc<str>) -> (u64, Arc<Notify>) {
         let evicted = Arc::<Notify>::default();
         let stalled = StalledStream {
@@ -212,19 +212,18 @@ fn largest<'a, P: Copy + Eq + Hash>(
     })
 }
 
-/// What one stream holds.
+/// The bytes that one stream holds.
 #[derive(Debug)]
 pub(crate) struct Share {
     pub(crate) budget: Budget,
-    /// Since its socket blocked: its position among those that stall, and what tells it to end.
+    /// Set while its socket is stalled: its position, and the signal that it is evicted.
     stalled: Option<(u64, Arc<Notify>)>,
-    /// Bytes that it held when it took that position and has not been rid of since.
+    /// Bytes that it held when it took that position, less those written since.
     left: usize,
 }
 
 impl Share {
-    /// The socket takes nothing, and `bytes` wait for it now. Completes when the stream has to end
-    /// for the others.
+    /// The socket is stalled, and `bytes` wait for it. Completes when the stream is evicted.
     pub(crate) fn stalls(
         &mut self,
         bytes: usize,
@@ -244,13 +243,14 @@ impl Share {
         evicted.clone().notified_owned()
     }
 
-    /// Whether the socket took nothing lately, and bytes still wait for it.
+    /// Whether the socket stalled, and bytes still wait for it.
     pub(crate) fn is_stalled(&self) -> bool {
         self.stalled.is_some()
     }
 
-    /// The socket has taken `taken` bytes, and `waiting` bytes still wait. It has waited for less
-    /// long once it took all that it held when it began: a byte now and then is no progress.
+    /// The socket has taken `taken` bytes, and `waiting` bytes still wait. The stream moves to the
+    /// last position once its socket took all that it held at the current one: a byte now and then
+    /// is no progress.
     pub(crate) fn moves(&mut self, taken: usize, waiting: usize) {
         let Some((position, _)) = &mut self.stalled else {
             return;

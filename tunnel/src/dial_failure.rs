@@ -1,19 +1,19 @@
-//! A dial that came to nothing, as both ends of a tunnel speak of it.
+//! A failed dial, as both ends of a tunnel report it.
 
 use std::io;
 
 use crate::proto::tunnel::DialCode;
 
-/// A dial that came to nothing, as the proxy is told.
+/// A failed dial, as the agent reports it to the proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DialFailure {
     /// Stable code, never `Ok`.
     pub code: DialCode,
-    /// For people: what was tried and what came of it.
+    /// For people: what was dialled and how it failed.
     pub message: String,
 }
 
-/// The word for a dial's result in metrics and logs, at both ends.
+/// The label of a dial's result in metrics and logs of both ends.
 #[must_use]
 pub fn dial_reason(code: DialCode) -> &'static str {
     match code {
@@ -28,10 +28,10 @@ pub fn dial_reason(code: DialCode) -> &'static str {
     }
 }
 
-/// The code for a dial that the kernel ended.
+/// The code of an error of `connect()`.
 #[allow(
     clippy::wildcard_enum_match_arm,
-    reason = "the kernel knows many more errors, and new ones"
+    reason = "the kernel has many more errors, and adds new ones"
 )]
 #[must_use]
 pub fn dial_code(error: &io::Error) -> DialCode {

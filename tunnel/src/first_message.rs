@@ -1,24 +1,24 @@
-//! The first message of a call's body, either way: small and needed whole, unlike the data behind
-//! it.
+//! The first message of a call's body, in either direction. It is small and read whole, unlike the
+//! data after it.
 
 use bytes::{Bytes, BytesMut};
 use h2::RecvStream;
 
 use crate::frame::{self, FrameError};
 
-/// Why there is no first message.
+/// Why the first message could not be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FirstMessageError {
     /// The stream or its connection ended.
     #[error("HTTP/2")]
     Http2(#[from] h2::Error),
-    /// What came is no message.
+    /// The message is invalid.
     #[error(transparent)]
     Frame(#[from] FrameError),
 }
 
-/// The first message of a body, whole and of at most `max` bytes, and the bytes behind it, whose
-/// part of the window is not given back yet.
+/// Reads the first message of a body, of at most `max` bytes. Returns it and the bytes after it,
+/// whose window is not released yet.
 pub(crate) async fn first_message(
     body: &mut RecvStream,
     max: usize,

@@ -1,9 +1,9 @@
-//! gRPC's wire format for `Frame`, written and read without copying the bytes that it carries.
+//! gRPC's wire format for `Frame`, written and read without copying its payload.
 //!
 //! A message is a prefix (a flag for compression, never set here, and a big-endian length, 5
-//! bytes), then protobuf. `Frame.data` is field 3, so a frame of bytes is `prefix, 0x1a, varint
-//! length, bytes`: the sender reads from its socket behind room for that header, the receiver takes
-//! the bytes out of HTTP/2's own buffers.
+//! bytes), then protobuf. `Frame.data` is field 3, so a data frame is `prefix, 0x1a, varint length,
+//! payload`. The sender reads from its socket into a buffer with space for that header in front;
+//! the receiver slices the payload out of HTTP/2's buffers.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
@@ -16,25 +16,25 @@ const DATA_TAG: u8 = 0x1a;
 const DATA_FIELD: u64 = 3;
 /// The highest number that protobuf gives a field.
 const LAST_FIELD: u64 = (1 << 29) - 1;
-/// Room for a data frame's header: prefix, tag, and the length of up to 2 MiB as a varint.
+/// Longest header of a data frame: prefix, tag, and a length below 2 MiB as a varint.
 pub(crate) const HEADER_MAX: usize = PREFIX + 1 + 3;
-/// Longest message other than data: an agent's description of itself.
+/// Longest message other than data, which is an agent's description of itself.
 pub(crate) const MESSAGE_MAX: usize = 128 * 1024;
 
-/// Bytes from the peer that are no gRPC message of ours.
+/// The peer sent an invalid gRPC message.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum FrameError {
     /// The compression flag is set.
     #[error("a compressed message, which was never offered")]
     Compressed,
-    /// A first message that is longer than it may be.
-    #[error("a message of {0} bytes, more than are taken")]
+    /// A first message longer than allowed.
+    #[error("a message of {0} bytes, which is too long")]
     TooLong(usize),
-    /// Protobuf that does not parse, or with another kind of frame than is due here.
-    #[error("a message that is no data frame")]
+    /// Protobuf that does not parse, or a frame of another kind.
+    #[error("a message that is not a data frame")]
     NotData,
     /// A first message that does not parse.
-    #[error("a first message that is not the one due")]
+    #[error("an invalid first message")]
     NotFirst,
     /// The stream ended inside a message.
     #[error("the stream ended inside a message")]
@@ -51,8 +51,7 @@ pub(crate) fn encode(message: &impl Message) -> Bytes {
     buffer.freeze()
 }
 
-/// Makes a data frame of `buffer`: [`HEADER_MAX`] unused bytes, then the payload, which stays
-/// where it is.
+/// Makes a data frame of `buffer` without moving its payload, which starts at [`HEADER_MAX`].
 pub(crate) fn seal(mut buffer: BytesMut) -> Bytes {
     let payload = buffer.len() - HEADER_MAX;
     let mut header = [0; HEADER_MAX];
@@ -74,13 +73,13 @@ fn data_header(payload: usize, buffer: &mut [u8; HEADER_MAX]) -> &[u8] {
     &buffer[..PREFIX + 1 + varint]
 }
 
-/// Takes gRPC messages apart, whatever the pieces in which they arrive.
+/// Decodes gRPC messages, whatever the pieces in which they arrive.
 #[derive(Debug, Default)]
 pub(crate) struct Decoder {
     state: DecoderState,
-    /// Bytes of the current message that have not been seen yet.
+    /// Bytes of the current message that are still to come.
     message: usize,
-    /// A prefix, tag or varint of which only a part has arrived.
+    /// An incomplete prefix, tag or varint.
     partial: Partial,
 }
 
@@ -97,8 +96,8 @@ enum DecoderState {
 }
 
 impl DecoderState {
-    /// Bytes of the message without which what has begun is cut: a stream must not end there as if
-    /// it were whole.
+    /// Bytes that the message must still have. A message that ends earlier is truncated and must
+    /// not pass as whole.
     fn least(&self) -> usize {
         match self {
             Self::Prefix | Self::Tag => 0,
@@ -115,7 +114,7 @@ struct Partial {
 }
 
 impl Partial {
-    /// Moves bytes over from `input` until there are `want`; then forgets and returns them.
+    /// Moves bytes from `input` until there are `want`, then returns them and starts again.
     fn fill(&mut self, input: &mut Bytes, want: usize) -> Option<[u8; 10]> {
         let take = (want - self.len).min(input.len());
         input.copy_to_slice(&mut self.bytes[self.len..self.len + take]);
@@ -126,8 +125,7 @@ impl Partial {
         })
     }
 
-    /// Moves a varint over from `input`: `Ok(None)` while it is incomplete, else its value and
-    /// length.
+    /// Moves a varint from `input` and returns its value and length; `None`: it is incomplete.
     fn varint(&mut self, input: &mut Bytes) -> Result<Option<(u64, usize)>, FrameError> {
         while input.has_remaining() {
             if self.len == self.bytes.len() {
@@ -149,8 +147,7 @@ impl Partial {
 }
 
 impl Decoder {
-    /// The next payload bytes in `input`, of which the rest stays there; `None`: all of `input` has
-    /// been used.
+    /// Takes the next payload bytes from `input`; `None`: all of `input` has been used.
     pub(crate) fn data(&mut self, input: &mut Bytes) -> Result<Option<Bytes>, FrameError> {
         loop {
             if let DecoderState::Data(left) = self.state {
@@ -176,7 +173,7 @@ impl Decoder {
         self.message == 0 && self.partial.len == 0
     }
 
-    /// One state further; `false`: more input is needed.
+    /// Moves on by one state; `false`: more input is needed.
     fn step(&mut self, input: &mut Bytes) -> Result<bool, FrameError> {
         match self.state {
             DecoderState::Prefix => {
@@ -258,8 +255,8 @@ fn message_length(prefix: &[u8]) -> Result<usize, FrameError> {
     Ok(u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]) as usize)
 }
 
-/// What follows a field's tag. Unknown fields are skipped; `open` and `opened` come first or not at
-/// all.
+/// The state after a field's tag. Unknown fields are skipped. `open` and `opened` are invalid here:
+/// they are first messages.
 fn field(tag: u64) -> Result<DecoderState, FrameError> {
     match (tag >> 3, tag & 7) {
         (DATA_FIELD, 2) => Ok(DecoderState::Length(true)),
@@ -273,8 +270,7 @@ fn field(tag: u64) -> Result<DecoderState, FrameError> {
     }
 }
 
-/// Splits the first message, whole and of at most `max` bytes, off `buffer`; `None`: more bytes are
-/// needed.
+/// Splits one whole message of at most `max` bytes off `buffer`; `None`: more bytes are needed.
 pub(crate) fn split_message(
     buffer: &mut BytesMut,
     max: usize,
@@ -378,7 +374,7 @@ mod tests {
         assert_eq!(
             decode(&encode(&open), 99),
             Err(FrameError::NotData),
-            "open comes first only"
+            "open is a first message"
         );
         assert_eq!(decode(&[1, 0, 0, 0, 0], 99), Err(FrameError::Compressed));
         assert_eq!(

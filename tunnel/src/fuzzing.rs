@@ -1,5 +1,5 @@
-//! What the fuzz targets (`fuzz/`) call: the readers of what the other end of a tunnel sends, and
-//! the writers beside them.
+//! Entry points for the fuzz targets (`fuzz/`): the decoders of what the other end of a tunnel
+//! sends, and their encoders.
 
 use bytes::{Bytes, BytesMut};
 
@@ -9,8 +9,8 @@ use crate::proto::tunnel::frame::Kind;
 /// The longest first message that is read, in bytes.
 pub const FIRST_MESSAGE_MAX: usize = frame::MESSAGE_MAX;
 
-/// The payload in `wire`, which arrives in pieces of `piece` bytes, up to its end or to what is
-/// wrong with it.
+/// Decodes `wire`, which arrives in pieces of `piece` bytes. Returns the payload up to the end or
+/// the first error.
 ///
 /// # Panics
 /// If the decoder leaves bytes of a piece.
@@ -44,10 +44,10 @@ pub fn encode(payload: &[u8]) -> Bytes {
     frame::seal(buffer)
 }
 
-/// The first message of `wire` and what is behind it; `None`: more bytes are needed.
+/// The first message of `wire` and the bytes after it; `None`: more bytes are needed.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The message is compressed or too long.
 pub fn split_message(wire: &[u8]) -> Result<Option<(Bytes, Bytes)>, FrameError> {
     let mut buffer = BytesMut::from(wire);
     Ok(frame::split_message(&mut buffer, FIRST_MESSAGE_MAX)?
@@ -57,7 +57,7 @@ pub fn split_message(wire: &[u8]) -> Result<Option<(Bytes, Bytes)>, FrameError> 
 /// The kind of a first `Frame`.
 ///
 /// # Errors
-/// If it is none.
+/// The message is not a `Frame`.
 pub fn first_kind(message: Bytes) -> Result<Kind, FrameError> {
     frame::first_kind(message)
 }

@@ -1,5 +1,4 @@
-//! The little of gRPC over HTTP/2 that the two ends of a tunnel write by hand: paths, headers,
-//! trailers.
+//! The parts of gRPC over HTTP/2 that the two ends of a tunnel use: paths, headers, trailers.
 
 use http::{HeaderMap, HeaderValue, Request, Response, header};
 
@@ -11,13 +10,12 @@ pub(crate) const OPEN: &str = "/culvert.tunnel.v1.Agent/Open";
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
 const STATUS: &str = "grpc-status";
 const MESSAGE: &str = "grpc-message";
-/// gRPC's status codes that are used here.
 pub(crate) const OK: u8 = 0;
 pub(crate) const ABORTED: u8 = 10;
 pub(crate) const UNIMPLEMENTED: u8 = 12;
 pub(crate) const INVALID_ARGUMENT: u8 = 3;
 
-/// A call's request headers. The authority says nothing: the connection is the address.
+/// A call's request headers. The authority is a constant: the connection identifies the agent.
 pub(crate) fn request(path: &'static str) -> Request<()> {
     let mut request = Request::new(());
     *request.method_mut() = http::Method::POST;
@@ -46,7 +44,7 @@ pub(crate) fn response() -> Response<()> {
     response
 }
 
-/// A response that is only an error: headers and status in one.
+/// An error response of headers only, with the status in them.
 pub(crate) fn error_response(status: u8, message: &'static str) -> Response<()> {
     let mut response = response();
     response
@@ -58,7 +56,6 @@ pub(crate) fn error_response(status: u8, message: &'static str) -> Response<()> 
     response
 }
 
-/// The trailers of a call that ends with this status.
 pub(crate) fn trailers(status: u8) -> HeaderMap {
     HeaderMap::from_iter([(
         header::HeaderName::from_static(STATUS),
@@ -66,12 +63,11 @@ pub(crate) fn trailers(status: u8) -> HeaderMap {
     )])
 }
 
-/// Whether trailers say that the call went well.
 pub(crate) fn is_ok(trailers: &HeaderMap) -> bool {
     trailers.get(STATUS).is_some_and(|status| status == "0")
 }
 
-/// The error that response headers carry, if any: status and message.
+/// The error in response headers, if any: status and message.
 pub(crate) fn error_of(response: &Response<h2::RecvStream>) -> Option<String> {
     let text = |name| {
         response

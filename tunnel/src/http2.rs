@@ -1,8 +1,8 @@
-//! HTTP/2 as both ends of a tunnel speak it: windows, limits, and noticing that the peer is gone.
+//! HTTP/2 at both ends of a tunnel: windows, limits, and detection of a dead peer.
 //!
-//! The ends drive the `h2` crate (hyper's HTTP/2) themselves: hyper would hide a stream's send
-//! capacity and could not reset a stream whose body waits for it, so a client that leaves a stalled
-//! backend would stay for ever.
+//! The ends use the `h2` crate directly. hyper hides a stream's send capacity and cannot reset a
+//! stream whose body waits for it: a stream would never end when its client leaves a stalled
+//! backend.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -17,53 +17,50 @@ use crate::error::TunnelError;
 use crate::io::LastRead;
 use crate::role::Role;
 
-/// The window of the whole connection never fills: only a stream's own window bounds it, so that no
-/// stalled reader can stop its neighbours, and each idle stream may keep a frame's part of it.
+/// The window of the whole connection never fills, so that a stalled reader cannot stop other
+/// streams. Only a stream's own window bounds it. Each idle stream may keep up to a frame of it.
 pub(crate) const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
-/// Bytes that a stream may have under way by default: the throughput of one stream times round
-/// trip.
+/// Bytes that a stream may have in flight by default: its bandwidth-delay product.
 pub const DEFAULT_STREAM_WINDOW: u32 = 4 << 20;
-/// The least and the most that a stream may have under way, in bytes.
+/// The allowed range of the bytes that a stream may have in flight.
 pub const STREAM_WINDOW_RANGE: RangeInclusive<u32> = 256 << 10..=16 << 20;
-/// Largest DATA frame either end takes: fewer, larger frames cost less, and 64 KiB still interleave
+/// Largest DATA frame that either end accepts. Larger frames cost less, and 64 KiB still interleave
 /// well.
 pub(crate) const FRAME_SIZE: u32 = 64 << 10;
-/// Bytes that may wait in one stream for the connection to take them.
+/// Unsent bytes that may wait in one stream.
 pub(crate) const SEND_BUFFER: usize = 256 << 10;
-/// Request headers are four short lines.
+/// Largest header list: a request has four short headers.
 pub(crate) const HEADER_LIST: u32 = 8 << 10;
 /// Streams that a tunnel relays at once, unless configured otherwise.
 pub const DEFAULT_MAX_STREAMS: u32 = 1024;
 /// Streams beyond the relayed ones: `Describe`, and streams that one end counts as ended a moment
 /// before the other.
 pub(crate) const SPARE_STREAMS: u32 = 64;
-/// Streams that a tunnel carries in its life: HTTP/2 has numbers for twice as many. Then it is
-/// replaced.
+/// Streams that a tunnel carries in all before it is replaced. HTTP/2 has numbers for twice as
+/// many.
 pub const STREAMS_IN_LIFE: u32 = 1 << 29;
-/// Resets that may wait to be handled, and reset streams that are remembered. When a link comes
-/// back after a cut, all clients that gave up meanwhile are reset at once; the defaults (20 and 50)
-/// would end the whole tunnel.
+/// Resets that may wait to be handled, and reset streams that are remembered. When a link returns
+/// after a cut, the streams of all clients that left meanwhile are reset at once. h2's defaults (20
+/// and 50) would then end the tunnel.
 pub(crate) const RESETS: usize = 8192;
-/// Streams that a proxy resets in a tunnel's life because frames came for what it has forgotten. An
-/// agent that reads nothing can have it queue one reset for each stream that the tunnel has ever
-/// carried; these take up to 30 MiB. Of an honest agent such frames come only after a cut of the
-/// link during which more than [`RESETS`] clients gave up.
+/// Resets that a proxy sends in a tunnel's life for frames of streams that it no longer remembers.
+/// An agent that reads nothing can make it queue that many, which take up to 30 MiB. An honest
+/// agent sends such frames only after a cut of the link during which more than [`RESETS`] clients
+/// left.
 pub(crate) const LATE_RESETS: usize = 16_384;
-/// Streams given up in a tunnel while its agent said nothing, after which the tunnel is replaced:
-/// long before it could come to [`LATE_RESETS`] by honest means.
+/// Streams that clients left while nothing arrived from the agent, after which the tunnel is
+/// replaced: an honest agent must not reach [`LATE_RESETS`].
 pub(crate) const GIVEN_UP_IN_SILENCE: u32 = 4096;
-/// Streams that an agent resets in a tunnel's life because what came for them made no sense. Each
-/// reset waits until the proxy reads it, so that a proxy that never does must not provoke them
-/// without end; these take up to 60 MiB. An honest one provokes next to none: an agent reads what
-/// it has refused to its end, answers before it resets, and remembers for a while what it has
-/// reset.
+/// Resets that an agent sends in a tunnel's life for invalid frames. A proxy that reads nothing can
+/// make it queue that many, which take up to 60 MiB. An honest proxy causes almost none: an agent
+/// reads refused streams to their end, and remembers those that it has reset.
 pub(crate) const LOCAL_ERRORS: usize = 32_768;
-/// How long late frames of a reset stream are taken for what they are.
+/// How long a reset stream is remembered, so that its late frames are no errors.
 pub(crate) const RESET_MEMORY: Duration = Duration::from_secs(60);
-/// A handshake or settings exchange that takes longer is given up.
+/// A handshake, or a `Describe` call, fails after this time.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The outcome of a handshake that had [`HANDSHAKE_TIMEOUT`].
+/// Maps the errors of a handshake with [`HANDSHAKE_TIMEOUT`].
 pub(crate) fn established<C>(
     handshake: Result<Result<C, h2::Error>, Elapsed>,
 ) -> Result<C, TunnelError> {
@@ -72,18 +69,19 @@ pub(crate) fn established<C>(
         .map_err(TunnelError::Http2)
 }
 
-/// After this long without a byte from the agent the proxy pings it, unless configured otherwise.
+/// Default of the time without a byte from the agent after which the proxy pings it.
 pub const DEFAULT_KEEPALIVE: Duration = Duration::from_secs(6);
-/// The least and the most that this may be.
+/// The allowed range of that time.
 pub const KEEPALIVE_RANGE: RangeInclusive<Duration> =
     Duration::from_secs(5)..=Duration::from_secs(300);
 
-/// How long a tunnel may be silent: the agent's choice, which it tells the proxy. Clones share it.
+/// How long a tunnel may be silent. The agent chooses it, and reports it to the proxy in
+/// `Describe`. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Keepalive(Arc<AtomicU64>);
 
 impl Keepalive {
-    /// As an agent tells it in `Describe`: in seconds; 0 is the default.
+    /// `seconds` as in `Describe`: 0 is the default, and the range is enforced.
     pub(crate) fn of(seconds: u32) -> Self {
         let keepalive = Self(Arc::default());
         keepalive.set(seconds);
@@ -105,19 +103,19 @@ impl Keepalive {
         Duration::from_secs(self.0.load(Ordering::Relaxed))
     }
 
-    /// A tunnel from which nothing came for this long is the last that a new stream should try.
+    /// New streams avoid a tunnel from which nothing arrived for this long.
     pub(crate) fn silent_after(&self) -> Duration {
         self.interval() * 3 / 2
     }
 
-    /// A peer from which nothing came for this long is dead. Stalls of several seconds happen on
-    /// edge links and are none.
+    /// A peer is dead after nothing arrived from it for this long. Stalls of several seconds are
+    /// normal on edge links.
     fn dead_after(&self) -> Duration {
         self.interval() * 3
     }
 
-    /// The proxy pings first. The agent does only where it hears nothing all the same: bytes may
-    /// flow to the proxy alone, whose reads say nothing to the agent.
+    /// The proxy pings first. The agent pings only if it still receives nothing, as when bytes flow
+    /// to the proxy alone.
     fn ping_after(&self, role: Role) -> Duration {
         match role {
             Role::Proxy => self.interval(),
@@ -126,11 +124,10 @@ impl Keepalive {
     }
 }
 
-/// HTTP/2's window for a stream that may have about `under_way` bytes under way. h2 gives a window
-/// back in parts of a third and more, so that some of it is always with the receiver; all of it may
-/// wait for a reader that takes nothing.
-pub(crate) fn initial_window(under_way: u32) -> u32 {
-    under_way / 4 * 5
+/// The HTTP/2 window of a stream that may have about `in_flight` bytes in flight. It is larger
+/// because h2 releases a window in steps of a third or more. A stalled reader may hold all of it.
+pub(crate) fn initial_window(in_flight: u32) -> u32 {
+    in_flight / 4 * 5
 }
 
 /// Round-trip time of a tunnel's last ping. Clones share it.
@@ -138,7 +135,7 @@ pub(crate) fn initial_window(under_way: u32) -> u32 {
 pub struct RoundTrip(Arc<AtomicU64>);
 
 impl RoundTrip {
-    /// The last one measured; `None` before the first.
+    /// The last measurement; `None` before the first.
     #[must_use]
     pub fn last(&self) -> Option<Duration> {
         match self.0.load(Ordering::Relaxed) {
@@ -158,8 +155,8 @@ impl RoundTrip {
 }
 
 /// Pings a silent peer, and returns how long it has been silent once it is dead. Any byte counts as
-/// life, so that a ping waiting behind bulk on a slow link is no false alarm, and where bytes flow
-/// nothing is sent.
+/// a sign of life: a ping that waits after bulk data on a slow link causes no false alarm, and
+/// nothing is sent while bytes flow.
 pub(crate) async fn peer_death(
     mut pings: PingPong,
     last_read: LastRead,
@@ -168,7 +165,7 @@ pub(crate) async fn peer_death(
     role: Role,
 ) -> Duration {
     let mut sent: Option<Instant> = None;
-    // The first ping goes out at once, so that a round trip is known early.
+    // The first ping is sent at once, so that the round-trip time is known early.
     let mut ping_at = Instant::now();
     loop {
         let dead_at = last_read.at() + keepalive.dead_after();
@@ -184,7 +181,7 @@ pub(crate) async fn peer_death(
                     ping_at = next;
                     continue;
                 }
-                // An error means that the connection has ended, which its driver reports.
+                // An error means that the connection has ended, and its driver reports that.
                 if pings.send_ping(Ping::opaque()).is_err() {
                     return std::future::pending().await;
                 }

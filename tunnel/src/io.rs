@@ -1,5 +1,5 @@
-//! The byte stream below a tunnel's HTTP/2: reads ahead into one large buffer, and remembers when
-//! bytes last came.
+//! The byte stream below a tunnel's TLS and HTTP/2. It reads ahead into one large buffer, and
+//! records when bytes last arrived.
 
 use std::cell::Cell;
 use std::io;
@@ -13,18 +13,18 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop::poll_proceed;
 use tokio::time::Instant;
 
-/// TLS asks for 4 KiB a time; one read of this many bytes from the socket serves many of those.
+/// TLS reads 4 KiB at a time. One read of this size from the socket serves many of these.
 const BUFFER: usize = 128 << 10;
-/// After as many bytes the tunnel's streams get their turn: payload that waits longer has left the
+/// Bytes after which the tunnel's streams get their turn: payload that waits longer has left the
 /// processor's caches when it is written.
 const TURN: usize = BUFFER;
 
 thread_local! {
-    /// A buffer that no socket of this thread holds at the moment.
+    /// A buffer that no socket of this thread uses now.
     static SPARE: Cell<Option<Box<[u8]>>> = const { Cell::new(None) };
 }
 
-/// When bytes last came from the peer. Clones share it.
+/// When bytes last arrived from the peer. Clones share it.
 #[derive(Clone, Debug)]
 pub struct LastRead {
     start: Instant,
@@ -49,18 +49,18 @@ impl LastRead {
     }
 }
 
-/// A socket with a read buffer that it holds only while there are bytes in it: an idle tunnel costs
+/// A socket with a read buffer that it holds only while there are bytes in it: an idle tunnel holds
 /// none.
 #[derive(Debug)]
 pub struct ReadAhead<T> {
     inner: T,
     ahead: Option<Ahead>,
     last_read: LastRead,
-    /// Bytes that were read since others had their turn.
+    /// Bytes read since the tunnel's streams had their turn.
     turn: usize,
 }
 
-/// Bytes that were read ahead: those of `buffer` from `start` to `end`.
+/// Bytes read ahead: those of `buffer` from `start` to `end`.
 #[derive(Debug)]
 struct Ahead {
     buffer: Box<[u8]>,
@@ -79,14 +79,14 @@ impl<T> ReadAhead<T> {
         }
     }
 
-    /// When bytes last came, kept up to date by this wrapper.
+    /// A handle that this wrapper keeps up to date.
     pub fn last_read(&self) -> LastRead {
         self.last_read.clone()
     }
 }
 
 impl Ahead {
-    /// Moves bytes on to `out`; what is left.
+    /// Moves bytes to `out`, and returns the rest.
     fn hand_over(mut self, out: &mut ReadBuf<'_>) -> Option<Self> {
         let length = out.remaining().min(self.end - self.start);
         out.put_slice(&self.buffer[self.start..self.start + length]);
@@ -111,9 +111,8 @@ impl<T: AsyncRead + Unpin> AsyncRead for ReadAhead<T> {
             last_read,
             turn,
         } = self.get_mut();
-        // Bytes that are there already count as work too: a peer that sends small frames without
-        // end would else keep the tunnel's own tasks from taking what has arrived for them, and all
-        // of it would wait in memory.
+        // Bytes read ahead count as work too. Otherwise a peer that sends small frames without end
+        // would keep the streams' tasks from running, and all of it would wait in memory.
         let progress = ready!(poll_proceed(context));
         if let Some(read) = ahead.take() {
             progress.made_progress();
@@ -206,7 +205,7 @@ mod tests {
         assert_eq!(
             near.read(&mut [0; 9]).await.unwrap(),
             0,
-            "the end is passed on"
+            "the end is reported"
         );
     }
 

@@ -1,8 +1,8 @@
 //! The wire protocol that agent and proxy share.
 //!
-//! An agent dials a proxy; after mutual TLS the roles turn round: on that connection the agent is
-//! the gRPC server of `culvert.tunnel.v1.Agent` and the proxy its client. One HTTP/2 stream carries
-//! one relayed connection.
+//! An agent dials a proxy. After mutual TLS the roles are reversed: the agent is the gRPC server of
+//! `culvert.tunnel.v1.Agent` and the proxy its client. One HTTP/2 stream carries one relayed
+//! connection.
 #![forbid(unsafe_code)]
 
 mod agent_end;

@@ -1,9 +1,9 @@
-//! What a tunnel has taken from its streams' sockets and not sent yet: bounded for each tunnel, and
-//! for all of them by the budget.
+//! Unsent data: bytes that a tunnel has read from its streams' sockets and not sent yet. It is
+//! bounded for each tunnel, and for all tunnels by the budget.
 //!
-//! HTTP/2 queues up to [`SEND_BUFFER`](crate::http2::SEND_BUFFER) for each stream. Where a peer
-//! takes nothing, that of all its streams together would be large, so that a stream reads no more
-//! from its socket once its tunnel has enough to send.
+//! HTTP/2 queues up to [`SEND_BUFFER`](crate::http2::SEND_BUFFER) for each stream. With a stalled
+//! tunnel the queues of all its streams would be large together, so that a stream reads no more
+//! from its socket while its tunnel has enough to send.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -13,25 +13,25 @@ use tokio::sync::Notify;
 use crate::budget::Budget;
 use crate::frame;
 
-/// Bytes that one tunnel may have to send: some 64 streams' queues.
+/// Most unsent bytes of one tunnel: the queues of 64 streams.
 const TUNNEL_MAX: usize = 16 << 20;
-/// Bytes that a tunnel may have to send whatever all the others have: enough to go on.
+/// Unsent bytes that a tunnel may have whatever the other tunnels have, so that it makes progress.
 const TUNNEL_MIN: usize = 64 << 10;
-/// What a queued frame takes beside its buffer, at HTTP/2's library and in the allocator.
+/// Memory of a queued frame beside its buffer, in h2 and in the allocator.
 const FRAME_COST: usize = 256;
 
-/// Of one tunnel.
+/// The unsent data of one tunnel.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    /// Bytes of memory in frames that have not been sent.
+    /// Memory of unsent frames.
     unsent: AtomicUsize,
-    /// Streams that wait for that to become less.
+    /// Streams that wait for capacity.
     waiting: AtomicUsize,
     capacity: Notify,
 }
 
 impl Budget {
-    /// Whether a stream of this tunnel should read no more from its socket.
+    /// Whether the streams of this tunnel must not read from their sockets.
     pub(crate) fn is_full(&self) -> bool {
         let (outbox, all) = self.unsent();
         let unsent = outbox.unsent.load(Ordering::SeqCst);
@@ -39,7 +39,7 @@ impl Budget {
             || (unsent >= TUNNEL_MIN && all.load(Ordering::Relaxed) >= self.limit())
     }
 
-    /// Waits until it may.
+    /// Waits until they may.
     pub(crate) async fn capacity(&self) {
         let (outbox, _) = self.unsent();
         outbox.waiting.fetch_add(1, Ordering::SeqCst);
@@ -49,8 +49,7 @@ impl Budget {
         while self.is_full() {
             outbox.capacity.notified().await;
         }
-        // One is woken at a time, and it may find nothing to send: there may be room for the next
-        // one too.
+        // One stream is woken at a time, and it may find nothing to send: wake the next one too.
         outbox.capacity.notify_one();
     }
 
@@ -80,7 +79,7 @@ fn beyond_min(unsent: usize) -> usize {
     unsent.saturating_sub(TUNNEL_MIN)
 }
 
-/// Bytes on their way into a tunnel, which count until HTTP/2 is rid of them.
+/// Bytes on their way into a tunnel. They count as unsent until h2 drops them.
 #[derive(Debug)]
 pub(crate) struct Payload {
     bytes: Bytes,
@@ -88,7 +87,7 @@ pub(crate) struct Payload {
 }
 
 impl Payload {
-    /// A data frame of `buffer`, as [`frame::seal`] wants it, that counts in `budget`.
+    /// A data frame of `buffer`, laid out for [`frame::seal`], that counts in `budget`.
     pub(crate) fn data(buffer: BytesMut, budget: &Budget) -> Self {
         let cost = buffer.capacity() + FRAME_COST;
         budget.takes(cost);
@@ -104,7 +103,7 @@ impl Payload {
     }
 }
 
-/// What a stream sends once: it does not count.
+/// Messages that a stream sends once do not count.
 impl From<Bytes> for Payload {
     fn from(bytes: Bytes) -> Self {
         Self {
@@ -130,7 +129,7 @@ impl Buf for Payload {
 
 impl Drop for Payload {
     fn drop(&mut self) {
-        // The memory first, then the word that there is room.
+        // Free the memory before a waiting stream is woken.
         self.bytes = Bytes::new();
         if let Some((budget, cost)) = self.counted.take() {
             budget.sent(cost);
@@ -191,7 +190,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_goes_on_once_something_was_sent_even_if_another_was_woken_for_nothing() {
+    async fn a_waiting_stream_goes_on_even_if_another_was_woken_for_nothing() {
         let budget = Budget::new(0);
         let queued = payload(&budget, TUNNEL_MIN);
         let (mut first, mut second) = (pin!(budget.capacity()), pin!(budget.capacity()));

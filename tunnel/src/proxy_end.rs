@@ -32,15 +32,14 @@ use crate::role::Role;
 /// Settings of the proxy's end of a tunnel.
 #[derive(Clone, Debug)]
 pub struct ProxyTunnel {
-    /// Bytes that one stream may have under way from the agent.
+    /// Bytes that one stream may have in flight from the agent.
     pub stream_window: u32,
     /// Streams relayed at once in this tunnel.
     pub max_streams: u32,
-    /// Streams carried in this tunnel's life, after which it is worn out:
-    /// [`crate::STREAMS_IN_LIFE`].
+    /// Streams that this tunnel carries in all before it is [worn out](Tunnel::is_worn_out),
+    /// usually [`crate::STREAMS_IN_LIFE`].
     pub streams_in_life: u32,
-    /// For what waits for clients, in all tunnels together: that [of](Budget::of) this tunnel's
-    /// node.
+    /// The memory for data that waits for clients, [of](Budget::of) this tunnel's node.
     pub budget: Budget,
 }
 
@@ -55,7 +54,7 @@ pub struct Tunnel {
     budget: Budget,
 }
 
-/// Moves a tunnel's bytes. The tunnel lives while this runs.
+/// Reads and writes a tunnel's connection. The tunnel works while [`Self::run`] does.
 pub struct Driver<T> {
     connection: Connection<T, Payload>,
     pings: PingPong,
@@ -124,7 +123,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
     /// Runs the tunnel until it ends.
     ///
     /// # Errors
-    /// Why it ended. The agent's orderly leave, and the end of all [`Tunnel`]s here, are none.
+    /// The connection failed, or its peer is silent. It is no error that the agent drained it, or
+    /// that all clones of its [`Tunnel`] were dropped.
     pub async fn run(self) -> Result<(), TunnelError> {
         let Self {
             connection,
@@ -142,10 +142,10 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
 }
 
 impl Tunnel {
-    /// Asks the agent who it is, and how long the tunnel may be silent.
+    /// Asks the agent for its version, its allow-list and how long the tunnel may be silent.
     ///
     /// # Errors
-    /// The tunnel fails, or the agent's answer makes no sense or does not come in time.
+    /// The tunnel fails, or the agent's answer is invalid or late.
     pub async fn describe(
         &self,
         request: &DescribeRequest,
@@ -185,22 +185,22 @@ impl Tunnel {
         Ok((response, send))
     }
 
-    /// Streams open or opening in this tunnel.
+    /// Streams of this tunnel that are open or being opened.
     #[must_use]
     pub fn streams(&self) -> u32 {
         self.load.active.load(Ordering::Relaxed)
     }
 
-    /// Whether nothing has come from the agent for longer than a ping takes: the tunnel may be
+    /// Whether nothing has arrived from the agent for longer than a ping takes: the tunnel may be
     /// dead.
     #[must_use]
     pub fn is_silent(&self) -> bool {
         self.load.is_silent()
     }
 
-    /// Whether another tunnel should take its place once it has no streams: it has carried as many
-    /// as it may, or so many clients gave up while the link was cut that their late frames could
-    /// end it one day.
+    /// Whether another tunnel should replace this one once it has no streams. It has carried as
+    /// many as it may, or too many clients left while the link was cut: their late frames could end
+    /// it.
     #[must_use]
     pub fn is_worn_out(&self) -> bool {
         let (opened, given_up) = (&self.load.opened, &self.load.given_up_in_silence);
@@ -208,14 +208,14 @@ impl Tunnel {
             || given_up.load(Ordering::Relaxed) >= http2::GIVEN_UP_IN_SILENCE
     }
 
-    /// Round trip to the agent, once measured.
+    /// Round-trip time to the agent, once measured.
     #[must_use]
     pub fn round_trip(&self) -> Option<Duration> {
         self.round_trip.last()
     }
 }
 
-/// What an agent says of itself, without what would command an operator's terminal.
+/// An agent's description without control characters, which could command an operator's terminal.
 fn printable(mut described: DescribeResponse) -> DescribeResponse {
     let DescribeResponse {
         version,

@@ -1,9 +1,12 @@
 //! Copies one connection's bytes both ways between a socket and a stream of a tunnel. Both ends of
 //! a tunnel run this.
 //!
-//! One task does it all: nothing is buffered while a stream is idle, a direction that ends is
-//! half-closed, and a failure of either side reaches the other behind what that side had said, even
-//! while one waits for the other's window.
+//! One task relays both directions. Nothing is buffered while a stream is idle. A direction that
+//! ends is half-closed. A failure of one side reaches the other side after the data that came
+//! before it, even while a direction waits for its window.
+//!
+//! Every stream has such a task, so its future must be small: async fn arguments are stored twice
+//! in the future (rust-lang/rust#62958); pass by reference.
 
 mod backlog;
 mod error;
@@ -28,16 +31,15 @@ use crate::role::Role;
 use crate::socket::{Close, Socket};
 use crate::transferred::Transferred;
 
-/// How long the direction that still works may take to deliver what it has when the other has
-/// failed.
+/// After one direction has failed, the other may take this long to deliver its data.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Relays until both directions ended or one failed. What one side had said before it failed still
-/// reaches the other. Where this fails, or is dropped, the stream and the socket are to be dropped
-/// too, which resets both: no FIN may pass off a part as the whole.
+/// Relays until both directions have ended or one has failed. Data from before a failure is still
+/// delivered. After an error, or when this is dropped, the caller must drop the stream and the
+/// socket, which resets both: truncated data must not end with FIN.
 ///
 /// # Errors
-/// What failed first.
+/// The first failure of either side or of the tunnel.
 pub(crate) async fn relay(
     socket: &Socket,
     send: &mut SendStream<Payload>,
@@ -69,7 +71,6 @@ pub(crate) async fn relay(
     result
 }
 
-/// One of a relay's directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
     /// Tunnel to socket.
@@ -78,9 +79,9 @@ enum Direction {
     Outward,
 }
 
-/// Runs both directions until the one into the tunnel has ended; says which one was last. A
-/// direction whose own source and sink are in order gets to finish what it has when the other
-/// fails: boxed, for few streams get there and all would be that much larger.
+/// Runs both directions until the one into the tunnel has ended, and returns the one that ended
+/// last. After a failure of one direction, the other delivers its data if its own source and sink
+/// still work. Boxed: few streams get there, and the future of every stream would be larger.
 async fn first_half(
     mut inward: Pin<&mut impl Future<Output = Result<(), RelayError>>>,
     mut outward: Pin<&mut impl Future<Output = Result<(), RelayError>>>,
@@ -100,8 +101,8 @@ async fn first_half(
     }
 }
 
-/// Runs the direction out of the tunnel to its end. The other one has ended, so nothing else would
-/// notice a failure of its side.
+/// Runs the direction out of the tunnel to its end. The other direction has ended, so failures of
+/// the socket and of the stream are watched here.
 async fn second_half(
     mut inward: Pin<&mut impl Future<Output = Result<(), RelayError>>>,
     socket: &Socket,
@@ -127,18 +128,18 @@ async fn after_delivery(
     half: Pin<&mut impl Future<Output = Result<(), RelayError>>>,
     error: RelayError,
 ) -> RelayError {
-    // Whether it got to its end or not, the failure is what the relay ends with.
+    // The relay ends with the first failure, whether or not all was delivered.
     timeout(DELIVERY_TIMEOUT, half).await.ok();
     error
 }
 
-/// Ends the direction into the tunnel, which has read all that its socket had.
+/// Ends the stream's half into the tunnel.
 fn finish(send: &mut SendStream<Payload>, role: Role, failed: Option<&RelayError>) {
     send.reserve_capacity(0);
     let finished = match (role, failed) {
         (Role::Proxy, None) => send.send_data(Payload::end(), true),
         (Role::Agent, None) => send.send_trailers(grpc::trailers(grpc::OK)),
-        // In its place behind the data: a reset would overtake them.
+        // Trailers arrive after the data; a reset would overtake it.
         (Role::Agent, Some(RelayError::Socket(_))) => {
             send.send_trailers(grpc::trailers(grpc::ABORTED))
         }

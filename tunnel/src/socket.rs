@@ -1,8 +1,7 @@
-//! The socket that a relay stands at: a client's or a backend's TCP connection, or a client's Unix
-//! connection.
+//! The socket of a relay: a client's or a backend's TCP connection, or a client's Unix connection.
 //!
-//! Both directions use it at once by `&self`, and wait for readiness without holding a buffer. One
-//! task at a time waits for each direction.
+//! Both directions use it by `&self`, and hold no buffer while they wait for readiness. Only one
+//! task may wait for a direction.
 
 use std::future::poll_fn;
 use std::io;
@@ -16,7 +15,7 @@ use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
 
-/// How often a Unix socket is asked whether its peer has gone.
+/// How often a Unix socket is checked for a closed peer.
 const HANG_UP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A connected stream socket.
@@ -28,7 +27,7 @@ pub enum Socket {
     Unix(UnixStream),
 }
 
-/// A socket that no thread waits for, on its way to the one that will.
+/// A socket between two threads: registered with no thread's reactor.
 #[derive(Debug)]
 pub enum Detached {
     /// TCP.
@@ -38,10 +37,10 @@ pub enum Detached {
 }
 
 impl Detached {
-    /// Has the calling task's thread wait for it from here on.
+    /// Registers it with the calling thread's reactor.
     ///
     /// # Errors
-    /// The thread cannot wait for more sockets.
+    /// The reactor takes no more sockets.
     pub fn attach(self) -> io::Result<Socket> {
         Ok(match self {
             Self::Tcp(socket) => Socket::Tcp(TcpStream::from_std(socket)?),
@@ -50,12 +49,12 @@ impl Detached {
     }
 }
 
-/// What closing a socket tells its peer.
+/// What closing a socket sends to its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Close {
-    /// RST: what came before may not be all.
+    /// RST: the data may be truncated.
     Reset,
-    /// FIN, after all that was written.
+    /// FIN, after all data.
     Finish,
 }
 
@@ -72,7 +71,7 @@ impl From<UnixStream> for Socket {
 }
 
 impl Socket {
-    /// Takes it off the thread that waits for it.
+    /// Removes it from its thread's reactor.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -95,20 +94,19 @@ impl Socket {
         .await
     }
 
-    /// Reads what is there, up to the room in `buffer`; 0 is the end.
+    /// Reads available bytes, up to the capacity of `buffer`; 0 is the end.
     ///
     /// # Errors
-    /// `WouldBlock` if nothing is there yet; else how the connection failed.
+    /// `WouldBlock` if there are no bytes yet; otherwise the connection failed.
     pub fn try_read(&self, buffer: &mut impl BufMut) -> io::Result<usize> {
-        // What one read may fill: a buffer that grows has more room than that.
-        let room = buffer.chunk_mut().len();
+        // One read fills no more than this, even if the buffer can grow.
+        let capacity = buffer.chunk_mut().len();
         let mut read = None;
         let outcome = self.try_io(Interest::READABLE, || {
             let count = self.try_read_buf(buffer)?;
             read = Some(count);
-            // Less than there was room for: nothing is left, which another read would only be told
-            // by the kernel.
-            if (1..room).contains(&count) {
+            // A short read means that no bytes are left: this saves a read that returns nothing.
+            if (1..capacity).contains(&count) {
                 Err(io::ErrorKind::WouldBlock.into())
             } else {
                 Ok(count)
@@ -124,7 +122,7 @@ impl Socket {
         }
     }
 
-    /// Does what `operation` does; the socket is ready no more if that would block.
+    /// Runs `operation`; if it would block, the socket is no longer ready.
     fn try_io<T>(
         &self,
         interest: Interest,
@@ -145,7 +143,7 @@ impl Socket {
         .await
     }
 
-    /// Writes what the socket takes at once; `WouldBlock` if that is nothing.
+    /// Writes as many bytes as the socket takes now; `WouldBlock` if it takes none.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         let written = match self {
             Self::Tcp(socket) => socket.try_write(bytes),
@@ -181,14 +179,14 @@ impl Socket {
     /// How the connection failed.
     pub fn shutdown_write(&self) -> io::Result<()> {
         match self.sock_ref().shutdown(Shutdown::Write) {
-            // The peer has closed already, and has all it wanted.
+            // The peer has closed already.
             Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
             shut => shut,
         }
     }
 
-    /// Waits until the connection fails, as when its peer resets it, and returns how. A Unix socket
-    /// fails when its peer closes it.
+    /// Waits until the connection fails, as by a reset, and returns the error. A Unix connection
+    /// also fails when its peer closes it.
     pub async fn failure(&self) -> io::Error {
         let ready = match self {
             Self::Tcp(socket) => socket.ready(Interest::ERROR).await,
@@ -200,7 +198,7 @@ impl Socket {
         }
     }
 
-    /// The address at the other end; none of a Unix socket, or of a connection that is gone.
+    /// The address of the peer; `None` for a Unix socket or a closed connection.
     pub(crate) fn peer(&self) -> Option<std::net::SocketAddr> {
         match self {
             Self::Tcp(socket) => socket.peer_addr().ok(),
@@ -208,7 +206,7 @@ impl Socket {
         }
     }
 
-    /// Sets what the socket's close will be. A Unix socket knows no RST.
+    /// Sets what closing the socket sends. A Unix socket has no RST.
     pub fn on_close(&self, close: Close) {
         let Self::Tcp(_) = self else { return };
         let linger = (close == Close::Reset).then_some(Duration::ZERO);
@@ -225,8 +223,8 @@ impl Socket {
     }
 }
 
-/// Waits until the peer has closed a Unix socket. Nothing wakes for just that while there are bytes
-/// to read, so it is asked for.
+/// Waits until the peer has closed a Unix socket. It is polled because no event reports that alone
+/// while there are bytes to read.
 async fn hung_up(socket: &UnixStream) -> io::Error {
     loop {
         let mut asked = [PollFd::new(socket.as_fd(), PollFlags::empty())];
@@ -261,12 +259,12 @@ mod tests {
         let whole = async {
             while buffer.len() < 1000 {
                 near.readable().await.unwrap();
-                // It may have been ready for nothing.
+                // Readiness may be spurious.
                 near.try_read(&mut (&mut buffer).limit(16 << 10)).ok();
             }
         };
         tokio::time::timeout(Duration::from_secs(5), whole)
             .await
-            .expect("nothing is left behind");
+            .expect("all bytes are read");
     }
 }

@@ -1,18 +1,18 @@
-//! Payload bytes: of each stream, and of all streams of a program together.
+//! Counters of payload bytes, for each stream and for all streams of a program.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Payload bytes of a stream so far. The default counts in no total.
+/// Payload bytes of a stream so far. With the default they count in no total.
 #[derive(Debug, Default)]
 pub struct Transferred {
-    /// Read from this end's socket and given to the tunnel.
+    /// Bytes read from this end's socket and sent into the tunnel.
     pub into_tunnel: Meter,
-    /// Taken from the tunnel and written to this end's socket.
+    /// Bytes received from the tunnel and written to this end's socket.
     pub out_of_tunnel: Meter,
 }
 
-/// Payload bytes of all streams that [began](Self::begin) with it, those that have ended too.
+/// Payload bytes of all streams that [began](Self::begin) with it, including those that have ended.
 /// Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Total {
@@ -20,8 +20,8 @@ pub struct Total {
     out_of_tunnel: Arc<AtomicU64>,
 }
 
-/// Bytes of a stream in one direction. They count in its total as they pass, not at its end: a
-/// stream may live for weeks.
+/// Bytes of a stream in one direction. They are added to the total as they pass, because a stream
+/// may live for weeks.
 #[derive(Debug, Default)]
 pub struct Meter {
     bytes: AtomicU64,
@@ -29,7 +29,7 @@ pub struct Meter {
 }
 
 impl Total {
-    /// A stream begins.
+    /// Begins the counters of a stream.
     #[must_use]
     pub fn begin(&self) -> Transferred {
         let meter = |total: &Arc<AtomicU64>| Meter {
@@ -42,13 +42,13 @@ impl Total {
         }
     }
 
-    /// As [`Transferred::into_tunnel`], of all streams.
+    /// [`Transferred::into_tunnel`] of all streams.
     #[must_use]
     pub fn into_tunnel(&self) -> u64 {
         self.into_tunnel.load(Ordering::Relaxed)
     }
 
-    /// As [`Transferred::out_of_tunnel`], of all streams.
+    /// [`Transferred::out_of_tunnel`] of all streams.
     #[must_use]
     pub fn out_of_tunnel(&self) -> u64 {
         self.out_of_tunnel.load(Ordering::Relaxed)
@@ -56,7 +56,7 @@ impl Total {
 }
 
 impl Meter {
-    /// `bytes` more have passed.
+    /// Counts `bytes` more.
     pub fn add(&self, bytes: usize) {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         self.total.fetch_add(bytes as u64, Ordering::Relaxed);

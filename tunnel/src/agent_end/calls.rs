@@ -24,12 +24,12 @@ use crate::relay::{self, Incoming, RelayError};
 use crate::role::Role;
 use crate::socket::Socket;
 
-/// A stream whose first message does not come is reset.
+/// A stream whose first message does not arrive in this time is reset.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
-/// A `Describe` request holds a version, `Open` an address and what the client dialled.
+/// Longest first message: a version in `Describe`, an address and the original destination in
+/// `Open`.
 const FIRST_MAX: usize = 4096;
-
-/// How long streams may take to end after their tunnel has.
+/// Streams may take this long to end after their tunnel.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The calls under way in a tunnel, each in a task.
@@ -38,7 +38,7 @@ pub(super) struct Calls<B> {
     state: AgentTunnelState,
     backends: Arc<B>,
     tasks: JoinSet<()>,
-    /// Calls of the tunnel's whole life.
+    /// Calls in the whole life of the tunnel.
     begun: u32,
 }
 
@@ -85,7 +85,6 @@ impl<B: Backends> Calls<B> {
     }
 }
 
-/// What the proxy asks for.
 #[derive(Clone, Copy, Debug)]
 enum Method {
     Open,
@@ -103,8 +102,7 @@ impl Method {
     }
 }
 
-/// One call of the proxy. Its functions take it by reference: a task keeps what is passed on by
-/// value once for each of them.
+/// One call of the proxy.
 struct Call<B> {
     tunnel: Arc<AgentTunnel>,
     state: AgentTunnelState,
@@ -125,7 +123,7 @@ impl<B: Backends> Call<B> {
         }
     }
 
-    /// What the proxy says first; `None` if it is no message.
+    /// The first message of the proxy; `None` if it is invalid.
     async fn first_message(&mut self) -> Result<Option<Bytes>, TunnelError> {
         let first = timeout(OPEN_TIMEOUT, self.incoming.first_message(FIRST_MAX)).await;
         Ok(first.map_err(|_| TunnelError::HandshakeTimedOut)?.ok())
@@ -138,7 +136,7 @@ impl<B: Backends> Call<B> {
             return reject(
                 &mut self.respond,
                 grpc::INVALID_ARGUMENT,
-                "no DescribeRequest",
+                "not a DescribeRequest",
             );
         };
         tracing::debug!(proxy.version = request.version, "described");
@@ -151,7 +149,7 @@ impl<B: Backends> Call<B> {
         let Some(open) = self.first_message().await?.and_then(as_open) else {
             return refuse(
                 &mut self.respond,
-                &invalid("the first message is no `open`"),
+                &invalid("the first message is not `open`"),
             );
         };
         let Some(permit) = StreamPermit::take(&self.state, self.tunnel.max_streams, open) else {
@@ -174,7 +172,7 @@ impl<B: Backends> Call<B> {
     }
 
     async fn dial_and_relay(&mut self, stream: &LiveStream) -> Result<(), StreamError> {
-        // Boxed: it takes as much room as a relay, and what it returns would stay beside that.
+        // Boxed: this future is as large as a relay's, and its result would take space beside it.
         let socket = Box::pin(self.dial(&stream.open)).await?;
         let mut send = answer(&mut self.respond, &opened(DialCode::Ok, String::new()))
             .map_err(|error| StreamError::Relay(error.into()))?;
@@ -188,7 +186,7 @@ impl<B: Backends> Call<B> {
         relayed.await.map_err(StreamError::Relay)
     }
 
-    /// The backend, unless the client leaves first; a refusal is answered.
+    /// Dials the backend, unless the client leaves first. A failure is answered.
     async fn dial(&mut self, open: &Open) -> Result<Socket, StreamError> {
         let dialled = tokio::select! {
             dialled = self.backends.dial(open) => dialled,
@@ -198,7 +196,7 @@ impl<B: Backends> Call<B> {
             ended = self.incoming.gather() => return Err(StreamError::Relay(ended)),
         };
         dialled.map(Socket::from).map_err(|failure| {
-            // It is refused all the same where the proxy cannot hear of it any more.
+            // The dial has failed, whether or not the answer can be sent.
             refuse(&mut self.respond, &failure).ok();
             StreamError::Dial(failure)
         })
@@ -226,7 +224,7 @@ fn too_many_streams(limit: u32) -> DialFailure {
     }
 }
 
-/// Answers an `Open` with the reason why there is no connection.
+/// Answers an `Open` with the reason why its dial failed.
 fn refuse(respond: &mut SendResponse<Payload>, failure: &DialFailure) -> Result<(), TunnelError> {
     answer(respond, &opened(failure.code, failure.message.clone()))
         .and_then(|mut send| send.send_trailers(grpc::trailers(grpc::OK)))
@@ -250,11 +248,10 @@ fn answer(
     Ok(send)
 }
 
-/// Reads what comes behind a refusal: its client may speak until the proxy has heard of it. Behind
-/// a stream that was dropped that would be an error of the proxy's, of which a tunnel has so many
-/// in its life.
+/// Reads what follows a refusal, because the client may send until the proxy has received it. On a
+/// dropped stream that data would count as an error of the proxy ([`crate::http2::LOCAL_ERRORS`]).
 ///
-/// Boxed: few streams get here, and all would be that much larger.
+/// Boxed: few streams get here, and the future of every stream would be larger.
 fn discard(incoming: &mut Incoming) -> Pin<Box<impl Future<Output = ()>>> {
     Box::pin(async {
         timeout(OPEN_TIMEOUT, incoming.discard())

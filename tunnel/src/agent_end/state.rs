@@ -1,4 +1,4 @@
-//! What a running tunnel of an agent can be asked: its streams and its round trip.
+//! The state of an agent's running tunnel: its streams and its round trip.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use crate::http2::RoundTrip;
 use crate::proto::tunnel::Open;
 use crate::transferred::{Total, Transferred};
 
-/// What a running tunnel can be asked. Clones share it. The default's streams count in no total.
+/// The state of a running tunnel. Clones share it. With the default, streams count in no total.
 #[derive(Clone, Debug, Default)]
 pub struct AgentTunnelState(Arc<Inner>);
 
@@ -30,14 +30,14 @@ struct Inner {
 pub struct LiveStream {
     /// What the proxy asked for.
     pub open: Open,
-    /// When it asked.
+    /// When it asked for it.
     pub since: Instant,
     /// Bytes so far.
     pub transferred: Transferred,
 }
 
 impl AgentTunnelState {
-    /// Of a tunnel whose streams count in `total`.
+    /// The state of a tunnel whose streams count in `total`.
     #[must_use]
     pub fn new(total: Total) -> Self {
         Self(Arc::new(Inner {
@@ -46,20 +46,20 @@ impl AgentTunnelState {
         }))
     }
 
-    /// Streams of the tunnel now, dialling ones included.
+    /// The streams of the tunnel now, including those that dial.
     #[must_use]
     pub fn streams(&self) -> Vec<Arc<LiveStream>> {
         self.lock().values().cloned().collect()
     }
 
-    /// Round trip to the proxy, once measured.
+    /// Round-trip time to the proxy, once measured.
     #[must_use]
     pub fn round_trip(&self) -> Option<Duration> {
         self.0.round_trip.last()
     }
 
-    /// Completes once when the tunnel has carried as many streams as it may. It goes on, but
-    /// another one should take its place before HTTP/2 has no numbers left for its streams.
+    /// Completes once, when the tunnel has carried as many streams as it may. It still works, but
+    /// another tunnel should replace it before HTTP/2 runs out of stream numbers.
     pub async fn worn_out(&self) {
         self.0.worn_out.notified().await;
     }
@@ -68,7 +68,7 @@ impl AgentTunnelState {
         self.0.worn_out.notify_one();
     }
 
-    /// Where the round trip is recorded.
+    /// The handle that records the round-trip time.
     pub(super) fn round_trip_handle(&self) -> RoundTrip {
         self.0.round_trip.clone()
     }
@@ -81,7 +81,7 @@ impl AgentTunnelState {
     }
 }
 
-/// A stream's place among those of its tunnel; given back on drop.
+/// The permit of one stream, and its entry in the list of live streams. Dropping it releases both.
 pub(super) struct StreamPermit {
     state: AgentTunnelState,
     number: u64,

@@ -1,4 +1,4 @@
-//! How many streams a tunnel carries and has carried.
+//! The streams that a tunnel carries and has carried.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::http2::Keepalive;
 use crate::io::LastRead;
 
-/// What a tunnel carries and has carried.
+/// Counts of a tunnel's streams.
 #[derive(Debug)]
 pub(super) struct Load {
-    /// Streams open or opening.
+    /// Streams that are open or being opened.
     pub(super) active: AtomicU32,
-    /// Streams of its whole life.
+    /// Streams in the whole life of the tunnel.
     pub(super) opened: AtomicU32,
-    /// Streams that ended at this end while nothing came from the agent.
+    /// Streams that this end ended while nothing arrived from the agent.
     pub(super) given_up_in_silence: AtomicU32,
     last_read: LastRead,
     pub(super) keepalive: Keepalive,
@@ -37,7 +37,7 @@ impl Load {
     }
 }
 
-/// A stream's place among those that a tunnel may have; given back on drop.
+/// The permit of one stream. Dropping it releases it.
 #[derive(Debug)]
 pub(super) struct StreamPermit(Arc<Load>);
 

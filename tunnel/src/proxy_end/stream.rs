@@ -26,29 +26,29 @@ use crate::transferred::Transferred;
 
 /// How long an agent may take to dial a backend.
 pub const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the proxy waits for the agent's word: its dial, and twice a slow link's round trip.
+/// How long the proxy waits for the agent's answer: its dial and two round trips of a slow link.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// Characters of an agent's message that go into logs and answers.
+/// Longest message of an agent in logs and answers, in characters.
 const MESSAGE_MAX: usize = 512;
 
 /// Why a stream was not opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// As many streams are open as the tunnel may have.
+    /// The tunnel has as many streams as it may.
     #[error("{0} streams are open in the tunnel already")]
     TooManyStreams(u32),
-    /// The tunnel failed before the agent answered: another tunnel of the node may do, unless the
-    /// client's bytes went [`Early`].
+    /// The tunnel failed before the agent answered. Another tunnel of the node can be tried, unless
+    /// the client's bytes went [`Early`].
     #[error("the tunnel was lost while opening")]
     Tunnel(#[source] h2::Error),
-    /// The agent did not say in time how its dial went.
+    /// The agent did not report the result of its dial in time.
     #[error("the agent did not answer within {} s", OPEN_TIMEOUT.as_secs())]
     TimedOut,
-    /// The agent's answer makes no sense.
+    /// The agent's answer is invalid.
     #[error("the agent answered {0}")]
     Answer(String),
-    /// The agent reached no backend, or must not.
+    /// The agent could not reach the backend, or must not dial it.
     #[error("{}", .0.message)]
     Refused(DialFailure),
     /// The client failed while its first bytes were read.
@@ -71,9 +71,9 @@ impl From<FirstMessageError> for OpenError {
     }
 }
 
-/// A client whose first bytes go ahead with the request for its backend, which saves a round trip.
-/// Once they [have](Self::has_gone), that request must not be made again: the backend may have
-/// them.
+/// A client whose first bytes are sent before its backend has answered, which saves a round trip.
+/// After that ([`Self::has_gone`]) the request must not be repeated in another tunnel: the backend
+/// may have received them.
 #[derive(Clone, Copy, Debug)]
 pub struct Early<'a> {
     /// The client.
@@ -83,7 +83,7 @@ pub struct Early<'a> {
 }
 
 impl Early<'_> {
-    /// Whether bytes have gone.
+    /// Whether bytes have been sent.
     #[must_use]
     pub fn has_gone(self) -> bool {
         self.transferred.into_tunnel.bytes() > 0
@@ -103,13 +103,12 @@ pub struct Stream {
 }
 
 impl Tunnel {
-    /// Opens a stream: returns once the backend has answered the agent. Dropping the future cancels
-    /// the dial at the agent. The first that comes from an `early` client meanwhile is sent at
-    /// once.
+    /// Opens a stream: returns once the agent has connected to the backend. Dropping the future
+    /// cancels the agent's dial. The first bytes of an `early` client are sent meanwhile.
     ///
     /// # Errors
-    /// [`OpenError::Tunnel`] if another tunnel of the node may do better, unless bytes went early;
-    /// else what the caller should hear.
+    /// After [`OpenError::Tunnel`] another tunnel of the node can be tried, unless bytes were sent
+    /// early. Other errors are final.
     pub async fn open(&self, open: Open, early: Option<Early<'_>>) -> Result<Stream, OpenError> {
         let permit = StreamPermit::take(&self.load, self.max_streams)
             .ok_or(OpenError::TooManyStreams(self.max_streams))?;
@@ -131,8 +130,7 @@ impl Tunnel {
             .call(grpc::OPEN, first, false)
             .await
             .map_err(OpenError::Tunnel)?;
-        // By itself HTTP/2 keeps what a stream that was given up has yet to send until the
-        // connection takes bytes again.
+        // A dropped stream alone would keep its unsent data until the connection takes bytes again.
         let mut send = scopeguard::guard(send, |mut send| send.send_reset(Reason::CANCEL));
         let response = self.response(&mut response, &mut send, early).await?;
         if let Some(error) = grpc::error_of(&response) {
@@ -169,7 +167,7 @@ impl Tunnel {
 /// Reads an agent's `opened`: whether its dial reached the backend.
 fn dialled(message: Bytes) -> Result<(), OpenError> {
     let Kind::Opened(Opened { code, message }) = frame::first_kind(message)? else {
-        return Err(OpenError::Answer("another frame than `opened`".to_owned()));
+        return Err(OpenError::Answer("a frame other than `opened`".to_owned()));
     };
     let code = DialCode::try_from(code).unwrap_or(DialCode::Failed);
     if code == DialCode::Ok {
@@ -183,18 +181,17 @@ fn dialled(message: Bytes) -> Result<(), OpenError> {
 }
 
 impl Stream {
-    /// Sends what a client has sent already, before [`Self::relay`], which tells if that failed.
+    /// Sends what a client has sent already. A failure is returned by [`Self::relay`].
     pub fn send_pipelined(&mut self, pipelined: &[u8], transferred: &Transferred) {
         let budget = self.incoming.budget();
         relay::send_now(pipelined, &mut self.send, &budget, &transferred.into_tunnel);
     }
 
-    /// Relays between `client` and the backend until both directions ended or one failed; then
-    /// `client`, once dropped, ends with RST. To be called once: by reference, for a task that
-    /// moved what it has in here would keep room for it twice.
+    /// Relays between `client` and the backend until both directions have ended or one has failed.
+    /// After a failure dropping `client` sends RST. To be called once.
     ///
     /// # Errors
-    /// What failed first.
+    /// The first failure of either side or of the tunnel.
     pub fn relay(
         &mut self,
         client: &Socket,

@@ -4,9 +4,9 @@ use crate::proto::tunnel::Open;
 use crate::socket::Socket;
 use crate::transferred::Transferred;
 
-/// Bytes that relaying one stream may take in its task. Every idle stream holds that much.
+/// Largest future that relays one stream, in bytes. Every idle stream takes that much.
 const RELAY_MAX: usize = 672;
-/// Bytes that opening one stream may take in its task.
+/// Largest future that opens one stream, in bytes.
 const OPEN_MAX: usize = 1024;
 
 async fn load() -> Arc<Load> {

@@ -1,28 +1,28 @@
-//! Payload that a socket has not taken yet.
+//! Payload that a stream's socket has not taken yet.
 
 use std::collections::VecDeque;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Pieces below this length are put together while their socket is blocked.
+/// Pieces below this length are merged while their socket is blocked.
 const PIECE_MIN: usize = 4 << 10;
-/// Pieces below this length, and those of frames with much else in them, are copied while their
-/// socket is blocked. A piece is a slice of HTTP/2's read buffer, which it keeps alive, whatever
-/// else was in it: of at most one frame's 64 KiB mostly, of 128 KiB if the peer tries.
+/// Pieces below this length, and pieces that are not most of their frame, are copied while their
+/// socket is blocked. A piece is a slice of HTTP/2's read buffer and keeps all of it alive: mostly
+/// one frame of 64 KiB, 128 KiB from a hostile peer.
 const COPY_BELOW: usize = 32 << 10;
-/// Small pieces are put together up to about this length.
+/// Small pieces are merged up to about this length.
 const BLOCK: usize = 16 << 10;
 
-/// Payload in its order, bounded by the stream's window.
+/// Payload in order, bounded by the stream's window.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     pieces: VecDeque<Bytes>,
-    /// Behind `pieces`, still growing.
+    /// Payload after `pieces`, which still grows.
     tail: BytesMut,
-    /// In all of them.
+    /// Payload bytes in `pieces` and `tail`.
     bytes: usize,
-    /// Bytes beside the first piece that it keeps alive: its frame's others, and those of its own
-    /// that were taken.
+    /// Bytes that the first piece keeps alive beside its own: the rest of its frame, and what was
+    /// written of it.
     spent: usize,
 }
 
@@ -31,18 +31,17 @@ impl Backlog {
         self.bytes == 0
     }
 
-    /// Bytes of memory that it keeps alive: those of payload, and what the first piece was cut
-    /// from.
+    /// Memory that the backlog keeps alive: its payload, and what the first piece is a slice of.
     pub(super) fn held(&self) -> usize {
         self.bytes + self.spent
     }
 
-    /// Adds `data`, cut from the begin of a piece of `chunk` bytes.
+    /// Adds `data`, a slice of a buffer of `chunk` bytes.
     pub(super) fn push(&mut self, data: Bytes, chunk: usize) {
         let is_first = self.is_empty();
         self.bytes += data.len();
         if is_first {
-            // It is written at once: copying it would be a waste.
+            // It is written at once, so it is not copied.
             self.spent = chunk - data.len();
             self.pieces.push_back(data);
         } else if data.len() < PIECE_MIN {
@@ -56,7 +55,7 @@ impl Backlog {
         }
     }
 
-    /// The socket takes nothing: what is left of the first piece may stay for long.
+    /// The socket is blocked, so that the rest of the first piece may stay for long.
     pub(super) fn blocks(&mut self) {
         if let Some(first) = self.pieces.front_mut()
             && first.len() < COPY_BELOW
@@ -95,7 +94,7 @@ impl Backlog {
     }
 }
 
-/// Itself where most of what it keeps alive is its own.
+/// `data` itself if it is most of the buffer that it keeps alive, else a copy.
 fn owned(data: Bytes, chunk: usize) -> Bytes {
     let is_most = data.len() > chunk - chunk / 8;
     if data.len() >= COPY_BELOW && is_most {
@@ -109,7 +108,7 @@ fn owned(data: Bytes, chunk: usize) -> Bytes {
 mod tests {
     use super::*;
 
-    /// Of a frame that has nothing else.
+    /// Adds a whole frame.
     fn push(backlog: &mut Backlog, data: impl Into<Bytes>) {
         let data = data.into();
         let chunk = data.len();

@@ -15,20 +15,16 @@ pub enum RelayError {
     /// The other end reset the stream: its connection failed or was reset.
     #[error("the other side's connection was reset ({0})")]
     Reset(Reason),
-    /// All that the other side had to say has come, and then its connection was reset.
+    /// All data of the other side has arrived, and then its connection was reset.
     #[error("the other side's connection was reset")]
     Aborted,
     /// The tunnel ended.
     #[error("the tunnel was lost")]
     Tunnel(#[source] h2::Error),
-    /// This end's socket took nothing for longer than any other, and too much waits for such
-    /// sockets.
-    #[error(
-        "this side took nothing while too many bytes wait in memory for connections like it: see \
-         --buffer-budget"
-    )]
+    /// This end's socket was stalled, and was evicted because stalled sockets held too much.
+    #[error("this side's connection was stalled while more than --buffer-budget waited in memory")]
     Budget,
-    /// The other end sent what is no data frame.
+    /// The other end sent an invalid data frame.
     #[error("the other end of the tunnel broke the protocol")]
     Frame(#[from] FrameError),
 }

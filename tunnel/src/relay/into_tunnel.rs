@@ -14,16 +14,16 @@ use crate::outbox::Payload;
 use crate::socket::Socket;
 use crate::transferred::Meter;
 
-/// A read starts this large, grows while reads fill it, and shrinks again: small messages must not
-/// hold large buffers.
+/// The smallest read. Reads grow while they are filled, and shrink again, so that small messages do
+/// not hold large buffers.
 const READ_MIN: usize = 4 << 10;
-/// The largest read makes just one DATA frame.
+/// The largest read fills one DATA frame.
 const READ_MAX: usize = FRAME_SIZE as usize - HEADER_MAX;
-/// What a client may say before its backend has answered: a request or a TLS handshake's first
-/// message, which are what a round trip is worth saving for.
+/// Bytes of a client that are sent before its backend has answered: enough for a request or the
+/// first message of a TLS handshake.
 const FIRST_MAX: usize = 16 << 10;
-/// What a read counts of that at least: each is a frame of its own, which waits in the agent's
-/// HTTP/2 until its dial has ended.
+/// Each read counts as at least this much of that: it is a frame of its own, which waits at the
+/// agent until the dial has ended.
 const PIECE_COST: usize = 1 << 10;
 
 /// Copies until the socket's end.
@@ -36,10 +36,10 @@ pub(super) async fn into_tunnel(
     let mut size = READ_MIN;
     loop {
         readable(socket, send).await?;
-        // Room first: what nobody can take stays in the socket, and a stalled stream holds no
+        // Capacity comes first, so that data stays in the socket and a stalled stream holds no
         // buffer.
         if budget.is_full() {
-            // Boxed: idle streams would all be that much larger.
+            // Boxed to keep idle streams small.
             Box::pin(outbox_capacity(socket, send, budget)).await?;
         }
         let wanted = capacity(socket, send, size + HEADER_MAX).await? - HEADER_MAX;
@@ -63,23 +63,23 @@ pub(super) async fn into_tunnel(
     }
 }
 
-/// Sends the first [`FIRST_MAX`] bytes of a socket as they come, before the relay begins. An end is
-/// left for the relay to find again; a failure, which a socket tells only once, is returned.
+/// Sends the first [`FIRST_MAX`] bytes of a socket as they arrive, before the relay begins. The
+/// relay will find an end again. A failure is returned, because a socket reports it only once.
 pub(crate) async fn send_first(
     socket: &Socket,
     send: &mut SendStream<Payload>,
     budget: &Budget,
     meter: &Meter,
 ) -> io::Result<()> {
-    let mut room = FIRST_MAX;
-    while room > 0 {
+    let mut left = FIRST_MAX;
+    while left > 0 {
         socket.readable().await?;
-        let wanted = room.min(READ_MIN);
+        let wanted = left.min(READ_MIN);
         let mut first = BytesMut::with_capacity(wanted);
         match socket.try_read(&mut (&mut first).limit(wanted)) {
             Ok(0) => return Ok(()),
             Ok(read) => {
-                room = room.saturating_sub(read.max(PIECE_COST));
+                left = left.saturating_sub(read.max(PIECE_COST));
                 send_now(&first, send, budget, meter);
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -89,8 +89,8 @@ pub(crate) async fn send_first(
     Ok(())
 }
 
-/// Sends what came before the relay began. That is little: it goes ahead of the window. A stream
-/// that takes it no more has failed, which the relay finds behind what has come out of it.
+/// Sends data from before the relay, without waiting for the window: it is little. If the stream
+/// has failed, the relay reports it.
 pub(crate) fn send_now(
     bytes: &[u8],
     send: &mut SendStream<Payload>,
@@ -127,8 +127,8 @@ pub(super) async fn reset(send: &mut SendStream<Payload>) -> RelayError {
     }
 }
 
-/// Waits until the tunnel has less to send. A stream that is reset meanwhile, or a socket that
-/// fails, ends the wait.
+/// Waits until the tunnel has less unsent data. A reset of the stream or a failure of the socket
+/// ends the wait.
 async fn outbox_capacity(
     socket: &Socket,
     send: &mut SendStream<Payload>,
@@ -142,15 +142,14 @@ async fn outbox_capacity(
     }
 }
 
-/// Waits until the stream takes a frame with at least one byte, at most `wanted` in all. A socket
-/// that fails meanwhile ends the wait: its client has gone.
+/// Waits until the stream has capacity for a frame with payload, and returns it, at most `wanted`.
+/// A failure of the socket ends the wait.
 async fn capacity(
     socket: &Socket,
     send: &mut SendStream<Payload>,
     wanted: usize,
 ) -> Result<usize, RelayError> {
-    // For many small messages in one go: each assignment wakes the task that waits for this stream,
-    // which is this one.
+    // Reserved for many small messages at once: each reservation wakes this task.
     if send.capacity() < wanted {
         send.reserve_capacity(FRAME_SIZE as usize);
     }
@@ -165,7 +164,7 @@ async fn capacity(
                 Some(capacity) => capacity?,
                 None => return Err(reset(send).await),
             },
-            // Boxed: idle streams would all be that much larger.
+            // Boxed to keep idle streams small.
             failed = Box::pin(socket.failure()) => return Err(RelayError::Socket(failed)),
         };
     }
@@ -181,8 +180,7 @@ fn next_size(size: usize, read: usize) -> usize {
     }
 }
 
-/// A buffer of about the length of what is in it: a queue of small frames must not hold large
-/// buffers.
+/// Copies a small message into a small buffer: a queue of small frames must not hold large buffers.
 fn fitted(buffer: BytesMut) -> BytesMut {
     if buffer.len() < buffer.capacity() / 4 {
         BytesMut::from(&buffer[..])

@@ -1,4 +1,4 @@
-//! From a stream of the tunnel out to a socket.
+//! From a stream of the tunnel to a socket.
 
 use std::io;
 
@@ -16,9 +16,8 @@ use crate::role::Role;
 use crate::socket::Socket;
 use crate::transferred::Meter;
 
-/// Copies until the stream's end. While the socket takes nothing, what arrives is moved out of
-/// HTTP/2's hands: there each frame costs some 200 bytes whatever its length, and enough small ones
-/// would end the whole tunnel.
+/// Copies until the stream's end. While the socket is stalled, data is still taken from HTTP/2,
+/// where each frame costs some 200 bytes: enough small frames would end the tunnel.
 pub(super) async fn out_of_tunnel(
     socket: &Socket,
     incoming: &mut Incoming,
@@ -35,7 +34,7 @@ pub(super) async fn out_of_tunnel(
                 incoming.wrote(written)?;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                // Boxed: idle streams would all be that much larger.
+                // Boxed to keep idle streams small.
                 Box::pin(stalled(socket, incoming, role)).await?;
             }
             Err(error) => return Err(RelayError::Socket(error)),
@@ -45,7 +44,7 @@ pub(super) async fn out_of_tunnel(
     socket.shutdown_write().map_err(RelayError::Socket)
 }
 
-/// Waits until a socket takes bytes again, or until more come for it.
+/// Waits until a stalled socket takes bytes again, or more arrive for it.
 async fn stalled(socket: &Socket, incoming: &mut Incoming, role: Role) -> Result<(), RelayError> {
     let evicted = incoming.stalls(|| socket_peer(socket, role));
     let ended = incoming.ended;
@@ -65,25 +64,22 @@ fn socket_peer(socket: &Socket, role: Role) -> SocketPeer {
     }
 }
 
-/// Payload of a stream as it comes in, of which the window is given back as the payload is dealt
-/// with.
+/// Incoming payload of a stream. Its window is released as the payload is written.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     stream: RecvStream,
     decoder: Decoder,
     chunk: Bytes,
-    /// Bytes of `chunk`'s frames that were framing: given back with the next payload.
+    /// Bytes of framing in `chunk`, whose window is released with the next payload.
     framing: usize,
-    /// What the socket has not taken yet.
     backlog: Backlog,
-    /// Nothing comes behind the backlog.
+    /// The stream ends after the backlog.
     ended: bool,
-    /// Of the memory for payload that waits.
+    /// The stream's share of the budget, for `backlog`.
     share: Share,
 }
 
 impl Incoming {
-    /// A body of which nothing has been read.
     pub(crate) fn new(stream: RecvStream, share: Share) -> Self {
         let (decoder, backlog) = (Decoder::default(), Backlog::default());
         Self {
@@ -97,20 +93,20 @@ impl Incoming {
         }
     }
 
-    /// The budget of what this stream, and its tunnel, may hold.
+    /// The budget of this stream's tunnel.
     pub(crate) fn budget(&self) -> Budget {
         self.share.budget.clone()
     }
 
-    /// The message that comes before the payload, of at most `max` bytes.
+    /// Reads the message before the payload, of at most `max` bytes.
     pub(crate) async fn first_message(&mut self, max: usize) -> Result<Bytes, FirstMessageError> {
-        let (message, behind) = first_message(&mut self.stream, max).await?;
-        self.chunk = behind;
+        let (message, rest) = first_message(&mut self.stream, max).await?;
+        self.chunk = rest;
         Ok(message)
     }
 
-    /// Takes what comes while there is no socket to write it to, so that it counts. Returns why the
-    /// stream has to end.
+    /// Takes payload while there is no socket yet, so that it counts in the budget. Returns the
+    /// error that ends the stream.
     pub(crate) async fn gather(&mut self) -> RelayError {
         loop {
             if self.ended {
@@ -142,7 +138,7 @@ impl Incoming {
         self.share.stalls(self.backlog.held(), socket_peer)
     }
 
-    /// Waits for more payload; false at the end.
+    /// Waits for more payload; `false` at the end.
     async fn receive(&mut self) -> Result<bool, RelayError> {
         while !self.ended {
             let before = self.chunk.len();
@@ -153,9 +149,9 @@ impl Incoming {
                 self.backlog.push(data, before);
                 return Ok(true);
             }
-            // An empty slice keeps what it is a slice of.
+            // An empty slice would keep its buffer alive.
             self.chunk = Bytes::new();
-            // Framing that was given back while the socket takes nothing would come without end.
+            // While the socket is stalled a peer could send framing without end.
             if !self.share.is_stalled() {
                 self.release(0)?;
             }
@@ -168,14 +164,14 @@ impl Incoming {
         Ok(false)
     }
 
-    /// The socket has taken `written` bytes: the other end may send as many more.
+    /// The socket has taken `written` bytes, so the other end may send as many more.
     fn wrote(&mut self, written: usize) -> Result<(), RelayError> {
         self.backlog.advance(written);
         self.share.moves(written, self.backlog.held());
         self.release(written)
     }
 
-    /// Whether the end of the payload was the end of what the other side had to say.
+    /// Checks that the other side's connection ended in order, and was not reset.
     async fn end(&mut self, role: Role) -> Result<(), RelayError> {
         if role == Role::Agent {
             return Ok(());
@@ -188,12 +184,12 @@ impl Incoming {
         }
     }
 
-    /// Reads what is left to its end, or to a failure.
+    /// Reads and drops the rest.
     pub(crate) async fn discard(&mut self) {
         while let Some(Ok(_)) = self.stream.data().await {}
     }
 
-    /// Lets the other end send `payload` bytes more.
+    /// Lets the other end send `payload` more bytes, and the framing since the last time.
     fn release(&mut self, payload: usize) -> Result<(), RelayError> {
         let bytes = payload + std::mem::take(&mut self.framing);
         Ok(self.stream.flow_control().release_capacity(bytes)?)

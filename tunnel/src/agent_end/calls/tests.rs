@@ -3,8 +3,7 @@ use tokio::net::TcpStream;
 use super::*;
 use crate::agent_end::StreamEnd;
 
-/// Bytes that the task of one stream may take. Every idle stream holds that much, whatever it waits
-/// for.
+/// Largest future of one stream's task, in bytes. Every idle stream takes that much.
 const TASK_MAX: usize = 1152;
 
 struct NoBackends;
