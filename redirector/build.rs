@@ -13,7 +13,7 @@ fn main() {
             object.display()
         );
     } else {
-        // A compile error (in src/bpf/object.rs) and not one here, so that clippy needs no kernel
+        // A compile error in src/mechanisms/bpf/object.rs, and not one here: clippy needs no kernel
         // programs.
         println!("cargo::rustc-cfg=bpf_object_missing");
     }

@@ -7,25 +7,17 @@
 //! A library so that the fuzz targets reach its parsers; the program is `main.rs`, which only calls
 //! [`main`].
 
-mod alone;
 mod args;
-mod bpf;
 mod config;
-mod debug;
 mod directory;
 mod dns;
-mod explain;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
-mod in_force;
-mod installed;
-mod kernel;
+mod mechanisms;
 mod metrics;
-mod nft;
+mod operators;
 mod plan;
-mod route;
 mod run;
-mod status;
 mod steering;
 
 use std::process::ExitCode;
@@ -62,10 +54,13 @@ async fn start(args: Args) -> anyhow::Result<()> {
         Some(Command::Log(command)) => command.run(&args.admin_socket).await?,
         Some(Command::Status) => print!(
             "{}",
-            status::status(&places.bpffs, &places.state_dir).await?
+            operators::status::status(&places.bpffs, &places.state_dir).await?
         ),
         Some(Command::Explain { destination }) => {
-            print!("{}", explain::explain(places, destination).await?)
+            print!(
+                "{}",
+                operators::explain::explain(places, destination).await?
+            )
         }
         Some(Command::Uninstall { stay }) => {
             print!(

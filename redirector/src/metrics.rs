@@ -13,7 +13,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use crate::args::Mechanism;
-use crate::bpf::{Pins, Refusal, Tables};
+use crate::mechanisms::bpf::{Pins, Refusal, Tables};
 use crate::plan::{Liveness, Plan};
 
 /// All metrics of the process.

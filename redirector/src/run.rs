@@ -8,14 +8,16 @@ use anyhow::{Context, Result};
 use culvert_daemon::{Admin, Drain, Logs, Readiness, Supervisor, report_to_systemd};
 use tokio::sync::watch;
 
-use crate::alone::Alone;
-use crate::bpf::Pins;
 use crate::config::Config;
-use crate::debug;
 use crate::directory::{Directory, Feed, Saved, Watch};
 use crate::dns;
-use crate::installed;
+use crate::mechanisms::bpf::Pins;
+use crate::mechanisms::nft;
+use crate::mechanisms::vip_routes::Routes;
 use crate::metrics::Metrics;
+use crate::operators::debug;
+use crate::operators::installed;
+use crate::steering::Alone;
 use crate::steering::Steering;
 
 /// No connection passes through this process; its tasks end at once.
@@ -130,10 +132,10 @@ pub(crate) async fn uninstall(bpffs: &Path, state_dir: &Path) -> Result<String> 
     for pin in Pins::new(bpffs).remove()? {
         lines.push(format!("removed pin {}\n", pin.display()));
     }
-    if crate::nft::remove().await? {
+    if nft::remove().await? {
         lines.push("removed table inet culvert\n".to_owned());
     }
-    for route in crate::route::Routes::open()?.remove().await? {
+    for route in Routes::open()?.remove().await? {
         lines.push(format!("removed route {}\n", route.net));
     }
     Saved::new(state_dir).remove()?;

@@ -1,6 +1,8 @@
 //! The one task that changes the host: keeps hooks, nftables and routes equal to the directory.
 
+mod alone;
 mod hooks;
+mod in_force;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,17 +13,19 @@ use culvert_redirector_common::names::DESTINATIONS_MAX;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::alone::Alone;
 use crate::args::{HookScope, Mechanism};
-use crate::bpf::{Pins, bypassing_data_plane, leaves_pods_out};
 use crate::config::{Config, NodeIps};
 use crate::directory::{Feed, Ranges};
-use crate::in_force::{InForce, unseen_pods};
-use crate::kernel::Kernel;
+use crate::mechanisms::bpf::Kernel;
+use crate::mechanisms::bpf::{Pins, bypassing_data_plane, leaves_pods_out};
+use crate::mechanisms::nft::{self, Events, Guard, Nft, NftError, TableSpec};
+use crate::mechanisms::vip_routes::{RouteError, Routes};
 use crate::metrics::{Drifted, Repair, SteeringMetrics};
-use crate::nft::{self, Events, Guard, Nft, NftError, TableSpec};
 use crate::plan::{Freshness, Plan, plan};
-use crate::route::{RouteError, Routes};
+use in_force::unseen_pods;
+
+pub(crate) use alone::Alone;
+pub(crate) use in_force::InForce;
 
 /// How often the lease is renewed: a fifth of it.
 const RENEWAL: Duration = Duration::from_secs(2);

@@ -8,8 +8,8 @@ use culvert_daemon::chain;
 
 use super::Steering;
 use crate::args::Mechanism;
-use crate::bpf::HookError;
-use crate::kernel::{Kernel, KernelError};
+use crate::mechanisms::bpf::HookError;
+use crate::mechanisms::bpf::{Kernel, KernelError};
 use crate::metrics::{Drifted, Repair};
 use crate::plan::Plan;
 

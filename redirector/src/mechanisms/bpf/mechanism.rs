@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-use crate::bpf::{
+use super::{
     Changed, Cilium, Hook, HookChange, HookError, Hooks, KernelConfig, Neighbourhood, PinError,
     Pins, Proof, ProofError, Refusal, Tables, TablesError, cgroup_id, find_cgroup, kernel_config,
     prove,

@@ -8,8 +8,8 @@ use axum::{Json, Router};
 use serde::Serialize;
 use tokio::sync::watch;
 
-use crate::bpf::{Hook, Pins, Tables};
 use crate::directory::{Directory, Feed};
+use crate::mechanisms::bpf::{Hook, Pins, Tables};
 
 #[derive(Clone)]
 struct Sources {

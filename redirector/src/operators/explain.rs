@@ -13,10 +13,10 @@ use culvert_redirector_common::names::{CONNECT4, CONNECT6, SOCKOPS};
 use culvert_redirector_common::{Connect, DestinationValue, Verdict, decide};
 
 use crate::args::Places;
-use crate::bpf::{Hook, KernelConfig, Pins, Refusal, Tables};
 use crate::directory::{Directory, Saved};
-use crate::kernel::now_ns;
-use crate::nft::{self, Listing, NftError};
+use crate::mechanisms::bpf::now_ns;
+use crate::mechanisms::bpf::{Hook, KernelConfig, Pins, Refusal, Tables};
+use crate::mechanisms::nft::{self, Listing, NftError};
 use crate::plan::Destination;
 use culvert_api::Zone;
 use query::{Host, Query};

@@ -1,9 +1,9 @@
 //! The explanations, one claim each.
 
 use super::*;
-use crate::bpf::kernel_config;
 use crate::config::{Intercept, NodeIps};
 use crate::directory::examples;
+use crate::mechanisms::bpf::kernel_config;
 use crate::plan::{Freshness, plan};
 
 /// The kernel as the redirector would have filled it, with or without a lease.

@@ -13,13 +13,13 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::args::HookScope;
-use crate::bpf::{Hook, Pins, Refusal};
 use crate::config::{Config, NodeIps};
-use crate::debug::failed;
 use crate::directory::Feed;
-use crate::in_force::InForce;
-use crate::nft;
-use crate::route::{HostRoute, Routes, wanted};
+use crate::mechanisms::bpf::{Hook, Pins, Refusal};
+use crate::mechanisms::nft;
+use crate::mechanisms::vip_routes::{HostRoute, Routes, wanted};
+use crate::operators::debug::failed;
+use crate::steering::InForce;
 
 #[derive(Clone)]
 struct Sources {

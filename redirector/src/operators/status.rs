@@ -7,14 +7,14 @@ use anyhow::Result;
 use culvert_redirector_common::names::SOCKOPS;
 
 use crate::args::Mechanism;
-use crate::bpf::{
+use crate::directory::Saved;
+use crate::mechanisms::bpf::now_ns;
+use crate::mechanisms::bpf::{
     Cilium, Hook, Neighbourhood, Pins, Refusal, Surroundings, Tables, bypassing_data_plane,
 };
-use crate::directory::Saved;
-use crate::kernel::now_ns;
-use crate::nft::{self, NftError};
+use crate::mechanisms::nft::{self, NftError};
+use crate::mechanisms::vip_routes::Routes;
 use crate::plan::Liveness;
-use crate::route::Routes;
 
 /// A table for people.
 pub(crate) async fn status(bpffs: &Path, state_dir: &Path) -> Result<String> {
