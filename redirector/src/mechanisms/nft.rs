@@ -4,8 +4,11 @@
 
 mod events;
 mod expressions;
+mod listing;
 mod others;
 mod render;
+mod rules;
+mod table;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -16,9 +19,12 @@ use nftables::helper::{self, NftablesError};
 use nftables::schema::Nftables;
 
 pub(crate) use events::Events;
+pub(crate) use listing::Elements;
+use listing::{Parts, fixed};
 pub(crate) use others::dropping_chains;
-pub(crate) use render::{Elements, Guard, TableSpec};
-use render::{Layout, Parts, TableOf, element_changes, fixed, removal, render};
+use render::{element_changes, removal, render};
+pub(crate) use table::{Guard, TableSpec};
+use table::{Layout, TABLE, TableOf};
 
 /// The program; found in `PATH`.
 const NFT: Option<&str> = None;
@@ -212,7 +218,7 @@ async fn list_table(
     table: &TableOf,
     flags: &[&'static str],
 ) -> Result<Option<serde_json::Value>, NftError> {
-    let args: Vec<&str> = [flags, &["list", "table", table.name, render::TABLE]].concat();
+    let args: Vec<&str> = [flags, &["list", "table", table.name, TABLE]].concat();
     let listed = timed(helper::get_current_ruleset_raw_async(NFT, args)).await;
     match listed {
         Ok(text) => serde_json::from_str(&text)

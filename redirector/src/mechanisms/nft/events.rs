@@ -8,7 +8,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 use netlink_sys::{AsyncSocket, AsyncSocketExt, SocketAddr, TokioSocket};
 use tokio::time::{Instant, sleep_until};
 
-use super::render::TABLE;
+use super::table::TABLE;
 
 /// `NFNLGRP_NFTABLES` of linux/netfilter/nfnetlink.h: every change of a table, with its name.
 const CHANGES_OF_TABLES: u32 = 7;

@@ -49,7 +49,7 @@ fn input_chains(listing: &Value) -> Vec<Chain> {
         .map(|object| &object["chain"])
         .filter(|chain| chain["hook"] == "input");
     let dropping = chains.filter(|chain| {
-        chain["table"] != super::render::TABLE
+        chain["table"] != super::table::TABLE
             && (chain["policy"] == "drop"
                 || (chain["table"] == FIREWALLD && chain["type"] == "filter"))
     });

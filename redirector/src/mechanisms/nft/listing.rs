@@ -1,0 +1,180 @@
+//! What nft lists of the table.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+
+use super::expressions::Family;
+use super::render::render;
+use super::table::{Layout, STEER, TableSpec, edge_set_name};
+
+/// The elements of a table's sets, as far as they are ours to read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Elements {
+    edges: BTreeSet<SocketAddr>,
+    vips: BTreeSet<IpNet>,
+    /// What is no address of ours, such as a range that somebody has added.
+    foreign: usize,
+}
+
+impl Elements {
+    /// Those that a transaction of ours leaves.
+    pub(super) fn of(spec: &TableSpec) -> Self {
+        let vips = Family::BOTH
+            .into_iter()
+            .filter_map(|family| spec.vip_range(family))
+            .map(|net| net.trunc())
+            .collect();
+        Self {
+            edges: spec.edges.clone(),
+            vips,
+            foreign: 0,
+        }
+    }
+
+    /// Whether this port of an edge address is in a set.
+    pub(crate) fn has_edge(&self, edge: SocketAddr) -> bool {
+        self.edges.contains(&edge)
+    }
+
+    /// Whether the address is in a range of VIPs.
+    pub(crate) fn has_vip(&self, ip: IpAddr) -> bool {
+        self.vips.iter().any(|range| range.contains(&ip))
+    }
+
+    /// Those of nft's own listing.
+    pub(super) fn of_json(json: &serde_json::Value) -> Self {
+        let objects = json["nftables"]
+            .as_array()
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        let sets = objects.iter().filter_map(|object| object.get("set"));
+        let mut found = Self::default();
+        for element in sets.filter_map(|set| set["elem"].as_array()).flatten() {
+            match (edge_of(element), vips_of(element)) {
+                (Some(edge), _) => _ = found.edges.insert(edge),
+                (None, Some(vips)) => _ = found.vips.insert(vips),
+                (None, None) => found.foreign += 1,
+            }
+        }
+        found
+    }
+}
+
+/// `{"concat": ["10.0.3.7", 9100]}`.
+fn edge_of(element: &serde_json::Value) -> Option<SocketAddr> {
+    let [ip, port] = element["concat"].as_array()?.as_slice() else {
+        return None;
+    };
+    Some(SocketAddr::new(
+        ip.as_str()?.parse().ok()?,
+        port.as_u64()?.try_into().ok()?,
+    ))
+}
+
+/// `{"prefix": {"addr": "198.18.0.0", "len": 15}}`; nft lists a range of one address as that
+/// address.
+fn vips_of(element: &serde_json::Value) -> Option<IpNet> {
+    if let Some(ip) = element.as_str() {
+        return ip.parse::<IpAddr>().ok().map(IpNet::from);
+    }
+    let prefix = element.get("prefix")?;
+    IpNet::new(
+        prefix["addr"].as_str()?.parse().ok()?,
+        prefix["len"].as_u64()?.try_into().ok()?,
+    )
+    .ok()
+}
+
+/// What a table is made of: enough to say that it is there, and whom it refuses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Parts {
+    pub(crate) sets: usize,
+    pub(crate) chains: usize,
+    pub(crate) rules: usize,
+    steered_sets: BTreeSet<&'static str>,
+}
+
+impl Parts {
+    /// The parts that a transaction of ours leaves.
+    pub(super) fn of(spec: &TableSpec, layout: Layout) -> Result<Self, serde_json::Error> {
+        // Elements do not count, and there may be many.
+        let rules = TableSpec {
+            edges: BTreeSet::new(),
+            ..spec.clone()
+        };
+        serde_json::to_value(render(&rules, layout)).map(|commands| Self::of_json(&commands))
+    }
+
+    /// The parts of nft's own listing, or of our commands. Not parsed into the crate's types, which
+    /// do not know all that nft may print.
+    pub(super) fn of_json(json: &serde_json::Value) -> Self {
+        let objects = json["nftables"]
+            .as_array()
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        let objects = objects
+            .iter()
+            .map(|object| object.get("add").unwrap_or(object));
+        let mut parts = Self::default();
+        for object in objects {
+            parts.sets += usize::from(object.get("set").is_some());
+            parts.chains += usize::from(object.get("chain").is_some());
+            let Some(rule) = object.get("rule") else {
+                continue;
+            };
+            parts.rules += 1;
+            if rule["chain"] == STEER {
+                let text = rule["expr"].to_string();
+                let sets = Family::BOTH.map(edge_set_name);
+                parts.steered_sets.extend(
+                    sets.into_iter()
+                        .filter(|set| text.contains(&format!("\"@{set}\""))),
+                );
+            }
+        }
+        parts
+    }
+
+    /// Whether what is in the sets of this address' family is refused, for want of an intercept
+    /// address.
+    pub(crate) fn refuses(&self, ip: IpAddr) -> bool {
+        !self.steered_sets.contains(edge_set_name(Family::of(ip)))
+    }
+}
+
+/// A listing without what changes by itself: counts, elements, and the order of those in a rule.
+/// Handles stay: a rule that was replaced has another one.
+pub(super) fn fixed(mut listing: serde_json::Value) -> serde_json::Value {
+    let objects = listing["nftables"].take();
+    let objects = objects
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|object| object.get("metainfo").is_none());
+    serde_json::Value::Array(objects.cloned().map(without_counts).collect())
+}
+
+fn without_counts(mut value: serde_json::Value) -> serde_json::Value {
+    if let Some(serde_json::Value::Object(set)) = value.get_mut("set") {
+        set.remove("elem");
+    }
+    strip(&mut value);
+    value
+}
+
+fn strip(value: &mut serde_json::Value) {
+    if let serde_json::Value::Object(fields) = value {
+        fields.remove("counter");
+        if let Some(serde_json::Value::Array(elements)) = fields.get_mut("set") {
+            elements.sort_by_key(ToString::to_string);
+        }
+        fields.values_mut().for_each(strip);
+    } else if let serde_json::Value::Array(items) = value {
+        items.iter_mut().for_each(strip);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! The rules of each chain.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use nftables::stmt::Statement;
+
+use super::expressions::{
+    Expr, Family, Stmt, anonymous_set, begins_a_connection, comes_in_by, comes_in_by_one_of,
+    concat, counter, daddr, differ, dnat, dport, equal, has_mark, is_address_of_its_interface,
+    is_tcp, jump, prefix, reject, saddr, text,
+};
+use super::table::{STEER, TableSpec, edge_set_name, vip_set_name};
+
+/// What steers. A family without an intercept address has none of it: its connections are refused.
+pub(super) fn steering_rules(spec: &TableSpec, families: &[Family]) -> Vec<Vec<Stmt>> {
+    let port = spec.intercept.packet_port();
+    let with_address = families
+        .iter()
+        .filter_map(|family| Some((*family, spec.intercept_ip(*family)?)));
+    let steered = |(family, to): (Family, IpAddr)| {
+        let matches = [vec![is_edge(family)], vec![is_tcp(), is_vip(family)]];
+        matches.map(|matching| followed_by(matching, [counter(), dnat(to, port)]))
+    };
+    with_address.flat_map(steered).collect()
+}
+
+/// Of what comes in, pods' connections are steered. Those of other hosts are not: they would be let
+/// in by it.
+pub(super) fn arrival_rules(spec: &TableSpec, families: &[Family]) -> Vec<Vec<Stmt>> {
+    let mut rules = exemption(spec);
+    rules.extend(allowed(spec, families).map(|source| vec![source, jump(STEER)]));
+    rules.extend(strangers(spec, families).map(|stranger| vec![stranger, Statement::Return(None)]));
+    rules.push(vec![jump(STEER)]);
+    rules
+}
+
+/// This host's own connections.
+pub(super) fn departure_rules(spec: &TableSpec) -> Vec<Vec<Stmt>> {
+    let mut rules = exemption(spec);
+    rules.push(vec![jump(STEER)]);
+    rules
+}
+
+/// Whatever was steered has this host's address by now. What still has a VIP is no connection that
+/// anybody can make; what begins a connection to an edge address came past the chains that steer:
+/// another table had already translated it, or its family has no intercept address.
+pub(super) fn refusal_rules(spec: &TableSpec, families: &[Family]) -> Vec<Vec<Stmt>> {
+    let refused =
+        |family: &Family, matching: Vec<Stmt>| followed_by(matching, [counter(), reject(*family)]);
+    let vips = families
+        .iter()
+        .map(|family| refused(family, vec![is_vip(*family)]));
+    let edges = families
+        .iter()
+        .map(|family| refused(family, vec![begins_a_connection(), is_edge(*family)]));
+    vips.chain(exemption(spec)).chain(edges).collect()
+}
+
+/// The intercept ports are for this host and its pods. A VIP is no address of this host's, though
+/// its route may make it one.
+pub(super) fn guard_rules(spec: &TableSpec, families: &[Family]) -> Vec<Vec<Stmt>> {
+    let vips = families
+        .iter()
+        .map(|family| followed_by(vec![is_vip(*family)], [counter(), reject(*family)]));
+    let mut rules: Vec<Vec<Stmt>> = vips.collect();
+    rules.push(vec![comes_in_by("lo"), Statement::Accept(None)]);
+    rules.extend(allowed(spec, families).map(|source| vec![source, Statement::Accept(None)]));
+    let ports = spec
+        .intercept
+        .ports
+        .iter()
+        .map(|port| Expr::Number((*port).into()));
+    let to_intercept_ports = equal(dport(), anonymous_set(ports));
+    let others = strangers(spec, families).chain([is_address_of_its_interface()]);
+    rules.extend(others.map(|other| {
+        followed_by(
+            vec![to_intercept_ports.clone(), other],
+            [counter(), Statement::Drop(None)],
+        )
+    }));
+    rules
+}
+
+/// Marked packets are left alone.
+fn exemption(spec: &TableSpec) -> Vec<Vec<Stmt>> {
+    let mark = spec.intercept.mark;
+    if mark == 0 {
+        Vec::new()
+    } else {
+        vec![vec![has_mark(mark), Statement::Return(None)]]
+    }
+}
+
+/// The sources that the operator allows.
+fn allowed(spec: &TableSpec, families: &[Family]) -> impl Iterator<Item = Stmt> {
+    families
+        .iter()
+        .filter_map(|family| Some(equal(saddr(*family), ranges(&spec.guard.allow, *family)?)))
+}
+
+/// What tells the packets of other hosts from those of pods.
+fn strangers(spec: &TableSpec, families: &[Family]) -> impl Iterator<Item = Stmt> {
+    let uplinks = &spec.guard.uplinks;
+    let from_outside = (!uplinks.is_empty()).then(|| comes_in_by_one_of(uplinks.iter().cloned()));
+    let elsewhere = families
+        .iter()
+        .filter_map(|family| Some(differ(saddr(*family), ranges(&spec.guard.pods, *family)?)));
+    from_outside.into_iter().chain(elsewhere)
+}
+
+fn ranges(nets: &[IpNet], family: Family) -> Option<Expr> {
+    let of_family: Vec<Expr> = nets
+        .iter()
+        .filter(|net| Family::of(net.addr()) == family)
+        .map(|net| prefix(net.trunc()))
+        .collect();
+    (!of_family.is_empty()).then(|| anonymous_set(of_family))
+}
+
+/// A port of an edge address.
+fn is_edge(family: Family) -> Stmt {
+    equal(
+        concat(daddr(family), dport()),
+        text(format!("@{}", edge_set_name(family))),
+    )
+}
+
+fn is_vip(family: Family) -> Stmt {
+    equal(daddr(family), text(format!("@{}", vip_set_name(family))))
+}
+
+fn followed_by(mut statements: Vec<Stmt>, more: [Stmt; 2]) -> Vec<Stmt> {
+    statements.extend(more);
+    statements
+}
