@@ -7,25 +7,26 @@
 //! range addresses of this host, for every service that listens on all, and for ARP on every
 //! interface.
 
+mod host_route;
+mod message;
 mod uplinks;
 
 use std::collections::BTreeSet;
-use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::TryStreamExt;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use nix::net::if_::if_indextoname;
 use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
-use rtnetlink::packet_route::route::{
-    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
-};
+use rtnetlink::packet_route::route::{RouteHeader, RouteMessage};
 use rtnetlink::{Handle, LinkBridge, LinkUnspec, RouteMessageBuilder, new_connection};
 use tokio::task::JoinSet;
 
 use crate::config::NodeIps;
 use crate::directory::Ranges;
+pub(crate) use host_route::HostRoute;
+use host_route::{Towards, overlap};
+use message::message;
 use uplinks::{Link, Network};
 
 /// The bridge that the routes lead to.
@@ -34,15 +35,6 @@ pub(crate) const SINK: &str = "culvert0";
 /// that nftables steers leave by the loopback interface, but their sockets have asked the route to
 /// the VIP.
 const SINK_MTU: u32 = 65_535;
-/// Who made a route, as rtnetlink(7) counts; 77 is nobody else's in iproute2's rt_protos.
-const PROTOCOL: RouteProtocol = RouteProtocol::Other(77);
-/// The table of local addresses.
-const LOCAL_TABLE: u32 = 255;
-/// `lo` is the first interface of every network namespace.
-const LOOPBACK: u32 = 1;
-/// Shorter prefixes are default routes in disguise (VPNs use two of /1), not networks.
-const SHORTEST_NETWORK: u8 = 8;
-
 /// Speaks to the kernel's routing tables.
 pub(crate) struct Routes {
     handle: Handle,
@@ -50,26 +42,6 @@ pub(crate) struct Routes {
     no_sink: AtomicBool,
     /// Owns the task that moves the messages.
     _connection: JoinSet<()>,
-}
-
-/// A route, as far as it matters here.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct HostRoute {
-    pub(crate) net: IpNet,
-    kind: RouteType,
-    table: u32,
-    index: u32,
-    interface: Option<String>,
-    ours: bool,
-}
-
-/// Where a route of ours leads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Towards {
-    /// The bridge with this index, which drops all.
-    Sink(u32),
-    /// This host, where the kernel makes no bridge.
-    Host,
 }
 
 /// A route that cannot be read or made.
@@ -323,71 +295,6 @@ impl Routes {
     }
 }
 
-impl HostRoute {
-    /// A route that takes packets somewhere; not one that refuses them, and no default route.
-    fn of(message: &RouteMessage) -> Option<Self> {
-        let header = &message.header;
-        if matches!(
-            header.kind,
-            RouteType::BlackHole | RouteType::Unreachable | RouteType::Prohibit
-        ) {
-            return None;
-        }
-        let mut destination = None;
-        let mut table = u32::from(header.table);
-        let mut index = 0;
-        for attribute in &message.attributes {
-            if let RouteAttribute::Destination(RouteAddress::Inet(v4)) = attribute {
-                destination = Some(IpAddr::V4(*v4));
-            } else if let RouteAttribute::Destination(RouteAddress::Inet6(v6)) = attribute {
-                destination = Some(IpAddr::V6(*v6));
-            } else if let RouteAttribute::Table(number) = attribute {
-                table = *number;
-            } else if let RouteAttribute::Oif(interface) = attribute {
-                index = *interface;
-            }
-        }
-        Some(Self {
-            net: IpNet::new(destination?, header.destination_prefix_length).ok()?,
-            kind: header.kind,
-            table,
-            index,
-            interface: name_of_interface(index),
-            ours: header.protocol == PROTOCOL && table == LOCAL_TABLE,
-        })
-    }
-
-    /// Whether what it has comes to this host's own services where nothing steers it.
-    pub(crate) fn leads_to_host(&self) -> bool {
-        self.kind == RouteType::Local
-    }
-
-    /// Of a route of ours.
-    fn towards(&self) -> Towards {
-        if self.leads_to_host() {
-            Towards::Host
-        } else {
-            Towards::Sink(self.index)
-        }
-    }
-}
-
-impl fmt::Display for HostRoute {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            net, kind, table, ..
-        } = self;
-        let interface = self.interface.as_deref().unwrap_or("no single interface");
-        if *kind == RouteType::Local {
-            return write!(f, "{net}, this host's own on {interface}");
-        }
-        write!(
-            f,
-            "{net}, which this host routes by {interface} (ip route show table {table})"
-        )
-    }
-}
-
 fn is(error: &rtnetlink::Error, code: i32) -> bool {
     matches!(error, rtnetlink::Error::NetlinkError(found) if found.raw_code() == -code)
 }
@@ -396,23 +303,6 @@ fn is_bridge(link: &LinkMessage) -> bool {
     let of_bridge = |info: &LinkInfo| matches!(info, LinkInfo::Kind(InfoKind::Bridge));
     let is = |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::LinkInfo(infos) if infos.iter().any(of_bridge));
     link.attributes.iter().any(is)
-}
-
-fn name_of_interface(index: u32) -> Option<String> {
-    if_indextoname(index).ok()?.into_string().ok()
-}
-
-/// The host's own route that meets `range`, if any: rather that of an address, which has made the
-/// others.
-fn overlap(range: IpNet, routes: &[HostRoute]) -> Option<&HostRoute> {
-    let meets = |net: &IpNet| net.contains(&range) || range.contains(net);
-    let counts = |route: &&HostRoute| {
-        !route.ours && route.net.prefix_len() >= SHORTEST_NETWORK && meets(&route.net)
-    };
-    routes
-        .iter()
-        .filter(counts)
-        .min_by_key(|route| route.kind != RouteType::Local)
 }
 
 /// What sets a range of this family, of the proxy.
@@ -434,127 +324,4 @@ pub(crate) fn wanted(ranges: Ranges) -> Vec<IpNet> {
 /// in any case.
 fn may_be_absent(net: IpNet, node: NodeIps) -> bool {
     matches!(net, IpNet::V6(_)) && node.v6.is_none()
-}
-
-/// `NET dev culvert0 table local proto 77 src NODE`, or `local NET dev lo ...`. In the table of
-/// local addresses, which the kernel asks before all others: a default route of another table never
-/// takes a VIP.
-fn message(net: IpNet, node: NodeIps, towards: Towards) -> RouteMessage {
-    let (interface, kind, scope) = match towards {
-        Towards::Sink(index) => (index, RouteType::Unicast, RouteScope::Link),
-        Towards::Host => (LOOPBACK, RouteType::Local, RouteScope::Host),
-    };
-    match net {
-        IpNet::V4(net) => {
-            let builder = RouteMessageBuilder::<Ipv4Addr>::new()
-                .destination_prefix(net.network(), net.prefix_len())
-                .output_interface(interface)
-                .table_id(LOCAL_TABLE)
-                .kind(kind)
-                .scope(scope)
-                .protocol(PROTOCOL);
-            match node.v4 {
-                Some(source) => builder.pref_source(source).build(),
-                None => builder.build(),
-            }
-        }
-        IpNet::V6(net) => {
-            let builder = RouteMessageBuilder::<Ipv6Addr>::new()
-                .destination_prefix(net.network(), net.prefix_len())
-                .output_interface(interface)
-                .table_id(LOCAL_TABLE)
-                .kind(kind)
-                .protocol(PROTOCOL);
-            match node.v6 {
-                Some(source) => builder.pref_source(source).build(),
-                None => builder.build(),
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn route(net: &str) -> HostRoute {
-        let interface = Some("eth0".to_owned());
-        HostRoute {
-            net: net.parse().unwrap(),
-            kind: RouteType::Unicast,
-            table: 254,
-            index: 2,
-            interface,
-            ours: false,
-        }
-    }
-
-    fn overlapping(range: &str, routes: &[HostRoute]) -> Option<String> {
-        overlap(range.parse().unwrap(), routes).map(|route| route.net.to_string())
-    }
-
-    #[test]
-    fn a_range_that_the_host_uses_is_found_whichever_is_larger() {
-        let routes = [
-            route("10.0.0.0/16"),
-            route("198.18.3.0/24"),
-            route("fd00::/8"),
-        ];
-        assert_eq!(
-            overlapping("198.18.0.0/15", &routes).as_deref(),
-            Some("198.18.3.0/24")
-        );
-        assert_eq!(
-            overlapping("10.0.128.0/17", &routes).as_deref(),
-            Some("10.0.0.0/16")
-        );
-        assert_eq!(
-            overlapping("fd12::/64", &routes).as_deref(),
-            Some("fd00::/8")
-        );
-        assert_eq!(overlapping("172.31.0.0/16", &routes), None);
-    }
-
-    #[test]
-    fn a_clash_is_told_with_its_interface_and_the_flag_of_its_family() {
-        let address = HostRoute {
-            kind: RouteType::Local,
-            ..route("198.18.3.1/32")
-        };
-        let routes = [route("198.18.3.0/24"), address];
-        let told = |range: &str, routes: &[HostRoute]| {
-            let range: IpNet = range.parse().unwrap();
-            RouteError::Overlap {
-                range,
-                taken: overlap(range, routes).unwrap().clone(),
-            }
-            .to_string()
-        };
-        assert_eq!(
-            told("198.18.0.0/15", &routes),
-            "the range of VIPs 198.18.0.0/15 overlaps 198.18.3.1/32, this host's own on eth0: \
-             give the proxy another range (--vip4-range)"
-        );
-        assert_eq!(
-            told("fd12::/64", &[route("fd00::/8")]),
-            "the range of VIPs fd12::/64 overlaps fd00::/8, which this host routes by eth0 (ip \
-             route show table 254): \
-             give the proxy another range (--vip6-range)"
-        );
-    }
-
-    #[test]
-    fn default_routes_and_our_own_do_not_count() {
-        let ours = HostRoute {
-            ours: true,
-            ..route("198.18.0.0/15")
-        };
-        assert_eq!(
-            overlapping(
-                "198.18.0.0/15",
-                &[route("0.0.0.0/0"), route("128.0.0.0/1"), ours]
-            ),
-            None
-        );
-    }
 }

@@ -2,7 +2,9 @@
 
 use serde::{Serialize, Serializer};
 
-use crate::args::Mechanism;
+use super::Steering;
+use crate::args::{HookScope, Mechanism};
+use crate::mechanisms::bpf::{bypassing_data_plane, leaves_pods_out};
 
 /// What the daemon says of itself wherever it is asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -28,8 +30,48 @@ fn name<S: Serializer>(mechanism: &Mechanism, serializer: S) -> Result<S::Ok, S:
     serializer.serialize_str(mechanism.name())
 }
 
+impl Steering {
+    /// Says what is in force wherever that is asked for, and whether anything sees pods.
+    pub(super) fn publish(&mut self) {
+        let mechanism = Mechanism::of(
+            self.kernel.is_some() && self.progress.hooked,
+            self.nft.is_some() && self.progress.table,
+        );
+        let fallback = self.hooks.fallback();
+        let has_pods = || !self.config.cgroup.as_deref().is_some_and(leaves_pods_out);
+        let sees_pods =
+            mechanism.has_ebpf() && self.config.hook_scope == HookScope::All && has_pods();
+        let bypass = (self.config.mechanism != Mechanism::None && !sees_pods)
+            .then(|| bypassing_data_plane(&self.config.bpffs));
+        let unseen = bypass
+            .flatten()
+            .map(|data_plane| unseen_pods(data_plane, fallback));
+        let now = InForce {
+            mechanism,
+            fallback: fallback.map(str::to_owned),
+            unseen_pods: unseen.clone(),
+        };
+        self.in_force.send_if_modified(|before| {
+            let is_news = *before != now;
+            if is_news {
+                tracing::info!(mechanism = now.mechanism.name(), "in force");
+                *before = now;
+            }
+            is_news
+        });
+        self.gates
+            .hooks
+            .remark(fallback.map(|reason| format!("nftables alone steers connections: {reason}")));
+        self.metrics.in_force(mechanism);
+        match unseen.filter(|_| !self.config.accept_unseen_pods) {
+            Some(reason) => self.gates.pods.close(reason),
+            None => self.gates.pods.open(),
+        }
+    }
+}
+
 /// Why pods' connections are not steered on a host with this data plane.
-pub(crate) fn unseen_pods(data_plane: &str, fallback: Option<&str>) -> String {
+fn unseen_pods(data_plane: &str, fallback: Option<&str>) -> String {
     let why = fallback.map_or_else(
         || {
             "connect hooks do not look at pods: --mechanism both with --hooks all, without --cgroup"

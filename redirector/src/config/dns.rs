@@ -1,0 +1,146 @@
+//! The DNS server's share of the configuration.
+
+use std::net::SocketAddr;
+
+use culvert_api::Zone;
+use ipnet::IpNet;
+
+use super::node_ips::addresses_of_this_host;
+use super::{ConfigError, NodeIps};
+use crate::args::{DNS_PORT, DnsListen};
+
+/// Who may ask: clients on this host, in its pods and in private networks, not the internet.
+const DNS_CLIENTS: [&str; 8] = [
+    "127.0.0.0/8",
+    "10.0.0.0/8",
+    "172.16.0.0/12",
+    "192.168.0.0/16",
+    "100.64.0.0/10",
+    "::1/128",
+    "fc00::/7",
+    "fe80::/10",
+];
+/// The DNS server's share.
+#[derive(Clone, Debug)]
+pub(crate) struct DnsConfig {
+    /// None: port 53 of the node's addresses.
+    pub(crate) listen: Option<Vec<SocketAddr>>,
+    pub(crate) zone: Zone,
+    pub(crate) clients: Vec<IpNet>,
+    /// Servers for the names that are not ours.
+    pub(crate) forward: Vec<SocketAddr>,
+}
+
+impl DnsConfig {
+    /// Where it is answered on a node with these addresses.
+    pub(crate) fn addresses(&self, node: NodeIps) -> Vec<SocketAddr> {
+        let of_node = || node.all().map(|ip| SocketAddr::new(ip, DNS_PORT)).collect();
+        self.listen.clone().unwrap_or_else(of_node)
+    }
+}
+
+pub(super) fn dns(
+    listen: &[DnsListen],
+    zone: Zone,
+    clients: Vec<IpNet>,
+    node: NodeIps,
+    forward: Vec<SocketAddr>,
+) -> Result<Option<DnsConfig>, ConfigError> {
+    let listen = match listen {
+        [] => None,
+        [DnsListen::None] => return Ok(None),
+        several => Some(
+            several
+                .iter()
+                .map(|listen| match listen {
+                    DnsListen::At(address) => Ok(*address),
+                    DnsListen::None => Err(ConfigError::NoneAndMore),
+                })
+                .collect::<Result<_, _>>()?,
+        ),
+    };
+    let clients = if clients.is_empty() {
+        DNS_CLIENTS
+            .iter()
+            .filter_map(|cidr| cidr.parse().ok())
+            .collect()
+    } else {
+        clients
+    };
+    let config = DnsConfig {
+        listen,
+        zone,
+        clients,
+        forward,
+    };
+    let own = addresses_of_this_host();
+    let is_ours = |server: &SocketAddr, listen: &SocketAddr| {
+        let everywhere = listen.ip().is_unspecified()
+            && (own.contains(&server.ip()) || server.ip().is_loopback());
+        server.port() == listen.port() && (server.ip() == listen.ip() || everywhere)
+    };
+    let addresses = config.addresses(node);
+    match config
+        .forward
+        .iter()
+        .find(|server| addresses.iter().any(|listen| is_ours(server, listen)))
+    {
+        Some(own) => Err(ConfigError::ForwardToItself(*own)),
+        None => Ok(Some(config)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::config;
+
+    #[test]
+    fn dns_listens_on_the_node_ip_unless_told_otherwise() {
+        let found = config(&[]).unwrap();
+        assert_eq!(
+            found.dns.unwrap().addresses(found.intercept.node),
+            ["127.0.0.1:53".parse().unwrap()]
+        );
+        assert!(config(&["--dns-listen", "none"]).unwrap().dns.is_none());
+        assert!(matches!(
+            config(&["--dns-listen", "none,127.0.0.1:5"]),
+            Err(ConfigError::NoneAndMore)
+        ));
+    }
+
+    #[test]
+    fn names_are_not_forwarded_to_ourselves() {
+        let forward = |listen: &str, to: &str| config(&["--dns-listen", listen, "--forward", to]);
+        for (listen, to) in [
+            ("127.0.0.1:53", "127.0.0.1"),
+            ("0.0.0.0:53", "127.0.0.1:53"),
+            ("[::]:5", "127.0.0.1:5"),
+        ] {
+            assert!(
+                matches!(forward(listen, to), Err(ConfigError::ForwardToItself(_))),
+                "{listen} {to}"
+            );
+        }
+        let servers = forward("127.0.0.1:53", "127.0.0.53,[::1]:54")
+            .unwrap()
+            .dns
+            .unwrap()
+            .forward;
+        assert_eq!(
+            servers,
+            [
+                "127.0.0.53:53".parse().unwrap(),
+                "[::1]:54".parse().unwrap()
+            ]
+        );
+    }
+
+    #[test]
+    fn every_default_client_range_is_one() {
+        assert_eq!(
+            config(&[]).unwrap().dns.unwrap().clients.len(),
+            DNS_CLIENTS.len()
+        );
+    }
+}

@@ -1,0 +1,54 @@
+//! A route of ours, as rtnetlink has it. Pure.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+use rtnetlink::RouteMessageBuilder;
+use rtnetlink::packet_route::route::{RouteMessage, RouteProtocol, RouteScope, RouteType};
+
+use super::host_route::Towards;
+use crate::config::NodeIps;
+
+/// Who made a route, as rtnetlink(7) counts; 77 is nobody else's in iproute2's rt_protos.
+pub(super) const PROTOCOL: RouteProtocol = RouteProtocol::Other(77);
+/// The table of local addresses.
+pub(super) const LOCAL_TABLE: u32 = 255;
+/// `lo` is the first interface of every network namespace.
+const LOOPBACK: u32 = 1;
+
+/// `NET dev culvert0 table local proto 77 src NODE`, or `local NET dev lo ...`. In the table of
+/// local addresses, which the kernel asks before all others: a default route of another table never
+/// takes a VIP.
+pub(super) fn message(net: IpNet, node: NodeIps, towards: Towards) -> RouteMessage {
+    let (interface, kind, scope) = match towards {
+        Towards::Sink(index) => (index, RouteType::Unicast, RouteScope::Link),
+        Towards::Host => (LOOPBACK, RouteType::Local, RouteScope::Host),
+    };
+    match net {
+        IpNet::V4(net) => {
+            let builder = RouteMessageBuilder::<Ipv4Addr>::new()
+                .destination_prefix(net.network(), net.prefix_len())
+                .output_interface(interface)
+                .table_id(LOCAL_TABLE)
+                .kind(kind)
+                .scope(scope)
+                .protocol(PROTOCOL);
+            match node.v4 {
+                Some(source) => builder.pref_source(source).build(),
+                None => builder.build(),
+            }
+        }
+        IpNet::V6(net) => {
+            let builder = RouteMessageBuilder::<Ipv6Addr>::new()
+                .destination_prefix(net.network(), net.prefix_len())
+                .output_interface(interface)
+                .table_id(LOCAL_TABLE)
+                .kind(kind)
+                .protocol(PROTOCOL);
+            match node.v6 {
+                Some(source) => builder.pref_source(source).build(),
+                None => builder.build(),
+            }
+        }
+    }
+}

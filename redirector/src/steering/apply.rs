@@ -1,0 +1,198 @@
+//! Makes everything equal to the directory.
+
+use anyhow::{Context, Result};
+use culvert_daemon::chain;
+use culvert_redirector_common::names::DESTINATIONS_MAX;
+
+use super::Steering;
+use crate::args::Mechanism;
+use crate::mechanisms::nft::{self, Guard, NftError, TableSpec};
+use crate::mechanisms::vip_routes::RouteError;
+use crate::plan::{Freshness, Plan, plan};
+
+impl Steering {
+    pub(super) fn plan(&mut self) -> Option<Plan> {
+        // Only `run` marks it as seen, which then brings everything up to date.
+        let feed = self.feed.borrow().clone();
+        if let Some(reason) = &feed.stale {
+            self.gates.directory.close(reason.clone());
+        }
+        let directory = feed.directory.as_ref()?;
+        let freshness = if feed.is_live() {
+            Freshness::Live
+        } else {
+            Freshness::Stale
+        };
+        if feed.is_live() {
+            self.gates.directory.open();
+        }
+        Some(plan(directory, freshness))
+    }
+
+    /// Makes everything equal to the directory. Only an overlap of the VIP range, or nftables
+    /// missing when nothing else steers, ends the process; what else fails is reported and tried
+    /// again.
+    pub(super) async fn apply(&mut self) -> Result<()> {
+        let Some(plan) = self.plan() else {
+            return Ok(());
+        };
+        self.progress.behind = false;
+        self.metrics.planned(&plan);
+        self.apply_routes(&plan).await?;
+        self.apply_hooks(&plan);
+        self.renew_lease();
+        self.apply_nftables(&plan).await?;
+        self.retire_hooks();
+        self.apply_beyond(&plan);
+        if !self.progress.behind && !self.gates.switched_off.is_open() {
+            self.remove_switched_off().await?;
+            self.gates.switched_off.open();
+        }
+        Ok(())
+    }
+
+    pub(super) async fn apply_routes(&mut self, plan: &Plan) -> Result<()> {
+        if self.config.mechanism == Mechanism::None {
+            self.gates.route.open();
+            return Ok(());
+        }
+        match self
+            .routes
+            .apply(plan.ranges, self.config.intercept.node)
+            .await
+        {
+            Ok(()) => {
+                self.progress.routed = Some(plan.ranges);
+                self.gates.route.open();
+            }
+            Err(error @ RouteError::Overlap { .. })
+                if self.progress.routed != Some(plan.ranges) =>
+            {
+                return Err(error.into());
+            }
+            Err(error) => {
+                let reason = chain(&error);
+                tracing::error!(reason, "routes not made");
+                self.gates.route.close(reason);
+                self.progress.behind = true;
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_hooks(&mut self, plan: &Plan) {
+        let Some(kernel) = &mut self.kernel else {
+            return;
+        };
+        let intercept = &self.config.intercept;
+        let applied = kernel
+            .apply(intercept, plan)
+            .and_then(|()| kernel.prove(intercept.node, plan.ranges));
+        match applied {
+            Ok(()) if kernel.is_complete() && !self.hooks.is_dangerous() => self.gates.hooks.open(),
+            Ok(()) => {}
+            Err(error) => {
+                let reason = chain(&error);
+                tracing::error!(reason, "connect hooks not up to date");
+                self.gates.hooks.close(reason);
+                self.progress.behind = true;
+            }
+        }
+    }
+
+    async fn apply_nftables(&mut self, plan: &Plan) -> Result<()> {
+        let Some(nft) = &mut self.nft else {
+            self.gates.nftables.open();
+            return Ok(());
+        };
+        match self.routes.uplinks().await {
+            Ok(uplinks) => {
+                self.progress.uplinks = uplinks;
+                self.progress.unguarded = None;
+            }
+            Err(error) => {
+                self.progress.unguarded = Some(format!("interfaces not read: {}", chain(&error)));
+                self.progress.behind = true;
+            }
+        }
+        let guard = Guard {
+            allow: self.config.guard_allow.clone(),
+            pods: self.config.pod_ranges.clone(),
+            uplinks: self.progress.uplinks.clone(),
+        };
+        let spec = TableSpec::new(self.config.intercept.clone(), guard, plan);
+        match nft.apply(spec).await {
+            Ok(applied) => {
+                tracing::debug!(?applied, "nftables updated");
+                self.table_is_there();
+            }
+            Err(error @ NftError::Missing) if self.kernel.is_none() => {
+                return Err(error).context("nothing else steers connections");
+            }
+            Err(NftError::Missing) => {
+                tracing::warn!("nft is not installed; the connect hooks alone steer connections");
+                self.gates.nftables.open();
+                self.nft = None;
+            }
+            Err(error) => {
+                tracing::error!(%error, "nftables not updated");
+                self.progress.table = false;
+                self.gates.nftables.close(error.to_string());
+                self.progress.behind = true;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn table_is_there(&mut self) {
+        self.progress.table = true;
+        match &self.progress.unguarded {
+            None => self.gates.nftables.open(),
+            Some(reason) => self.gates.nftables.close(reason.clone()),
+        }
+    }
+
+    /// What the hooks' table has no room for is steered by nftables, which has no such limit, or by
+    /// nobody.
+    fn apply_beyond(&mut self, plan: &Plan) {
+        let destinations = plan.beyond.len();
+        let is_news = std::mem::replace(&mut self.progress.beyond, destinations) != destinations;
+        if destinations == 0 || self.kernel.is_none() {
+            return;
+        }
+        if self.nft.is_none() {
+            let reason = format!(
+                "the hooks' table has room for {DESTINATIONS_MAX} destinations, and \
+                 {destinations} more are not steered: \
+                 give nodes fewer ports, or run with --mechanism both"
+            );
+            if is_news {
+                tracing::error!(reason, "not all destinations are steered");
+            }
+            self.gates.hooks.close(reason);
+        } else if is_news {
+            tracing::warn!(
+                destinations,
+                "the hooks' table is full; nftables alone steers what has no room in it"
+            );
+        }
+    }
+
+    /// Removes what an earlier redirector installed by a mechanism that is switched off: nobody
+    /// would keep it up to date.
+    async fn remove_switched_off(&self) -> Result<()> {
+        let mechanism = self.config.mechanism;
+        if !mechanism.has_ebpf() && !self.pins.remove()?.is_empty() {
+            tracing::info!(
+                "connect hooks are switched off: removed those of an earlier redirector"
+            );
+        }
+        if !mechanism.has_nftables() && nft::remove().await? {
+            tracing::info!("nftables is switched off: removed the table of an earlier redirector");
+        }
+        if mechanism == Mechanism::None && !self.routes.remove().await?.is_empty() {
+            tracing::info!("nothing is steered: removed the routes of an earlier redirector");
+        }
+        Ok(())
+    }
+}

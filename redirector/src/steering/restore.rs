@@ -1,0 +1,123 @@
+//! Puts back what somebody else has removed, and follows what changes on the host.
+
+use anyhow::{Context, Result};
+use culvert_daemon::chain;
+use tokio::sync::watch;
+
+use super::Steering;
+use crate::config::NodeIps;
+use crate::metrics::{Drifted, Repair};
+
+impl Steering {
+    /// Puts back what somebody else has removed, and tries again what failed. Fatal when the
+    /// intercept address is gone: the next redirector finds another.
+    pub(super) async fn restore(&mut self) -> Result<()> {
+        self.config
+            .intercept
+            .node
+            .check()
+            .context("connections are steered to it")?;
+        self.restore_hooks();
+        self.restore_destinations();
+        self.restore_nftables().await;
+        self.restore_routes().await;
+        self.follow_uplinks().await;
+        if self.progress.behind {
+            self.apply().await?;
+        }
+        self.publish();
+        Ok(())
+    }
+
+    fn restore_destinations(&mut self) {
+        let Some(kernel) = &mut self.kernel else {
+            return;
+        };
+        match kernel.restore() {
+            Ok(true) => {
+                tracing::warn!("somebody changed what the connect hooks steer; put right");
+                self.metrics.drifted(Drifted::Destinations, Repair::Done);
+            }
+            Ok(false) => {}
+            Err(error) => {
+                self.metrics.drifted(Drifted::Destinations, Repair::Failed);
+                self.gates.hooks.close(chain(&error));
+                self.progress.behind = true;
+            }
+        }
+    }
+
+    pub(super) async fn restore_nftables(&mut self) {
+        let Some(nft) = &mut self.nft else { return };
+        match nft.restore().await {
+            Ok(true) => {
+                tracing::warn!(
+                    "somebody removed or changed the table inet culvert; installed again"
+                );
+                self.metrics.drifted(Drifted::Nftables, Repair::Done);
+                self.table_is_there();
+            }
+            Ok(false) => {}
+            Err(error) => {
+                self.metrics.drifted(Drifted::Nftables, Repair::Failed);
+                self.progress.table = false;
+                self.gates.nftables.close(error.to_string());
+                self.progress.behind = true;
+            }
+        }
+    }
+
+    /// An address of a family that had none may come later, as IPv6 does with a router's
+    /// advertisement.
+    pub(super) fn follow_node(&mut self, node_tx: &watch::Sender<NodeIps>) {
+        let before = self.config.intercept.node;
+        if !self.config.found_node || (before.v4.is_some() && before.v6.is_some()) {
+            return;
+        }
+        let node = before.or(NodeIps::by_routing());
+        if node != before {
+            tracing::info!(
+                ?node,
+                "this host has another address; connections are steered to it too"
+            );
+            self.config.intercept.node = node;
+            self.progress.behind = true;
+            node_tx.send_replace(node);
+        }
+    }
+
+    /// Interfaces come and go.
+    async fn follow_uplinks(&mut self) {
+        if self.nft.is_some()
+            && self
+                .routes
+                .uplinks()
+                .await
+                .is_ok_and(|uplinks| uplinks != self.progress.uplinks)
+        {
+            self.progress.behind = true;
+        }
+    }
+
+    async fn restore_routes(&mut self) {
+        let Some(ranges) = self.progress.routed else {
+            return;
+        };
+        match self
+            .routes
+            .restore(ranges, self.config.intercept.node)
+            .await
+        {
+            Ok(true) => {
+                tracing::warn!("somebody removed routes of VIPs; made again");
+                self.metrics.drifted(Drifted::Routes, Repair::Done);
+            }
+            Ok(false) => {}
+            Err(error) => {
+                self.metrics.drifted(Drifted::Routes, Repair::Failed);
+                self.gates.route.close(chain(&error));
+                self.progress.behind = true;
+            }
+        }
+    }
+}
