@@ -3,7 +3,6 @@
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::Command;
 
 use nix::libc::EPERM;
 
@@ -11,11 +10,8 @@ use crate::clients::Client;
 use crate::fake_directory::{FakeDirectory, usual_nodes};
 use crate::foreign::{Family, Foreign, Rule};
 use crate::proxy::{Proxy, Sockets, so_original_dst};
-use crate::redirector::{Redirector, daemon, get, installed, mechanism, run, run_to_the_end};
-use crate::world::{Cgroup, DEADLINE, NODE4, NODE6, World, eventually, in_a_world, sh, within};
-
-const BOTH: [&str; 4] = ["--mechanism", "both", "--dns-listen", "none"];
-const EBPF: [&str; 4] = ["--mechanism", "ebpf", "--dns-listen", "none"];
+use crate::redirector::{BOTH, EBPF, Redirector, daemon, run, run_to_the_end};
+use crate::world::{Cgroup, NODE4, NODE6, World, address, eventually, in_a_world, sh};
 
 /// Where another program is, seen from ours. The kernel runs the socket's own cgroup first, then
 /// those above it; within one, in the order in which programs came.
@@ -78,10 +74,6 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn socket(text: &str) -> SocketAddr {
-    text.parse().unwrap()
-}
-
 /// An address of each family that a place's program has for itself.
 fn own(place: Place, what: u8) -> [IpAddr; 2] {
     let number = what + place as u8;
@@ -92,10 +84,11 @@ fn own(place: Place, what: u8) -> [IpAddr; 2] {
 }
 
 const DENIED: u8 = 10;
+
 const REWRITTEN: u8 = 20;
 
 #[track_caller]
-fn assert_ours_steers(proxy: &Proxy, sockets: &Sockets) {
+pub(crate) fn assert_ours_steers(proxy: &Proxy, sockets: &Sockets) {
     for destination in [
         "10.0.3.7:9100",
         "[fd00::7]:9100",
@@ -103,7 +96,7 @@ fn assert_ours_steers(proxy: &Proxy, sockets: &Sockets) {
         "198.18.0.1:1",
     ] {
         let client = TcpStream::connect(destination).unwrap();
-        let dialled = crate::proxy::canonical(socket(destination));
+        let dialled = crate::proxy::canonical(address(destination));
         assert_eq!(sockets.original_dst(&proxy.accept()), Some(dialled));
         assert_eq!(
             crate::proxy::canonical(client.peer_addr().unwrap()),
@@ -216,7 +209,7 @@ fn an_address_that_another_program_makes_an_edge_address_is_steered() {
         let rules = |place| {
             vec![Rule::Rewrite(
                 own(place, REWRITTEN)[0],
-                socket("10.0.3.7:9100"),
+                address("10.0.3.7:9100"),
             )]
         };
         let _redirector = nest.around(rules, |ours| {
@@ -235,7 +228,7 @@ fn an_address_that_another_program_makes_an_edge_address_is_steered() {
             } else {
                 sockets.original_dst(&accepted)
             };
-            assert_eq!(seen_by, Some(socket("10.0.3.7:9100")), "{place:?}");
+            assert_eq!(seen_by, Some(address("10.0.3.7:9100")), "{place:?}");
         }
     });
 }
@@ -268,7 +261,7 @@ fn a_program_that_tolerates_none_beside_it_leaves_the_work_to_nftables() {
             let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
             assert_eq!(
                 so_original_dst(&proxy.accept()),
-                Some(socket("10.0.3.7:9100")),
+                Some(address("10.0.3.7:9100")),
                 "{place:?}"
             );
             let attached = sh(&format!("bpftool cgroup tree {}", world.cgroup().display()));
@@ -308,9 +301,9 @@ fn of_two_redirectors_one_above_the_other_the_inner_one_keeps_the_destination() 
             let client = TcpStream::connect(destination).unwrap();
             assert_eq!(
                 sockets.original_dst(&proxy.accept()),
-                Some(socket(destination))
+                Some(address(destination))
             );
-            assert_eq!(client.peer_addr().unwrap(), socket(destination));
+            assert_eq!(client.peer_addr().unwrap(), address(destination));
         }
         sh(&format!("umount {}", world.bpffs().display()));
     });
@@ -326,170 +319,6 @@ fn followers(world: &World) -> Vec<String> {
         .filter(overtaken)
         .map(str::to_owned)
         .collect()
-}
-
-/// Pins a Cilium's hooks on `cgroup`.
-fn pin_cilium(world: &World, cgroup: &Path, names: &[&str]) {
-    for name in names {
-        let family = if name.contains('4') {
-            Family::V4
-        } else {
-            Family::V6
-        };
-        let pin = world
-            .bpffs()
-            .join("cilium/socketlb/links/cgroup")
-            .join(name);
-        Foreign::load(world, &name[..15], family, &[]).link(cgroup, &pin);
-    }
-}
-
-/// At the root every process of this machine meets the hooks: they leave those alone that are in
-/// other network namespaces.
-fn at_the_root(world: &World) -> [&str; 4] {
-    [
-        "--cgroup",
-        world.root_cgroup().to_str().unwrap(),
-        "--hooks",
-        "host",
-    ]
-}
-
-#[test]
-fn beside_a_cilium_that_does_not_bear_hooks_nftables_alone_steers_unless_told_otherwise() {
-    in_a_world(|world| {
-        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
-        std::fs::create_dir(world.bpffs().join("cilium")).unwrap();
-        let root = at_the_root(world);
-        let output = run_to_the_end(&mut daemon(world, &[&EBPF[..], &root[..2]].concat()));
-        let error = String::from_utf8(output.stderr).unwrap();
-        assert!(
-            !output.status.success() && error.contains("--beside-cilium"),
-            "{error}"
-        );
-        let redirector = Redirector::start(world, &[&BOTH[..], &root].concat());
-        let proxy = Proxy::listen();
-        let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
-        assert_eq!(
-            so_original_dst(&proxy.accept()),
-            Some(socket("10.0.3.7:9100"))
-        );
-        assert!(!sh(&format!("bpftool cgroup show {}", root[1])).contains("cv_"));
-        assert!(
-            installed()["fallback"]
-                .as_str()
-                .unwrap()
-                .contains("none like our cv_connect4"),
-            "{}",
-            installed()
-        );
-        redirector.kill();
-        let _redirector =
-            Redirector::start(world, &[&BOTH[..], &root, &["--beside-cilium"]].concat());
-        assert_eq!(mechanism(), "both");
-        assert_ours_steers(&proxy, &Sockets::open(world));
-    });
-}
-
-#[test]
-fn hooks_give_way_to_a_cilium_that_comes_later_and_come_back_when_it_has_gone() {
-    in_a_world(|world| {
-        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
-        let root = at_the_root(world);
-        let _redirector = Redirector::start(world, &[&BOTH[..], &root].concat());
-        assert_eq!(mechanism(), "both");
-        let cilium = world.bpffs().join("cilium");
-        std::fs::create_dir(&cilium).unwrap();
-        within(3 * DEADLINE, "hooks go", || {
-            (mechanism() == "nftables").then_some(())
-        });
-        let attached = sh(&format!("bpftool cgroup show {}", root[1]));
-        assert!(
-            !attached.contains("cv_")
-                && !world.bpffs().join("culvert/v1/links/cv_connect4").exists(),
-            "{attached}"
-        );
-        let proxy = Proxy::listen();
-        let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
-        assert_eq!(
-            so_original_dst(&proxy.accept()),
-            Some(socket("10.0.3.7:9100"))
-        );
-        let ready = get("/readyz").unwrap();
-        assert!(
-            ready.contains("\r\n\r\nok\nhooks: nftables alone steers connections: Cilium"),
-            "{ready}"
-        );
-        std::fs::remove_dir(&cilium).unwrap();
-        within(3 * DEADLINE, "hooks come back", || {
-            (mechanism() == "both").then_some(())
-        });
-        assert_ours_steers(&proxy, &Sockets::open(world));
-    });
-}
-
-#[test]
-fn a_redirector_that_cannot_see_pods_is_not_ready_unless_told_that_it_need_not() {
-    in_a_world(|world| {
-        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
-        pin_cilium(world, world.cgroup(), &["cil_sock4_connect"]);
-        let unseen = |flags: &[&str], data_plane: &str| {
-            let cause = format!("pods: {data_plane} is on this host");
-            let redirector = Redirector::start_unready(world, flags);
-            eventually("the cause", || {
-                get("/readyz").filter(|answer| answer.contains(&cause))
-            });
-            assert!(
-                installed()["unseen_pods"]
-                    .as_str()
-                    .unwrap()
-                    .contains("--accept-unseen-pods")
-            );
-            redirector.kill();
-            Redirector::start(world, &[flags, &["--accept-unseen-pods"]].concat()).kill();
-        };
-        let nftables = ["--mechanism", "nftables", "--dns-listen", "none"];
-        unseen(&nftables, "Cilium in place of kube-proxy");
-        // The hooks see pods, unless these are beside the cgroup.
-        Redirector::start(world, &BOTH).kill();
-        let kubepods = world.root_cgroup().join("kubepods");
-        let made = std::fs::create_dir(&kubepods);
-        unseen(&BOTH, "Cilium in place of kube-proxy");
-        if made.is_ok() {
-            std::fs::remove_dir(&kubepods).unwrap();
-        }
-        std::fs::remove_dir_all(world.bpffs().join("cilium")).unwrap();
-        sh("ip link add ovn-k8s-mp0 type veth peer name ovn-far");
-        unseen(
-            &[&BOTH[..], &["--hooks", "host"]].concat(),
-            "OVN-Kubernetes",
-        );
-    });
-}
-
-#[test]
-fn a_cilium_is_named_with_its_hooks() {
-    in_a_world(|world| {
-        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
-        pin_cilium(
-            world,
-            world.cgroup(),
-            &["cil_sock4_connect", "cil_sock6_connect"],
-        );
-        let redirector = Redirector::start(world, &EBPF);
-        let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
-        assert_ours_steers(&proxy, &sockets);
-        let status = run(world, &["status"]);
-        let line = "cilium        has hooks of its own: cil_sock4_connect, cil_sock6_connect\n";
-        assert!(status.contains(line), "{status}");
-        redirector.kill();
-        run(world, &["uninstall"]);
-        let left = sh(&format!(
-            "find {} -type f",
-            world.bpffs().join("cilium").display()
-        ));
-        assert_eq!(left.lines().count(), 2, "its pins stay: {left}");
-    });
 }
 
 /// Another program's table: services before and behind ours, and a firewall.
@@ -538,7 +367,7 @@ fn another_table_translates_and_refuses_before_and_behind_ours_and_stays_as_it_w
                     let _client = TcpStream::connect(ours).unwrap();
                     assert_eq!(
                         so_original_dst(&proxy.accept()),
-                        Some(socket(ours)),
+                        Some(address(ours)),
                         "the first translation wins"
                     );
                 });
@@ -550,89 +379,5 @@ fn another_table_translates_and_refuses_before_and_behind_ours_and_stays_as_it_w
         world.pods[0].run(check);
         assert_eq!(sh("nft list table inet other"), before);
         assert_eq!(sh("nft list tables").trim(), "table inet other");
-    });
-}
-
-#[test]
-fn a_hierarchy_of_the_first_version_is_refused_with_the_one_of_the_second() {
-    in_a_world(|world| {
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-        // On a host without the first version, any other directory does.
-        let first = mounts
-            .lines()
-            .find(|line| line.contains(" - cgroup "))
-            .and_then(|line| line.split(' ').nth(4));
-        let output = run_to_the_end(&mut daemon(
-            world,
-            &[&BOTH[..], &["--cgroup", first.unwrap_or("/")]].concat(),
-        ));
-        let error = String::from_utf8(output.stderr).unwrap();
-        let second = world.cgroup().parent().unwrap();
-        let named = format!(
-            "of a cgroup2 file system; this host's is {}, which",
-            second.display()
-        );
-        assert!(
-            !output.status.success() && error.contains(&named),
-            "{error}"
-        );
-    });
-}
-
-#[test]
-fn a_container_s_own_cgroups_are_not_taken_for_the_hosts() {
-    in_a_world(|world| {
-        let daemon = daemon(world, &EBPF);
-        let mut contained = Command::new("unshare");
-        contained.args(["--cgroup", "--mount", "sh", "-c"]).arg(
-            "umount -lR /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup && unset \
-             CULVERT_CGROUP && exec \"$0\" \"$@\"",
-        );
-        contained.arg(daemon.get_program()).args(daemon.get_args());
-        for (name, value) in daemon.get_envs() {
-            contained.env(name, value.unwrap_or_default());
-        }
-        let output = run_to_the_end(&mut contained);
-        let error = String::from_utf8(output.stderr).unwrap();
-        assert!(!output.status.success());
-        assert!(
-            error.contains("are roots of containers") && error.contains("by --cgroup"),
-            "{error}"
-        );
-    });
-}
-
-#[test]
-fn an_interface_address_in_a_range_of_vips_is_refused_with_the_interface_and_the_flag() {
-    in_a_world(|world| {
-        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
-        for (address, parts) in [
-            (
-                "198.18.7.1/24",
-                [
-                    "198.18.0.0/15 overlaps 198.18.7.1/32, this host's own on up0",
-                    "(--vip4-range)",
-                ],
-            ),
-            (
-                "fd12:3456:789a:bcde::99/128",
-                [
-                    "fd12:3456:789a:bcde::/64 overlaps fd12:3456:789a:bcde::99/128, this host's \
-                     own on up0",
-                    "(--vip6-range)",
-                ],
-            ),
-        ] {
-            let nodad = if address.contains("::") { "nodad" } else { "" };
-            sh(&format!("ip addr add {address} dev up0 {nodad}"));
-            let output = run_to_the_end(&mut daemon(world, &BOTH));
-            let error = String::from_utf8(output.stderr).unwrap();
-            assert!(!output.status.success());
-            for part in parts {
-                assert!(error.contains(part), "no {part:?} in {error}");
-            }
-            sh(&format!("ip addr del {address} dev up0"));
-        }
-        let _redirector = Redirector::start(world, &BOTH);
     });
 }

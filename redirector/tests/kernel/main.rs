@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod addresses;
+mod cilium;
 #[allow(unsafe_code, reason = "connects with addresses that std does not make")]
 mod clients;
 mod coexistence;
@@ -11,10 +13,15 @@ mod dns;
 mod fake_directory;
 #[allow(unsafe_code, reason = "bpf(2), for programs of others")]
 mod foreign;
+mod guard;
+mod hooks;
 mod lifecycle;
 mod nftables;
 mod proxy;
 mod redirector;
+mod reuse;
+mod saved_directory;
 mod sockets;
 mod steering;
+mod table;
 mod world;

@@ -10,6 +10,11 @@ use nix::unistd::Pid;
 
 use crate::world::{NODE4, NODE6, World, eventually};
 
+/// Flags of a redirector with one mechanism, or both, and without DNS.
+pub(crate) const EBPF: [&str; 4] = ["--mechanism", "ebpf", "--dns-listen", "none"];
+pub(crate) const NFTABLES: [&str; 4] = ["--mechanism", "nftables", "--dns-listen", "none"];
+pub(crate) const BOTH: [&str; 4] = ["--mechanism", "both", "--dns-listen", "none"];
+
 const ADMIN: &str = "127.0.0.1:7419";
 
 /// A running redirector; killed when dropped, which leaves what it installed.
@@ -193,4 +198,15 @@ pub(crate) fn link_ids() -> Vec<u64> {
         .iter()
         .map(|hook| hook["link"].as_u64().unwrap())
         .collect()
+}
+
+/// A subcommand with another state directory than the world's.
+pub(crate) fn elsewhere(world: &World, subcommand: &str) -> Command {
+    let mut command = Command::new(daemon(world, &[]).get_program());
+    command
+        .arg(subcommand)
+        .arg("--bpffs")
+        .arg(world.bpffs())
+        .args(["--state-dir", "/nonexistent"]);
+    command
 }

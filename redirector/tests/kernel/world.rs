@@ -8,6 +8,7 @@
 //! ```
 
 use std::fs::File;
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -288,4 +289,8 @@ pub(crate) fn within<T>(longest: Duration, what: &str, mut check: impl FnMut() -
         std::thread::yield_now();
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+pub(crate) fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
 }

@@ -1,0 +1,109 @@
+//! Source ports and sockets that are used again, and many at once.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+use crate::clients::{Client, reset};
+use crate::proxy::Proxy;
+use crate::redirector::counted;
+use crate::steering::{Hooked, PROOF, tuples};
+use crate::world::{NODE4, address, in_a_world};
+
+#[test]
+fn ten_thousand_clients_that_write_and_close_at_once_keep_their_destinations() {
+    in_a_world(|world| {
+        let hooked = Hooked::new(world);
+        let dialled =
+            |number: u32| SocketAddr::from(([198, 19, (number >> 8) as u8, number as u8], 9100));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 0..10_000_u32 {
+                    let mut client = TcpStream::connect(dialled(number)).unwrap();
+                    client.write_all(&number.to_be_bytes()).unwrap();
+                }
+            });
+            for _ in 0..10_000 {
+                let mut accepted = hooked.proxy.accept();
+                let original_dst = hooked.sockets.original_dst(&accepted);
+                let mut number = [0; 4];
+                accepted.read_exact(&mut number).unwrap();
+                assert_eq!(original_dst, Some(dialled(u32::from_be_bytes(number))));
+            }
+        });
+        assert_eq!(
+            (counted("steered"), counted("accepted"), counted("unknown")),
+            (PROOF + 10_000, 10_000, 0)
+        );
+        assert_eq!(tuples(world), "[]", "no handshake leaves anything behind");
+    });
+}
+
+#[test]
+fn a_source_port_used_again_does_not_inherit_a_destination() {
+    in_a_world(|world| {
+        let hooked = Hooked::new(world);
+        let dial = |source: &str, destination: &str| {
+            let client = Client::bound_to(source);
+            client.dial(destination).unwrap();
+            client.stream()
+        };
+        // The same port in two pods at once, on the way to one intercept port.
+        let first = world.pods[0].run(|| dial("10.244.1.2:40000", "198.18.0.1:80"));
+        hooked.accepts("198.18.0.1:80");
+        let second = world.pods[1].run(|| dial("10.244.2.2:40000", "198.18.0.4:80"));
+        hooked.accepts("198.18.0.4:80");
+        // And again in one pod, a moment later, on the way to another destination.
+        reset(first);
+        reset(second);
+        let _third = world.pods[0].run(|| dial("10.244.1.2:40000", "198.18.0.3:80"));
+        hooked.accepts("198.18.0.3:80");
+    });
+}
+
+#[test]
+fn a_refused_connect_leaves_nothing_for_the_next_one_from_its_port() {
+    in_a_world(|world| {
+        let Hooked {
+            proxy,
+            sockets,
+            redirector: _redirector,
+            ..
+        } = Hooked::new(world);
+        drop(proxy);
+        let dial = |destination: &str| {
+            let client = Client::bound_to("10.9.0.1:40000");
+            client.dial(destination).map(|()| client.stream())
+        };
+        assert_eq!(
+            dial("198.18.0.1:80").unwrap_err().kind(),
+            ErrorKind::ConnectionRefused
+        );
+        assert_eq!(tuples(world), "[]");
+        let proxy = Proxy::listen();
+        for port in [7410, 7411] {
+            reset(dial(&format!("{NODE4}:{port}")).unwrap());
+            assert_eq!(sockets.original_dst(&proxy.accept()), None);
+        }
+    });
+}
+
+#[test]
+fn a_socket_used_again_forgets_its_first_destination() {
+    in_a_world(|world| {
+        let hooked = Hooked::new(world);
+        drop(hooked.proxy);
+        let client = Client::new_v4();
+        assert_eq!(
+            client.dial("10.0.3.7:9100").unwrap_err().kind(),
+            ErrorKind::ConnectionRefused
+        );
+        assert!(hooked.sockets.stored(&client.0).is_some());
+        let _server = TcpListener::bind((NODE4, 8000)).unwrap();
+        client.dial(&format!("{NODE4}:8000")).unwrap();
+        assert_eq!(hooked.sockets.stored(&client.0), None);
+        assert_eq!(
+            client.stream().peer_addr().unwrap(),
+            address("10.9.0.1:8000")
+        );
+    });
+}

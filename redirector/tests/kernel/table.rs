@@ -1,0 +1,164 @@
+//! The nftables table: what somebody else removes or changes comes back, and connections go on meanwhile.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::Instant;
+
+use crate::fake_directory::{FakeDirectory, usual_nodes};
+use crate::guard::{Services, VIPS, send};
+use crate::proxy::{Proxy, so_original_dst};
+use crate::redirector::{BOTH, NFTABLES, Redirector, daemon, run};
+use crate::world::{DEADLINE, eventually, in_a_world, sh};
+
+#[test]
+fn a_flushed_table_comes_back_and_a_foreign_one_survives_all() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let redirector = Redirector::start(world, &BOTH);
+        sh("nft flush ruleset && nft add table ip foreign && nft add chain ip foreign mine");
+        eventually("the table is back", || {
+            sh("nft list tables")
+                .contains("table inet culvert")
+                .then_some(())
+        });
+        redirector.kill();
+        run(world, &["uninstall"]);
+        assert_eq!(sh("nft list tables").trim(), "table ip foreign");
+    });
+}
+
+#[test]
+fn a_table_that_is_flushed_again_and_again_comes_back_before_anybody_looks() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let _redirector = Redirector::start(world, &NFTABLES);
+        let deadline = Instant::now() + DEADLINE;
+        // Looks at intervals would take twice the deadline.
+        for _ in 0..8 {
+            sh("nft flush ruleset");
+            eventually("the table is back", || {
+                sh("nft list tables")
+                    .contains("table inet culvert")
+                    .then_some(())
+            });
+        }
+        assert!(Instant::now() < deadline, "the kernel's word was not heard");
+    });
+}
+
+#[test]
+fn a_rule_that_somebody_replaces_in_place_is_put_right() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let _redirector = Redirector::start(world, &NFTABLES);
+        let rules = || sh("nft -a list chain inet culvert guard");
+        let before = rules();
+        let dropping = before.lines().find(|rule| rule.contains(" drop ")).unwrap();
+        let handle = dropping.rsplit(' ').next().unwrap();
+        sh(&format!(
+            "nft replace rule inet culvert guard handle {handle} counter accept"
+        ));
+        let drops = |rules: &str| rules.matches(" drop ").count();
+        eventually("the rule is right", || {
+            (drops(&rules()) == drops(&before)).then_some(())
+        });
+    });
+}
+
+#[test]
+fn single_elements_that_somebody_takes_or_adds_are_put_right() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let _redirector = Redirector::start(world, &NFTABLES);
+        sh(
+            "nft delete element inet culvert dst4 { 10.0.3.7 . 9100 } && nft add element inet \
+             culvert dst6 { fd00::99 . 80 }",
+        );
+        eventually("the elements are right", || {
+            let sets = sh("nft list table inet culvert");
+            (sets.contains("10.0.3.7 . 9100") && !sets.contains("fd00::99")).then_some(())
+        });
+    });
+}
+
+#[test]
+fn connections_go_on_while_the_table_is_replaced() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let flags = |mark: &'static str| [&NFTABLES[..], &["--mark", mark]].concat();
+        let redirector = Redirector::start(world, &flags("0x2000"));
+        let proxy = Proxy::listen();
+        let mut client = TcpStream::connect("10.0.3.7:9100").unwrap();
+        client.set_read_timeout(Some(DEADLINE)).unwrap();
+        let mut accepted = proxy.accept();
+        let mut exchange = || {
+            client.write_all(b"?").unwrap();
+            accepted.read_exact(&mut [0]).unwrap();
+            accepted.write_all(b"!").unwrap();
+            client.read_exact(&mut [0]).unwrap();
+        };
+        exchange();
+        redirector.kill();
+        // Another table, in place of the first.
+        Redirector::start(world, &flags("0x4000")).kill();
+        exchange();
+    });
+}
+
+#[test]
+fn where_the_kernel_translates_in_no_inet_table_there_is_one_for_each_family() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        // As kernels before 5.2 answer.
+        let (old, path) = (tempfile::tempdir().unwrap(), std::env::var("PATH").unwrap());
+        let nft = old.path().join("nft");
+        let script = format!(
+            "#!/bin/bash\nexport PATH='{path}'\ninput=$(if [[ \"$*\" == *-f* ]]; then cat; fi)\n\
+             if [[ $input == *'\"family\":\"inet\"'*'\"nat\"'* ]]; then echo 'Error: Operation \
+             not supported' >&2; exit 1; fi\n\
+             exec nft \"$@\" <<<\"$input\"\n"
+        );
+        std::fs::write(&nft, script).unwrap();
+        sh(&format!("chmod +x {}", nft.display()));
+        let mut command = daemon(world, &NFTABLES);
+        let redirector =
+            Redirector::spawn(command.env("PATH", format!("{}:{path}", old.path().display())));
+        redirector.until_ready();
+        assert_eq!(
+            sh("nft list tables"),
+            "table ip culvert\ntable ip6 culvert\n"
+        );
+        let (proxy, services) = (Proxy::listen(), Services::listen(9100));
+        for destination in ["10.0.3.7:9100", "[fd00::7]:9100", VIPS[0], VIPS[1]] {
+            let _host = TcpStream::connect(destination).unwrap();
+            assert_eq!(
+                so_original_dst(&proxy.accept()),
+                Some(destination.parse().unwrap()),
+                "host"
+            );
+            let _pod = world.pods[0]
+                .run(|| TcpStream::connect(destination))
+                .unwrap();
+            assert_eq!(
+                so_original_dst(&proxy.accept()),
+                Some(destination.parse().unwrap()),
+                "pod"
+            );
+        }
+        for vip in VIPS {
+            assert_eq!(send(vip).kind(), ErrorKind::PermissionDenied, "{vip}");
+        }
+        services.assert_unreached();
+        sh("nft delete table ip6 culvert");
+        eventually("the table is back", || {
+            sh("nft list tables")
+                .contains("table ip6 culvert")
+                .then_some(())
+        });
+        assert!(run(world, &["explain", "edge-1"]).contains("steered by the set of VIPs"));
+        redirector.kill();
+        // On another kernel the next one needs one table.
+        let _redirector = Redirector::start(world, &NFTABLES);
+        assert_eq!(sh("nft list tables"), "table inet culvert\n");
+    });
+}
