@@ -12,8 +12,6 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use saved::Saved;
-#[cfg(any(test, fuzzing))]
-pub(crate) use saved::rewritten;
 pub(crate) use watch::{Feed, Watch};
 
 /// The nodes by name.

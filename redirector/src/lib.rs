@@ -65,7 +65,7 @@ async fn start(args: Args) -> anyhow::Result<()> {
         Some(Command::Uninstall { stay }) => {
             print!(
                 "{}",
-                run::uninstall(&places.bpffs, &places.state_dir).await?
+                operators::uninstall::uninstall(&places.bpffs, &places.state_dir).await?
             );
             if *stay {
                 return until_signal().await;

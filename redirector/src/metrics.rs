@@ -1,67 +1,160 @@
 //! What the redirector counts: `culvert_redirector_*`.
 
-use std::fmt;
-
 use culvert_daemon::VERSION;
 use hickory_proto::op::ResponseCode;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
-use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use crate::args::Mechanism;
-use crate::mechanisms::bpf::{Pins, Refusal, Tables};
 use crate::plan::{Liveness, Plan};
 
-/// All metrics of the process.
+/// The metrics that the process itself counts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Metrics {
     pub(crate) dns: DnsMetrics,
     pub(crate) steering: SteeringMetrics,
 }
 
-/// Of the DNS server.
-#[derive(Clone, Debug, Default)]
+impl Metrics {
+    /// A registry with all of them.
+    pub(crate) fn registry(&self) -> Registry {
+        let mut registry = Registry::with_prefix("culvert_redirector");
+        registry.register(
+            "build",
+            "Version of the redirector",
+            Info::new([("version", VERSION)]),
+        );
+        registry.register(
+            "dns_answers",
+            "DNS answers by response code",
+            self.dns.answers.clone(),
+        );
+        let steering = &self.steering;
+        registry.register(
+            "mechanism",
+            "1 for what steers connections now, 0 for all else",
+            steering.mechanism.clone(),
+        );
+        registry.register(
+            "destinations",
+            "Destinations that are steered, by state",
+            steering.destinations.clone(),
+        );
+        registry.register(
+            "drift",
+            "Times that somebody had removed or changed what is installed, by what and by what \
+             came of its repair",
+            steering.drift.clone(),
+        );
+        registry
+    }
+}
+
+/// Metrics of the DNS server.
+#[derive(Clone, Debug)]
 pub(crate) struct DnsMetrics {
     answers: Family<AnswerLabels, Counter>,
 }
 
-/// Of what is installed on the host.
-#[derive(Clone, Debug, Default)]
+/// The response codes that are counted separately.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AnswerCode {
+    NoError,
+    NxDomain,
+    Refused,
+    ServFail,
+    Other,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct AnswerLabels {
+    code: &'static str,
+}
+
+impl AnswerCode {
+    const ALL: [Self; 5] = [
+        Self::NoError,
+        Self::NxDomain,
+        Self::Refused,
+        Self::ServFail,
+        Self::Other,
+    ];
+
+    fn of(code: ResponseCode) -> Self {
+        if code == ResponseCode::NoError {
+            Self::NoError
+        } else if code == ResponseCode::NXDomain {
+            Self::NxDomain
+        } else if code == ResponseCode::Refused {
+            Self::Refused
+        } else if code == ResponseCode::ServFail {
+            Self::ServFail
+        } else {
+            Self::Other
+        }
+    }
+
+    const fn label(self) -> &'static str {
+        match self {
+            Self::NoError => "noerror",
+            Self::NxDomain => "nxdomain",
+            Self::Refused => "refused",
+            Self::ServFail => "servfail",
+            Self::Other => "other",
+        }
+    }
+}
+
+impl Default for DnsMetrics {
+    /// All at zero, not absent, so that a rate sees the first answer too.
+    fn default() -> Self {
+        let metrics = Self {
+            answers: Family::default(),
+        };
+        for code in AnswerCode::ALL {
+            drop(metrics.of(code));
+        }
+        metrics
+    }
+}
+
+impl DnsMetrics {
+    pub(crate) fn answered(&self, code: ResponseCode) {
+        self.of(AnswerCode::of(code)).inc();
+    }
+
+    fn of(&self, code: AnswerCode) -> Counter {
+        let code = code.label();
+        self.answers.get_or_create_owned(&AnswerLabels { code })
+    }
+}
+
+/// Metrics of what is installed on the host.
+#[derive(Clone, Debug)]
 pub(crate) struct SteeringMetrics {
     mechanism: Family<MechanismLabels, Gauge>,
     destinations: Family<DestinationLabels, Gauge>,
     drift: Family<DriftLabels, Counter>,
 }
 
-/// What of ours somebody else had removed or changed.
+/// Something installed that somebody else had removed or changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Drifted {
+pub(crate) enum Drift {
     Hooks,
     Destinations,
     Nftables,
     Routes,
 }
 
-/// What came of putting it back.
+/// The outcome of putting it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repair {
     Done,
     Failed,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct DriftLabels {
-    what: &'static str,
-    outcome: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct AnswerLabels {
-    code: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -75,86 +168,89 @@ struct DestinationLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ReasonLabels {
-    reason: &'static str,
+struct DriftLabels {
+    what: &'static str,
+    outcome: &'static str,
 }
 
-impl Metrics {
-    /// A registry with all of them, and with what the kernel programs count.
-    pub(crate) fn registry(&self, pins: Pins) -> Registry {
-        self.begin_at_zero();
-        let mut registry = Registry::with_prefix("culvert_redirector");
-        registry.register(
-            "build",
-            "Version of the redirector",
-            Info::new([("version", VERSION)]),
-        );
-        registry.register(
-            "dns_answers",
-            "DNS answers by response code",
-            self.dns.answers.clone(),
-        );
-        let steering = &self.steering;
-        let help = "1 for what steers connections now, 0 for all else";
-        registry.register("mechanism", help, steering.mechanism.clone());
-        registry.register(
-            "destinations",
-            "Destinations that are steered, by state",
-            steering.destinations.clone(),
-        );
-        let help = "Times that somebody had removed or changed what is installed, by what and by \
-            what came of its repair";
-        registry.register("drift", help, steering.drift.clone());
-        let refusal = Refusal::of_this_kernel().map_or("unknown", Refusal::name);
-        let help = "Error of a connect that the hooks refuse";
-        registry.register("refusal", help, Info::new([("error", refusal)]));
-        registry.register_collector(Box::new(KernelCounts { pins }));
-        registry
+impl Drift {
+    const ALL: [Self; 4] = [
+        Self::Hooks,
+        Self::Destinations,
+        Self::Nftables,
+        Self::Routes,
+    ];
+
+    const fn label(self) -> &'static str {
+        match self {
+            Self::Hooks => "hooks",
+            Self::Destinations => "destinations",
+            Self::Nftables => "nftables",
+            Self::Routes => "routes",
+        }
+    }
+}
+
+impl Repair {
+    const ALL: [Self; 2] = [Self::Done, Self::Failed];
+
+    const fn label(self) -> &'static str {
+        match self {
+            Self::Done => "repaired",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// How a planned destination is steered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DestinationState {
+    Online,
+    Offline,
+    NftablesOnly,
+}
+
+impl DestinationState {
+    const ALL: [Self; 3] = [Self::Online, Self::Offline, Self::NftablesOnly];
+
+    const fn label(self) -> &'static str {
+        match self {
+            Self::Online => "online",
+            Self::Offline => "offline",
+            Self::NftablesOnly => "nftables_only",
+        }
     }
 
-    /// What never happened is zero, not absent: a rate sees the first time too.
-    fn begin_at_zero(&self) {
-        if self
-            .steering
-            .mechanism
-            .get(&MechanismLabels {
-                mechanism: Mechanism::None.name(),
-            })
-            .is_none()
-        {
-            self.steering.in_force(Mechanism::None);
+    fn count(self, plan: &Plan) -> usize {
+        let with = |liveness| {
+            plan.destinations
+                .values()
+                .filter(|found| **found == liveness)
+                .count()
+        };
+        match self {
+            Self::Online => with(Liveness::Online),
+            Self::Offline => with(Liveness::Offline),
+            Self::NftablesOnly => plan.beyond.len(),
         }
-        for what in [
-            Drifted::Hooks,
-            Drifted::Destinations,
-            Drifted::Nftables,
-            Drifted::Routes,
-        ] {
-            for repair in [Repair::Done, Repair::Failed] {
-                drop(self.steering.drift(what, repair));
+    }
+}
+
+impl Default for SteeringMetrics {
+    /// What never happened is zero, not absent, so that a rate sees the first time too.
+    fn default() -> Self {
+        let metrics = Self {
+            mechanism: Family::default(),
+            destinations: Family::default(),
+            drift: Family::default(),
+        };
+        metrics.in_force(Mechanism::None);
+        for drift in Drift::ALL {
+            for repair in Repair::ALL {
+                drop(metrics.drift(drift, repair));
             }
         }
-        for code in CODES.into_iter().map(|(_, name)| name).chain(["other"]) {
-            drop(self.dns.answers.get_or_create(&AnswerLabels { code }));
-        }
-    }
-}
-
-/// The answers that are told apart.
-const CODES: [(ResponseCode, &str); 4] = [
-    (ResponseCode::NoError, "noerror"),
-    (ResponseCode::NXDomain, "nxdomain"),
-    (ResponseCode::Refused, "refused"),
-    (ResponseCode::ServFail, "servfail"),
-];
-
-impl DnsMetrics {
-    pub(crate) fn answered(&self, code: ResponseCode) {
-        let code = CODES
-            .into_iter()
-            .find(|(named, _)| *named == code)
-            .map_or("other", |(_, name)| name);
-        self.answers.get_or_create(&AnswerLabels { code }).inc();
+        metrics
     }
 }
 
@@ -171,77 +267,26 @@ impl SteeringMetrics {
         }
     }
 
-    /// Something of ours had been removed or changed.
-    pub(crate) fn drifted(&self, what: Drifted, repair: Repair) {
-        self.drift(what, repair).inc();
+    /// Something installed had been removed or changed.
+    pub(crate) fn drifted(&self, drift: Drift, repair: Repair) {
+        self.drift(drift, repair).inc();
     }
 
-    fn drift(&self, what: Drifted, repair: Repair) -> Counter {
-        let what = match what {
-            Drifted::Hooks => "hooks",
-            Drifted::Destinations => "destinations",
-            Drifted::Nftables => "nftables",
-            Drifted::Routes => "routes",
-        };
-        let outcome = match repair {
-            Repair::Done => "repaired",
-            Repair::Failed => "failed",
-        };
-        self.drift
-            .get_or_create(&DriftLabels { what, outcome })
-            .clone()
+    fn drift(&self, drift: Drift, repair: Repair) -> Counter {
+        self.drift.get_or_create_owned(&DriftLabels {
+            what: drift.label(),
+            outcome: repair.label(),
+        })
     }
 
     pub(crate) fn planned(&self, plan: &Plan) {
-        let count = |wanted| {
-            plan.destinations
-                .values()
-                .filter(|liveness| **liveness == wanted)
-                .count()
-        };
-        for (liveness, state) in [(Liveness::Online, "online"), (Liveness::Offline, "offline")] {
-            let count = i64::try_from(count(liveness)).unwrap_or(i64::MAX);
+        for state in DestinationState::ALL {
+            let count = i64::try_from(state.count(plan)).unwrap_or(i64::MAX);
+            let state = state.label();
             self.destinations
                 .get_or_create(&DestinationLabels { state })
                 .set(count);
         }
-        let beyond = i64::try_from(plan.beyond.len()).unwrap_or(i64::MAX);
-        self.destinations
-            .get_or_create(&DestinationLabels {
-                state: "nftables_only",
-            })
-            .set(beyond);
-    }
-}
-
-/// Reads the kernel's counters when metrics are asked for. They outlive the process.
-struct KernelCounts {
-    pins: Pins,
-}
-
-impl Collector for KernelCounts {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let Ok(counts) = Tables::open(&self.pins).and_then(|tables| tables.counts()) else {
-            // Without the eBPF mechanism there is nothing to read.
-            return Ok(());
-        };
-        let counter = ConstCounter::new(0_u64);
-        let help = "What the kernel programs did with connections";
-        let mut family =
-            encoder.encode_descriptor("kernel_connections", help, None, counter.metric_type())?;
-        for (counter, count) in counts {
-            let labels = ReasonLabels {
-                reason: counter.name(),
-            };
-            ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Debug for KernelCounts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KernelCounts").finish_non_exhaustive()
     }
 }
 
@@ -260,7 +305,7 @@ mod tests {
             .steering
             .planned(&plan(&examples::directory(), Freshness::Live));
         let mut text = String::new();
-        let registry = metrics.registry(Pins::new(std::path::Path::new("/nonexistent")));
+        let registry = metrics.registry();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         assert!(
             text.contains("culvert_redirector_dns_answers_total{code=\"nxdomain\"} 1"),

@@ -2,13 +2,19 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
-use super::Directory;
-#[cfg(any(test, fuzzing))]
-use crate::plan::{Freshness, plan};
+use anyhow::{Context, Result};
+use culvert_daemon::{Drain, chain};
+use tokio::sync::watch;
+
+use super::{Directory, Feed};
 
 /// Ten thousand nodes are some 5 MB; a longer file is not ours.
 const MAX_BYTES: u64 = 64 << 20;
+/// After a directory could not be saved, as on a full disk.
+const SAVE_AGAIN: Duration = Duration::from_secs(5);
 
 /// The file in the state directory.
 #[derive(Clone, Debug)]
@@ -65,6 +71,43 @@ impl Saved {
             })
     }
 
+    /// The saved directory. A broken one is logged and ignored: the proxy sends another.
+    pub(crate) fn load_or_report(&self) -> Option<Directory> {
+        self.load().unwrap_or_else(|error| {
+            tracing::error!(reason = chain(&error), "saved directory ignored");
+            None
+        })
+    }
+
+    /// Saves each directory that the proxy sends, unless only the nodes' tunnels have changed.
+    /// Ends when the drain begins.
+    pub(crate) async fn follow(self, mut feed: watch::Receiver<Feed>, drain: Drain) -> Result<()> {
+        let mut on_disk: Option<Arc<Directory>> = None;
+        loop {
+            let live = Some(feed.borrow_and_update().clone()).filter(Feed::is_live);
+            let new = live.and_then(|feed| feed.directory);
+            let new = new.filter(|new| on_disk.as_ref().is_none_or(|old| !old.steers_like(new)));
+            let mut failed = false;
+            if let Some(new) = new {
+                // Waits for the disk.
+                match tokio::task::block_in_place(|| self.save(&new)) {
+                    Ok(()) => on_disk = Some(new),
+                    Err(error) => {
+                        tracing::error!(reason = chain(&error), "directory not saved");
+                        failed = true;
+                    }
+                }
+            }
+            tokio::select! {
+                // First: the directory's task may end first.
+                biased;
+                () = drain.begun() => return Ok(()),
+                changed = feed.changed() => changed.context("the directory's task has ended")?,
+                () = tokio::time::sleep(SAVE_AGAIN), if failed => {}
+            }
+        }
+    }
+
     /// Replaces the saved directory.
     pub(crate) fn save(&self, directory: &Directory) -> Result<(), SavedError> {
         let write = |source| SavedError::Write {
@@ -85,17 +128,6 @@ impl Saved {
             _ => Ok(()),
         }
     }
-}
-
-/// What a file says, written again; what follows from it is worked out on the way. For fuzzing.
-#[cfg(any(test, fuzzing))]
-pub(crate) fn rewritten(text: &[u8]) -> Result<Vec<u8>, serde_json::Error> {
-    let directory: Directory = serde_json::from_slice(text)?;
-    for freshness in [Freshness::Live, Freshness::Stale] {
-        drop(plan(&directory, freshness));
-    }
-    drop(directory.owners());
-    serde_json::to_vec(&directory)
 }
 
 #[cfg(test)]

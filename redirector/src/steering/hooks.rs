@@ -10,7 +10,7 @@ use super::Steering;
 use crate::args::Mechanism;
 use crate::mechanisms::bpf::HookError;
 use crate::mechanisms::bpf::{Kernel, KernelError};
-use crate::metrics::{Drifted, Repair};
+use crate::metrics::{Drift, Repair};
 use crate::plan::Plan;
 
 /// Hooks that could not be installed are tried again after one inspection, two, four, and so on up
@@ -185,13 +185,13 @@ impl Steering {
     fn reinstall_hooks(&mut self) {
         let known = self.plan();
         match self.install_hooks(known.as_ref()) {
-            Ok(()) => self.metrics.drifted(Drifted::Hooks, Repair::Done),
+            Ok(()) => self.metrics.drifted(Drift::Hooks, Repair::Done),
             Err(error) => {
                 let reason = format!("{error:#}");
                 tracing::error!(reason, "connect hooks not installed");
                 self.progress.hooked = false;
                 self.gates.hooks.close(reason);
-                self.metrics.drifted(Drifted::Hooks, Repair::Failed);
+                self.metrics.drifted(Drift::Hooks, Repair::Failed);
             }
         }
     }

@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use super::Steering;
 use crate::config::NodeIps;
-use crate::metrics::{Drifted, Repair};
+use crate::metrics::{Drift, Repair};
 
 impl Steering {
     /// Puts back what somebody else has removed, and tries again what failed. Fatal when the
@@ -36,11 +36,11 @@ impl Steering {
         match kernel.restore() {
             Ok(true) => {
                 tracing::warn!("somebody changed what the connect hooks steer; put right");
-                self.metrics.drifted(Drifted::Destinations, Repair::Done);
+                self.metrics.drifted(Drift::Destinations, Repair::Done);
             }
             Ok(false) => {}
             Err(error) => {
-                self.metrics.drifted(Drifted::Destinations, Repair::Failed);
+                self.metrics.drifted(Drift::Destinations, Repair::Failed);
                 self.gates.hooks.close(chain(&error));
                 self.progress.behind = true;
             }
@@ -54,12 +54,12 @@ impl Steering {
                 tracing::warn!(
                     "somebody removed or changed the table inet culvert; installed again"
                 );
-                self.metrics.drifted(Drifted::Nftables, Repair::Done);
+                self.metrics.drifted(Drift::Nftables, Repair::Done);
                 self.table_is_there();
             }
             Ok(false) => {}
             Err(error) => {
-                self.metrics.drifted(Drifted::Nftables, Repair::Failed);
+                self.metrics.drifted(Drift::Nftables, Repair::Failed);
                 self.progress.table = false;
                 self.gates.nftables.close(error.to_string());
                 self.progress.behind = true;
@@ -110,11 +110,11 @@ impl Steering {
         {
             Ok(true) => {
                 tracing::warn!("somebody removed routes of VIPs; made again");
-                self.metrics.drifted(Drifted::Routes, Repair::Done);
+                self.metrics.drifted(Drift::Routes, Repair::Done);
             }
             Ok(false) => {}
             Err(error) => {
-                self.metrics.drifted(Drifted::Routes, Repair::Failed);
+                self.metrics.drifted(Drift::Routes, Repair::Failed);
                 self.gates.route.close(chain(&error));
                 self.progress.behind = true;
             }
