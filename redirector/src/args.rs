@@ -19,7 +19,7 @@ pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
     #[command(flatten)]
-    pub(crate) places: Places,
+    pub(crate) shared: SharedArgs,
 
     /// Unix socket on which the proxy of this host serves its directory.
     #[arg(
@@ -160,7 +160,7 @@ pub(crate) struct Args {
 
 /// Where things are; the subcommands need these too.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Places {
+pub(crate) struct SharedArgs {
     /// Directory in which the last directory of nodes is kept.
     #[arg(
         long,

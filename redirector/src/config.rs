@@ -105,11 +105,11 @@ impl TryFrom<Args> for Config {
             return Err(ConfigError::HostHooksAlone);
         }
         let node = NodeIps::find(&args.node_ip)?;
-        let zone: Zone = args.places.dns_zone.parse()?;
+        let zone: Zone = args.shared.dns_zone.parse()?;
         Ok(Self {
             directory_socket: args.directory_socket,
-            state_dir: args.places.state_dir,
-            bpffs: args.places.bpffs,
+            state_dir: args.shared.state_dir,
+            bpffs: args.shared.bpffs,
             cgroup: args.cgroup,
             mechanism: args.mechanism,
             hook_scope: args.hooks,

@@ -11,7 +11,7 @@ use culvert_api::{NodeName, Zone};
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use saved::Saved;
+pub(crate) use saved::SavedDirectory;
 pub(crate) use watch::{Feed, Watch};
 
 /// The nodes by name.

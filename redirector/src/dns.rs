@@ -27,7 +27,7 @@ use crate::config::{DnsConfig, NodeIps};
 use crate::directory::Feed;
 use crate::metrics::DnsMetrics;
 use forward::Forwarder;
-use handler::{Handler, Shared};
+use handler::{Handler, SharedHandler};
 
 /// Until a taken address is tried again.
 const BIND_AGAIN: Duration = Duration::from_secs(2);
@@ -100,7 +100,7 @@ pub(crate) async fn serve(
 
 /// The server, bound but not yet answering.
 struct Dns {
-    udp: Server<Shared>,
+    udp: Server<SharedHandler>,
     tcp: Vec<TcpListener>,
     handler: Arc<Handler>,
     addresses: Vec<SocketAddr>,
@@ -115,7 +115,7 @@ impl Dns {
         let handler = Arc::new(
             Handler::new(origin, config.clients.clone(), node, feed, metrics).forwarding(forward),
         );
-        let (mut udp, mut tcp) = (Server::new(Shared(Arc::clone(&handler))), Vec::new());
+        let (mut udp, mut tcp) = (Server::new(SharedHandler(Arc::clone(&handler))), Vec::new());
         let addresses = config.addresses(node);
         for address in &addresses {
             let explained = || {

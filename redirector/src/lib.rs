@@ -41,7 +41,7 @@ pub async fn main() -> ExitCode {
 }
 
 async fn start(args: Args) -> anyhow::Result<()> {
-    let places = &args.places;
+    let shared = &args.shared;
     match &args.command {
         None => {
             // hickory reports every question; what matters of them is counted.
@@ -54,18 +54,18 @@ async fn start(args: Args) -> anyhow::Result<()> {
         Some(Command::Log(command)) => command.run(&args.admin_socket).await?,
         Some(Command::Status) => print!(
             "{}",
-            operators::status::status(&places.bpffs, &places.state_dir).await?
+            operators::status::status(&shared.bpffs, &shared.state_dir).await?
         ),
         Some(Command::Explain { destination }) => {
             print!(
                 "{}",
-                operators::explain::explain(places, destination).await?
+                operators::explain::explain(shared, destination).await?
             )
         }
         Some(Command::Uninstall { stay }) => {
             print!(
                 "{}",
-                operators::uninstall::uninstall(&places.bpffs, &places.state_dir).await?
+                operators::uninstall::uninstall(&shared.bpffs, &shared.state_dir).await?
             );
             if *stay {
                 return until_signal().await;

@@ -7,20 +7,20 @@ use culvert_daemon::{Admin, Drain, Logs, Readiness, Supervisor, report_to_system
 use tokio::sync::watch;
 
 use crate::config::{Config, NodeIps};
-use crate::directory::{Feed, Saved, Watch};
+use crate::directory::{Feed, SavedDirectory, Watch};
 use crate::dns;
 use crate::mechanisms::bpf::{self, Pins};
 use crate::metrics::Metrics;
 use crate::operators::{debug, installed};
-use crate::steering::{Alone, InForce, Steering};
+use crate::steering::{InForce, InstanceLock, Steering};
 
 /// No connection passes through this process; its tasks end at once.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Runs until a signal or a failure. What is installed on the host stays.
 pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
-    let alone = Alone::take(&config.state_dir, &config.bpffs)?;
-    let saved = Saved::new(&config.state_dir);
+    let lock = InstanceLock::take(&config.state_dir, &config.bpffs)?;
+    let saved = SavedDirectory::new(&config.state_dir);
     let (watch, feed) = Watch::new(config.directory_socket.clone(), saved.load_or_report());
     let (node_tx, node) = watch::channel(config.intercept.node);
     let daemon = Daemon {
@@ -33,7 +33,7 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     let mut supervisor = Supervisor::new(GRACE)?;
     let drain = supervisor.drain();
 
-    let steering = daemon.install(alone).await?;
+    let steering = daemon.install(lock).await?;
     daemon.start_dns(&mut supervisor, drain.clone());
     let admin = daemon.admin(logs, steering.in_force()).await?;
 
@@ -59,10 +59,10 @@ struct Daemon {
 }
 
 impl Daemon {
-    async fn install(&self, alone: Alone) -> Result<Steering> {
+    async fn install(&self, lock: InstanceLock) -> Result<Steering> {
         Steering::install(
             self.config.clone(),
-            alone,
+            lock,
             self.feed.clone(),
             &self.readiness,
             self.metrics.steering.clone(),

@@ -1,9 +1,9 @@
 //! The one task that changes the host: keeps hooks, nftables and routes equal to the directory.
 
-mod alone;
 mod apply;
 mod hooks;
 mod in_force;
+mod instance_lock;
 mod restore;
 
 use std::collections::BTreeSet;
@@ -17,13 +17,13 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::args::Mechanism;
 use crate::config::{Config, NodeIps};
 use crate::directory::{Feed, Ranges};
-use crate::mechanisms::bpf::{Kernel, Pins};
-use crate::mechanisms::nft::{Events, Nft};
+use crate::mechanisms::bpf::{EbpfMechanism, Pins};
+use crate::mechanisms::nft::{Events, NftTable};
 use crate::mechanisms::vip_routes::Routes;
 use crate::metrics::SteeringMetrics;
 
-pub(crate) use alone::Alone;
 pub(crate) use in_force::InForce;
+pub(crate) use instance_lock::InstanceLock;
 
 /// How often the lease is renewed: a fifth of it.
 const RENEWAL: Duration = Duration::from_secs(2);
@@ -33,12 +33,12 @@ const INSPECTION: Duration = Duration::from_secs(5);
 /// Owner of everything that is installed on the host.
 pub(crate) struct Steering {
     config: Config,
-    alone: Alone,
+    lock: InstanceLock,
     pins: Pins,
     feed: watch::Receiver<Feed>,
-    kernel: Option<Kernel>,
-    hooks: hooks::Lookout,
-    nft: Option<Nft>,
+    ebpf: Option<EbpfMechanism>,
+    hooks: hooks::HookHealth,
+    nft: Option<NftTable>,
     routes: Routes,
     gates: Gates,
     metrics: SteeringMetrics,
@@ -80,7 +80,7 @@ impl Steering {
     /// Installs what is known so far, before anything waits for the proxy.
     pub(crate) async fn install(
         config: Config,
-        alone: Alone,
+        lock: InstanceLock,
         feed: watch::Receiver<Feed>,
         readiness: &Readiness,
         metrics: SteeringMetrics,
@@ -101,20 +101,20 @@ impl Steering {
                 .close("what an earlier redirector installed may be there still");
         }
         let pins = Pins::new(&config.bpffs);
-        let nft = config.mechanism.has_nftables().then(Nft::default);
+        let nft = config.mechanism.has_nftables().then(NftTable::default);
         let routes = Routes::open()?;
         let progress = Progress::default();
         let (in_force, hooks) = (
             watch::Sender::new(InForce::NOTHING),
-            hooks::Lookout::default(),
+            hooks::HookHealth::default(),
         );
-        let kernel = None;
+        let ebpf = None;
         let mut steering = Self {
             config,
-            alone,
+            lock,
             pins,
             feed,
-            kernel,
+            ebpf,
             hooks,
             nft,
             routes,
@@ -169,10 +169,10 @@ impl Steering {
 
     fn renew_lease(&mut self) {
         let live = self.feed.borrow().is_live();
-        let Some(kernel) = self.kernel.as_mut().filter(|_| live) else {
+        let Some(ebpf) = self.ebpf.as_mut().filter(|_| live) else {
             return;
         };
-        if let Err(error) = kernel.renew_lease() {
+        if let Err(error) = ebpf.renew_lease() {
             tracing::error!(%error, "offline lease not renewed");
         }
     }

@@ -18,13 +18,13 @@ const SAVE_AGAIN: Duration = Duration::from_secs(5);
 
 /// The file in the state directory.
 #[derive(Clone, Debug)]
-pub(crate) struct Saved {
+pub(crate) struct SavedDirectory {
     path: PathBuf,
 }
 
 /// A saved directory that cannot be used or written.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SavedError {
+pub(crate) enum SavedDirectoryError {
     #[error("read {path}")]
     Read { path: PathBuf, source: io::Error },
     #[error("{path} is {bytes} bytes long, which no saved directory is; remove it")]
@@ -38,7 +38,7 @@ pub(crate) enum SavedError {
     Write { path: PathBuf, source: io::Error },
 }
 
-impl Saved {
+impl SavedDirectory {
     pub(crate) fn new(state_dir: &Path) -> Self {
         Self {
             path: state_dir.join("directory.json"),
@@ -46,8 +46,8 @@ impl Saved {
     }
 
     /// The saved directory; none before the first was saved.
-    pub(crate) fn load(&self) -> Result<Option<Directory>, SavedError> {
-        let read = |source| SavedError::Read {
+    pub(crate) fn load(&self) -> Result<Option<Directory>, SavedDirectoryError> {
+        let read = |source| SavedDirectoryError::Read {
             path: self.path.clone(),
             source,
         };
@@ -57,7 +57,7 @@ impl Saved {
             Err(error) => return Err(read(error)),
         };
         if bytes > MAX_BYTES {
-            return Err(SavedError::TooLong {
+            return Err(SavedDirectoryError::TooLong {
                 path: self.path.clone(),
                 bytes,
             });
@@ -65,7 +65,7 @@ impl Saved {
         let text = std::fs::read(&self.path).map_err(read)?;
         serde_json::from_slice(&text)
             .map(Some)
-            .map_err(|source| SavedError::Parse {
+            .map_err(|source| SavedDirectoryError::Parse {
                 path: self.path.clone(),
                 source,
             })
@@ -109,8 +109,8 @@ impl Saved {
     }
 
     /// Replaces the saved directory.
-    pub(crate) fn save(&self, directory: &Directory) -> Result<(), SavedError> {
-        let write = |source| SavedError::Write {
+    pub(crate) fn save(&self, directory: &Directory) -> Result<(), SavedDirectoryError> {
+        let write = |source| SavedDirectoryError::Write {
             path: self.path.clone(),
             source,
         };
@@ -119,12 +119,14 @@ impl Saved {
     }
 
     /// Removes it, for `uninstall`.
-    pub(crate) fn remove(&self) -> Result<(), SavedError> {
+    pub(crate) fn remove(&self) -> Result<(), SavedDirectoryError> {
         match std::fs::remove_file(&self.path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(SavedError::Write {
-                path: self.path.clone(),
-                source: error,
-            }),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(SavedDirectoryError::Write {
+                    path: self.path.clone(),
+                    source: error,
+                })
+            }
             _ => Ok(()),
         }
     }
@@ -138,7 +140,7 @@ mod tests {
     #[test]
     fn what_was_saved_is_loaded() {
         let dir = tempfile::tempdir().unwrap();
-        let saved = Saved::new(dir.path());
+        let saved = SavedDirectory::new(dir.path());
         assert_eq!(saved.load().unwrap(), None);
         saved.save(&examples::directory()).unwrap();
         assert_eq!(saved.load().unwrap(), Some(examples::directory()));
@@ -151,7 +153,7 @@ mod tests {
     fn a_broken_file_is_named() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("directory.json"), "{\"revision\":").unwrap();
-        let error = Saved::new(dir.path()).load().unwrap_err();
+        let error = SavedDirectory::new(dir.path()).load().unwrap_err();
         assert!(
             error
                 .to_string()

@@ -54,7 +54,7 @@ pub(super) fn answer(
 
 /// Whom a name is of.
 #[derive(Clone, Copy)]
-enum Found<'a> {
+enum NamedNode<'a> {
     Edge(&'a Node),
     /// With its own addresses.
     Cloud(&'a [IpAddr]),
@@ -99,7 +99,8 @@ impl Question<'_> {
         let text = text.trim_end_matches('.');
         // Whoever may register Nodes may name one registry.example.com: such a name is of the
         // cluster's only inside the zone.
-        let foreign = |found: &Found<'_>| matches!(found, Found::Cloud(_)) && text.contains('.');
+        let foreign =
+            |found: &NamedNode<'_>| matches!(found, NamedNode::Cloud(_)) && text.contains('.');
         match self
             .find(text)
             .filter(|found| !foreign(found))
@@ -112,11 +113,11 @@ impl Question<'_> {
     }
 
     /// `<edge node>.<its own zone>`, or `<cloud node>.<zone of any edge node>`.
-    fn in_own_zone(&self, text: &str) -> Option<Found<'_>> {
+    fn in_own_zone(&self, text: &str) -> Option<NamedNode<'_>> {
         names_in_zones(text).find_map(|(name, zone)| {
             self.find(name).filter(|found| match found {
-                Found::Edge(node) => node.is_in(zone),
-                Found::Cloud(_) => self.directory.nodes.values().any(|node| node.is_in(zone)),
+                NamedNode::Edge(node) => node.is_in(zone),
+                NamedNode::Cloud(_) => self.directory.nodes.values().any(|node| node.is_in(zone)),
             })
         })
     }
@@ -155,14 +156,14 @@ impl Question<'_> {
         }
     }
 
-    fn find(&self, name: &str) -> Option<Found<'_>> {
+    fn find(&self, name: &str) -> Option<NamedNode<'_>> {
         let name = name.parse::<NodeName>().ok()?;
-        let edge = self.directory.nodes.get(&name).map(Found::Edge);
+        let edge = self.directory.nodes.get(&name).map(NamedNode::Edge);
         edge.or_else(|| {
             self.directory
                 .clouds
                 .get(&name)
-                .map(|addresses| Found::Cloud(addresses))
+                .map(|addresses| NamedNode::Cloud(addresses))
         })
     }
 
@@ -183,10 +184,10 @@ impl Question<'_> {
 
     /// Of an edge node the VIPs, of the families that connections can be steered in; of a cloud
     /// node its own addresses.
-    fn addresses(&self, found: Found<'_>, apex: &Name) -> Answer {
+    fn addresses(&self, found: NamedNode<'_>, apex: &Name) -> Answer {
         let addresses: Vec<IpAddr> = match found {
-            Found::Cloud(addresses) => addresses.to_vec(),
-            Found::Edge(node) => {
+            NamedNode::Cloud(addresses) => addresses.to_vec(),
+            NamedNode::Edge(node) => {
                 let v4 = node.vip4.filter(|_| self.node.v4.is_some()).map(IpAddr::V4);
                 v4.into_iter()
                     .chain(node.vip6.filter(|_| self.node.v6.is_some()).map(IpAddr::V6))

@@ -13,7 +13,7 @@ use hickory_server::server::{Request, RequestHandler, ResponseHandle};
 use tokio::sync::watch;
 
 use super::Origin;
-use super::handler::{Handler, LEAST_PAYLOAD, Shared, UDP_PAYLOAD};
+use super::handler::{Handler, LEAST_PAYLOAD, SharedHandler, UDP_PAYLOAD};
 use crate::config::NodeIps;
 use crate::directory::{Feed, examples};
 use crate::metrics::DnsMetrics;
@@ -83,7 +83,7 @@ impl Dns {
         let room = usize::from(asked.clamp(LEAST_PAYLOAD, UDP_PAYLOAD));
         let (stream, mut sent) = BufDnsStreamHandle::new(client);
         let handle = ResponseHandle::new(client, stream, Protocol::Udp);
-        let shared = Shared(Arc::clone(&self.handler));
+        let shared = SharedHandler(Arc::clone(&self.handler));
         shared
             .handle_request::<_, TokioTime>(&request, handle)
             .now_or_never()

@@ -46,7 +46,7 @@ pub(super) struct Handler {
 }
 
 /// The handler as hickory's server takes it, shared with TCP.
-pub(super) struct Shared(pub(super) Arc<Handler>);
+pub(super) struct SharedHandler(pub(super) Arc<Handler>);
 
 /// All that an answer's message is made of besides the question.
 struct Reply {
@@ -250,7 +250,7 @@ fn edns(request: &Request, code: ResponseCode, dnssec_ok: bool) -> Option<Edns> 
 
 /// UDP comes by way of hickory's server.
 #[async_trait]
-impl RequestHandler for Shared {
+impl RequestHandler for SharedHandler {
     async fn handle_request<R: ResponseHandler, T: Time>(
         &self,
         request: &Request,

@@ -22,11 +22,11 @@ mod tables;
 
 pub(crate) use bypass::bypassing_data_plane;
 pub(crate) use cgroup::{CgroupError, find as find_cgroup, leaves_pods_out};
-pub(crate) use cilium::{Cilium, Neighbourhood};
+pub(crate) use cilium::{Cilium, CiliumCompatibility};
 pub(crate) use hooks::{Hook, HookChange, HookError, Hooks, Surroundings};
-pub(crate) use mechanism::{Kernel, KernelError, now_ns};
+pub(crate) use mechanism::{EbpfMechanism, MechanismError, now_ns};
 pub(crate) use metrics::register as register_metrics;
 pub(crate) use pins::{PinError, Pins, cgroup_id};
 pub(crate) use proof::{Proof, ProofError, prove};
 pub(crate) use refusal::Refusal;
-pub(crate) use tables::{Changed, KernelConfig, Tables, TablesError, kernel_config};
+pub(crate) use tables::{KernelConfig, MapChanges, Tables, TablesError, kernel_config};

@@ -19,12 +19,12 @@ use nftables::helper::{self, NftablesError};
 use nftables::schema::Nftables;
 
 pub(crate) use events::Events;
-pub(crate) use listing::Elements;
-use listing::{Parts, fixed};
+pub(crate) use listing::TableElements;
+use listing::{TableParts, fixed};
 pub(crate) use others::dropping_chains;
 use render::{element_changes, removal, render};
 pub(crate) use table::{Guard, TableSpec};
-use table::{Layout, TABLE, TableOf};
+use table::{Layout, LayoutTable, TABLE};
 
 /// The program; found in `PATH`.
 const NFT: Option<&str> = None;
@@ -38,7 +38,7 @@ const READ_BACK: usize = 8_000;
 
 /// Keeps the kernel's table equal to the last [`TableSpec`].
 #[derive(Debug, Default)]
-pub(crate) struct Nft {
+pub(crate) struct NftTable {
     applied: Option<TableSpec>,
     /// What this kernel takes; not known before the first table.
     layout: Option<Layout>,
@@ -48,7 +48,7 @@ pub(crate) struct Nft {
     looks: usize,
 }
 
-/// What an [`Nft::apply`] did.
+/// What an [`NftTable::apply`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Applied {
     /// The table was like this already.
@@ -75,7 +75,7 @@ pub(crate) enum NftError {
     Output(#[source] serde_json::Error),
 }
 
-impl Nft {
+impl NftTable {
     /// Makes the table `wanted`: by element changes where that is enough, else by replacing it in
     /// one transaction, which leaves established connections alone.
     pub(crate) async fn apply(&mut self, wanted: TableSpec) -> Result<Applied, NftError> {
@@ -114,7 +114,7 @@ impl Nft {
             list(layout, &TERSE).await?
         };
         if let Some(found) = found
-            && (!with_elements || Elements::of_json(&found) == Elements::of(&wanted))
+            && (!with_elements || TableElements::of_json(&found) == TableElements::of(&wanted))
             && self.listed.as_ref() == Some(&fixed(found))
         {
             self.looks = if with_elements { 0 } else { self.looks };
@@ -135,9 +135,9 @@ impl Nft {
         self.listed = None;
         // What somebody has changed already is not what we have installed: the next look finds it.
         let found = list(layout, &TERSE).await?;
-        let parts = Parts::of(wanted, layout).map_err(NftError::Output)?;
+        let parts = TableParts::of(wanted, layout).map_err(NftError::Output)?;
         self.listed = found
-            .filter(|found| Parts::of_json(found) == parts)
+            .filter(|found| TableParts::of_json(found) == parts)
             .map(fixed);
         Ok(())
     }
@@ -167,22 +167,22 @@ async fn first_install(wanted: &TableSpec) -> Result<Layout, NftError> {
 }
 
 /// What there is of the table in the kernel; nothing if there is none.
-pub(crate) async fn read() -> Result<Option<Parts>, NftError> {
-    Ok(list_any(&TERSE).await?.as_ref().map(Parts::of_json))
+pub(crate) async fn read() -> Result<Option<TableParts>, NftError> {
+    Ok(list_any(&TERSE).await?.as_ref().map(TableParts::of_json))
 }
 
 /// All of the table in the kernel.
 #[derive(Debug)]
 pub(crate) struct Listing {
-    pub(crate) parts: Parts,
-    pub(crate) elements: Elements,
+    pub(crate) parts: TableParts,
+    pub(crate) elements: TableElements,
 }
 
 /// The table in the kernel with its elements; nothing if there is none.
 pub(crate) async fn read_all() -> Result<Option<Listing>, NftError> {
     let of = |json: serde_json::Value| Listing {
-        parts: Parts::of_json(&json),
-        elements: Elements::of_json(&json),
+        parts: TableParts::of_json(&json),
+        elements: TableElements::of_json(&json),
     };
     Ok(list_any(&[]).await?.map(of))
 }
@@ -215,7 +215,7 @@ async fn list(
 }
 
 async fn list_table(
-    table: &TableOf,
+    table: &LayoutTable,
     flags: &[&'static str],
 ) -> Result<Option<serde_json::Value>, NftError> {
     let args: Vec<&str> = [flags, &["list", "table", table.name, TABLE]].concat();

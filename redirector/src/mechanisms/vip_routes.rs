@@ -25,9 +25,9 @@ use tokio::task::JoinSet;
 use crate::config::NodeIps;
 use crate::directory::Ranges;
 pub(crate) use host_route::HostRoute;
-use host_route::{Towards, overlap};
+use host_route::{RouteTarget, overlap};
 use message::message;
-use uplinks::{Link, Network};
+use uplinks::{HostNetwork, Interface};
 
 /// The bridge that the routes lead to.
 pub(crate) const SINK: &str = "culvert0";
@@ -104,16 +104,16 @@ impl Routes {
                 });
             }
         }
-        let towards = if wanted.is_empty() {
-            Towards::Host
+        let target = if wanted.is_empty() {
+            RouteTarget::Host
         } else {
-            self.towards().await?
+            self.target().await?
         };
         for net in &wanted {
             let made = self
                 .handle
                 .route()
-                .add(message(*net, node, towards))
+                .add(message(*net, node, target))
                 .replace()
                 .execute()
                 .await;
@@ -127,7 +127,7 @@ impl Routes {
             .ours()
             .await?
             .iter()
-            .filter(|route| !wanted.contains(&route.net) || route.towards() != towards)
+            .filter(|route| !wanted.contains(&route.net) || route.target() != target)
         {
             self.delete(stale).await?;
         }
@@ -137,12 +137,12 @@ impl Routes {
     /// Makes those of our routes that somebody has removed; says whether there were any.
     pub(crate) async fn restore(&self, ranges: Ranges, node: NodeIps) -> Result<bool, RouteError> {
         let mut restored = false;
-        let towards = self.towards().await?;
+        let target = self.target().await?;
         for net in wanted(ranges) {
             match self
                 .handle
                 .route()
-                .add(message(net, node, towards))
+                .add(message(net, node, target))
                 .execute()
                 .await
             {
@@ -192,9 +192,9 @@ impl Routes {
             .try_collect()
             .await
             .map_err(RouteError::ReadLinks)?;
-        let links = links.iter().map(Link::of).collect();
-        Ok(Network {
-            links,
+        let interfaces = links.iter().map(Interface::of).collect();
+        Ok(HostNetwork {
+            interfaces,
             routes: self.messages().await?,
         }
         .uplinks())
@@ -202,9 +202,9 @@ impl Routes {
 
     /// Where our routes lead: to the interface that drops all, which is made and set up if it is
     /// not.
-    async fn towards(&self) -> Result<Towards, RouteError> {
+    async fn target(&self) -> Result<RouteTarget, RouteError> {
         if self.no_sink.load(Ordering::Relaxed) {
-            return Ok(Towards::Host);
+            return Ok(RouteTarget::Host);
         }
         let failed = |error| RouteError::MakeSink(error);
         if self.sink().await?.is_none() {
@@ -220,7 +220,7 @@ impl Routes {
                         "while nothing steers, this host's own services answer on VIPs"
                     );
                     self.no_sink.store(true, Ordering::Relaxed);
-                    return Ok(Towards::Host);
+                    return Ok(RouteTarget::Host);
                 }
                 Err(error) => return Err(failed(error)),
             }
@@ -235,7 +235,7 @@ impl Routes {
                 .await
                 .map_err(failed)?;
         }
-        Ok(Towards::Sink(index))
+        Ok(RouteTarget::Sink(index))
     }
 
     /// The interface that drops all, if it is there.
@@ -259,7 +259,7 @@ impl Routes {
 
     async fn delete(&self, route: &HostRoute) -> Result<(), RouteError> {
         let net = route.net;
-        let message = message(net, NodeIps::default(), route.towards());
+        let message = message(net, NodeIps::default(), route.target());
         let deleted = self.handle.route().del(message).execute().await;
         deleted.map_err(|source| RouteError::Remove { net, source })
     }

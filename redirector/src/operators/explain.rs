@@ -12,25 +12,25 @@ use anyhow::{Result, bail};
 use culvert_redirector_common::names::{CONNECT4, CONNECT6, SOCKOPS};
 use culvert_redirector_common::{Connect, DestinationValue, Verdict, decide};
 
-use crate::args::Places;
-use crate::directory::{Directory, Saved};
+use crate::args::SharedArgs;
+use crate::directory::{Directory, SavedDirectory};
 use crate::mechanisms::bpf::now_ns;
 use crate::mechanisms::bpf::{Hook, KernelConfig, Pins, Refusal, Tables};
 use crate::mechanisms::nft::{self, Listing, NftError};
 use crate::plan::Destination;
 use culvert_api::Zone;
 use query::{Host, Query};
-use words::{Hooked, Known, Packets, Set, fix};
+use words::{DirectoryEntry, HookDecision, NftDecision, NftSet, fix};
 
 /// Stands for any port of a VIP, where all are alike; nobody can dial it.
 const ANY_PORT: u16 = 0;
 
 /// Explains `IP`, `IP:PORT`, a node's name, or `NAME:PORT`.
-pub(crate) async fn explain(places: &Places, asked: &str) -> Result<String> {
-    let zone: Zone = places.dns_zone.parse()?;
+pub(crate) async fn explain(args: &SharedArgs, asked: &str) -> Result<String> {
+    let zone: Zone = args.dns_zone.parse()?;
     let query = Query::parse(asked, &zone)?;
-    let directory = Saved::new(&places.state_dir).load()?;
-    let host = Seen::read(&Pins::new(&places.bpffs)).await?;
+    let directory = SavedDirectory::new(&args.state_dir).load()?;
+    let host = HostState::read(&Pins::new(&args.bpffs)).await?;
     let mut out = String::new();
     for ip in addresses(directory.as_ref(), &query.host)? {
         match query.port {
@@ -66,12 +66,12 @@ fn addresses(directory: Option<&Directory>, host: &Host) -> Result<Vec<IpAddr>> 
 /// The explanation of one address. Without a port, of each that is steered on it.
 fn lines(
     directory: Option<&Directory>,
-    host: &Seen,
+    host: &HostState,
     zone: &Zone,
     ip: IpAddr,
     port: Option<u16>,
 ) -> Result<Vec<(&'static str, String)>> {
-    let known = Known::of(directory, ip, port);
+    let entry = DirectoryEntry::of(directory, ip, port);
     let steered = directory
         .map(|directory| words::ports(directory, ip))
         .unwrap_or_default();
@@ -83,7 +83,7 @@ fn lines(
     for dialled in looked_at {
         let address = SocketAddr::new(ip, dialled);
         let (hooked, packets) = (host.hooked(address)?, host.packets(address));
-        fixes.extend(fix(&known, hooked, &packets, (ip, port), zone));
+        fixes.extend(fix(&entry, hooked, &packets, (ip, port), zone));
         // The words have the error that most kernels give.
         let told = hooked
             .to_string()
@@ -92,7 +92,7 @@ fn lines(
         nftables.push((dialled, packets.to_string()));
     }
     fixes.dedup();
-    let mut lines = vec![("directory", known.to_string())];
+    let mut lines = vec![("directory", entry.to_string())];
     lines.extend(grouped(hooks).map(|text| ("hooks", text)));
     lines.extend(grouped(nftables).map(|text| ("nftables", text)));
     lines.extend(fixes.into_iter().map(|text| ("fix", text)));
@@ -119,14 +119,14 @@ fn grouped(told: Vec<(u16, String)>) -> impl Iterator<Item = String> {
 }
 
 /// What is installed on this host.
-struct Seen {
+struct HostState {
     tables: Option<Tables>,
     hooks: Vec<Hook>,
     refusal: Refusal,
     table: Result<Option<Listing>, NftError>,
 }
 
-impl Seen {
+impl HostState {
     async fn read(pins: &Pins) -> Result<Self> {
         let tables = if pins.any_map() {
             Some(Tables::open(pins)?)
@@ -142,32 +142,32 @@ impl Seen {
         })
     }
 
-    fn hooked(&self, address: SocketAddr) -> Result<Hooked> {
+    fn hooked(&self, address: SocketAddr) -> Result<HookDecision> {
         let Some(tables) = &self.tables else {
-            return Ok(Hooked::Absent);
+            return Ok(HookDecision::Absent);
         };
         if attachment(&self.hooks, address) == Attachment::Detached {
-            return Ok(Hooked::Detached);
+            return Ok(HookDecision::Detached);
         }
-        Ok(Kernel::read(tables, address)?.decides(address))
+        Ok(KernelView::read(tables, address)?.decides(address))
     }
 
-    fn packets(&self, address: SocketAddr) -> Packets {
+    fn packets(&self, address: SocketAddr) -> NftDecision {
         match &self.table {
-            Err(error) => Packets::Unknown(error.to_string()),
-            Ok(None) => Packets::NoTable,
+            Err(error) => NftDecision::Unknown(error.to_string()),
+            Ok(None) => NftDecision::NoTable,
             Ok(Some(table)) => {
                 let set = if table.elements.has_vip(address.ip()) {
-                    Set::Vips
+                    NftSet::Vips
                 } else if table.elements.has_edge(address) {
-                    Set::Edges
+                    NftSet::Edges
                 } else {
-                    return Packets::Passes;
+                    return NftDecision::Passes;
                 };
                 if table.parts.refuses(address.ip()) {
-                    Packets::Refuses(set)
+                    NftDecision::Refuses(set)
                 } else {
-                    Packets::Steers(set)
+                    NftDecision::Steers(set)
                 }
             }
         }
@@ -175,13 +175,13 @@ impl Seen {
 }
 
 /// What the kernel programs would see.
-struct Kernel {
+struct KernelView {
     config: KernelConfig,
     value: Option<DestinationValue>,
     now_ns: u64,
 }
 
-impl Kernel {
+impl KernelView {
     fn read(tables: &Tables, address: SocketAddr) -> Result<Self> {
         let config = tables.config()?;
         let vip = config.vip4.contains(&address.ip().into())
@@ -199,17 +199,17 @@ impl Kernel {
     }
 
     /// Asks the very function that the programs run.
-    fn decides(&self, address: SocketAddr) -> Hooked {
+    fn decides(&self, address: SocketAddr) -> HookDecision {
         let connect = Connect {
             dst: address.into(),
             mark: 0,
         };
         match decide(&self.config, &connect, |_key| self.value, || self.now_ns) {
             Verdict::Steer(steer) if self.value.is_some_and(|value| value.is_offline()) => {
-                Hooked::Lapsed(steer.to.socket_addr())
+                HookDecision::Lapsed(steer.to.socket_addr())
             }
             verdict @ (Verdict::Steer(_) | Verdict::Pass(_) | Verdict::Reject(_)) => {
-                Hooked::Decides(verdict)
+                HookDecision::Decides(verdict)
             }
         }
     }

@@ -7,10 +7,10 @@ use anyhow::Result;
 use culvert_redirector_common::names::SOCKOPS;
 
 use crate::args::Mechanism;
-use crate::directory::Saved;
+use crate::directory::SavedDirectory;
 use crate::mechanisms::bpf::now_ns;
 use crate::mechanisms::bpf::{
-    Cilium, Hook, Neighbourhood, Pins, Refusal, Surroundings, Tables, bypassing_data_plane,
+    Cilium, CiliumCompatibility, Hook, Pins, Refusal, Surroundings, Tables, bypassing_data_plane,
 };
 use crate::mechanisms::nft::{self, NftError};
 use crate::mechanisms::vip_routes::Routes;
@@ -111,7 +111,8 @@ fn cilium(out: &mut String, pins: &Pins) -> Result<()> {
         .filter(|hook| hook.program != SOCKOPS)
         .find_map(|hook| hook.cgroup_id)
         .unwrap_or_default();
-    let (Neighbourhood::Good(text) | Neighbourhood::Dangerous(text)) = cilium.beside(cgroup);
+    let (CiliumCompatibility::Compatible(text) | CiliumCompatibility::Conflicting(text)) =
+        cilium.beside(cgroup);
     line(out, "cilium", &text)
 }
 
@@ -207,7 +208,7 @@ async fn nftables() -> String {
 }
 
 fn saved(state_dir: &Path) -> String {
-    match Saved::new(state_dir).load() {
+    match SavedDirectory::new(state_dir).load() {
         Ok(Some(directory)) => {
             format!(
                 "{} nodes, saved at revision {}",

@@ -4,15 +4,15 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::directory::Saved;
+use crate::directory::SavedDirectory;
 use crate::mechanisms::bpf::Pins;
 use crate::mechanisms::nft;
 use crate::mechanisms::vip_routes::Routes;
-use crate::steering::Alone;
+use crate::steering::InstanceLock;
 
 /// Removes everything from the host: what steers first.
 pub(crate) async fn uninstall(bpffs: &Path, state_dir: &Path) -> Result<String> {
-    let _alone = Alone::take_existing(state_dir, bpffs)?;
+    let _lock = InstanceLock::take_existing(state_dir, bpffs)?;
     let mut lines = Vec::new();
     for pin in Pins::new(bpffs).remove()? {
         lines.push(format!("removed pin {}\n", pin.display()));
@@ -23,7 +23,7 @@ pub(crate) async fn uninstall(bpffs: &Path, state_dir: &Path) -> Result<String> 
     for route in Routes::open()?.remove().await? {
         lines.push(format!("removed route {}\n", route.net));
     }
-    Saved::new(state_dir).remove()?;
+    SavedDirectory::new(state_dir).remove()?;
     if lines.is_empty() {
         lines.push("nothing was installed\n".to_owned());
     }

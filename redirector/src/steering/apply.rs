@@ -81,15 +81,15 @@ impl Steering {
     }
 
     fn apply_hooks(&mut self, plan: &Plan) {
-        let Some(kernel) = &mut self.kernel else {
+        let Some(ebpf) = &mut self.ebpf else {
             return;
         };
         let intercept = &self.config.intercept;
-        let applied = kernel
+        let applied = ebpf
             .apply(intercept, plan)
-            .and_then(|()| kernel.prove(intercept.node, plan.ranges));
+            .and_then(|()| ebpf.prove(intercept.node, plan.ranges));
         match applied {
-            Ok(()) if kernel.is_complete() && !self.hooks.is_dangerous() => self.gates.hooks.open(),
+            Ok(()) if ebpf.is_complete() && !self.hooks.is_dangerous() => self.gates.hooks.open(),
             Ok(()) => {}
             Err(error) => {
                 let reason = chain(&error);
@@ -126,7 +126,7 @@ impl Steering {
                 tracing::debug!(?applied, "nftables updated");
                 self.table_is_there();
             }
-            Err(error @ NftError::Missing) if self.kernel.is_none() => {
+            Err(error @ NftError::Missing) if self.ebpf.is_none() => {
                 return Err(error).context("nothing else steers connections");
             }
             Err(NftError::Missing) => {
@@ -157,7 +157,7 @@ impl Steering {
     fn apply_beyond(&mut self, plan: &Plan) {
         let destinations = plan.beyond.len();
         let is_news = std::mem::replace(&mut self.progress.beyond, destinations) != destinations;
-        if destinations == 0 || self.kernel.is_none() {
+        if destinations == 0 || self.ebpf.is_none() {
             return;
         }
         if self.nft.is_none() {

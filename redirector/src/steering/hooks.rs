@@ -9,7 +9,7 @@ use culvert_daemon::chain;
 use super::Steering;
 use crate::args::Mechanism;
 use crate::mechanisms::bpf::HookError;
-use crate::mechanisms::bpf::{Kernel, KernelError};
+use crate::mechanisms::bpf::{EbpfMechanism, MechanismError};
 use crate::metrics::{Drift, Repair};
 use crate::plan::Plan;
 
@@ -25,7 +25,7 @@ const FOLLOWERS: usize = 64;
 
 /// What is known of hooks that are not there, or not well.
 #[derive(Default)]
-pub(super) struct Lookout {
+pub(super) struct HookHealth {
     fallback: Option<Fallback>,
     /// Inspections in a row that saw a Cilium which does not bear ours.
     dangers: u32,
@@ -41,7 +41,7 @@ struct Fallback {
     left: u32,
 }
 
-impl Lookout {
+impl HookHealth {
     /// Why nftables alone steers.
     pub(super) fn fallback(&self) -> Option<&str> {
         self.fallback
@@ -98,9 +98,9 @@ impl Steering {
             return Ok(());
         }
         let earlier = self.pins.any_link();
-        let error = match Kernel::install(&self.pins, &self.config, known) {
-            Ok(kernel) => {
-                self.kernel = Some(kernel);
+        let error = match EbpfMechanism::install(&self.pins, &self.config, known) {
+            Ok(ebpf) => {
+                self.ebpf = Some(ebpf);
                 self.hooks.fallback = None;
                 self.progress.hooked = true;
                 self.gates.hooks.open();
@@ -108,10 +108,9 @@ impl Steering {
             }
             Err(error) => error,
         };
-        let no_cgroup =
-            matches!(&error, KernelError::Hooks(error) if matches!(**error, HookError::Cgroup(_)));
+        let no_cgroup = matches!(&error, MechanismError::Hooks(error) if matches!(**error, HookError::Cgroup(_)));
         let misled = self.config.cgroup.is_some() && no_cgroup;
-        let harmful = matches!(error, KernelError::Cilium(_));
+        let harmful = matches!(error, MechanismError::Cilium(_));
         if !earlier {
             self.pins
                 .remove_links()
@@ -131,7 +130,7 @@ impl Steering {
 
     /// From now on nftables alone steers. Hooks that are attached go once it does.
     fn fall_back(&mut self, reason: String) {
-        self.kernel = None;
+        self.ebpf = None;
         self.progress.hooked = false;
         self.progress.behind = true;
         self.hooks.fell_back(reason);
@@ -158,16 +157,16 @@ impl Steering {
     /// Puts back hooks that somebody has removed, goes behind those who came later, gives way to a
     /// Cilium that does not bear them, and tries again what could not be installed.
     pub(super) fn restore_hooks(&mut self) {
-        let Some(kernel) = &self.kernel else {
+        let Some(ebpf) = &self.ebpf else {
             return self.try_hooks_again();
         };
-        if !kernel.is_complete() {
+        if !ebpf.is_complete() {
             tracing::warn!("somebody removed connect hooks or their pins; installing them again");
             return self.reinstall_hooks();
         }
         let (danger, followers) = (
-            kernel.danger().filter(|_| !self.config.beside_cilium),
-            kernel.followers(),
+            ebpf.danger().filter(|_| !self.config.beside_cilium),
+            ebpf.followers(),
         );
         if let Some(danger) = danger {
             return self.endure(danger);
@@ -218,12 +217,12 @@ impl Steering {
         if !self.hooks.is_due() {
             return;
         }
-        if let Err(error) = self.alone.extend(&self.config.bpffs) {
+        if let Err(error) = self.lock.extend(&self.config.bpffs) {
             return self.fall_back(chain(&error));
         }
         let known = self.plan();
         match self.install_hooks(known.as_ref()) {
-            Ok(()) if self.kernel.is_some() => {
+            Ok(()) if self.ebpf.is_some() => {
                 tracing::info!("connect hooks installed after all");
                 // They are yet to be tried.
                 self.progress.behind = true;
@@ -240,28 +239,28 @@ mod tests {
 
     #[test]
     fn attempts_become_rarer_and_never_end() {
-        let mut lookout = Lookout::default();
-        assert!(!lookout.is_due(), "nothing is missing");
+        let mut health = HookHealth::default();
+        assert!(!health.is_due(), "nothing is missing");
         let pauses = [1, 2, 4, 8, 12, 12].map(|expected| {
-            lookout.fell_back("no BPF file system".into());
-            let pause = (1..).find(|_inspection| lookout.is_due()).unwrap();
+            health.fell_back("no BPF file system".into());
+            let pause = (1..).find(|_inspection| health.is_due()).unwrap();
             assert_eq!(pause, expected);
             pause
         });
-        assert_eq!(lookout.fallback(), Some("no BPF file system"), "{pauses:?}");
+        assert_eq!(health.fallback(), Some("no BPF file system"), "{pauses:?}");
     }
 
     #[test]
     fn hooks_go_behind_each_program_once() {
-        let mut lookout = Lookout::default();
-        assert!(!lookout.is_overtaken(BTreeSet::new()));
-        assert!(lookout.is_overtaken([7].into()));
-        assert!(!lookout.is_overtaken([7].into()), "it insists");
-        assert!(lookout.is_overtaken([7, 8].into()));
+        let mut health = HookHealth::default();
+        assert!(!health.is_overtaken(BTreeSet::new()));
+        assert!(health.is_overtaken([7].into()));
+        assert!(!health.is_overtaken([7].into()), "it insists");
+        assert!(health.is_overtaken([7, 8].into()));
         let news = (100..)
-            .filter(|program| lookout.is_overtaken([*program].into()))
+            .filter(|program| health.is_overtaken([*program].into()))
             .take(FOLLOWERS - 2);
         assert_eq!(news.count(), FOLLOWERS - 2);
-        assert!(!lookout.is_overtaken([9].into()), "enough");
+        assert!(!health.is_overtaken([9].into()), "enough");
     }
 }

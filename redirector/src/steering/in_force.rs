@@ -34,7 +34,7 @@ impl Steering {
     /// Says what is in force wherever that is asked for, and whether anything sees pods.
     pub(super) fn publish(&mut self) {
         let mechanism = Mechanism::of(
-            self.kernel.is_some() && self.progress.hooked,
+            self.ebpf.is_some() && self.progress.hooked,
             self.nft.is_some() && self.progress.table,
         );
         let fallback = self.hooks.fallback();

@@ -30,10 +30,10 @@ impl Steering {
     }
 
     fn restore_destinations(&mut self) {
-        let Some(kernel) = &mut self.kernel else {
+        let Some(ebpf) = &mut self.ebpf else {
             return;
         };
-        match kernel.restore() {
+        match ebpf.restore() {
             Ok(true) => {
                 tracing::warn!("somebody changed what the connect hooks steer; put right");
                 self.metrics.drifted(Drift::Destinations, Repair::Done);

@@ -29,11 +29,11 @@ pub(crate) struct Cilium {
 
 /// Whether it and we can be on one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Neighbourhood {
+pub(crate) enum CiliumCompatibility {
     /// Each does its work. With what there is to know.
-    Good(String),
+    Compatible(String),
     /// With what may go wrong, and what to do.
-    Dangerous(String),
+    Conflicting(String),
 }
 
 impl Cilium {
@@ -54,7 +54,7 @@ impl Cilium {
     }
 
     /// Beside hooks of ours at the cgroup with this id.
-    pub(crate) fn beside(&self, cgroup: u64) -> Neighbourhood {
+    pub(crate) fn beside(&self, cgroup: u64) -> CiliumCompatibility {
         let text = match self.hooks.len() {
             0 => "without connect hooks".to_owned(),
             _ => format!(
@@ -68,9 +68,9 @@ impl Cilium {
             .map(|(ours, _)| *ours);
         let alone = list(alone);
         if cgroup != ROOT_INODE || alone.is_empty() {
-            return Neighbourhood::Good(text);
+            return CiliumCompatibility::Compatible(text);
         }
-        Neighbourhood::Dangerous(format!(
+        CiliumCompatibility::Conflicting(format!(
             "Cilium is on this host ({text}) and has none like our {alone}: a version without the \
              fix of its issue 43877 does not \
              start beside them. If yours has the fix: --beside-cilium; else --mechanism nftables, \
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn a_cilium_without_hooks_like_ours_is_a_danger_at_the_root_alone() {
         for hooks in [&[][..], &["cil_sock4_connect", "cil_sock6_connect"]] {
-            let Neighbourhood::Dangerous(text) = with(hooks).beside(ROOT_INODE) else {
+            let CiliumCompatibility::Conflicting(text) = with(hooks).beside(ROOT_INODE) else {
                 panic!("{hooks:?}")
             };
             assert!(
@@ -106,14 +106,17 @@ mod tests {
                 "{text}"
             );
             assert_eq!(text.contains("cv_connect4"), hooks.is_empty());
-            assert!(matches!(with(hooks).beside(CHILD), Neighbourhood::Good(_)));
+            assert!(matches!(
+                with(hooks).beside(CHILD),
+                CiliumCompatibility::Compatible(_)
+            ));
         }
     }
 
     #[test]
     fn a_cilium_with_hooks_like_all_of_ours_is_a_good_neighbour() {
         let hooks = COUNTERPARTS.map(|(_, theirs)| theirs);
-        let Neighbourhood::Good(text) = with(&hooks).beside(ROOT_INODE) else {
+        let CiliumCompatibility::Compatible(text) = with(&hooks).beside(ROOT_INODE) else {
             panic!("a danger")
         };
         assert!(text.contains("cil_sock4_connect"), "{text}");

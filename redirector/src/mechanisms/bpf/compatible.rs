@@ -16,14 +16,14 @@ const SK_STORAGE: u32 = 24;
 
 /// What matters of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct MapShape {
     kind: u32,
     key_size: usize,
     value_size: usize,
     max_entries: usize,
 }
 
-impl Shape {
+impl MapShape {
     /// The shape that the programs want.
     pub(super) fn wanted(map: &str) -> Option<Self> {
         let shape = |kind, key_size, value_size, max_entries| {
@@ -68,7 +68,7 @@ impl Shape {
     }
 }
 
-impl std::fmt::Display for Shape {
+impl std::fmt::Display for MapShape {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self {
             kind,
@@ -92,10 +92,10 @@ mod tests {
     #[test]
     fn every_map_has_a_wanted_shape() {
         for name in MAPS {
-            assert!(Shape::wanted(name).is_some(), "{name}");
+            assert!(MapShape::wanted(name).is_some(), "{name}");
         }
         assert_eq!(
-            Shape::wanted(DESTINATIONS_MAP).unwrap().to_string(),
+            MapShape::wanted(DESTINATIONS_MAP).unwrap().to_string(),
             "type 1, key 20 B, value 4 B, 65536 entries"
         );
     }

@@ -13,7 +13,7 @@ use culvert_redirector_common::names::{CONNECT4, CONNECT6, MAPS, PROGRAMS, SOCKO
 use nix::libc::{ENOLINK, EPERM};
 use serde::Serialize;
 
-use super::compatible::Shape;
+use super::compatible::MapShape;
 use super::memory::{MemoryLimit, lift_limit};
 use super::pins::cgroup_id;
 use super::sys::{LinkInfo, attached_programs, link_info, netns_cookie, open_link, update_link};
@@ -102,8 +102,8 @@ pub(crate) enum HookError {
     )]
     Incompatible {
         path: PathBuf,
-        found: Shape,
-        wanted: Shape,
+        found: MapShape,
+        wanted: MapShape,
     },
     #[error(
         "the embedded object has no program {0} of the right type; build it anew: cargo xtask \
@@ -383,10 +383,10 @@ fn check_compatible(pins: &Pins, name: &str) -> Result<(), HookError> {
         path: path.clone(),
         source,
     })?;
-    match Shape::wanted(name) {
-        Some(wanted) if wanted != Shape::found(&info) => Err(HookError::Incompatible {
+    match MapShape::wanted(name) {
+        Some(wanted) if wanted != MapShape::found(&info) => Err(HookError::Incompatible {
             path,
-            found: Shape::found(&info),
+            found: MapShape::found(&info),
             wanted,
         }),
         _ => Ok(()),

@@ -9,9 +9,9 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 
 use super::{
-    Changed, Cilium, Hook, HookChange, HookError, Hooks, KernelConfig, Neighbourhood, PinError,
-    Pins, Proof, ProofError, Refusal, Tables, TablesError, cgroup_id, find_cgroup, kernel_config,
-    prove,
+    Cilium, CiliumCompatibility, Hook, HookChange, HookError, Hooks, KernelConfig, MapChanges,
+    PinError, Pins, Proof, ProofError, Refusal, Tables, TablesError, cgroup_id, find_cgroup,
+    kernel_config, prove,
 };
 use crate::config::{Config, Intercept, NodeIps};
 use crate::directory::Ranges;
@@ -23,7 +23,7 @@ const LEASE: Duration = Duration::from_secs(10);
 const READ_BACK: usize = 8_000;
 
 /// The mechanism, installed.
-pub(crate) struct Kernel {
+pub(crate) struct EbpfMechanism {
     pins: Pins,
     cgroup: PathBuf,
     proof: Option<Proof>,
@@ -36,7 +36,7 @@ pub(crate) struct Kernel {
 
 /// A mechanism that cannot be installed or kept.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum KernelError {
+pub(crate) enum MechanismError {
     #[error(transparent)]
     Hooks(Box<HookError>),
     #[error(transparent)]
@@ -52,13 +52,13 @@ pub(crate) enum KernelError {
     Clock(#[source] nix::Error),
 }
 
-impl From<HookError> for KernelError {
+impl From<HookError> for MechanismError {
     fn from(error: HookError) -> Self {
         Self::Hooks(Box::new(error))
     }
 }
 
-impl Kernel {
+impl EbpfMechanism {
     /// Installs everything: maps first, programs last, so that nothing is steered by half a table.
     /// Without a plan the maps stay as an earlier redirector left them. Beside a Cilium that would
     /// not bear it nothing is attached.
@@ -66,13 +66,13 @@ impl Kernel {
         pins: &Pins,
         config: &Config,
         plan: Option<&Plan>,
-    ) -> Result<Self, KernelError> {
+    ) -> Result<Self, MechanismError> {
         let cgroup = find_cgroup(config.cgroup.as_deref()).map_err(HookError::from)?;
-        let neighbourhood = neighbourhood(pins, &cgroup);
-        if let Some(Neighbourhood::Dangerous(danger)) = &neighbourhood
+        let compatibility = compatibility(pins, &cgroup);
+        if let Some(CiliumCompatibility::Conflicting(danger)) = &compatibility
             && !config.beside_cilium
         {
-            return Err(KernelError::Cilium(danger.clone()));
+            return Err(MechanismError::Cilium(danger.clone()));
         }
         let mut hooks = Hooks::load(pins.clone(), cgroup.clone(), config.hook_scope)?;
         let tables = Tables::open(pins)?;
@@ -115,9 +115,11 @@ impl Kernel {
         if !removed.is_empty() {
             tracing::info!(?removed, "removed hooks and maps of another version");
         }
-        match neighbourhood {
-            Some(Neighbourhood::Good(cilium)) => tracing::info!(cilium, "Cilium is on this host"),
-            Some(Neighbourhood::Dangerous(cilium)) => {
+        match compatibility {
+            Some(CiliumCompatibility::Compatible(cilium)) => {
+                tracing::info!(cilium, "Cilium is on this host")
+            }
+            Some(CiliumCompatibility::Conflicting(cilium)) => {
                 tracing::warn!(cilium, "attached beside Cilium, as told")
             }
             None => {}
@@ -127,9 +129,9 @@ impl Kernel {
 
     /// A Cilium that does not start beside hooks of ours, with what to do.
     pub(crate) fn danger(&self) -> Option<String> {
-        match neighbourhood(&self.pins, &self.cgroup) {
-            Some(Neighbourhood::Dangerous(cilium)) => Some(cilium),
-            Some(Neighbourhood::Good(_)) | None => None,
+        match compatibility(&self.pins, &self.cgroup) {
+            Some(CiliumCompatibility::Conflicting(cilium)) => Some(cilium),
+            Some(CiliumCompatibility::Compatible(_)) | None => None,
         }
     }
 
@@ -143,7 +145,11 @@ impl Kernel {
     }
 
     /// Makes the maps equal to the plan.
-    pub(crate) fn apply(&mut self, intercept: &Intercept, plan: &Plan) -> Result<(), KernelError> {
+    pub(crate) fn apply(
+        &mut self,
+        intercept: &Intercept,
+        plan: &Plan,
+    ) -> Result<(), MechanismError> {
         let wanted = kernel_config(intercept, plan.ranges);
         let wanted = KernelConfig {
             offline_lease_ns: self.config.offline_lease_ns,
@@ -165,7 +171,7 @@ impl Kernel {
             }
         };
         self.destinations.clone_from(&plan.destinations);
-        if changed != Changed::default() {
+        if changed != MapChanges::default() {
             tracing::debug!(
                 written = changed.written,
                 removed = changed.removed,
@@ -177,7 +183,7 @@ impl Kernel {
 
     /// Puts right what somebody else has changed in the maps that say what is steered. True if so.
     /// All destinations are looked at every so many times.
-    pub(crate) fn restore(&mut self) -> Result<bool, KernelError> {
+    pub(crate) fn restore(&mut self) -> Result<bool, MechanismError> {
         let configured = self.tables.config()? == self.config;
         if !configured {
             self.tables.set_config(&self.config)?;
@@ -189,11 +195,11 @@ impl Kernel {
         self.looks = 0;
         let found = self.tables.destinations()?;
         let changed = self.tables.set_destinations(&found, &self.destinations)?;
-        Ok(!configured || changed != Changed::default())
+        Ok(!configured || changed != MapChanges::default())
     }
 
     /// Tries once, until it succeeds, that a connect to a VIP of `ranges` is steered.
-    pub(crate) fn prove(&mut self, node: NodeIps, ranges: Ranges) -> Result<(), KernelError> {
+    pub(crate) fn prove(&mut self, node: NodeIps, ranges: Ranges) -> Result<(), MechanismError> {
         let vip4 = ranges
             .vip4
             .filter(|_| node.v4.is_some())
@@ -213,7 +219,7 @@ impl Kernel {
     }
 
     /// Vouches for the offline flags for another while.
-    pub(crate) fn renew_lease(&mut self) -> Result<(), KernelError> {
+    pub(crate) fn renew_lease(&mut self) -> Result<(), MechanismError> {
         let lease = u64::try_from(LEASE.as_nanos()).unwrap_or(u64::MAX);
         let config = KernelConfig {
             offline_lease_ns: now_ns()?.saturating_add(lease),
@@ -233,12 +239,12 @@ impl Kernel {
 }
 
 /// Whether Cilium is there too, and bears hooks at `cgroup`.
-fn neighbourhood(pins: &Pins, cgroup: &Path) -> Option<Neighbourhood> {
+fn compatibility(pins: &Pins, cgroup: &Path) -> Option<CiliumCompatibility> {
     Some(Cilium::find(pins.bpffs())?.beside(cgroup_id(cgroup).ok()?))
 }
 
 /// The kernel's `bpf_ktime_get_ns()`.
-pub(crate) fn now_ns() -> Result<u64, KernelError> {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_err(KernelError::Clock)?;
+pub(crate) fn now_ns() -> Result<u64, MechanismError> {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_err(MechanismError::Clock)?;
     Ok(u64::try_from(Duration::from(now).as_nanos()).unwrap_or(u64::MAX))
 }

@@ -38,7 +38,7 @@ pub(crate) enum TablesError {
 
 /// How many entries a change touched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Changed {
+pub(crate) struct MapChanges {
     pub(crate) written: usize,
     pub(crate) removed: usize,
 }
@@ -105,8 +105,8 @@ impl Tables {
         &mut self,
         before: &BTreeMap<Destination, Liveness>,
         after: &BTreeMap<Destination, Liveness>,
-    ) -> Result<Changed, TablesError> {
-        let mut changed = Changed::default();
+    ) -> Result<MapChanges, TablesError> {
+        let mut changed = MapChanges::default();
         let write = |source| TablesError::Write {
             map: DESTINATIONS_MAP,
             source,

@@ -11,14 +11,14 @@ use super::table::{Layout, STEER, TableSpec, edge_set_name};
 
 /// The elements of a table's sets, as far as they are ours to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Elements {
+pub(crate) struct TableElements {
     edges: BTreeSet<SocketAddr>,
     vips: BTreeSet<IpNet>,
     /// What is no address of ours, such as a range that somebody has added.
     foreign: usize,
 }
 
-impl Elements {
+impl TableElements {
     /// Those that a transaction of ours leaves.
     pub(super) fn of(spec: &TableSpec) -> Self {
         let vips = Family::BOTH
@@ -89,14 +89,14 @@ fn vips_of(element: &serde_json::Value) -> Option<IpNet> {
 
 /// What a table is made of: enough to say that it is there, and whom it refuses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Parts {
+pub(crate) struct TableParts {
     pub(crate) sets: usize,
     pub(crate) chains: usize,
     pub(crate) rules: usize,
     steered_sets: BTreeSet<&'static str>,
 }
 
-impl Parts {
+impl TableParts {
     /// The parts that a transaction of ours leaves.
     pub(super) fn of(spec: &TableSpec, layout: Layout) -> Result<Self, serde_json::Error> {
         // Elements do not count, and there may be many.

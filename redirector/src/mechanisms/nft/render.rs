@@ -12,7 +12,7 @@ use nftables::types::{NfChainPolicy, NfChainType, NfHook};
 
 use super::expressions::{Expr, Family, Stmt, address_and_port, prefix};
 use super::rules::{arrival_rules, departure_rules, guard_rules, refusal_rules, steering_rules};
-use super::table::{Layout, STEER, TABLE, TableOf, TableSpec, edge_set_name, vip_set_name};
+use super::table::{Layout, LayoutTable, STEER, TABLE, TableSpec, edge_set_name, vip_set_name};
 
 /// Before kube-proxy's and everybody's -100 (`dstnat`): the first chain that translates a
 /// connection wins.
@@ -55,7 +55,7 @@ pub(super) fn element_changes(
 }
 
 /// Deletes a table.
-pub(super) fn removal(table: &TableOf) -> Nftables<'static> {
+pub(super) fn removal(table: &LayoutTable) -> Nftables<'static> {
     let mut batch = Batch::new();
     batch.delete(declaration(table));
     batch.to_nftables()
@@ -64,7 +64,7 @@ pub(super) fn removal(table: &TableOf) -> Nftables<'static> {
 /// One table on its way into a transaction.
 struct Rendering<'a> {
     spec: &'a TableSpec,
-    table: &'a TableOf,
+    table: &'a LayoutTable,
     batch: &'a mut Batch<'static>,
 }
 
@@ -117,7 +117,7 @@ fn address_type(family: Family) -> SetType {
     }
 }
 
-fn declaration(table: &TableOf) -> NfListObject<'static> {
+fn declaration(table: &LayoutTable) -> NfListObject<'static> {
     NfListObject::Table(Table {
         family: table.family,
         name: TABLE.into(),
@@ -125,7 +125,7 @@ fn declaration(table: &TableOf) -> NfListObject<'static> {
     })
 }
 
-fn edge_set(table: &TableOf, family: Family, spec: &TableSpec) -> NfListObject<'static> {
+fn edge_set(table: &LayoutTable, family: Family, spec: &TableSpec) -> NfListObject<'static> {
     let kinds = vec![address_type(family), SetType::InetService];
     let elements = of_family(family, spec.edges.iter().copied());
     set(
@@ -137,7 +137,7 @@ fn edge_set(table: &TableOf, family: Family, spec: &TableSpec) -> NfListObject<'
     )
 }
 
-fn vip_set(table: &TableOf, family: Family, spec: &TableSpec) -> NfListObject<'static> {
+fn vip_set(table: &LayoutTable, family: Family, spec: &TableSpec) -> NfListObject<'static> {
     let elements = spec.vip_range(family).map(prefix).into_iter().collect();
     let flags = Some(HashSet::from([SetFlag::Interval]));
     set(
@@ -150,7 +150,7 @@ fn vip_set(table: &TableOf, family: Family, spec: &TableSpec) -> NfListObject<'s
 }
 
 fn set(
-    table: &TableOf,
+    table: &LayoutTable,
     name: &'static str,
     set_type: SetTypeValue<'static>,
     elements: Vec<Expr>,
@@ -171,7 +171,7 @@ fn set(
 }
 
 fn elements(
-    table: &TableOf,
+    table: &LayoutTable,
     family: Family,
     addresses: &[SocketAddr],
 ) -> Option<NfListObject<'static>> {
@@ -198,7 +198,7 @@ fn of_family(family: Family, addresses: impl Iterator<Item = SocketAddr>) -> Vec
 }
 
 fn chain(
-    table: &TableOf,
+    table: &LayoutTable,
     name: &'static str,
     base: Option<(NfChainType, NfHook, i32)>,
 ) -> NfListObject<'static> {
@@ -214,7 +214,7 @@ fn chain(
     })
 }
 
-fn rule(table: &TableOf, chain: &'static str, statements: Vec<Stmt>) -> NfListObject<'static> {
+fn rule(table: &LayoutTable, chain: &'static str, statements: Vec<Stmt>) -> NfListObject<'static> {
     NfListObject::Rule(Rule {
         family: table.family,
         table: TABLE.into(),

@@ -27,7 +27,7 @@ pub(super) enum Layout {
 
 /// A table of a layout, with the families whose rules are in it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TableOf {
+pub(super) struct LayoutTable {
     pub(super) family: NfFamily,
     pub(super) name: &'static str,
     pub(super) families: &'static [Family],
@@ -58,19 +58,19 @@ impl Layout {
     pub(super) const ALL: [Self; 2] = [Self::Joint, Self::Split];
 
     /// The tables, in order.
-    pub(super) fn tables(self) -> &'static [TableOf] {
-        const JOINT: [TableOf; 1] = [TableOf {
+    pub(super) fn tables(self) -> &'static [LayoutTable] {
+        const JOINT: [LayoutTable; 1] = [LayoutTable {
             family: NfFamily::INet,
             name: "inet",
             families: &Family::BOTH,
         }];
-        const SPLIT: [TableOf; 2] = [
-            TableOf {
+        const SPLIT: [LayoutTable; 2] = [
+            LayoutTable {
                 family: NfFamily::IP,
                 name: "ip",
                 families: &[Family::V4],
             },
-            TableOf {
+            LayoutTable {
                 family: NfFamily::IP6,
                 name: "ip6",
                 families: &[Family::V6],

@@ -25,7 +25,7 @@ pub(crate) struct HostRoute {
 
 /// Where a route of ours leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Towards {
+pub(super) enum RouteTarget {
     /// The bridge with this index, which drops all.
     Sink(u32),
     /// This host, where the kernel makes no bridge.
@@ -72,11 +72,11 @@ impl HostRoute {
     }
 
     /// Of a route of ours.
-    pub(super) fn towards(&self) -> Towards {
+    pub(super) fn target(&self) -> RouteTarget {
         if self.leads_to_host() {
-            Towards::Host
+            RouteTarget::Host
         } else {
-            Towards::Sink(self.index)
+            RouteTarget::Sink(self.index)
         }
     }
 }

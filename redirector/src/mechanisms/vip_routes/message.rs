@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use rtnetlink::RouteMessageBuilder;
 use rtnetlink::packet_route::route::{RouteMessage, RouteProtocol, RouteScope, RouteType};
 
-use super::host_route::Towards;
+use super::host_route::RouteTarget;
 use crate::config::NodeIps;
 
 /// Who made a route, as rtnetlink(7) counts; 77 is nobody else's in iproute2's rt_protos.
@@ -19,10 +19,10 @@ const LOOPBACK: u32 = 1;
 /// `NET dev culvert0 table local proto 77 src NODE`, or `local NET dev lo ...`. In the table of
 /// local addresses, which the kernel asks before all others: a default route of another table never
 /// takes a VIP.
-pub(super) fn message(net: IpNet, node: NodeIps, towards: Towards) -> RouteMessage {
-    let (interface, kind, scope) = match towards {
-        Towards::Sink(index) => (index, RouteType::Unicast, RouteScope::Link),
-        Towards::Host => (LOOPBACK, RouteType::Local, RouteScope::Host),
+pub(super) fn message(net: IpNet, node: NodeIps, target: RouteTarget) -> RouteMessage {
+    let (interface, kind, scope) = match target {
+        RouteTarget::Sink(index) => (index, RouteType::Unicast, RouteScope::Link),
+        RouteTarget::Host => (LOOPBACK, RouteType::Local, RouteScope::Host),
     };
     match net {
         IpNet::V4(net) => {

@@ -18,7 +18,7 @@ const OPEN_VSWITCH: &str = "openvswitch";
 
 /// An interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Link {
+pub(super) struct Interface {
     index: u32,
     name: String,
     /// The bridge, bond or the like that it is a port of.
@@ -37,12 +37,12 @@ enum Kind {
 
 /// This host's interfaces and routes.
 #[derive(Debug)]
-pub(super) struct Network {
-    pub(super) links: Vec<Link>,
+pub(super) struct HostNetwork {
+    pub(super) interfaces: Vec<Interface>,
     pub(super) routes: Vec<RouteMessage>,
 }
 
-impl Link {
+impl Interface {
     pub(super) fn of(message: &LinkMessage) -> Self {
         let loopback = message.header.flags.contains(LinkFlags::Loopback);
         let kind = if loopback {
@@ -82,11 +82,11 @@ fn kind_of(info: &LinkInfo) -> Option<Kind> {
     }
 }
 
-impl Network {
+impl HostNetwork {
     /// The names of the interfaces that lead to other hosts.
     pub(super) fn uplinks(&self) -> BTreeSet<String> {
         let with_default_route = self.interfaces_of_default_routes();
-        let leads_out = |link: &&Link| match link.kind {
+        let leads_out = |link: &&Interface| match link.kind {
             Kind::Loopback => false,
             Kind::Others => true,
             Kind::Pods => with_default_route.contains(&link.index),
@@ -94,15 +94,15 @@ impl Network {
                 with_default_route.contains(&link.index) || self.has_a_port_that_leads_out(link)
             }
         };
-        self.links
+        self.interfaces
             .iter()
             .filter(leads_out)
             .map(|link| link.name.clone())
             .collect()
     }
 
-    fn has_a_port_that_leads_out(&self, bridge: &Link) -> bool {
-        self.links
+    fn has_a_port_that_leads_out(&self, bridge: &Interface) -> bool {
+        self.interfaces
             .iter()
             .any(|link| link.controller == Some(bridge.index) && link.kind == Kind::Others)
     }
@@ -197,8 +197,8 @@ mod tests {
 
     use super::*;
 
-    fn link(index: u32, name: &str, kind: Kind) -> Link {
-        Link {
+    fn link(index: u32, name: &str, kind: Kind) -> Interface {
+        Interface {
             index,
             name: name.to_owned(),
             controller: None,
@@ -206,8 +206,8 @@ mod tests {
         }
     }
 
-    fn port(of: u32, link: Link) -> Link {
-        Link {
+    fn port(of: u32, link: Interface) -> Interface {
+        Interface {
             controller: Some(of),
             ..link
         }
@@ -223,8 +223,14 @@ mod tests {
         builder.destination_prefix(ip.parse().unwrap(), 32).build()
     }
 
-    fn uplinks(links: Vec<Link>, routes: Vec<RouteMessage>) -> Vec<String> {
-        Network { links, routes }.uplinks().into_iter().collect()
+    fn uplinks(links: Vec<Interface>, routes: Vec<RouteMessage>) -> Vec<String> {
+        HostNetwork {
+            interfaces: links,
+            routes,
+        }
+        .uplinks()
+        .into_iter()
+        .collect()
     }
 
     #[test]

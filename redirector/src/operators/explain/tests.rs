@@ -7,7 +7,7 @@ use crate::mechanisms::bpf::kernel_config;
 use crate::plan::{Freshness, plan};
 
 /// The kernel as the redirector would have filled it, with or without a lease.
-fn kernel(address: &str, lease: u64) -> Kernel {
+fn kernel(address: &str, lease: u64) -> KernelView {
     let directory = examples::directory();
     let plan = plan(&directory, Freshness::Live);
     let node = NodeIps {
@@ -32,7 +32,7 @@ fn kernel(address: &str, lease: u64) -> Kernel {
         .destinations
         .get(&destination)
         .map(|liveness| liveness.value());
-    Kernel {
+    KernelView {
         config: KernelConfig {
             offline_lease_ns: lease,
             ..config
@@ -42,7 +42,7 @@ fn kernel(address: &str, lease: u64) -> Kernel {
     }
 }
 
-fn hooked(address: &str, lease: u64) -> Hooked {
+fn hooked(address: &str, lease: u64) -> HookDecision {
     kernel(address, lease).decides(address.parse().unwrap())
 }
 
@@ -60,14 +60,14 @@ fn asked(text: &str) -> (IpAddr, Option<u16>) {
 
 fn directory(text: &str) -> String {
     let (ip, port) = asked(text);
-    Known::of(Some(&examples::directory()), ip, port).to_string()
+    DirectoryEntry::of(Some(&examples::directory()), ip, port).to_string()
 }
 
-fn fixed(text: &str, hooked: Hooked, packets: &Packets) -> Option<String> {
+fn fixed(text: &str, hooked: HookDecision, packets: &NftDecision) -> Option<String> {
     let (directory, zone) = (examples::directory(), "edge.internal".parse().unwrap());
     let (ip, port) = asked(text);
     fix(
-        &Known::of(Some(&directory), ip, port),
+        &DirectoryEntry::of(Some(&directory), ip, port),
         hooked,
         packets,
         (ip, port),
@@ -160,7 +160,7 @@ fn ports_of_which_the_same_is_said_share_a_line() {
 
 #[test]
 fn what_comes_through_needs_no_fix() {
-    for packets in [Packets::Steers(Set::Edges), Packets::NoTable] {
+    for packets in [NftDecision::Steers(NftSet::Edges), NftDecision::NoTable] {
         assert_eq!(
             fixed("10.0.3.7:9100", hooked("10.0.3.7:9100", 0), &packets),
             None,
@@ -170,8 +170,8 @@ fn what_comes_through_needs_no_fix() {
     assert_eq!(
         fixed(
             "10.0.3.7:9100",
-            Hooked::Absent,
-            &Packets::Steers(Set::Edges)
+            HookDecision::Absent,
+            &NftDecision::Steers(NftSet::Edges)
         ),
         None,
         "nftables alone"
@@ -180,16 +180,16 @@ fn what_comes_through_needs_no_fix() {
 
 #[test]
 fn what_does_not_come_through_is_told_with_its_fix() {
-    let steers = Packets::Steers(Set::Edges);
+    let steers = NftDecision::Steers(NftSet::Edges);
     for (address, packets, expected) in [
         (
             "8.8.8.8",
-            &Packets::Passes,
+            &NftDecision::Passes,
             "culvert-proxy token create NODE --address 8.8.8.8`",
         ),
         (
             "198.18.9.9:1",
-            &Packets::Steers(Set::Vips),
+            &NftDecision::Steers(NftSet::Vips),
             "look the node's name up again",
         ),
         (
@@ -197,26 +197,34 @@ fn what_does_not_come_through_is_told_with_its_fix() {
             &steers,
             "dial edge-2.edge.internal:9100 or edge-3.edge.internal:9100",
         ),
-        ("10.0.0.1", &Packets::Passes, "dial edge-4.edge.internal"),
+        (
+            "10.0.0.1",
+            &NftDecision::Passes,
+            "dial edge-4.edge.internal",
+        ),
         (
             "10.0.3.7:22",
-            &Packets::Passes,
+            &NftDecision::Passes,
             "`culvert-proxy token create edge-1 --port 22,9100,10250`",
         ),
         (
             "198.18.0.3:80",
-            &Packets::Steers(Set::Vips),
+            &NftDecision::Steers(NftSet::Vips),
             "`culvert-proxy explain edge-3` says why it is offline",
         ),
-        ("[fd00::7]:9100", &Packets::Refuses(Set::Edges), "--node-ip"),
+        (
+            "[fd00::7]:9100",
+            &NftDecision::Refuses(NftSet::Edges),
+            "--node-ip",
+        ),
     ] {
         let port = if asked(address).1.is_some() { "" } else { ":1" };
         let told = fixed(address, hooked(&format!("{address}{port}"), 200), packets).unwrap();
         assert!(told.contains(expected), "{address}: {told}");
     }
     for (hooked, packets) in [
-        (Hooked::Detached, &steers),
-        (Hooked::Absent, &Packets::NoTable),
+        (HookDecision::Detached, &steers),
+        (HookDecision::Absent, &NftDecision::NoTable),
         (hooked("198.18.0.3:80", 50), &steers),
     ] {
         let told = fixed("10.0.3.7:9100", hooked, packets).unwrap();
@@ -226,9 +234,9 @@ fn what_does_not_come_through_is_told_with_its_fix() {
         );
     }
     let nothing = fix(
-        &Known::Nothing,
-        Hooked::Absent,
-        &Packets::NoTable,
+        &DirectoryEntry::Nothing,
+        HookDecision::Absent,
+        &NftDecision::NoTable,
         asked("10.0.3.7"),
         &"x".parse().unwrap(),
     );

@@ -16,7 +16,7 @@ const START: &str =
 
 /// What the directory says of an address and a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Known<'a> {
+pub(super) enum DirectoryEntry<'a> {
     /// None has been saved yet.
     Nothing,
     Vip(&'a NodeName),
@@ -37,7 +37,7 @@ pub(super) enum Known<'a> {
 
 /// What the connect hooks do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Hooked {
+pub(super) enum HookDecision {
     /// There are none, and nobody has installed any: another mechanism steers.
     Absent,
     /// Somebody took them away.
@@ -49,23 +49,23 @@ pub(super) enum Hooked {
 
 /// What nftables does.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Packets {
+pub(super) enum NftDecision {
     NoTable,
     Passes,
-    Steers(Set),
+    Steers(NftSet),
     /// For want of an intercept address.
-    Refuses(Set),
+    Refuses(NftSet),
     Unknown(String),
 }
 
 /// The set in which a destination is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Set {
+pub(super) enum NftSet {
     Vips,
     Edges,
 }
 
-impl<'a> Known<'a> {
+impl<'a> DirectoryEntry<'a> {
     /// `port` is `None` for all ports that are steered.
     pub(super) fn of(directory: Option<&'a Directory>, ip: IpAddr, port: Option<u16>) -> Self {
         let Some(directory) = directory else {
@@ -106,7 +106,7 @@ pub(super) fn ports(directory: &Directory, ip: IpAddr) -> BTreeSet<u16> {
         .collect()
 }
 
-impl fmt::Display for Known<'_> {
+impl fmt::Display for DirectoryEntry<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nothing => f.write_str("none has been saved yet"),
@@ -138,7 +138,7 @@ impl fmt::Display for Known<'_> {
     }
 }
 
-impl fmt::Display for Hooked {
+impl fmt::Display for HookDecision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
             Self::Absent | Self::Detached => "not attached",
@@ -170,11 +170,11 @@ impl fmt::Display for Hooked {
     }
 }
 
-impl fmt::Display for Packets {
+impl fmt::Display for NftDecision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = |set: &Set| match set {
-            Set::Vips => "VIPs",
-            Set::Edges => "edge addresses",
+        let name = |set: &NftSet| match set {
+            NftSet::Vips => "VIPs",
+            NftSet::Edges => "edge addresses",
         };
         match self {
             Self::NoTable => f.write_str("no table inet culvert"),
@@ -193,9 +193,9 @@ impl fmt::Display for Packets {
 
 /// What to do, if a connection does not come through or something is missing.
 pub(super) fn fix(
-    known: &Known<'_>,
-    hooked: Hooked,
-    packets: &Packets,
+    entry: &DirectoryEntry<'_>,
+    hooked: HookDecision,
+    packets: &NftDecision,
     (ip, port): (IpAddr, Option<u16>),
     zone: &Zone,
 ) -> Option<String> {
@@ -206,20 +206,20 @@ pub(super) fn fix(
             .collect();
         format!("dial {}", names.join(" or "))
     };
-    match known {
-        Known::Nothing => Some(START.to_owned()),
-        Known::Foreign => Some(format!(
+    match entry {
+        DirectoryEntry::Nothing => Some(START.to_owned()),
+        DirectoryEntry::Foreign => Some(format!(
             "if a node has it, where the proxy runs: `culvert-proxy token create NODE --address \
              {ip}`; in a cluster its Node says it"
         )),
-        Known::UnassignedVip => Some(
+        DirectoryEntry::UnassignedVip => Some(
             "look the node's name up again: VIPs of removed nodes are not given to others \
                 for a day"
                 .to_owned(),
         ),
-        Known::Shared(owners) => Some(by_name(owners)),
-        Known::Protected { node, .. } => Some(by_name(&[node])),
-        Known::OtherPort { owners, ports } => {
+        DirectoryEntry::Shared(owners) => Some(by_name(owners)),
+        DirectoryEntry::Protected { node, .. } => Some(by_name(&[node])),
+        DirectoryEntry::OtherPort { owners, ports } => {
             let ports = ports.iter().copied().chain(port).collect::<BTreeSet<_>>();
             let [owner] = owners.as_slice() else {
                 return Some(by_name(owners));
@@ -234,27 +234,33 @@ pub(super) fn fix(
                 by_name(owners)
             ))
         }
-        Known::Vip(node) | Known::Edge(node) => unsteered(node, hooked, packets),
+        DirectoryEntry::Vip(node) | DirectoryEntry::Edge(node) => unsteered(node, hooked, packets),
     }
 }
 
 /// What to do with what should be steered.
-fn unsteered(node: &NodeName, hooked: Hooked, packets: &Packets) -> Option<String> {
+fn unsteered(node: &NodeName, hooked: HookDecision, packets: &NftDecision) -> Option<String> {
     match (hooked, packets) {
-        (Hooked::Decides(Verdict::Reject(Reject::Offline)), _) => {
-            Some(format!("where the proxy runs: `culvert-proxy explain {node}` says why it is \
-                offline"))
-        }
-        (Hooked::Decides(Verdict::Reject(Reject::NoIntercept)), _) | (_, Packets::Refuses(_)) => Some(
+        (HookDecision::Decides(Verdict::Reject(Reject::Offline)), _) => Some(format!(
+            "where the proxy runs: `culvert-proxy explain {node}` says why it is \
+                offline"
+        )),
+        (HookDecision::Decides(Verdict::Reject(Reject::NoIntercept)), _)
+        | (_, NftDecision::Refuses(_)) => Some(
             "give culvert-redirector a --node-ip of this family too, or dial the node's address \
              of the other"
                 .to_owned(),
         ),
-        (Hooked::Detached | Hooked::Lapsed(_) | Hooked::Decides(Verdict::Pass(Pass::Unconfigured)), _) => {
+        (
+            HookDecision::Detached
+            | HookDecision::Lapsed(_)
+            | HookDecision::Decides(Verdict::Pass(Pass::Unconfigured)),
+            _,
+        ) => Some(START.to_owned()),
+        (HookDecision::Decides(Verdict::Steer(_)), _) | (_, NftDecision::Steers(_)) => None,
+        (HookDecision::Absent | HookDecision::Decides(Verdict::Pass(_)), _) => {
             Some(START.to_owned())
         }
-        (Hooked::Decides(Verdict::Steer(_)), _) | (_, Packets::Steers(_)) => None,
-        (Hooked::Absent | Hooked::Decides(Verdict::Pass(_)), _) => Some(START.to_owned()),
     }
 }
 

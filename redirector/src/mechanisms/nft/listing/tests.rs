@@ -17,7 +17,7 @@ fn a_listing_has_the_elements_that_were_rendered_and_a_changed_one_differs() {
         .map(|command| command["add"].clone())
         .collect();
     let listing = json!({ "nftables": objects });
-    assert_eq!(Elements::of_json(&listing), Elements::of(&spec));
+    assert_eq!(TableElements::of_json(&listing), TableElements::of(&spec));
     let text = listing.to_string();
     for (from, to) in [
         ("\"10.0.3.7\",9100", "\"10.0.3.7\",9101"),
@@ -27,8 +27,8 @@ fn a_listing_has_the_elements_that_were_rendered_and_a_changed_one_differs() {
         let changed = text.replacen(from, to, 1);
         assert_ne!(changed, text, "{from} is there");
         assert_ne!(
-            Elements::of_json(&changed.parse().unwrap()),
-            Elements::of(&spec),
+            TableElements::of_json(&changed.parse().unwrap()),
+            TableElements::of(&spec),
             "{from}"
         );
     }
@@ -36,11 +36,11 @@ fn a_listing_has_the_elements_that_were_rendered_and_a_changed_one_differs() {
 
 #[test]
 fn a_listing_has_the_parts_that_were_rendered() {
-    let rendered = Parts::of(&spec(v4_only()), Layout::Joint).unwrap();
+    let rendered = TableParts::of(&spec(v4_only()), Layout::Joint).unwrap();
     assert_eq!((rendered.sets, rendered.chains, rendered.rules), (4, 6, 26));
     let rule = json!({ "chain": "steer", "expr": [{ "match": { "right": "@dst4" } }] });
     let listing = json!({ "nftables": [{ "metainfo": {} }, { "table": {} }, { "set": {} }, { "chain": {} }, { "rule": rule }] });
-    let listed = Parts::of_json(&listing);
+    let listed = TableParts::of_json(&listing);
     assert_eq!((listed.sets, listed.chains, listed.rules), (1, 1, 1));
     for parts in [rendered, listed] {
         assert!(

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 
 /// Locks on directories, for as long as the process lives.
 #[derive(Debug)]
-pub(crate) struct Alone(Vec<File>);
+pub(crate) struct InstanceLock(Vec<File>);
 
 /// A directory that cannot be had alone.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum AloneError {
+pub(crate) enum InstanceLockError {
     #[error("open the state directory {path}; another one: --state-dir")]
     Open { path: PathBuf, source: io::Error },
     #[error(
@@ -22,15 +22,15 @@ pub(crate) enum AloneError {
     Running { path: PathBuf },
 }
 
-impl Alone {
+impl InstanceLock {
     /// For the daemon. Makes the state directory if it is missing; nothing is written: a full disk
     /// is no obstacle.
-    pub(crate) fn take(state_dir: &Path, bpffs: &Path) -> Result<Self, AloneError> {
+    pub(crate) fn take(state_dir: &Path, bpffs: &Path) -> Result<Self, InstanceLockError> {
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(state_dir)
-            .map_err(|source| AloneError::Open {
+            .map_err(|source| InstanceLockError::Open {
                 path: state_dir.to_owned(),
                 source,
             })?;
@@ -39,7 +39,7 @@ impl Alone {
 
     /// For a removal: what is not there need not be had alone. systemd mounts the BPF file system
     /// for root alone, so nobody else can lock it.
-    pub(crate) fn take_existing(state_dir: &Path, bpffs: &Path) -> Result<Self, AloneError> {
+    pub(crate) fn take_existing(state_dir: &Path, bpffs: &Path) -> Result<Self, InstanceLockError> {
         let mut locks = Vec::new();
         if state_dir.exists() {
             locks.push(lock(state_dir)?);
@@ -47,15 +47,15 @@ impl Alone {
         match lock(bpffs) {
             Ok(locked) => locks.push(locked),
             // Without one there are no hooks, of whichever redirector.
-            Err(AloneError::Open { .. }) => {}
-            Err(running @ AloneError::Running { .. }) => return Err(running),
+            Err(InstanceLockError::Open { .. }) => {}
+            Err(running @ InstanceLockError::Running { .. }) => return Err(running),
         }
         Ok(Self(locks))
     }
 
     /// Locks a BPF file system that was mounted after the start, too. One that has been locked
     /// already stays so.
-    pub(crate) fn extend(&mut self, bpffs: &Path) -> Result<(), AloneError> {
+    pub(crate) fn extend(&mut self, bpffs: &Path) -> Result<(), InstanceLockError> {
         let id = |metadata: Metadata| (metadata.dev(), metadata.ino());
         let wanted = std::fs::metadata(bpffs).map(id).ok();
         if !self
@@ -69,16 +69,16 @@ impl Alone {
     }
 }
 
-fn lock(directory: &Path) -> Result<File, AloneError> {
+fn lock(directory: &Path) -> Result<File, InstanceLockError> {
     let path = directory.to_owned();
     let file = match File::open(directory) {
         Ok(file) => file,
-        Err(source) => return Err(AloneError::Open { path, source }),
+        Err(source) => return Err(InstanceLockError::Open { path, source }),
     };
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(AloneError::Running { path }),
-        Err(TryLockError::Error(source)) => Err(AloneError::Open { path, source }),
+        Err(TryLockError::WouldBlock) => Err(InstanceLockError::Running { path }),
+        Err(TryLockError::Error(source)) => Err(InstanceLockError::Open { path, source }),
     }
 }
 
@@ -90,35 +90,36 @@ mod tests {
     fn a_directory_is_had_by_one_at_a_time() {
         let directory = tempfile::tempdir().unwrap();
         let (path, bpffs) = (directory.path().join("made"), directory.path().join("none"));
-        let first = Alone::take(&path, &bpffs).unwrap();
+        let first = InstanceLock::take(&path, &bpffs).unwrap();
         assert!(matches!(
-            Alone::take(&path, &bpffs),
-            Err(AloneError::Running { .. })
+            InstanceLock::take(&path, &bpffs),
+            Err(InstanceLockError::Running { .. })
         ));
         drop(first);
-        Alone::take(&path, &bpffs).unwrap();
+        InstanceLock::take(&path, &bpffs).unwrap();
     }
 
     #[test]
     fn a_bpf_file_system_that_comes_later_is_had_alone_too() {
         let [first, second, bpffs] = [(); 3].map(|()| tempfile::tempdir().unwrap());
-        let mut running = Alone::take(first.path(), &bpffs.path().join("not mounted")).unwrap();
+        let mut running =
+            InstanceLock::take(first.path(), &bpffs.path().join("not mounted")).unwrap();
         for _again in 0..2 {
             running.extend(bpffs.path()).unwrap();
         }
         assert!(matches!(
-            Alone::take(second.path(), bpffs.path()),
-            Err(AloneError::Running { .. })
+            InstanceLock::take(second.path(), bpffs.path()),
+            Err(InstanceLockError::Running { .. })
         ));
     }
 
     #[test]
     fn another_state_directory_does_not_hide_a_redirector() {
         let [first, second, bpffs] = [(); 3].map(|()| tempfile::tempdir().unwrap());
-        let _running = Alone::take(first.path(), bpffs.path()).unwrap();
-        let error = Alone::take_existing(second.path(), bpffs.path()).unwrap_err();
+        let _running = InstanceLock::take(first.path(), bpffs.path()).unwrap();
+        let error = InstanceLock::take_existing(second.path(), bpffs.path()).unwrap_err();
         assert!(
-            matches!(&error, AloneError::Running { path } if path == bpffs.path()),
+            matches!(&error, InstanceLockError::Running { path } if path == bpffs.path()),
             "{error}"
         );
     }
