@@ -37,8 +37,22 @@ impl DnsConfig {
         let of_node = || node.all().map(|ip| SocketAddr::new(ip, DNS_PORT)).collect();
         self.listen.clone().unwrap_or_else(of_node)
     }
+
+    /// The server of `forward` that is this program itself, if any.
+    fn forwards_to_itself(&self, node: NodeIps) -> Option<SocketAddr> {
+        let own = addresses_of_this_host();
+        let reaches = |server: &SocketAddr, listen: &SocketAddr| {
+            let everywhere = listen.ip().is_unspecified()
+                && (own.contains(&server.ip()) || server.ip().is_loopback());
+            server.port() == listen.port() && (server.ip() == listen.ip() || everywhere)
+        };
+        let addresses = self.addresses(node);
+        let is_own = |server: &&SocketAddr| addresses.iter().any(|listen| reaches(server, listen));
+        self.forward.iter().find(is_own).copied()
+    }
 }
 
+/// The DNS server's configuration; none with `--dns-listen none`.
 pub(super) fn dns(
     listen: &[DnsListen],
     zone: Zone,
@@ -49,45 +63,37 @@ pub(super) fn dns(
     let listen = match listen {
         [] => None,
         [DnsListen::None] => return Ok(None),
-        several => Some(
-            several
-                .iter()
-                .map(|listen| match listen {
-                    DnsListen::At(address) => Ok(*address),
-                    DnsListen::None => Err(ConfigError::NoneAndMore),
-                })
-                .collect::<Result<_, _>>()?,
-        ),
-    };
-    let clients = if clients.is_empty() {
-        DNS_CLIENTS
-            .iter()
-            .filter_map(|cidr| cidr.parse().ok())
-            .collect()
-    } else {
-        clients
+        several => Some(addresses(several)?),
     };
     let config = DnsConfig {
         listen,
         zone,
-        clients,
+        clients: if clients.is_empty() {
+            default_clients()
+        } else {
+            clients
+        },
         forward,
     };
-    let own = addresses_of_this_host();
-    let is_ours = |server: &SocketAddr, listen: &SocketAddr| {
-        let everywhere = listen.ip().is_unspecified()
-            && (own.contains(&server.ip()) || server.ip().is_loopback());
-        server.port() == listen.port() && (server.ip() == listen.ip() || everywhere)
-    };
-    let addresses = config.addresses(node);
-    match config
-        .forward
-        .iter()
-        .find(|server| addresses.iter().any(|listen| is_ours(server, listen)))
-    {
-        Some(own) => Err(ConfigError::ForwardToItself(*own)),
+    match config.forwards_to_itself(node) {
+        Some(own) => Err(ConfigError::ForwardToItself(own)),
         None => Ok(Some(config)),
     }
+}
+
+fn addresses(listen: &[DnsListen]) -> Result<Vec<SocketAddr>, ConfigError> {
+    let address = |listen: &DnsListen| match listen {
+        DnsListen::At(address) => Ok(*address),
+        DnsListen::None => Err(ConfigError::NoneAndMore),
+    };
+    listen.iter().map(address).collect()
+}
+
+fn default_clients() -> Vec<IpNet> {
+    DNS_CLIENTS
+        .iter()
+        .filter_map(|cidr| cidr.parse().ok())
+        .collect()
 }
 
 #[cfg(test)]

@@ -132,12 +132,7 @@ impl Question<'_> {
         let Some(range) = range.filter(|range| range.contains(&net)) else {
             return refused();
         };
-        // A reverse zone begins at whole labels: of 8 bits for IPv4, of 4 for IPv6; `in-addr.arpa`
-        // is two more.
-        let bits_a_label = if range.addr().is_ipv4() { 8 } else { 4 };
-        let apex = self
-            .name
-            .trim_to(usize::from(range.prefix_len().div_ceil(bits_a_label)) + 2);
+        let apex = self.reverse_apex(range);
         if *self.name == apex && self.kind == RecordType::SOA {
             return self.apex(&apex);
         }
@@ -146,14 +141,27 @@ impl Question<'_> {
         }
         match self.directory.node_of_vip(net.addr()) {
             None => self.negative(ResponseCode::NXDomain, &apex),
-            Some(node) if matches!(self.kind, RecordType::PTR | RecordType::ANY) => {
-                match absolute(node).append_domain(&self.origin.0) {
-                    Ok(target) => self.positive(vec![RData::PTR(PTR(target))]),
-                    Err(_too_long) => self.negative(ResponseCode::NoError, &apex),
-                }
-            }
-            Some(_) => self.negative(ResponseCode::NoError, &apex),
+            Some(node) => self
+                .pointer(node)
+                .unwrap_or_else(|| self.negative(ResponseCode::NoError, &apex)),
         }
+    }
+
+    /// Where the reverse zone of `range` begins: at whole labels, of 8 bits for IPv4 and 4 for
+    /// IPv6; `in-addr.arpa` is two more.
+    fn reverse_apex(&self, range: IpNet) -> Name {
+        let bits_a_label = if range.addr().is_ipv4() { 8 } else { 4 };
+        let labels = usize::from(range.prefix_len().div_ceil(bits_a_label)) + 2;
+        self.name.trim_to(labels)
+    }
+
+    /// The name of the node that has a VIP, if it was asked for and DNS can write it.
+    fn pointer(&self, node: &NodeName) -> Option<Answer> {
+        if !matches!(self.kind, RecordType::PTR | RecordType::ANY) {
+            return None;
+        }
+        let target = absolute(node).append_domain(&self.origin.0).ok()?;
+        Some(self.positive(vec![RData::PTR(PTR(target))]))
     }
 
     fn find(&self, name: &str) -> Option<NamedNode<'_>> {

@@ -9,7 +9,7 @@ use hickory_proto::rr::{DNSClass, Name, Record, RecordType};
 use hickory_proto::serialize::binary::{BinDecoder, BinEncoder};
 use hickory_server::net::runtime::Time;
 use hickory_server::net::xfer::Protocol;
-use hickory_server::server::{Request, RequestHandler, ResponseHandler, ResponseInfo};
+use hickory_server::server::{Request, RequestHandler, RequestInfo, ResponseHandler, ResponseInfo};
 use hickory_server::zone_handler::{MessageResponseBuilder, Queries};
 use ipnet::IpNet;
 use tokio::sync::{Semaphore, watch};
@@ -119,8 +119,8 @@ impl Handler {
         };
         let reply = match (own, &self.forward) {
             (Ok(answer), _) => Reply::own(request, answer),
-            (Err(NotOurs), None) => Reply::own(request, refused()),
-            (Err(NotOurs), Some(forward)) => match forward.ask(request, protocol).await {
+            (Err(UnknownName), None) => Reply::own(request, refused()),
+            (Err(UnknownName), Some(forward)) => match forward.ask(request, protocol).await {
                 Some(answer) => Reply::forwarded(request, answer),
                 None => Reply::own(request, unknown()),
             },
@@ -129,64 +129,60 @@ impl Handler {
         Some(reply)
     }
 
-    /// What we know, if the question is for us.
-    fn answer(&self, request: &Request) -> Result<Answer, NotOurs> {
-        let (Ok(info), Some(_)) = (request.request_info(), repeated(request)) else {
-            return Ok(Answer {
-                code: ResponseCode::FormErr,
-                ..refused()
-            });
+    /// The answer, if the question is about a name that is ours.
+    fn answer(&self, request: &Request) -> Result<Answer, UnknownName> {
+        let asked = match self.check(request) {
+            Ok(asked) => asked,
+            Err(code) => {
+                return Ok(Answer { code, ..refused() });
+            }
         };
-        if request
-            .edns
-            .as_ref()
-            .is_some_and(|asked| asked.version() > EDNS_VERSION)
-        {
-            // The client asks again in the version that the answer names (RFC 6891, 6.1.3).
-            return Ok(Answer {
-                code: ResponseCode::BADVERS,
-                ..refused()
-            });
-        }
-        if request.metadata.op_code != OpCode::Query {
-            return Ok(Answer {
-                code: ResponseCode::NotImp,
-                ..refused()
-            });
-        }
-        let transfer = matches!(info.query.query_type(), RecordType::AXFR | RecordType::IXFR);
-        if !self.is_allowed(info.src.ip()) || info.query.query_class() != DNSClass::IN || transfer {
-            return Ok(refused());
-        }
-        let mut name = Name::from(info.query.name());
+        let kind = asked.query.query_type();
+        let mut name = Name::from(asked.query.name());
         name.set_fqdn(true);
         let directory = self.feed.borrow().directory.clone();
         let found = match directory {
-            Some(directory) => answer(
-                &directory,
-                &self.origin,
-                self.node,
-                &name,
-                info.query.query_type(),
-            ),
-            // A bare name may be a node's; what another server says of it would be kept.
+            Some(directory) => answer(&directory, &self.origin, self.node, &name, kind),
+            // A bare name may be a node's; another server's answer to it would be cached.
             None if self.origin.contains(&name)
                 || (self.forward.is_some() && name.num_labels() == 1) =>
             {
                 unknown()
             }
-            None => refused(),
+            None => return Err(UnknownName),
         };
         if found.code == ResponseCode::Refused {
-            Err(NotOurs)
+            Err(UnknownName)
         } else {
             Ok(found)
         }
     }
+
+    /// The question, or the code that refuses it whatever its name.
+    fn check<'a>(&self, request: &'a Request) -> Result<RequestInfo<'a>, ResponseCode> {
+        let (Ok(asked), Some(_)) = (request.request_info(), repeated(request)) else {
+            return Err(ResponseCode::FormErr);
+        };
+        let edns = request.edns.as_ref();
+        if edns.is_some_and(|edns| edns.version() > EDNS_VERSION) {
+            // The client asks again in the version that the answer names (RFC 6891, 6.1.3).
+            return Err(ResponseCode::BADVERS);
+        }
+        if request.metadata.op_code != OpCode::Query {
+            return Err(ResponseCode::NotImp);
+        }
+        let kind = asked.query.query_type();
+        let transfer = matches!(kind, RecordType::AXFR | RecordType::IXFR);
+        if !self.is_allowed(asked.src.ip()) || asked.query.query_class() != DNSClass::IN || transfer
+        {
+            return Err(ResponseCode::Refused);
+        }
+        Ok(asked)
+    }
 }
 
-/// A name of which we know nothing, and that a client may ask for.
-struct NotOurs;
+/// The name is not ours; another server may know it.
+struct UnknownName;
 
 impl Reply {
     fn own(request: &Request, answer: Answer) -> Self {

@@ -23,7 +23,7 @@ mod tables;
 pub(crate) use bypass::bypassing_data_plane;
 pub(crate) use cgroup::{CgroupError, find as find_cgroup, leaves_pods_out};
 pub(crate) use cilium::{Cilium, CiliumCompatibility};
-pub(crate) use hooks::{Hook, HookChange, HookError, Hooks, Surroundings};
+pub(crate) use hooks::{Hook, HookError, Hooks, Surroundings};
 pub(crate) use mechanism::{EbpfMechanism, MechanismError, now_ns};
 pub(crate) use metrics::register as register_metrics;
 pub(crate) use pins::{PinError, Pins, cgroup_id};

@@ -67,6 +67,18 @@ pub(crate) enum HookChange {
     MovedBehind,
 }
 
+impl HookChange {
+    /// How the log calls it.
+    pub(super) const fn text(self) -> &'static str {
+        match self {
+            Self::Attached => "attached",
+            Self::TakenOver => "taken over",
+            Self::Replaced => "moved from another cgroup",
+            Self::MovedBehind => "moved behind programs of others",
+        }
+    }
+}
+
 /// Hooks that cannot be installed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HookError {

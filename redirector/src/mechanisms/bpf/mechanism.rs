@@ -9,9 +9,8 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 
 use super::{
-    Cilium, CiliumCompatibility, Hook, HookChange, HookError, Hooks, KernelConfig, MapChanges,
-    PinError, Pins, Proof, ProofError, Refusal, Tables, TablesError, cgroup_id, find_cgroup,
-    kernel_config, prove,
+    Cilium, CiliumCompatibility, Hook, HookError, Hooks, KernelConfig, MapChanges, PinError, Pins,
+    Proof, ProofError, Refusal, Tables, TablesError, cgroup_id, find_cgroup, kernel_config, prove,
 };
 use crate::config::{Config, Intercept, NodeIps};
 use crate::directory::Ranges;
@@ -60,8 +59,8 @@ impl From<HookError> for MechanismError {
 
 impl EbpfMechanism {
     /// Installs everything: maps first, programs last, so that nothing is steered by half a table.
-    /// Without a plan the maps stay as an earlier redirector left them. Beside a Cilium that would
-    /// not bear it nothing is attached.
+    /// Without a plan the maps stay as an earlier redirector left them. Nothing is attached beside
+    /// a Cilium that would then not start.
     pub(crate) fn install(
         pins: &Pins,
         config: &Config,
@@ -75,32 +74,41 @@ impl EbpfMechanism {
             return Err(MechanismError::Cilium(danger.clone()));
         }
         let mut hooks = Hooks::load(pins.clone(), cgroup.clone(), config.hook_scope)?;
-        let tables = Tables::open(pins)?;
-        let (in_kernel, destinations) = (tables.config()?, tables.destinations()?);
-        let pins = pins.clone();
-        let mut kernel = Self {
+        let mut mechanism = Self::open(pins.clone(), cgroup)?;
+        if let Some(plan) = plan {
+            mechanism.apply(&config.intercept, plan)?;
+        }
+        mechanism.attach(&mut hooks)?;
+        let removed = mechanism.pins.remove_others()?;
+        if !removed.is_empty() {
+            tracing::info!(?removed, "removed hooks and maps of another version");
+        }
+        if let Some(compatibility) = compatibility {
+            report_cilium(&compatibility);
+        }
+        Ok(mechanism)
+    }
+
+    /// The maps with what is in them.
+    fn open(pins: Pins, cgroup: PathBuf) -> Result<Self, MechanismError> {
+        let tables = Tables::open(&pins)?;
+        Ok(Self {
             pins,
             cgroup,
             proof: None,
+            config: tables.config()?,
+            destinations: tables.destinations()?,
             tables,
-            config: in_kernel,
-            destinations,
             looks: 0,
-        };
-        if let Some(plan) = plan {
-            kernel.apply(&config.intercept, plan)?;
-        }
+        })
+    }
+
+    fn attach(&self, hooks: &mut Hooks) -> Result<(), MechanismError> {
         for (program, change) in hooks.attach()? {
-            let how = match change {
-                HookChange::Attached => "attached",
-                HookChange::TakenOver => "taken over",
-                HookChange::Replaced => "moved from another cgroup",
-                HookChange::MovedBehind => "moved behind programs of others",
-            };
             tracing::info!(
                 program,
-                how,
-                cgroup = %kernel.cgroup.display(),
+                how = change.text(),
+                cgroup = %self.cgroup.display(),
                 "connect hook installed"
             );
         }
@@ -111,20 +119,7 @@ impl EbpfMechanism {
                  EHOSTUNREACH elsewhere"
             );
         }
-        let removed = kernel.pins.remove_others()?;
-        if !removed.is_empty() {
-            tracing::info!(?removed, "removed hooks and maps of another version");
-        }
-        match compatibility {
-            Some(CiliumCompatibility::Compatible(cilium)) => {
-                tracing::info!(cilium, "Cilium is on this host")
-            }
-            Some(CiliumCompatibility::Conflicting(cilium)) => {
-                tracing::warn!(cilium, "attached beside Cilium, as told")
-            }
-            None => {}
-        }
-        Ok(kernel)
+        Ok(())
     }
 
     /// A Cilium that does not start beside hooks of ours, with what to do.
@@ -238,7 +233,18 @@ impl EbpfMechanism {
     }
 }
 
-/// Whether Cilium is there too, and bears hooks at `cgroup`.
+fn report_cilium(compatibility: &CiliumCompatibility) {
+    match compatibility {
+        CiliumCompatibility::Compatible(cilium) => {
+            tracing::info!(cilium, "Cilium is on this host");
+        }
+        CiliumCompatibility::Conflicting(cilium) => {
+            tracing::warn!(cilium, "attached beside Cilium, as told");
+        }
+    }
+}
+
+/// Whether Cilium is on this host too, and tolerates hooks at `cgroup`.
 fn compatibility(pins: &Pins, cgroup: &Path) -> Option<CiliumCompatibility> {
     Some(Cilium::find(pins.bpffs())?.beside(cgroup_id(cgroup).ok()?))
 }
