@@ -76,6 +76,27 @@ struct Gates {
     switched_off: Gate,
 }
 
+impl Gates {
+    fn new(readiness: &Readiness, mechanism: Mechanism) -> Self {
+        let gates = Self {
+            directory: readiness.gate("directory"),
+            hooks: readiness.gate("hooks"),
+            nftables: readiness.gate("nftables"),
+            route: readiness.gate("route"),
+            pods: readiness.gate("pods"),
+            switched_off: readiness.gate("switched off"),
+        };
+        if mechanism == Mechanism::Both {
+            gates.switched_off.open();
+        } else {
+            gates
+                .switched_off
+                .close("what an earlier redirector installed may be there still");
+        }
+        gates
+    }
+}
+
 impl Steering {
     /// Installs what is known so far, before anything waits for the proxy.
     pub(crate) async fn install(
@@ -85,43 +106,22 @@ impl Steering {
         readiness: &Readiness,
         metrics: SteeringMetrics,
     ) -> Result<Self> {
-        let gates = Gates {
-            directory: readiness.gate("directory"),
-            hooks: readiness.gate("hooks"),
-            nftables: readiness.gate("nftables"),
-            route: readiness.gate("route"),
-            pods: readiness.gate("pods"),
-            switched_off: readiness.gate("switched off"),
-        };
-        if config.mechanism == Mechanism::Both {
-            gates.switched_off.open();
-        } else {
-            gates
-                .switched_off
-                .close("what an earlier redirector installed may be there still");
-        }
+        let gates = Gates::new(readiness, config.mechanism);
         let pins = Pins::new(&config.bpffs);
         let nft = config.mechanism.has_nftables().then(NftTable::default);
-        let routes = Routes::open()?;
-        let progress = Progress::default();
-        let (in_force, hooks) = (
-            watch::Sender::new(InForce::NOTHING),
-            hooks::HookHealth::default(),
-        );
-        let ebpf = None;
         let mut steering = Self {
             config,
             lock,
             pins,
             feed,
-            ebpf,
-            hooks,
+            ebpf: None,
+            hooks: hooks::HookHealth::default(),
             nft,
-            routes,
+            routes: Routes::open()?,
             gates,
             metrics,
-            in_force,
-            progress,
+            in_force: watch::Sender::new(InForce::NOTHING),
+            progress: Progress::default(),
         };
         let known = steering.plan();
         if let Some(plan) = &known {

@@ -9,16 +9,15 @@ use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Result, bail};
+use culvert_api::Zone;
 use culvert_redirector_common::names::{CONNECT4, CONNECT6, SOCKOPS};
 use culvert_redirector_common::{Connect, DestinationValue, Verdict, decide};
 
 use crate::args::SharedArgs;
 use crate::directory::{Directory, SavedDirectory};
-use crate::mechanisms::bpf::now_ns;
-use crate::mechanisms::bpf::{Hook, KernelConfig, Pins, Refusal, Tables};
+use crate::mechanisms::bpf::{Hook, KernelConfig, Pins, Refusal, Tables, now_ns};
 use crate::mechanisms::nft::{self, Listing, NftError};
 use crate::plan::Destination;
-use culvert_api::Zone;
 use query::{Host, Query};
 use words::{DirectoryEntry, HookDecision, NftDecision, NftSet, fix};
 
@@ -72,24 +71,13 @@ fn lines(
     port: Option<u16>,
 ) -> Result<Vec<(&'static str, String)>> {
     let entry = DirectoryEntry::of(directory, ip, port);
-    let steered = directory
-        .map(|directory| words::ports(directory, ip))
-        .unwrap_or_default();
-    let looked_at = match port {
-        None if !steered.is_empty() => steered.into_iter().collect(),
-        _ => vec![port.unwrap_or(ANY_PORT)],
-    };
     let (mut hooks, mut nftables, mut fixes) = (Vec::new(), Vec::new(), Vec::new());
-    for dialled in looked_at {
+    for dialled in ports_to_explain(directory, ip, port) {
         let address = SocketAddr::new(ip, dialled);
-        let (hooked, packets) = (host.hooked(address)?, host.packets(address));
-        fixes.extend(fix(&entry, hooked, &packets, (ip, port), zone));
-        // The words have the error that most kernels give.
-        let told = hooked
-            .to_string()
-            .replace(Refusal::HostUnreachable.name(), host.refusal.name());
-        hooks.push((dialled, told));
-        nftables.push((dialled, packets.to_string()));
+        let (by_hooks, by_nftables) = (host.by_hooks(address)?, host.by_nftables(address));
+        fixes.extend(fix(&entry, by_hooks, &by_nftables, (ip, port), zone));
+        hooks.push((dialled, host.with_its_error(by_hooks)));
+        nftables.push((dialled, by_nftables.to_string()));
     }
     fixes.dedup();
     let mut lines = vec![("directory", entry.to_string())];
@@ -99,11 +87,21 @@ fn lines(
     Ok(lines)
 }
 
-/// One line for all ports of which the same is to be said; without the ports if it is one.
-fn grouped(told: Vec<(u16, String)>) -> impl Iterator<Item = String> {
-    let several = told.len() > 1;
+fn ports_to_explain(directory: Option<&Directory>, ip: IpAddr, port: Option<u16>) -> Vec<u16> {
+    let steered = directory
+        .map(|directory| words::ports(directory, ip))
+        .unwrap_or_default();
+    match port {
+        None if !steered.is_empty() => steered.into_iter().collect(),
+        _ => vec![port.unwrap_or(ANY_PORT)],
+    }
+}
+
+/// One line for all ports with the same text; without the ports if there is one line.
+fn grouped(texts: Vec<(u16, String)>) -> impl Iterator<Item = String> {
+    let several = texts.len() > 1;
     let mut groups: Vec<(Vec<String>, String)> = Vec::new();
-    for (port, text) in told {
+    for (port, text) in texts {
         match groups.iter_mut().find(|(_, other)| *other == text) {
             Some((ports, _)) => ports.push(port.to_string()),
             None => groups.push((vec![port.to_string()], text)),
@@ -142,7 +140,7 @@ impl HostState {
         })
     }
 
-    fn hooked(&self, address: SocketAddr) -> Result<HookDecision> {
+    fn by_hooks(&self, address: SocketAddr) -> Result<HookDecision> {
         let Some(tables) = &self.tables else {
             return Ok(HookDecision::Absent);
         };
@@ -152,7 +150,14 @@ impl HostState {
         Ok(KernelView::read(tables, address)?.decides(address))
     }
 
-    fn packets(&self, address: SocketAddr) -> NftDecision {
+    /// The text of a decision, with the error that this kernel gives.
+    fn with_its_error(&self, decision: HookDecision) -> String {
+        decision
+            .to_string()
+            .replace(Refusal::HostUnreachable.name(), self.refusal.name())
+    }
+
+    fn by_nftables(&self, address: SocketAddr) -> NftDecision {
         match &self.table {
             Err(error) => NftDecision::Unknown(error.to_string()),
             Ok(None) => NftDecision::NoTable,

@@ -8,9 +8,9 @@ use culvert_redirector_common::names::SOCKOPS;
 
 use crate::args::Mechanism;
 use crate::directory::SavedDirectory;
-use crate::mechanisms::bpf::now_ns;
 use crate::mechanisms::bpf::{
-    Cilium, CiliumCompatibility, Hook, Pins, Refusal, Surroundings, Tables, bypassing_data_plane,
+    Cilium, CiliumCompatibility, Hook, KernelConfig, Pins, Refusal, Surroundings, Tables,
+    bypassing_data_plane, now_ns,
 };
 use crate::mechanisms::nft::{self, NftError};
 use crate::mechanisms::vip_routes::Routes;
@@ -147,6 +147,17 @@ fn tables(out: &mut String, pins: &Pins) -> Result<()> {
     }
     let tables = Tables::open(pins)?;
     let config = tables.config()?;
+    line(out, "intercept", &intercept(&config))?;
+    line(out, "destinations", &destinations(&tables, &config)?)?;
+    let counts: Vec<_> = tables
+        .counts()?
+        .iter()
+        .map(|(counter, count)| format!("{} {count}", counter.name()))
+        .collect();
+    line(out, "connections", &counts.join(", "))
+}
+
+fn intercept(config: &KernelConfig) -> String {
     let ports: Vec<_> = config
         .ports
         .iter()
@@ -158,15 +169,14 @@ fn tables(out: &mut String, pins: &Pins) -> Result<()> {
         .filter(|addr| !addr.is_none())
         .map(|addr| addr.ip().to_string())
         .collect();
-    line(
-        out,
-        "intercept",
-        &format!(
-            "{} ports {}",
-            or_none(addresses.join(", ")),
-            or_none(ports.join(", "))
-        ),
-    )?;
+    format!(
+        "{} ports {}",
+        or_none(addresses.join(", ")),
+        or_none(ports.join(", "))
+    )
+}
+
+fn destinations(tables: &Tables, config: &KernelConfig) -> Result<String> {
     let destinations = tables.destinations()?;
     let offline = destinations
         .values()
@@ -177,20 +187,10 @@ fn tables(out: &mut String, pins: &Pins) -> Result<()> {
     } else {
         "steered: no redirector vouches for that"
     };
-    line(
-        out,
-        "destinations",
-        &format!(
-            "{}, of which offline: {offline} ({believed})",
-            destinations.len()
-        ),
-    )?;
-    let counts: Vec<_> = tables
-        .counts()?
-        .iter()
-        .map(|(counter, count)| format!("{} {count}", counter.name()))
-        .collect();
-    line(out, "connections", &counts.join(", "))
+    Ok(format!(
+        "{}, of which offline: {offline} ({believed})",
+        destinations.len()
+    ))
 }
 
 async fn nftables() -> String {

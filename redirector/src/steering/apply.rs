@@ -101,10 +101,38 @@ impl Steering {
     }
 
     async fn apply_nftables(&mut self, plan: &Plan) -> Result<()> {
-        let Some(nft) = &mut self.nft else {
+        if self.nft.is_none() {
             self.gates.nftables.open();
             return Ok(());
+        }
+        self.read_uplinks().await;
+        let guard = Guard {
+            allow: self.config.guard_allow.clone(),
+            pods: self.config.pod_ranges.clone(),
+            uplinks: self.progress.uplinks.clone(),
         };
+        let spec = TableSpec::new(self.config.intercept.clone(), guard, plan);
+        let Some(nft) = &mut self.nft else {
+            return Ok(());
+        };
+        match nft.apply(spec).await {
+            Ok(applied) => {
+                tracing::debug!(?applied, "nftables updated");
+                self.table_is_there();
+                Ok(())
+            }
+            Err(NftError::Missing) => self.do_without_nftables(),
+            Err(error) => {
+                tracing::error!(%error, "nftables not updated");
+                self.progress.table = false;
+                self.gates.nftables.close(error.to_string());
+                self.progress.behind = true;
+                Ok(())
+            }
+        }
+    }
+
+    async fn read_uplinks(&mut self) {
         match self.routes.uplinks().await {
             Ok(uplinks) => {
                 self.progress.uplinks = uplinks;
@@ -115,32 +143,16 @@ impl Steering {
                 self.progress.behind = true;
             }
         }
-        let guard = Guard {
-            allow: self.config.guard_allow.clone(),
-            pods: self.config.pod_ranges.clone(),
-            uplinks: self.progress.uplinks.clone(),
-        };
-        let spec = TableSpec::new(self.config.intercept.clone(), guard, plan);
-        match nft.apply(spec).await {
-            Ok(applied) => {
-                tracing::debug!(?applied, "nftables updated");
-                self.table_is_there();
-            }
-            Err(error @ NftError::Missing) if self.ebpf.is_none() => {
-                return Err(error).context("nothing else steers connections");
-            }
-            Err(NftError::Missing) => {
-                tracing::warn!("nft is not installed; the connect hooks alone steer connections");
-                self.gates.nftables.open();
-                self.nft = None;
-            }
-            Err(error) => {
-                tracing::error!(%error, "nftables not updated");
-                self.progress.table = false;
-                self.gates.nftables.close(error.to_string());
-                self.progress.behind = true;
-            }
+    }
+
+    /// The program `nft` is not installed. Fatal if nothing else steers.
+    fn do_without_nftables(&mut self) -> Result<()> {
+        if self.ebpf.is_none() {
+            return Err(NftError::Missing).context("nothing else steers connections");
         }
+        tracing::warn!("nft is not installed; the connect hooks alone steer connections");
+        self.gates.nftables.open();
+        self.nft = None;
         Ok(())
     }
 

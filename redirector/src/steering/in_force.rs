@@ -31,26 +31,20 @@ fn name<S: Serializer>(mechanism: &Mechanism, serializer: S) -> Result<S::Ok, S:
 }
 
 impl Steering {
-    /// Says what is in force wherever that is asked for, and whether anything sees pods.
+    /// Publishes what is in force to the admin server, the gates and the metrics.
     pub(super) fn publish(&mut self) {
-        let mechanism = Mechanism::of(
-            self.ebpf.is_some() && self.progress.hooked,
-            self.nft.is_some() && self.progress.table,
-        );
-        let fallback = self.hooks.fallback();
-        let has_pods = || !self.config.cgroup.as_deref().is_some_and(leaves_pods_out);
-        let sees_pods =
-            mechanism.has_ebpf() && self.config.hook_scope == HookScope::All && has_pods();
-        let bypass = (self.config.mechanism != Mechanism::None && !sees_pods)
-            .then(|| bypassing_data_plane(&self.config.bpffs));
-        let unseen = bypass
-            .flatten()
-            .map(|data_plane| unseen_pods(data_plane, fallback));
-        let now = InForce {
-            mechanism,
-            fallback: fallback.map(str::to_owned),
-            unseen_pods: unseen.clone(),
-        };
+        let now = self.now_in_force();
+        match &now.unseen_pods {
+            Some(reason) if !self.config.accept_unseen_pods => {
+                self.gates.pods.close(reason.clone());
+            }
+            _ => self.gates.pods.open(),
+        }
+        let remark = now.fallback.as_ref();
+        self.gates
+            .hooks
+            .remark(remark.map(|reason| format!("nftables alone steers connections: {reason}")));
+        self.metrics.in_force(now.mechanism);
         self.in_force.send_if_modified(|before| {
             let is_news = *before != now;
             if is_news {
@@ -59,14 +53,33 @@ impl Steering {
             }
             is_news
         });
-        self.gates
-            .hooks
-            .remark(fallback.map(|reason| format!("nftables alone steers connections: {reason}")));
-        self.metrics.in_force(mechanism);
-        match unseen.filter(|_| !self.config.accept_unseen_pods) {
-            Some(reason) => self.gates.pods.close(reason),
-            None => self.gates.pods.open(),
+    }
+
+    fn now_in_force(&self) -> InForce {
+        let mechanism = Mechanism::of(
+            self.ebpf.is_some() && self.progress.hooked,
+            self.nft.is_some() && self.progress.table,
+        );
+        let fallback = self.hooks.fallback();
+        let unseen_pods = if self.config.mechanism == Mechanism::None || self.sees_pods(mechanism) {
+            None
+        } else {
+            bypassing_data_plane(&self.config.bpffs)
+                .map(|data_plane| unseen_pods(data_plane, fallback))
+        };
+        InForce {
+            mechanism,
+            fallback: fallback.map(str::to_owned),
+            unseen_pods,
         }
+    }
+
+    /// Whether connect hooks see pods' connections.
+    fn sees_pods(&self, mechanism: Mechanism) -> bool {
+        let cgroup = self.config.cgroup.as_deref();
+        mechanism.has_ebpf()
+            && self.config.hook_scope == HookScope::All
+            && !cgroup.is_some_and(leaves_pods_out)
     }
 }
 

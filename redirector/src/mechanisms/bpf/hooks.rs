@@ -284,6 +284,13 @@ impl Hooks {
     }
 
     fn pin_new_link(&mut self, program: &'static str, pin: &Path) -> Result<(), HookError> {
+        self.attach_program(program)?
+            .pin(pin)
+            .map_err(|error| HookError::link("pin", pin)(io::Error::other(error)))?;
+        Ok(())
+    }
+
+    fn attach_program(&mut self, program: &'static str) -> Result<FdLink, HookError> {
         let place = self.place(program);
         let cgroup = File::open(&place).map_err(|source| CgroupError::Open {
             path: place.clone(),
@@ -294,20 +301,17 @@ impl Hooks {
         // The kernel refuses flags on cgroup links, which always allow other programs beside them:
         // aya calls that "single".
         let mode = CgroupAttachMode::Single;
-        let link = match self.ebpf.program_mut(self.refusal.variant(program)) {
+        match self.ebpf.program_mut(self.refusal.variant(program)) {
             Some(Program::CgroupSockAddr(hook)) => {
                 let id = hook.attach(cgroup, mode).map_err(attach)?;
-                FdLink::try_from(hook.take_link(id).map_err(attach)?).map_err(take)?
+                FdLink::try_from(hook.take_link(id).map_err(attach)?).map_err(take)
             }
             Some(Program::SockOps(hook)) => {
                 let id = hook.attach(cgroup, mode).map_err(attach)?;
-                FdLink::try_from(hook.take_link(id).map_err(attach)?).map_err(take)?
+                FdLink::try_from(hook.take_link(id).map_err(attach)?).map_err(take)
             }
-            _ => return Err(HookError::Missing(program)),
-        };
-        link.pin(pin)
-            .map_err(|error| HookError::link("pin", pin)(io::Error::other(error)))?;
-        Ok(())
+            _ => Err(HookError::Missing(program)),
+        }
     }
 }
 

@@ -194,8 +194,8 @@ impl fmt::Display for NftDecision {
 /// What to do, if a connection does not come through or something is missing.
 pub(super) fn fix(
     entry: &DirectoryEntry<'_>,
-    hooked: HookDecision,
-    packets: &NftDecision,
+    by_hooks: HookDecision,
+    by_nftables: &NftDecision,
     (ip, port): (IpAddr, Option<u16>),
     zone: &Zone,
 ) -> Option<String> {
@@ -219,28 +219,34 @@ pub(super) fn fix(
         ),
         DirectoryEntry::Shared(owners) => Some(by_name(owners)),
         DirectoryEntry::Protected { node, .. } => Some(by_name(&[node])),
-        DirectoryEntry::OtherPort { owners, ports } => {
-            let ports = ports.iter().copied().chain(port).collect::<BTreeSet<_>>();
-            let [owner] = owners.as_slice() else {
-                return Some(by_name(owners));
-            };
-            let more = format!(
-                "`culvert-proxy token create {owner} --port {}`",
-                listed(&ports, ",")
-            );
-            Some(format!(
-                "{}, or have the port steered, where the proxy runs: {more}; in a cluster: \
-                 ConfigMap culvert-ports",
-                by_name(owners)
-            ))
+        DirectoryEntry::OtherPort { owners, ports } => match owners.as_slice() {
+            [owner] => {
+                let ports = ports.iter().copied().chain(port).collect();
+                Some(format!(
+                    "{}, or {}",
+                    by_name(owners),
+                    steer_ports(owner, &ports)
+                ))
+            }
+            several => Some(by_name(several)),
+        },
+        DirectoryEntry::Vip(node) | DirectoryEntry::Edge(node) => {
+            unsteered(node, by_hooks, by_nftables)
         }
-        DirectoryEntry::Vip(node) | DirectoryEntry::Edge(node) => unsteered(node, hooked, packets),
     }
 }
 
+fn steer_ports(owner: &NodeName, ports: &BTreeSet<u16>) -> String {
+    let ports = listed(ports, ",");
+    format!(
+        "have the port steered, where the proxy runs: `culvert-proxy token create {owner} --port \
+         {ports}`; in a cluster: ConfigMap culvert-ports"
+    )
+}
+
 /// What to do with what should be steered.
-fn unsteered(node: &NodeName, hooked: HookDecision, packets: &NftDecision) -> Option<String> {
-    match (hooked, packets) {
+fn unsteered(node: &NodeName, by_hooks: HookDecision, by_nftables: &NftDecision) -> Option<String> {
+    match (by_hooks, by_nftables) {
         (HookDecision::Decides(Verdict::Reject(Reject::Offline)), _) => Some(format!(
             "where the proxy runs: `culvert-proxy explain {node}` says why it is \
                 offline"
