@@ -200,30 +200,13 @@ impl Routes {
         .uplinks())
     }
 
-    /// Where our routes lead: to the interface that drops all, which is made and set up if it is
-    /// not.
+    /// Where our routes lead: to the interface that drops all. Makes it and sets it up if needed.
     async fn target(&self) -> Result<RouteTarget, RouteError> {
         if self.no_sink.load(Ordering::Relaxed) {
             return Ok(RouteTarget::Host);
         }
-        let failed = |error| RouteError::MakeSink(error);
-        if self.sink().await?.is_none() {
-            let bridge = LinkBridge::new(SINK)
-                .append_extra_attribute(LinkAttribute::Mtu(SINK_MTU))
-                .build();
-            match self.handle.link().add(bridge).execute().await {
-                Ok(()) => {}
-                Err(error) if is(&error, nix::libc::EOPNOTSUPP) => {
-                    let reason = "the kernel makes no bridge; load the module bridge and restart";
-                    tracing::warn!(
-                        reason,
-                        "while nothing steers, this host's own services answer on VIPs"
-                    );
-                    self.no_sink.store(true, Ordering::Relaxed);
-                    return Ok(RouteTarget::Host);
-                }
-                Err(error) => return Err(failed(error)),
-            }
+        if self.sink().await?.is_none() && !self.make_sink().await? {
+            return Ok(RouteTarget::Host);
         }
         let sink = self.sink().await?.ok_or(RouteError::ForeignSink)?;
         let index = sink.header.index;
@@ -233,9 +216,29 @@ impl Routes {
                 .set(LinkUnspec::new_with_index(index).up().build())
                 .execute()
                 .await
-                .map_err(failed)?;
+                .map_err(RouteError::MakeSink)?;
         }
         Ok(RouteTarget::Sink(index))
+    }
+
+    /// False, once and for all, on a kernel that makes no bridges.
+    async fn make_sink(&self) -> Result<bool, RouteError> {
+        let bridge = LinkBridge::new(SINK)
+            .append_extra_attribute(LinkAttribute::Mtu(SINK_MTU))
+            .build();
+        match self.handle.link().add(bridge).execute().await {
+            Ok(()) => Ok(true),
+            Err(error) if is(&error, nix::libc::EOPNOTSUPP) => {
+                let reason = "the kernel makes no bridge; load the module bridge and restart";
+                tracing::warn!(
+                    reason,
+                    "while nothing steers, this host's own services answer on VIPs"
+                );
+                self.no_sink.store(true, Ordering::Relaxed);
+                Ok(false)
+            }
+            Err(error) => Err(RouteError::MakeSink(error)),
+        }
     }
 
     /// The interface that drops all, if it is there.

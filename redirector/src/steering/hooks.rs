@@ -98,25 +98,30 @@ impl Steering {
             return Ok(());
         }
         let earlier = self.pins.any_link();
-        let error = match EbpfMechanism::install(&self.pins, &self.config, known) {
+        match EbpfMechanism::install(&self.pins, &self.config, known) {
             Ok(ebpf) => {
                 self.ebpf = Some(ebpf);
                 self.hooks.fallback = None;
                 self.progress.hooked = true;
                 self.gates.hooks.open();
-                return Ok(());
+                Ok(())
             }
-            Err(error) => error,
-        };
-        let no_cgroup = matches!(&error, MechanismError::Hooks(error) if matches!(**error, HookError::Cgroup(_)));
-        let misled = self.config.cgroup.is_some() && no_cgroup;
+            Err(error) => self.do_without_hooks(error, earlier),
+        }
+    }
+
+    /// `earlier`: hooks of an earlier redirector were there before the attempt.
+    fn do_without_hooks(&mut self, error: MechanismError, earlier: bool) -> Result<()> {
+        let no_cgroup = matches!(&error, MechanismError::Hooks(error)
+            if matches!(**error, HookError::Cgroup(_)));
+        let wrong_cgroup = self.config.cgroup.is_some() && no_cgroup;
         let harmful = matches!(error, MechanismError::Cilium(_));
         if !earlier {
             self.pins
                 .remove_links()
                 .context("remove what was half installed")?;
         }
-        if self.config.mechanism != Mechanism::Both || misled || (earlier && !harmful) {
+        if self.config.mechanism != Mechanism::Both || wrong_cgroup || (earlier && !harmful) {
             return Err(error).context("install the connect hooks (other mechanisms: --mechanism)");
         }
         if !earlier {
