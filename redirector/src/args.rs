@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use culvert_api::ports::INTERCEPT_PORTS;
 use culvert_daemon::{LogCommand, LogFormat};
 use ipnet::IpNet;
 
@@ -65,7 +66,7 @@ pub(crate) struct Args {
         long,
         env = "CULVERT_INTERCEPT_PORT",
         value_delimiter = ',',
-        default_values_t = [7410, 7411, 7412, 7413],
+        default_values_t = INTERCEPT_PORTS,
         value_name = "PORT"
     )]
     pub(crate) intercept_port: Vec<u16>,

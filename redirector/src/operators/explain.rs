@@ -2,14 +2,13 @@
 //! pinned maps, nftables and the saved directory, without the daemon. What is there is gathered
 //! here; [`words`] says what it means.
 
-mod query;
 mod words;
 
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Result, bail};
-use culvert_api::Zone;
+use culvert_api::{Host, NodeName, Query, Zone};
 use culvert_redirector_common::names::{CONNECT4, CONNECT6, SOCKOPS};
 use culvert_redirector_common::{Connect, DestinationValue, Verdict, decide};
 
@@ -18,24 +17,24 @@ use crate::directory::{Directory, SavedDirectory};
 use crate::mechanisms::bpf::{Hook, KernelConfig, Pins, Refusal, Tables, now_ns};
 use crate::mechanisms::nft::{self, Listing, NftError};
 use crate::plan::Destination;
-use query::{Host, Query};
 use words::{DirectoryEntry, HookDecision, NftDecision, NftSet, fix};
 
 /// Stands for any port of a VIP, where all are alike; nobody can dial it.
 const ANY_PORT: u16 = 0;
 
-/// Explains `IP`, `IP:PORT`, a node's name, or `NAME:PORT`.
+/// Explains what a client could dial: an address or a node's name, with or without a port.
 pub(crate) async fn explain(args: &SharedArgs, asked: &str) -> Result<String> {
     let zone: Zone = args.dns_zone.parse()?;
-    let query = Query::parse(asked, &zone)?;
+    let query: Query = asked.parse()?;
     let directory = SavedDirectory::new(&args.state_dir).load()?;
     let host = HostState::read(&Pins::new(&args.bpffs)).await?;
     let mut out = String::new();
-    for ip in addresses(directory.as_ref(), &query.host)? {
-        match query.port {
-            Some(port) => writeln!(out, "{}", SocketAddr::new(ip, port))?,
-            None => writeln!(out, "{ip}, any port")?,
-        }
+    for ip in addresses(directory.as_ref(), &zone, &query.host)? {
+        let dialled = Query {
+            host: Host::Address(ip),
+            port: query.port,
+        };
+        writeln!(out, "{dialled}")?;
         for (subject, text) in lines(directory.as_ref(), &host, &zone, ip, query.port)? {
             writeln!(out, "  {subject:<10} {text}")?;
         }
@@ -43,13 +42,17 @@ pub(crate) async fn explain(args: &SharedArgs, asked: &str) -> Result<String> {
     Ok(out)
 }
 
-/// The addresses that a client of `host` would dial.
-fn addresses(directory: Option<&Directory>, host: &Host) -> Result<Vec<IpAddr>> {
+/// The addresses that a client of `host` would dial. Names may end in the zone.
+fn addresses(directory: Option<&Directory>, zone: &Zone, host: &Host) -> Result<Vec<IpAddr>> {
     let name = match host {
         Host::Address(ip) => return Ok(vec![*ip]),
-        Host::Node(name) => name,
+        Host::Name(name) => name,
     };
-    let Some(node) = directory.and_then(|directory| directory.node(name)) else {
+    let name: NodeName = name
+        .strip_suffix(&format!(".{zone}"))
+        .unwrap_or(name)
+        .parse()?;
+    let Some(node) = directory.and_then(|directory| directory.node(&name)) else {
         bail!(
             "no node {name} in the saved directory; on the proxy's host: culvert-proxy node list"
         );

@@ -1,14 +1,13 @@
 //! What other tables do with packets to this host: pods' steered connections are such packets.
 
+use culvert_api::ports::INTERCEPT_PORTS;
+use nftables::helper;
 use serde_json::Value;
 
 use super::{NFT, NftError, timed};
-use nftables::helper;
 
 /// What firewalld calls its table: it accepts by policy and rejects in its last rule.
 const FIREWALLD: &str = "firewalld";
-/// A rule that lets the intercept ports in names the first of them.
-const ALLOWED: &str = "7410";
 
 /// The chains of others that drop or reject what no rule of theirs accepts, and have no rule for
 /// the intercept ports, as `ip filter INPUT`.
@@ -22,7 +21,8 @@ pub(crate) async fn dropping_chains() -> Result<Vec<String>, NftError> {
     } in input_chains(&chains)
     {
         let rules = listed(&["list", "table", &family, &table]).await?;
-        if !rules.to_string().contains(ALLOWED) {
+        // A rule that lets the intercept ports in names the first of them.
+        if !rules.to_string().contains(&INTERCEPT_PORTS[0].to_string()) {
             dropping.push(format!("{family} {table} {name}"));
         }
     }

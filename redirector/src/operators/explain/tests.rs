@@ -78,12 +78,14 @@ fn fixed(text: &str, hooked: HookDecision, packets: &NftDecision) -> Option<Stri
 #[test]
 fn a_name_is_explained_by_its_vips() {
     let directory = examples::directory();
-    let of = |name: &str| addresses(Some(&directory), &Host::Node(name.parse().unwrap()));
+    let zone = "edge.internal".parse().unwrap();
+    let of = |name: &str| addresses(Some(&directory), &zone, &name.parse().unwrap());
     let expected: [IpAddr; 2] = [
         "198.18.0.1".parse().unwrap(),
         "fd12:3456:789a:bcde::1".parse().unwrap(),
     ];
     assert_eq!(of("edge-1").unwrap(), expected);
+    assert_eq!(of("Edge-1.Edge.Internal.").unwrap(), expected);
     assert_eq!(
         of("edge-1.plant.example").unwrap(),
         expected,
@@ -98,6 +100,12 @@ fn a_name_is_explained_by_its_vips() {
             .unwrap_err()
             .to_string()
             .contains("no node edge-9")
+    );
+    assert!(
+        of("a_b")
+            .unwrap_err()
+            .to_string()
+            .contains("not a node name")
     );
 }
 
