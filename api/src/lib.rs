@@ -5,6 +5,7 @@
 pub mod agent_config;
 mod allow_list;
 mod host_port;
+pub mod installed;
 mod node_name;
 pub mod ports;
 mod query;

@@ -3,7 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
+use culvert_api::installed::{HookScope, Mechanism};
 use culvert_api::ports::INTERCEPT_PORTS;
 use culvert_daemon::{LogCommand, LogFormat};
 use ipnet::IpNet;
@@ -215,60 +216,6 @@ pub(crate) enum Command {
     Log(LogCommand),
 }
 
-/// What steers connections, or is to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Mechanism {
-    /// Connect hooks and nftables.
-    Both,
-    /// Connect hooks alone.
-    Ebpf,
-    /// nftables alone.
-    Nftables,
-    /// Neither: DNS only.
-    None,
-}
-
-impl Mechanism {
-    pub(crate) const ALL: [Self; 4] = [Self::Both, Self::Ebpf, Self::Nftables, Self::None];
-
-    /// What is in force where these are.
-    pub(crate) fn of(hooks: bool, nftables: bool) -> Self {
-        match (hooks, nftables) {
-            (true, true) => Self::Both,
-            (true, false) => Self::Ebpf,
-            (false, true) => Self::Nftables,
-            (false, false) => Self::None,
-        }
-    }
-
-    /// As the flag has it.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Both => "both",
-            Self::Ebpf => "ebpf",
-            Self::Nftables => "nftables",
-            Self::None => "none",
-        }
-    }
-
-    pub(crate) fn has_ebpf(self) -> bool {
-        matches!(self, Self::Both | Self::Ebpf)
-    }
-
-    pub(crate) fn has_nftables(self) -> bool {
-        matches!(self, Self::Both | Self::Nftables)
-    }
-}
-
-/// Whose connections the hooks steer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum HookScope {
-    /// Those of all processes of the cgroup, pods' too.
-    All,
-    /// Those of processes in the redirector's own network namespace.
-    Host,
-}
-
 /// A value of `--dns-listen`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DnsListen {
@@ -311,7 +258,7 @@ fn parse_mark(text: &str) -> Result<u32, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use clap::{CommandFactory, ValueEnum};
 
     use super::*;
 
@@ -323,11 +270,7 @@ mod tests {
     #[test]
     fn a_mechanism_is_named_as_the_flag_has_it() {
         for mechanism in Mechanism::ALL {
-            assert_eq!(Mechanism::from_str(mechanism.name(), false), Ok(mechanism));
-            assert_eq!(
-                Mechanism::of(mechanism.has_ebpf(), mechanism.has_nftables()),
-                mechanism
-            );
+            assert_eq!(Mechanism::from_str(mechanism.label(), false), Ok(mechanism));
         }
     }
 

@@ -11,7 +11,8 @@ use culvert_daemon::AdminListen;
 use culvert_redirector_common::MAX_INTERCEPT_PORTS;
 use ipnet::IpNet;
 
-use crate::args::{Args, HookScope, Mechanism};
+use crate::args::Args;
+use culvert_api::installed::{HookScope, Mechanism};
 pub(crate) use dns::DnsConfig;
 use dns::dns;
 pub(crate) use node_ips::NodeIps;

@@ -9,8 +9,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-use crate::args::Mechanism;
 use crate::plan::{Liveness, Plan};
+use culvert_api::installed::Mechanism;
 
 /// The metrics that the process itself counts.
 #[derive(Clone, Debug, Default)]
@@ -259,7 +259,7 @@ impl SteeringMetrics {
     pub(crate) fn in_force(&self, mechanism: Mechanism) {
         for each in Mechanism::ALL {
             let labels = MechanismLabels {
-                mechanism: each.name(),
+                mechanism: each.label(),
             };
             self.mechanism
                 .get_or_create(&labels)

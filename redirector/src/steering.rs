@@ -14,13 +14,13 @@ use culvert_daemon::{Drain, Gate, Readiness};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::args::Mechanism;
 use crate::config::{Config, NodeIps};
 use crate::directory::{Feed, Ranges};
 use crate::mechanisms::bpf::{EbpfMechanism, Pins};
 use crate::mechanisms::nft::{Events, NftTable};
 use crate::mechanisms::vip_routes::Routes;
 use crate::metrics::SteeringMetrics;
+use culvert_api::installed::Mechanism;
 
 pub(crate) use in_force::InForce;
 pub(crate) use instance_lock::InstanceLock;

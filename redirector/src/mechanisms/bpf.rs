@@ -28,5 +28,5 @@ pub(crate) use mechanism::{EbpfMechanism, MechanismError, now_ns};
 pub(crate) use metrics::register as register_metrics;
 pub(crate) use pins::{PinError, Pins, cgroup_id};
 pub(crate) use proof::{Proof, ProofError, prove};
-pub(crate) use refusal::Refusal;
+pub(crate) use refusal::refusal_of_this_kernel;
 pub(crate) use tables::{KernelConfig, MapChanges, Tables, TablesError, kernel_config};

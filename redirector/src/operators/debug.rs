@@ -5,6 +5,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use culvert_api::installed;
 use serde::Serialize;
 use tokio::sync::watch;
 
@@ -35,7 +36,7 @@ struct DestinationView {
 #[derive(Serialize)]
 struct HooksView {
     root: String,
-    hooks: Vec<Hook>,
+    hooks: Vec<installed::Hook>,
     connections: serde_json::Map<String, serde_json::Value>,
 }
 
@@ -79,7 +80,7 @@ async fn hooks(State(sources): State<Sources>) -> Response {
         .collect();
     Json(HooksView {
         root: sources.pins.root().display().to_string(),
-        hooks,
+        hooks: hooks.iter().map(Hook::report).collect(),
         connections,
     })
     .into_response()

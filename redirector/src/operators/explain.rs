@@ -8,13 +8,14 @@ use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Result, bail};
+use culvert_api::installed::Refusal;
 use culvert_api::{Host, NodeName, Query, Zone};
 use culvert_redirector_common::names::{CONNECT4, CONNECT6, SOCKOPS};
 use culvert_redirector_common::{Connect, DestinationValue, Verdict, decide};
 
 use crate::args::SharedArgs;
 use crate::directory::{Directory, SavedDirectory};
-use crate::mechanisms::bpf::{Hook, KernelConfig, Pins, Refusal, Tables, now_ns};
+use crate::mechanisms::bpf::{Hook, KernelConfig, Pins, Tables, now_ns, refusal_of_this_kernel};
 use crate::mechanisms::nft::{self, Listing, NftError};
 use crate::plan::Destination;
 use words::{DirectoryEntry, HookDecision, NftDecision, NftSet, fix};
@@ -134,7 +135,7 @@ impl HostState {
         } else {
             None
         };
-        let refusal = Refusal::of_this_kernel().unwrap_or(Refusal::HostUnreachable);
+        let refusal = refusal_of_this_kernel().unwrap_or(Refusal::HostUnreachable);
         Ok(Self {
             tables,
             hooks: Hook::read_all(pins)?,
@@ -157,7 +158,7 @@ impl HostState {
     fn with_its_error(&self, decision: HookDecision) -> String {
         decision
             .to_string()
-            .replace(Refusal::HostUnreachable.name(), self.refusal.name())
+            .replace(Refusal::HostUnreachable.label(), self.refusal.label())
     }
 
     fn by_nftables(&self, address: SocketAddr) -> NftDecision {

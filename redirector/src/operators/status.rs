@@ -6,15 +6,15 @@ use std::path::Path;
 use anyhow::Result;
 use culvert_redirector_common::names::SOCKOPS;
 
-use crate::args::Mechanism;
 use crate::directory::SavedDirectory;
 use crate::mechanisms::bpf::{
-    Cilium, CiliumCompatibility, Hook, KernelConfig, Pins, Refusal, Surroundings, Tables,
-    bypassing_data_plane, now_ns,
+    Cilium, CiliumCompatibility, Hook, KernelConfig, Pins, Surroundings, Tables,
+    bypassing_data_plane, now_ns, refusal_of_this_kernel,
 };
 use crate::mechanisms::nft::{self, NftError};
 use crate::mechanisms::vip_routes::Routes;
 use crate::plan::Liveness;
+use culvert_api::installed::{Mechanism, Refusal};
 
 /// A table for people.
 pub(crate) async fn status(bpffs: &Path, state_dir: &Path) -> Result<String> {
@@ -47,7 +47,7 @@ async fn mechanism(out: &mut String, pins: &Pins) -> Result<()> {
         _ if hooked => "",
         _ => "; hooks are missing",
     };
-    line(out, "mechanism", &format!("{}{why}", in_force.name()))?;
+    line(out, "mechanism", &format!("{}{why}", in_force.label()))?;
     if let Some(data_plane) = bypassing_data_plane(pins.bpffs()).filter(|_| !hooked) {
         line(
             out,
@@ -88,7 +88,7 @@ fn hooks(out: &mut String, pins: &Pins) -> Result<()> {
 
 /// The error of a refused connect, by asking this kernel.
 fn refusal() -> String {
-    match Refusal::of_this_kernel() {
+    match refusal_of_this_kernel() {
         Ok(Refusal::HostUnreachable) => Refusal::HostUnreachable.to_string(),
         Ok(Refusal::NotPermitted) => {
             format!(

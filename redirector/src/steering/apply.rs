@@ -5,10 +5,10 @@ use culvert_daemon::chain;
 use culvert_redirector_common::names::DESTINATIONS_MAX;
 
 use super::Steering;
-use crate::args::Mechanism;
 use crate::mechanisms::nft::{self, Guard, NftError, TableSpec};
 use crate::mechanisms::vip_routes::RouteError;
 use crate::plan::{Freshness, Plan, plan};
+use culvert_api::installed::Mechanism;
 
 impl Steering {
     pub(super) fn plan(&mut self) -> Option<Plan> {

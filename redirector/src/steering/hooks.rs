@@ -7,11 +7,11 @@ use anyhow::{Context, Result};
 use culvert_daemon::chain;
 
 use super::Steering;
-use crate::args::Mechanism;
 use crate::mechanisms::bpf::HookError;
 use crate::mechanisms::bpf::{EbpfMechanism, MechanismError};
 use crate::metrics::{Drift, Repair};
 use crate::plan::Plan;
+use culvert_api::installed::Mechanism;
 
 /// Hooks that could not be installed are tried again after one inspection, two, four, and so on up
 /// to this: each minute.

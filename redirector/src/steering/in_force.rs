@@ -1,15 +1,12 @@
 //! What steers connections right now, and why it is not what was asked for.
 
-use serde::{Serialize, Serializer};
-
 use super::Steering;
-use crate::args::{HookScope, Mechanism};
 use crate::mechanisms::bpf::{bypassing_data_plane, leaves_pods_out};
+use culvert_api::installed::{HookScope, Mechanism};
 
 /// What the daemon says of itself wherever it is asked.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct InForce {
-    #[serde(rename = "in_force", serialize_with = "name")]
     pub(crate) mechanism: Mechanism,
     /// Why the connect hooks that were asked for are not there.
     pub(crate) fallback: Option<String>,
@@ -24,10 +21,6 @@ impl InForce {
         fallback: None,
         unseen_pods: None,
     };
-}
-
-fn name<S: Serializer>(mechanism: &Mechanism, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(mechanism.name())
 }
 
 impl Steering {
@@ -48,7 +41,7 @@ impl Steering {
         self.in_force.send_if_modified(|before| {
             let is_news = *before != now;
             if is_news {
-                tracing::info!(mechanism = now.mechanism.name(), "in force");
+                tracing::info!(mechanism = now.mechanism.label(), "in force");
                 *before = now;
             }
             is_news
@@ -97,23 +90,4 @@ fn unseen_pods(data_plane: &str, fallback: Option<&str>) -> String {
          {why}. \
          If no pod here dials edge nodes: --accept-unseen-pods"
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_mechanism_in_force_is_written_as_the_flag_has_it() {
-        let in_force = InForce {
-            mechanism: Mechanism::Nftables,
-            fallback: Some("no room".into()),
-            unseen_pods: None,
-        };
-        let written = serde_json::to_value(&in_force).unwrap();
-        assert_eq!(
-            written,
-            serde_json::json!({"in_force": "nftables", "fallback": "no room", "unseen_pods": null})
-        );
-    }
 }

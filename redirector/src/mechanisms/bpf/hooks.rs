@@ -9,16 +9,17 @@ use aya::maps::{MapError, MapInfo};
 use aya::programs::links::{FdLink, LinkError};
 use aya::programs::{CgroupAttachMode, Program, ProgramError};
 use aya::{Ebpf, EbpfError, EbpfLoader};
+use culvert_api::installed::{self, Refusal};
 use culvert_redirector_common::names::{CONNECT4, CONNECT6, MAPS, PROGRAMS, SOCKOPS};
 use nix::libc::{ENOLINK, EPERM};
-use serde::Serialize;
 
 use super::compatible::MapShape;
 use super::memory::{MemoryLimit, lift_limit};
 use super::pins::cgroup_id;
+use super::refusal::{refusal_of_this_kernel, variant};
 use super::sys::{LinkInfo, attached_programs, link_info, netns_cookie, open_link, update_link};
-use super::{CgroupError, PinError, Pins, Refusal, cgroup, object};
-use crate::args::HookScope;
+use super::{CgroupError, PinError, Pins, cgroup, object};
+use culvert_api::installed::HookScope;
 
 /// The programs, loaded and with all maps pinned, but not necessarily attached.
 pub(crate) struct Hooks {
@@ -32,7 +33,7 @@ pub(crate) struct Hooks {
 }
 
 /// One attached program, as the kernel has it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hook {
     pub(crate) program: &'static str,
     /// Missing: not attached.
@@ -40,7 +41,6 @@ pub(crate) struct Hook {
     pub(crate) program_id: Option<u32>,
     pub(crate) cgroup_id: Option<u64>,
     /// The kernel's number of the place where programs of its kind are attached.
-    #[serde(skip)]
     pub(crate) attach_type: u32,
 }
 
@@ -177,7 +177,7 @@ impl Hooks {
         pins.prepare()?;
         lift_limit();
         // Why the kernel cannot be asked shows at the programs themselves.
-        let refusal = Refusal::of_this_kernel().unwrap_or(Refusal::HostUnreachable);
+        let refusal = refusal_of_this_kernel().unwrap_or(Refusal::HostUnreachable);
         let netns = match scope {
             HookScope::All => 0,
             HookScope::Host => netns_cookie().map_err(HookError::Netns)?,
@@ -190,7 +190,7 @@ impl Hooks {
         }
         let mut ebpf = loader.load(object::OBJECT)?;
         for program in PROGRAMS {
-            load_program(&mut ebpf, refusal.variant(program))?;
+            load_program(&mut ebpf, variant(refusal, program))?;
         }
         Ok(Self {
             ebpf,
@@ -270,7 +270,7 @@ impl Hooks {
         }
         let fd = self
             .ebpf
-            .program(self.refusal.variant(program))
+            .program(variant(self.refusal, program))
             .ok_or(HookError::Missing(program))?
             .fd();
         match update_link(
@@ -301,7 +301,7 @@ impl Hooks {
         // The kernel refuses flags on cgroup links, which always allow other programs beside them:
         // aya calls that "single".
         let mode = CgroupAttachMode::Single;
-        match self.ebpf.program_mut(self.refusal.variant(program)) {
+        match self.ebpf.program_mut(variant(self.refusal, program)) {
             Some(Program::CgroupSockAddr(hook)) => {
                 let id = hook.attach(cgroup, mode).map_err(attach)?;
                 FdLink::try_from(hook.take_link(id).map_err(attach)?).map_err(take)
@@ -322,6 +322,16 @@ impl Hook {
             .iter()
             .map(|program| Self::read(pins, program))
             .collect()
+    }
+
+    /// As the admin server's pages have it.
+    pub(crate) fn report(&self) -> installed::Hook {
+        installed::Hook {
+            program: self.program.to_owned(),
+            link: self.link,
+            program_id: self.program_id,
+            cgroup_id: self.cgroup_id,
+        }
     }
 
     /// Whether connects meet the program.

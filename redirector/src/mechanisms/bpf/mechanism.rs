@@ -6,11 +6,12 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use culvert_api::installed::Refusal;
 use nix::time::{ClockId, clock_gettime};
 
 use super::{
     Cilium, CiliumCompatibility, Hook, HookError, Hooks, KernelConfig, MapChanges, PinError, Pins,
-    Proof, ProofError, Refusal, Tables, TablesError, cgroup_id, find_cgroup, kernel_config, prove,
+    Proof, ProofError, Tables, TablesError, cgroup_id, find_cgroup, kernel_config, prove,
 };
 use crate::config::{Config, Intercept, NodeIps};
 use crate::directory::Ranges;
@@ -114,7 +115,7 @@ impl EbpfMechanism {
         }
         if hooks.refusal() == Refusal::NotPermitted {
             tracing::info!(
-                error = hooks.refusal().name(),
+                error = hooks.refusal().label(),
                 "this kernel's connect hooks cannot choose the error of a refused connect; \
                  EHOSTUNREACH elsewhere"
             );

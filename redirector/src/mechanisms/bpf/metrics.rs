@@ -2,17 +2,18 @@
 
 use std::fmt;
 
+use culvert_api::installed::Refusal;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-use super::{Pins, Refusal, Tables};
+use super::{Pins, Tables, refusal_of_this_kernel};
 
 /// Adds them to the registry.
 pub(crate) fn register(registry: &mut Registry, pins: Pins) {
-    let refusal = Refusal::of_this_kernel().map_or("unknown", Refusal::name);
+    let refusal = refusal_of_this_kernel().map_or("unknown", Refusal::label);
     registry.register(
         "refusal",
         "Error of a connect that the hooks refuse",

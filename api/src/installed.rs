@@ -1,0 +1,227 @@
+//! `/debug/installed` of a redirector: what should be on its host, and what the kernel has of it.
+//! `culvert-proxy check` reads it. A field that is `default` was added later: an older redirector
+//! leaves it out.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+/// The answer, as JSON.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Installed {
+    /// `--mechanism`.
+    pub mechanism: Mechanism,
+    /// What steers now.
+    #[serde(default)]
+    pub in_force: Option<Mechanism>,
+    /// Why connect hooks that were asked for are not there.
+    #[serde(default)]
+    pub fallback: Option<String>,
+    /// Why nothing sees pods' connections.
+    #[serde(default)]
+    pub unseen_pods: Option<String>,
+    /// `--hooks`.
+    #[serde(default)]
+    pub hooks_see: Option<HookScope>,
+    /// Pinned links of another version: the proxy cannot take what they steer.
+    #[serde(default)]
+    pub other_versions: Vec<String>,
+    /// The connect hooks.
+    pub hooks: Vec<Hook>,
+    /// The error of a connect that the hooks refuse; `None` where the kernel cannot be asked.
+    #[serde(default)]
+    pub refusal: Option<Refusal>,
+    /// Whether the nftables table is there.
+    pub table: bool,
+    /// Why that is not known.
+    pub table_problem: Option<String>,
+    /// The VIP ranges that need a route.
+    pub ranges: Vec<IpNet>,
+    /// The VIP ranges that have one.
+    pub routes: Vec<IpNet>,
+    /// The routes lead to this host itself: the kernel makes no bridge.
+    #[serde(default)]
+    pub routes_to_host: bool,
+    /// Where connections are steered to.
+    pub intercept_ports: Vec<u16>,
+    /// Where DNS is answered.
+    pub dns: Vec<SocketAddr>,
+    /// The zone of the nodes' names; empty without DNS.
+    pub zone: String,
+    /// The servers that other names are forwarded to.
+    #[serde(default)]
+    pub forward: Vec<SocketAddr>,
+    /// Programs of others at the same places as the hooks.
+    #[serde(default)]
+    pub neighbours: Vec<Neighbours>,
+    /// Chains of other tables that drop packets to this host, as far as nft can be asked.
+    #[serde(default)]
+    pub dropping_chains: Vec<String>,
+}
+
+/// What steers connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum Mechanism {
+    /// Connect hooks and nftables.
+    Both,
+    /// Connect hooks alone.
+    Ebpf,
+    /// nftables alone.
+    Nftables,
+    /// Neither: DNS only.
+    #[default]
+    None,
+}
+
+impl Mechanism {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Both, Self::Ebpf, Self::Nftables, Self::None];
+
+    /// What is in force where connect hooks and nftables are there, or are not.
+    #[must_use]
+    pub const fn of(hooks: bool, nftables: bool) -> Self {
+        match (hooks, nftables) {
+            (true, true) => Self::Both,
+            (true, false) => Self::Ebpf,
+            (false, true) => Self::Nftables,
+            (false, false) => Self::None,
+        }
+    }
+
+    /// As flag, metrics and JSON have it.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Both => "both",
+            Self::Ebpf => "ebpf",
+            Self::Nftables => "nftables",
+            Self::None => "none",
+        }
+    }
+
+    /// Whether connect hooks are part of it.
+    #[must_use]
+    pub const fn has_ebpf(self) -> bool {
+        matches!(self, Self::Both | Self::Ebpf)
+    }
+
+    /// Whether nftables is part of it.
+    #[must_use]
+    pub const fn has_nftables(self) -> bool {
+        matches!(self, Self::Both | Self::Nftables)
+    }
+}
+
+impl fmt::Display for Mechanism {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.label())
+    }
+}
+
+/// Whose connections the hooks steer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum HookScope {
+    /// Those of all processes of the cgroup, pods' too.
+    All,
+    /// Those of processes in the redirector's own network namespace.
+    Host,
+}
+
+/// The error of a connect that the hooks refuse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Refusal {
+    /// "No route to host", as routers say it.
+    #[serde(rename = "EHOSTUNREACH")]
+    HostUnreachable,
+    /// "Operation not permitted": this kernel has no `bpf_set_retval` for connect programs.
+    #[serde(rename = "EPERM")]
+    NotPermitted,
+}
+
+impl Refusal {
+    /// As errno is written.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::HostUnreachable => "EHOSTUNREACH",
+            Self::NotPermitted => "EPERM",
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.label())
+    }
+}
+
+/// One of the redirector's programs, by the kernel's numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hook {
+    /// Its name.
+    pub program: String,
+    /// `None`: it is not attached.
+    pub link: Option<u32>,
+    /// `None`: it is not attached.
+    #[serde(default)]
+    pub program_id: Option<u32>,
+    /// Zero: the link is detached, or its cgroup is gone.
+    pub cgroup_id: Option<u64>,
+}
+
+/// Programs of others at the place of one hook, by the kernel's numbers, in the order in which
+/// they run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Neighbours {
+    /// The hook.
+    pub program: String,
+    /// Those that run before it.
+    pub before: Vec<u32>,
+    /// Those that run after it.
+    pub after: Vec<u32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_what_json_has() {
+        for mechanism in Mechanism::ALL {
+            assert_eq!(
+                serde_json::to_value(mechanism).unwrap(),
+                mechanism.label(),
+                "{mechanism:?}"
+            );
+            assert_eq!(
+                Mechanism::of(mechanism.has_ebpf(), mechanism.has_nftables()),
+                mechanism
+            );
+        }
+        for refusal in [Refusal::HostUnreachable, Refusal::NotPermitted] {
+            assert_eq!(serde_json::to_value(refusal).unwrap(), refusal.label());
+        }
+        assert_eq!(serde_json::to_value(HookScope::Host).unwrap(), "host");
+    }
+
+    #[test]
+    fn an_older_redirector_says_less() {
+        let text = r#"{
+            "mechanism": "both", "hooks": [{"program": "cv_connect4", "link": 7, "cgroup_id": 1}],
+            "table": true, "table_problem": null, "ranges": ["198.18.0.0/15"], "routes": [],
+            "intercept_ports": [7410], "dns": ["10.0.0.1:53"], "zone": "edge.internal"
+        }"#;
+        let installed: Installed = serde_json::from_str(text).unwrap();
+        assert_eq!(installed.mechanism, Mechanism::Both);
+        assert_eq!((installed.in_force, installed.refusal), (None, None));
+        let again: Installed =
+            serde_json::from_value(serde_json::to_value(&installed).unwrap()).unwrap();
+        assert_eq!(again, installed);
+    }
+}
