@@ -17,7 +17,7 @@ pub(crate) use dns::DnsConfig;
 use dns::dns;
 pub(crate) use node_ips::NodeIps;
 
-/// What the daemon runs with.
+/// The daemon's configuration, checked.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(crate) directory_socket: PathBuf,
@@ -29,7 +29,7 @@ pub(crate) struct Config {
     pub(crate) beside_cilium: bool,
     pub(crate) accept_unseen_pods: bool,
     pub(crate) intercept: Intercept,
-    /// Whether the node's addresses were found, not given: another may come.
+    /// Whether the node's addresses were found, not given by a flag: another may be added later.
     pub(crate) found_node: bool,
     pub(crate) guard_allow: Vec<IpNet>,
     pub(crate) pod_ranges: Vec<IpNet>,
@@ -37,21 +37,21 @@ pub(crate) struct Config {
     pub(crate) admin: AdminListen,
 }
 
-/// Where connections are steered to, and which are exempt.
+/// The addresses and ports that connections are steered to, and the mark that exempts a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Intercept {
     pub(crate) node: NodeIps,
-    /// One to [`MAX_INTERCEPT_PORTS`], each once, in order.
+    /// 1 to [`MAX_INTERCEPT_PORTS`] different ports, in order.
     pub(crate) ports: Vec<u16>,
     /// Zero: no socket is exempt.
     pub(crate) mark: u32,
 }
 
-/// A hooked connection and a translated one must not meet on a port: from one source port they
-/// would be the same to conntrack, which then gives one of them another source port. By that a
-/// hooked one's destination is not found, or found for the other.
+/// eBPF-steered and DNATed connections must use different intercept ports. On one port, two clients
+/// with the same source port collide in conntrack, which rewrites one source port; the tuple lookup
+/// then misses, or returns the other connection's destination.
 impl Intercept {
-    /// Where connect hooks steer to: all ports but the last.
+    /// The ports that connect hooks steer to: all except the last.
     pub(crate) fn hook_ports(&self) -> &[u16] {
         match self.ports.split_last() {
             Some((_, others)) if !others.is_empty() => others,
@@ -59,7 +59,8 @@ impl Intercept {
         }
     }
 
-    /// Where nftables steers to: the last port, which conntrack makes do for any number of clients.
+    /// The port that nftables steers to: the last. One is enough, since conntrack resolves
+    /// collisions of source ports.
     pub(crate) fn packet_port(&self) -> u16 {
         self.ports.last().copied().unwrap_or_default()
     }

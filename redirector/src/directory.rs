@@ -1,4 +1,4 @@
-//! What the redirector knows of the nodes: a copy of the proxy's directory.
+//! The redirector's copy of the proxy's directory.
 
 mod saved;
 mod update;
@@ -21,7 +21,7 @@ pub(crate) struct Directory {
     pub(crate) revision: u64,
     pub(crate) ranges: Ranges,
     pub(crate) nodes: BTreeMap<NodeName, Node>,
-    /// Nodes that clients reach by themselves, with their own addresses.
+    /// Cloud nodes, which clients reach without a tunnel, with their own addresses.
     #[serde(default)]
     pub(crate) clouds: BTreeMap<NodeName, Vec<IpAddr>>,
 }
@@ -42,8 +42,7 @@ pub(crate) struct Node {
     /// Ports that are steered on the node's addresses.
     pub(crate) ports: BTreeSet<u16>,
     pub(crate) online: bool,
-    /// The name followed by this zone is the node, besides the zone of all nodes; absolute, in
-    /// lower case.
+    /// A second zone in which the node's name is answered; absolute, in lower case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) zone: Option<Zone>,
 }
@@ -53,12 +52,12 @@ pub(crate) struct Node {
 pub(crate) struct Address {
     pub(crate) ip: IpAddr,
     pub(crate) routing: Routing,
-    /// Why it is not routed; for people.
+    /// Why it is not routed, for people to read.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) reason: String,
 }
 
-/// What happens to connections to an address.
+/// How connections to an address are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Routing {
@@ -95,7 +94,7 @@ impl Directory {
         self.nodes.get(name).or_else(in_own_zone)
     }
 
-    /// Whether both differ in nothing that outlives the proxy: who is online does not.
+    /// Whether both are equal except for which nodes are online, which does not outlive the proxy.
     pub(crate) fn steers_like(&self, other: &Self) -> bool {
         let lasting = |node: &Node| Node {
             online: false,

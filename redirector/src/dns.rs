@@ -29,7 +29,7 @@ use crate::metrics::DnsMetrics;
 use forward::Forwarder;
 use handler::{Handler, SharedHandler};
 
-/// Until a taken address is tried again.
+/// Pause before an address that is in use is tried again.
 const BIND_AGAIN: Duration = Duration::from_secs(2);
 
 /// The zone as DNS writes it, such as `edge.internal.`.
@@ -47,13 +47,13 @@ impl TryFrom<&Zone> for Origin {
 }
 
 impl Origin {
-    /// Whether `name` is the zone's own or below it.
+    /// Whether `name` is the zone itself or below it.
     fn contains(&self, name: &Name) -> bool {
         self.0.zone_of(name)
     }
 }
 
-/// What answers are made of.
+/// Inputs that answers depend on.
 #[derive(Clone)]
 pub(crate) struct Sources {
     pub(crate) node: watch::Receiver<NodeIps>,
@@ -61,7 +61,7 @@ pub(crate) struct Sources {
     pub(crate) metrics: DnsMetrics,
 }
 
-/// Answers until the drain begins. An address that another server has is tried again: nothing else
+/// Answers until the drain begins. An address that another server uses is tried again; nothing else
 /// waits for it.
 pub(crate) async fn serve(
     config: DnsConfig,

@@ -1,11 +1,10 @@
 //! `culvert-redirector`: steers connections addressed to edge nodes into the proxy on this host.
 //!
-//! Control plane only. It tells the kernel what is steered (`bpf`, `nft`, `route`) from a copy of
-//! the proxy's `directory`, and answers the nodes' names (`dns`). Killed or upgraded, it leaves all
-//! of that working.
+//! Control plane only. It configures the kernel (`mechanisms`) from a copy of the proxy's
+//! `directory`, and answers the nodes' names (`dns`). When it is killed or upgraded, the kernel
+//! keeps steering.
 //!
-//! A library so that the fuzz targets reach its parsers; the program is `main.rs`, which only calls
-//! [`main`].
+//! It is a library so that the fuzz targets reach its parsers; `main.rs` only calls [`main`].
 
 mod args;
 mod config;
@@ -29,7 +28,7 @@ use culvert_daemon::{Logs, Supervisor};
 use args::{Args, Command};
 use config::Config;
 
-/// Does what the command line says; prints why it could not.
+/// Runs the command line; prints the error if it fails.
 pub async fn main() -> ExitCode {
     match start(Args::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
@@ -44,7 +43,7 @@ async fn start(args: Args) -> anyhow::Result<()> {
     let shared = &args.shared;
     match &args.command {
         None => {
-            // hickory reports every question; what matters of them is counted.
+            // hickory logs every question at INFO; metrics count them.
             let logs = Logs::init(
                 &format!("hickory_server=warn,{}", args.log),
                 args.log_format,

@@ -1,5 +1,5 @@
-//! What steers connections, one room for each part of the kernel: connect hooks, nftables, and the
-//! routes of VIPs, which steer nothing but keep VIPs from being reached for real.
+//! The parts of the kernel that steer connections: connect hooks and nftables; and the routes of
+//! VIPs, which keep unsteered connections to VIPs on this host.
 
 pub(crate) mod bpf;
 pub(crate) mod nft;

@@ -110,7 +110,7 @@ impl AnswerCode {
 }
 
 impl Default for DnsMetrics {
-    /// All at zero, not absent, so that a rate sees the first answer too.
+    /// All start at zero, so that a rate sees the first answer too.
     fn default() -> Self {
         let metrics = Self {
             answers: Family::default(),
@@ -237,7 +237,7 @@ impl DestinationState {
 }
 
 impl Default for SteeringMetrics {
-    /// What never happened is zero, not absent, so that a rate sees the first time too.
+    /// Events that never happened are zero, so that a rate sees the first one too.
     fn default() -> Self {
         let metrics = Self {
             mechanism: Family::default(),

@@ -1,5 +1,5 @@
-//! From the directory to what is steered. Pure: kernel maps, nftables and `explain` all follow this
-//! one plan.
+//! What is to be steered, worked out from the directory. Pure: kernel maps, nftables and `explain`
+//! all follow this one plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,7 +10,7 @@ use culvert_redirector_common::{DestinationKey, DestinationValue, Endpoint};
 
 use crate::directory::{Directory, Ranges, Routing};
 
-/// Something that connections are steered away from, into the proxy.
+/// A destination whose connections are steered to the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Destination {
     /// One port of an edge address.
@@ -19,31 +19,31 @@ pub(crate) enum Destination {
     Vip(IpAddr),
 }
 
-/// Whether a connection has a chance.
+/// Whether the node has a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Liveness {
-    /// A tunnel is there, or it is not known that there is none.
+    /// It has a tunnel, or nobody knows that it has no tunnel.
     Online,
-    /// No tunnel.
+    /// It has no tunnel.
     Offline,
 }
 
-/// All that is steered.
+/// Everything that is steered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) ranges: Ranges,
-    /// What the hooks' table has room for.
+    /// As many as the hooks' table has capacity for.
     pub(crate) destinations: BTreeMap<Destination, Liveness>,
-    /// Ports of edge addresses for which it has none: nftables alone can steer them.
+    /// Ports of edge addresses beyond that capacity: only nftables can steer them.
     pub(crate) beyond: BTreeSet<SocketAddr>,
 }
 
-/// How far the directory's word on tunnels is believed.
+/// Whether the directory's view of tunnels is current.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Freshness {
     /// The proxy streams it.
     Live,
-    /// It is from disk or from before the proxy went: every node counts as online.
+    /// It is from disk or from before the proxy went away: every node counts as online.
     Stale,
 }
 
@@ -86,8 +86,8 @@ pub(crate) fn plan(directory: &Directory, freshness: Freshness) -> Plan {
     }
 }
 
-/// Takes out what is too much for the hooks' table. Edge addresses come first in it. A VIP without
-/// an entry is steered all the same, by its range, and only never called offline.
+/// Removes what exceeds the hooks' table. Edge addresses come first. A VIP without an entry is
+/// still steered by its range; it is only never refused as offline.
 fn beyond(destinations: &mut BTreeMap<Destination, Liveness>) -> BTreeSet<SocketAddr> {
     let Some(first) = destinations.keys().nth(DESTINATIONS_MAX).copied() else {
         return BTreeSet::new();

@@ -14,7 +14,7 @@ use crate::metrics::Metrics;
 use crate::operators::{debug, installed};
 use crate::steering::{InForce, InstanceLock, Steering};
 
-/// No connection passes through this process; its tasks end at once.
+/// No connection passes through this process, so its tasks end at once.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Runs until a signal or a failure. What is installed on the host stays.
@@ -38,7 +38,7 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     let admin = daemon.admin(logs, steering.in_force()).await?;
 
     supervisor.spawn_observer("admin", admin.serve());
-    // A start does not wait for the proxy: what was saved is installed.
+    // systemd does not wait for the proxy: the saved directory is installed already.
     supervisor.spawn_observer(
         "systemd",
         report_to_systemd(daemon.readiness, &["directory"], drain.clone()),

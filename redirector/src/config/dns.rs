@@ -1,4 +1,4 @@
-//! The DNS server's share of the configuration.
+//! The DNS server's configuration.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,8 @@ use super::node_ips::addresses_of_this_host;
 use super::{ConfigError, NodeIps};
 use crate::args::{DNS_PORT, DnsListen};
 
-/// Who may ask: clients on this host, in its pods and in private networks, not the internet.
+/// Default of `--dns-client`: clients on this host, in its pods and in private networks, not the
+/// internet.
 const DNS_CLIENTS: [&str; 8] = [
     "127.0.0.0/8",
     "10.0.0.0/8",
@@ -20,19 +21,19 @@ const DNS_CLIENTS: [&str; 8] = [
     "fc00::/7",
     "fe80::/10",
 ];
-/// The DNS server's share.
+/// The DNS server's configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct DnsConfig {
-    /// None: port 53 of the node's addresses.
+    /// `None`: port 53 of the node's addresses.
     pub(crate) listen: Option<Vec<SocketAddr>>,
     pub(crate) zone: Zone,
     pub(crate) clients: Vec<IpNet>,
-    /// Servers for the names that are not ours.
+    /// Servers that other names are forwarded to.
     pub(crate) forward: Vec<SocketAddr>,
 }
 
 impl DnsConfig {
-    /// Where it is answered on a node with these addresses.
+    /// The addresses that DNS is answered on, on a node with these addresses.
     pub(crate) fn addresses(&self, node: NodeIps) -> Vec<SocketAddr> {
         let of_node = || node.all().map(|ip| SocketAddr::new(ip, DNS_PORT)).collect();
         self.listen.clone().unwrap_or_else(of_node)
@@ -52,7 +53,7 @@ impl DnsConfig {
     }
 }
 
-/// The DNS server's configuration; none with `--dns-listen none`.
+/// The DNS server's configuration; `None` with `--dns-listen none`.
 pub(super) fn dns(
     listen: &[DnsListen],
     zone: Zone,

@@ -1,4 +1,4 @@
-//! This host's addresses that connections are steered to.
+//! The addresses of this host that connections are steered to.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
@@ -7,19 +7,19 @@ use nix::ifaddrs::getifaddrs;
 
 use super::ConfigError;
 
-/// Addresses by which default routes are found, without a packet. Those for documentation first; a
-/// host that keeps off what nobody may have (bogons) routes the second ones.
+/// Destinations whose route shows the default route's source address; no packet is sent. The
+/// documentation addresses come first; a host that rejects bogons still routes the others.
 const BEHIND_DEFAULT_ROUTES: [&str; 4] = [
     "192.0.2.1:9",
     "1.1.1.1:9",
     "[2001:db8::1]:9",
     "[2606:4700::1111]:9",
 ];
-/// This host's IPv6 addresses, one a line: the address, the interface's number, the length of the
-/// prefix, the scope, flags, a name.
+/// This host's IPv6 addresses, one a line: address, interface index, prefix length, scope, flags,
+/// interface name.
 const IF_INET6: &str = "/proc/net/if_inet6";
 /// `IFA_F_TEMPORARY`, `IFA_F_DADFAILED`, `IFA_F_DEPRECATED` and `IFA_F_TENTATIVE` of
-/// linux/if_addr.h: not for long, or not yet.
+/// linux/if_addr.h: the address goes away soon, or cannot be used yet.
 const PASSING: u32 = 0x01 | 0x08 | 0x20 | 0x40;
 /// `IFA_F_TEMPORARY`.
 const TEMPORARY: u32 = 0x01;
@@ -68,7 +68,7 @@ impl NodeIps {
         found
     }
 
-    /// These, and of the families that are missing those of `others`.
+    /// Adds those of `others` for the families that are missing here.
     pub(crate) fn or(self, others: Self) -> Self {
         Self {
             v4: self.v4.or(others.v4),
@@ -76,7 +76,8 @@ impl NodeIps {
         }
     }
 
-    /// Whether the host has them, still: what is steered to an address that it has lost leaves it.
+    /// Whether the host still has them: a connection that is steered to a lost address would leave
+    /// the host.
     pub(crate) fn check(self) -> Result<(), ConfigError> {
         // Not by binding them: `ip_nonlocal_bind` lets a program bind any.
         let own: Vec<IpAddr> = addresses_of_this_host();
@@ -93,7 +94,7 @@ impl NodeIps {
     }
 }
 
-/// None if the kernel does not say: then nothing is known to be this host's.
+/// Empty if the kernel does not list them.
 pub(super) fn addresses_of_this_host() -> Vec<IpAddr> {
     let addresses = getifaddrs()
         .into_iter()
@@ -118,7 +119,7 @@ fn source(towards: &str) -> Option<IpAddr> {
     socket.local_addr().ok().map(|address| address.ip())
 }
 
-/// The address itself, or in place of a temporary one (RFC 8981) a lasting one of the same network.
+/// The address itself; for a temporary one (RFC 8981), a lasting one of the same network.
 fn lasting(chosen: Ipv6Addr) -> Option<Ipv6Addr> {
     lasting_in(
         &std::fs::read_to_string(IF_INET6).unwrap_or_default(),

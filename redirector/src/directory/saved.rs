@@ -11,9 +11,9 @@ use tokio::sync::watch;
 
 use super::{Directory, Feed};
 
-/// Ten thousand nodes are some 5 MB; a longer file is not ours.
+/// Ten thousand nodes take about 5 MB; a longer file is not a saved directory.
 const MAX_BYTES: u64 = 64 << 20;
-/// After a directory could not be saved, as on a full disk.
+/// Pause after a directory could not be saved, as on a full disk.
 const SAVE_AGAIN: Duration = Duration::from_secs(5);
 
 /// The file in the state directory.
@@ -45,7 +45,7 @@ impl SavedDirectory {
         }
     }
 
-    /// The saved directory; none before the first was saved.
+    /// The saved directory; `None` before the first was saved.
     pub(crate) fn load(&self) -> Result<Option<Directory>, SavedDirectoryError> {
         let read = |source| SavedDirectoryError::Read {
             path: self.path.clone(),

@@ -1,4 +1,4 @@
-//! From the proxy's messages to the directory.
+//! Applies the proxy's messages to the directory.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use culvert_api::{InvalidNodeName, NodeName};
 
 use super::{Address, Directory, Node, Ranges, Routing};
 
-/// An update that cannot be taken.
+/// An update that cannot be applied.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UpdateError {
     #[error("the proxy sent {text:?} as {what}")]
@@ -25,9 +25,9 @@ enum NodeError {
 }
 
 impl Directory {
-    /// Takes an update in: a snapshot replaces everything, a delta changes some nodes. An update
-    /// that cannot be taken changes nothing. A node that makes no sense is left out, with a
-    /// warning: the others must not suffer from it.
+    /// Applies an update: a snapshot replaces everything, a delta changes some nodes. An invalid
+    /// update changes nothing. An invalid node is left out with a warning, so that the others stay
+    /// usable.
     pub(crate) fn update(&mut self, update: proto::Update) -> Result<(), UpdateError> {
         if let Some(ranges) = &update.snapshot {
             *self = Self {
@@ -59,7 +59,7 @@ impl Directory {
     }
 }
 
-/// A cloud node that makes no sense is left out, with a warning.
+/// An invalid cloud node is left out with a warning.
 fn cloud(node: proto::CloudNode) -> Option<(NodeName, Vec<IpAddr>)> {
     let addresses = node
         .addresses
@@ -136,8 +136,7 @@ impl Address {
         let routing = match address.routing() {
             proto::Routing::Routed => Routing::Routed,
             proto::Routing::Shared => Routing::Shared,
-            // What a newer proxy means by another value is not known; by name the node works in any
-            // case.
+            // A newer proxy may send other values; the node can be reached by name in any case.
             proto::Routing::Protected | proto::Routing::Unspecified => Routing::Protected,
         };
         let ip: IpAddr = field("an address", &address.ip)?;

@@ -1,4 +1,4 @@
-//! Follows the proxy's directory over its Unix socket, for ever.
+//! Follows the proxy's directory over its Unix socket.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,15 +24,15 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// second or two.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LAST_WAIT: Duration = Duration::from_secs(2);
-/// A snapshot of ten thousand nodes is some 3 MB.
+/// A snapshot of ten thousand nodes takes about 3 MB.
 const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
-/// What is known of the directory, and whether it is current.
+/// The latest directory, and whether it is current.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Feed {
     /// The last directory, from the proxy or from disk.
     pub(crate) directory: Option<Arc<Directory>>,
-    /// Why the directory may be out of date; none while the proxy streams it.
+    /// Why the directory may be out of date; `None` while the proxy streams it.
     pub(crate) stale: Option<String>,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Starts from `saved`, which is stale until the proxy has spoken.
+    /// Starts from `saved`, which is stale until the proxy sends its first update.
     pub(crate) fn new(socket: PathBuf, saved: Option<Directory>) -> (Self, watch::Receiver<Feed>) {
         let stale = Some(format!("waiting for the proxy at {}", socket.display()));
         let (feed_tx, feed_rx) = watch::channel(Feed {
@@ -74,8 +74,8 @@ impl Watch {
             let started = Instant::now();
             let reason = match self.follow().await {
                 Ok(()) => "the proxy ended the stream".to_owned(),
-                // tonic repeats each cause in the next one's text: the first and the last say it
-                // all.
+                // tonic repeats each cause in the next one's text: the first and the last are
+                // enough.
                 Err(error) => format!("{error}: {}", error.root_cause()),
             };
             self.mark_stale(reason);
@@ -112,7 +112,7 @@ impl Watch {
             .await
             .context("watch the proxy's directory")?
             .into_inner();
-        // What a proxy says first is a snapshot, or it makes no sense.
+        // Deltas make no sense before a snapshot.
         let first = updates
             .message()
             .await
@@ -132,8 +132,8 @@ impl Watch {
         Ok(())
     }
 
-    /// In place: a copy of thousands of nodes is made only while somebody else still reads the one
-    /// before.
+    /// Updates in place; thousands of nodes are copied only while another task still reads the
+    /// previous directory.
     fn take(&self, update: Update) -> Result<(), UpdateError> {
         let mut taken = Ok(());
         self.feed_tx.send_if_modified(|feed| {

@@ -1,4 +1,4 @@
-//! What a question is answered with. Pure.
+//! The answer to a question. Pure.
 
 use std::net::IpAddr;
 
@@ -12,19 +12,19 @@ use super::Origin;
 use crate::config::NodeIps;
 use crate::directory::{Directory, Node, names_in_zones};
 
-/// VIPs are stable, but which names exist is not.
+/// VIPs are stable, but the set of names changes.
 const TTL: u32 = 5;
-/// For secondary servers, of which there are none.
+/// Fields of SOA for secondary servers, which do not exist here.
 const REFRESH: i32 = 3600;
 const RETRY: i32 = 600;
 const EXPIRE: i32 = 86_400;
 
-/// An answer, less what is copied from the question.
+/// An answer, without what is copied from the question.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Answer {
     pub(super) code: ResponseCode,
     pub(super) answers: Vec<Record>,
-    /// With a negative answer: how long it may be kept.
+    /// SOA of a negative answer: how long it may be cached.
     pub(super) soa: Option<Record>,
 }
 
@@ -52,11 +52,11 @@ pub(super) fn answer(
     question.bare()
 }
 
-/// Whom a name is of.
+/// The node that has a name.
 #[derive(Clone, Copy)]
 enum NamedNode<'a> {
     Edge(&'a Node),
-    /// With its own addresses.
+    /// A cloud node's own addresses.
     Cloud(&'a [IpAddr]),
 }
 
@@ -92,13 +92,13 @@ impl Question<'_> {
         }
     }
 
-    /// A node's name without the zone, or with a zone of the node's own: each is a zone of its own.
-    /// Other names are not ours.
+    /// A node's name without the zone, or in the node's own zone. Each such name is a zone by
+    /// itself; other names are refused.
     fn bare(&self) -> Answer {
         let text = self.name.to_ascii();
         let text = text.trim_end_matches('.');
-        // Whoever may register Nodes may name one registry.example.com: such a name is of the
-        // cluster's only inside the zone.
+        // A user who may register Nodes could name one registry.example.com: such a name is
+        // answered inside the zone only.
         let foreign =
             |found: &NamedNode<'_>| matches!(found, NamedNode::Cloud(_)) && text.contains('.');
         match self
@@ -147,8 +147,8 @@ impl Question<'_> {
         }
     }
 
-    /// Where the reverse zone of `range` begins: at whole labels, of 8 bits for IPv4 and 4 for
-    /// IPv6; `in-addr.arpa` is two more.
+    /// The reverse zone of `range` begins at whole labels, of 8 bits for IPv4 and 4 for IPv6;
+    /// `in-addr.arpa` is two more.
     fn reverse_apex(&self, range: IpNet) -> Name {
         let bits_a_label = if range.addr().is_ipv4() { 8 } else { 4 };
         let labels = usize::from(range.prefix_len().div_ceil(bits_a_label)) + 2;
@@ -190,8 +190,8 @@ impl Question<'_> {
             .any(below)
     }
 
-    /// Of an edge node the VIPs, of the families that connections can be steered in; of a cloud
-    /// node its own addresses.
+    /// An edge node's VIPs, for the families in which connections can be steered, or a cloud node's
+    /// own addresses.
     fn addresses(&self, found: NamedNode<'_>, apex: &Name) -> Answer {
         let addresses: Vec<IpAddr> = match found {
             NamedNode::Cloud(addresses) => addresses.to_vec(),
@@ -264,7 +264,7 @@ impl Question<'_> {
     }
 }
 
-/// Not ours: the asker's next server is asked.
+/// Not one of our names: the client asks its next server.
 pub(super) fn refused() -> Answer {
     Answer {
         code: ResponseCode::Refused,
@@ -273,7 +273,7 @@ pub(super) fn refused() -> Answer {
     }
 }
 
-/// Nothing is known yet, neither from the proxy nor from disk.
+/// There is no directory yet, neither from the proxy nor from disk.
 pub(super) fn unknown() -> Answer {
     Answer {
         code: ResponseCode::ServFail,

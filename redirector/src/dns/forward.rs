@@ -1,5 +1,6 @@
-//! Names that are not ours, asked of other servers. What these answer goes back as it came, cut
-//! answers included: their client asks again over TCP, and so do we.
+//! Forwards questions about other names to other servers. Their answers are passed on unchanged,
+//! truncated ones included: the client then asks again over TCP, and the question is forwarded over
+//! TCP.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,18 +20,18 @@ use tokio::time::timeout;
 use super::handler::{LEAST_PAYLOAD, UDP_PAYLOAD};
 use super::tcp;
 
-/// Questions under way at once. Each has a socket; more than this are a flood, or a server that
-/// asks us what we ask it.
+/// Questions in progress at once. Each has a socket; more than this are a flood, or a loop with a
+/// server that forwards to this one.
 const CONCURRENT: usize = 512;
-/// For the answer of one server. Clients wait for 5 s, of which two servers that are gone take 4.
+/// Timeout for one server's answer. Clients wait for 5 s; two servers that are down take 4.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// A datagram that got lost is sent once more after this.
 const AGAIN_MS: u64 = 800;
 const DATAGRAMS: u8 = 2;
-/// Answers over TCP have any length that it can say.
+/// An answer over TCP may have any length that fits its length field.
 const LONGEST_ANSWER: u16 = u16::MAX;
 
-/// Asks the servers, the one that answered last first.
+/// Asks the servers, first the one that answered last.
 pub(super) struct Forwarder {
     servers: Vec<SocketAddr>,
     /// The index of the one that answered last.
@@ -39,7 +40,7 @@ pub(super) struct Forwarder {
 }
 
 impl Forwarder {
-    /// `servers` are one or more.
+    /// `servers` must not be empty.
     pub(super) fn new(servers: Vec<SocketAddr>) -> Self {
         Self {
             servers,
@@ -48,8 +49,8 @@ impl Forwarder {
         }
     }
 
-    /// What a server answers; nothing if none does, or if too many questions are under way. A
-    /// refusal or failure is handed on only if no other server has something better.
+    /// The answer of a server; `None` if no server answers, or if too many questions are in
+    /// progress. A refusal or failure is passed on only if no other server has a better answer.
     pub(super) async fn ask(&self, request: &Request, protocol: Protocol) -> Option<Message> {
         let _permit = self.permits.try_acquire().ok()?;
         let question = question(request);
@@ -90,7 +91,7 @@ fn has_failed(code: ResponseCode) -> bool {
     )
 }
 
-/// The same question under a number of its own, which nobody can guess.
+/// The same question with a new random id.
 fn question(request: &Request) -> Message {
     let mut question = Message::query();
     question.metadata.recursion_desired = request.metadata.recursion_desired;

@@ -1,5 +1,4 @@
-//! What the fuzz target of DNS (`fuzz/`) calls: a datagram in, a datagram out, as between two
-//! sockets.
+//! The DNS fuzz target (`fuzz/`) calls this: a datagram in, a datagram out, as between two sockets.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,18 +20,18 @@ use crate::metrics::DnsMetrics;
 /// A DNS server without sockets, for the nodes of a small directory.
 pub struct Dns {
     handler: Arc<Handler>,
-    /// The handler follows it.
+    /// Keeps the handler's receiver open.
     _feed: watch::Sender<Feed>,
 }
 
-/// What came of a query.
+/// The answers to a query.
 #[derive(Debug)]
 pub struct Answered {
     /// The answer over UDP.
     pub udp: Vec<u8>,
     /// The answer over TCP.
     pub tcp: Vec<u8>,
-    /// How long a UDP answer its client takes.
+    /// Longest UDP answer that the client accepts.
     pub room: usize,
 }
 
@@ -64,8 +63,8 @@ impl Default for Dns {
 }
 
 impl Dns {
-    /// The answers to a query; none to what is no query, which hickory's server drops or answers by
-    /// itself.
+    /// The answers to a query; `None` for other messages, which hickory's server drops or answers
+    /// by itself.
     ///
     /// # Panics
     /// If a query is not answered at once.

@@ -1,4 +1,4 @@
-//! Between the sockets and the answers: who may ask, how many at once, and what is counted.
+//! Checks who may ask and how many questions are in progress, and counts the answers.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -23,15 +23,15 @@ use crate::metrics::DnsMetrics;
 
 /// Questions in progress; each takes microseconds, so more are a flood.
 const CONCURRENT: usize = 512;
-/// What we send over UDP at most, by DNS Flag Day 2020: larger datagrams get fragmented and lost.
+/// Longest datagram sent, by DNS Flag Day 2020: larger ones are fragmented and lost.
 pub(super) const UDP_PAYLOAD: u16 = 1232;
-/// The longest label of a name; what would be a longer one points elsewhere.
+/// The longest label of a name; a larger length byte is a compression pointer.
 const LABEL_MAX: u8 = 63;
-/// Bytes behind the name of a question.
+/// Bytes after the name of a question.
 const TYPE_AND_CLASS: usize = 4;
-/// The only one there is.
+/// The only version of EDNS.
 const EDNS_VERSION: u8 = 0;
-/// What every client takes without EDNS, RFC 1035.
+/// Longest datagram that every client accepts without EDNS, RFC 1035.
 pub(super) const LEAST_PAYLOAD: u16 = 512;
 
 /// Answers requests.
@@ -48,13 +48,13 @@ pub(super) struct Handler {
 /// The handler as hickory's server takes it, shared with TCP.
 pub(super) struct SharedHandler(pub(super) Arc<Handler>);
 
-/// All that an answer's message is made of besides the question.
+/// An answer's message without the question.
 struct Reply {
     metadata: Metadata,
     answers: Vec<Record>,
     authorities: Vec<Record>,
     additionals: Vec<Record>,
-    /// Beside the authorities, where it says how long a denial may be kept.
+    /// Goes into the authority section, where it limits how long a negative answer may be cached.
     soa: Option<Record>,
     edns: Option<Edns>,
 }
@@ -82,7 +82,7 @@ impl Handler {
         Self { forward, ..self }
     }
 
-    /// Whether a client is one of those that may ask.
+    /// Whether a client may ask.
     pub(super) fn is_allowed(&self, client: IpAddr) -> bool {
         let client = client.to_canonical();
         self.clients.iter().any(|range| range.contains(&client))
@@ -110,8 +110,8 @@ impl Handler {
             .map(|_info| bytes)
     }
 
-    /// None where one question too many is under way: an answer costs as much as what is being kept
-    /// away, and the client asks again.
+    /// `None` if too many questions are in progress: a refusal would cost as much as an answer, and
+    /// the client asks again.
     async fn reply(&self, request: &Request, protocol: Protocol) -> Option<Reply> {
         let own = {
             let _permit = self.permits.try_acquire().ok()?;
@@ -232,7 +232,7 @@ impl Reply {
     }
 }
 
-/// Only to a client that speaks it.
+/// EDNS goes only to clients that use it.
 fn edns(request: &Request, code: ResponseCode, dnssec_ok: bool) -> Option<Edns> {
     request.edns.as_ref().map(|asked| {
         let mut edns = Edns::new();
@@ -244,7 +244,7 @@ fn edns(request: &Request, code: ResponseCode, dnssec_ok: bool) -> Option<Edns> 
     })
 }
 
-/// UDP comes by way of hickory's server.
+/// UDP requests come from hickory's server.
 #[async_trait]
 impl RequestHandler for SharedHandler {
     async fn handle_request<R: ResponseHandler, T: Time>(
@@ -277,8 +277,8 @@ impl RequestHandler for SharedHandler {
     }
 }
 
-/// The questions as an answer repeats them, byte for byte; none if a name in them points elsewhere
-/// in its message, where the answer has something else.
+/// The questions as an answer repeats them, byte for byte. `None` if a name in them is compressed:
+/// in the answer its pointer would lead to other bytes.
 fn repeated(request: &Request) -> Option<&Queries> {
     let queries = &request.queries;
     is_whole(queries.as_bytes(), queries.len()).then_some(queries)
@@ -301,7 +301,7 @@ fn nothing_asked() -> Queries {
     Queries::read(&mut BinDecoder::new(&[]), 0).expect("no question takes no bytes")
 }
 
-/// What hickory wants to know of an answer that was not sent.
+/// What hickory expects for an answer that was not sent.
 fn unsent(request: &Request) -> ResponseInfo {
     let mut metadata = Metadata::response_from_request(&request.metadata);
     metadata.response_code = ResponseCode::ServFail;

@@ -1,5 +1,4 @@
-//! DNS over TCP. hickory's own server takes any number of connections; ours has a ceiling, for all
-//! and for each client.
+//! DNS over TCP, with limits on connections in total and per client: hickory's own server has none.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,19 +16,20 @@ use tokio::time::timeout;
 
 use super::handler::Handler;
 
-/// Connections at once; a client needs one, for a moment.
+/// Connections at once; a client needs one for a moment.
 const CONNECTIONS: usize = 256;
-/// Of one client, which may be a resolver for many: no client alone keeps the others out.
+/// Connections of one client address, which may be a resolver for many: no client alone shuts the
+/// others out.
 const OF_ONE_CLIENT: usize = 32;
-/// For a whole question, for a whole answer, and between two questions (RFC 7766 wants a few
-/// seconds).
+/// Limit for receiving a question, for sending an answer, and between two questions (RFC 7766 asks
+/// for a few seconds).
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// After an accept that failed, as it does without free file descriptors.
+/// Pause after a failed accept, as without free file descriptors.
 const BACK_OFF: Duration = Duration::from_millis(100);
 /// A question is a name of at most 255 bytes and a few options.
 const LONGEST_QUESTION: u16 = 4096;
 
-/// Accepts for ever.
+/// Accepts connections until it is dropped.
 pub(super) async fn serve(listener: TcpListener, handler: Arc<Handler>) -> Result<()> {
     let mut connections = JoinSet::new();
     let slots = Slots::default();
@@ -53,7 +53,7 @@ pub(super) async fn serve(listener: TcpListener, handler: Arc<Handler>) -> Resul
                     }
                 });
             }
-            // One that may not ask is closed, as is one too many above.
+            // A client that may not ask is closed, like one over the limit above.
             Ok(_dropped) => {}
             Err(error) => {
                 tracing::warn!(%error, "DNS connection not accepted");
@@ -105,7 +105,7 @@ impl Drop for Slot {
     }
 }
 
-/// Answers one question after the other until the client leaves.
+/// Answers one question after another until the client closes.
 async fn converse(mut stream: TcpStream, client: SocketAddr, handler: &Handler) -> Result<()> {
     while let Some(question) = timeout(TIMEOUT, read(&mut stream, LONGEST_QUESTION))
         .await
@@ -124,7 +124,7 @@ async fn converse(mut stream: TcpStream, client: SocketAddr, handler: &Handler) 
     Ok(())
 }
 
-/// A message with its length before it (RFC 1035, 4.2.2); none when the other end has closed.
+/// A message with its length before it (RFC 1035, 4.2.2); `None` once the other end has closed.
 pub(super) async fn read(stream: &mut TcpStream, longest: u16) -> Result<Option<Vec<u8>>> {
     let length = match stream.read_u16().await {
         Ok(length) => length,
