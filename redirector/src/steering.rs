@@ -25,9 +25,9 @@ use culvert_api::installed::Mechanism;
 pub(crate) use in_force::InForce;
 pub(crate) use instance_lock::InstanceLock;
 
-/// How often the lease is renewed: a fifth of it.
+/// Interval between renewals of the lease: a fifth of it.
 const RENEWAL: Duration = Duration::from_secs(2);
-/// How often it is looked whether somebody has removed what is installed; runs `nft`.
+/// Interval between checks that everything is still installed; each runs `nft`.
 const INSPECTION: Duration = Duration::from_secs(5);
 
 /// Owner of everything that is installed on the host.
@@ -46,18 +46,18 @@ pub(crate) struct Steering {
     progress: Progress,
 }
 
-/// What is done of the last plan.
+/// Progress on the last plan.
 #[derive(Default)]
 struct Progress {
-    /// The ranges whose routes were made: an overlap that comes later is reported, no longer fatal.
+    /// The ranges whose routes exist: a later overlap is reported, and no longer fatal.
     routed: Option<Ranges>,
-    /// Something was not done, and is tried again.
+    /// Something failed and is tried again.
     behind: bool,
-    /// How many destinations have no room in the hooks' table.
+    /// How many destinations exceed the capacity of the hooks' table.
     beyond: usize,
     /// The interfaces that lead to other hosts, as nftables has them.
     uplinks: BTreeSet<String>,
-    /// Why they are not known as they are now.
+    /// Why the current ones are unknown.
     unguarded: Option<String>,
     /// The hooks are attached, as last seen.
     hooked: bool,
@@ -72,7 +72,7 @@ struct Gates {
     route: Gate,
     /// Something sees pods' connections.
     pods: Gate,
-    /// Nothing is left of mechanisms that an earlier redirector had and that are switched off now.
+    /// Nothing is left of mechanisms that an earlier redirector used and that are switched off now.
     switched_off: Gate,
 }
 
@@ -98,7 +98,7 @@ impl Gates {
 }
 
 impl Steering {
-    /// Installs what is known so far, before anything waits for the proxy.
+    /// Installs the saved directory, before anything waits for the proxy.
     pub(crate) async fn install(
         config: Config,
         lock: InstanceLock,
@@ -125,8 +125,8 @@ impl Steering {
         };
         let known = steering.plan();
         if let Some(plan) = &known {
-            // Before the hooks, which would take connections to what the host itself has in the
-            // range.
+            // Before the hooks: they would steer connections to addresses that the host itself uses
+            // in the range.
             steering.apply_routes(plan).await?;
         }
         steering.install_hooks(known.as_ref())?;
@@ -135,13 +135,13 @@ impl Steering {
         Ok(steering)
     }
 
-    /// What steers from now on, and why.
+    /// Follows what is in force.
     pub(crate) fn in_force(&self) -> watch::Receiver<InForce> {
         self.in_force.subscribe()
     }
 
-    /// Follows the directory until the drain begins. What is installed stays: traffic goes on
-    /// without us.
+    /// Follows the directory until the drain begins. What is installed stays, so traffic goes on
+    /// without this process.
     pub(crate) async fn run(mut self, node_tx: watch::Sender<NodeIps>, drain: Drain) -> Result<()> {
         let (mut renewal, mut inspection) = (interval(RENEWAL), interval(INSPECTION));
         renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,6 +1,6 @@
-//! The nftables table `inet culvert`: the second way in which connections are steered, the guard of
-//! the intercept ports, and the refusal of what must not leave or arrive unsteered.
-//! The only part of the redirector that knows nftables; rules go through the `nft` program.
+//! The nftables table `inet culvert`: it steers what hooks do not see, guards the intercept ports,
+//! and refuses unsteered packets to edge addresses and VIPs. The only part of the redirector that
+//! knows nftables; rules go through the `nft` program.
 
 mod events;
 mod expressions;
@@ -26,25 +26,25 @@ use render::{element_changes, removal, render};
 pub(crate) use table::{Guard, TableSpec};
 use table::{Layout, LayoutTable, TABLE};
 
-/// The program; found in `PATH`.
+/// The default program, found in `PATH`.
 const NFT: Option<&str> = None;
-/// Without the elements, of which there may be many.
+/// Lists without elements, which may be many.
 const TERSE: [&str; 1] = ["-t"];
-/// 60,000 elements take a third of a second; a hanging `nft` must not hang us.
+/// 60,000 elements take a third of a second; a hanging `nft` must not block the redirector.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// So many elements are read back at each look: 60,000 take a third of a second, and at each eighth
-/// look no part of a CPU that anybody would miss.
+/// Elements read back per inspection, on average: 60,000 take a third of a second, which is
+/// negligible every eighth inspection.
 const READ_BACK: usize = 8_000;
 
 /// Keeps the kernel's table equal to the last [`TableSpec`].
 #[derive(Debug, Default)]
 pub(crate) struct NftTable {
     applied: Option<TableSpec>,
-    /// What this kernel takes; not known before the first table.
+    /// The layout that this kernel accepts; unknown before the first table.
     layout: Option<Layout>,
     /// The table as nft lists it, right after it was installed.
     listed: Option<serde_json::Value>,
-    /// Looks since the elements were read back.
+    /// Inspections since the elements were read back.
     looks: usize,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct NftTable {
 pub(crate) enum Applied {
     /// The table was like this already.
     Nothing,
-    /// So many elements came and went.
+    /// This many elements were added or removed.
     Elements(usize),
     /// The whole table was replaced in one transaction.
     Table,
@@ -76,8 +76,8 @@ pub(crate) enum NftError {
 }
 
 impl NftTable {
-    /// Makes the table `wanted`: by element changes where that is enough, else by replacing it in
-    /// one transaction, which leaves established connections alone.
+    /// Makes the table `wanted`: by element changes if they are enough, otherwise by replacing it
+    /// in one transaction, which leaves established connections alone.
     pub(crate) async fn apply(&mut self, wanted: TableSpec) -> Result<Applied, NftError> {
         if let Some(applied) = &self.applied {
             if *applied == wanted {
@@ -101,7 +101,7 @@ impl NftTable {
     }
 
     /// Installs the table again if somebody has removed or changed it, as `nft flush ruleset` does.
-    /// True if so. Elements are looked at every so many times.
+    /// True if so. Elements are read only at some inspections.
     pub(crate) async fn restore(&mut self) -> Result<bool, NftError> {
         let (Some(wanted), Some(layout)) = (self.applied.clone(), self.layout) else {
             return Ok(false);
@@ -124,8 +124,8 @@ impl NftTable {
         Ok(true)
     }
 
-    /// Replaces the table. The first time the kernel decides where the rules are: before Linux 5.2
-    /// an `inet` table does not translate addresses.
+    /// Replaces the table. The first attempt finds the layout: before Linux 5.2 an `inet` table
+    /// cannot translate addresses.
     async fn install(&mut self, wanted: &TableSpec) -> Result<(), NftError> {
         let layout = match self.layout {
             Some(layout) => run(&render(wanted, layout)).await.map(|()| layout)?,
@@ -133,7 +133,7 @@ impl NftTable {
         };
         self.layout = Some(layout);
         self.listed = None;
-        // What somebody has changed already is not what we have installed: the next look finds it.
+        // If somebody has changed it already, the next inspection installs it again.
         let found = list(layout, &TERSE).await?;
         let parts = TableParts::of(wanted, layout).map_err(NftError::Output)?;
         self.listed = found
@@ -159,26 +159,26 @@ async fn first_install(wanted: &TableSpec) -> Result<Layout, NftError> {
         }
         Err(error) => return Err(error),
     };
-    // Of a redirector on another kernel, or of another version.
+    // Left by a redirector on another kernel, or by another version.
     for other in Layout::ALL.into_iter().filter(|other| *other != layout) {
         remove_layout(other).await?;
     }
     Ok(layout)
 }
 
-/// What there is of the table in the kernel; nothing if there is none.
+/// The parts of the table in the kernel; `None` without a table.
 pub(crate) async fn read() -> Result<Option<TableParts>, NftError> {
     Ok(list_any(&TERSE).await?.as_ref().map(TableParts::of_json))
 }
 
-/// All of the table in the kernel.
+/// The whole table in the kernel.
 #[derive(Debug)]
 pub(crate) struct Listing {
     pub(crate) parts: TableParts,
     pub(crate) elements: TableElements,
 }
 
-/// The table in the kernel with its elements; nothing if there is none.
+/// The table in the kernel with its elements; `None` without a table.
 pub(crate) async fn read_all() -> Result<Option<Listing>, NftError> {
     let of = |json: serde_json::Value| Listing {
         parts: TableParts::of_json(&json),
@@ -187,7 +187,7 @@ pub(crate) async fn read_all() -> Result<Option<Listing>, NftError> {
     Ok(list_any(&[]).await?.map(of))
 }
 
-/// nft's listing of the tables of whichever layout there is.
+/// nft's listing of the tables, in either layout.
 async fn list_any(flags: &[&'static str]) -> Result<Option<serde_json::Value>, NftError> {
     for layout in Layout::ALL {
         if let Some(found) = list(layout, flags).await? {
@@ -197,7 +197,7 @@ async fn list_any(flags: &[&'static str]) -> Result<Option<serde_json::Value>, N
     Ok(None)
 }
 
-/// nft's listing of a layout's tables as one; nothing if one of them is missing.
+/// nft's listing of a layout's tables as one; `None` if one of them is missing.
 async fn list(
     layout: Layout,
     flags: &[&'static str],
@@ -229,7 +229,7 @@ async fn list_table(
     }
 }
 
-/// Removes the table; false if there was none, as on a host without the program `nft`.
+/// Removes the table; false if it did not exist, or without the program `nft`.
 pub(crate) async fn remove() -> Result<bool, NftError> {
     let mut removed = false;
     for layout in Layout::ALL {

@@ -1,11 +1,10 @@
-//! A route for each VIP range, so that a connection to a VIP never leaves the host and reaches none
-//! of its own services: with all mechanisms gone it fails within seconds.
+//! A route for each VIP range, so that a connection to a VIP never leaves the host and never
+//! reaches the host's own services. When nothing steers, it fails within seconds.
 //!
-//! The routes lead to a bridge without ports, which drops what comes. It answers no ARP request
-//! either, so that after three of them the kernel says "no route to host". Not `unreachable`
-//! routes: those fail in `connect()`, before nftables could steer. Not `local` ones: they make the
-//! range addresses of this host, for every service that listens on all, and for ARP on every
-//! interface.
+//! The routes lead to a bridge without ports, which drops every packet and answers no ARP request,
+//! so the kernel reports "no route to host" after three of them. `unreachable` routes would fail in
+//! `connect()`, before nftables can steer. `local` routes would make the range addresses of this
+//! host, for every service that listens on all addresses, and for ARP on every interface.
 
 mod host_route;
 mod message;
@@ -31,14 +30,13 @@ use uplinks::{HostNetwork, Interface};
 
 /// The bridge that the routes lead to.
 pub(crate) const SINK: &str = "culvert0";
-/// As the loopback interface has it, less one, which is the longest that a bridge takes: packets
-/// that nftables steers leave by the loopback interface, but their sockets have asked the route to
-/// the VIP.
+/// The longest MTU of a bridge, one less than that of the loopback interface: packets that nftables
+/// steers leave by the loopback interface, but their sockets take the MTU of the VIP's route.
 const SINK_MTU: u32 = 65_535;
-/// Speaks to the kernel's routing tables.
+/// Reads and writes the kernel's routes.
 pub(crate) struct Routes {
     handle: Handle,
-    /// This kernel makes no bridges.
+    /// This kernel has no bridges.
     no_sink: AtomicBool,
     /// Owns the task that moves the messages.
     _connection: JoinSet<()>,
@@ -91,8 +89,8 @@ impl Routes {
         })
     }
 
-    /// Makes our routes those of `ranges`, unless the host uses the ranges itself. The source
-    /// address of connections to a VIP is then `node`'s; without one the VIP itself would be taken.
+    /// Makes our routes those of `ranges`, unless the host uses the ranges itself. Connections to a
+    /// VIP then have `node`'s source address; otherwise the kernel would take the VIP itself.
     pub(crate) async fn apply(&self, ranges: Ranges, node: NodeIps) -> Result<(), RouteError> {
         let routes = self.list().await?;
         let wanted = wanted(ranges);
@@ -134,7 +132,7 @@ impl Routes {
         Ok(())
     }
 
-    /// Makes those of our routes that somebody has removed; says whether there were any.
+    /// Makes routes again that somebody has removed. True if there were any.
     pub(crate) async fn restore(&self, ranges: Ranges, node: NodeIps) -> Result<bool, RouteError> {
         let mut restored = false;
         let target = self.target().await?;
@@ -155,7 +153,7 @@ impl Routes {
         Ok(restored)
     }
 
-    /// The routes that we have made.
+    /// The routes that a redirector has made.
     pub(crate) async fn ours(&self) -> Result<Vec<HostRoute>, RouteError> {
         Ok(self
             .list()
@@ -165,7 +163,7 @@ impl Routes {
             .collect())
     }
 
-    /// Removes all of them, and the interface; returns what routes there were.
+    /// Removes all of them, and the interface. Returns the removed routes.
     pub(crate) async fn remove(&self) -> Result<Vec<HostRoute>, RouteError> {
         let ours = self.ours().await?;
         for route in &ours {
@@ -200,7 +198,8 @@ impl Routes {
         .uplinks())
     }
 
-    /// Where our routes lead: to the interface that drops all. Makes it and sets it up if needed.
+    /// The target of our routes: the interface that drops all packets, which is made and set up if
+    /// needed.
     async fn target(&self) -> Result<RouteTarget, RouteError> {
         if self.no_sink.load(Ordering::Relaxed) {
             return Ok(RouteTarget::Host);
@@ -221,7 +220,7 @@ impl Routes {
         Ok(RouteTarget::Sink(index))
     }
 
-    /// False, once and for all, on a kernel that makes no bridges.
+    /// False on a kernel without bridges, which is remembered.
     async fn make_sink(&self) -> Result<bool, RouteError> {
         let bridge = LinkBridge::new(SINK)
             .append_extra_attribute(LinkAttribute::Mtu(SINK_MTU))
@@ -241,7 +240,7 @@ impl Routes {
         }
     }
 
-    /// The interface that drops all, if it is there.
+    /// The interface that drops all packets, if it exists.
     async fn sink(&self) -> Result<Option<LinkMessage>, RouteError> {
         match self
             .handle
@@ -308,7 +307,7 @@ fn is_bridge(link: &LinkMessage) -> bool {
     link.attributes.iter().any(is)
 }
 
-/// What sets a range of this family, of the proxy.
+/// The proxy's flag for a range of this family.
 fn flag(range: IpNet) -> &'static str {
     match range {
         IpNet::V4(_) => "--vip4-range",
@@ -316,15 +315,14 @@ fn flag(range: IpNet) -> &'static str {
     }
 }
 
-/// The networks that get a route.
+/// The networks that need a route.
 pub(crate) fn wanted(ranges: Ranges) -> Vec<IpNet> {
     let v4 = ranges.vip4.map(|range: Ipv4Net| IpNet::V4(range.trunc()));
     let v6 = ranges.vip6.map(|range: Ipv6Net| IpNet::V6(range.trunc()));
     v4.into_iter().chain(v6).collect()
 }
 
-/// A host without IPv6 cannot make the IPv6 route, and its connections to VIPs of IPv6 go nowhere
-/// in any case.
+/// A host without IPv6 cannot make the IPv6 route, and cannot connect to VIPs of IPv6 in any case.
 fn may_be_absent(net: IpNet, node: NodeIps) -> bool {
     matches!(net, IpNet::V6(_)) && node.v6.is_none()
 }

@@ -1,4 +1,4 @@
-//! Makes everything equal to the directory.
+//! Makes everything on the host equal to the directory.
 
 use anyhow::{Context, Result};
 use culvert_daemon::chain;
@@ -12,7 +12,7 @@ use culvert_api::installed::Mechanism;
 
 impl Steering {
     pub(super) fn plan(&mut self) -> Option<Plan> {
-        // Only `run` marks it as seen, which then brings everything up to date.
+        // `borrow` leaves the change unseen: `run` then applies it.
         let feed = self.feed.borrow().clone();
         if let Some(reason) = &feed.stale {
             self.gates.directory.close(reason.clone());
@@ -29,9 +29,8 @@ impl Steering {
         Some(plan(directory, freshness))
     }
 
-    /// Makes everything equal to the directory. Only an overlap of the VIP range, or nftables
-    /// missing when nothing else steers, ends the process; what else fails is reported and tried
-    /// again.
+    /// Makes everything equal to the directory. Fatal are only an overlap of the VIP range, and
+    /// missing nftables when nothing else steers; other failures are reported and tried again.
     pub(super) async fn apply(&mut self) -> Result<()> {
         let Some(plan) = self.plan() else {
             return Ok(());
@@ -164,8 +163,8 @@ impl Steering {
         }
     }
 
-    /// What the hooks' table has no room for is steered by nftables, which has no such limit, or by
-    /// nobody.
+    /// nftables has no limit of its own and steers what exceeds the hooks' table. Without nftables
+    /// nothing steers it.
     fn apply_beyond(&mut self, plan: &Plan) {
         let destinations = plan.beyond.len();
         let is_news = std::mem::replace(&mut self.progress.beyond, destinations) != destinations;
@@ -174,7 +173,7 @@ impl Steering {
         }
         if self.nft.is_none() {
             let reason = format!(
-                "the hooks' table has room for {DESTINATIONS_MAX} destinations, and \
+                "the hooks' table has capacity for {DESTINATIONS_MAX} destinations, and \
                  {destinations} more are not steered: \
                  give nodes fewer ports, or run with --mechanism both"
             );
@@ -185,13 +184,13 @@ impl Steering {
         } else if is_news {
             tracing::warn!(
                 destinations,
-                "the hooks' table is full; nftables alone steers what has no room in it"
+                "the hooks' table is full; nftables alone steers the rest"
             );
         }
     }
 
-    /// Removes what an earlier redirector installed by a mechanism that is switched off: nobody
-    /// would keep it up to date.
+    /// Removes what an earlier redirector installed by a mechanism that is switched off, since
+    /// nothing would keep it up to date.
     async fn remove_switched_off(&self) -> Result<()> {
         let mechanism = self.config.mechanism;
         if !mechanism.has_ebpf() && !self.pins.remove()?.is_empty() {

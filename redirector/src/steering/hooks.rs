@@ -1,5 +1,4 @@
-//! The connect hooks' share of steering: installed, looked after, given up where they do harm, and
-//! tried again.
+//! Installs the connect hooks, checks them, gives them up where they do harm, and tries again.
 
 use std::collections::BTreeSet;
 
@@ -13,27 +12,25 @@ use crate::metrics::{Drift, Repair};
 use crate::plan::Plan;
 use culvert_api::installed::Mechanism;
 
-/// Hooks that could not be installed are tried again after one inspection, two, four, and so on up
-/// to this: each minute.
+/// Longest pause between attempts to install hooks, in inspections: one minute. The pauses double.
 const RAREST: u32 = 12;
-/// For so many inspections a Cilium without hooks like ours may be one that has only begun to make
-/// them.
+/// Inspections for which a Cilium without hooks like ours may still be starting.
 const PATIENCE: u32 = 4;
-/// How many programs of others ours go behind: one that insists on being the last has its way in
-/// the end.
+/// Number of other programs that the hooks move behind: a program that insists on being last wins
+/// in the end.
 const FOLLOWERS: usize = 64;
 
-/// What is known of hooks that are not there, or not well.
+/// Problems with the hooks so far.
 #[derive(Default)]
 pub(super) struct HookHealth {
     fallback: Option<Fallback>,
-    /// Inspections in a row that saw a Cilium which does not bear ours.
+    /// Consecutive inspections that found a Cilium in conflict with the hooks.
     dangers: u32,
-    /// Programs of others that ours have gone behind.
+    /// Other programs that the hooks have moved behind.
     followed: BTreeSet<u32>,
 }
 
-/// Hooks that are asked for, and that nftables does without.
+/// Hooks that were asked for and could not be installed, so nftables steers alone.
 struct Fallback {
     reason: String,
     /// Inspections between two attempts, and until the next.
@@ -49,7 +46,7 @@ impl HookHealth {
             .map(|fallback| fallback.reason.as_str())
     }
 
-    /// Whether a Cilium suffers from our hooks.
+    /// Whether a Cilium is in conflict with the hooks for too long.
     pub(super) fn is_dangerous(&self) -> bool {
         self.dangers >= PATIENCE
     }
@@ -81,7 +78,7 @@ impl HookHealth {
         });
     }
 
-    /// Whether there are followers that ours have not gone behind yet.
+    /// Whether there are followers that the hooks have not moved behind yet.
     fn is_overtaken(&mut self, followers: BTreeSet<u32>) -> bool {
         let is_news = self.followed.len() < FOLLOWERS && !followers.is_subset(&self.followed);
         self.followed.extend(followers);
@@ -90,8 +87,8 @@ impl HookHealth {
 }
 
 impl Steering {
-    /// Fatal, unless nftables can carry everything and no hook of an earlier redirector goes on
-    /// with old tables.
+    /// An error is fatal, unless nftables can carry everything and no earlier redirector's hook
+    /// still runs with old tables.
     pub(super) fn install_hooks(&mut self, known: Option<&Plan>) -> Result<()> {
         if !self.config.mechanism.has_ebpf() {
             self.gates.hooks.open();
@@ -133,7 +130,7 @@ impl Steering {
         Ok(())
     }
 
-    /// From now on nftables alone steers. Hooks that are attached go once it does.
+    /// From now on nftables alone steers. Attached hooks are removed once it does.
     fn fall_back(&mut self, reason: String) {
         self.ebpf = None;
         self.progress.hooked = false;
@@ -142,8 +139,8 @@ impl Steering {
         self.gates.hooks.open();
     }
 
-    /// Takes away hooks that were given up, once nftables steers in their place. Their maps stay
-    /// for connections under way.
+    /// Removes hooks that were given up, once nftables steers in their place. Their maps stay for
+    /// open connections.
     pub(super) fn retire_hooks(&mut self) {
         if self.hooks.fallback.is_none() || !self.progress.table || !self.pins.any_link() {
             return;
@@ -159,8 +156,8 @@ impl Steering {
         }
     }
 
-    /// Puts back hooks that somebody has removed, goes behind those who came later, gives way to a
-    /// Cilium that does not bear them, and tries again what could not be installed.
+    /// Installs removed hooks again, moves behind programs that were attached later, gives way to a
+    /// Cilium in conflict, and retries failed installations.
     pub(super) fn restore_hooks(&mut self) {
         let Some(ebpf) = &self.ebpf else {
             return self.try_hooks_again();
@@ -200,7 +197,8 @@ impl Steering {
         }
     }
 
-    /// A Cilium is here that does not start beside ours, unless it is about to get hooks like them.
+    /// A Cilium on this host cannot start beside the hooks, unless it is about to attach hooks like
+    /// them.
     fn endure(&mut self, danger: String) {
         self.hooks.dangers = self.hooks.dangers.saturating_add(1);
         if !self.hooks.is_dangerous() {
@@ -210,14 +208,14 @@ impl Steering {
             self.hooks.dangers = 0;
             return self.fall_back(danger);
         }
-        // Nothing else steers, and what is not steered is dialled for real.
+        // Nothing else steers, and an unsteered connection dials the real address.
         if self.hooks.dangers == PATIENCE {
             tracing::error!(danger, "the connect hooks stay: nothing else steers");
         }
         self.gates.hooks.close(danger);
     }
 
-    /// As when the BPF file system is mounted late, or a profile of AppArmor is lifted.
+    /// The BPF file system may be mounted late, or an AppArmor profile lifted.
     fn try_hooks_again(&mut self) {
         if !self.hooks.is_due() {
             return;
@@ -229,7 +227,7 @@ impl Steering {
         match self.install_hooks(known.as_ref()) {
             Ok(()) if self.ebpf.is_some() => {
                 tracing::info!("connect hooks installed after all");
-                // They are yet to be tried.
+                // `apply` proves that they steer.
                 self.progress.behind = true;
             }
             Ok(()) => {}

@@ -1,10 +1,10 @@
-//! What steers connections right now, and why it is not what was asked for.
+//! The mechanism that steers connections now, and why it differs from the flags.
 
 use super::Steering;
 use crate::mechanisms::bpf::{bypassing_data_plane, leaves_pods_out};
 use culvert_api::installed::{HookScope, Mechanism};
 
-/// What the daemon says of itself wherever it is asked.
+/// What the daemon reports about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct InForce {
     pub(crate) mechanism: Mechanism,
@@ -15,7 +15,7 @@ pub(crate) struct InForce {
 }
 
 impl InForce {
-    /// Before anything is installed.
+    /// State before anything is installed.
     pub(crate) const NOTHING: Self = Self {
         mechanism: Mechanism::None,
         fallback: None,

@@ -1,17 +1,17 @@
 //! One redirector at a time: two would undo each other's work, and one would restore what
-//! `uninstall` removes. Both the state directory and the BPF file system are locked: neither of
-//! them need be the other redirector's.
+//! `uninstall` removes. Both the state directory and the BPF file system are locked, since another
+//! redirector may share only one of them.
 
 use std::fs::{DirBuilder, File, Metadata, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Locks on directories, for as long as the process lives.
+/// Locks on directories, held as long as the process lives.
 #[derive(Debug)]
 pub(crate) struct InstanceLock(Vec<File>);
 
-/// A directory that cannot be had alone.
+/// A directory that cannot be locked.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InstanceLockError {
     #[error("open the state directory {path}; another one: --state-dir")]
@@ -23,8 +23,8 @@ pub(crate) enum InstanceLockError {
 }
 
 impl InstanceLock {
-    /// For the daemon. Makes the state directory if it is missing; nothing is written: a full disk
-    /// is no obstacle.
+    /// Takes the lock for the daemon. Creates the state directory if it is missing; writes nothing,
+    /// so a full disk does no harm.
     pub(crate) fn take(state_dir: &Path, bpffs: &Path) -> Result<Self, InstanceLockError> {
         DirBuilder::new()
             .recursive(true)
@@ -37,8 +37,8 @@ impl InstanceLock {
         Self::take_existing(state_dir, bpffs)
     }
 
-    /// For a removal: what is not there need not be had alone. systemd mounts the BPF file system
-    /// for root alone, so nobody else can lock it.
+    /// Takes the lock for a removal, which skips missing directories. systemd mounts the BPF file
+    /// system for root only, so nobody else can lock it.
     pub(crate) fn take_existing(state_dir: &Path, bpffs: &Path) -> Result<Self, InstanceLockError> {
         let mut locks = Vec::new();
         if state_dir.exists() {
@@ -46,15 +46,14 @@ impl InstanceLock {
         }
         match lock(bpffs) {
             Ok(locked) => locks.push(locked),
-            // Without one there are no hooks, of whichever redirector.
+            // No bpffs here, so no redirector can have hooks.
             Err(InstanceLockError::Open { .. }) => {}
             Err(running @ InstanceLockError::Running { .. }) => return Err(running),
         }
         Ok(Self(locks))
     }
 
-    /// Locks a BPF file system that was mounted after the start, too. One that has been locked
-    /// already stays so.
+    /// Also locks a BPF file system that was mounted after the start; keeps earlier locks.
     pub(crate) fn extend(&mut self, bpffs: &Path) -> Result<(), InstanceLockError> {
         let id = |metadata: Metadata| (metadata.dev(), metadata.ino());
         let wanted = std::fs::metadata(bpffs).map(id).ok();

@@ -1,4 +1,4 @@
-//! Puts back what somebody else has removed, and follows what changes on the host.
+//! Restores what somebody else has removed, and follows changes of the host.
 
 use anyhow::{Context, Result};
 use culvert_daemon::chain;
@@ -9,8 +9,8 @@ use crate::config::NodeIps;
 use crate::metrics::{Drift, Repair};
 
 impl Steering {
-    /// Puts back what somebody else has removed, and tries again what failed. Fatal when the
-    /// intercept address is gone: the next redirector finds another.
+    /// Restores what somebody else has removed, and tries again what failed. Fatal when the
+    /// intercept address is gone: the restarted redirector finds another.
     pub(super) async fn restore(&mut self) -> Result<()> {
         self.config
             .intercept
@@ -67,8 +67,7 @@ impl Steering {
         }
     }
 
-    /// An address of a family that had none may come later, as IPv6 does with a router's
-    /// advertisement.
+    /// A family's first address may come later, as in IPv6 with a router advertisement.
     pub(super) fn follow_node(&mut self, node_tx: &watch::Sender<NodeIps>) {
         let before = self.config.intercept.node;
         if !self.config.found_node || (before.v4.is_some() && before.v6.is_some()) {
@@ -86,7 +85,7 @@ impl Steering {
         }
     }
 
-    /// Interfaces come and go.
+    /// Applies changes of interfaces again.
     async fn follow_uplinks(&mut self) {
         if self.nft.is_some()
             && self

@@ -1,5 +1,5 @@
-//! The kernel's own word that somebody has touched the table, so that a flushed one is back in
-//! milliseconds, not at the next look.
+//! The kernel's notifications of changes to the table, so that a flushed table is back in
+//! milliseconds, not at the next inspection.
 
 use std::io;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use super::table::TABLE;
 
 /// `NFNLGRP_NFTABLES` of linux/netfilter/nfnetlink.h: every change of a table, with its name.
 const CHANGES_OF_TABLES: u32 = 7;
-/// The kernel sends at most so much at once.
+/// Longest message of the kernel.
 const LONGEST_MESSAGE: usize = 64 << 10;
-/// Between two looks: who rewrites our table all the time, as who removes it all the time, costs no
-/// more than this.
+/// Shortest pause between two inspections, in case somebody changes or removes the table all the
+/// time.
 const QUIET: Duration = Duration::from_millis(250);
 
-/// Changes of the table, ours among them.
+/// Changes of the table, including the redirector's own.
 pub(crate) struct Events {
     socket: Option<TokioSocket>,
     touched: bool,
@@ -26,8 +26,8 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// Listens from now on. Without the right to, nothing ever happens: looks at intervals have to
-    /// do.
+    /// Listens from now on. Without permission it never reports anything; inspections at intervals
+    /// remain.
     pub(crate) fn listen() -> Self {
         let socket = subscribe();
         if let Err(error) = &socket {
@@ -43,14 +43,14 @@ impl Events {
         }
     }
 
-    /// Waits until somebody has touched the table. May be dropped while it waits.
+    /// Waits until somebody has changed the table. Safe to drop while it waits.
     pub(crate) async fn touched(&mut self) {
         let Some(socket) = &self.socket else {
             return std::future::pending().await;
         };
         while !self.touched {
             let mut message = Vec::with_capacity(LONGEST_MESSAGE);
-            // An error says that messages were lost, so that any of them may have been of ours.
+            // An error means that messages were lost, perhaps one about our table.
             self.touched = socket.recv(&mut message).await.is_err() || is_of_ours(&message);
         }
         sleep_until(self.not_before).await;
@@ -66,8 +66,7 @@ fn subscribe() -> io::Result<TokioSocket> {
     Ok(socket)
 }
 
-/// Whether a message names our table, as all that concern it do; one more that has the word costs a
-/// look.
+/// Whether a message contains our table's name. A false match costs one inspection.
 fn is_of_ours(message: &[u8]) -> bool {
     message
         .windows(TABLE.len() + 1)

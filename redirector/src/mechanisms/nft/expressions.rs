@@ -1,4 +1,4 @@
-//! Short names for the expressions and statements that our rules are made of.
+//! Short names for the expressions and statements of the rules.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -17,7 +17,7 @@ use nftables::types::RejectCode;
 pub(super) type Expr = Expression<'static>;
 pub(super) type Stmt = Statement<'static>;
 
-/// The flags of a TCP segment that say what it is for, and those of the first one of a connection.
+/// The flags of a TCP segment that tell its purpose, and those of a connection's first segment.
 const FIN_SYN_RST_ACK: u32 = 0x17;
 const SYN: u32 = 0x02;
 
@@ -181,8 +181,8 @@ pub(super) fn dnat(to: IpAddr, port: u16) -> Stmt {
     }))
 }
 
-/// `reject with icmp host-unreachable`, or with its word for IPv6. `icmpx` is for `inet` tables
-/// alone.
+/// `reject with icmp host-unreachable`, or its counterpart in IPv6. `icmpx` works in `inet` tables
+/// only.
 pub(super) fn reject(family: Family) -> Stmt {
     let (kind, code) = match family {
         Family::V4 => (RejectType::ICMP, RejectCode::HostUnreach),

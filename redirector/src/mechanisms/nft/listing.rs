@@ -1,4 +1,4 @@
-//! What nft lists of the table.
+//! Reads nft's listing of the table.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -9,17 +9,17 @@ use super::expressions::Family;
 use super::render::render;
 use super::table::{Layout, STEER, TableSpec, edge_set_name};
 
-/// The elements of a table's sets, as far as they are ours to read.
+/// The elements of the table's sets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TableElements {
     edges: BTreeSet<SocketAddr>,
     vips: BTreeSet<IpNet>,
-    /// What is no address of ours, such as a range that somebody has added.
+    /// Elements of other kinds, such as a range that somebody has added.
     foreign: usize,
 }
 
 impl TableElements {
-    /// Those that a transaction of ours leaves.
+    /// The elements after a transaction that installs `spec`.
     pub(super) fn of(spec: &TableSpec) -> Self {
         let vips = Family::BOTH
             .into_iter()
@@ -43,7 +43,7 @@ impl TableElements {
         self.vips.iter().any(|range| range.contains(&ip))
     }
 
-    /// Those of nft's own listing.
+    /// The elements of nft's listing.
     pub(super) fn of_json(json: &serde_json::Value) -> Self {
         let objects = json["nftables"]
             .as_array()
@@ -87,7 +87,7 @@ fn vips_of(element: &serde_json::Value) -> Option<IpNet> {
     .ok()
 }
 
-/// What a table is made of: enough to say that it is there, and whom it refuses.
+/// The parts of a table: enough to report that it is there, and whether it refuses a family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TableParts {
     pub(crate) sets: usize,
@@ -97,9 +97,9 @@ pub(crate) struct TableParts {
 }
 
 impl TableParts {
-    /// The parts that a transaction of ours leaves.
+    /// The parts after a transaction that installs `spec`.
     pub(super) fn of(spec: &TableSpec, layout: Layout) -> Result<Self, serde_json::Error> {
-        // Elements do not count, and there may be many.
+        // Elements are not counted, and may be many.
         let rules = TableSpec {
             edges: BTreeSet::new(),
             ..spec.clone()
@@ -107,8 +107,8 @@ impl TableParts {
         serde_json::to_value(render(&rules, layout)).map(|commands| Self::of_json(&commands))
     }
 
-    /// The parts of nft's own listing, or of our commands. Not parsed into the crate's types, which
-    /// do not know all that nft may print.
+    /// The parts of nft's listing, or of our commands. It is not parsed into the nftables crate's
+    /// types, which do not cover all that nft may print.
     pub(super) fn of_json(json: &serde_json::Value) -> Self {
         let objects = json["nftables"]
             .as_array()
@@ -137,15 +137,14 @@ impl TableParts {
         parts
     }
 
-    /// Whether what is in the sets of this address' family is refused, for want of an intercept
-    /// address.
+    /// Whether the elements of this address' family are refused, without an intercept address.
     pub(crate) fn refuses(&self, ip: IpAddr) -> bool {
         !self.steered_sets.contains(edge_set_name(Family::of(ip)))
     }
 }
 
-/// A listing without what changes by itself: counts, elements, and the order of those in a rule.
-/// Handles stay: a rule that was replaced has another one.
+/// A listing without what changes by itself: counters, elements, and their order in a rule. Handles
+/// stay: a replaced rule has a new one.
 pub(super) fn fixed(mut listing: serde_json::Value) -> serde_json::Value {
     let objects = listing["nftables"].take();
     let objects = objects

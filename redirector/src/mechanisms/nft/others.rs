@@ -1,4 +1,4 @@
-//! What other tables do with packets to this host: pods' steered connections are such packets.
+//! Other tables' chains that drop packets to this host: pods' steered connections are such packets.
 
 use culvert_api::ports::INTERCEPT_PORTS;
 use nftables::helper;
@@ -6,11 +6,11 @@ use serde_json::Value;
 
 use super::{NFT, NftError, timed};
 
-/// What firewalld calls its table: it accepts by policy and rejects in its last rule.
+/// firewalld's table: it accepts by policy and rejects in its last rule.
 const FIREWALLD: &str = "firewalld";
 
-/// The chains of others that drop or reject what no rule of theirs accepts, and have no rule for
-/// the intercept ports, as `ip filter INPUT`.
+/// The chains of other tables, such as `ip filter INPUT`, that drop or reject by default and have
+/// no rule for the intercept ports.
 pub(crate) async fn dropping_chains() -> Result<Vec<String>, NftError> {
     let chains = listed(&["list", "chains"]).await?;
     let mut dropping = Vec::new();
@@ -21,7 +21,7 @@ pub(crate) async fn dropping_chains() -> Result<Vec<String>, NftError> {
     } in input_chains(&chains)
     {
         let rules = listed(&["list", "table", &family, &table]).await?;
-        // A rule that lets the intercept ports in names the first of them.
+        // A rule that accepts the intercept ports names the first one.
         if !rules.to_string().contains(&INTERCEPT_PORTS[0].to_string()) {
             dropping.push(format!("{family} {table} {name}"));
         }
@@ -41,7 +41,7 @@ struct Chain {
     name: String,
 }
 
-/// Base chains at the input hook that drop by policy, or are firewalld's.
+/// Base chains at the input hook that drop by policy, or belong to firewalld.
 fn input_chains(listing: &Value) -> Vec<Chain> {
     let objects = listing["nftables"].as_array().into_iter().flatten();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! The whole table as a pure function of what is steered, and the changes of its elements.
+//! Renders the whole table, and changes of its elements. Pure.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -14,13 +14,13 @@ use super::expressions::{Expr, Family, Stmt, address_and_port, prefix};
 use super::rules::{arrival_rules, departure_rules, guard_rules, refusal_rules, steering_rules};
 use super::table::{Layout, LayoutTable, STEER, TABLE, TableSpec, edge_set_name, vip_set_name};
 
-/// Before kube-proxy's and everybody's -100 (`dstnat`): the first chain that translates a
+/// Before the usual -100 (`dstnat`) of kube-proxy and others: the first chain that translates a
 /// connection wins.
 const NAT_PRIORITY: i32 = -110;
 /// `filter`.
 const FILTER_PRIORITY: i32 = 0;
 
-/// One transaction that replaces the tables, whatever they were before.
+/// One transaction that replaces the tables, whatever their state.
 pub(super) fn render(spec: &TableSpec, layout: Layout) -> Nftables<'static> {
     let mut batch = Batch::new();
     for table in layout.tables() {
@@ -34,7 +34,7 @@ pub(super) fn render(spec: &TableSpec, layout: Layout) -> Nftables<'static> {
     batch.to_nftables()
 }
 
-/// One transaction that takes `gone` out of the sets and puts `new` in.
+/// One transaction that removes `gone` from the sets and adds `new`.
 pub(super) fn element_changes(
     gone: &[SocketAddr],
     new: &[SocketAddr],
@@ -61,7 +61,7 @@ pub(super) fn removal(table: &LayoutTable) -> Nftables<'static> {
     batch.to_nftables()
 }
 
-/// One table on its way into a transaction.
+/// Adds one table to a transaction.
 struct Rendering<'a> {
     spec: &'a TableSpec,
     table: &'a LayoutTable,
@@ -70,7 +70,7 @@ struct Rendering<'a> {
 
 impl Rendering<'_> {
     fn render(mut self) {
-        // To delete a table that is not there is an error; to add one that is there is none.
+        // Deleting a missing table is an error; adding an existing one is not.
         self.batch.add(declaration(self.table));
         self.batch.delete(declaration(self.table));
         self.batch.add(declaration(self.table));

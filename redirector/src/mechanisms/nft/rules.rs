@@ -12,7 +12,8 @@ use super::expressions::{
 };
 use super::table::{STEER, TableSpec, edge_set_name, vip_set_name};
 
-/// What steers. A family without an intercept address has none of it: its connections are refused.
+/// The rules that steer. A family without an intercept address has none: its connections are
+/// refused.
 pub(super) fn steering_rules(spec: &TableSpec, families: &[Family]) -> Vec<Vec<Stmt>> {
     let port = spec.intercept.packet_port();
     let with_address = families
@@ -25,8 +26,8 @@ pub(super) fn steering_rules(spec: &TableSpec, families: &[Family]) -> Vec<Vec<S
     with_address.flat_map(steered).collect()
 }
 
-/// Of what comes in, pods' connections are steered. Those of other hosts are not: they would be let
-/// in by it.
+/// Incoming connections: pods' are steered. Other hosts' are not, because steering would let them
+/// reach the intercept ports.
 pub(super) fn arrival_rules(spec: &TableSpec, families: &[Family]) -> Vec<Vec<Stmt>> {
     let mut rules = exemption(spec);
     rules.extend(allowed(spec, families).map(|source| vec![source, jump(STEER)]));
@@ -35,16 +36,16 @@ pub(super) fn arrival_rules(spec: &TableSpec, families: &[Family]) -> Vec<Vec<St
     rules
 }
 
-/// This host's own connections.
+/// Rules for this host's own connections.
 pub(super) fn departure_rules(spec: &TableSpec) -> Vec<Vec<Stmt>> {
     let mut rules = exemption(spec);
     rules.push(vec![jump(STEER)]);
     rules
 }
 
-/// Whatever was steered has this host's address by now. What still has a VIP is no connection that
-/// anybody can make; what begins a connection to an edge address came past the chains that steer:
-/// another table had already translated it, or its family has no intercept address.
+/// A steered packet has this host's address by now. A packet that still has a VIP is refused; so is
+/// the first packet of a connection to an edge address, which passed the steering chains because
+/// another table translated it, or because its family has no intercept address.
 pub(super) fn refusal_rules(spec: &TableSpec, families: &[Family]) -> Vec<Vec<Stmt>> {
     let refused =
         |family: &Family, matching: Vec<Stmt>| followed_by(matching, [counter(), reject(*family)]);
@@ -57,8 +58,8 @@ pub(super) fn refusal_rules(spec: &TableSpec, families: &[Family]) -> Vec<Vec<St
     vips.chain(exemption(spec)).chain(edges).collect()
 }
 
-/// The intercept ports are for this host and its pods. A VIP is no address of this host's, though
-/// its route may make it one.
+/// Only this host and its pods may reach the intercept ports. A VIP is not this host's address,
+/// although its route may make it one.
 pub(super) fn guard_rules(spec: &TableSpec, families: &[Family]) -> Vec<Vec<Stmt>> {
     let vips = families
         .iter()
@@ -82,7 +83,7 @@ pub(super) fn guard_rules(spec: &TableSpec, families: &[Family]) -> Vec<Vec<Stmt
     rules
 }
 
-/// Marked packets are left alone.
+/// Rules that leave marked packets alone.
 fn exemption(spec: &TableSpec) -> Vec<Vec<Stmt>> {
     let mark = spec.intercept.mark;
     if mark == 0 {
@@ -92,14 +93,14 @@ fn exemption(spec: &TableSpec) -> Vec<Vec<Stmt>> {
     }
 }
 
-/// The sources that the operator allows.
+/// Matches the sources that the operator allows.
 fn allowed(spec: &TableSpec, families: &[Family]) -> impl Iterator<Item = Stmt> {
     families
         .iter()
         .filter_map(|family| Some(equal(saddr(*family), ranges(&spec.guard.allow, *family)?)))
 }
 
-/// What tells the packets of other hosts from those of pods.
+/// Matches packets of other hosts, as opposed to pods'.
 fn strangers(spec: &TableSpec, families: &[Family]) -> impl Iterator<Item = Stmt> {
     let uplinks = &spec.guard.uplinks;
     let from_outside = (!uplinks.is_empty()).then(|| comes_in_by_one_of(uplinks.iter().cloned()));
@@ -118,7 +119,7 @@ fn ranges(nets: &[IpNet], family: Family) -> Option<Expr> {
     (!of_family.is_empty()).then(|| anonymous_set(of_family))
 }
 
-/// A port of an edge address.
+/// Matches a steered port of an edge address.
 fn is_edge(family: Family) -> Stmt {
     equal(
         concat(daddr(family), dport()),

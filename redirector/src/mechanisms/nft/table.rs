@@ -1,4 +1,4 @@
-//! What the table depends on, and what its parts are called.
+//! The inputs of the table, and the names of its parts.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -13,9 +13,9 @@ use crate::plan::{Destination, Plan};
 
 /// The table's name.
 pub(super) const TABLE: &str = "culvert";
-/// The rules that steer, which other chains jump to.
+/// The chain with the rules that steer, which other chains jump to.
 pub(super) const STEER: &str = "steer";
-/// In which tables the rules are.
+/// The tables that the rules are in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
     /// `inet culvert`, for both families.
@@ -33,7 +33,7 @@ pub(super) struct LayoutTable {
     pub(super) families: &'static [Family],
 }
 
-/// Everything that the table depends on.
+/// All inputs of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TableSpec {
     pub(super) intercept: Intercept,
@@ -42,15 +42,14 @@ pub(crate) struct TableSpec {
     pub(super) edges: BTreeSet<SocketAddr>,
 }
 
-/// Whose packets are steered and may reach the intercept ports, besides this host's own: those of
-/// its pods.
+/// Whose packets are steered and may reach the intercept ports, besides this host's own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Guard {
-    /// Sources that may, wherever they come in.
+    /// Sources that are allowed on any interface.
     pub(crate) allow: Vec<IpNet>,
-    /// Where pods are; a family without a range has them everywhere.
+    /// Ranges of pods; in a family without a range, pods may have any address.
     pub(crate) pods: Vec<IpNet>,
-    /// Interfaces by which other hosts' packets come in.
+    /// Interfaces by which packets of other hosts come in.
     pub(crate) uplinks: BTreeSet<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The routes that are there, and which of them a range of VIPs would clash with. Pure.
+//! The host's routes, and those that a range of VIPs would overlap. Pure.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use super::message::{LOCAL_TABLE, PROTOCOL};
 /// Shorter prefixes are default routes in disguise (VPNs use two of /1), not networks.
 const SHORTEST_NETWORK: u8 = 8;
 
-/// A route, as far as it matters here.
+/// The fields of a route that matter here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HostRoute {
     pub(crate) net: IpNet,
@@ -23,17 +23,17 @@ pub(crate) struct HostRoute {
     pub(super) ours: bool,
 }
 
-/// Where a route of ours leads.
+/// The target of one of our routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RouteTarget {
-    /// The bridge with this index, which drops all.
+    /// The bridge with this index, which drops all packets.
     Sink(u32),
-    /// This host, where the kernel makes no bridge.
+    /// This host, on a kernel without bridges.
     Host,
 }
 
 impl HostRoute {
-    /// A route that takes packets somewhere; not one that refuses them, and no default route.
+    /// A route that forwards packets; `None` for one that refuses them, and for a default route.
     pub(super) fn of(message: &RouteMessage) -> Option<Self> {
         let header = &message.header;
         if matches!(
@@ -66,12 +66,12 @@ impl HostRoute {
         })
     }
 
-    /// Whether what it has comes to this host's own services where nothing steers it.
+    /// Whether unsteered packets would reach this host's own services.
     pub(crate) fn leads_to_host(&self) -> bool {
         self.kind == RouteType::Local
     }
 
-    /// Of a route of ours.
+    /// The target, if it is one of our routes.
     pub(super) fn target(&self) -> RouteTarget {
         if self.leads_to_host() {
             RouteTarget::Host
@@ -101,8 +101,8 @@ fn name_of_interface(index: u32) -> Option<String> {
     if_indextoname(index).ok()?.into_string().ok()
 }
 
-/// The host's own route that meets `range`, if any: rather that of an address, which has made the
-/// others.
+/// The host's own route that overlaps `range`, if any: preferably the route of an address, from
+/// which the others follow.
 pub(super) fn overlap(range: IpNet, routes: &[HostRoute]) -> Option<&HostRoute> {
     let meets = |net: &IpNet| net.contains(&range) || range.contains(net);
     let counts = |route: &&HostRoute| {

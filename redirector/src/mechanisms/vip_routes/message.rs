@@ -1,4 +1,4 @@
-//! A route of ours, as rtnetlink has it. Pure.
+//! One of our routes as an rtnetlink message. Pure.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -9,16 +9,16 @@ use rtnetlink::packet_route::route::{RouteMessage, RouteProtocol, RouteScope, Ro
 use super::host_route::RouteTarget;
 use crate::config::NodeIps;
 
-/// Who made a route, as rtnetlink(7) counts; 77 is nobody else's in iproute2's rt_protos.
+/// The protocol number (rtnetlink(7)) of our routes; iproute2's rt_protos gives 77 to nobody else.
 pub(super) const PROTOCOL: RouteProtocol = RouteProtocol::Other(77);
 /// The table of local addresses.
 pub(super) const LOCAL_TABLE: u32 = 255;
 /// `lo` is the first interface of every network namespace.
 const LOOPBACK: u32 = 1;
 
-/// `NET dev culvert0 table local proto 77 src NODE`, or `local NET dev lo ...`. In the table of
-/// local addresses, which the kernel asks before all others: a default route of another table never
-/// takes a VIP.
+/// `NET dev culvert0 table local proto 77 src NODE`, or `local NET dev lo ...`. It is in the table
+/// of local addresses, which the kernel asks first, so a default route of another table never takes
+/// a VIP.
 pub(super) fn message(net: IpNet, node: NodeIps, target: RouteTarget) -> RouteMessage {
     let (interface, kind, scope) = match target {
         RouteTarget::Sink(index) => (index, RouteType::Unicast, RouteScope::Link),

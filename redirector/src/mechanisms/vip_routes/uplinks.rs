@@ -1,7 +1,7 @@
-//! Which interfaces lead to other hosts, and not to pods of this one. Pure.
+//! Finds the interfaces that lead to other hosts, not to pods of this one. Pure.
 //!
-//! Pods' interfaces come and go with them, and what a pod dials first has to be steered: so the
-//! others are named, which stay. A pod's packets come in by the host's end of a veth pair or
+//! Pods' interfaces come and go, and a pod's first connection has to be steered; so the rules name
+//! the other interfaces, which stay. A pod's packets come in by the host's end of a veth pair or
 //! netkit, by the bridge that those are ports of, or by a port of Open vSwitch. Everything else
 //! leads out: network cards, VLANs and bonds on them, tunnels. So does a bridge that such an
 //! interface is a port of, and whatever has a default route by another host's gateway, as a
@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
 
-/// A kind of interface that has no name of its own in the crate.
+/// A kind of interface that the rtnetlink crate has no name for.
 const OPEN_VSWITCH: &str = "openvswitch";
 
 /// An interface.
@@ -21,14 +21,14 @@ const OPEN_VSWITCH: &str = "openvswitch";
 pub(super) struct Interface {
     index: u32,
     name: String,
-    /// The bridge, bond or the like that it is a port of.
+    /// The bridge or bond that it is a port of.
     controller: Option<u32>,
-    kind: Kind,
+    kind: InterfaceKind,
 }
 
-/// What an interface may lead to.
+/// What an interface leads to, by its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum InterfaceKind {
     Loopback,
     Bridge,
     Pods,
@@ -46,9 +46,9 @@ impl Interface {
     pub(super) fn of(message: &LinkMessage) -> Self {
         let loopback = message.header.flags.contains(LinkFlags::Loopback);
         let kind = if loopback {
-            Kind::Loopback
+            InterfaceKind::Loopback
         } else {
-            Kind::Others
+            InterfaceKind::Others
         };
         let mut link = Self {
             index: message.header.index,
@@ -69,16 +69,16 @@ impl Interface {
     }
 }
 
-fn kind_of(info: &LinkInfo) -> Option<Kind> {
+fn kind_of(info: &LinkInfo) -> Option<InterfaceKind> {
     let LinkInfo::Kind(kind) = info else {
         return None;
     };
     let has_pods =
         matches!(kind, InfoKind::Veth | InfoKind::Netkit) || kind.to_string() == OPEN_VSWITCH;
     if has_pods {
-        Some(Kind::Pods)
+        Some(InterfaceKind::Pods)
     } else {
-        (*kind == InfoKind::Bridge).then_some(Kind::Bridge)
+        (*kind == InfoKind::Bridge).then_some(InterfaceKind::Bridge)
     }
 }
 
@@ -87,10 +87,10 @@ impl HostNetwork {
     pub(super) fn uplinks(&self) -> BTreeSet<String> {
         let with_default_route = self.interfaces_of_default_routes();
         let leads_out = |link: &&Interface| match link.kind {
-            Kind::Loopback => false,
-            Kind::Others => true,
-            Kind::Pods => with_default_route.contains(&link.index),
-            Kind::Bridge => {
+            InterfaceKind::Loopback => false,
+            InterfaceKind::Others => true,
+            InterfaceKind::Pods => with_default_route.contains(&link.index),
+            InterfaceKind::Bridge => {
                 with_default_route.contains(&link.index) || self.has_a_port_that_leads_out(link)
             }
         };
@@ -104,7 +104,7 @@ impl HostNetwork {
     fn has_a_port_that_leads_out(&self, bridge: &Interface) -> bool {
         self.interfaces
             .iter()
-            .any(|link| link.controller == Some(bridge.index) && link.kind == Kind::Others)
+            .any(|link| link.controller == Some(bridge.index) && link.kind == InterfaceKind::Others)
     }
 
     fn interfaces_of_default_routes(&self) -> BTreeSet<u32> {
@@ -197,7 +197,7 @@ mod tests {
 
     use super::*;
 
-    fn link(index: u32, name: &str, kind: Kind) -> Interface {
+    fn link(index: u32, name: &str, kind: InterfaceKind) -> Interface {
         Interface {
             index,
             name: name.to_owned(),
@@ -236,13 +236,13 @@ mod tests {
     #[test]
     fn cards_and_tunnels_lead_out_and_what_pods_are_behind_does_not() {
         let links = vec![
-            link(1, "lo", Kind::Loopback),
-            link(2, "eth0", Kind::Others),
-            link(3, "eth1", Kind::Others),
-            link(4, "flannel.1", Kind::Others),
-            link(5, "cni0", Kind::Bridge),
-            port(5, link(6, "veth0", Kind::Pods)),
-            link(7, "cali0", Kind::Pods),
+            link(1, "lo", InterfaceKind::Loopback),
+            link(2, "eth0", InterfaceKind::Others),
+            link(3, "eth1", InterfaceKind::Others),
+            link(4, "flannel.1", InterfaceKind::Others),
+            link(5, "cni0", InterfaceKind::Bridge),
+            port(5, link(6, "veth0", InterfaceKind::Pods)),
+            link(7, "cali0", InterfaceKind::Pods),
         ];
         assert_eq!(
             uplinks(links, vec![default_route(2, "10.9.0.2")]),
@@ -253,11 +253,14 @@ mod tests {
     #[test]
     fn a_bridge_with_a_card_leads_out_and_so_does_a_veth_with_the_default_route() {
         let bridged = vec![
-            link(2, "br0", Kind::Bridge),
-            port(2, link(3, "eth0", Kind::Others)),
+            link(2, "br0", InterfaceKind::Bridge),
+            port(2, link(3, "eth0", InterfaceKind::Others)),
         ];
         assert_eq!(uplinks(bridged, Vec::new()), ["br0", "eth0"]);
-        let container = vec![link(2, "eth0", Kind::Pods), link(3, "cali0", Kind::Pods)];
+        let container = vec![
+            link(2, "eth0", InterfaceKind::Pods),
+            link(3, "cali0", InterfaceKind::Pods),
+        ];
         assert_eq!(
             uplinks(container, vec![default_route(2, "172.18.0.1")]),
             ["eth0"]
@@ -266,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_default_route_by_an_address_of_this_host_leads_to_pods_still() {
-        let links = vec![link(2, "cilium_host", Kind::Pods)];
+        let links = vec![link(2, "cilium_host", InterfaceKind::Pods)];
         let routes = vec![default_route(2, "10.0.0.95"), address("10.0.0.95")];
         assert_eq!(uplinks(links, routes), [""; 0]);
     }
