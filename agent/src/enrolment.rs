@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use culvert_api::{ALPN_ENROLL, NodeName};
-use culvert_daemon::{Drain, Gate, Problem};
+use culvert_daemon::{Backoff, Drain, Gate, Problem};
 use rcgen::KeyPair;
 use rustls::pki_types::ServerName;
 
@@ -36,7 +36,7 @@ pub(crate) async fn certificates(
     drain: &Drain,
 ) -> Result<Option<Certificates>> {
     source.state.prepare()?;
-    let mut wait = RETRY_FIRST;
+    let mut backoff = Backoff::new(RETRY_FIRST, RETRY_LONGEST);
     let mut problem = Problem::default();
     loop {
         if is_ours(&source) {
@@ -72,10 +72,9 @@ pub(crate) async fn certificates(
             gate.close(reason);
         }
         tokio::select! {
-            () = tokio::time::sleep(wait.mul_f64(0.5 + 0.5 * rand::random::<f64>())) => {}
+            () = tokio::time::sleep(backoff.wait()) => {}
             () = drain.begun() => return Ok(None),
         }
-        wait = (wait * 2).min(RETRY_LONGEST);
     }
 }
 

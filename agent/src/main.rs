@@ -6,7 +6,6 @@ mod admin;
 mod allow;
 mod args;
 mod backends;
-mod backoff;
 mod certificates;
 mod cluster;
 mod config;

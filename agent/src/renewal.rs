@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Result, ensure};
 use culvert_api::ALPN_ENROLL;
-use culvert_daemon::{Drain, Gate, Problem};
+use culvert_daemon::{Backoff, Drain, Gate, Problem};
 use tokio::sync::{Notify, watch};
 
 use crate::certificates::{Certificates, ClusterSource};
@@ -49,18 +49,26 @@ pub(crate) struct Renewal {
     pub(crate) refused: Arc<Notify>,
 }
 
-/// How many renewals failed in a row, and when the next may be. Not by the clock, which may be the
+/// When the next renewal may be, after failures in a row. Not by the clock, which may be the
 /// reason: set right, it could be years until then.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Failures {
-    count: u32,
+    backoff: Backoff,
     not_before: Option<Instant>,
 }
 
+impl Default for Failures {
+    fn default() -> Self {
+        Self {
+            backoff: Backoff::new(RETRY_FIRST, RETRY_LONGEST),
+            not_before: None,
+        }
+    }
+}
+
 impl Failures {
-    fn add(&mut self, now: Instant, chance: f64) {
-        self.count += 1;
-        self.not_before = Some(now + retry_after(self.count, chance));
+    fn add(&mut self, now: Instant) {
+        self.not_before = Some(now + self.backoff.wait());
     }
 
     fn over(&self, now: Instant) -> bool {
@@ -170,7 +178,7 @@ impl Renewal {
                     reason = format!("{error:#}"),
                     "not enrolled anew; trying again"
                 );
-                failures.add(Instant::now(), rand::random());
+                failures.add(Instant::now());
             }
         }
         Ok(())
@@ -219,7 +227,7 @@ impl Renewal {
         match self.certificates.cluster() {
             Some(cluster) => self.enrol_anew(identity, cluster, failures).await,
             None => {
-                failures.add(Instant::now(), rand::random());
+                failures.add(Instant::now());
                 Ok(())
             }
         }
@@ -267,13 +275,6 @@ fn due(validity: Validity, stored_at: Option<SystemTime>, chance: f64) -> System
         // Stored after its end, or a clock that was changed: now.
         Err(_) => validity.not_before,
     }
-}
-
-fn retry_after(failures: u32, chance: f64) -> Duration {
-    let bound = RETRY_FIRST
-        .saturating_mul(1 << failures.saturating_sub(1).min(10))
-        .min(RETRY_LONGEST);
-    bound.mul_f64(0.5 + 0.5 * chance.clamp(0.0, 1.0))
 }
 
 #[cfg(test)]
@@ -359,13 +360,11 @@ mod tests {
             .unwrap();
         let renewal = renewal(&proxy, &state);
         let before = renewal.certificates.current();
-        let mut failures = Failures {
-            count: 3,
-            not_before: None,
-        };
+        let mut failures = Failures::default();
+        failures.add(Instant::now());
         renewal.renew(&before, &state, &mut failures).await.unwrap();
         let after = renewal.certificates.current();
-        assert_eq!((failures.count, proxy.renewals()), (0, 1));
+        assert_eq!((failures.not_before, proxy.renewals()), (None, 1));
         assert_ne!(after.chain, before.chain);
         assert_ne!(after.key, before.key);
         assert_eq!(
@@ -393,21 +392,15 @@ mod tests {
             .renew(&renewal.certificates.current(), &state, &mut failures)
             .await
             .unwrap();
-        assert_eq!((failures.count, proxy.renewals()), (1, 0));
+        assert!(!failures.over(Instant::now()));
+        assert_eq!(proxy.renewals(), 0);
     }
 
     #[test]
     fn a_failed_renewal_is_repeated_soon_whatever_the_clock_says() {
         let (mut failures, now) = (Failures::default(), Instant::now());
         assert!(failures.over(now));
-        failures.add(now, 1.0);
+        failures.add(now);
         assert!(!failures.over(now) && failures.over(now + RETRY_FIRST));
-    }
-
-    #[test]
-    fn retries_slow_down_to_a_bound() {
-        assert_eq!(retry_after(1, 1.0), RETRY_FIRST);
-        assert_eq!(retry_after(1, 0.0), RETRY_FIRST / 2);
-        assert_eq!(retry_after(u32::MAX, 1.0), RETRY_LONGEST);
     }
 }

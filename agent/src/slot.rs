@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_api::ALPN_TUNNEL;
-use culvert_daemon::{Drain, VERSION};
+use culvert_daemon::{Backoff, Drain, VERSION, jittered};
 use culvert_tunnel::proto::tunnel::DescribeResponse;
 use culvert_tunnel::{AgentTunnel, AgentTunnelState, Budget, DEFAULT_MAX_STREAMS, TunnelError};
 use rustls::pki_types::ServerName;
@@ -17,7 +17,6 @@ use tokio::time::{Instant, timeout};
 
 use crate::allow::AllowList;
 use crate::backends::{NodeBackends, own_addresses};
-use crate::backoff::{Backoff, Ended};
 use crate::certificates::Certificates;
 use crate::connect::{CONNECT_TIMEOUT, ConnectError, Connection, connect};
 use crate::identity::Identity;
@@ -37,6 +36,8 @@ const OVERLAP: Duration = Duration::from_secs(5);
 /// Worn-out tunnels of a slot that may still have streams; with more, the next one is used for
 /// longer.
 const WORN_OUT_MAX: usize = 8;
+/// An agent whose certificate is refused needs a person; asking often would only fill logs.
+const REFUSED_WAIT: Duration = Duration::from_secs(60);
 /// Longest reason that is read.
 const REASON_MAX: u64 = 512;
 
@@ -85,13 +86,16 @@ impl SlotError {
         }
     }
 
-    /// What the next attempt waits for, after an attempt of this length.
-    fn ended(&self, life: Duration) -> Ended {
+    /// How long the next attempt waits, after an attempt of this length.
+    fn wait(&self, life: Duration, backoff: &mut Backoff) -> Duration {
+        if self.is_refusal() {
+            backoff.reset();
+            return jittered(REFUSED_WAIT);
+        }
         match self {
-            _ if self.is_refusal() => Ended::Refused,
-            Self::Tunnel(_) => Ended::After(life),
+            Self::Tunnel(_) => backoff.wait_after(life),
             Self::Connect(_) | Self::Tls(_) | Self::Refused(_) | Self::Dismissed | Self::Unused => {
-                Ended::After(Duration::ZERO)
+                backoff.wait()
             }
         }
     }
@@ -190,7 +194,7 @@ impl Slot {
     }
 
     async fn keep(&self, drain: &Drain, worn_out: &mut WornOut) {
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::for_tunnels();
         let mut changes = self.shared.certificates.changes();
         while !drain.has_begun() {
             changes.mark_unchanged();
@@ -206,7 +210,7 @@ impl Slot {
             if drain.has_begun() {
                 return;
             }
-            let wait = backoff.wait(error.ended(started.elapsed()));
+            let wait = error.wait(started.elapsed(), &mut backoff);
             self.report(&error, wait);
             if error.is_refusal() {
                 self.shared.refused.notify_one();

@@ -9,6 +9,7 @@
 
 mod admin;
 mod atomic_file;
+mod backoff;
 mod chain;
 mod host_addresses;
 mod http;
@@ -31,6 +32,7 @@ mod workers;
 
 pub use admin::{Admin, AdminListen, page};
 pub use atomic_file::write_atomic;
+pub use backoff::{Backoff, jittered};
 pub use chain::chain;
 pub use host_addresses::{InterfaceAddress, host_addresses, interface_addresses, source_address};
 pub use idle::{Counts, Idle};

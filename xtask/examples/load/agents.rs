@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use culvert_api::{ALPN_TUNNEL, PROXY_SERVER_NAME};
+use culvert_daemon::Backoff;
 use culvert_tunnel::proto::tunnel::{DescribeResponse, DialCode, Open};
 use culvert_tunnel::{
     AgentTunnel, AgentTunnelState, Backends, Budget, DEFAULT_MAX_STREAMS, DEFAULT_STREAM_WINDOW,
@@ -28,14 +29,6 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::echo::echo;
-use backoff::{Backoff, Ended};
-
-#[allow(
-    dead_code,
-    reason = "these agents are never refused, and the file's tests are the agent's"
-)]
-#[path = "../../../agent/src/backoff.rs"]
-mod backoff;
 
 /// As long as a real agent waits.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -127,17 +120,16 @@ struct Agent {
 
 impl Agent {
     async fn run(self) {
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::for_tunnels();
         loop {
-            let (ended, error) = match self.connect().await {
+            let (wait, error) = match self.connect().await {
                 Ok(connection) => {
                     let started = Instant::now();
                     let error = self.serve(connection).await.err().map(anyhow::Error::new);
-                    (Ended::After(started.elapsed()), error)
+                    (backoff.wait_after(started.elapsed()), error)
                 }
-                Err(error) => (Ended::After(Duration::ZERO), Some(error)),
+                Err(error) => (backoff.wait(), Some(error)),
             };
-            let wait = backoff.wait(ended);
             eprintln!(
                 "{}: {:#}; again in {wait:?}",
                 self.backends.name,
