@@ -6,7 +6,7 @@ use axum::response::Response;
 use axum::routing::get;
 use culvert_daemon::page;
 
-use crate::tunnels::Tunnels;
+use crate::tunnels::states::Tunnels;
 
 /// The routes, as JSON.
 pub(crate) fn routes(tunnels: Tunnels) -> Router {

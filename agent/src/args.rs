@@ -8,8 +8,8 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use culvert_daemon::{LogCommand, LogFormat, parse_duration, parse_size};
 
-use crate::pin::Pin;
-use crate::proxy_address::ProxyAddress;
+use crate::dial::pin::Pin;
+use crate::dial::proxy_address::ProxyAddress;
 
 /// Makes services of an edge node reachable from the cloud: dials out to the proxies, keeps tunnels
 /// open, and connects their streams to what its allow-list names. Join first, then run it without a

@@ -9,13 +9,13 @@ use culvert_api::PROXY_SERVER_NAME;
 use culvert_daemon::AdminListen;
 use culvert_tunnel::{Budget, KEEPALIVE_RANGE, STREAM_WINDOW_RANGE};
 
-use crate::allow::AllowList;
 use crate::args::{Args, RunArgs};
-use crate::certificates::{ClusterSource, ReadyFiles, Source};
-use crate::cluster::ClusterDir;
-use crate::proxy_address::ProxyAddress;
-use crate::service_account::TokenFile;
-use crate::state::StateDir;
+use crate::backends::allow_list::AllowList;
+use crate::certificate::cluster::account_token::TokenFile;
+use crate::certificate::cluster::config::ClusterDir;
+use crate::certificate::current::{ClusterSource, ReadyFiles, Source};
+use crate::certificate::store::StateDir;
+use crate::dial::proxy_address::ProxyAddress;
 
 /// Kubelet, its read-only port, node_exporter. The agent's own admin port joins them.
 const DEFAULT_PORTS: [u16; 3] = [10250, 10255, 9100];

@@ -3,33 +3,17 @@
 #![forbid(unsafe_code)]
 
 mod admin;
-mod allow;
 mod args;
 mod backends;
-mod certificates;
-mod cluster;
+mod certificate;
 mod config;
-mod connect;
-mod enroll;
-mod enrolment;
-mod identity;
-mod join;
+mod dial;
 mod metrics;
-mod outbound;
-mod owner;
-mod pin;
-mod proxies;
-mod proxy_address;
-mod renewal;
 mod run;
-mod service_account;
-mod slot;
-mod state;
 #[cfg(test)]
 mod test_pki;
 #[cfg(test)]
 mod test_proxy;
-mod tls;
 mod tunnels;
 
 use std::process::ExitCode;
@@ -62,7 +46,7 @@ async fn start(args: Args) -> Result<()> {
         Some(Command::Log(command)) => command.run(&args.admin_socket).await,
         Some(Command::Join(join)) => {
             logs()?;
-            join::run(&args.state_dir, join).await
+            certificate::join::run(&args.state_dir, join).await
         }
         None => {
             let logs = logs()?;

@@ -15,7 +15,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-use crate::tunnels::Tunnels;
+use crate::tunnels::states::Tunnels;
 
 /// One label with one of a few fixed values.
 type Label = [(&'static str, &'static str); 1];

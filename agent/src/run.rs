@@ -11,16 +11,17 @@ use culvert_daemon::{
 use prometheus_client::registry::Registry;
 use tokio::sync::{Notify, watch};
 
-use crate::certificates::{Certificates, ClusterSource, Source};
+use crate::admin;
+use crate::certificate::current::{Certificates, ClusterSource, Source};
+use crate::certificate::first;
+use crate::certificate::renewal::Renewal;
 use crate::config::Config;
+use crate::dial::outbound::Outbound;
+use crate::dial::proxy_address::ProxyAddress;
 use crate::metrics::{Metrics, RoundTrips};
-use crate::outbound::Outbound;
-use crate::proxies::Tunnelling;
-use crate::proxy_address::ProxyAddress;
-use crate::renewal::Renewal;
-use crate::slot::Shared;
-use crate::tunnels::Tunnels;
-use crate::{admin, enrolment};
+use crate::tunnels::keeper::Tunnelling;
+use crate::tunnels::slot::Shared;
+use crate::tunnels::states::Tunnels;
 
 /// Runs the agent.
 ///
@@ -111,7 +112,7 @@ impl Agent {
         let certificates = match first {
             First::Stored(certificates) => certificates,
             First::Enrolled(cluster) => {
-                match enrolment::certificates(cluster, &self.outbound, &self.gate, &drain).await? {
+                match first::certificates(cluster, &self.outbound, &self.gate, &drain).await? {
                     Some(certificates) => certificates,
                     None => return Ok(()),
                 }

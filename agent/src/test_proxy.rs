@@ -20,10 +20,10 @@ use tokio_rustls::server::TlsStream;
 use tonic::{Request, Response, Status};
 use tower_service::Service;
 
-use crate::identity::IdentityText;
-use crate::proxy_address::ProxyAddress;
+use crate::certificate::identity::IdentityText;
+use crate::dial::proxy_address::ProxyAddress;
+use crate::dial::tls::provider;
 use crate::test_pki::Authority;
-use crate::tls::provider;
 
 /// A tunnel as the proxy sees it, its client certificate accepted.
 pub(crate) type ServerTunnel = TlsStream<ReadAhead<TcpStream>>;

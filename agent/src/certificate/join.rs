@@ -1,5 +1,7 @@
 //! `culvert-agent join`: exchanges a token for this node's certificate and stores it.
 
+mod owner;
+
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -8,13 +10,13 @@ use rcgen::KeyPair;
 use rustls::pki_types::ServerName;
 
 use crate::args::JoinArgs;
-use crate::connect::connect;
-use crate::enroll::{self, Credential, Enrolled};
-use crate::outbound::Outbound;
-use crate::owner::Owner;
-use crate::proxy_address::ProxyAddress;
-use crate::state::{StateDir, StateError};
-use crate::tls;
+use crate::certificate::calls::{self, Credential, Enrolled};
+use crate::certificate::store::{StateDir, StateError};
+use crate::dial::connect::connect;
+use crate::dial::outbound::Outbound;
+use crate::dial::proxy_address::ProxyAddress;
+use crate::dial::tls;
+use owner::Owner;
 
 /// Joins, and says on standard output what to do next.
 ///
@@ -101,7 +103,7 @@ async fn enroll_at(
         .with_context(|| format!("--server-name {:?}", args.server_name))?;
     let config = tls::pinned(args.ca_pin, ALPN_ENROLL);
     let connection = connect(outbound, proxy, config, &server_name).await?;
-    let joined = enroll::join(
+    let joined = calls::join(
         connection,
         Credential::Join(&args.token),
         key,
@@ -116,7 +118,7 @@ mod tests {
 
     use super::*;
     use crate::args::Token;
-    use crate::pin::Pin;
+    use crate::dial::pin::Pin;
     use crate::test_pki::Authority;
     use crate::test_proxy::TestProxy;
 

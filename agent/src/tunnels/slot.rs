@@ -15,15 +15,15 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use crate::allow::AllowList;
-use crate::backends::{NodeBackends, own_addresses};
-use crate::certificates::Certificates;
-use crate::connect::{CONNECT_TIMEOUT, ConnectError, Connection, connect};
-use crate::identity::Identity;
+use crate::backends::allow_list::AllowList;
+use crate::backends::dial::{NodeBackends, own_addresses};
+use crate::certificate::current::Certificates;
+use crate::certificate::identity::Identity;
+use crate::dial::connect::{CONNECT_TIMEOUT, ConnectError, Connection, connect};
+use crate::dial::outbound::Outbound;
+use crate::dial::tls::{self, TlsError};
 use crate::metrics::Metrics;
-use crate::outbound::Outbound;
-use crate::tls::{self, TlsError};
-use crate::tunnels::{Place, SlotName};
+use crate::tunnels::states::{Place, SlotName};
 
 /// Bytes of HTTP/2's preface: enough to see that the proxy took the tunnel.
 const PREFACE: usize = 24;
@@ -373,14 +373,14 @@ async fn refusal(connection: BufReader<Connection>) -> SlotError {
 impl Shared {
     /// What an agent of node `edge-1` shares that joined at `proxy`.
     pub(crate) fn for_tests(proxy: &crate::test_proxy::TestProxy, state: &std::path::Path) -> Self {
-        let state = crate::state::StateDir::new(state);
+        let state = crate::certificate::store::StateDir::new(state);
         state
             .store_join(
                 &proxy.identity("edge-1"),
                 std::slice::from_ref(&proxy.address),
             )
             .unwrap();
-        let source = crate::certificates::Source::Joined {
+        let source = crate::certificate::current::Source::Joined {
             state,
             server_name: None,
         };
@@ -411,7 +411,7 @@ mod tests {
     use super::*;
     use crate::test_pki::Authority;
     use crate::test_proxy::{ServerTunnel, TestProxy};
-    use crate::tunnels::Tunnels;
+    use crate::tunnels::states::Tunnels;
 
     /// An agent with one slot, of node `edge-1`.
     struct Agent {
@@ -545,7 +545,7 @@ mod tests {
             .unwrap();
         let (mut backend, _) = listener.accept().await.unwrap();
 
-        let state = crate::state::StateDir::new(root.path());
+        let state = crate::certificate::store::StateDir::new(root.path());
         state
             .store_join(
                 &proxy.identity("edge-1"),

@@ -16,8 +16,8 @@ use tonic::body::Body;
 use tower_service::Service;
 
 use crate::args::Token;
-use crate::connect::Connection;
-use crate::identity::{Identity, IdentityError, IdentityText};
+use crate::certificate::identity::{Identity, IdentityError, IdentityText};
+use crate::dial::connect::Connection;
 
 /// A proxy signs in milliseconds.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);

@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use culvert_daemon::Problem;
 use tokio::sync::watch;
 
-use crate::cluster::{ClusterDir, ClusterError, ClusterSettings};
-use crate::identity::{Identity, IdentityError, IdentityText};
-use crate::proxy_address::ProxyAddress;
-use crate::service_account::TokenFile;
-use crate::state::{StateDir, StateError};
+use crate::certificate::cluster::account_token::TokenFile;
+use crate::certificate::cluster::config::{ClusterDir, ClusterError, ClusterSettings};
+use crate::certificate::identity::{Identity, IdentityError, IdentityText};
+use crate::certificate::store::{StateDir, StateError};
+use crate::dial::proxy_address::ProxyAddress;
 
 /// Where the certificate is from.
 #[derive(Clone, Debug)]

@@ -11,9 +11,9 @@ use culvert_daemon::{Drain, Workers};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::proxy_address::ProxyAddress;
-use crate::slot::{Shared, Slot};
-use crate::tunnels::{SlotName, Tunnels};
+use crate::dial::proxy_address::ProxyAddress;
+use crate::tunnels::slot::{Shared, Slot};
+use crate::tunnels::states::{SlotName, Tunnels};
 
 /// What tunnels are made of.
 pub(crate) struct Tunnelling {

@@ -11,8 +11,8 @@ use std::time::SystemTime;
 use culvert_daemon::write_atomic;
 use serde::{Deserialize, Serialize};
 
-use crate::identity::IdentityText;
-use crate::proxy_address::ProxyAddress;
+use crate::certificate::identity::IdentityText;
+use crate::dial::proxy_address::ProxyAddress;
 
 const IDENTITY: &str = "identity.pem";
 const AUTHORITIES: &str = "ca.pem";

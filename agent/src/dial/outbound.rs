@@ -16,7 +16,7 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout_at};
 use tower_service::Service;
 
-use crate::proxy_address::ProxyAddress;
+use crate::dial::proxy_address::ProxyAddress;
 
 /// Of many addresses, each gets at least this long.
 const ADDRESS_LEAST: Duration = Duration::from_secs(1);

@@ -15,8 +15,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::identity::Identity;
-use crate::pin::{Pin, PinMismatch, PinVerifier};
+use crate::certificate::identity::Identity;
+use crate::dial::pin::{Pin, PinMismatch, PinVerifier};
 
 /// Why there is no TLS connection to a proxy.
 #[derive(Debug, thiserror::Error)]

@@ -9,15 +9,15 @@ use culvert_api::ALPN_ENROLL;
 use culvert_daemon::{Backoff, Drain, Gate, Problem};
 use tokio::sync::{Notify, watch};
 
-use crate::certificates::{Certificates, ClusterSource};
-use crate::connect::connect;
-use crate::identity::{Identity, Validity};
+use crate::certificate::current::{Certificates, ClusterSource};
+use crate::certificate::identity::{Identity, Validity};
+use crate::certificate::store::StateDir;
+use crate::certificate::{calls, first};
+use crate::dial::connect::connect;
+use crate::dial::outbound::Outbound;
+use crate::dial::proxy_address::ProxyAddress;
+use crate::dial::tls;
 use crate::metrics::Metrics;
-use crate::outbound::Outbound;
-use crate::proxy_address::ProxyAddress;
-use crate::state::StateDir;
-use crate::tls;
-use crate::{enroll, enrolment};
 
 /// How often files and clock are looked at. A sleep until the renewal would miss a suspended
 /// machine and a changed clock.
@@ -158,7 +158,7 @@ impl Renewal {
         cluster: &ClusterSource,
         failures: &mut Failures,
     ) -> Result<()> {
-        match enrolment::enrol(cluster, &self.outbound).await {
+        match first::enrol(cluster, &self.outbound).await {
             Ok(node) => {
                 *failures = Failures::default();
                 self.metrics.renewal("ok");
@@ -242,7 +242,7 @@ impl Renewal {
         let key = state.next_key()?;
         let config = tls::mutual(identity, ALPN_ENROLL)?;
         let connection = connect(&self.outbound, proxy, config, &identity.server_name).await?;
-        let enrolled = enroll::renew(connection, &key, &identity.server_name.to_str()).await?;
+        let enrolled = calls::renew(connection, &key, &identity.server_name.to_str()).await?;
         ensure!(
             enrolled.identity.node == identity.node,
             "the proxy answered with a certificate of node {}",
@@ -280,7 +280,7 @@ fn due(validity: Validity, stored_at: Option<SystemTime>, chance: f64) -> System
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::certificates::Source;
+    use crate::certificate::current::Source;
     use crate::test_proxy::TestProxy;
 
     const DAY: Duration = Duration::from_secs(86_400);

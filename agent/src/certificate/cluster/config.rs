@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use crate::proxy_address::{InvalidProxyAddress, ProxyAddress};
+use crate::dial::proxy_address::{InvalidProxyAddress, ProxyAddress};
 
 const CA: &str = "ca.crt";
 const SERVER_NAME: &str = "server-name";

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 
 use crate::args::Token;
-use crate::cluster::{ClusterError, read_bounded};
+use crate::certificate::cluster::config::{ClusterError, read_bounded};
 
 /// The file of a projected token, `--service-account-token`.
 #[derive(Clone, Debug)]

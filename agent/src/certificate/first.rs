@@ -9,15 +9,15 @@ use culvert_daemon::{Backoff, Drain, Gate, Problem};
 use rcgen::KeyPair;
 use rustls::pki_types::ServerName;
 
-use crate::certificates::{Certificates, ClusterSource, Source};
-use crate::cluster::ClusterSettings;
-use crate::connect::connect;
-use crate::enroll::{self, Credential, Enrolled};
-use crate::identity;
-use crate::outbound::Outbound;
-use crate::proxy_address::ProxyAddress;
-use crate::service_account::AccountToken;
-use crate::tls;
+use crate::certificate::calls::{self, Credential, Enrolled};
+use crate::certificate::cluster::account_token::AccountToken;
+use crate::certificate::cluster::config::ClusterSettings;
+use crate::certificate::current::{Certificates, ClusterSource, Source};
+use crate::certificate::identity;
+use crate::dial::connect::connect;
+use crate::dial::outbound::Outbound;
+use crate::dial::proxy_address::ProxyAddress;
+use crate::dial::tls;
 
 /// First and longest wait before the next attempt to get the first certificate: a proxy may be
 /// starting too.
@@ -134,6 +134,6 @@ async fn enrol_at(
     let config = tls::trusting(identity::roots(&settings.ca)?, ALPN_ENROLL);
     let connection = connect(outbound, proxy, config, &server_name).await?;
     let credential = Credential::ServiceAccount(&token.token);
-    let joined = enroll::join(connection, credential, key, &settings.server_name);
+    let joined = calls::join(connection, credential, key, &settings.server_name);
     joined.await.with_context(|| format!("proxy {proxy}"))
 }

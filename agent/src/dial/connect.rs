@@ -10,9 +10,9 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::client::TlsStream;
 
-use crate::outbound::{Outbound, OutboundError};
-use crate::proxy_address::ProxyAddress;
-use crate::tls::{self, TlsError};
+use crate::dial::outbound::{Outbound, OutboundError};
+use crate::dial::proxy_address::ProxyAddress;
+use crate::dial::tls::{self, TlsError};
 
 /// Name look-up, TCP, the forward proxy's answer and TLS together.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

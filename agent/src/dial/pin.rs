@@ -135,8 +135,8 @@ mod tests {
     use rustls::CertificateError;
 
     use super::*;
+    use crate::dial::tls::provider;
     use crate::test_pki::Authority;
-    use crate::tls::provider;
 
     fn verify(
         pin: Pin,

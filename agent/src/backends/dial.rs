@@ -1,0 +1,327 @@
+//! Dials backends for a tunnel's streams, within the allow-list, and writes the access log.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use culvert_api::{Candidates, NodeName};
+use culvert_daemon::chain;
+use culvert_tunnel::proto::tunnel::{DialCode, Open};
+use culvert_tunnel::{
+    Backends, DIAL_TIMEOUT, DialFailure, StreamEnd, StreamError, dial_code, dial_reason,
+};
+use nix::net::if_::InterfaceFlags;
+use nix::sys::socket::SockaddrStorage;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::backends::allow_list::{AllowList, OwnAddresses};
+use crate::metrics::{Active, Metrics};
+
+/// A backend that is silent for this long is asked whether it is still there; one that has gone is
+/// noticed a minute after its last word.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_PROBES: u32 = 3;
+/// Interfaces with the addresses of services, whatever their kind.
+const SERVICE_INTERFACES: [&str; 3] = ["kube-ipvs0", "kube-dummy-if", "nodelocaldns"];
+/// How old the list of the host's addresses may be: reading it costs as much as a dial where there
+/// are many.
+const OWN_ADDRESSES_AGE: Duration = Duration::from_secs(1);
+
+/// The backends of one tunnel.
+#[derive(Debug)]
+pub(crate) struct NodeBackends {
+    node: NodeName,
+    allow: Arc<AllowList>,
+    metrics: Arc<Metrics>,
+    dialled: Mutex<Vec<Dialled>>,
+    own: Mutex<Option<(Instant, Arc<OwnAddresses>)>>,
+}
+
+/// A stream whose backend is known.
+#[derive(Debug)]
+struct Dialled {
+    stream: u64,
+    backend: SocketAddr,
+    _active: Active,
+}
+
+impl NodeBackends {
+    pub(crate) fn new(node: NodeName, allow: Arc<AllowList>, metrics: Arc<Metrics>) -> Self {
+        Self {
+            node,
+            allow,
+            metrics,
+            dialled: Mutex::default(),
+            own: Mutex::default(),
+        }
+    }
+
+    async fn dial_allowed(&self, open: &Open) -> Result<TcpStream, DialFailure> {
+        let own = self.own_addresses().map_err(|error| DialFailure {
+            code: DialCode::Failed,
+            message: format!("the agent cannot read its own addresses: {error}"),
+        })?;
+        let candidates = self.allow.decide(open, &own)?;
+        let (backend, socket) = dial(candidates).await?;
+        let dialled = Dialled {
+            stream: open.stream,
+            backend,
+            _active: self.metrics.stream(),
+        };
+        self.dialled
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(dialled);
+        Ok(socket)
+    }
+
+    fn own_addresses(&self) -> io::Result<Arc<OwnAddresses>> {
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((read, addresses)) = &*own
+            && read.elapsed() < OWN_ADDRESSES_AGE
+        {
+            return Ok(addresses.clone());
+        }
+        let addresses = Arc::new(own_addresses(&self.allow)?);
+        *own = Some((Instant::now(), addresses.clone()));
+        Ok(addresses)
+    }
+
+    fn take_dialled(&self, stream: u64) -> Option<Dialled> {
+        let mut dialled = self.dialled.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = dialled
+            .iter()
+            .position(|dialled| dialled.stream == stream)?;
+        Some(dialled.swap_remove(at))
+    }
+}
+
+impl Backends for NodeBackends {
+    async fn dial(&self, open: &Open) -> Result<TcpStream, DialFailure> {
+        let result = self.dial_allowed(open).await;
+        self.metrics.dialled(
+            result
+                .as_ref()
+                .map_or_else(|failure| failure.code, |_| DialCode::Ok),
+        );
+        result
+    }
+
+    fn stream_ended(&self, open: &Open, end: &StreamEnd) {
+        let dialled = self.take_dialled(open.stream);
+        let outcome = outcome(end);
+        self.metrics.stream_ended(outcome);
+        let reason = end.result.as_ref().err().map(|error| chain(error));
+        tracing::info!(
+            node = %self.node,
+            stream = open.stream,
+            original_dst = open.original_dst,
+            backend.addr = dialled.map(|dialled| tracing::field::display(dialled.backend)),
+            bytes_to_backend = end.out_of_tunnel,
+            bytes_to_client = end.into_tunnel,
+            duration_s = end.duration.as_secs_f64(),
+            outcome,
+            reason,
+            "stream ended"
+        );
+    }
+}
+
+fn outcome(end: &StreamEnd) -> &'static str {
+    match &end.result {
+        Ok(()) => "finished",
+        Err(StreamError::Dial(failure)) => dial_reason(failure.code),
+        Err(StreamError::Relay(error)) => error.reason(),
+    }
+}
+
+/// The node's own addresses now, unless the operator named them: those of its interfaces, which
+/// change while the agent runs.
+pub(crate) fn own_addresses(allow: &AllowList) -> io::Result<OwnAddresses> {
+    if !allow.node_addresses.is_empty() {
+        return Ok(OwnAddresses(allow.node_addresses.clone()));
+    }
+    let interfaces = nix::ifaddrs::getifaddrs()?;
+    let own =
+        interfaces.filter(|interface| !holds_services(&interface.interface_name, interface.flags));
+    Ok(OwnAddresses(
+        own.filter_map(|interface| interface.address.as_ref().and_then(ip))
+            .collect(),
+    ))
+}
+
+/// Whether an interface only makes addresses of services local, as kube-proxy in IPVS mode,
+/// kube-router and NodeLocal DNSCache have one: behind them are pods anywhere, not this node. Those
+/// are of the kind `dummy`, which alone can broadcast and does no ARP.
+fn holds_services(name: &str, flags: InterfaceFlags) -> bool {
+    let is_dummy = flags.contains(InterfaceFlags::IFF_BROADCAST | InterfaceFlags::IFF_NOARP)
+        && !flags.intersects(InterfaceFlags::IFF_POINTOPOINT | InterfaceFlags::IFF_LOOPBACK);
+    is_dummy || SERVICE_INTERFACES.contains(&name)
+}
+
+fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
+    let v4 = || address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+    let v6 = || address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip()));
+    v4().or_else(v6).map(|address| address.to_canonical())
+}
+
+async fn dial(candidates: Candidates) -> Result<(SocketAddr, TcpStream), DialFailure> {
+    let Candidates { first, second } = candidates;
+    let dialling = async {
+        match (connect(first).await, second) {
+            (Err(_), Some(second)) => connect(second).await,
+            (result, _) => result,
+        }
+    };
+    timeout(DIAL_TIMEOUT, dialling)
+        .await
+        .unwrap_or_else(|_| Err(timed_out(first, DIAL_TIMEOUT)))
+}
+
+async fn connect(backend: SocketAddr) -> Result<(SocketAddr, TcpStream), DialFailure> {
+    let connected = TcpStream::connect(backend)
+        .await
+        .and_then(|socket| tune(&socket).map(|()| socket));
+    connected
+        .map(|socket| (backend, socket))
+        .map_err(|error| DialFailure {
+            code: dial_code(&error),
+            message: format!("{}: {error}", backend),
+        })
+}
+
+/// Small writes go out at once, and a backend that vanished is noticed even if nobody has anything
+/// to say.
+fn tune(socket: &TcpStream) -> io::Result<()> {
+    socket.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_AFTER)
+        .with_interval(KEEPALIVE_INTERVAL);
+    SockRef::from(socket).set_tcp_keepalive(&keepalive.with_retries(KEEPALIVE_PROBES))
+}
+
+fn timed_out(backend: SocketAddr, after: Duration) -> DialFailure {
+    DialFailure {
+        code: DialCode::TimedOut,
+        message: format!("{}: no answer within {} s", backend, after.as_secs()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn backends(port: u16) -> NodeBackends {
+        let allow = AllowList {
+            ports: [port].into(),
+            ..AllowList::default()
+        };
+        NodeBackends::new("edge-1".parse().unwrap(), Arc::new(allow), Arc::default())
+    }
+
+    fn open(address: &str, port: u16) -> Open {
+        Open {
+            address: address.to_owned(),
+            port: port.into(),
+            ..Open::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn loopback_is_tried_in_both_families() {
+        let listener = TcpListener::bind("[::1]:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let socket = backends(port).dial(&open("", port)).await.unwrap();
+        assert_eq!(socket.peer_addr().unwrap(), listener.local_addr().unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_backend_that_vanishes_from_an_idle_stream_is_noticed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let socket = backends(port).dial(&open("127.0.0.1", port)).await.unwrap();
+        let socket = SockRef::from(&socket);
+        assert!(socket.keepalive().unwrap());
+        let probes =
+            socket.tcp_keepalive_interval().unwrap() * socket.tcp_keepalive_retries().unwrap();
+        assert_eq!(
+            socket.tcp_keepalive_time().unwrap() + probes,
+            Duration::from_secs(60)
+        );
+    }
+
+    #[tokio::test]
+    async fn a_closed_port_is_refused_and_a_foreign_address_forbidden() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        drop(listener);
+        let backends = backends(port);
+        assert_eq!(
+            backends
+                .dial(&open("127.0.0.1", port))
+                .await
+                .unwrap_err()
+                .code,
+            DialCode::Refused
+        );
+        assert_eq!(
+            backends
+                .dial(&open("192.0.2.1", port))
+                .await
+                .unwrap_err()
+                .code,
+            DialCode::Forbidden
+        );
+    }
+
+    #[test]
+    fn loopback_is_among_the_interface_addresses() {
+        assert!(
+            own_addresses(&AllowList::default())
+                .unwrap()
+                .0
+                .contains(&IpAddr::from([127, 0, 0, 1]))
+        );
+    }
+
+    #[test]
+    fn addresses_that_the_operator_named_are_the_only_own_ones() {
+        let named = IpAddr::from([10, 0, 3, 7]);
+        let allow = AllowList {
+            node_addresses: [named].into(),
+            ..AllowList::default()
+        };
+        assert_eq!(own_addresses(&allow).unwrap().0, [named].into());
+    }
+
+    #[test]
+    fn interfaces_that_hold_services_are_told_from_those_that_hold_the_node() {
+        type F = InterfaceFlags;
+        let up = F::IFF_UP | F::IFF_RUNNING;
+        let ethernet = up | F::IFF_BROADCAST | F::IFF_MULTICAST;
+        for (name, flags, expected) in [
+            ("kube-ipvs0", F::IFF_BROADCAST | F::IFF_NOARP, true),
+            ("kube-ipvs0", ethernet, true),
+            ("nodelocaldns", F::IFF_BROADCAST | F::IFF_NOARP, true),
+            ("dummy0", up | F::IFF_BROADCAST | F::IFF_NOARP, true),
+            ("eth0", ethernet, false),
+            ("bond0.7", ethernet, false),
+            ("wg0", up | F::IFF_POINTOPOINT | F::IFF_NOARP, false),
+            (
+                "wwan0",
+                up | F::IFF_POINTOPOINT | F::IFF_MULTICAST | F::IFF_NOARP,
+                false,
+            ),
+            ("tunl0", up | F::IFF_NOARP, false),
+            ("lo", up | F::IFF_LOOPBACK, false),
+        ] {
+            assert_eq!(holds_services(name, flags), expected, "{name} {flags:?}");
+        }
+    }
+}
