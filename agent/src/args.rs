@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use culvert_api::HostPort;
 use culvert_daemon::{LogCommand, LogFormat, parse_duration, parse_size};
 
 use crate::dial::pin::Pin;
-use crate::dial::proxy_address::ProxyAddress;
 
 /// Makes services of an edge node reachable from the cloud: dials out to the proxies, keeps tunnels
 /// open, and connects their streams to what its allow-list names. Join first, then run it without a
@@ -66,7 +66,7 @@ pub(crate) struct RunArgs {
         value_name = "HOST:PORT",
         value_delimiter = ','
     )]
-    pub(crate) proxy: Vec<ProxyAddress>,
+    pub(crate) proxy: Vec<HostPort>,
 
     /// Tunnels to each proxy, 1 to 16.
     #[arg(
@@ -240,7 +240,7 @@ pub(crate) struct JoinArgs {
         value_delimiter = ',',
         required = true
     )]
-    pub(crate) proxy: Vec<ProxyAddress>,
+    pub(crate) proxy: Vec<HostPort>,
 
     /// Digest of the proxies' CA certificate: what makes sure that the token goes to the right
     /// place.

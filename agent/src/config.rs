@@ -5,7 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use culvert_api::PROXY_SERVER_NAME;
+use culvert_api::ports::{AGENT_ADMIN_PORT, NODE_PORTS};
+use culvert_api::{HostPort, PROXY_SERVER_NAME};
 use culvert_daemon::AdminListen;
 use culvert_tunnel::{Budget, KEEPALIVE_RANGE, STREAM_WINDOW_RANGE};
 
@@ -15,17 +16,13 @@ use crate::certificate::cluster::account_token::TokenFile;
 use crate::certificate::cluster::config::ClusterDir;
 use crate::certificate::current::{ClusterSource, ReadyFiles, Source};
 use crate::certificate::store::StateDir;
-use crate::dial::proxy_address::ProxyAddress;
-
-/// Kubelet, its read-only port, node_exporter. The agent's own admin port joins them.
-const DEFAULT_PORTS: [u16; 3] = [10250, 10255, 9100];
 
 /// Everything that the running agent is told.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) source: Source,
     /// Empty: those of the join.
-    pub(crate) proxies: Vec<ProxyAddress>,
+    pub(crate) proxies: Vec<HostPort>,
     pub(crate) tunnels: u8,
     pub(crate) allow: AllowList,
     pub(crate) admin: AdminListen,
@@ -124,7 +121,10 @@ fn allow_list(run: &RunArgs) -> AllowList {
     let admin = run.admin_listen;
     let mut ports: BTreeSet<u16> = run.port.iter().copied().collect();
     if ports.is_empty() {
-        ports.extend(DEFAULT_PORTS);
+        let others = NODE_PORTS
+            .into_iter()
+            .filter(|port| *port != AGENT_ADMIN_PORT);
+        ports.extend(others);
         ports.insert(admin.port());
     }
     let mut localhost_ports: BTreeSet<u16> = run.localhost_port.iter().copied().collect();

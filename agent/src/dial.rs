@@ -3,5 +3,4 @@
 pub(crate) mod connect;
 pub(crate) mod outbound;
 pub(crate) mod pin;
-pub(crate) mod proxy_address;
 pub(crate) mod tls;

@@ -7,6 +7,7 @@ mod args;
 mod backends;
 mod certificate;
 mod config;
+mod crypto;
 mod dial;
 mod metrics;
 mod run;
@@ -19,8 +20,7 @@ mod tunnels;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::Parser;
-use culvert_daemon::Logs;
+use culvert_daemon::{Logs, run_main};
 
 use args::{Args, Command};
 
@@ -31,13 +31,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    match start(Args::parse()).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("culvert-agent: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    run_main("culvert-agent", start).await
 }
 
 async fn start(args: Args) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use culvert_api::NodeName;
+use culvert_api::{HostPort, NodeName};
 use culvert_daemon::{
     Admin, Drain, Gate, Logs, Readiness, Supervisor, VERSION, Workers, raise_open_file_limit,
     report_to_systemd, use_small_pages,
@@ -17,7 +17,6 @@ use crate::certificate::first;
 use crate::certificate::renewal::Renewal;
 use crate::config::Config;
 use crate::dial::outbound::Outbound;
-use crate::dial::proxy_address::ProxyAddress;
 use crate::metrics::{Metrics, RoundTrips};
 use crate::tunnels::keeper::Tunnelling;
 use crate::tunnels::slot::Shared;
@@ -99,7 +98,7 @@ impl First {
 struct Agent {
     config: Config,
     outbound: Arc<Outbound>,
-    proxies: watch::Sender<Vec<ProxyAddress>>,
+    proxies: watch::Sender<Vec<HostPort>>,
     metrics: Arc<Metrics>,
     tunnels: Tunnels,
     workers: Arc<Workers>,
@@ -153,7 +152,7 @@ impl Agent {
 }
 
 /// The proxies as far as they are known before the first certificate.
-fn proxies(config: &Config) -> Result<Vec<ProxyAddress>> {
+fn proxies(config: &Config) -> Result<Vec<HostPort>> {
     match &config.source {
         Source::Joined { state, .. } if config.proxies.is_empty() => {
             let proxies = state.joined()?.proxies;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use culvert_api::proto::enroll::enroll_server::{Enroll, EnrollServer};
 use culvert_api::proto::enroll::{Certificate, JoinRequest, RenewRequest};
-use culvert_api::{ALPN_ENROLL, ALPN_TUNNEL, PROXY_SERVER_NAME};
+use culvert_api::{ALPN_ENROLL, ALPN_TUNNEL, HostPort, PROXY_SERVER_NAME};
 use culvert_tunnel::ReadAhead;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
@@ -21,8 +21,7 @@ use tonic::{Request, Response, Status};
 use tower_service::Service;
 
 use crate::certificate::identity::IdentityText;
-use crate::dial::proxy_address::ProxyAddress;
-use crate::dial::tls::provider;
+use crate::crypto::provider;
 use crate::test_pki::Authority;
 
 /// A tunnel as the proxy sees it, its client certificate accepted.
@@ -30,7 +29,7 @@ pub(crate) type ServerTunnel = TlsStream<ReadAhead<TcpStream>>;
 
 /// Takes tokens `good-NODE`, and any agent with a certificate of its authority.
 pub(crate) struct TestProxy {
-    pub(crate) address: ProxyAddress,
+    pub(crate) address: HostPort,
     pub(crate) authority: Arc<Authority>,
     pub(crate) tunnel_rx: mpsc::Receiver<ServerTunnel>,
     seen: Arc<Seen>,

@@ -1,30 +1,24 @@
 //! Dials backends for a tunnel's streams, within the allow-list, and writes the access log.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use culvert_api::{Candidates, NodeName};
-use culvert_daemon::chain;
+use culvert_daemon::{chain, interface_addresses};
 use culvert_tunnel::proto::tunnel::{DialCode, Open};
 use culvert_tunnel::{
     Backends, DIAL_TIMEOUT, DialFailure, StreamEnd, StreamError, dial_code, dial_reason,
+    tune_relayed,
 };
 use nix::net::if_::InterfaceFlags;
-use nix::sys::socket::SockaddrStorage;
-use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::backends::allow_list::{AllowList, OwnAddresses};
 use crate::metrics::{Active, Metrics};
 
-/// A backend that is silent for this long is asked whether it is still there; one that has gone is
-/// noticed a minute after its last word.
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-const KEEPALIVE_PROBES: u32 = 3;
 /// Interfaces with the addresses of services, whatever their kind.
 const SERVICE_INTERFACES: [&str; 3] = ["kube-ipvs0", "kube-dummy-if", "nodelocaldns"];
 /// How old the list of the host's addresses may be: reading it costs as much as a dial where there
@@ -145,13 +139,10 @@ pub(crate) fn own_addresses(allow: &AllowList) -> io::Result<OwnAddresses> {
     if !allow.node_addresses.is_empty() {
         return Ok(OwnAddresses(allow.node_addresses.clone()));
     }
-    let interfaces = nix::ifaddrs::getifaddrs()?;
-    let own =
-        interfaces.filter(|interface| !holds_services(&interface.interface_name, interface.flags));
-    Ok(OwnAddresses(
-        own.filter_map(|interface| interface.address.as_ref().and_then(ip))
-            .collect(),
-    ))
+    let own = interface_addresses()?
+        .into_iter()
+        .filter(|address| !holds_services(&address.interface, address.flags));
+    Ok(OwnAddresses(own.map(|address| address.ip).collect()))
 }
 
 /// Whether an interface only makes addresses of services local, as kube-proxy in IPVS mode,
@@ -161,12 +152,6 @@ fn holds_services(name: &str, flags: InterfaceFlags) -> bool {
     let is_dummy = flags.contains(InterfaceFlags::IFF_BROADCAST | InterfaceFlags::IFF_NOARP)
         && !flags.intersects(InterfaceFlags::IFF_POINTOPOINT | InterfaceFlags::IFF_LOOPBACK);
     is_dummy || SERVICE_INTERFACES.contains(&name)
-}
-
-fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
-    let v4 = || address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
-    let v6 = || address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip()));
-    v4().or_else(v6).map(|address| address.to_canonical())
 }
 
 async fn dial(candidates: Candidates) -> Result<(SocketAddr, TcpStream), DialFailure> {
@@ -185,23 +170,13 @@ async fn dial(candidates: Candidates) -> Result<(SocketAddr, TcpStream), DialFai
 async fn connect(backend: SocketAddr) -> Result<(SocketAddr, TcpStream), DialFailure> {
     let connected = TcpStream::connect(backend)
         .await
-        .and_then(|socket| tune(&socket).map(|()| socket));
+        .and_then(|socket| tune_relayed(&socket).map(|()| socket));
     connected
         .map(|socket| (backend, socket))
         .map_err(|error| DialFailure {
             code: dial_code(&error),
             message: format!("{}: {error}", backend),
         })
-}
-
-/// Small writes go out at once, and a backend that vanished is noticed even if nobody has anything
-/// to say.
-fn tune(socket: &TcpStream) -> io::Result<()> {
-    socket.set_nodelay(true)?;
-    let keepalive = TcpKeepalive::new()
-        .with_time(KEEPALIVE_AFTER)
-        .with_interval(KEEPALIVE_INTERVAL);
-    SockRef::from(socket).set_tcp_keepalive(&keepalive.with_retries(KEEPALIVE_PROBES))
 }
 
 fn timed_out(backend: SocketAddr, after: Duration) -> DialFailure {
@@ -213,6 +188,8 @@ fn timed_out(backend: SocketAddr, after: Duration) -> DialFailure {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use tokio::net::TcpListener;
 
     use super::*;
@@ -246,7 +223,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let socket = backends(port).dial(&open("127.0.0.1", port)).await.unwrap();
-        let socket = SockRef::from(&socket);
+        let socket = socket2::SockRef::from(&socket);
         assert!(socket.keepalive().unwrap());
         let probes =
             socket.tcp_keepalive_interval().unwrap() * socket.tcp_keepalive_retries().unwrap();

@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use culvert_api::HostPort;
 use culvert_daemon::Problem;
 use tokio::sync::watch;
 
@@ -13,7 +14,6 @@ use crate::certificate::cluster::account_token::TokenFile;
 use crate::certificate::cluster::config::{ClusterDir, ClusterError, ClusterSettings};
 use crate::certificate::identity::{Identity, IdentityError, IdentityText};
 use crate::certificate::store::{StateDir, StateError};
-use crate::dial::proxy_address::ProxyAddress;
 
 /// Where the certificate is from.
 #[derive(Clone, Debug)]
@@ -39,7 +39,7 @@ pub(crate) struct ClusterSource {
     /// `--server-name`, in place of what the proxies tell.
     pub(crate) server_name: Option<String>,
     /// `--proxy`, likewise; empty if not given.
-    pub(crate) proxies: Vec<ProxyAddress>,
+    pub(crate) proxies: Vec<HostPort>,
 }
 
 /// Certificates that are not from a join.

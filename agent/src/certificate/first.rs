@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use culvert_api::{ALPN_ENROLL, NodeName};
+use culvert_api::{ALPN_ENROLL, HostPort, NodeName};
 use culvert_daemon::{Backoff, Drain, Gate, Problem};
 use rcgen::KeyPair;
 use rustls::pki_types::ServerName;
@@ -16,7 +16,6 @@ use crate::certificate::current::{Certificates, ClusterSource, Source};
 use crate::certificate::identity;
 use crate::dial::connect::connect;
 use crate::dial::outbound::Outbound;
-use crate::dial::proxy_address::ProxyAddress;
 use crate::dial::tls;
 
 /// First and longest wait before the next attempt to get the first certificate: a proxy may be
@@ -123,7 +122,7 @@ pub(crate) async fn enrol(source: &ClusterSource, outbound: &Outbound) -> Result
 }
 
 async fn enrol_at(
-    proxy: &ProxyAddress,
+    proxy: &HostPort,
     settings: &ClusterSettings,
     token: &AccountToken,
     outbound: &Outbound,

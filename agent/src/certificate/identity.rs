@@ -81,12 +81,8 @@ impl IdentityText {
             .first()
             .ok_or(IdentityError::Empty("the certificate"))?;
         let (node, validity) = read_leaf(leaf)?;
-        CertifiedKey::from_der(
-            chain.clone(),
-            key.clone_key(),
-            &crate::dial::tls::provider(),
-        )
-        .map_err(IdentityError::Mismatch)?;
+        CertifiedKey::from_der(chain.clone(), key.clone_key(), &crate::crypto::provider())
+            .map_err(IdentityError::Mismatch)?;
         let server_name = ServerName::try_from(self.server_name.clone()).map_err(|source| {
             IdentityError::ServerName {
                 name: self.server_name.clone(),

@@ -5,7 +5,7 @@ mod owner;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
-use culvert_api::{ALPN_ENROLL, NodeName};
+use culvert_api::{ALPN_ENROLL, HostPort, NodeName};
 use rcgen::KeyPair;
 use rustls::pki_types::ServerName;
 
@@ -14,7 +14,6 @@ use crate::certificate::calls::{self, Credential, Enrolled};
 use crate::certificate::store::{StateDir, StateError};
 use crate::dial::connect::connect;
 use crate::dial::outbound::Outbound;
-use crate::dial::proxy_address::ProxyAddress;
 use crate::dial::tls;
 use owner::Owner;
 
@@ -95,7 +94,7 @@ async fn enroll_anywhere(outbound: &Outbound, args: &JoinArgs, key: &KeyPair) ->
 
 async fn enroll_at(
     outbound: &Outbound,
-    proxy: &ProxyAddress,
+    proxy: &HostPort,
     args: &JoinArgs,
     key: &KeyPair,
 ) -> Result<Enrolled> {
@@ -160,7 +159,7 @@ mod tests {
         }
     }
 
-    async fn closed_port() -> ProxyAddress {
+    async fn closed_port() -> HostPort {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         listener.local_addr().unwrap().to_string().parse().unwrap()
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Result, ensure};
-use culvert_api::ALPN_ENROLL;
+use culvert_api::{ALPN_ENROLL, HostPort};
 use culvert_daemon::{Backoff, Drain, Gate, Problem};
 use tokio::sync::{Notify, watch};
 
@@ -15,7 +15,6 @@ use crate::certificate::store::StateDir;
 use crate::certificate::{calls, first};
 use crate::dial::connect::connect;
 use crate::dial::outbound::Outbound;
-use crate::dial::proxy_address::ProxyAddress;
 use crate::dial::tls;
 use crate::metrics::Metrics;
 
@@ -42,7 +41,7 @@ pub(crate) struct Renewal {
     pub(crate) certificates: Arc<Certificates>,
     pub(crate) outbound: Arc<Outbound>,
     /// Where to renew, and to keep tunnels; followed here in a cluster.
-    pub(crate) proxies: watch::Sender<Vec<ProxyAddress>>,
+    pub(crate) proxies: watch::Sender<Vec<HostPort>>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) gate: Gate,
     /// Told when a proxy does not take the certificate.
@@ -235,7 +234,7 @@ impl Renewal {
 
     async fn renew_at(
         &self,
-        proxy: &ProxyAddress,
+        proxy: &HostPort,
         identity: &Identity,
         state: &StateDir,
     ) -> Result<()> {

@@ -8,11 +8,11 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use culvert_api::HostPort;
 use culvert_daemon::write_atomic;
 use serde::{Deserialize, Serialize};
 
 use crate::certificate::identity::IdentityText;
-use crate::dial::proxy_address::ProxyAddress;
 
 const IDENTITY: &str = "identity.pem";
 const AUTHORITIES: &str = "ca.pem";
@@ -34,7 +34,7 @@ pub(crate) struct StateDir(PathBuf);
 pub(crate) struct Joined {
     /// The name in the proxies' certificates.
     pub(crate) server_name: String,
-    pub(crate) proxies: Vec<ProxyAddress>,
+    pub(crate) proxies: Vec<HostPort>,
     /// UID of the pod whose service-account token was used, in a cluster.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) pod: String,
@@ -125,7 +125,7 @@ impl StateDir {
     pub(crate) fn store_join(
         &self,
         text: &IdentityText,
-        proxies: &[ProxyAddress],
+        proxies: &[HostPort],
     ) -> Result<(), StateError> {
         self.store_enrolment(text, proxies, "")
     }
@@ -134,7 +134,7 @@ impl StateDir {
     pub(crate) fn store_enrolment(
         &self,
         text: &IdentityText,
-        proxies: &[ProxyAddress],
+        proxies: &[HostPort],
         pod: &str,
     ) -> Result<(), StateError> {
         let joined = Joined {

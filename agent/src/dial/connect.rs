@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use culvert_api::HostPort;
 use culvert_tunnel::ReadAhead;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -11,7 +12,6 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::client::TlsStream;
 
 use crate::dial::outbound::{Outbound, OutboundError};
-use crate::dial::proxy_address::ProxyAddress;
 use crate::dial::tls::{self, TlsError};
 
 /// Name look-up, TCP, the forward proxy's answer and TLS together.
@@ -28,19 +28,19 @@ pub(crate) type Connection = TlsStream<ReadAhead<TcpStream>>;
 pub(crate) enum ConnectError {
     #[error("proxy {}", Way { proxy, via: via.as_deref() })]
     Outbound {
-        proxy: ProxyAddress,
+        proxy: HostPort,
         via: Option<String>,
         source: OutboundError,
     },
     #[error("proxy {}", Way { proxy, via: via.as_deref() })]
     Tls {
-        proxy: ProxyAddress,
+        proxy: HostPort,
         via: Option<String>,
         source: TlsError,
     },
     #[error("proxy {}: no answer to the TLS handshake in time", Way { proxy, via: via.as_deref() })]
     TimedOut {
-        proxy: ProxyAddress,
+        proxy: HostPort,
         via: Option<String>,
     },
 }
@@ -69,7 +69,7 @@ impl ConnectError {
 }
 
 struct Way<'a> {
-    proxy: &'a ProxyAddress,
+    proxy: &'a HostPort,
     via: Option<&'a str>,
 }
 
@@ -85,7 +85,7 @@ impl std::fmt::Display for Way<'_> {
 /// Connects to `proxy`, whose certificate must carry `server_name`, whatever host was dialled.
 pub(crate) async fn connect(
     outbound: &Outbound,
-    proxy: &ProxyAddress,
+    proxy: &HostPort,
     config: ClientConfig,
     server_name: &ServerName<'static>,
 ) -> Result<Connection, ConnectError> {

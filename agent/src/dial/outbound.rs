@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use culvert_api::HostPort;
 use http::Uri;
 use hyper_util::client::legacy::connect::proxy::Tunnel;
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
@@ -15,8 +16,6 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout_at};
 use tower_service::Service;
-
-use crate::dial::proxy_address::ProxyAddress;
 
 /// Of many addresses, each gets at least this long.
 const ADDRESS_LEAST: Duration = Duration::from_secs(1);
@@ -57,11 +56,11 @@ pub(crate) enum OutboundError {
     #[error(
         "HTTPS_PROXY {forward} did not connect to {proxy}: it must allow CONNECT to port {}; or \
          name the host in NO_PROXY",
-        .proxy.port()
+        .proxy.port
     )]
     ForwardProxy {
         forward: String,
-        proxy: ProxyAddress,
+        proxy: HostPort,
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
@@ -110,23 +109,23 @@ impl Outbound {
     }
 
     /// The forward proxy on the way to `proxy`, for messages. Without its password.
-    pub(crate) fn via(&self, proxy: &ProxyAddress) -> Option<String> {
+    pub(crate) fn via(&self, proxy: &HostPort) -> Option<String> {
         self.intercept(proxy).map(|forward| name(&forward))
     }
 
-    fn intercept(&self, proxy: &ProxyAddress) -> Option<Intercept> {
-        self.forward.intercept(&proxy.to_uri())
+    fn intercept(&self, proxy: &HostPort) -> Option<Intercept> {
+        self.forward.intercept(&uri(proxy))
     }
 
     /// A TCP connection that ends at `proxy`. Names are resolved anew, and all their addresses
     /// tried.
     pub(crate) async fn dial(
         &self,
-        proxy: &ProxyAddress,
+        proxy: &HostPort,
         deadline: Instant,
     ) -> Result<TcpStream, OutboundError> {
         match self.intercept(proxy) {
-            None => dial_direct(proxy.host(), proxy.port(), self.first, deadline).await,
+            None => dial_direct(&proxy.host.to_string(), proxy.port, self.first, deadline).await,
             Some(forward) => dial_through(&forward, proxy, self.first, deadline).await,
         }
     }
@@ -142,7 +141,7 @@ fn name(forward: &Intercept) -> String {
 
 async fn dial_through(
     forward: &Intercept,
-    proxy: &ProxyAddress,
+    proxy: &HostPort,
     first: usize,
     deadline: Instant,
 ) -> Result<TcpStream, OutboundError> {
@@ -151,7 +150,7 @@ async fn dial_through(
         tunnel = tunnel.with_auth(credentials.clone());
     }
     let forward = name(forward);
-    match timeout_at(deadline, tunnel.call(proxy.to_uri())).await {
+    match timeout_at(deadline, tunnel.call(uri(proxy))).await {
         Ok(Ok(stream)) => Ok(stream.into_inner()),
         Ok(Err(error)) => Err(OutboundError::ForwardProxy {
             forward,
@@ -264,6 +263,13 @@ fn in_turn(mut addresses: Vec<SocketAddr>, first: usize) -> Vec<SocketAddr> {
     these.extend(those);
     these.truncate(MAX_ADDRESSES);
     these
+}
+
+/// The form that HTTP wants, for a forward proxy's CONNECT.
+fn uri(proxy: &HostPort) -> http::Uri {
+    format!("https://{proxy}")
+        .parse()
+        .expect("a checked host and a port make a URI")
 }
 
 #[cfg(test)]
@@ -408,7 +414,7 @@ mod tests {
             listener.local_addr().unwrap()
         );
         let outbound = outbound(&[("HTTPS_PROXY", &setting)]).unwrap();
-        let proxy: ProxyAddress = "proxy.invalid:7400".parse().unwrap();
+        let proxy: HostPort = "proxy.invalid:7400".parse().unwrap();
         let client = async {
             let mut stream = outbound.dial(&proxy, soon()).await.unwrap();
             stream.write_all(b"x").await.unwrap();

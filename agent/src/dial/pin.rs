@@ -135,7 +135,7 @@ mod tests {
     use rustls::CertificateError;
 
     use super::*;
-    use crate::dial::tls::provider;
+    use crate::crypto::provider;
     use crate::test_pki::Authority;
 
     fn verify(

@@ -5,7 +5,6 @@ use std::io;
 use std::sync::Arc;
 
 use rustls::client::WantsClientCert;
-use rustls::crypto::CryptoProvider;
 use rustls::pki_types::ServerName;
 use rustls::{
     AlertDescription, CertificateError, ClientConfig, ConfigBuilder, Error, RootCertStore,
@@ -16,6 +15,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::certificate::identity::Identity;
+use crate::crypto::provider;
 use crate::dial::pin::{Pin, PinMismatch, PinVerifier};
 
 /// Why there is no TLS connection to a proxy.
@@ -119,11 +119,6 @@ fn is_refusal(alert: AlertDescription) -> bool {
         Alert::AccessDenied,
     ]
     .contains(&alert)
-}
-
-/// The one provider of cryptography.
-pub(crate) fn provider() -> Arc<CryptoProvider> {
-    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
 fn tls13() -> ConfigBuilder<ClientConfig, WantsVerifier> {

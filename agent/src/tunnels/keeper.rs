@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use culvert_api::HostPort;
 use culvert_daemon::{Drain, Workers};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::dial::proxy_address::ProxyAddress;
 use crate::tunnels::slot::{Shared, Slot};
 use crate::tunnels::states::{SlotName, Tunnels};
 
@@ -29,11 +29,11 @@ impl Tunnelling {
     /// Keeps tunnels to the proxies until the drain begins, and lets them end then.
     pub(crate) async fn run(
         self,
-        mut proxies: watch::Receiver<Vec<ProxyAddress>>,
+        mut proxies: watch::Receiver<Vec<HostPort>>,
         drain: Drain,
     ) -> Result<()> {
         let mut tasks = JoinSet::new();
-        let mut kept: BTreeMap<ProxyAddress, Kept> = BTreeMap::new();
+        let mut kept: BTreeMap<HostPort, Kept> = BTreeMap::new();
         let mut answering = self.all.answering();
         while !drain.has_begun() {
             let listed = distinct(proxies.borrow_and_update().clone());
@@ -75,7 +75,7 @@ impl Tunnelling {
     }
 
     /// Keeps the tunnels to one proxy, until what is returned says otherwise.
-    fn keep(&self, proxy: &ProxyAddress, tasks: &mut JoinSet<()>) -> Kept {
+    fn keep(&self, proxy: &HostPort, tasks: &mut JoinSet<()>) -> Kept {
         let drain = Drain::default();
         for number in 0..self.tunnels {
             let name = SlotName {
@@ -111,12 +111,7 @@ enum Why {
     NoMore,
 }
 
-fn why(
-    proxy: &ProxyAddress,
-    before: Why,
-    listed: &[ProxyAddress],
-    answering: &BTreeSet<ProxyAddress>,
-) -> Why {
+fn why(proxy: &HostPort, before: Why, listed: &[HostPort], answering: &BTreeSet<HostPort>) -> Why {
     let replaced = listed.iter().any(|proxy| answering.contains(proxy));
     match before {
         _ if listed.contains(proxy) => Why::Listed,
@@ -128,7 +123,7 @@ fn why(
 }
 
 /// Two equal slots would supersede each other at the proxy for ever.
-pub(crate) fn distinct(mut proxies: Vec<ProxyAddress>) -> Vec<ProxyAddress> {
+pub(crate) fn distinct(mut proxies: Vec<HostPort>) -> Vec<HostPort> {
     let mut seen = HashSet::new();
     proxies.retain(|proxy| seen.insert(proxy.clone()));
     proxies
@@ -160,8 +155,8 @@ mod tests {
 
     #[test]
     fn a_former_proxy_is_kept_only_for_want_of_another() {
-        let [a, b, c] = ["a:1", "b:1", "c:1"].map(|text| text.parse::<ProxyAddress>().unwrap());
-        let why = |before, listed: &[&ProxyAddress], answering: &[&ProxyAddress]| {
+        let [a, b, c] = ["a:1", "b:1", "c:1"].map(|text| text.parse::<HostPort>().unwrap());
+        let why = |before, listed: &[&HostPort], answering: &[&HostPort]| {
             let listed: Vec<_> = listed.iter().copied().cloned().collect();
             super::why(
                 &a,
@@ -194,7 +189,7 @@ mod tests {
     /// A test's agent, with the only tunnel that it keeps to each proxy.
     struct Agent {
         all: Tunnels,
-        proxies: watch::Sender<Vec<ProxyAddress>>,
+        proxies: watch::Sender<Vec<HostPort>>,
         drain: Drain,
         task: JoinSet<Result<()>>,
         _root: tempfile::TempDir,
@@ -226,7 +221,7 @@ mod tests {
         }
 
         /// Waits until its tunnels are these, by proxy, in these states.
-        async fn until(&self, expected: &[(&ProxyAddress, &str)]) {
+        async fn until(&self, expected: &[(&HostPort, &str)]) {
             let expected: BTreeSet<_> = expected
                 .iter()
                 .map(|(proxy, state)| (format!("{proxy}/0"), *state))
@@ -299,7 +294,7 @@ mod tests {
         let mut good = TestProxy::start().await;
         let mut other = TestProxy::with_agents_of(good.authority.clone(), None).await;
         let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let wrong: ProxyAddress = silent.local_addr().unwrap().to_string().parse().unwrap();
+        let wrong: HostPort = silent.local_addr().unwrap().to_string().parse().unwrap();
         let agent = Agent::start(&good);
         let _good = take(&mut good).await;
         agent.until(&[(&good.address, "up")]).await;

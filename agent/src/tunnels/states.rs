@@ -6,18 +6,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use culvert_api::HostPort;
 use culvert_daemon::{Counts, Gate, Idle};
 use culvert_tunnel::{AgentTunnelState, LiveStream, Transferred};
 use serde::Serialize;
 use tokio::sync::watch;
 
-use crate::dial::proxy_address::ProxyAddress;
-
 /// Which of the agent's tunnels. The proxy sees it as `Describe`'s slot: a later tunnel supersedes
 /// an earlier one of the same slot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SlotName {
-    pub(crate) proxy: ProxyAddress,
+    pub(crate) proxy: HostPort,
     pub(crate) number: u8,
 }
 
@@ -33,7 +32,7 @@ pub(crate) struct Tunnels {
     entries: Arc<Mutex<BTreeMap<SlotName, Entry>>>,
     idle: Idle<StreamKey>,
     gate: Gate,
-    answering: watch::Sender<BTreeSet<ProxyAddress>>,
+    answering: watch::Sender<BTreeSet<HostPort>>,
 }
 
 /// A slot's own entry.
@@ -115,7 +114,7 @@ impl Tunnels {
     }
 
     /// The proxies to which a tunnel is up.
-    pub(crate) fn answering(&self) -> watch::Receiver<BTreeSet<ProxyAddress>> {
+    pub(crate) fn answering(&self) -> watch::Receiver<BTreeSet<HostPort>> {
         self.answering.subscribe()
     }
 

@@ -7,15 +7,11 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use crate::dial::proxy_address::{InvalidProxyAddress, ProxyAddress};
+use culvert_api::agent_config::{CA, MAX_PROXIES, PROXIES, SERVER_NAME};
+use culvert_api::{HostPort, InvalidHostPort};
 
-const CA: &str = "ca.crt";
-const SERVER_NAME: &str = "server-name";
-const PROXIES: &str = "proxies";
 /// A ConfigMap holds 1 MiB; what is larger here is none of ours.
 const MAX_BYTES: u64 = 256 << 10;
-/// Tunnels are kept to each.
-const MAX_PROXIES: usize = 64;
 
 /// The folder, `--cluster-config`.
 #[derive(Clone, Debug)]
@@ -28,7 +24,7 @@ pub(crate) struct ClusterSettings {
     pub(crate) ca: String,
     /// The name in the proxies' certificates.
     pub(crate) server_name: String,
-    pub(crate) proxies: Vec<ProxyAddress>,
+    pub(crate) proxies: Vec<HostPort>,
 }
 
 /// Why it cannot be followed.
@@ -46,7 +42,7 @@ pub(crate) enum ClusterError {
     #[error("{}", path.display())]
     Proxy {
         path: PathBuf,
-        source: InvalidProxyAddress,
+        source: InvalidHostPort,
     },
     #[error(
         "{} names no proxy: see the proxies' log, and give them --advertise or --agent-service",
@@ -71,7 +67,7 @@ impl ClusterDir {
             .map(str::trim)
             .filter(|line| !line.is_empty())
             .take(MAX_PROXIES);
-        let proxies: Result<BTreeSet<ProxyAddress>, _> = lines.map(str::parse).collect();
+        let proxies: Result<BTreeSet<HostPort>, _> = lines.map(str::parse).collect();
         match proxies {
             Ok(proxies) if proxies.is_empty() => Err(ClusterError::NoProxy(path)),
             Ok(proxies) => Ok(ClusterSettings {
