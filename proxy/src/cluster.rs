@@ -4,7 +4,6 @@
 mod access;
 mod args;
 mod authority;
-mod backoff;
 mod bootstrap;
 mod configmap;
 mod events;
@@ -19,6 +18,7 @@ mod vips;
 use std::path::Path;
 use std::time::Duration;
 
+use culvert_daemon::Backoff;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
@@ -45,6 +45,11 @@ const _: () = assert!(
     READ_TIMEOUT.as_secs() > WATCH_SECONDS as u64 && READ_TIMEOUT.as_secs() <= 90,
     "noticed in time, with no false alarm"
 );
+
+/// Between attempts to reach the API server: one that is back is found again within half a minute.
+const fn backoff() -> Backoff {
+    Backoff::new(Duration::from_secs(1), Duration::from_secs(30))
+}
 
 /// Why the cluster cannot be asked.
 #[derive(Debug, thiserror::Error)]

@@ -24,20 +24,13 @@ mod trust;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::Parser;
-use culvert_daemon::Logs;
+use culvert_daemon::{Logs, run_main};
 
 use args::{Args, Command};
 
 /// Does what the command line says; prints why it could not.
 pub async fn main() -> ExitCode {
-    match start(Args::parse()).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("culvert-proxy: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    run_main("culvert-proxy", start).await
 }
 
 async fn start(args: Args) -> Result<()> {

@@ -4,6 +4,7 @@
 
 mod answer;
 mod forward;
+mod framing;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod handler;
@@ -28,6 +29,11 @@ use crate::directory::Feed;
 use crate::metrics::DnsMetrics;
 use forward::Forwarder;
 use handler::{Handler, SharedHandler};
+
+/// Longest datagram that every client accepts without EDNS, RFC 1035.
+const LEAST_PAYLOAD: u16 = 512;
+/// Longest datagram sent, by DNS Flag Day 2020: larger ones are fragmented and lost.
+const UDP_PAYLOAD: u16 = 1232;
 
 /// Pause before an address that is in use is tried again.
 const BIND_AGAIN: Duration = Duration::from_secs(2);

@@ -22,21 +22,14 @@ mod steering;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
-use culvert_daemon::{Logs, Supervisor};
+use culvert_daemon::{Logs, Supervisor, run_main};
 
 use args::{Args, Command};
 use config::Config;
 
 /// Runs the command line; prints the error if it fails.
 pub async fn main() -> ExitCode {
-    match start(Args::parse()).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("culvert-redirector: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    run_main("culvert-redirector", start).await
 }
 
 async fn start(args: Args) -> anyhow::Result<()> {

@@ -13,15 +13,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use culvert_api::NodeName;
-use culvert_daemon::{Drain, Gate, Workers, chain};
+use culvert_daemon::{Backoff, Drain, Gate, Workers, chain};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use tokio::time::Instant;
 
-use super::Cluster;
-use super::backoff::Backoff;
 use super::request::RequestError;
 use super::vips::{self, AgreeError};
+use super::{Cluster, backoff};
 use crate::cluster::nodes::record::{Annotations, Kind, Record};
 use crate::directory::{ClusterNodes, ClusterWriter, DirectoryError, Freshness, VipError};
 use crate::metrics::Metrics;
@@ -83,7 +82,7 @@ impl Cluster {
             writer: writer.clone(),
             gate,
             workers,
-            backoff: Backoff::default(),
+            backoff: backoff(),
             asked_own: None,
             looked_up: None,
         };

@@ -1,9 +1,10 @@
 //! The addresses of this host that connections are steered to.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use culvert_daemon::{host_addresses, source_address};
 use ipnet::IpNet;
-use nix::ifaddrs::getifaddrs;
 
 use super::ConfigError;
 
@@ -59,7 +60,7 @@ impl NodeIps {
     pub(crate) fn by_routing() -> Self {
         let mut found = Self::default();
         for towards in BEHIND_DEFAULT_ROUTES {
-            match source(towards) {
+            match towards.parse().ok().and_then(source_address) {
                 Some(IpAddr::V4(v4)) => _ = found.v4.get_or_insert(v4),
                 Some(IpAddr::V6(v6)) => found.v6 = found.v6.or_else(|| lasting(v6)),
                 None => {}
@@ -80,7 +81,7 @@ impl NodeIps {
     /// the host.
     pub(crate) fn check(self) -> Result<(), ConfigError> {
         // Not by binding them: `ip_nonlocal_bind` lets a program bind any.
-        let own: Vec<IpAddr> = addresses_of_this_host();
+        let own = addresses_of_this_host();
         self.all()
             .find(|ip| !own.contains(ip))
             .map_or(Ok(()), |ip| Err(ConfigError::NotOurs(ip)))
@@ -95,28 +96,8 @@ impl NodeIps {
 }
 
 /// Empty if the kernel does not list them.
-pub(super) fn addresses_of_this_host() -> Vec<IpAddr> {
-    let addresses = getifaddrs()
-        .into_iter()
-        .flatten()
-        .filter_map(|interface| interface.address);
-    let ip = |address: nix::sys::socket::SockaddrStorage| {
-        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
-        v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
-    };
-    addresses.filter_map(ip).collect()
-}
-
-fn source(towards: &str) -> Option<IpAddr> {
-    let towards: SocketAddr = towards.parse().ok()?;
-    let any: IpAddr = if towards.is_ipv4() {
-        Ipv4Addr::UNSPECIFIED.into()
-    } else {
-        Ipv6Addr::UNSPECIFIED.into()
-    };
-    let socket = UdpSocket::bind((any, 0)).ok()?;
-    socket.connect(towards).ok()?;
-    socket.local_addr().ok().map(|address| address.ip())
+pub(super) fn addresses_of_this_host() -> BTreeSet<IpAddr> {
+    host_addresses().unwrap_or_default()
 }
 
 /// The address itself; for a temporary one (RFC 8981), a lasting one of the same network.

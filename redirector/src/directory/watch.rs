@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use culvert_api::proto::directory::directory_client::DirectoryClient;
 use culvert_api::proto::directory::{Update, WatchRequest};
-use culvert_daemon::Drain;
+use culvert_daemon::{Backoff, Drain};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
@@ -20,10 +20,9 @@ use super::update::UpdateError;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How soon a proxy that hangs is noticed.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
-/// Waits between attempts grow from the first to the last: a restarting proxy is back within a
-/// second or two.
+/// Waits between attempts: a restarting proxy is back within a second or two.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
-const LAST_WAIT: Duration = Duration::from_secs(2);
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// A snapshot of ten thousand nodes takes about 3 MB.
 const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
@@ -69,7 +68,7 @@ impl Watch {
     }
 
     async fn follow_for_ever(&self) -> Result<()> {
-        let mut wait = FIRST_WAIT;
+        let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
         loop {
             let started = Instant::now();
             let reason = match self.follow().await {
@@ -79,13 +78,7 @@ impl Watch {
                 Err(error) => format!("{error}: {}", error.root_cause()),
             };
             self.mark_stale(reason);
-            // After a stream that lasted, the proxy has only just gone.
-            wait = if started.elapsed() > LAST_WAIT {
-                FIRST_WAIT
-            } else {
-                (wait * 2).min(LAST_WAIT)
-            };
-            tokio::time::sleep(wait).await;
+            tokio::time::sleep(backoff.wait_after(started.elapsed())).await;
         }
     }
 

@@ -17,8 +17,8 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::handler::{LEAST_PAYLOAD, UDP_PAYLOAD};
-use super::tcp;
+use super::framing;
+use super::{LEAST_PAYLOAD, UDP_PAYLOAD};
 
 /// Questions in progress at once. Each has a socket; more than this are a flood, or a loop with a
 /// server that forwards to this one.
@@ -138,8 +138,8 @@ async fn ask_udp(server: SocketAddr, question: Message) -> Result<Message> {
 
 async fn ask_tcp(server: SocketAddr, question: Message) -> Result<Message> {
     let mut stream = TcpStream::connect(server).await.context("connect")?;
-    tcp::write(&mut stream, &question.to_vec()?).await?;
-    let answer = tcp::read(&mut stream, LONGEST_ANSWER)
+    framing::write(&mut stream, &question.to_vec()?).await?;
+    let answer = framing::read(&mut stream, LONGEST_ANSWER)
         .await?
         .context("closed without an answer")?;
     let answer = DnsResponse::from_buffer(answer)?.into_message();

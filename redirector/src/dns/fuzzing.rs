@@ -12,7 +12,8 @@ use hickory_server::server::{Request, RequestHandler, ResponseHandle};
 use tokio::sync::watch;
 
 use super::Origin;
-use super::handler::{Handler, LEAST_PAYLOAD, SharedHandler, UDP_PAYLOAD};
+use super::handler::{Handler, SharedHandler};
+use super::{LEAST_PAYLOAD, UDP_PAYLOAD};
 use crate::config::NodeIps;
 use crate::directory::{Feed, examples};
 use crate::metrics::DnsMetrics;

@@ -14,25 +14,21 @@ use hickory_server::zone_handler::{MessageResponseBuilder, Queries};
 use ipnet::IpNet;
 use tokio::sync::{Semaphore, watch};
 
-use super::Origin;
 use super::answer::{Answer, answer, refused, unknown};
 use super::forward::Forwarder;
+use super::{LEAST_PAYLOAD, Origin, UDP_PAYLOAD};
 use crate::config::NodeIps;
 use crate::directory::Feed;
 use crate::metrics::DnsMetrics;
 
 /// Questions in progress; each takes microseconds, so more are a flood.
 const CONCURRENT: usize = 512;
-/// Longest datagram sent, by DNS Flag Day 2020: larger ones are fragmented and lost.
-pub(super) const UDP_PAYLOAD: u16 = 1232;
 /// The longest label of a name; a larger length byte is a compression pointer.
 const LABEL_MAX: u8 = 63;
 /// Bytes after the name of a question.
 const TYPE_AND_CLASS: usize = 4;
 /// The only version of EDNS.
 const EDNS_VERSION: u8 = 0;
-/// Longest datagram that every client accepts without EDNS, RFC 1035.
-pub(super) const LEAST_PAYLOAD: u16 = 512;
 
 /// Answers requests.
 pub(super) struct Handler {

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures_util::TryStreamExt;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use rtnetlink::packet_route::route::RouteProtocol;
 use rtnetlink::packet_route::route::{RouteHeader, RouteMessage};
 use rtnetlink::{Handle, LinkBridge, LinkUnspec, RouteMessageBuilder, new_connection};
 use tokio::task::JoinSet;
@@ -27,6 +28,11 @@ pub(crate) use host_route::HostRoute;
 use host_route::{RouteTarget, overlap};
 use message::message;
 use uplinks::{HostNetwork, Interface};
+
+/// The table of local addresses.
+const LOCAL_TABLE: u32 = 255;
+/// The protocol number (rtnetlink(7)) of our routes; iproute2's rt_protos gives 77 to nobody else.
+const PROTOCOL: RouteProtocol = RouteProtocol::Other(77);
 
 /// The bridge that the routes lead to.
 pub(crate) const SINK: &str = "culvert0";

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_api::NodeName;
-use culvert_daemon::chain;
+use culvert_daemon::{Backoff, chain};
 use futures_util::{StreamExt, TryStreamExt};
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::{Api, Client, Resource};
@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout};
 
 use super::record::{Annotations, Record, Reduced, WatchedNode};
 use super::selector::NodeSelector;
-use crate::cluster::backoff::Backoff;
+use crate::cluster::backoff;
 use crate::cluster::{READ_TIMEOUT, WATCH_SECONDS};
 use crate::metrics::Metrics;
 
@@ -99,7 +99,7 @@ pub(super) async fn watch(
     seen_tx: Sender<Seen>,
 ) -> Infallible {
     let mut watcher = Watcher::new(client, reading, metrics, seen_tx);
-    let mut backoff = Backoff::default();
+    let mut backoff = backoff();
     loop {
         let Err(error) = watcher.follow(&mut backoff).await;
         if error.is_gone() {
@@ -337,7 +337,7 @@ mod tests {
         };
         let mut watcher = Watcher::new(client, reading, Metrics::default(), seen_tx);
         watcher.silence = Duration::from_millis(200);
-        let mut backoff = Backoff::default();
+        let mut backoff = backoff();
         let noticed = async {
             tokio::select! {
                 Err(error) = watcher.follow(&mut backoff) => error,

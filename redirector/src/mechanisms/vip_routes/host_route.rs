@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use nix::net::if_::if_indextoname;
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
 
-use super::message::{LOCAL_TABLE, PROTOCOL};
+use super::{LOCAL_TABLE, PROTOCOL};
 
 /// Shorter prefixes are default routes in disguise (VPNs use two of /1), not networks.
 const SHORTEST_NETWORK: u8 = 8;

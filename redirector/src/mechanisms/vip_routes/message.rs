@@ -4,15 +4,12 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 use rtnetlink::RouteMessageBuilder;
-use rtnetlink::packet_route::route::{RouteMessage, RouteProtocol, RouteScope, RouteType};
+use rtnetlink::packet_route::route::{RouteMessage, RouteScope, RouteType};
 
 use super::host_route::RouteTarget;
+use super::{LOCAL_TABLE, PROTOCOL};
 use crate::config::NodeIps;
 
-/// The protocol number (rtnetlink(7)) of our routes; iproute2's rt_protos gives 77 to nobody else.
-pub(super) const PROTOCOL: RouteProtocol = RouteProtocol::Other(77);
-/// The table of local addresses.
-pub(super) const LOCAL_TABLE: u32 = 255;
 /// `lo` is the first interface of every network namespace.
 const LOOPBACK: u32 = 1;
 
