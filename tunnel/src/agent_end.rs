@@ -16,11 +16,11 @@ use calls::Calls;
 pub use state::{AgentTunnelState, LiveStream};
 
 use crate::budget::Budget;
+use crate::budget::outbox::Payload;
 use crate::dial_failure::DialFailure;
 use crate::error::TunnelError;
 use crate::http2::{self, Keepalive};
 use crate::io::LastRead;
-use crate::outbox::Payload;
 use crate::proto::tunnel::{DescribeResponse, Open};
 use crate::relay::RelayError;
 use crate::role::Role;

@@ -5,6 +5,8 @@
 //! loses the stream that has stalled longest. The same limit bounds unsent data, by back-pressure
 //! (`outbox.rs`).
 
+pub(crate) mod outbox;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -15,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 
-use crate::outbox::Outbox;
+use crate::budget::outbox::Outbox;
 
 /// The bytes that stalled streams may hold together. Clones share it.
 #[derive(Clone, Debug)]

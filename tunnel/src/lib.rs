@@ -16,7 +16,6 @@ pub mod fuzzing;
 mod grpc;
 mod http2;
 mod io;
-mod outbox;
 mod proxy_end;
 mod relay;
 mod role;

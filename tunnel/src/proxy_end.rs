@@ -19,13 +19,13 @@ use load::Load;
 pub use stream::{DIAL_TIMEOUT, Early, OpenError, Stream};
 
 use crate::budget::Budget;
+use crate::budget::outbox::Payload;
 use crate::error::TunnelError;
 use crate::first_message::first_message;
 use crate::frame;
 use crate::grpc;
 use crate::http2::{self, Keepalive, RoundTrip};
 use crate::io::LastRead;
-use crate::outbox::Payload;
 use crate::proto::tunnel::{DescribeRequest, DescribeResponse};
 use crate::role::Role;
 

@@ -25,8 +25,8 @@ pub(crate) use into_tunnel::{send_first, send_now};
 pub(crate) use out_of_tunnel::Incoming;
 use out_of_tunnel::out_of_tunnel;
 
+use crate::budget::outbox::Payload;
 use crate::grpc;
-use crate::outbox::Payload;
 use crate::role::Role;
 use crate::socket::{Close, Socket};
 use crate::transferred::Transferred;

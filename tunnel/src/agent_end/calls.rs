@@ -14,11 +14,11 @@ use tokio::time::timeout;
 
 use super::state::StreamPermit;
 use super::{AgentTunnel, AgentTunnelState, Backends, LiveStream, StreamError};
+use crate::budget::outbox::Payload;
 use crate::dial_failure::DialFailure;
 use crate::error::TunnelError;
 use crate::frame;
 use crate::grpc;
-use crate::outbox::Payload;
 use crate::proto::tunnel::{DescribeRequest, DialCode, Frame, Open, Opened, frame::Kind};
 use crate::relay::{self, Incoming, RelayError};
 use crate::role::Role;

@@ -8,9 +8,9 @@ use h2::SendStream;
 
 use super::RelayError;
 use crate::budget::Budget;
+use crate::budget::outbox::Payload;
 use crate::frame::HEADER_MAX;
 use crate::http2::FRAME_SIZE;
-use crate::outbox::Payload;
 use crate::socket::Socket;
 use crate::transferred::Meter;
 
