@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
-
-use crate::progress::{self, Step};
-use crate::workspace;
+use culvert_lab::progress::{self, Step};
+use culvert_lab::workspace;
 
 /// The target: little-endian eBPF, what x86-64 and arm64 kernels run.
 const TARGET: &str = "bpfel-unknown-none";
@@ -69,11 +68,6 @@ impl Toolchain {
     }
 }
 
-/// The compiled kernel programs.
-pub fn object() -> PathBuf {
-    workspace::target_dir().join("ebpf/culvert-redirector.bpf.o")
-}
-
 /// The linker of eBPF objects: the one that setup built, or else one on `PATH`.
 pub fn linker() -> Option<PathBuf> {
     let own = workspace::tools_dir().join("bin/bpf-linker");
@@ -103,7 +97,7 @@ pub fn run() -> Result<()> {
     let built = compile(&toolchain, &linker)?;
     let bytes = std::fs::read(&built).with_context(|| format!("read {}", built.display()))?;
     check_types(&bytes)?;
-    let object = object();
+    let object = workspace::bpf_object();
     // An unchanged object keeps its time, or cargo would compile the redirector again.
     if std::fs::read(&object).ok().as_deref() != Some(&bytes) {
         let folder = object.parent().context("the object's path has no folder")?;

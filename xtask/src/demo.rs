@@ -8,11 +8,11 @@ mod table;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::culvert::{Culvert, Options};
+use culvert_lab::place::Place;
+use culvert_lab::{Lab, LabName, inside, interrupt, progress, wait, workspace};
 
-use crate::lab::culvert::{Culvert, Options};
-use crate::lab::place::Place;
-use crate::lab::{Lab, LabName, inside};
-use crate::{build_ebpf, interrupt, progress, setup, wait, workspace};
+use crate::{build_ebpf, setup};
 use edge::EdgePrograms;
 use monitoring::Monitoring;
 

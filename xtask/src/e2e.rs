@@ -1,49 +1,14 @@
-//! `cargo xtask e2e`: a real Kubernetes cluster with edge nodes that nothing can dial, before and
-//! after Culvert.
-//!
-//! The program that `E2E_CLUSTER` names makes the cluster; everything else is what an operator does
-//! by docs/install-kubernetes.md. Each step states claims and proves them; the first that does not
-//! hold ends the run.
+//! `cargo xtask e2e`: what has to be there before [`culvert_e2e`] runs.
 
-mod before;
-mod cluster;
-mod command;
-mod controllers;
-mod copy;
-mod egress;
-mod exec;
-mod forward;
-mod healing;
-mod images;
-mod install;
-mod logs;
-mod metrics;
-mod names;
-mod pods;
-mod prometheus;
-mod rbac;
-mod rolling;
-mod uninstall;
-mod variants;
-mod world;
+use anyhow::Result;
 
-use std::time::Instant;
+use crate::{image, setup};
 
-use anyhow::{Context, Result, bail, ensure};
-
-use crate::{image, interrupt, progress, setup, workspace};
-use cluster::{AtEnd, Cluster};
-use world::World;
-
-/// What of it is run, and how it ends.
+/// What of it is run, on which images.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Leave the cluster up at the end
-    #[arg(long)]
-    keep: bool,
-    /// Run this step only, besides the installation; repeat it for more
-    #[arg(long, value_name = "STEP")]
-    only: Vec<String>,
+    #[command(flatten)]
+    suite: culvert_e2e::Args,
     /// Profile to compile the images with, as of `cargo xtask image`
     #[arg(long, default_value = "dev")]
     profile: String,
@@ -52,127 +17,18 @@ pub struct Args {
     built: bool,
 }
 
-/// A step: its name, and what it does.
-type Step = (&'static str, fn(&mut World) -> Result<()>);
-
-/// In this order: later ones restart and remove what earlier ones use.
-const STEPS: [Step; 16] = [
-    ("before", before::run),
-    (INSTALL, install::run),
-    ("logs", logs::run),
-    ("exec", |world| exec::prove(world, "edge-1")),
-    ("forward", |world| forward::prove(world, "edge-1")),
-    ("copy", |world| copy::prove(world, "edge-1")),
-    ("metrics", metrics::run),
-    ("prometheus", prometheus::run),
-    ("follow", logs::finish),
-    ("rolling", rolling::run),
-    ("healing", healing::run),
-    ("names", names::run),
-    ("egress", egress::run),
-    ("variants", variants::run),
-    ("rbac", rbac::run),
-    ("uninstall", uninstall::run),
-];
-
-/// What every later step needs.
-const INSTALL: &str = "install";
-
 /// Runs it.
 ///
 /// # Errors
 /// The first claim that does not hold.
 pub fn run(args: &Args) -> Result<()> {
-    let program = Cluster::program()?;
-    ensure!(
-        workspace::is_root(),
-        "the cluster's hosts are namespaces of this machine: run this as root"
-    );
-    let steps = chosen(&args.only)?;
-    interrupt::install()?;
-    setup::ensure()?;
-    if !args.built {
+    culvert_e2e::run(&args.suite, || {
+        setup::ensure()?;
+        if args.built {
+            return Ok(());
+        }
         image::run(&image::Args {
             profile: args.profile.clone(),
-        })?;
-    }
-    let folder = workspace::target_dir().join("e2e");
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
-    }
-    std::fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
-    let started = Instant::now();
-    let audit = rbac::audit_flags(&folder)?;
-    let at_end = if args.keep {
-        AtEnd::Keep
-    } else {
-        AtEnd::TakeDown
-    };
-    let cluster = Cluster::up(program, &audit, at_end)?;
-    let mut world = World::new(cluster, folder, audit);
-    let shown = show(&mut world, &steps);
-    if shown.is_err() && interrupt::check().is_ok() {
-        world.show_state();
-    }
-    let claims = world.claims;
-    drop(world);
-    shown?;
-    progress::say(&format!(
-        "{claims} claims hold; it took {} s",
-        started.elapsed().as_secs()
-    ));
-    Ok(())
-}
-
-fn show(world: &mut World, steps: &[Step]) -> Result<()> {
-    pods::start(world).context("start the pods that are to be reached")?;
-    for (name, step) in steps {
-        let started = progress::Step::start(*name);
-        step(world).with_context(|| format!("step {name}"))?;
-        started.done();
-    }
-    Ok(())
-}
-
-/// The steps to run.
-fn chosen(only: &[String]) -> Result<Vec<Step>> {
-    let names: Vec<&str> = STEPS.iter().map(|(name, _)| *name).collect();
-    if let Some(unknown) = only.iter().find(|name| !names.contains(&name.as_str())) {
-        bail!(
-            "there is no step {unknown:?}; these are: {}",
-            names.join(", ")
-        );
-    }
-    // What is compared at the end is asked for in these.
-    let needed: &[&str] = if only.iter().any(|name| name == "rbac") {
-        &[INSTALL, "healing", "egress"]
-    } else {
-        &[INSTALL]
-    };
-    let wanted = |name: &str| {
-        only.is_empty() || needed.contains(&name) || only.iter().any(|wanted| wanted == name)
-    };
-    Ok(STEPS.into_iter().filter(|(name, _)| wanted(name)).collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_single_step_comes_with_the_installation() {
-        let names: Vec<&str> = chosen(&["copy".to_owned()])
-            .unwrap()
-            .iter()
-            .map(|(name, _)| *name)
-            .collect();
-        assert_eq!(names, [INSTALL, "copy"]);
-        assert_eq!(chosen(&[]).unwrap().len(), STEPS.len());
-        assert!(
-            chosen(&["coyp".to_owned()])
-                .unwrap_err()
-                .to_string()
-                .contains("rolling")
-        );
-    }
+        })
+    })
 }

@@ -10,8 +10,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::builder::PossibleValuesParser;
+use culvert_lab::{interrupt, progress, workspace};
 
-use crate::{build_ebpf, interrupt, progress, setup, workspace};
+use crate::{build_ebpf, setup};
 
 /// Every target: a file of `fuzz/fuzz_targets`, and a folder of `fuzz/seeds`.
 const TARGETS: [&str; 10] = [
@@ -79,7 +80,7 @@ pub fn run(args: &Args) -> Result<()> {
 fn build(target: Option<&str>) -> Result<()> {
     let cargo_fuzz = cargo_fuzz()?;
     // The redirector embeds the kernel programs, whichever: none of them runs here.
-    if !build_ebpf::object().is_file() {
+    if !workspace::bpf_object().is_file() {
         setup::ensure()?;
         build_ebpf::run()?;
     }
@@ -89,7 +90,7 @@ fn build(target: Option<&str>) -> Result<()> {
         .with_context(|| format!("write {}", lock.display()))?;
     let mut command = Command::new(cargo_fuzz);
     workspace::without_outer_cargo(&mut command).current_dir(workspace::root());
-    command.env("CULVERT_BPF_OBJECT", build_ebpf::object());
+    command.env("CULVERT_BPF_OBJECT", workspace::bpf_object());
     command
         .args([
             "fuzz",

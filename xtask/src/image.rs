@@ -10,12 +10,11 @@ mod nft;
 mod programs;
 mod tar;
 
-use std::path::PathBuf;
-
 use anyhow::{Context, Result};
+use culvert_lab::progress::{self, Step};
+use culvert_lab::workspace;
 
-use crate::progress::{self, Step};
-use crate::{build_ebpf, setup, workspace};
+use crate::{build_ebpf, setup};
 use archive::Image;
 use tar::Tar;
 
@@ -35,7 +34,7 @@ pub struct Args {
 /// # Errors
 /// If a program cannot be compiled or is not static, or `nft` is not installed.
 pub fn run(args: &Args) -> Result<()> {
-    if !build_ebpf::object().is_file() {
+    if !workspace::bpf_object().is_file() {
         setup::ensure()?;
     }
     build_ebpf::run()?;
@@ -43,7 +42,7 @@ pub fn run(args: &Args) -> Result<()> {
     let step = Step::start("write the images");
     for program in programs {
         let image = image(&program)?;
-        let path = archive_of(program.name);
+        let path = workspace::image_archive(program.name);
         let folder = path.parent().context("the archive's path has no folder")?;
         std::fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
         let bytes = image.archive();
@@ -58,25 +57,9 @@ pub fn run(args: &Args) -> Result<()> {
     step.done();
     progress::say(&format!(
         "    only for {}: run this on a machine of another kind for its images",
-        architecture()
+        workspace::image_architecture()
     ));
     Ok(())
-}
-
-/// Where an image's archive is.
-pub fn archive_of(name: &str) -> PathBuf {
-    workspace::target_dir()
-        .join("images")
-        .join(format!("{name}-{}.tar", architecture()))
-}
-
-/// This machine's processor as container images name it.
-fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
 }
 
 fn image(program: &programs::Program) -> Result<Image> {
@@ -91,7 +74,7 @@ fn image(program: &programs::Program) -> Result<Image> {
     }
     Ok(Image {
         name: program.name,
-        architecture: architecture(),
+        architecture: workspace::image_architecture(),
         entrypoint: format!("/{inside}"),
         layer: layer.finish(),
     })

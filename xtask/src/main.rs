@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use xtask::{bench, build_ebpf, demo, e2e, fuzz, image, lab, manifests, probe, setup, test};
+use culvert_lab::probe;
+use xtask::{bench, build_ebpf, demo, e2e, enter, fuzz, image, manifests, setup, test};
 
 /// All automation of Culvert. The two commands a newcomer needs are `demo` and `test`.
 #[derive(Parser)]
@@ -29,7 +30,7 @@ enum Task {
     /// Culvert (root; E2E_CLUSTER)
     E2e(e2e::Args),
     /// Measure Culvert beside direct TCP and relays without a tunnel, on this machine (root)
-    Bench(bench::Args),
+    Bench(culvert_bench::Args),
     /// Make up inputs for the parsers of what others write, for a bounded time
     Fuzz(fuzz::Args),
     /// Make container images of the three programs, without a container engine
@@ -38,7 +39,7 @@ enum Task {
     Manifests,
     /// Run a command as a process of one of the held demo's hosts: cloud, edge-1, edge-2 or edge-3
     /// (root)
-    Enter(lab::enter::Args),
+    Enter(enter::Args),
     /// Clients and servers that the demo and the tests run inside the hosts
     #[command(hide = true)]
     Probe(probe::Args),
@@ -65,7 +66,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Fuzz(args) => fuzz::run(&args)?,
         Task::Image(args) => image::run(&args)?,
         Task::Manifests => manifests::run()?,
-        Task::Enter(args) => return lab::enter::run(&args),
+        Task::Enter(args) => return enter::run(&args),
         Task::Probe(args) => probe::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)

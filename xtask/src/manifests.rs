@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use culvert_lab::{progress, workspace};
 
 use crate::setup::{self, kustomize};
-use crate::{progress, workspace};
 
 /// Suits no cluster but that of `cargo xtask e2e`, which renders it itself.
 const NOT_FOR_READERS: &str = "e2e";

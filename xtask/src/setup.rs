@@ -10,13 +10,14 @@ mod python;
 mod unpacked;
 
 use anyhow::{Result, bail};
+use culvert_lab::unpacked::Unpacked;
+use culvert_lab::{progress, workspace};
 
-use crate::{build_ebpf, progress, workspace};
+use crate::build_ebpf;
 
 pub use coredns::program as coredns;
 pub use kustomize::program as kustomize;
 pub use python::interpreter as python_with_grpc;
-pub use unpacked::Unpacked;
 
 /// Programs that tests and the demo call, and the Debian package each is in.
 const PROGRAMS: [(&str, &str); 15] = [
@@ -82,7 +83,7 @@ pub fn run() -> Result<()> {
     missing.note(system_packages());
     missing.note(linker::install());
     for program in Unpacked::ALL {
-        missing.note(program.install());
+        missing.note(unpacked::install(program));
     }
     missing.note(python::install());
     missing.note(kustomize::install());

@@ -10,9 +10,10 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
+use culvert_lab::{progress, workspace};
 use serde_json::Value;
 
-use crate::{build_ebpf, progress, setup, workspace};
+use crate::{build_ebpf, setup};
 
 /// Suites that load kernel programs and make namespaces: folder of the package, and the test.
 const PRIVILEGED: [(&str, &str); 3] = [

@@ -4,8 +4,10 @@
 use std::fs;
 use std::path::PathBuf;
 
-use xtask::kube::apiserver::{self, ApiServer};
-use xtask::{manifests, workspace};
+use culvert_lab::apiserver::{self, ApiServer};
+use culvert_lab::workspace;
+
+use xtask::manifests;
 
 /// Kubernetes before 1.22 has no surge of DaemonSets, or has it behind a gate; for good it has it
 /// since 1.25.

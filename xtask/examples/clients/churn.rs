@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use culvert_lab::random::Random;
 use serde_json::json;
-use xtask::lab::random::Random;
 
 use crate::way::{Client, Leave, Way};
 

@@ -4,13 +4,12 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
-
-use crate::lab::Lab;
-use crate::lab::place::Place;
-use crate::lab::process::Process;
-use crate::lab::site::Site;
-use crate::self_signed::SelfSigned;
-use crate::setup::Unpacked;
+use culvert_lab::Lab;
+use culvert_lab::place::Place;
+use culvert_lab::process::Process;
+use culvert_lab::self_signed::SelfSigned;
+use culvert_lab::site::Site;
+use culvert_lab::unpacked::Unpacked;
 
 /// Kubelet's port.
 const KUBELET: u16 = 10250;

@@ -1,12 +1,12 @@
 //! A stock Prometheus with plain static targets, and what its own API says of them.
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::process::Process;
+use culvert_lab::site::Site;
+use culvert_lab::unpacked::Unpacked;
 use serde_json::Value;
 
 use super::table::Target;
-use crate::lab::process::Process;
-use crate::lab::site::Site;
-use crate::setup::Unpacked;
 
 /// Prometheus' port on the cloud's loopback.
 pub(super) const PORT: u16 = 9090;

@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-
-use crate::workspace;
+use culvert_lab::workspace;
 
 /// `nft` and its libraries: bytes by path, without the first slash.
 pub(super) fn with_libraries() -> Result<BTreeMap<String, Vec<u8>>> {

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Result, ensure};
+use culvert_lab::{progress, workspace};
 
 use super::nft;
-use crate::{build_ebpf, progress, workspace};
 
 /// A compiled program.
 pub(super) struct Program {
@@ -50,7 +50,7 @@ pub(super) fn build(profile: &str) -> Result<Vec<Program>> {
     command.env("CFLAGS", workspace::remapped("-ffile-prefix-map")?);
     // What was compiled before would choose how code is cut into pieces.
     command.env("CARGO_INCREMENTAL", "0");
-    command.env("CULVERT_BPF_OBJECT", build_ebpf::object());
+    command.env("CULVERT_BPF_OBJECT", workspace::bpf_object());
     command.env(
         format!(
             "CARGO_PROFILE_{}_STRIP",

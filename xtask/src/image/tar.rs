@@ -119,7 +119,7 @@ mod tests {
                 .args(["--numeric-owner", "--full-time", flags])
                 .arg(&path)
                 .args(files);
-            crate::workspace::output(&mut tar).unwrap()
+            culvert_lab::workspace::output(&mut tar).unwrap()
         };
         let (listed, text) = (run("-tvf", &[]), run("-xOf", &["etc/a"]));
         std::fs::remove_file(&path).unwrap();

@@ -4,8 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-
-use crate::{progress, workspace};
+use culvert_lab::{progress, workspace};
 
 /// Whether this system has Debian's package tools.
 pub(super) fn is_there() -> bool {

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-
-use crate::{progress, workspace};
+use culvert_lab::{progress, workspace};
 
 /// Its `go.mod` says which version: the oldest that docs/dns.md allows, and the first with
 /// `failover`.

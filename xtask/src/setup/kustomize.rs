@@ -4,8 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-
-use crate::{progress, workspace};
+use culvert_lab::{progress, workspace};
 
 /// Other versions may render other bytes.
 const VERSION: &str = "v5.6.0";

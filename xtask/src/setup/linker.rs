@@ -4,8 +4,9 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
+use culvert_lab::{progress, workspace};
 
-use crate::{build_ebpf, progress, workspace};
+use crate::build_ebpf;
 
 /// The version that the object was verified with, and the LLVM of Debian's eBPF compiler.
 const VERSION: &str = "0.13.0";

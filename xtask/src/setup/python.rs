@@ -4,8 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-
-use crate::{progress, workspace};
+use culvert_lab::{progress, workspace};
 
 /// grpcio is the client; grpcio-tools compiles the protos for it.
 const PACKAGES: [&str; 2] = ["grpcio", "grpcio-tools"];

@@ -7,9 +7,9 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::{progress, workspace};
 
 use super::{Args, LONG, Suite, Verdict, summarize};
-use crate::{progress, workspace};
 
 /// Names the program that boots them. CONTRIBUTING.md says what it has to do.
 const RUNNER: &str = "KERNEL_RUNNER";

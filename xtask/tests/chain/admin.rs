@@ -5,10 +5,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use xtask::lab::culvert::{AGENT_ADMIN, Options, PROXY_ADMIN, REDIRECTOR_ADMIN};
-use xtask::lab::place::Place;
-use xtask::lab::process::Process;
-use xtask::{wait, workspace};
+use culvert_lab::culvert::{AGENT_ADMIN, Options, PROXY_ADMIN, REDIRECTOR_ADMIN};
+use culvert_lab::place::Place;
+use culvert_lab::process::Process;
+use culvert_lab::{wait, workspace};
 
 use crate::world::{self, ECHO, GREET, World};
 

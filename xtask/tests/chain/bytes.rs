@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use xtask::lab::culvert::{Options, PROXY_ADMIN};
-use xtask::lab::cut::Cut;
-use xtask::lab::place::Place;
-use xtask::wait;
+use culvert_lab::culvert::{Options, PROXY_ADMIN};
+use culvert_lab::cut::Cut;
+use culvert_lab::place::Place;
+use culvert_lab::wait;
 
 use crate::world::{
     self, ECHO, GIB, HASTY, HASTY_ANSWER, SINK, SMALL, SMALL_SOURCE, SOURCE, World,

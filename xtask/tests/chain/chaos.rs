@@ -4,10 +4,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use xtask::lab::culvert::Options;
-use xtask::lab::place::Place;
-use xtask::lab::random::Random;
-use xtask::{progress, wait, workspace};
+use culvert_lab::culvert::Options;
+use culvert_lab::place::Place;
+use culvert_lab::random::Random;
+use culvert_lab::{progress, wait, workspace};
 
 use crate::swarm::{self, Load, Steered};
 use crate::world::{self, HeldClient, World};

@@ -5,10 +5,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::culvert::{AGENT_ADMIN, Options};
+use culvert_lab::place::Place;
+use culvert_lab::wait;
 use serde_json::Value;
-use xtask::lab::culvert::{AGENT_ADMIN, Options};
-use xtask::lab::place::Place;
-use xtask::wait;
 
 use crate::world::{World, with};
 

@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::culvert::{AGENT_ADMIN, Options, PROXY_ADMIN};
+use culvert_lab::place::Place;
+use culvert_lab::process::{Held, Process};
+use culvert_lab::random::Random;
+use culvert_lab::site::Site;
+use culvert_lab::{progress, wait};
 use serde_json::Value;
-use xtask::lab::culvert::{AGENT_ADMIN, Options, PROXY_ADMIN};
-use xtask::lab::place::Place;
-use xtask::lab::process::{Held, Process};
-use xtask::lab::random::Random;
-use xtask::lab::site::Site;
-use xtask::{progress, wait};
 
 use crate::swarm::{self, Steered};
 use crate::world::{self, GREET, HeldClient, World, XTASK};

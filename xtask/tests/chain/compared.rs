@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use xtask::workspace;
+use culvert_lab::workspace;
 
 /// What the comparison may quote beside tests: parts of the kernel's and our own programs' names.
 const NO_TESTS: [&str; 3] = ["bpf_", "culvert_", "cv_"];

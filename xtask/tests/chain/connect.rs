@@ -7,9 +7,9 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use xtask::lab::Lab;
-use xtask::lab::culvert::Options;
-use xtask::lab::place::Place;
+use culvert_lab::Lab;
+use culvert_lab::culvert::Options;
+use culvert_lab::place::Place;
 
 use crate::pki::{Authority, Issued, Use, text};
 use crate::world::{self, ECHO, FORBIDDEN, GREET, SMALL, SMALL_SOURCE, World};

@@ -5,9 +5,9 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use xtask::lab::culvert::{AGENT_ADMIN, Options, PROXY_ADMIN};
-use xtask::lab::place::Place;
-use xtask::{wait, workspace};
+use culvert_lab::culvert::{AGENT_ADMIN, Options, PROXY_ADMIN};
+use culvert_lab::place::Place;
+use culvert_lab::{wait, workspace};
 
 use crate::connect::{self, Answer, BlackHole, GREETING, SWALLOWED};
 use crate::life;

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use xtask::lab::Lab;
-use xtask::lab::culvert::{Options, PROXY_ADMIN, REDIRECTOR_ADMIN};
-use xtask::lab::place::Place;
-use xtask::{wait, workspace};
+use culvert_lab::culvert::{Options, PROXY_ADMIN, REDIRECTOR_ADMIN};
+use culvert_lab::place::Place;
+use culvert_lab::{Lab, wait, workspace};
 
 use crate::dns::{self, Answer};
 use crate::world::{self, ECHO, GREET, World};

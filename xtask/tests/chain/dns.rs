@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use xtask::lab::place::Place;
-use xtask::lab::{Lab, inside};
+use culvert_lab::place::Place;
+use culvert_lab::{Lab, inside};
 
 pub(crate) const A: u16 = 1;
 pub(crate) const TXT: u16 = 16;

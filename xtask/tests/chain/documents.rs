@@ -5,9 +5,9 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::{wait, workspace};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use xtask::{wait, workspace};
 
 use crate::world;
 

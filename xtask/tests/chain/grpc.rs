@@ -5,7 +5,8 @@ use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use xtask::{setup, workspace};
+use culvert_lab::workspace;
+use xtask::setup;
 
 const CLIENT: &str = include_str!("stock_grpc_client.py");
 

@@ -24,8 +24,8 @@ mod wire;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use xtask::lab::process::{Held, Process};
-use xtask::{progress, wait};
+use culvert_lab::process::{Held, Process};
+use culvert_lab::{progress, wait};
 
 use crate::life::wait_within;
 use crate::world::{ECHO, HeldClient, World};

@@ -4,12 +4,12 @@ use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::culvert::{AGENT_ADMIN, Options};
+use culvert_lab::cut::Cut;
+use culvert_lab::place::Place;
+use culvert_lab::process::{Held, Process};
+use culvert_lab::{wait, workspace};
 use nix::sys::signal::Signal;
-use xtask::lab::culvert::{AGENT_ADMIN, Options};
-use xtask::lab::cut::Cut;
-use xtask::lab::place::Place;
-use xtask::lab::process::{Held, Process};
-use xtask::{wait, workspace};
 
 use crate::world::{self, ECHO, FORBIDDEN, HASTY, SMALL_SOURCE, World};
 

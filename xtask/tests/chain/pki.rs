@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use xtask::workspace;
+use culvert_lab::workspace;
 
 /// What a certificate is good for.
 #[derive(Clone, Copy)]

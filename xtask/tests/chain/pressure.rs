@@ -21,11 +21,10 @@ mod streams;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use xtask::lab::Lab;
-use xtask::lab::culvert::PROXY_ADMIN;
-use xtask::lab::place::Place;
-use xtask::lab::process::Process;
-use xtask::{progress, wait, workspace};
+use culvert_lab::culvert::PROXY_ADMIN;
+use culvert_lab::place::Place;
+use culvert_lab::process::Process;
+use culvert_lab::{Lab, progress, wait, workspace};
 
 /// A backend of a test's own.
 const OWN: u16 = 9050;

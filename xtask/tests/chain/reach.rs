@@ -4,11 +4,10 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use xtask::lab::Lab;
-use xtask::lab::culvert::{AGENT_ADMIN, Culvert, Options, PROXY_ADMIN, PROXY_FOR_AGENTS};
-use xtask::lab::place::Place;
-use xtask::lab::process::Process;
-use xtask::{wait, workspace};
+use culvert_lab::culvert::{AGENT_ADMIN, Culvert, Options, PROXY_ADMIN, PROXY_FOR_AGENTS};
+use culvert_lab::place::Place;
+use culvert_lab::process::Process;
+use culvert_lab::{Lab, wait, workspace};
 
 use crate::connect;
 use crate::pki::{Authority, text};

@@ -14,10 +14,9 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use xtask::lab::Lab;
-use xtask::lab::culvert::Options;
-use xtask::lab::place::Place;
-use xtask::workspace;
+use culvert_lab::culvert::Options;
+use culvert_lab::place::Place;
+use culvert_lab::{Lab, workspace};
 
 use crate::dns::{self, Answer, Resolver};
 use crate::world::{self, World};

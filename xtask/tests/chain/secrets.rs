@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use xtask::lab::culvert::Options;
-use xtask::lab::place::Place;
-use xtask::workspace;
+use culvert_lab::culvert::Options;
+use culvert_lab::place::Place;
+use culvert_lab::workspace;
 
 use crate::connect::{self, Answer};
 use crate::world::{self, ECHO};

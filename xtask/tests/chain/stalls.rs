@@ -6,8 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use xtask::lab::culvert::Options;
-use xtask::lab::place::Place;
+use culvert_lab::culvert::Options;
+use culvert_lab::place::Place;
 
 use crate::connect;
 use crate::world::{self, ECHO, GIB, SMALL, SMALL_SOURCE, SOURCE, World};

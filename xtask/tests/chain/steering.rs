@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use xtask::lab::culvert::Options;
-use xtask::lab::place::Place;
+use culvert_lab::culvert::Options;
+use culvert_lab::place::Place;
 
 use crate::dns::{self, Answer};
 use crate::world::{self, FORBIDDEN, GREET, World};
@@ -75,7 +75,7 @@ fn a_pod_reaches_nodes(mechanism: &str) {
                     "talk",
                     &format!("{host}:{GREET}"),
                 ]);
-                let greeting = xtask::workspace::output(&mut client)?;
+                let greeting = culvert_lab::workspace::output(&mut client)?;
                 ensure!(
                     greeting.trim() == format!("hello from {node}"),
                     "{host}: {greeting}"
@@ -243,7 +243,7 @@ fn uninstall_leaves_nothing() {
             .terminate(Duration::from_secs(10))?;
         let state = cloud.file("redirector").display().to_string();
         cloud.output(
-            xtask::workspace::binary("culvert-redirector"),
+            culvert_lab::workspace::binary("culvert-redirector"),
             ["uninstall", "--state-dir", &state],
         )?;
         let pins = cloud.output("find", ["/sys/fs/bpf", "-name", "*culvert*"])?;

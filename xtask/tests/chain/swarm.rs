@@ -7,10 +7,10 @@ use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::place::Place;
+use culvert_lab::random::Random;
+use culvert_lab::{progress, workspace};
 use serde_json::Value;
-use xtask::lab::place::Place;
-use xtask::lab::random::Random;
-use xtask::{progress, workspace};
 
 use crate::world::{ECHO, GREET, HeldClient, World, XTASK};
 

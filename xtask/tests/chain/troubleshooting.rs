@@ -6,14 +6,13 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::culvert::{AGENT_ADMIN, Culvert, Options, PROXY_ADMIN, REDIRECTOR_ADMIN};
+use culvert_lab::place::Place;
+use culvert_lab::site::Site;
+use culvert_lab::unpacked::Unpacked;
+use culvert_lab::{Lab, wait, workspace};
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use xtask::lab::Lab;
-use xtask::lab::culvert::{AGENT_ADMIN, Culvert, Options, PROXY_ADMIN, REDIRECTOR_ADMIN};
-use xtask::lab::place::Place;
-use xtask::lab::site::Site;
-use xtask::setup::Unpacked;
-use xtask::{wait, workspace};
 
 use crate::world::{self, FORBIDDEN, GREET, SINK, XTASK};
 

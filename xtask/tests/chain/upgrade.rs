@@ -4,10 +4,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use culvert_lab::culvert::{Options, PROXY_ADMIN};
+use culvert_lab::place::Place;
+use culvert_lab::{progress, wait, workspace};
 use nix::sys::signal::Signal;
-use xtask::lab::culvert::{Options, PROXY_ADMIN};
-use xtask::lab::place::Place;
-use xtask::{progress, wait, workspace};
 
 use crate::swarm::{self, Load, Steered};
 use crate::world::{self, GREET, HeldClient, SMALL, SMALL_SOURCE, World};

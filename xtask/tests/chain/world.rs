@@ -7,11 +7,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use xtask::lab::culvert::{AGENT_ADMIN, Culvert, Options, PROXY_ADMIN};
-use xtask::lab::place::Place;
-use xtask::lab::process::Process;
-use xtask::lab::{Lab, LabName};
-use xtask::{wait, workspace};
+use culvert_lab::culvert::{AGENT_ADMIN, Culvert, Options, PROXY_ADMIN};
+use culvert_lab::place::Place;
+use culvert_lab::process::Process;
+use culvert_lab::{Lab, LabName, wait, workspace};
 
 pub(crate) const ECHO: u16 = 9001;
 pub(crate) const SINK: u16 = 9002;

@@ -2,9 +2,9 @@
 //! broken.
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::apiserver::ApiServer;
+use culvert_lab::{wait, workspace};
 use serde_json::{Value, json};
-use xtask::kube::apiserver::ApiServer;
-use xtask::{wait, workspace};
 
 use crate::cluster::{DEADLINE, config_map, node, token, with_server};
 use crate::proxy::Proxy;

@@ -2,9 +2,9 @@
 //! steered by it.
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::apiserver::ApiServer;
+use culvert_lab::wait;
 use serde_json::{Value, json};
-use xtask::kube::apiserver::ApiServer;
-use xtask::wait;
 
 use crate::cluster::{DEADLINE, apply, config_map, edge, node, set_status_as, with_server};
 use crate::proxy::Proxy;

@@ -4,9 +4,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use culvert_lab::apiserver::{self, ApiServer};
+use culvert_lab::workspace;
 use serde_json::{Value, json};
-use xtask::kube::apiserver::{self, ApiServer};
-use xtask::workspace;
 
 /// Two busy cores start an API server and some proxies.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(90);

@@ -5,9 +5,9 @@ use std::fs;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::apiserver::ApiServer;
+use culvert_lab::{progress, wait, workspace};
 use serde_json::{Value, json};
-use xtask::kube::apiserver::ApiServer;
-use xtask::{progress, wait, workspace};
 
 use crate::cluster::{DEADLINE, with_server};
 use crate::proxy::Proxy;

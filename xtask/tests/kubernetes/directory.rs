@@ -4,11 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::apiserver::ApiServer;
+use culvert_lab::place::Place;
+use culvert_lab::{Lab, LabName, wait, workspace};
 use serde_json::{Value, json};
-use xtask::kube::apiserver::ApiServer;
-use xtask::lab::place::Place;
-use xtask::lab::{Lab, LabName};
-use xtask::{wait, workspace};
 
 use crate::cluster::{DEADLINE, apply, edge, get, node, set_status, with_server};
 use crate::proxy::Proxy;

@@ -1,9 +1,9 @@
 //! Events on Nodes.
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::apiserver::ApiServer;
+use culvert_lab::{wait, workspace};
 use serde_json::Value;
-use xtask::kube::apiserver::ApiServer;
-use xtask::{wait, workspace};
 
 use crate::cluster::{DEADLINE, edge, get, with_server};
 use crate::proxy::Proxy;

@@ -1,9 +1,9 @@
 //! `--hosts-configmap`: names for a CoreDNS that reads a hosts file.
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::apiserver::ApiServer;
+use culvert_lab::{wait, workspace};
 use serde_json::json;
-use xtask::kube::apiserver::ApiServer;
-use xtask::{wait, workspace};
 
 use crate::cluster::{DEADLINE, config_map, edge, get, node, with_server};
 use crate::proxy::Proxy;

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::apiserver::ApiServer;
+use culvert_lab::{wait, workspace};
 use serde_json::json;
-use xtask::kube::apiserver::ApiServer;
-use xtask::{wait, workspace};
 
 use crate::cluster::{DEADLINE, apply, get, pod, token, with_server};
 use crate::loopback::{echo, echo_backend};

@@ -1,9 +1,9 @@
 //! Ports of the cluster's edge nodes: from `culvert-ports`, and from what YurtTunnel left.
 
 use anyhow::{Result, ensure};
+use culvert_lab::apiserver::ApiServer;
+use culvert_lab::wait;
 use serde_json::json;
-use xtask::kube::apiserver::ApiServer;
-use xtask::wait;
 
 use crate::cluster::{DEADLINE, config_map, edge, get, with_server};
 use crate::proxy::Proxy;
@@ -76,7 +76,7 @@ fn ports(server: &ApiServer) -> Result<()> {
         ("culvert-system", "culvert-ports"),
         ("kube-system", "yurt-tunnel-server-cfg"),
     ] {
-        xtask::workspace::output(server.kubectl().args([
+        culvert_lab::workspace::output(server.kubectl().args([
             "delete",
             "configmap",
             "-n",

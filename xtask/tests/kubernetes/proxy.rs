@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use xtask::kube::apiserver::ApiServer;
-use xtask::lab::process::Process;
-use xtask::{wait, workspace};
+use culvert_lab::apiserver::ApiServer;
+use culvert_lab::process::Process;
+use culvert_lab::{wait, workspace};
 
 use crate::cluster::DEADLINE;
 use crate::loopback::{STREAM_TIMEOUT, echo, free_address, http_get};

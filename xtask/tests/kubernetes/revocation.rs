@@ -5,9 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use xtask::kube::apiserver::ApiServer;
-use xtask::lab::process::Process;
-use xtask::{wait, workspace};
+use culvert_lab::apiserver::ApiServer;
+use culvert_lab::process::Process;
+use culvert_lab::{wait, workspace};
 
 use crate::cluster::{DEADLINE, edge, get};
 use crate::identity::site::{Agent, agent_token, furnish};

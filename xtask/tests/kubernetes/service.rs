@@ -2,9 +2,10 @@
 //! give and no others.
 
 use anyhow::{Result, ensure};
+use culvert_lab::apiserver::ApiServer;
+use culvert_lab::{wait, workspace};
 use serde_json::json;
-use xtask::kube::apiserver::ApiServer;
-use xtask::{manifests, wait, workspace};
+use xtask::manifests;
 
 use crate::cluster::{DEADLINE, get, node, pod, set_status, token, with_server};
 use crate::proxy::Proxy;

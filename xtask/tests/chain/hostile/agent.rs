@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_api::{ALPN_TUNNEL, PROXY_SERVER_NAME};
+use culvert_lab::culvert::PROXY_FOR_AGENTS;
+use culvert_lab::place::Place;
+use culvert_lab::{inside, wait};
 use culvert_tunnel::proto::tunnel::{DescribeResponse, Frame, Opened, frame::Kind};
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
-use xtask::lab::culvert::PROXY_FOR_AGENTS;
-use xtask::lab::inside;
-use xtask::lab::place::Place;
-use xtask::wait;
 
 use super::PATIENCE;
 use super::wire::{

@@ -5,10 +5,10 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::culvert::Options;
+use culvert_lab::place::Place;
+use culvert_lab::wait;
 use culvert_tunnel::proto::tunnel::DialCode;
-use xtask::lab::culvert::Options;
-use xtask::lab::place::Place;
-use xtask::wait;
 
 use super::agent::{HostileAgent, PLACE, data, opened, response};
 use super::wire::{

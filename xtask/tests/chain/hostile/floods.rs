@@ -2,9 +2,9 @@
 //! back.
 
 use anyhow::{Context, Result, ensure};
-use xtask::lab::culvert::Options;
-use xtask::lab::place::Place;
-use xtask::{progress, wait};
+use culvert_lab::culvert::Options;
+use culvert_lab::place::Place;
+use culvert_lab::{progress, wait};
 
 use super::agent::{DESCRIBE, HostileAgent, PLACE};
 use super::proxy::{self, HostileProxy};

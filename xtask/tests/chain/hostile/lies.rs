@@ -1,10 +1,10 @@
 //! An agent that lies about itself.
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::culvert::{Options, PROXY_ADMIN};
+use culvert_lab::place::Place;
+use culvert_lab::{wait, workspace};
 use culvert_tunnel::proto::tunnel::{Allowed, DescribeResponse};
-use xtask::lab::culvert::{Options, PROXY_ADMIN};
-use xtask::lab::place::Place;
-use xtask::{wait, workspace};
 
 use super::agent::{HostileAgent, PLACE};
 use super::{Before, Bystanders, PATIENCE, wait_log};

@@ -8,13 +8,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_api::{ALPN_TUNNEL, PROXY_SERVER_NAME};
+use culvert_lab::culvert::PROXY_FOR_AGENTS;
+use culvert_lab::place::Place;
+use culvert_lab::{Lab, inside, wait};
 use culvert_tunnel::proto::tunnel::{Frame, Open, Opened, frame::Kind};
 use prost::Message;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
-use xtask::lab::culvert::PROXY_FOR_AGENTS;
-use xtask::lab::place::Place;
-use xtask::lab::{Lab, inside};
-use xtask::wait;
 
 use super::PATIENCE;
 use super::wire::{

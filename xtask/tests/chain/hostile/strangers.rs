@@ -7,11 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::culvert::{Options, PROXY_ADMIN, PROXY_FOR_AGENTS};
+use culvert_lab::place::Place;
+use culvert_lab::{inside, wait};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn6, bind, connect, socket};
-use xtask::lab::culvert::{Options, PROXY_ADMIN, PROXY_FOR_AGENTS};
-use xtask::lab::inside;
-use xtask::lab::place::Place;
-use xtask::wait;
 
 use super::PATIENCE;
 use crate::world::{self, World};

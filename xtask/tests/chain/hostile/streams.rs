@@ -6,10 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use culvert_lab::culvert::Options;
+use culvert_lab::place::Place;
 use culvert_tunnel::DEFAULT_MAX_STREAMS;
 use culvert_tunnel::proto::tunnel::{DescribeResponse, DialCode, Open};
-use xtask::lab::culvert::Options;
-use xtask::lab::place::Place;
 
 use super::agent::{HostileAgent, PLACE, data, opened, response};
 use super::proxy::{self, HostileTunnel};

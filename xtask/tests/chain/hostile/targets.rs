@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use culvert_lab::culvert::AGENT_ADMIN;
+use culvert_lab::place::Place;
 use culvert_tunnel::proto::tunnel::{DialCode, Open};
-use xtask::lab::culvert::AGENT_ADMIN;
-use xtask::lab::place::Place;
 
 use super::wire::Wire;
 use super::{Bystanders, proxy, wait_log};

@@ -5,11 +5,10 @@ use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use xtask::lab::Lab;
-use xtask::lab::culvert::{Options, PROXY_FOR_AGENTS};
-use xtask::lab::place::Place;
-use xtask::lab::process::Held;
-use xtask::{progress, workspace};
+use culvert_lab::culvert::{Options, PROXY_FOR_AGENTS};
+use culvert_lab::place::Place;
+use culvert_lab::process::Held;
+use culvert_lab::{Lab, progress, workspace};
 
 use super::{start_load, wait_gauge};
 use crate::life::wait_within;

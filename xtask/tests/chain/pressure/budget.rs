@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use xtask::lab::culvert::{AGENT_ADMIN, Options, PROXY_ADMIN};
-use xtask::lab::place::Place;
-use xtask::{progress, wait};
+use culvert_lab::culvert::{AGENT_ADMIN, Options, PROXY_ADMIN};
+use culvert_lab::place::Place;
+use culvert_lab::{progress, wait};
 
 use crate::world::{self, ECHO, GIB, SMALL, SMALL_SOURCE, SOURCE};
 

@@ -5,11 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use xtask::lab::Lab;
-use xtask::lab::culvert::Options;
-use xtask::lab::cut::Cut;
-use xtask::lab::place::Place;
-use xtask::{progress, wait, workspace};
+use culvert_lab::culvert::Options;
+use culvert_lab::cut::Cut;
+use culvert_lab::place::Place;
+use culvert_lab::{Lab, progress, wait, workspace};
 
 use super::expect_idle;
 use crate::world::{self, ECHO, World};

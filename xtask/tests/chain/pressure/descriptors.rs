@@ -8,10 +8,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use xtask::lab::culvert::Options;
-use xtask::lab::place::Place;
-use xtask::lab::process::Process;
-use xtask::{wait, workspace};
+use culvert_lab::culvert::Options;
+use culvert_lab::place::Place;
+use culvert_lab::process::Process;
+use culvert_lab::{wait, workspace};
 
 use super::expect_idle;
 use crate::connect;

@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use xtask::lab::culvert::Options;
-use xtask::lab::place::Place;
-use xtask::lab::process::Process;
-use xtask::{progress, wait};
+use culvert_lab::culvert::Options;
+use culvert_lab::place::Place;
+use culvert_lab::process::Process;
+use culvert_lab::{progress, wait};
 
 use super::{OWN, start_ready, wait_gauge};
 use crate::world::{self, ECHO, World, XTASK};
@@ -82,7 +82,7 @@ fn a_backend_that_never_closes_may_answer_for_ever_and_holds_nothing_once_its_cl
 
 #[test]
 fn a_backend_that_neither_answers_nor_closes_holds_nothing_for_long_once_its_client_is_gone() {
-    let shorten = |lab: &xtask::lab::Lab| {
+    let shorten = |lab: &culvert_lab::Lab| {
         // A client that has closed looks like one that has only ended its direction until its
         // kernel forgets it.
         lab.site(Place::Cloud)

@@ -4,11 +4,10 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::culvert::{AGENT_ADMIN, Options, PROXY_FOR_AGENTS};
+use culvert_lab::place::Place;
+use culvert_lab::{Lab, wait};
 use nix::sys::signal::Signal;
-use xtask::lab::Lab;
-use xtask::lab::culvert::{AGENT_ADMIN, Options, PROXY_FOR_AGENTS};
-use xtask::lab::place::Place;
-use xtask::wait;
 
 use super::{OWN, start_ready};
 use crate::world::{self, ECHO, XTASK};

@@ -4,10 +4,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::culvert::{Options, PROXY_ADMIN};
+use culvert_lab::place::Place;
+use culvert_lab::{progress, wait};
 use nix::sys::signal::Signal;
-use xtask::lab::culvert::{Options, PROXY_ADMIN};
-use xtask::lab::place::Place;
-use xtask::{progress, wait};
 
 use crate::life::wait_within;
 use crate::world::{self, ECHO, GIB, HeldClient, SINK, World};

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use xtask::lab::culvert::Options;
-use xtask::lab::place::Place;
-use xtask::lab::process::Process;
-use xtask::{progress, wait, workspace};
+use culvert_lab::culvert::Options;
+use culvert_lab::place::Place;
+use culvert_lab::process::Process;
+use culvert_lab::{progress, wait, workspace};
 
 use super::{OWN, start_load, wait_gauge};
 use crate::life::wait_within;

@@ -5,9 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use xtask::lab::place::Place;
-use xtask::lab::process::Process;
-use xtask::{setup, wait};
+use culvert_lab::place::Place;
+use culvert_lab::process::Process;
+use culvert_lab::wait;
+use xtask::setup;
 
 use super::{
     REDIRECTORS, Tally, UPSTREAM, check_foreign_names, check_vips, documented, ip, with_upstream,

@@ -7,12 +7,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use xtask::lab::culvert::REDIRECTOR_ADMIN;
-use xtask::lab::place::Place;
-use xtask::lab::process::Process;
-use xtask::lab::site::Site;
-use xtask::setup::Unpacked;
-use xtask::{wait, workspace};
+use culvert_lab::culvert::REDIRECTOR_ADMIN;
+use culvert_lab::place::Place;
+use culvert_lab::process::Process;
+use culvert_lab::site::Site;
+use culvert_lab::unpacked::Unpacked;
+use culvert_lab::{wait, workspace};
 
 use super::{
     REDIRECTORS, Tally, UPSTREAM, check_foreign_names, check_vips, documented, with_upstream,

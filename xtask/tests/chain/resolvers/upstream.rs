@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use xtask::lab::inside;
+use culvert_lab::inside;
 
 use crate::dns;
 

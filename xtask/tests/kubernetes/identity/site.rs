@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::apiserver::ApiServer;
+use culvert_lab::process::Process;
+use culvert_lab::self_signed::{AUTHORITY, SelfSigned};
+use culvert_lab::wait;
 use serde_json::json;
-use xtask::kube::apiserver::ApiServer;
-use xtask::lab::process::Process;
-use xtask::self_signed::{AUTHORITY, SelfSigned};
-use xtask::wait;
 
 use crate::cluster::{DEADLINE, apply, edge, get, node, pod, token};
 use crate::loopback::{free_address, http_get};

@@ -1,0 +1,138 @@
+//! `cargo xtask bench`: measures the chain side by side with what lies below it: direct TCP, a
+//! plain relay of two hops and a relay of two hops with raw TLS. Every round measures each row on
+//! all paths in turn, so that a machine that slows down slows all of them down; the median of the
+//! rounds counts. Nothing is asserted on wall time.
+#![forbid(unsafe_code)]
+
+mod load;
+mod plan;
+mod report;
+mod run;
+mod world;
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use culvert_lab::{Lab, LabName, interrupt, progress, workspace};
+
+use plan::{Job, Pace};
+use report::Report;
+use world::World;
+
+/// What to measure, and how long.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Measure only the row of this name, or all rows whose names contain it if none is called so;
+    /// repeat it for more
+    #[arg(long, value_name = "ROW")]
+    only: Vec<String>,
+    /// One short round, to see that everything works; its numbers say little
+    #[arg(long)]
+    quick: bool,
+    /// Rounds; the median counts
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 3,
+        value_parser = clap::value_parser!(u32).range(1..),
+    )]
+    rounds: u32,
+    /// Also write the rows here, as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Print the names of all rows, and measure nothing
+    #[arg(long)]
+    list: bool,
+    /// Measure programs built without optimisation, which only tells whether the bench works
+    #[arg(long)]
+    dev: bool,
+}
+
+/// Measures, prints the table and writes the JSON. `prepare` leaves what compiling the programs
+/// needs.
+///
+/// # Errors
+/// If something cannot be built or started, and, once everything else has been measured, if a path
+/// failed.
+pub fn run(args: &Args, prepare: impl FnOnce() -> Result<()>) -> Result<()> {
+    let jobs = plan::chosen(&args.only);
+    if args.list {
+        jobs.iter()
+            .flat_map(Job::rows)
+            .for_each(|row| println!("{:<32} {}", row.name, row.unit));
+        return Ok(());
+    }
+    ensure!(
+        !jobs.is_empty(),
+        "no row is named so; `cargo xtask bench --list` names all of them"
+    );
+    interrupt::install()?;
+    ensure!(
+        workspace::is_root(),
+        "the bench makes network namespaces and loads eBPF programs: run it as root"
+    );
+    prepare()?;
+    let programs = build(args.dev)?;
+    let started = Instant::now();
+    let report = measure(&programs, &jobs, args)?;
+    println!("\n{}", report.table());
+    println!("measured in {} s", started.elapsed().as_secs());
+    if let Some(path) = &args.json {
+        let text = serde_json::to_string_pretty(&report.json())?;
+        std::fs::write(path, text + "\n").with_context(|| format!("write {}", path.display()))?;
+    }
+    match report.failures() {
+        [] => Ok(()),
+        failures => bail!("not measured:\n{}", failures.join("\n")),
+    }
+}
+
+fn measure(programs: &Path, jobs: &[Job], args: &Args) -> Result<Report> {
+    let pace = if args.quick { Pace::Quick } else { Pace::Full };
+    let rounds = if args.quick { 1 } else { args.rounds };
+    let mut report = Report::new(jobs);
+    for round in 1..=rounds {
+        progress::say(&format!("==> round {round} of {rounds}"));
+        let lab = Lab::start(LabName::Bench)?;
+        // Programs that have moved bytes keep memory: each round has its own.
+        let mut world = World::start(&lab, programs, jobs.iter().any(Job::is_far))?;
+        for job in jobs {
+            for path in job.paths() {
+                interrupt::check()?;
+                world.check()?;
+                let found = run::run(&mut world, job, *path, pace);
+                progress::say(&format!(
+                    "    {:<28} {:<15} {}",
+                    job.name(),
+                    path.name(),
+                    report::found(&found)
+                ));
+                report.add(job, *path, found);
+            }
+        }
+    }
+    Ok(report)
+}
+
+/// Builds the programs that are measured and those that measure; returns their folder.
+fn build(dev: bool) -> Result<PathBuf> {
+    let mut command = workspace::cargo();
+    command.args(["build", "--bins", "--features", "culvert-bench/worker"]);
+    for package in [
+        "culvert-proxy",
+        "culvert-agent",
+        "culvert-redirector",
+        "culvert-bench",
+    ] {
+        command.args(["--package", package]);
+    }
+    let profile = if dev {
+        "debug"
+    } else {
+        command.arg("--release");
+        "release"
+    };
+    progress::run(&format!("build the programs ({profile})"), &mut command)?;
+    Ok(workspace::target_dir().join(profile))
+}

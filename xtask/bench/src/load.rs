@@ -1,0 +1,81 @@
+//! The processes that make the load, steered line by line.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::report::Figures;
+
+/// Longer than any job, with all that it waits for.
+const JOB_TIME: Duration = Duration::from_secs(180);
+
+/// A process with clients and their backend in it. Ended when dropped.
+pub(super) struct Load {
+    child: Child,
+    input: ChildStdin,
+    lines: Receiver<String>,
+}
+
+impl Load {
+    pub(super) fn start(command: &mut Command) -> Result<Self> {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("start the load")?;
+        let (input, output) = (
+            child.stdin.take().context("stdin")?,
+            child.stdout.take().context("stdout")?,
+        );
+        let (line_tx, lines) = channel();
+        std::thread::spawn(move || {
+            BufReader::new(output)
+                .lines()
+                .map_while(Result::ok)
+                .try_for_each(|line| line_tx.send(line))
+        });
+        let load = Self {
+            child,
+            input,
+            lines,
+        };
+        match load.line()?.as_str() {
+            "ready" => Ok(load),
+            other => bail!("the load said {other:?}"),
+        }
+    }
+
+    /// Has it do a job.
+    pub(super) fn run(&mut self, job: &str) -> Result<Figures> {
+        writeln!(self.input, "{job}")?;
+        let line = self.line()?;
+        let Value::Object(answer) = serde_json::from_str(&line)? else {
+            bail!("the load said {line:?}")
+        };
+        if let Some(error) = answer.get("error") {
+            bail!("{}", error.as_str().unwrap_or_default());
+        }
+        Ok(answer
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value.as_f64()?)))
+            .collect())
+    }
+
+    fn line(&self) -> Result<String> {
+        self.lines
+            .recv_timeout(JOB_TIME)
+            .context("the load did not answer")
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}

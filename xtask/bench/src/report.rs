@@ -1,0 +1,217 @@
+//! What was found: a table for people, JSON for machines.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use serde_json::{Map, Value, json};
+
+use crate::plan::{Job, Path, Row};
+
+/// Figures of one job on one path, by the load's names.
+pub(super) type Figures = BTreeMap<String, f64>;
+
+/// Columns that have a ratio behind their value.
+const COMPARED: [Path; 3] = [Path::Connect, Path::InterceptEbpf, Path::InterceptNft];
+const COLUMNS: [Path; 7] = [
+    Path::Direct,
+    Path::PlainRelay,
+    Path::TlsRelay,
+    Path::Connect,
+    Path::InterceptEbpf,
+    Path::InterceptNft,
+    Path::Redirector,
+];
+
+/// All that was found so far.
+pub(super) struct Report {
+    rows: Vec<(Row, BTreeMap<Path, Vec<f64>>)>,
+    failures: Vec<String>,
+}
+
+impl Report {
+    pub(super) fn new(jobs: &[Job]) -> Self {
+        let rows = jobs
+            .iter()
+            .flat_map(Job::rows)
+            .map(|row| (row, BTreeMap::new()))
+            .collect();
+        Self {
+            rows,
+            failures: Vec::new(),
+        }
+    }
+
+    /// Takes what one run of a job found.
+    pub(super) fn add(&mut self, job: &Job, path: Path, found: Result<Figures>) {
+        let figures = match found {
+            Ok(figures) => figures,
+            Err(error) => {
+                return self.failures.push(format!(
+                    "  {} on {}: {error:#}",
+                    job.name(),
+                    path.name()
+                ));
+            }
+        };
+        for wanted in job.rows() {
+            let row = self.rows.iter_mut().find(|(row, _)| *row == wanted);
+            if let (Some((_, paths)), Some(value)) = (row, figures.get(wanted.figure)) {
+                paths.entry(path).or_default().push(*value);
+            }
+        }
+    }
+
+    /// What could not be measured, and why.
+    pub(super) fn failures(&self) -> &[String] {
+        &self.failures
+    }
+
+    /// `{"rows": [{"name", "unit", "paths": {path: median}}]}`.
+    pub(super) fn json(&self) -> Value {
+        let rows = self.rows.iter().map(|(row, paths)| {
+            let medians: Map<String, Value> = paths
+                .iter()
+                .map(|(path, values)| (path.name().to_owned(), median(values).into()))
+                .collect();
+            json!({ "name": row.name, "unit": row.unit, "paths": medians })
+        });
+        json!({ "rows": rows.collect::<Vec<_>>() })
+    }
+
+    /// One line for each row; behind Culvert's values, in brackets, their ratio to the path that
+    /// the last column names.
+    pub(super) fn table(&self) -> String {
+        let shown: Vec<Path> = COLUMNS
+            .into_iter()
+            .filter(|path| self.rows.iter().any(|(_, paths)| paths.contains_key(path)))
+            .collect();
+        let mut text = format!("{:<32} {:<9}", "row", "unit");
+        shown
+            .iter()
+            .for_each(|path| text += &format!(" {:>16}", path.name()));
+        text += "  (ratio to)\n";
+        for (row, paths) in &self.rows {
+            text += &format!("{:<32} {:<9}", row.name, row.unit);
+            let beside = paths.get(&row.beside).map(|values| median(values));
+            for path in &shown {
+                text += &format!(
+                    " {:>16}",
+                    cell(
+                        *path,
+                        paths.get(path).map(|values| median(values)),
+                        row,
+                        beside
+                    )
+                );
+            }
+            let compared = COMPARED
+                .iter()
+                .any(|path| *path != row.beside && paths.contains_key(path));
+            text += if compared && beside.is_some() {
+                "  "
+            } else {
+                ""
+            };
+            text += if compared && beside.is_some() {
+                row.beside.name()
+            } else {
+                ""
+            };
+            text.push('\n');
+        }
+        text
+    }
+}
+
+fn cell(path: Path, value: Option<f64>, row: &Row, beside: Option<f64>) -> String {
+    let Some(value) = value else {
+        return "-".to_owned();
+    };
+    match beside {
+        Some(beside) if COMPARED.contains(&path) && path != row.beside && beside > 0.0 => {
+            format!("{} ({:.2})", short(value), value / beside)
+        }
+        _ => short(value),
+    }
+}
+
+/// Figures as a person watching sees them.
+pub(super) fn found(found: &Result<Figures>) -> String {
+    match found {
+        Ok(figures) => figures
+            .iter()
+            .map(|(name, value)| format!("{name} {}", short(*value)))
+            .collect::<Vec<_>>()
+            .join(", "),
+        Err(error) => format!("failed: {error:#}"),
+    }
+}
+
+/// Three significant digits.
+fn short(value: f64) -> String {
+    match value.abs() {
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        size if size >= 1.0 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let (low, high) = (sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2]);
+    (low + high) / 2.0
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+    use crate::plan::{Direction, Distance, Work};
+
+    const JOB: Job = Job {
+        work: Work::Bulk {
+            direction: Direction::Up,
+            streams: 8,
+        },
+        distance: Distance::Near,
+    };
+
+    fn figures(value: f64) -> Result<Figures> {
+        Ok([("gib_per_second".to_owned(), value)].into())
+    }
+
+    #[test]
+    fn the_median_of_the_rounds_counts() {
+        let mut report = Report::new(&[JOB]);
+        [3.0, 1.0, 2.0]
+            .into_iter()
+            .for_each(|value| report.add(&JOB, Path::Direct, figures(value)));
+        let json = report.json();
+        assert_eq!(
+            json["rows"][0],
+            json!({ "name": "bulk_up_8", "unit": "GiB/s", "paths": { "direct": 2.0 } })
+        );
+        assert_eq!(median(&[1.0, 4.0]), 2.5);
+    }
+
+    #[test]
+    fn the_table_compares_culvert_with_the_relay_and_leaves_gaps_where_nothing_was_measured() {
+        let mut report = Report::new(&[JOB]);
+        report.add(&JOB, Path::TlsRelay, figures(2.0));
+        report.add(&JOB, Path::Connect, figures(1.9));
+        report.add(&JOB, Path::Direct, Err(anyhow!("broke")));
+        let table = report.table();
+        assert!(table.contains("1.90 (0.95)  tls_relay"), "{table}");
+        assert!(
+            table
+                .lines()
+                .last()
+                .is_some_and(|line| line.starts_with("cpu_up_8") && line.contains(" -")),
+            "{table}"
+        );
+        assert_eq!(report.failures(), ["  bulk_up_8 on direct: broke"]);
+    }
+}

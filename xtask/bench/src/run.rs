@@ -1,0 +1,82 @@
+//! Runs one job on one path.
+
+use std::net::SocketAddr;
+
+use anyhow::Result;
+
+use crate::plan::{Job, Pace, Path, STALLED, Work};
+use crate::report::Figures;
+use crate::world::World;
+
+/// Streams of the row of idle ones: an agent may have 1,024.
+const IDLE_STREAMS: usize = 900;
+/// Connections that the row of new connections has under way.
+const AT_ONCE: usize = 32;
+/// Queries under way.
+const QUERIES: usize = 8;
+/// Bare `connect()` calls.
+const CONNECTS: usize = 5_000;
+
+/// What the job found on that path.
+pub(super) fn run(world: &mut World<'_>, job: &Job, path: Path, pace: Pace) -> Result<Figures> {
+    let seconds = pace.time().as_secs_f64();
+    if job.is_of_memory() {
+        world.start_afresh()?;
+    }
+    match job.work {
+        Work::IdleTunnels => world.idle_tunnels(),
+        Work::ConnectCost { destinations } => {
+            world.set_destinations(destinations)?;
+            let to: SocketAddr = world.not_steered();
+            world
+                .load(path)
+                .run(&format!("connect-cost {to} {CONNECTS}"))
+        }
+        Work::Dns => {
+            let server = world.dns();
+            world.load(path).run(&format!(
+                "dns {server} {} {QUERIES} {seconds}",
+                World::DNS_NAME
+            ))
+        }
+        Work::Bulk { .. }
+        | Work::Ping { .. }
+        | Work::NewConnections
+        | Work::FirstAnswer
+        | Work::Neighbour { .. }
+        | Work::StalledReaders
+        | Work::SmallFrames
+        | Work::IdleStreams => {
+            let route = world.route(path, job.distance)?;
+            let (way, pids) = (&route.way, pid_options(&route.pids));
+            let line = match job.work {
+                Work::Bulk { direction, streams } => {
+                    format!("bulk {way} {} {streams} {seconds}{pids}", direction.word())
+                }
+                Work::Ping { connections, bulk } => {
+                    format!("ping {way} {connections} {bulk} {seconds}")
+                }
+                Work::NewConnections => format!("connects {way} {AT_ONCE} {seconds}"),
+                Work::FirstAnswer => format!("connects {way} 1 {seconds}"),
+                Work::Neighbour { stalled } => format!("neighbour {way} {stalled} {seconds}"),
+                // The first is the proxy.
+                Work::StalledReaders => format!(
+                    "stalled {way} bulk {STALLED}{}",
+                    pid_options(&route.pids[..1])
+                ),
+                Work::SmallFrames => format!(
+                    "stalled {way} bytes {STALLED}{}",
+                    pid_options(&route.pids[..1])
+                ),
+                Work::IdleStreams | Work::IdleTunnels | Work::ConnectCost { .. } | Work::Dns => {
+                    format!("idle {way} {IDLE_STREAMS}{pids}")
+                }
+            };
+            world.load(path).run(&line)
+        }
+    }
+}
+
+fn pid_options(pids: &[u32]) -> String {
+    pids.iter().map(|pid| format!(" --pid {pid}")).collect()
+}

@@ -1,0 +1,194 @@
+//! What the bench measures and measures with, all on the loopback of one lab host.
+//!
+//! The load in the host's own cgroup meets the connect hooks; a second load in another cgroup of
+//! the same network does not, so nftables steers it. Over a long link each hop between two
+//! programs, and direct TCP, goes through a relay that delays it.
+
+mod culvert;
+mod far;
+mod relays;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path as FilePath, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use culvert_lab::place::Place;
+use culvert_lab::process::Process;
+use culvert_lab::site::Site;
+use culvert_lab::{Lab, wait, workspace};
+
+use crate::load::Load;
+use crate::plan::{Distance, Path};
+use crate::report::Figures;
+use culvert::Culvert;
+use far::Link;
+use relays::Relays;
+
+/// The backend of the load that meets the connect hooks, and of the one that does not.
+const BACKENDS: [u16; 2] = [9100, 9101];
+/// Of programs that start side by side on two cores.
+const START_TIME: Duration = Duration::from_secs(20);
+
+/// How the load reaches the backend, and the processes on the way.
+pub(super) struct Route {
+    pub(super) way: String,
+    pub(super) pids: Vec<u32>,
+}
+
+/// Everything, running. Ended when dropped.
+pub(super) struct World<'lab> {
+    hooked: Load,
+    unhooked: Load,
+    relays: Relays,
+    links: Vec<Link>,
+    culvert: Culvert<'lab>,
+}
+
+impl<'lab> World<'lab> {
+    /// A node's name, as clients ask for it.
+    pub(super) const DNS_NAME: &'static str = "near.edge.internal";
+
+    /// Starts it all; `programs` is the folder of the binaries.
+    pub(super) fn start(lab: &'lab Lab, programs: &FilePath, is_far: bool) -> Result<Self> {
+        let starter = Starter {
+            cloud: lab.site(Place::Cloud),
+            programs: programs.to_path_buf(),
+        };
+        // Closed connections must not use up the ports for the next job.
+        starter.cloud.output(
+            "sysctl",
+            [
+                "-qw",
+                "net.ipv4.tcp_tw_reuse=1",
+                "net.ipv4.ip_local_port_range=10000 65000",
+            ],
+        )?;
+        let worker = starter.programs.join("culvert-bench");
+        let hooked = load(&mut starter.cloud.command(&worker), BACKENDS[0])?;
+        let elsewhere = &mut lab
+            .site(Place::Edge1)
+            .command_in(starter.cloud.netns(), &worker);
+        let unhooked = load(elsewhere, BACKENDS[1])?;
+        let relays = Relays::start(&starter)?;
+        let mut culvert = Culvert::start(starter)?;
+        let mut links = Vec::new();
+        if is_far {
+            for distance in Distance::LINKS {
+                links.push(Link::start(&mut culvert, distance)?);
+            }
+        }
+        Ok(Self {
+            hooked,
+            unhooked,
+            relays,
+            links,
+            culvert,
+        })
+    }
+
+    /// Fails if one of the programs has ended.
+    pub(super) fn check(&mut self) -> Result<()> {
+        self.relays.check()?;
+        self.culvert.check()?;
+        self.links.iter_mut().try_for_each(Link::check)
+    }
+
+    /// The load whose clients take that path.
+    pub(super) fn load(&mut self, path: Path) -> &mut Load {
+        if path == Path::InterceptNft {
+            &mut self.unhooked
+        } else {
+            &mut self.hooked
+        }
+    }
+
+    /// How that path goes to a backend at that distance.
+    pub(super) fn route(&self, path: Path, distance: Distance) -> Result<Route> {
+        if let Some(index) = Distance::LINKS.iter().position(|link| *link == distance) {
+            let link = self.links.get(index).context("the long links are not up")?;
+            return link.route(path, &self.relays, &self.culvert);
+        }
+        Ok(match path {
+            Path::Direct => Route {
+                way: tcp(BACKENDS[0]),
+                pids: Vec::new(),
+            },
+            Path::PlainRelay => self.relays.plain(),
+            Path::TlsRelay => self.relays.tls(),
+            Path::Connect | Path::Redirector => self.culvert.by_connect("near"),
+            Path::InterceptEbpf => self.culvert.by_address("near", BACKENDS[0])?,
+            Path::InterceptNft => self.culvert.by_address("near", BACKENDS[1])?,
+        })
+    }
+
+    /// Starts the proxy and the agent anew: they keep memory that they have used.
+    pub(super) fn start_afresh(&mut self) -> Result<()> {
+        self.culvert.start_afresh()
+    }
+
+    /// What a tunnel takes on the proxy.
+    pub(super) fn idle_tunnels(&mut self) -> Result<Figures> {
+        self.culvert.idle_tunnels()
+    }
+
+    /// Has that many destinations steered beside those of the bench.
+    pub(super) fn set_destinations(&mut self, count: usize) -> Result<()> {
+        self.culvert.set_destinations(count)
+    }
+
+    /// A backend at an address that is no edge node's.
+    pub(super) fn not_steered(&self) -> SocketAddr {
+        (Place::Cloud.address(), BACKENDS[0]).into()
+    }
+
+    /// The redirector's DNS server.
+    pub(super) fn dns(&self) -> SocketAddr {
+        (Place::Cloud.address(), 53).into()
+    }
+}
+
+/// Starts the bench's programs as processes of the lab's cloud.
+struct Starter<'lab> {
+    cloud: &'lab Site,
+    programs: PathBuf,
+}
+
+impl Starter<'_> {
+    fn command(&self, program: &str) -> Command {
+        self.cloud.command(self.programs.join(program))
+    }
+
+    /// A role of the bench's own program, once it listens on `port`.
+    fn worker(&self, name: &str, port: u16, args: &[String]) -> Result<Process> {
+        let mut command = self.command("culvert-bench");
+        let mut process = self.cloud.start_process(name, command.args(args))?;
+        wait::until(&format!("{name} listens on {port}"), START_TIME, || {
+            process.check()?;
+            let listening = self
+                .cloud
+                .output("ss", ["-Htln", "sport", "=", &format!(":{port}")])?;
+            (!listening.is_empty()).then_some(()).context("not yet")
+        })?;
+        Ok(process)
+    }
+
+    fn output(&self, program: &str, args: &[String]) -> Result<String> {
+        workspace::output(self.command(program).args(args))
+    }
+}
+
+fn load(command: &mut Command, port: u16) -> Result<Load> {
+    let listen = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).to_string();
+    Load::start(command.args(["load", "--listen", &listen]))
+}
+
+fn tcp(port: u16) -> String {
+    format!("tcp:{}", local(port))
+}
+
+/// A port of the host's loopback.
+fn local(port: u16) -> String {
+    format!("127.0.0.1:{port}")
+}

@@ -1,0 +1,316 @@
+//! Culvert: proxy, redirector and agents, with all their defaults.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use anyhow::{Context, Result, ensure};
+use culvert_lab::process::Process;
+use culvert_lab::wait;
+
+use super::{BACKENDS, Route, START_TIME, Starter, local};
+use crate::report::Figures;
+
+/// Where the proxy takes agents.
+pub(super) const PROXY: u16 = 7400;
+const PROXY_ADMIN: u16 = 7409;
+const REDIRECTOR_ADMIN: u16 = 7419;
+
+/// The tunnels whose memory is counted: agents times tunnels of each.
+const MEASURED_TUNNELS: [usize; 2] = [4, 16];
+/// A node's destinations in the directory file: addresses times ports.
+const NODE_DESTINATIONS: [usize; 2] = [10, 50];
+
+/// The programs, running.
+pub(super) struct Culvert<'lab> {
+    starter: Starter<'lab>,
+    proxy: Process,
+    redirector: Process,
+    agents: BTreeMap<String, Process>,
+    destinations: usize,
+}
+
+impl<'lab> Culvert<'lab> {
+    pub(super) fn start(starter: Starter<'lab>) -> Result<Self> {
+        let file = |name: &str| starter.cloud.file(name).display().to_string();
+        std::fs::write(starter.cloud.file("nodes.toml"), directory(0))
+            .context("write the directory file")?;
+        let proxy = start_proxy(&starter)?;
+        let mut command = starter.command("culvert-redirector");
+        command
+            .arg("--cgroup")
+            .arg(starter.cloud.cgroup())
+            .args(["--directory-socket", &file("directory.sock")]);
+        command.args([
+            "--state-dir",
+            &file("redirector"),
+            "--dns-client",
+            "203.0.113.1/32",
+        ]);
+        command.args(["--admin-socket", &file("redirector.sock")]);
+        let redirector = starter.cloud.start_process("redirector", &mut command)?;
+        let mut culvert = Self {
+            starter,
+            proxy,
+            redirector,
+            agents: BTreeMap::new(),
+            destinations: 0,
+        };
+        culvert.wait_ready(PROXY_ADMIN)?;
+        culvert.add_agent("near", PROXY, 2)?;
+        culvert.wait_ready(REDIRECTOR_ADMIN)?;
+        Ok(culvert)
+    }
+
+    /// Starts the proxy and the agent nearby anew, and waits until clients are steered there.
+    pub(super) fn start_afresh(&mut self) -> Result<()> {
+        self.proxy.kill()?;
+        self.agents.remove("near");
+        self.proxy = start_proxy(&self.starter)?;
+        self.wait_ready(PROXY_ADMIN)?;
+        self.start_agent("near", PROXY, 2)?;
+        let connect = format!("exec 3<>/dev/tcp/{}/{}", self.vip("near")?, BACKENDS[0]);
+        wait::until("a client of near is steered", START_TIME, || {
+            self.starter
+                .cloud
+                .output("bash", ["-c", &connect])
+                .map(drop)
+        })
+    }
+
+    fn wait_ready(&mut self, admin: u16) -> Result<()> {
+        wait::until(&format!("port {admin} says ready"), START_TIME, || {
+            self.check()?;
+            self.starter.cloud.http_get(admin, "/readyz").map(drop)
+        })
+    }
+
+    pub(super) fn starter(&self) -> &Starter<'lab> {
+        &self.starter
+    }
+
+    pub(super) fn check(&mut self) -> Result<()> {
+        [&mut self.proxy, &mut self.redirector]
+            .into_iter()
+            .chain(self.agents.values_mut())
+            .try_for_each(Process::check)
+    }
+
+    /// Joins a node's agent, starts it to reach the proxy through `port`, and waits for its
+    /// tunnels.
+    pub(super) fn add_agent(&mut self, node: &str, port: u16, tunnels: usize) -> Result<()> {
+        self.join(node)?;
+        self.start_agent(node, port, tunnels)
+    }
+
+    fn join(&self, node: &str) -> Result<()> {
+        let file = |name: &str| self.starter.cloud.file(name).display().to_string();
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let create = format!(
+            "token create {node} --control-socket {}",
+            file("control.sock")
+        );
+        let printed = self
+            .starter
+            .output("culvert-proxy", &words(&create))?
+            .replace("\\\n", " ");
+        let (_, join) = printed
+            .split_once("culvert-agent ")
+            .context("no join command")?;
+        let mut join: Vec<String> = join.split_whitespace().map(str::to_owned).collect();
+        join.extend(["--state-dir".to_owned(), file(&format!("agent-{node}"))]);
+        self.starter.output("culvert-agent", &join)?;
+        Ok(())
+    }
+
+    fn start_agent(&mut self, node: &str, port: u16, tunnels: usize) -> Result<()> {
+        let state = self
+            .starter
+            .cloud
+            .file(&format!("agent-{node}"))
+            .display()
+            .to_string();
+        let run = format!(
+            "--log warn --state-dir {state} --proxy {} --tunnels {tunnels} --port {},{} \
+             --admin-listen 127.0.0.1:0 --admin-socket {state}.sock",
+            local(port),
+            BACKENDS[0],
+            BACKENDS[1]
+        );
+        let mut command = self.starter.command("culvert-agent");
+        let agent = self
+            .starter
+            .cloud
+            .start_process(&format!("agent-{node}"), command.args(run.split(' ')))?;
+        self.agents.insert(node.to_owned(), agent);
+        wait::until(&format!("{node} has its tunnels"), START_TIME, || {
+            self.agents.get_mut(node).context("no agent")?.check()?;
+            let list = self.starter.cloud.json(PROXY_ADMIN, "/debug/tunnels")?;
+            let up = list
+                .as_array()
+                .context("no list")?
+                .iter()
+                .filter(|tunnel| tunnel["node"] == node)
+                .count();
+            ensure!(up == tunnels, "it has {up} of {tunnels}");
+            Ok(())
+        })
+    }
+
+    fn pids(&self, node: &str) -> Vec<u32> {
+        [Some(&self.proxy), self.agents.get(node)]
+            .into_iter()
+            .flatten()
+            .map(Process::pid)
+            .collect()
+    }
+
+    /// By CONNECT to a node's name.
+    pub(super) fn by_connect(&self, node: &str) -> Route {
+        let socket = self.starter.cloud.file("connect.sock");
+        Route {
+            way: format!("connect:{}:{node}:{}", socket.display(), BACKENDS[0]),
+            pids: self.pids(node),
+        }
+    }
+
+    /// By a node's VIP: the kernel steers it.
+    pub(super) fn by_address(&self, node: &str, port: u16) -> Result<Route> {
+        Ok(Route {
+            way: format!("tcp:{}:{port}", self.vip(node)?),
+            pids: self.pids(node),
+        })
+    }
+
+    fn vip(&self, node: &str) -> Result<String> {
+        let nodes = self.starter.cloud.json(PROXY_ADMIN, "/debug/nodes")?;
+        let found = nodes
+            .as_array()
+            .and_then(|nodes| nodes.iter().find(|view| view["name"] == node));
+        let vip = found
+            .and_then(|view| view["vip4"].as_str())
+            .with_context(|| format!("{node} has no VIP"))?;
+        Ok(vip.to_owned())
+    }
+
+    /// What a tunnel takes on the proxy: its resident memory with and without many. Enrolments, and
+    /// what the first tunnels find for all later ones, come before.
+    pub(super) fn idle_tunnels(&mut self) -> Result<Figures> {
+        let [agents, tunnels] = MEASURED_TUNNELS;
+        let nodes: Vec<String> = (0..=agents)
+            .map(|number| format!("idle-{number}"))
+            .collect();
+        for node in &nodes {
+            self.join(node)?;
+        }
+        self.start_agent(&nodes[0], PROXY, tunnels)?;
+        let before = self.proxy.resident()?;
+        for node in &nodes[1..] {
+            self.start_agent(node, PROXY, tunnels)?;
+        }
+        let taken = self.proxy.resident()?.saturating_sub(before);
+        self.agents.retain(|node, _| !nodes.contains(node));
+        Ok([(
+            "kb_per_tunnel".to_owned(),
+            taken as f64 / 1000.0 / (agents * tunnels) as f64,
+        )]
+        .into())
+    }
+
+    /// Fills the directory file and waits until the redirector has it all in the kernel.
+    pub(super) fn set_destinations(&mut self, count: usize) -> Result<()> {
+        if count == self.destinations {
+            return Ok(());
+        }
+        let grows = count > self.destinations;
+        let wanted = self.steered()? - self.destinations as f64 + count as f64;
+        culvert_lab::progress::say(&format!("    {count} destinations"));
+        let file = self.starter.cloud.file("nodes.toml");
+        std::fs::write(file.with_extension("new"), directory(count))
+            .context("write the directory file")?;
+        std::fs::rename(file.with_extension("new"), &file).context("replace the directory file")?;
+        wait::until(
+            &format!("{count} destinations are steered"),
+            START_TIME * 3,
+            || {
+                let steered = self.steered()?;
+                ensure!(
+                    if grows {
+                        steered >= wanted
+                    } else {
+                        steered <= wanted
+                    },
+                    "{steered} of {wanted}"
+                );
+                Ok(())
+            },
+        )?;
+        self.destinations = count;
+        Ok(())
+    }
+
+    fn steered(&self) -> Result<f64> {
+        let state = |state| {
+            let name = format!("culvert_redirector_destinations{{state=\"{state}\"}}");
+            self.starter.cloud.metric(REDIRECTOR_ADMIN, &name)
+        };
+        Ok(state("online")? + state("offline")?)
+    }
+}
+
+fn start_proxy(starter: &Starter<'_>) -> Result<Process> {
+    let file = |name: &str| starter.cloud.file(name).display().to_string();
+    let mut command = starter.command("culvert-proxy");
+    command.args([
+        "--log",
+        "warn",
+        "--advertise",
+        &local(PROXY),
+        "--state-dir",
+        &file("proxy"),
+    ]);
+    for socket in ["connect", "directory", "control", "admin"] {
+        command.args([
+            format!("--{socket}-socket"),
+            file(&format!("{socket}.sock")),
+        ]);
+    }
+    starter
+        .cloud
+        .start_process("proxy", command.args(["--directory", &file("nodes.toml")]))
+}
+
+/// A directory file with that many destinations.
+fn directory(count: usize) -> String {
+    let [addresses, ports] = NODE_DESTINATIONS;
+    let mut text = "[nodes]\n".to_owned();
+    for node in 0..count / (addresses * ports) {
+        let list: Vec<String> = (0..addresses)
+            .map(|last| format!("\"10.{}.{}.{last}\"", node / 256, node % 256))
+            .collect();
+        let ports: Vec<String> = (0..ports).map(|port| (20_000 + port).to_string()).collect();
+        writeln!(
+            text,
+            "[nodes.many-{node}]\naddresses = [{}]\nports = [{}]",
+            list.join(", "),
+            ports.join(", ")
+        )
+        .expect("a String takes it");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_directory_file_has_as_many_destinations_as_asked_for() {
+        assert_eq!(directory(0), "[nodes]\n");
+        let text = directory(1000);
+        assert_eq!(text.matches("[nodes.").count(), 2);
+        assert!(
+            text.contains("\"10.0.1.9\"") && text.contains("20049]"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,113 @@
+//! An edge behind a long link: the hop between the two halves of each relay, between agent and
+//! proxy, and between client and backend of direct TCP, goes through a relay that delays it.
+
+use anyhow::Result;
+use culvert_lab::process::Process;
+
+use super::culvert::{Culvert, PROXY};
+use super::relays::{self, Relays};
+use super::{BACKENDS, Route, local, tcp};
+use crate::plan::{Distance, Path};
+
+/// What TCP may have under way in a connection: of direct TCP and of the relays as much as
+/// Culvert's default stream window, so that a stream of each is bounded by the same.
+const WINDOW: usize = 4 << 20;
+/// Of a tunnel, which carries many streams, as much as Linux gives a busy connection when asked to.
+const TUNNEL_WINDOW: usize = 16 << 20;
+
+/// One link, with all that goes through it.
+pub(super) struct Link {
+    node: String,
+    base: u16,
+    /// Of direct TCP, the plain relay, the TLS relay and the tunnels.
+    delays: Vec<Process>,
+    plain: Process,
+    tls: Process,
+}
+
+impl Link {
+    pub(super) fn start(culvert: &mut Culvert<'_>, distance: Distance) -> Result<Self> {
+        let base = 8200
+            + 100
+                * Distance::LINKS
+                    .iter()
+                    .position(|link| *link == distance)
+                    .map_or(0, |n| n as u16);
+        let node = format!("far-{}", distance.round_trip());
+        let hops = [
+            (base, BACKENDS[0], WINDOW),
+            (base + 1, Relays::PLAIN_FAR, WINDOW),
+            (base + 2, Relays::TLS_FAR, WINDOW),
+            (base + 3, PROXY, TUNNEL_WINDOW),
+        ];
+        let mut delays = Vec::new();
+        for (port, to, window) in hops {
+            let args = [
+                "delay".to_owned(),
+                format!("--listen={}", local(port)),
+                format!("--to={}", local(to)),
+                format!("--round-trip={}", distance.round_trip()),
+                format!("--window={window}"),
+            ];
+            delays.push(
+                culvert
+                    .starter()
+                    .worker(&format!("delay-{port}"), port, &args)?,
+            );
+        }
+        let certificate = Relays::certificate(culvert.starter());
+        let plain = relays::near(
+            culvert.starter(),
+            &format!("plain-near-{node}"),
+            [base + 11, base + 1],
+            None,
+        )?;
+        let tls = relays::near(
+            culvert.starter(),
+            &format!("tls-near-{node}"),
+            [base + 12, base + 2],
+            Some(&certificate),
+        )?;
+        culvert.add_agent(&node, base + 3, 2)?;
+        Ok(Self {
+            node,
+            base,
+            delays,
+            plain,
+            tls,
+        })
+    }
+
+    pub(super) fn check(&mut self) -> Result<()> {
+        self.delays
+            .iter_mut()
+            .chain([&mut self.plain, &mut self.tls])
+            .try_for_each(Process::check)
+    }
+
+    pub(super) fn route(
+        &self,
+        path: Path,
+        relays: &Relays,
+        culvert: &Culvert<'_>,
+    ) -> Result<Route> {
+        let [plain_far, tls_far] = relays.far_pids();
+        Ok(match path {
+            Path::PlainRelay => Route {
+                way: tcp(self.base + 11),
+                pids: vec![self.plain.pid(), plain_far],
+            },
+            Path::TlsRelay => Route {
+                way: tcp(self.base + 12),
+                pids: vec![self.tls.pid(), tls_far],
+            },
+            Path::Connect => culvert.by_connect(&self.node),
+            Path::InterceptEbpf => culvert.by_address(&self.node, BACKENDS[0])?,
+            Path::InterceptNft => culvert.by_address(&self.node, BACKENDS[1])?,
+            Path::Direct | Path::Redirector => Route {
+                way: tcp(self.base),
+                pids: Vec::new(),
+            },
+        })
+    }
+}

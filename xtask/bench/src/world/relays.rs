@@ -1,0 +1,106 @@
+//! The comparison relays, two processes each.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use culvert_lab::process::Process;
+
+use super::{BACKENDS, Route, Starter, local, tcp};
+
+/// The near and the far half of each.
+const PLAIN: [u16; 2] = [8110, 8111];
+const TLS: [u16; 2] = [8120, 8121];
+
+/// Both relays, running.
+pub(super) struct Relays {
+    plain: [Process; 2],
+    tls: [Process; 2],
+}
+
+impl Relays {
+    pub(super) const PLAIN_FAR: u16 = PLAIN[1];
+    pub(super) const TLS_FAR: u16 = TLS[1];
+
+    pub(super) fn start(starter: &Starter<'_>) -> Result<Self> {
+        let certificate = Self::certificate(starter);
+        let plain_far = far(starter, "plain-far", PLAIN[1], None)?;
+        let tls_far = far(starter, "tls-far", TLS[1], Some(&certificate))?;
+        let plain_near = near(starter, "plain-near", PLAIN, None)?;
+        let tls_near = near(starter, "tls-near", TLS, Some(&certificate))?;
+        Ok(Self {
+            plain: [plain_near, plain_far],
+            tls: [tls_near, tls_far],
+        })
+    }
+
+    pub(super) fn check(&mut self) -> Result<()> {
+        self.plain
+            .iter_mut()
+            .chain(&mut self.tls)
+            .try_for_each(Process::check)
+    }
+
+    pub(super) fn plain(&self) -> Route {
+        Route {
+            way: tcp(PLAIN[0]),
+            pids: self.plain.iter().map(Process::pid).collect(),
+        }
+    }
+
+    pub(super) fn tls(&self) -> Route {
+        Route {
+            way: tcp(TLS[0]),
+            pids: self.tls.iter().map(Process::pid).collect(),
+        }
+    }
+
+    /// The far halves of the plain and the TLS relay.
+    pub(super) fn far_pids(&self) -> [u32; 2] {
+        [self.plain[1].pid(), self.tls[1].pid()]
+    }
+
+    /// What the near half of the TLS relay trusts.
+    pub(super) fn certificate(starter: &Starter<'_>) -> PathBuf {
+        starter.cloud.file("relay.der")
+    }
+}
+
+/// Starts a near half that listens on the first port and reaches its far half on the second.
+pub(super) fn near(
+    starter: &Starter<'_>,
+    name: &str,
+    [port, far]: [u16; 2],
+    certificate: Option<&PathBuf>,
+) -> Result<Process> {
+    let words = [
+        "relay-near".to_owned(),
+        "--listen".to_owned(),
+        local(port),
+        "--far".to_owned(),
+        local(far),
+    ];
+    starter.worker(name, port, &with_certificate(words.to_vec(), certificate))
+}
+
+fn far(
+    starter: &Starter<'_>,
+    name: &str,
+    port: u16,
+    certificate: Option<&PathBuf>,
+) -> Result<Process> {
+    let words = [
+        "relay-far".to_owned(),
+        "--listen".to_owned(),
+        local(port),
+        "--backend".to_owned(),
+        local(BACKENDS[0]),
+    ];
+    starter.worker(name, port, &with_certificate(words.to_vec(), certificate))
+}
+
+fn with_certificate(mut words: Vec<String>, certificate: Option<&PathBuf>) -> Vec<String> {
+    if let Some(path) = certificate {
+        words.extend(["--certificate".to_owned(), path.display().to_string()]);
+    }
+    words
+}

@@ -1,0 +1,245 @@
+//! The real cluster, made by the program that `E2E_CLUSTER` names. Its commands are `up`, `env`,
+//! `kubectl ARGS`, `enter NODE COMMAND...`, `load ARCHIVE`, `image NAME FOLDER COMMAND...`,
+//! `apiserver FLAGS` and `down`.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use culvert_lab::{progress, workspace};
+
+use crate::command::{Done, finish};
+
+/// The environment variable that names the program.
+const PROGRAM: &str = "E2E_CLUSTER";
+
+/// What kubectl is given for what ends by itself, on two busy cores.
+pub(super) const KUBECTL_TIME: Duration = Duration::from_secs(30);
+/// Images of 100 MB on four nodes.
+const LOAD_TIME: Duration = Duration::from_secs(120);
+/// A graceful end, which waits for watches, and a start.
+const APISERVER_TIME: Duration = Duration::from_secs(120);
+/// Whatever is still there is killed.
+const DOWN_TIME: Duration = Duration::from_secs(60);
+
+/// What happens to the cluster when the run ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AtEnd {
+    /// It is taken down.
+    TakeDown,
+    /// It is left up, to look at.
+    Keep,
+}
+
+/// A cluster that is up.
+pub(super) struct Cluster {
+    program: PathBuf,
+    variables: BTreeMap<String, String>,
+    at_end: AtEnd,
+}
+
+impl Cluster {
+    /// The program that makes clusters.
+    pub(super) fn program() -> Result<PathBuf> {
+        let program = std::env::var_os(PROGRAM).with_context(|| {
+            format!(
+                "{PROGRAM} is not set: let it name a program that makes a Kubernetes cluster of a \
+                 node `master` and of nodes `edge-1`, \
+                 `edge-2`, `edge-3` that nothing can dial (the latter two with one address), by \
+                 the commands `up`, `env`, `kubectl`, `enter`, \
+                 `load`, `image`, `apiserver` and `down`"
+            )
+        })?;
+        let path = workspace::root().join(program);
+        ensure!(
+            path.is_file(),
+            "{PROGRAM}: there is no program {}",
+            path.display()
+        );
+        Ok(path)
+    }
+
+    /// Makes a cluster.
+    pub(super) fn up(program: PathBuf, apiserver_flags: &[String], at_end: AtEnd) -> Result<Self> {
+        let up_already = finish(Command::new(&program).arg("env"), DOWN_TIME)?
+            .status
+            .success();
+        ensure!(
+            !up_already,
+            "a cluster is up: end what uses it, then run `{} down`",
+            program.display()
+        );
+        let mut cluster = Self {
+            program,
+            variables: BTreeMap::new(),
+            at_end,
+        };
+        let mut up = cluster.command("up");
+        progress::run(
+            "start a Kubernetes cluster",
+            up.env("APISERVER_ARGS", apiserver_flags.join(" ")),
+        )?;
+        cluster.variables =
+            variables(&finish(&mut cluster.command("env"), KUBECTL_TIME)?.success()?);
+        Ok(cluster)
+    }
+
+    /// A command of the program.
+    fn command(&self, name: &str) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg(name);
+        command
+    }
+
+    /// A variable of `env`.
+    pub(super) fn variable(&self, name: &str) -> Result<&str> {
+        self.variables
+            .get(name)
+            .map(String::as_str)
+            .with_context(|| format!("`{PROGRAM} env` prints no {name}"))
+    }
+
+    /// kubectl as administrator, on the master.
+    pub(super) fn kubectl<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = self.command("kubectl");
+        command.args(args);
+        command
+    }
+
+    /// What kubectl printed.
+    pub(super) fn ask(&self, args: &[&str]) -> Result<String> {
+        self.ask_within(KUBECTL_TIME, args)
+    }
+
+    /// The same, for what takes long.
+    pub(super) fn ask_within(&self, deadline: Duration, args: &[&str]) -> Result<String> {
+        let said = finish(&mut self.kubectl(args), deadline).and_then(Done::success);
+        said.with_context(|| format!("kubectl {}", args.join(" ")))
+    }
+
+    /// An object as JSON.
+    pub(super) fn json(&self, args: &[&str]) -> Result<serde_json::Value> {
+        let text = self.ask(&[args, &["--output", "json"]].concat())?;
+        serde_json::from_str(&text)
+            .with_context(|| format!("kubectl {}: this is not JSON: {text:.200}", args.join(" ")))
+    }
+
+    /// A command that runs as a process of a node.
+    pub(super) fn enter(&self, node: &str, program: impl AsRef<OsStr>) -> Command {
+        let mut command = self.command("enter");
+        command.arg(node).arg(program);
+        command
+    }
+
+    /// What a command on a node printed.
+    pub(super) fn on(&self, node: &str, line: &[&str]) -> Result<String> {
+        let (program, args) = line.split_first().context("an empty command")?;
+        let said =
+            finish(self.enter(node, program).args(args), KUBECTL_TIME).and_then(Done::success);
+        said.with_context(|| format!("{} on {node}", line.join(" ")))
+    }
+
+    /// Brings an image archive to every node.
+    pub(super) fn load(&self, archive: &Path) -> Result<()> {
+        finish(self.command("load").arg(archive), LOAD_TIME)?
+            .success()
+            .with_context(|| format!("load {}", archive.display()))?;
+        Ok(())
+    }
+
+    /// Brings an image of one folder to every node.
+    pub(super) fn image(&self, name: &str, folder: &Path, command: &[&str]) -> Result<()> {
+        finish(
+            self.command("image").arg(name).arg(folder).args(command),
+            LOAD_TIME,
+        )?
+        .success()
+        .with_context(|| format!("load image {name}"))?;
+        Ok(())
+    }
+
+    /// Restarts kube-apiserver with these flags besides its own.
+    pub(super) fn restart_apiserver(&self, flags: &[String]) -> Result<()> {
+        finish(self.command("apiserver").args(flags), APISERVER_TIME)?
+            .success()
+            .context("restart kube-apiserver")?;
+        Ok(())
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if self.at_end == AtEnd::Keep {
+            progress::say(&format!(
+                "the cluster stays up; `{} down` takes it down",
+                self.program.display()
+            ));
+            return;
+        }
+        progress::say("==> take the cluster down");
+        if let Err(error) = take_down(&mut self.command("down")) {
+            eprintln!("error: {error:#}");
+        }
+    }
+}
+
+/// Not by [`finish`], which ends at once after Ctrl-C.
+fn take_down(down: &mut Command) -> Result<()> {
+    let mut bounded = Command::new("timeout");
+    bounded
+        .arg(DOWN_TIME.as_secs().to_string())
+        .arg(down.get_program())
+        .args(down.get_args());
+    let done = bounded.output().context("take the cluster down")?;
+    if !done.status.success() {
+        bail!(
+            "take the cluster down: {}: {}",
+            done.status,
+            String::from_utf8_lossy(&done.stderr)
+        );
+    }
+    Ok(())
+}
+
+/// `NAME=value` and `NAME="several words"`, several on a line.
+fn variables(text: &str) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut rest = text.trim_start();
+    while let Some((name, after)) = rest.split_once('=') {
+        let (value, next) = match after.strip_prefix('"') {
+            Some(quoted) => quoted.split_once('"').unwrap_or((quoted, "")),
+            None => after.split_once(char::is_whitespace).unwrap_or((after, "")),
+        };
+        found.insert(name.to_owned(), value.to_owned());
+        rest = next.trim_start();
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_are_read_with_several_on_a_line() {
+        let found = variables(
+            "CK_DIR=/run/ck\nCK_NODES=\"master edge-1\"\nCK_MASTER_PID=7 \
+             CK_MASTER_CGROUP=/c/cloud\n",
+        );
+        let expected = [
+            ("CK_DIR", "/run/ck"),
+            ("CK_MASTER_CGROUP", "/c/cloud"),
+            ("CK_MASTER_PID", "7"),
+            ("CK_NODES", "master edge-1"),
+        ];
+        assert_eq!(
+            found,
+            expected
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into()
+        );
+    }
+}

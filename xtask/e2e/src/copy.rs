@@ -1,0 +1,42 @@
+//! `kubectl cp`, both ways.
+
+use std::io::Read;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::pods;
+use crate::world::World;
+
+/// Bytes that are copied: enough for many frames.
+const SIZE: u64 = 5 << 20;
+
+/// To the pod on a node and back.
+pub(super) fn prove(world: &mut World, node: &str) -> Result<()> {
+    world.claim(
+        &format!("kubectl cp to {node} and back: the same bytes"),
+        |world| {
+            let (there, back) = (
+                world.file(&format!("to-{node}")),
+                world.file(&format!("from-{node}")),
+            );
+            let mut bytes = Vec::new();
+            std::fs::File::open("/dev/urandom")?
+                .take(SIZE)
+                .read_to_end(&mut bytes)
+                .context("read /dev/urandom")?;
+            std::fs::write(&there, &bytes).with_context(|| format!("write {}", there.display()))?;
+            let remote = format!("{}:/tmp/copied", pods::name(node));
+            world.shop(&["cp", &there.display().to_string(), &remote])?;
+            world.shop(&["cp", &remote, &back.display().to_string()])?;
+            let returned =
+                std::fs::read(&back).with_context(|| format!("read {}", back.display()))?;
+            ensure!(
+                returned == bytes,
+                "{} bytes went, other {} came back",
+                bytes.len(),
+                returned.len()
+            );
+            Ok(())
+        },
+    )
+}

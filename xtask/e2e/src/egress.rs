@@ -1,0 +1,142 @@
+//! The egress selector in place of the redirector: kube-apiserver asks the proxy's CONNECT socket
+//! for every connection to the cluster, and no hook is needed.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use culvert_lab::self_signed::SelfSigned;
+use culvert_lab::{wait, workspace};
+use serde_json::json;
+
+use crate::command::Running;
+use crate::names::{self, BY_NAME};
+use crate::world::{EDGES, MASTER, SHOP, World};
+use crate::{logs, uninstall};
+
+/// Refuses ConfigMaps that carry a label, in words of its own.
+const WEBHOOK: &str = include_str!("webhook.py");
+const WEBHOOK_PORT: u16 = 9443;
+/// The programs of an update must have started.
+const SOON: Duration = Duration::from_secs(60);
+
+/// The step.
+pub(super) fn run(world: &mut World) -> Result<()> {
+    world.claim("the egress selector's overlay is applied", |world| {
+        world.apply_overlay("e2e/egress-selector")?;
+        world.wait_for_rollout("culvert-proxy")
+    })?;
+    world.claim(
+        "hooks, table and routes are gone: the egress selector is the only way, the redirector \
+         answers names",
+        |world| {
+            world.wait_for_rollout("culvert-redirector")?;
+            wait::until("nothing steers", SOON, || uninstall::nothing_left(world))?;
+            // Newer API servers resolve a node's name before some requests, although the proxy is
+            // told the name.
+            for node in EDGES {
+                let found = world.cluster.on(MASTER, &["getent", "ahostsv4", node])?;
+                ensure!(found.starts_with("198.18."), "{node}: {found}");
+            }
+            Ok(())
+        },
+    )?;
+    let config = workspace::root()
+        .join("deploy/components/egress-selector/egress-selector-configuration.yaml");
+    world.claim(
+        "kube-apiserver starts with the egress selector's file of deploy/",
+        |world| {
+            let config = format!("--egress-selector-config-file={}", config.display());
+            // The webhook's Service is found by its endpoints, as where kube-proxy's tables are not
+            // the API server's.
+            world.restart_apiserver(&[
+                config,
+                BY_NAME.to_owned(),
+                "--enable-aggregator-routing=true".to_owned(),
+            ])
+        },
+    )?;
+    super::install::wait_for_tunnels(world)?;
+    world.claim(
+        "without its bad ports, which the new proxies have reported again, culvert-proxy check \
+         finds nothing wrong",
+        |world| {
+            world.culvert(&["delete", "configmap", "culvert-ports", "--ignore-not-found"])?;
+            let said = world.in_pod("culvert-proxy", &["check", "--kubernetes"])?;
+            ensure!(
+                said.contains("nothing is steered, as --mechanism none wants it"),
+                "{said}"
+            );
+            Ok(())
+        },
+    )?;
+    EDGES
+        .into_iter()
+        .try_for_each(|node| names::everything(world, node))?;
+    logs::prove(world, MASTER)?;
+    webhook(world)
+}
+
+/// A webhook on a cloud node goes on working.
+fn webhook(world: &mut World) -> Result<()> {
+    world.claim(
+        "a webhook on a cloud node is asked, through the proxy",
+        |world| {
+            let script = world.file("webhook.py");
+            std::fs::write(&script, WEBHOOK)
+                .with_context(|| format!("write {}", script.display()))?;
+            let (subject, name) = ("/CN=webhook", "subjectAltName=DNS:webhook.shop.svc");
+            let SelfSigned { certificate, key } =
+                SelfSigned::make(world.folder(), "webhook", subject, name)?;
+            let mut python = world.cluster.enter(MASTER, "python3");
+            python
+                .arg(&script)
+                .args([&certificate, &key])
+                .arg(WEBHOOK_PORT.to_string());
+            let mut server = Running::start(world.folder(), "webhook", &mut python)?;
+            server.wait_for("listening", Duration::from_secs(20))?;
+            configure(world, &certificate)?;
+            wait::until("the webhook's refusal", SOON, || {
+                server.check()?;
+                let made = world.shop(&["create", "configmap", "forbidden", "--dry-run=server"]);
+                let error = made.err().context("nobody refused")?;
+                ensure!(
+                    format!("{error:#}").contains("the webhook was asked"),
+                    "{error:#}"
+                );
+                Ok(())
+            })
+        },
+    )
+}
+
+/// Service, endpoints on the master's own address, and the webhook for ConfigMaps of one namespace.
+fn configure(world: &World, certificate: &Path) -> Result<()> {
+    let bundle = workspace::output(
+        std::process::Command::new("base64")
+            .args(["--wrap", "0"])
+            .arg(certificate),
+    )?;
+    let address =
+        world.cluster.json(&["get", "node", MASTER])?["status"]["addresses"][0]["address"].clone();
+    world
+        .cluster
+        .ask(&["label", "namespace", SHOP, "--overwrite", "e2e=webhook"])?;
+    let port = json!([{"name": "https", "port": 443, "targetPort": WEBHOOK_PORT}]);
+    world.apply("webhook", &[
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "webhook", "namespace": SHOP}, "spec": {"ports": port}}),
+        json!({
+            "apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": "webhook", "namespace": SHOP},
+            "subsets": [{"addresses": [{"ip": address}], "ports": [{"name": "https", "port": WEBHOOK_PORT}]}]
+        }),
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration", "metadata": {"name": "e2e"},
+            "webhooks": [{
+                "name": "webhook.shop.svc.cluster.local", "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Ignore",
+                "timeoutSeconds": 5, "namespaceSelector": {"matchLabels": {"e2e": "webhook"}},
+                "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}],
+                "clientConfig": {"caBundle": bundle, "service": {"name": "webhook", "namespace": SHOP}}
+            }]
+        }),
+    ])
+}

@@ -1,0 +1,143 @@
+//! `kubectl port-forward`, and a big download through it.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::command::{Done, Running, finish};
+use crate::pods;
+use crate::world::{MASTER, World};
+
+/// How big the download is.
+const MEGABYTES: usize = 200;
+/// For 200 MB on two busy cores, with a limit of the rate or without: more than any limit makes it
+/// take.
+const DOWNLOAD_TIME: Duration = Duration::from_secs(180);
+
+/// A page and a download from the pod on a node.
+pub(super) fn prove(world: &mut World, node: &str) -> Result<()> {
+    let forward = world.claim(
+        &format!("kubectl port-forward to {node}: a page over HTTP"),
+        |world| {
+            let forward = Forward::open(world, &format!("forward-{node}"), node)?;
+            let page = world.cluster.on(
+                MASTER,
+                &[
+                    "curl",
+                    "--silent",
+                    "--show-error",
+                    "--fail",
+                    &forward.url("page"),
+                ],
+            )?;
+            ensure!(page == format!("page of {node}\n"), "another page: {page}");
+            Ok(forward)
+        },
+    )?;
+    world.claim(
+        &format!("kubectl port-forward to {node}: {MEGABYTES} MB with the same SHA-256"),
+        |world| {
+            let expected = make_file(world, node)?;
+            let mut download = world.cluster.enter(MASTER, "sh");
+            download.args(["-c", DOWNLOAD, &forward.url("big")]);
+            check_digest(finish(&mut download, DOWNLOAD_TIME)?, &expected)
+        },
+    )
+}
+
+/// Its standard output is the digest of what curl got; its status is curl's.
+const DOWNLOAD: &str = r#"set -e; f=$(mktemp); trap 'rm -f "$f"' EXIT; curl --silent --show-error --fail --output "$f" "$0" "$@"; sha256sum < "$f""#;
+
+/// A port of the master's loopback that is one of a pod.
+pub(super) struct Forward {
+    _running: Running,
+    port: u16,
+}
+
+impl Forward {
+    /// Opens it, and waits until it is open.
+    pub(super) fn open(world: &World, what: &str, node: &str) -> Result<Self> {
+        let target = format!("pod/{}", pods::name(node));
+        let mut running = world.start_shop(
+            what,
+            &[
+                "port-forward",
+                "--address",
+                "127.0.0.1",
+                &target,
+                &format!(":{}", pods::HTTP),
+            ],
+        )?;
+        let port = running.wait_until("a port", Duration::from_secs(20), port_of)?;
+        Ok(Self {
+            _running: running,
+            port,
+        })
+    }
+
+    fn url(&self, page: &str) -> String {
+        format!("http://127.0.0.1:{}/{page}", self.port)
+    }
+
+    /// Starts to download the big file, which must be there, for no less than so many seconds.
+    pub(super) fn download(&self, world: &World, what: &str, seconds: usize) -> Result<Running> {
+        let rate = format!("{}M", MEGABYTES / seconds);
+        let mut command = world.cluster.enter(MASTER, "sh");
+        command.args(["-c", DOWNLOAD, &self.url("big"), "--limit-rate", &rate]);
+        Running::start(world.folder(), what, &mut command)
+    }
+}
+
+/// Waits for the end of a download and compares what came with what is there.
+pub(super) fn finish_download(download: Running, expected: &str) -> Result<()> {
+    check_digest(download.end(DOWNLOAD_TIME)?, expected)
+}
+
+fn check_digest(done: Done, expected: &str) -> Result<()> {
+    let said = done.success().context("download")?;
+    ensure!(
+        said.split_whitespace().next() == Some(expected),
+        "its digest is {said}, that of what is there {expected}"
+    );
+    Ok(())
+}
+
+/// Makes the file in the pod on a node, if it is not there, and returns its digest.
+pub(super) fn make_file(world: &World, node: &str) -> Result<String> {
+    let script = format!(
+        "cd /www && [ -s big ] || dd if=/dev/urandom of=big bs=1M count={MEGABYTES} 2>/dev/null; \
+         sha256sum < big"
+    );
+    let said = world.shop_within(
+        DOWNLOAD_TIME,
+        &["exec", &pods::name(node), "--", "sh", "-c", &script],
+    )?;
+    said.split_whitespace()
+        .next()
+        .map(str::to_owned)
+        .context("sha256sum said nothing")
+}
+
+/// `Forwarding from 127.0.0.1:41234 -> 8080`.
+fn port_of(said: &str) -> Result<u16> {
+    let after = said.split("127.0.0.1:").nth(1).context("no port yet")?;
+    after
+        .split_whitespace()
+        .next()
+        .and_then(|port| port.parse().ok())
+        .context("no number")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_local_port_is_found_in_what_kubectl_says() {
+        assert_eq!(
+            port_of("Forwarding from 127.0.0.1:41234 -> 8080\n").unwrap(),
+            41234
+        );
+        assert!(port_of("error: lost").is_err());
+    }
+}

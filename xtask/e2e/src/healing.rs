@@ -1,0 +1,160 @@
+//! What breaks and heals by itself, and what `explain` says meanwhile.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use culvert_lab::wait;
+use serde_json::json;
+
+use crate::world::{CULVERT, EDGE_1_ADDRESS, World};
+use crate::{install, logs};
+
+/// A pod is deleted with grace, replaced by its controller and connects.
+const HEALED: Duration = Duration::from_secs(60);
+
+/// The step: the agent's pod of a node is deleted, and the cluster's state changes.
+pub(super) fn run(world: &mut World) -> Result<()> {
+    world.claim(
+        "an agent's pod is deleted: explain says that edge-1 is offline",
+        |world| {
+            world.culvert(&[
+                "delete",
+                "pod",
+                "--wait=false",
+                "--selector",
+                "app.kubernetes.io/name=culvert-agent",
+                "--field-selector",
+                "spec.nodeName=edge-1",
+            ])?;
+            wait::until("explain says offline", HEALED, || {
+                let said = explain(world)?;
+                ensure!(said.contains("offline"), "it says {said}");
+                Ok(())
+            })
+        },
+    )?;
+    world.claim(
+        "an agent's pod is deleted: the node is back by itself",
+        install::all_online,
+    )?;
+    logs::prove(world, "edge-1")?;
+    world.claim("an address of two nodes is an Event of each", |world| {
+        wait::until("the Event", HEALED, || {
+            let said = world.cluster.ask(&["describe", "node", "edge-2"])?;
+            ensure!(said.contains("AddressClaimedTwice"), "not yet: {said}");
+            Ok(())
+        })
+    })?;
+    cluster_state(world)
+}
+
+/// What others change in the cluster.
+fn cluster_state(world: &mut World) -> Result<()> {
+    world.claim(
+        "a certificate is revoked on all proxies, and the agent of its node enrols again by itself",
+        |world| {
+            // It is an error, for the Node is still there.
+            let said = world.in_pod("culvert-proxy", &["node", "remove", "edge-1"]);
+            let said = said.unwrap_or_else(|error| format!("{error:#}"));
+            ensure!(said.contains("revoked on all proxies"), "it says {said}");
+            let shared = [
+                "get",
+                "configmap",
+                "culvert-revocations",
+                "--output",
+                "jsonpath={.data.revocations}",
+            ];
+            let shared = world.culvert(&shared)?;
+            ensure!(shared.contains("edge-1"), "they share {shared}");
+            install::all_online(world)
+        },
+    )?;
+    world.claim(
+        "addresses that somebody changes in the ConfigMap culvert-agent are put right",
+        |world| {
+            let proxies = [
+                "get",
+                "configmap",
+                "culvert-agent",
+                "--output",
+                "jsonpath={.data.proxies}",
+            ];
+            let before = world.culvert(&proxies)?;
+            let wrong = r#"{"data": {"proxies": "203.0.113.99:7400"}}"#;
+            world.culvert(&[
+                "patch",
+                "configmap",
+                "culvert-agent",
+                "--type",
+                "merge",
+                "--patch",
+                wrong,
+            ])?;
+            wait::until("the addresses", HEALED, || {
+                let now = world.culvert(&proxies)?;
+                ensure!(now == before, "they are {now:?}, not {before:?}");
+                Ok(())
+            })
+        },
+    )?;
+    world.claim("a node that comes later is known, and forgotten when it is deleted", |world| {
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "edge-9", "labels": {"node-restriction.kubernetes.io/culvert-edge": ""}}});
+        world.apply("edge-9", &[node])?;
+        let known = || world.in_pod("culvert-proxy", &["node", "list"]).map(|list| list.contains("edge-9"));
+        wait::until("it is known", HEALED, || known()?.then_some(()).context("not yet"))?;
+        world.cluster.ask(&["delete", "node", "edge-9"])?;
+        wait::until("it is forgotten", HEALED, || (!known()?).then_some(()).context("not yet"))
+    })?;
+    world.claim("ports that are none are an Event of their ConfigMap, and all goes on", |world| {
+        let metadata = json!({"name": "culvert-ports", "namespace": CULVERT});
+        world.apply(
+            "ports",
+            &[json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"ports": "many"}})],
+        )?;
+        wait::until("the Event", HEALED, || {
+            let said = world.culvert(&["describe", "configmap", "culvert-ports"])?;
+            ensure!(said.contains("InvalidPorts"), "not yet: {said}");
+            Ok(())
+        })?;
+        let check = world.in_pod("culvert-proxy", &["check", "--kubernetes"]);
+        let said = format!("{:#}", check.err().context("the check finds nothing wrong")?);
+        ensure!(said.contains("\"many\" is no port"), "{said}");
+        Ok(())
+    })?;
+    logs::prove(world, "edge-1")
+}
+
+/// kube-apiserver has been restarted: what the proxy knew goes on, and what changes afterwards
+/// arrives.
+pub(super) fn apiserver(world: &mut World) -> Result<()> {
+    world.claim(
+        "the API server is restarted: a port that a node is given afterwards is known soon",
+        |world| {
+            world.cluster.ask(&[
+                "label",
+                "node",
+                "edge-1",
+                "--overwrite",
+                "node-restriction.kubernetes.io/culvert-ports=18999",
+            ])?;
+            wait::until("explain knows the port", HEALED, || {
+                let said = world.in_pod(
+                    "culvert-proxy",
+                    &["explain", &format!("{EDGE_1_ADDRESS}:18999")],
+                )?;
+                ensure!(
+                    said.contains("edge-1") && !said.contains("not steered"),
+                    "it says {said}"
+                );
+                Ok(())
+            })
+        },
+    )
+}
+
+fn explain(world: &World) -> Result<String> {
+    world.in_pod(
+        "culvert-proxy",
+        &["explain", &format!("{EDGE_1_ADDRESS}:10250")],
+    )
+}

@@ -1,0 +1,79 @@
+//! Images of stock programs of this machine: the program with the libraries that it needs, in one
+//! layer.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use culvert_lab::unpacked::Unpacked;
+use culvert_lab::workspace;
+
+use crate::world::World;
+
+/// An HTTPS client that verifies certificates.
+pub(super) const CURL: &str = "local/curl:1";
+/// Debian's Prometheus.
+pub(super) const PROMETHEUS: &str = "local/prometheus:1";
+
+/// Brings both to every node.
+pub(super) fn load(world: &World) -> Result<()> {
+    let curl = workspace::find_program("curl").context("curl is missing: `cargo xtask setup`")?;
+    load_one(world, CURL, &curl)?;
+    load_one(world, PROMETHEUS, &Unpacked::Prometheus.program())
+}
+
+fn load_one(world: &World, image: &str, program: &Path) -> Result<()> {
+    let name = program.file_name().context("a program has a name")?;
+    let folder = world.file("images").join(name);
+    let inside = Path::new("/bin").join(name);
+    copy(program, &folder, &inside)?;
+    for library in libraries(&workspace::output(Command::new("ldd").arg(program))?) {
+        copy(&library, &folder, &library)?;
+    }
+    // Clients make temporary files, and mount points are made here.
+    std::fs::create_dir_all(folder.join("tmp"))?;
+    world
+        .cluster
+        .image(image, &folder, &[&inside.display().to_string()])
+}
+
+fn copy(from: &Path, folder: &Path, inside: &Path) -> Result<()> {
+    ensure!(
+        inside.is_absolute(),
+        "{} is no absolute path",
+        inside.display()
+    );
+    let to = folder.join(inside.strip_prefix("/")?);
+    std::fs::create_dir_all(to.parent().unwrap_or(folder))
+        .with_context(|| format!("make room for {}", to.display()))?;
+    std::fs::copy(from, &to)
+        .with_context(|| format!("copy {} to {}", from.display(), to.display()))?;
+    Ok(())
+}
+
+/// The files that `ldd` names: `libc.so.6 => /lib/libc.so.6 (0x..)` and
+/// `/lib64/ld-linux-x86-64.so.2 (0x..)`.
+fn libraries(ldd: &str) -> Vec<PathBuf> {
+    ldd.lines()
+        .filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))
+        .map(PathBuf::from)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_and_the_loader_are_found_in_what_ldd_prints() {
+        let ldd = "\tlinux-vdso.so.1 (0x00007f7c)\n\tlibc.so.6 => /lib/libc.so.6 \
+            (0x0000)\n\t/lib64/ld-linux.so.2 (0x0007)\n";
+        assert_eq!(
+            libraries(ldd),
+            [
+                PathBuf::from("/lib/libc.so.6"),
+                PathBuf::from("/lib64/ld-linux.so.2")
+            ]
+        );
+    }
+}

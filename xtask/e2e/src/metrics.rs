@@ -1,0 +1,124 @@
+//! The kubelet's own pages: as metrics-server reads them for `kubectl top`, and through the API
+//! server's node proxy.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::images::CURL;
+use crate::pods;
+use crate::world::{EDGE_1_ADDRESS, EDGES, MASTER, SHOP, World};
+
+/// What the kubelet asks of who reads its metrics.
+const RIGHT: &str = "nodes/metrics";
+
+/// The step.
+pub(super) fn run(world: &mut World) -> Result<()> {
+    let hosts: Vec<(&str, &str)> = [(EDGE_1_ADDRESS, "edge-1")]
+        .into_iter()
+        .chain(EDGES.map(|node| (node, node)))
+        .collect();
+    let urls: Vec<String> = hosts
+        .iter()
+        .map(|(host, _)| format!("https://{host}:10250/metrics/resource"))
+        .collect();
+    world.claim(
+        "a pod with a network of its own and the right to nodes/metrics reads \
+        /metrics/resource of every edge, its certificate verified",
+        |world| {
+            world.apply(
+                "metrics-reader",
+                &[
+                    pods::reader("metrics-reader", &[RIGHT]),
+                    vec![pod("metrics-reader", &urls)],
+                ]
+                .concat(),
+            )?;
+            world.wait_for_phase("metrics-reader", "Succeeded")?;
+            let said = world.shop(&["logs", "metrics-reader"])?;
+            let mut rest = said.as_str();
+            for (url, (_, node)) in urls.iter().zip(&hosts) {
+                let (page, after) = rest
+                    .split_once(&format!("== 200 {url}\n"))
+                    .with_context(|| format!("no page of {url}: {rest}"))?;
+                let own = format!("pod=\"{}\"", pods::name(node));
+                ensure!(page.contains(&own), "{url} tells of no {own}");
+                rest = after;
+            }
+            Ok(())
+        },
+    )?;
+    world.claim(
+        "a pod without that right is refused by the kubelet itself",
+        |world| {
+            let stranger = pods::reader("metrics-stranger", &["nodes/spec"]);
+            world.apply(
+                "metrics-stranger",
+                &[stranger, vec![pod("metrics-stranger", &urls[..1])]].concat(),
+            )?;
+            world.wait_for_phase("metrics-stranger", "Failed")?;
+            let said = world.shop(&["logs", "metrics-stranger"])?;
+            ensure!(
+                said.contains("== 403 ")
+                    && said.contains("system:serviceaccount:shop:metrics-stranger"),
+                "{said}"
+            );
+            Ok(())
+        },
+    )
+}
+
+/// `/stats/summary` through the API server.
+pub(super) fn prove_summary(world: &mut World, node: &str) -> Result<()> {
+    world.claim(
+        &format!("/stats/summary of {node} through the API server's node proxy"),
+        |world| {
+            let page = world.cluster.ask(&[
+                "get",
+                "--raw",
+                &format!("/api/v1/nodes/{node}/proxy/stats/summary"),
+            ])?;
+            let page: Value = serde_json::from_str(&page)
+                .with_context(|| format!("this is not JSON: {page:.200}"))?;
+            ensure!(
+                page["node"]["nodeName"] == node,
+                "it is of {}",
+                page["node"]["nodeName"]
+            );
+            Ok(())
+        },
+    )
+}
+
+/// On the master, with a network of its own, asking Culvert's DNS.
+fn pod(name: &str, urls: &[String]) -> Value {
+    let account = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt";
+    let fixed = [
+        "--silent",
+        "--show-error",
+        "--fail-with-body",
+        "--max-time",
+        "20",
+        "--cacert",
+        account,
+        "--header",
+        "@/shared/header",
+    ];
+    let fixed = fixed
+        .into_iter()
+        .chain(["--write-out", "== %{http_code} %{url_effective}\n"])
+        .map(str::to_owned);
+    let args: Vec<String> = fixed.chain(urls.iter().cloned()).collect();
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": SHOP},
+        "spec": {
+            "nodeName": MASTER, "tolerations": [{"operator": "Exists"}], "restartPolicy": "Never", "serviceAccountName": name,
+            "dnsPolicy": "None", "dnsConfig": {"nameservers": ["203.0.113.1"]},
+            "volumes": [{"name": "shared", "emptyDir": {}}],
+            "initContainers": [pods::header_writer()],
+            "containers": [{
+                "name": "curl", "image": CURL, "imagePullPolicy": "Never", "args": args,
+                "volumeMounts": [{"name": "shared", "mountPath": "/shared"}]
+            }]
+        }
+    })
+}

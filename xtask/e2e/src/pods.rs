@@ -1,0 +1,85 @@
+//! The pods that are reached: one on each node, each telling which it is.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use crate::world::{EDGES, MASTER, SHOP, World};
+
+/// The image of them, which the cluster's nodes have.
+const IMAGE: &str = "local/busybox:1";
+/// Where `main` serves its files.
+pub(super) const HTTP: u16 = 8080;
+
+/// Says who it is, then counts seconds; serves `/www`.
+const MAIN: &str = r#"echo "hello from $0"; mkdir -p /www; echo "page of $0" > /www/page; httpd -p 8080 -h /www
+n=0; while :; do n=$((n+1)); echo "tick $n"; sleep 1; done"#;
+/// Repeats what it hears.
+const EAR: &str = r#"while read -r line; do echo "$0 heard $line"; done; sleep 1000000"#;
+
+/// The pod on a node.
+pub(super) fn name(node: &str) -> String {
+    format!("on-{node}")
+}
+
+/// Starts them and waits until all are ready.
+pub(super) fn start(world: &World) -> Result<()> {
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SHOP}});
+    let pods = [&[MASTER][..], &EDGES].concat().into_iter().map(pod);
+    world.apply(
+        "pods",
+        &std::iter::once(namespace).chain(pods).collect::<Vec<_>>(),
+    )?;
+    world.shop_within(
+        crate::world::PODS_TIME,
+        &[
+            "wait",
+            "--for",
+            "condition=Ready",
+            "pod",
+            "--all",
+            "--timeout",
+            "80s",
+        ],
+    )?;
+    Ok(())
+}
+
+fn pod(node: &str) -> Value {
+    let container = |name: &str, script: &str| json!({"name": name, "image": IMAGE, "imagePullPolicy": "Never", "command": ["sh", "-c", script, node]});
+    let mut ear = container("ear", EAR);
+    ear["stdin"] = true.into();
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name(node), "namespace": SHOP, "annotations": {"kubectl.kubernetes.io/default-container": "main"}},
+        "spec": {
+            "nodeName": node, "tolerations": [{"operator": "Exists"}], "terminationGracePeriodSeconds": 1,
+            "automountServiceAccountToken": false, "containers": [container("main", MAIN), ear]
+        }
+    })
+}
+
+/// A service account with rights on subresources of nodes, of one name with its role and its
+/// binding.
+pub(super) fn reader(name: &str, resources: &[&str]) -> Vec<Value> {
+    let subject = json!({"kind": "ServiceAccount", "name": name, "namespace": SHOP});
+    vec![
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": SHOP}}),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name},
+            "rules": [{"apiGroups": [""], "resources": resources, "verbs": ["get"]}]
+        }),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": name},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}, "subjects": [subject]
+        }),
+    ]
+}
+
+/// What a container says that turns its service account's token into a header for curl.
+pub(super) fn header_writer() -> Value {
+    let script = r#"printf 'Authorization: Bearer ' > /shared/header && cat /var/run/secrets/kubernetes.io/serviceaccount/token >> /shared/header"#;
+    json!({
+        "name": "header", "image": IMAGE, "imagePullPolicy": "Never", "command": ["sh", "-c", script],
+        "volumeMounts": [{"name": "shared", "mountPath": "/shared"}]
+    })
+}

@@ -1,0 +1,241 @@
+//! What each of Culvert's service accounts asked the API server for, by its audit log, compared
+//! with what its roles grant: no more is asked, and no more is granted.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::install::PROGRAMS;
+use crate::world::{CULVERT, World};
+
+/// The audit log, among the files of the run.
+const LOG: &str = "audit.log";
+
+/// The flags by which kube-apiserver writes its audit log.
+pub(super) fn audit_flags(folder: &Path) -> Result<Vec<String>> {
+    let policy_file = folder.join("audit-policy.json");
+    std::fs::write(&policy_file, policy().to_string())
+        .with_context(|| format!("write {}", policy_file.display()))?;
+    let log = folder.join(LOG);
+    Ok(vec![
+        format!("--audit-policy-file={}", policy_file.display()),
+        format!("--audit-log-path={}", log.display()),
+    ])
+}
+
+/// What the log has: each answered request of Culvert's service accounts, without bodies.
+fn policy() -> Value {
+    let group = format!("system:serviceaccounts:{CULVERT}");
+    json!({
+        "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
+        "rules": [{"level": "Metadata", "userGroups": [group]}, {"level": "None"}]
+    })
+}
+
+/// The step.
+pub(super) fn run(world: &mut World) -> Result<()> {
+    let log = world.file(LOG);
+    let log = std::fs::read_to_string(&log).with_context(|| format!("read {}", log.display()))?;
+    let objects = world.cluster.json(&[
+        "get",
+        "roles,clusterroles,rolebindings,clusterrolebindings",
+        "--all-namespaces",
+    ])?;
+    let objects = objects["items"].as_array().context("no list of roles")?;
+    for account in PROGRAMS {
+        let asked = asked(&log, account)?;
+        let granted = granted(objects, account);
+        world.claim(
+            &format!(
+                "{account} asked for {} kinds of things, and its roles grant just these",
+                asked.len()
+            ),
+            |_| {
+                let missing: Vec<_> = asked
+                    .iter()
+                    .filter(|ask| !granted.iter().any(|grant| grant.covers(ask)))
+                    .collect();
+                ensure!(
+                    missing.is_empty(),
+                    "asked for, but not granted: {missing:#?}\ngranted: {granted:#?}"
+                );
+                let idle: Vec<_> = granted
+                    .iter()
+                    .filter(|grant| !asked.iter().any(|ask| grant.covers(ask)))
+                    .collect();
+                ensure!(
+                    idle.is_empty(),
+                    "granted, but never asked for: {idle:#?}\nasked for: {asked:#?}"
+                );
+                Ok(())
+            },
+        )?;
+    }
+    Ok(())
+}
+
+/// A verb on a kind of objects, or on one of them. In what is granted, no namespace is every
+/// namespace and no name every name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Access {
+    verb: String,
+    group: String,
+    /// With its subresource: `pods/log`.
+    resource: String,
+    namespace: Option<String>,
+    name: Option<String>,
+}
+
+impl Access {
+    /// Whether this, granted, allows what was asked for.
+    fn covers(&self, ask: &Self) -> bool {
+        let named = self.name.is_none() || self.name == ask.name;
+        let placed = self.namespace.is_none() || self.namespace == ask.namespace;
+        (&self.verb, &self.group, &self.resource) == (&ask.verb, &ask.group, &ask.resource)
+            && named
+            && placed
+    }
+}
+
+/// What the log says that an account asked for. Every account may ask for versions and for what it
+/// may do itself.
+fn asked(log: &str, account: &str) -> Result<BTreeSet<Access>> {
+    let user = format!("system:serviceaccount:{CULVERT}:{account}");
+    let mut asked = BTreeSet::new();
+    for line in log.lines().filter(|line| !line.is_empty()) {
+        let event: Value = serde_json::from_str(line)
+            .with_context(|| format!("a line of the audit log: {line:.200}"))?;
+        let object = &event["objectRef"];
+        let of_everybody = object["apiGroup"] == "authorization.k8s.io"
+            && object["resource"] == "selfsubjectaccessreviews";
+        if event["user"]["username"] != user.as_str() || object.is_null() || of_everybody {
+            continue;
+        }
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let resource = [text(&object["resource"]), text(&object["subresource"])];
+        asked.insert(Access {
+            verb: text(&event["verb"]).unwrap_or_default(),
+            group: text(&object["apiGroup"]).unwrap_or_default(),
+            resource: resource.into_iter().flatten().collect::<Vec<_>>().join("/"),
+            namespace: text(&object["namespace"]),
+            name: text(&object["name"]),
+        });
+    }
+    Ok(asked)
+}
+
+/// What the roles that are bound to an account grant, taken apart.
+fn granted(objects: &[Value], account: &str) -> BTreeSet<Access> {
+    let is_ours = |subject: &Value| {
+        subject["kind"] == "ServiceAccount"
+            && subject["name"] == account
+            && subject["namespace"] == CULVERT
+    };
+    let bindings = objects
+        .iter()
+        .filter(|object| list(&object["subjects"]).iter().any(is_ours));
+    let mut granted = BTreeSet::new();
+    for binding in bindings {
+        // A ClusterRole that is bound in a namespace grants there only.
+        let namespace = binding["metadata"]["namespace"].as_str().map(str::to_owned);
+        let (kind, name) = (&binding["roleRef"]["kind"], &binding["roleRef"]["name"]);
+        let roles = objects.iter().filter(|object| {
+            &object["kind"] == kind
+                && &object["metadata"]["name"] == name
+                && (kind == "ClusterRole"
+                    || object["metadata"]["namespace"] == binding["metadata"]["namespace"])
+        });
+        for rule in roles.flat_map(|role| list(&role["rules"])) {
+            take_apart(rule, namespace.as_deref(), &mut granted);
+        }
+    }
+    granted
+}
+
+fn take_apart(rule: &Value, namespace: Option<&str>, granted: &mut BTreeSet<Access>) {
+    let texts = |key: &str| {
+        list(&rule[key])
+            .iter()
+            .filter_map(Value::as_str)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let names: Vec<_> = texts("resourceNames").into_iter().map(Some).collect();
+    let names = if names.is_empty() { vec![None] } else { names };
+    for group in texts("apiGroups") {
+        for resource in texts("resources") {
+            for verb in texts("verbs") {
+                granted.extend(names.iter().map(|name| Access {
+                    verb: verb.clone(),
+                    group: group.clone(),
+                    resource: resource.clone(),
+                    namespace: namespace.map(str::to_owned),
+                    name: name.clone(),
+                }));
+            }
+        }
+    }
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn objects() -> Vec<Value> {
+        let subject =
+            json!([{"kind": "ServiceAccount", "name": "culvert-proxy", "namespace": CULVERT}]);
+        let meta = json!({"name": "culvert-proxy", "namespace": CULVERT});
+        vec![
+            json!({"kind": "Role", "metadata": meta, "rules": [
+                {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["culvert-ca"], "verbs": ["get", "update"]}]}),
+            json!({"kind": "RoleBinding", "metadata": meta, "subjects": subject, "roleRef": {"kind": "Role", "name": "culvert-proxy"}}),
+        ]
+    }
+
+    fn event(account: &str, verb: &str, name: &str) -> String {
+        json!({"user": {"username": format!("system:serviceaccount:{CULVERT}:{account}")}, "verb": verb,
+               "objectRef": {"resource": "secrets", "namespace": CULVERT, "name": name, "apiVersion": "v1"}})
+        .to_string()
+    }
+
+    #[test]
+    fn what_is_asked_is_compared_with_what_is_granted_by_verb_and_name() {
+        let granted = granted(&objects(), "culvert-proxy");
+        assert_eq!(granted.len(), 2, "{granted:?}");
+        let log = [
+            event("culvert-proxy", "get", "culvert-ca"),
+            event("culvert-agent", "list", "x"),
+        ]
+        .join("\n");
+        let asked = asked(&log, "culvert-proxy").unwrap();
+        assert_eq!(asked.len(), 1, "the other account's are not its own");
+        assert!(
+            asked
+                .iter()
+                .all(|ask| granted.iter().any(|grant| grant.covers(ask)))
+        );
+        let idle: Vec<_> = granted
+            .iter()
+            .filter(|grant| !asked.iter().any(|ask| grant.covers(ask)))
+            .collect();
+        assert_eq!(idle.len(), 1, "update was never asked for");
+        let other = super::asked(&event("culvert-proxy", "get", "other"), "culvert-proxy").unwrap();
+        assert!(
+            !other
+                .iter()
+                .any(|ask| granted.iter().any(|grant| grant.covers(ask))),
+            "another name is not granted"
+        );
+    }
+
+    #[test]
+    fn an_account_without_a_binding_is_granted_nothing() {
+        assert!(granted(&objects(), "culvert-agent").is_empty());
+    }
+}

@@ -1,0 +1,131 @@
+//! What can be changed about the manifests, all at once: agents come by a NodePort, names stand in
+//! a ConfigMap of hosts, and nothing is loaded into the kernel.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use culvert_lab::wait;
+use serde_json::json;
+
+use crate::world::{EDGES, MASTER, PODS_TIME, World};
+use crate::{install, logs, names, uninstall};
+
+/// Proxies look every few seconds.
+const SOON: Duration = Duration::from_secs(30);
+/// kube-proxy's part, which this cluster lacks: the Service's port of a node leads to the node's
+/// own proxy. Beside it, nobody comes by the proxy's port itself.
+const NODE_PORT: &str = "table ip e2e_nodeport {
+    chain pre { type nat hook prerouting priority dstnat; tcp dport 30740 redirect to :7400; }
+    chain guard { type filter hook input priority filter; iif != lo ct state new meta l4proto tcp ct original proto-dst 7400 drop; }
+}";
+
+/// The step.
+pub(super) fn run(world: &mut World) -> Result<()> {
+    world.claim(
+        "NodePort, hosts and nftables alone are applied; every pod becomes ready",
+        |world| {
+            world.restart_apiserver(&[names::BY_NAME.to_owned()])?;
+            world.cluster.on(MASTER, &["nft", NODE_PORT])?;
+            world.apply_overlay("e2e/variants")?;
+            ["culvert-proxy", "culvert-redirector"]
+                .into_iter()
+                .try_for_each(|name| world.wait_for_rollout(name))
+        },
+    )?;
+    world.claim(
+        "agents are told the NodePort, and have their tunnels by it",
+        |world| {
+            wait::until("the addresses in ConfigMap culvert-agent", SOON, || {
+                let told = world.culvert(&[
+                    "get",
+                    "configmap",
+                    "culvert-agent",
+                    "--output",
+                    "jsonpath={.data.proxies}",
+                ])?;
+                ensure!(told.trim() == "203.0.113.1:30740", "they are {told:?}");
+                Ok(())
+            })?;
+            // New pods read it at once.
+            let agents = [
+                "--namespace",
+                "culvert-system",
+                "delete",
+                "pods",
+                "--selector",
+                "app.kubernetes.io/name=culvert-agent",
+            ];
+            world.cluster.ask_within(PODS_TIME, &agents)?;
+            world.wait_for_rollout("culvert-agent")?;
+            install::all_online(world)
+        },
+    )?;
+    world.claim("no connect hook is attached", |world| {
+        let left = uninstall::left(world)?;
+        ensure!(
+            left.iter().any(|line| line.contains("table inet culvert")),
+            "there is no table: {left:?}"
+        );
+        ensure!(
+            !left.iter().any(|line| line.contains("cgroup_inet")),
+            "{left:?}"
+        );
+        Ok(())
+    })?;
+    EDGES
+        .into_iter()
+        .try_for_each(|node| logs::prove(world, node))?;
+    world.claim(
+        "ConfigMap culvert-hosts names every node, and what somebody takes away comes back",
+        hosts,
+    )?;
+    world.claim(
+        "without them everything is as before, connect hooks too",
+        |world| {
+            world
+                .cluster
+                .on(MASTER, &["nft", "flush chain ip e2e_nodeport guard"])?;
+            world.apply_overlay("e2e")?;
+            install::PROGRAMS
+                .into_iter()
+                .try_for_each(|program| world.wait_for_rollout(program))?;
+            uninstall::everything_there(world)
+        },
+    )
+}
+
+fn hosts(world: &World) -> Result<()> {
+    let map = [
+        "--namespace",
+        "kube-system",
+        "get",
+        "configmap",
+        "culvert-hosts",
+        "--output",
+        "jsonpath={.data.hosts}",
+    ];
+    let all = || {
+        let text = world.cluster.ask(&map)?;
+        for node in [&[MASTER][..], &EDGES].concat() {
+            let line = text
+                .lines()
+                .find(|line| line.ends_with(&format!("\t{node} # culvert")));
+            line.with_context(|| format!("{node} is not in it:\n{text}"))?;
+        }
+        Ok(())
+    };
+    wait::until("all nodes are in the ConfigMap of hosts", SOON, all)?;
+    let empty = json!({"data": {"hosts": ""}}).to_string();
+    world.cluster.ask(&[
+        "--namespace",
+        "kube-system",
+        "patch",
+        "configmap",
+        "culvert-hosts",
+        "--type",
+        "merge",
+        "--patch",
+        &empty,
+    ])?;
+    wait::until("all nodes are in it again", SOON, all)
+}

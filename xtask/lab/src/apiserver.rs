@@ -1,0 +1,335 @@
+//! A bare Kubernetes API server of a test's own: etcd and kube-apiserver on this machine's
+//! loopback, with no controller and no node. Whoever starts it may do everything in it, and its
+//! audit log has every request.
+//!
+//! The programs are found as envtest finds them: `KUBEBUILDER_ASSETS` names the folder with etcd,
+//! kube-apiserver and kubectl.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use data_encoding::HEXLOWER;
+
+use crate::process::{self, Process};
+use crate::{wait, workspace};
+
+/// The environment variable that names the folder of etcd, kube-apiserver and kubectl.
+pub const ASSETS: &str = "KUBEBUILDER_ASSETS";
+
+/// Half a minute on two busy cores is usual.
+const READY: Duration = Duration::from_secs(120);
+/// Every request with its user, verb, resource and answer, without bodies.
+const AUDIT_POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": [{"level": "Metadata"}]}"#;
+
+/// Nodes whose kubelets may ask, as NodeRestriction lets them.
+const KUBELETS: [&str; 2] = ["edge-1", "worker-1"];
+
+/// The folder of the programs, if the environment names one; says that the test is skipped if not.
+///
+/// # Panics
+/// Under `REQUIRE_PRIVILEGED=1` if there is none.
+pub fn assets() -> Option<PathBuf> {
+    if let Some(folder) = std::env::var_os(ASSETS) {
+        return Some(folder.into());
+    }
+    let why = format!("{ASSETS} names no folder with etcd, kube-apiserver and kubectl");
+    assert!(
+        std::env::var("REQUIRE_PRIVILEGED").as_deref() != Ok("1"),
+        "REQUIRE_PRIVILEGED=1, but {why}"
+    );
+    // Not by eprintln, which libtest keeps to itself while a test passes.
+    writeln!(std::io::stderr(), "skipped: {why}").ok();
+    None
+}
+
+/// An API server that is up. Dropping it ends it and removes all that it kept.
+pub struct ApiServer {
+    assets: PathBuf,
+    folder: PathBuf,
+    flags: Vec<String>,
+    ports: Ports,
+    etcd: Process,
+    /// None while it is stopped.
+    server: Option<Process>,
+}
+
+#[derive(Clone, Copy)]
+struct Ports {
+    etcd: u16,
+    etcd_peers: u16,
+    server: u16,
+}
+
+impl ApiServer {
+    /// Starts one, with these flags of kube-apiserver besides its own, and waits until it is ready.
+    ///
+    /// # Errors
+    /// If it does not become ready in time.
+    pub fn start(assets: &Path, flags: &[&str]) -> Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let folder = workspace::target_dir()
+            .join("apiserver")
+            .join(format!("{}-{number}", std::process::id()));
+        fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
+        let ports = Ports::free()?;
+        write_files(&folder, ports)?;
+        let etcd = Process::start("etcd", &folder, &mut etcd(assets, &folder, ports))?;
+        let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let mut started = Self {
+            assets: assets.to_owned(),
+            folder,
+            flags,
+            ports,
+            etcd,
+            server: None,
+        };
+        started.resume()?;
+        Ok(started)
+    }
+
+    /// The kubeconfig of an administrator.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.folder.join("admin.kubeconfig")
+    }
+
+    /// Writes a kubeconfig for whoever presents this token, and returns its path.
+    ///
+    /// # Errors
+    /// Those of writing it.
+    pub fn kubeconfig_of(&self, name: &str, token: &str) -> Result<PathBuf> {
+        write_kubeconfig(&self.folder, self.ports.server, name, token)
+    }
+
+    /// kubectl as an administrator.
+    pub fn kubectl(&self) -> Command {
+        let mut kubectl = Command::new(self.assets.join("kubectl"));
+        kubectl
+            .env("KUBECONFIG", self.kubeconfig())
+            .env("HOME", &self.folder);
+        kubectl
+    }
+
+    /// kubectl as the kubelet of a node: edge-1 or worker-1.
+    pub fn kubelet(&self, node: &str) -> Command {
+        let mut kubectl = self.kubectl();
+        kubectl.env("KUBECONFIG", self.folder.join(format!("{node}.kubeconfig")));
+        kubectl
+    }
+
+    /// The 31 of 1.31: what it can do goes by that.
+    ///
+    /// # Errors
+    /// If it does not say.
+    pub fn minor_version(&self) -> Result<u32> {
+        let said = workspace::output(self.kubectl().args(["get", "--raw", "/version"]))?;
+        let said: serde_json::Value = serde_json::from_str(&said)?;
+        let minor = said["minor"]
+            .as_str()
+            .unwrap_or_default()
+            .trim_end_matches('+');
+        minor.parse().with_context(|| said.to_string())
+    }
+
+    /// The log with one JSON object of kind `Event` a line for each request that was answered.
+    pub fn audit_log(&self) -> PathBuf {
+        self.folder.join("audit.jsonl")
+    }
+
+    /// A folder for the test's own files, which goes with the server.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Ends kube-apiserver, and not what it knows: who watches it loses it.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn stop(&mut self) -> Result<()> {
+        match self.server.take() {
+            // Asked to end, it would give those who watch it up to a minute.
+            Some(mut server) => server.kill(),
+            None => Ok(()),
+        }
+    }
+
+    /// Starts kube-apiserver again where it was, and waits until it is ready.
+    ///
+    /// # Errors
+    /// If it does not become ready in time.
+    pub fn resume(&mut self) -> Result<()> {
+        let mut command = server(&self.assets, &self.folder, self.ports);
+        let server = self.server.insert(Process::start(
+            "kube-apiserver",
+            &self.folder,
+            command.args(&self.flags),
+        )?);
+        let (kubectl, kubeconfig) = (
+            self.assets.join("kubectl"),
+            self.folder.join("admin.kubeconfig"),
+        );
+        wait::until("kube-apiserver is ready", READY, || {
+            self.etcd.check()?;
+            server.check()?;
+            let mut ask = Command::new(&kubectl);
+            ask.env("KUBECONFIG", &kubeconfig).args([
+                "get",
+                "--raw",
+                "/readyz",
+                "--request-timeout",
+                "5s",
+            ]);
+            workspace::output(&mut ask).map(drop)
+        })
+    }
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            process::show_logs(&self.folder);
+        }
+        if let Some(mut server) = self.server.take() {
+            // Whether it has ended by itself is no matter here.
+            server.kill().ok();
+        }
+        self.etcd.kill().ok();
+        if let Err(error) = fs::remove_dir_all(&self.folder) {
+            eprintln!("remove {}: {error}", self.folder.display());
+        }
+    }
+}
+
+impl Ports {
+    /// Ports that nobody listens on, all held until all are known.
+    fn free() -> Result<Self> {
+        let held: [TcpListener; 3] = [listen()?, listen()?, listen()?];
+        let port = |at: usize| -> Result<u16> { Ok(held[at].local_addr()?.port()) };
+        Ok(Self {
+            etcd: port(0)?,
+            etcd_peers: port(1)?,
+            server: port(2)?,
+        })
+    }
+}
+
+fn listen() -> Result<TcpListener> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("find a free port on loopback")
+}
+
+/// Keys, the administrator's token, the audit policy and the administrator's kubeconfig.
+fn write_files(folder: &Path, ports: Ports) -> Result<()> {
+    let mut secret = [0; 16];
+    fs::File::open("/dev/urandom")?
+        .read_exact(&mut secret)
+        .context("read /dev/urandom")?;
+    let token = HEXLOWER.encode(&secret);
+    let mut tokens = format!("{token},admin,admin,system:masters\n");
+    for node in KUBELETS {
+        tokens.push_str(&format!(
+            "{token}-{node},system:node:{node},{node},system:nodes\n"
+        ));
+        write_kubeconfig(folder, ports.server, node, &format!("{token}-{node}"))?;
+    }
+    fs::write(folder.join("tokens.csv"), tokens)?;
+    fs::write(folder.join("audit-policy.json"), AUDIT_POLICY)?;
+    let mut key = Command::new("openssl");
+    workspace::output(
+        key.args(["genrsa", "-out"])
+            .arg(folder.join("accounts.key"))
+            .arg("2048"),
+    )?;
+    write_kubeconfig(folder, ports.server, "admin", &token).map(drop)
+}
+
+fn write_kubeconfig(folder: &Path, port: u16, name: &str, token: &str) -> Result<PathBuf> {
+    ensure!(!name.contains('/'), "{name:?} is no file name");
+    let path = folder.join(format!("{name}.kubeconfig"));
+    let config = serde_json::json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "test",
+        "clusters": [{"name": "test", "cluster": {
+            "server": format!("https://127.0.0.1:{port}"),
+            // It makes this one itself, with its authority behind it.
+            "certificate-authority": folder.join("certificates/apiserver.crt")}}],
+        "users": [{"name": name, "user": {"token": token}}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": name}}],
+    });
+    fs::write(&path, config.to_string()).with_context(|| format!("write {}", path.display()))?;
+    Ok(path)
+}
+
+/// A program that the kernel ends when the thread that started it ends, so that a killed test
+/// leaves none behind.
+fn bound(program: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL"]).arg(program);
+    command
+}
+
+fn etcd(assets: &Path, folder: &Path, ports: Ports) -> Command {
+    let clients = format!("http://127.0.0.1:{}", ports.etcd);
+    let peers = format!("http://127.0.0.1:{}", ports.etcd_peers);
+    let mut command = bound(&assets.join("etcd"));
+    command.arg("--data-dir").arg(folder.join("etcd"));
+    command.args([
+        "--listen-client-urls",
+        &clients,
+        "--advertise-client-urls",
+        &clients,
+    ]);
+    command.args([
+        "--listen-peer-urls",
+        &peers,
+        "--initial-advertise-peer-urls",
+        &peers,
+    ]);
+    command
+        .arg("--initial-cluster")
+        .arg(format!("default={peers}"));
+    command
+}
+
+fn server(assets: &Path, folder: &Path, ports: Ports) -> Command {
+    let key = folder.join("accounts.key");
+    let mut command = bound(&assets.join("kube-apiserver"));
+    command.arg(format!("--etcd-servers=http://127.0.0.1:{}", ports.etcd));
+    command.arg(format!("--secure-port={}", ports.server));
+    command.args([
+        "--bind-address=127.0.0.1",
+        "--advertise-address=127.0.0.1",
+        "--endpoint-reconciler-type=none",
+    ]);
+    command.arg("--cert-dir").arg(folder.join("certificates"));
+    command
+        .arg("--token-auth-file")
+        .arg(folder.join("tokens.csv"));
+    command.args([
+        "--authorization-mode=Node,RBAC",
+        "--service-cluster-ip-range=10.96.0.0/16",
+        "--allow-privileged",
+    ]);
+    // Without a controller no service account gets the secret that this plugin waits for.
+    command.args([
+        "--disable-admission-plugins=ServiceAccount",
+        "--enable-admission-plugins=NodeRestriction",
+    ]);
+    command.arg("--service-account-issuer=https://kubernetes.default.svc");
+    command
+        .arg("--service-account-key-file")
+        .arg(&key)
+        .arg("--service-account-signing-key-file")
+        .arg(&key);
+    command
+        .arg("--audit-log-path")
+        .arg(folder.join("audit.jsonl"));
+    command
+        .arg("--audit-policy-file")
+        .arg(folder.join("audit-policy.json"));
+    command
+}

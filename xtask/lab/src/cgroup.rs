@@ -1,0 +1,89 @@
+//! Control groups (version 2): what connect hooks are attached to, and how all processes of a host
+//! are found and ended.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::wait;
+
+/// How long the kernel may take to end processes that it was told to kill.
+const KILL_TIME: Duration = Duration::from_secs(10);
+
+/// Where cgroup2 is mounted: `/sys/fs/cgroup`, or a folder below it on hosts that also use version
+/// 1.
+pub(crate) fn mount_point() -> Result<PathBuf> {
+    let mounts = fs::read_to_string("/proc/mounts").context("read /proc/mounts")?;
+    let found = mounts
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>())
+        .find(|fields| fields.get(2) == Some(&"cgroup2"));
+    let fields = found
+        .context("cgroup2 is not mounted: `mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified`")?;
+    Ok(PathBuf::from(fields[1]))
+}
+
+/// Ends every process in a cgroup and below it, and removes them all. Nothing there is fine.
+pub(crate) fn remove(cgroup: &Path) -> Result<()> {
+    if !cgroup.exists() {
+        return Ok(());
+    }
+    let what = format!("end all processes in {}", cgroup.display());
+    // Not through `wait::until`: cleaning up goes on after an interruption.
+    let rounds = KILL_TIME.as_millis() / 50;
+    for _ in 0..rounds {
+        kill_all(cgroup)?;
+        // A process that is no longer listed may have threads that are still ending.
+        match remove_folders(cgroup) {
+            Err(error) if error.kind() == ErrorKind::ResourceBusy => wait::pause(),
+            removed => {
+                return removed.with_context(|| format!("remove cgroup {}", cgroup.display()));
+            }
+        }
+    }
+    bail!("{what}: still there: {:?}", processes(cgroup));
+}
+
+fn kill_all(cgroup: &Path) -> Result<()> {
+    // Since Linux 5.14 one write ends the whole tree, without a race against new children.
+    if fs::write(cgroup.join("cgroup.kill"), "1").is_ok() {
+        return Ok(());
+    }
+    for pid in processes(cgroup) {
+        let pid = nix::unistd::Pid::from_raw(pid);
+        match nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL) {
+            Ok(()) | Err(nix::Error::ESRCH) => {}
+            Err(error) => return Err(error).with_context(|| format!("kill {pid}")),
+        }
+    }
+    Ok(())
+}
+
+/// The processes in a cgroup and below it.
+fn processes(cgroup: &Path) -> Vec<i32> {
+    let own = fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default();
+    let mut all: Vec<i32> = own.lines().filter_map(|line| line.parse().ok()).collect();
+    all.extend(below(cgroup).iter().flat_map(|child| processes(child)));
+    all
+}
+
+fn below(cgroup: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(cgroup) else {
+        return Vec::new();
+    };
+    entries
+        .filter_map(Result::ok)
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir())
+        .collect()
+}
+
+fn remove_folders(cgroup: &Path) -> io::Result<()> {
+    for child in below(cgroup) {
+        remove_folders(&child)?;
+    }
+    fs::remove_dir(cgroup)
+}

@@ -1,0 +1,409 @@
+//! Culvert in a lab: proxy and redirector in the cloud, an agent on each edge, joined with the
+//! tokens that the proxy gives out, as the README tells an operator to.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::place::Place;
+use crate::process::Process;
+use crate::site::Site;
+use crate::{Lab, wait, workspace};
+
+/// Ports of the admin listeners on loopback (DESIGN §9).
+pub const PROXY_ADMIN: u16 = 7409;
+/// See [`PROXY_ADMIN`].
+pub const REDIRECTOR_ADMIN: u16 = 7419;
+/// See [`PROXY_ADMIN`].
+pub const AGENT_ADMIN: u16 = 7429;
+
+/// Where agents reach the proxy.
+pub const PROXY_FOR_AGENTS: &str = "203.0.113.1:7400";
+
+/// Programs on two cores, started side by side.
+const START_TIME: Duration = Duration::from_secs(90);
+
+/// What differs between one set-up and another.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Further ports of every edge node, beside the default ones.
+    pub ports: Vec<u16>,
+    /// Further arguments of the proxy.
+    pub proxy: Vec<String>,
+    /// Further arguments of the redirector.
+    pub redirector: Vec<String>,
+    /// Further arguments of every agent.
+    pub agent: Vec<String>,
+    /// Environment variables of the proxy and the redirector.
+    pub cloud_env: Vec<(String, String)>,
+    /// Environment variables of every agent, for joining too.
+    pub agent_env: Vec<(String, String)>,
+}
+
+/// Ports that every edge node of a lab may be reached on.
+const DEFAULT_PORTS: [u16; 4] = [9100, 10250, 10255, 7429];
+
+/// The programs of Culvert, running in a lab. Ended when dropped.
+pub struct Culvert<'lab> {
+    lab: &'lab Lab,
+    options: Options,
+    /// The proxy.
+    pub proxy: Process,
+    /// The redirector.
+    pub redirector: Process,
+    agents: Vec<Process>,
+}
+
+impl<'lab> Culvert<'lab> {
+    /// Starts the proxy and the redirector, joins the agents of `edges` and waits until all is
+    /// ready.
+    ///
+    /// # Errors
+    /// Those of each program.
+    pub fn start(lab: &'lab Lab, edges: &[Place], options: Options) -> Result<Self> {
+        let proxy = start_proxy(lab, &options)?;
+        let redirector = start_redirector(lab, &options)?;
+        let mut culvert = Self {
+            lab,
+            options,
+            proxy,
+            redirector,
+            agents: Vec::new(),
+        };
+        culvert.wait_for_proxy()?;
+        for place in edges {
+            let join = culvert.create_token(*place, &[])?;
+            culvert.join(*place, &join)?;
+            culvert.start_agent(*place)?;
+        }
+        culvert.wait_for_redirector()?;
+        for place in edges {
+            culvert.wait_online(*place)?;
+        }
+        Ok(culvert)
+    }
+
+    /// Starts the proxy again after it was ended; see [`Self::wait_for_proxy`].
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn restart_proxy(&mut self) -> Result<()> {
+        self.proxy = start_proxy(self.lab, &self.options)?;
+        Ok(())
+    }
+
+    /// Waits until the proxy is ready.
+    ///
+    /// # Errors
+    /// If it is not in time.
+    pub fn wait_for_proxy(&mut self) -> Result<()> {
+        wait_ready(
+            "culvert-proxy",
+            self.lab,
+            Place::Cloud,
+            PROXY_ADMIN,
+            &mut self.proxy,
+        )
+    }
+
+    /// Starts the redirector again after it was ended; see [`Self::wait_for_redirector`].
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn restart_redirector(&mut self) -> Result<()> {
+        self.redirector = start_redirector(self.lab, &self.options)?;
+        Ok(())
+    }
+
+    /// Waits until the redirector is ready.
+    ///
+    /// # Errors
+    /// If it is not in time.
+    pub fn wait_for_redirector(&mut self) -> Result<()> {
+        wait_ready(
+            "culvert-redirector",
+            self.lab,
+            Place::Cloud,
+            REDIRECTOR_ADMIN,
+            &mut self.redirector,
+        )
+    }
+
+    /// Starts the agent of an edge that has joined.
+    ///
+    /// # Errors
+    /// If it cannot be started; not yet if it does not connect.
+    pub fn start_agent(&mut self, place: Place) -> Result<()> {
+        let agent = start_agent(self.lab, place, &self.options)?;
+        self.agents.push(agent);
+        Ok(())
+    }
+
+    /// Starts the agent that was started `nth`, on `place`, again after it was ended.
+    ///
+    /// # Errors
+    /// If it cannot be started; not yet if it does not connect.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn restart_agent(&mut self, nth: usize, place: Place) -> Result<()> {
+        self.agents[nth] = start_agent(self.lab, place, &self.options)?;
+        Ok(())
+    }
+
+    /// The agent that was started `nth`, counting from zero.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn agent(&mut self, nth: usize) -> &mut Process {
+        &mut self.agents[nth]
+    }
+
+    /// A command line of `culvert-proxy` in the cloud, talking to the running proxy.
+    pub fn control(&self, args: &[&str]) -> Command {
+        let mut command = self
+            .lab
+            .site(Place::Cloud)
+            .command(workspace::binary("culvert-proxy"));
+        command
+            .args(args)
+            .arg("--control-socket")
+            .arg(self.socket("control.sock"));
+        command
+    }
+
+    /// One of the sockets in the cloud.
+    pub fn socket(&self, name: &str) -> PathBuf {
+        self.lab.site(Place::Cloud).file(name)
+    }
+
+    /// A join command for a node, as the words after `culvert-agent`.
+    ///
+    /// # Errors
+    /// If the proxy gives none.
+    pub fn create_token(&self, place: Place, further: &[&str]) -> Result<Vec<String>> {
+        let address = place.address().to_string();
+        let mut args = vec!["--address".to_owned(), address];
+        for port in DEFAULT_PORTS.iter().chain(&self.options.ports) {
+            args.extend(["--port".to_owned(), port.to_string()]);
+        }
+        args.extend(further.iter().copied().map(str::to_owned));
+        self.create_bare_token(place, &args)
+    }
+
+    /// A join command for a node with no other than the given settings, as the words after
+    /// `culvert-agent`.
+    ///
+    /// # Errors
+    /// If the proxy gives none.
+    pub fn create_bare_token(&self, place: Place, settings: &[String]) -> Result<Vec<String>> {
+        self.create_node_token(place.name(), settings)
+    }
+
+    /// The same for a node that is no place of the lab.
+    ///
+    /// # Errors
+    /// If the proxy gives none.
+    pub fn create_node_token(&self, node: &str, settings: &[String]) -> Result<Vec<String>> {
+        let mut command = self.control(&["token", "create", node]);
+        join_arguments(&workspace::output(command.args(settings))?)
+    }
+
+    /// Runs `culvert-agent join ...` on an edge.
+    ///
+    /// # Errors
+    /// If joining fails, with what the agent said.
+    pub fn join(&self, place: Place, join: &[String]) -> Result<()> {
+        let site = self.lab.site(place);
+        let state = site.file("agent").display().to_string();
+        let args = join.iter().cloned().chain(["--state-dir".into(), state]);
+        let mut command = site.command(workspace::binary("culvert-agent"));
+        command
+            .args(args)
+            .envs(self.options.agent_env.iter().cloned());
+        workspace::output(&mut command)?;
+        Ok(())
+    }
+
+    /// Waits until a node has a tunnel.
+    ///
+    /// # Errors
+    /// If it has none in time.
+    pub fn wait_online(&self, place: Place) -> Result<()> {
+        wait::until(
+            &format!("{} has its tunnels", place.name()),
+            START_TIME,
+            || self.check_tunnels(place.name(), |tunnels| tunnels > 0),
+        )
+    }
+
+    /// Waits until the proxy knows that a node has no tunnel.
+    ///
+    /// # Errors
+    /// If it still has one at the deadline.
+    pub fn wait_offline(&self, place: Place, deadline: Duration) -> Result<()> {
+        wait::until(&format!("{} is offline", place.name()), deadline, || {
+            self.check_tunnels(place.name(), |tunnels| tunnels == 0)
+        })
+    }
+
+    fn check_tunnels(&self, node: &str, expected: impl Fn(usize) -> bool) -> Result<()> {
+        let tunnels = self.tunnels(node)?;
+        ensure!(expected(tunnels), "it has {tunnels} tunnels");
+        Ok(())
+    }
+
+    /// How many tunnels a node has, as the proxy's admin page tells.
+    ///
+    /// # Errors
+    /// If the page does not answer.
+    pub fn tunnels(&self, node: &str) -> Result<usize> {
+        let tunnels = self
+            .lab
+            .site(Place::Cloud)
+            .json(PROXY_ADMIN, "/debug/tunnels")?;
+        let list = tunnels
+            .as_array()
+            .with_context(|| format!("no list of tunnels: {tunnels}"))?;
+        Ok(list.iter().filter(|tunnel| tunnel["node"] == node).count())
+    }
+}
+
+/// What the units in `deploy/systemd` leave to the programs, in the words of setpriv.
+const PROXY_CAPABILITIES: &str = "-all,+bpf";
+const REDIRECTOR_CAPABILITIES: &str = "-all,+bpf,+net_admin,+net_bind_service";
+const AGENT_CAPABILITIES: &str = "-all";
+
+/// One of the project's programs with no more powers than its unit gives it.
+fn confined(site: &Site, capabilities: &str, program: &str) -> Command {
+    let mut command = site.command("setpriv");
+    confine(&mut command, capabilities, program);
+    command
+}
+
+/// Completes a command line that ends in setpriv.
+fn confine(command: &mut Command, capabilities: &str, program: &str) {
+    command.args([
+        "--no-new-privs",
+        "--inh-caps",
+        "-all",
+        "--bounding-set",
+        capabilities,
+        "--",
+    ]);
+    command.arg(workspace::binary(program));
+}
+
+fn start_proxy(lab: &Lab, options: &Options) -> Result<Process> {
+    let cloud = lab.site(Place::Cloud);
+    let mut command = confined(cloud, PROXY_CAPABILITIES, "culvert-proxy");
+    command
+        .args(["--advertise", PROXY_FOR_AGENTS, "--state-dir"])
+        .arg(cloud.file("proxy"));
+    for socket in ["connect", "directory", "control", "admin"] {
+        command
+            .arg(format!("--{socket}-socket"))
+            .arg(cloud.file(&format!("{socket}.sock")));
+    }
+    cloud.start_process(
+        "culvert-proxy",
+        command
+            .args(&options.proxy)
+            .envs(options.cloud_env.iter().cloned()),
+    )
+}
+
+fn start_redirector(lab: &Lab, options: &Options) -> Result<Process> {
+    let cloud = lab.site(Place::Cloud);
+    // LimitMEMLOCK of its unit. Root without CAP_SYS_RESOURCE keeps its limit, which only kernels
+    // before 5.11 mind.
+    let mut command = cloud.command("sh");
+    command.args([
+        "-c",
+        "ulimit -l unlimited 2>/dev/null; exec \"$@\"",
+        "sh",
+        "setpriv",
+    ]);
+    confine(&mut command, REDIRECTOR_CAPABILITIES, "culvert-redirector");
+    command
+        .arg("--cgroup")
+        .arg(cloud.cgroup())
+        .arg("--directory-socket")
+        .arg(cloud.file("directory.sock"))
+        .arg("--admin-socket")
+        .arg(cloud.file("redirector.sock"))
+        .arg("--state-dir")
+        .arg(cloud.file("redirector"))
+        // The cloud's own address is a public one; the other is of its pods.
+        .arg("--dns-client")
+        .arg(format!("{}/32,10.244.0.0/16", Place::Cloud.address()));
+    cloud.start_process(
+        "culvert-redirector",
+        command
+            .args(&options.redirector)
+            .envs(options.cloud_env.iter().cloned()),
+    )
+}
+
+fn start_agent(lab: &Lab, place: Place, options: &Options) -> Result<Process> {
+    let site = lab.site(place);
+    let mut command = confined(site, AGENT_CAPABILITIES, "culvert-agent");
+    command
+        .arg("--state-dir")
+        .arg(site.file("agent"))
+        .arg("--admin-socket")
+        .arg(site.file("agent.sock"));
+    for port in DEFAULT_PORTS.iter().chain(&options.ports) {
+        command.args(["--port", &port.to_string()]);
+    }
+    command
+        .args(&options.agent)
+        .envs(options.agent_env.iter().cloned());
+    site.start_process("culvert-agent", &mut command)
+}
+
+fn wait_ready(
+    name: &str,
+    lab: &Lab,
+    place: Place,
+    admin: u16,
+    process: &mut Process,
+) -> Result<()> {
+    wait::until(&format!("{name} is ready"), START_TIME, || {
+        process.check()?;
+        lab.site(place).http_get(admin, "/readyz").map(drop)
+    })
+}
+
+/// The words behind `culvert-agent` in what `token create` prints. They hold no blanks and no
+/// quotes.
+fn join_arguments(printed: &str) -> Result<Vec<String>> {
+    let joined = printed.replace("\\\n", " ");
+    for line in joined.lines() {
+        if let Some((_, rest)) = line.split_once("culvert-agent join") {
+            return Ok(std::iter::once("join")
+                .chain(rest.split_whitespace())
+                .map(str::to_owned)
+                .collect());
+        }
+    }
+    bail!("`token create` printed no `culvert-agent join`: {printed}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_join_command_is_found_in_what_token_create_prints() {
+        let printed = "Run this on edge-1 before noon:\n\n  sudo culvert-agent join --proxy \
+            a:7400 \\\n    --token x\n";
+        assert_eq!(
+            join_arguments(printed).unwrap(),
+            ["join", "--proxy", "a:7400", "--token", "x"]
+        );
+        assert!(join_arguments("nothing").is_err());
+    }
+}

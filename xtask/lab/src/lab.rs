@@ -1,0 +1,161 @@
+//! Hosts made of namespaces on this one machine: a cloud, three edge sites behind their own NAT,
+//! and the internet between them. The demo and the whole-chain tests run the real programs in them.
+//!
+//! ```text
+//!            cloud 203.0.113.1 ── internet (drops private ranges) ──┬── 198.51.100.1 edge-1 10.0.3.7
+//!   (also fd00:203:0:113::1)                                        ├── 198.51.100.5 edge-2 192.168.1.10
+//!                                                                   └── 198.51.100.9 edge-3 192.168.1.10
+//! ```
+//!
+//! Edges can dial the cloud; nothing can dial an edge. A lab is known by its name alone: every
+//! namespace, cgroup and folder has it in its own name, so that what a killed run left behind is
+//! found and removed by the next one.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use nix::fcntl::{Flock, FlockArg};
+
+use crate::place::Place;
+use crate::site::Site;
+use crate::{cgroup, network, process, workspace};
+
+/// Which lab: each name can be up once on a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LabName {
+    /// Of `cargo xtask demo`.
+    Demo,
+    /// Of the whole-chain tests.
+    Test,
+    /// Of `cargo xtask bench`.
+    Bench,
+}
+
+impl LabName {
+    /// The prefix of everything the lab makes.
+    pub fn prefix(self) -> &'static str {
+        match self {
+            Self::Demo => "culvert-demo",
+            Self::Test => "culvert-test",
+            Self::Bench => "culvert-bench",
+        }
+    }
+
+    /// Files of the lab: sockets, state, logs. In `/run`, which only root may write and which is
+    /// short enough for sockets.
+    pub fn folder(self) -> PathBuf {
+        Path::new("/run").join(self.prefix())
+    }
+
+    pub(crate) fn netns(self, place: &str) -> String {
+        format!("{}-{place}", self.prefix())
+    }
+
+    pub(crate) fn cgroup(self) -> Result<PathBuf> {
+        Ok(cgroup::mount_point()?.join(self.prefix()))
+    }
+}
+
+/// A lab that is up. Dropping it ends every process in it and removes all of it.
+pub struct Lab {
+    name: LabName,
+    sites: Vec<Site>,
+    /// Held while the lab is up; the kernel lets go of it when this process ends, however it ends.
+    _lock: Flock<File>,
+}
+
+impl Lab {
+    /// Makes the hosts, after removing what an earlier run of the same name left behind.
+    ///
+    /// # Errors
+    /// Without root, while another run has the same lab up, and where the kernel refuses a step.
+    pub fn start(name: LabName) -> Result<Self> {
+        ensure!(
+            workspace::is_root(),
+            "making network namespaces, cgroups and mounts needs root"
+        );
+        let lock = lock(name)?;
+        sweep(name)?;
+        std::fs::create_dir_all(name.folder())
+            .with_context(|| format!("create {}", name.folder().display()))?;
+        // From here on a failure removes what there is.
+        let mut lab = Self {
+            name,
+            sites: Vec::new(),
+            _lock: lock,
+        };
+        network::make(name)?;
+        for place in Place::ALL {
+            lab.sites.push(Site::start(name, place)?);
+        }
+        Ok(lab)
+    }
+
+    /// One of the hosts.
+    pub fn site(&self, place: Place) -> &Site {
+        &self.sites[place as usize]
+    }
+
+    /// The network namespace of the router between the hosts, where servers of the internet may
+    /// run.
+    pub fn internet(&self) -> PathBuf {
+        Path::new(network::NAMES).join(self.name.netns(network::INTERNET))
+    }
+
+    /// Makes a pod: a network namespace behind the cloud host, as container networks make them.
+    /// Returns the namespace's path; it ends with the lab.
+    ///
+    /// # Errors
+    /// If there is one already.
+    pub fn add_pod(&self) -> Result<PathBuf> {
+        Ok(Path::new(network::NAMES).join(network::make_pod(self.name)?))
+    }
+
+    /// The lab's name.
+    pub fn name(&self) -> LabName {
+        self.name
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            process::show_logs(&self.name.folder());
+        }
+        self.sites.clear();
+        if let Err(error) = sweep(self.name) {
+            eprintln!("cleaning up {}: {error:#}", self.name.prefix());
+        }
+        // Still locked; who opened it meanwhile holds a lock on nothing, which only lets two labs
+        // of one name meet.
+        std::fs::remove_file(lock_file(self.name)).ok();
+    }
+}
+
+fn lock_file(name: LabName) -> PathBuf {
+    name.folder().with_extension("lock")
+}
+
+fn lock(name: LabName) -> Result<Flock<File>> {
+    let path = lock_file(name);
+    let file = File::create(&path).with_context(|| format!("create {}", path.display()))?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
+        anyhow::anyhow!(
+            "{} is in use by another run (lock {}: {errno})",
+            name.prefix(),
+            path.display()
+        )
+    })
+}
+
+/// Removes everything of that name, whoever left it: processes first, then what they held.
+fn sweep(name: LabName) -> Result<()> {
+    cgroup::remove(&name.cgroup()?)?;
+    network::remove(name)?;
+    let folder = name.folder();
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,24 @@
+//! What the demo, the tests, the bench and the end-to-end suite share: hosts made of namespaces
+//! ([`Lab`]), an API server, programs in the background, and waiting for conditions.
+#![forbid(unsafe_code)]
+
+pub mod apiserver;
+mod cgroup;
+pub mod culvert;
+pub mod cut;
+pub mod inside;
+pub mod interrupt;
+mod lab;
+mod network;
+pub mod place;
+pub mod probe;
+pub mod process;
+pub mod progress;
+pub mod random;
+pub mod self_signed;
+pub mod site;
+pub mod unpacked;
+pub mod wait;
+pub mod workspace;
+
+pub use lab::{Lab, LabName};

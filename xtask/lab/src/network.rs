@@ -1,0 +1,177 @@
+//! The namespaces and links of a lab, and what its routers let pass.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::place::Place;
+use crate::{LabName, workspace};
+
+/// The router between the sites.
+pub(crate) const INTERNET: &str = "internet";
+
+/// A pod of the cloud host, where there is one.
+const POD: &str = "pod";
+
+/// Where namespaces have their names.
+pub(crate) const NAMES: &str = "/run/netns";
+
+/// The cloud's own IPv6 network: it ends at the router, but gives the cloud host an IPv6 address
+/// and a default route.
+const CLOUD_V6: (&str, &str) = ("fd00:203:0:113::1", "fd00:203:0:113::2");
+
+/// Makes all namespaces, links, addresses, routes and rules.
+pub(crate) fn make(name: LabName) -> Result<()> {
+    let internet = name.netns(INTERNET);
+    let mut links = format!("netns add {internet}\n");
+    for place in Place::ALL {
+        let (site, link) = (name.netns(place.name()), place.router_link());
+        links += &format!(
+            "netns add {site}\nlink add wan netns {site} type veth peer name {link} netns \
+             {internet}\n"
+        );
+    }
+    ip_batch(&[], &links)?;
+    ip_batch(&["-n", &internet], &router_commands())?;
+    inside(&internet, "sysctl", &["-qw", "net.ipv4.ip_forward=1"])?;
+    for place in Place::ALL {
+        let site = name.netns(place.name());
+        ip_batch(&["-n", &site], &site_commands(place))?;
+        if place != Place::Cloud {
+            nft(&site, SITE_RULES)?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes a pod's namespace behind the cloud host; returns its name.
+pub(crate) fn make_pod(name: LabName) -> Result<String> {
+    let (cloud, pod) = (name.netns(Place::Cloud.name()), name.netns(POD));
+    ip_batch(
+        &[],
+        &format!(
+            "netns add {pod}\nlink add eth0 netns {pod} type veth peer name pod netns {cloud}\n"
+        ),
+    )?;
+    ip_batch(
+        &["-n", &cloud],
+        "addr add 10.244.0.1/24 dev pod\nlink set pod up\n",
+    )?;
+    let commands = "link set lo up\naddr add 10.244.0.2/24 dev eth0\nlink set eth0 up\nroute add \
+        default via 10.244.0.1\n";
+    ip_batch(&["-n", &pod], commands)?;
+    inside(&cloud, "sysctl", &["-qw", "net.ipv4.ip_forward=1"])?;
+    Ok(pod)
+}
+
+/// Removes all namespaces of that name, and with them all the rest.
+pub(crate) fn remove(name: LabName) -> Result<()> {
+    for place in Place::ALL
+        .map(Place::name)
+        .into_iter()
+        .chain([INTERNET, POD])
+    {
+        let netns = name.netns(place);
+        if std::path::Path::new(NAMES).join(&netns).exists() {
+            workspace::output(Command::new("ip").args(["netns", "delete", &netns]))?;
+        }
+    }
+    Ok(())
+}
+
+/// Applies nftables rules in a namespace.
+pub(crate) fn nft(netns: &str, rules: &str) -> Result<()> {
+    feed(
+        Command::new("ip").args(["netns", "exec", netns, "nft", "-f", "-"]),
+        rules,
+    )
+}
+
+/// An edge site's router, which is the node itself: lets it dial out as its WAN address, and
+/// nothing in.
+const SITE_RULES: &str = "
+table ip site {
+  chain inward { type filter hook input priority filter; iifname \"wan\" ct state new drop; }
+  chain through { type filter hook forward priority filter; iifname \"wan\" ct state new drop; }
+  chain out { type nat hook postrouting priority srcnat; ip saddr { 10.0.0.0/8, 192.168.0.0/16 } oifname \"wan\" masquerade; }
+}";
+
+fn router_commands() -> String {
+    let mut commands = String::from("link set lo up\n");
+    for place in Place::ALL {
+        let link = place.router_link();
+        commands += &format!(
+            "addr add {} dev {link}\nlink set {link} up\n",
+            place.wan().1
+        );
+    }
+    commands += &format!(
+        "addr add {}/64 dev {} nodad\n",
+        CLOUD_V6.1,
+        Place::Cloud.router_link()
+    );
+    // A packet to a private address ends here without an answer, as in the real one.
+    for range in [
+        "10.0.0.0/8",
+        "172.16.0.0/12",
+        "192.168.0.0/16",
+        "198.18.0.0/15",
+    ] {
+        commands += &format!("route add blackhole {range}\n");
+    }
+    commands
+}
+
+fn site_commands(place: Place) -> String {
+    let (own, router) = place.wan();
+    let gateway = router.split('/').next().unwrap_or_default();
+    let mut commands = format!(
+        "link set lo up\naddr add {own} dev wan\nlink set wan up\nroute add default via {gateway}\n"
+    );
+    if place == Place::Cloud {
+        commands += &format!(
+            "addr add {}/64 dev wan nodad\nroute add default via {} dev wan\n",
+            CLOUD_V6.0, CLOUD_V6.1
+        );
+    } else {
+        commands += &format!("addr add {}/32 dev lo\n", place.address());
+    }
+    commands
+}
+
+fn inside(netns: &str, program: &str, args: &[&str]) -> Result<()> {
+    workspace::output(
+        Command::new("ip")
+            .args(["netns", "exec", netns, program])
+            .args(args),
+    )?;
+    Ok(())
+}
+
+fn ip_batch(options: &[&str], commands: &str) -> Result<()> {
+    feed(
+        Command::new("ip").args(options).args(["-batch", "-"]),
+        commands,
+    )
+}
+
+fn feed(command: &mut Command, text: &str) -> Result<()> {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    child
+        .stdin
+        .take()
+        .context("stdin was piped")?
+        .write_all(text.as_bytes())?;
+    let done = child.wait_with_output()?;
+    ensure!(
+        done.status.success(),
+        "{command:?} with\n{text}\nsaid: {}",
+        String::from_utf8_lossy(&done.stderr).trim()
+    );
+    Ok(())
+}

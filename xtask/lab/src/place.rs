@@ -1,0 +1,81 @@
+//! The hosts of a lab and their addresses.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+/// A host of the lab.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// Where Prometheus, the proxy and the redirector run.
+    Cloud,
+    /// An edge node with an address of its own.
+    Edge1,
+    /// An edge node with the same address as [`Place::Edge3`].
+    Edge2,
+    /// An edge node with the same address as [`Place::Edge2`].
+    Edge3,
+}
+
+impl Place {
+    /// All hosts, in the order of their numbers.
+    pub const ALL: [Self; 4] = [Self::Cloud, Self::Edge1, Self::Edge2, Self::Edge3];
+    /// The edge nodes.
+    pub const EDGES: [Self; 3] = [Self::Edge1, Self::Edge2, Self::Edge3];
+
+    /// The host name; of an edge also its node name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cloud => "cloud",
+            Self::Edge1 => "edge-1",
+            Self::Edge2 => "edge-2",
+            Self::Edge3 => "edge-3",
+        }
+    }
+
+    /// What the host calls itself: of an edge an address that only its own site knows.
+    pub fn address(self) -> IpAddr {
+        IpAddr::V4(match self {
+            Self::Cloud => Ipv4Addr::new(203, 0, 113, 1),
+            Self::Edge1 => Ipv4Addr::new(10, 0, 3, 7),
+            Self::Edge2 | Self::Edge3 => Ipv4Addr::new(192, 168, 1, 10),
+        })
+    }
+
+    /// The host by that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|place| place.name() == name)
+    }
+
+    /// The host's address in the internet, with the router's end of the link, as CIDRs of one /30.
+    pub(crate) fn wan(self) -> (String, String) {
+        match self {
+            Self::Cloud => ("203.0.113.1/30".into(), "203.0.113.2/30".into()),
+            Self::Edge1 | Self::Edge2 | Self::Edge3 => {
+                let base = (self as u8 - 1) * 4;
+                (
+                    format!("198.51.100.{}/30", base + 1),
+                    format!("198.51.100.{}/30", base + 2),
+                )
+            }
+        }
+    }
+
+    /// The router's interface towards the host.
+    pub(crate) fn router_link(self) -> String {
+        format!("site{}", self as u8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_keep_to_their_own_links() {
+        assert_eq!(
+            Place::Edge3.wan(),
+            ("198.51.100.9/30".into(), "198.51.100.10/30".into())
+        );
+        assert_eq!(Place::Edge3.router_link(), "site3");
+        assert_eq!(Place::from_name("edge-2"), Some(Place::Edge2));
+    }
+}

@@ -1,0 +1,233 @@
+//! One host of a lab: network, host name, mounts (a bpffs of its own; the cloud its own
+//! resolv.conf) and a cgroup.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::place::Place;
+use crate::process::Process;
+use crate::{LabName, inside, network, wait, workspace};
+
+/// Moves itself into the cgroup `$0`, then into the namespaces of process `$1` (`$2` says which
+/// network), and becomes the command that follows.
+/// Not `ip netns exec`, which would hide the cgroup mounts.
+const ENTER: &str = r#"echo $$ > "$0/cgroup.procs" && pid=$1 net=$2 && shift 2 && exec nsenter -t "$pid" "$net" --mount --uts -- "$@""#;
+
+/// Becomes the process that holds the host's namespaces: `$1` network namespace, `$2` host name,
+/// `$3` resolv.conf or empty, `$4` file that says it is ready.
+const HOLD: &str = r#"echo $$ > "$0/cgroup.procs" && exec nsenter --net="$1" unshare --mount --uts sh -ec '
+  hostname "$1"; mount -t bpf bpf /sys/fs/bpf; [ -z "$2" ] || mount --bind "$2" /etc/resolv.conf; touch "$3"; exec sleep infinity
+' sh "$2" "$3" "$4""#;
+
+/// A host that is up.
+pub struct Site {
+    place: Place,
+    netns: PathBuf,
+    cgroup: PathBuf,
+    folder: PathBuf,
+    holder: Process,
+}
+
+impl Site {
+    pub(crate) fn start(name: LabName, place: Place) -> Result<Self> {
+        let netns = Path::new(network::NAMES).join(name.netns(place.name()));
+        let cgroup = name.cgroup()?.join(place.name());
+        let folder = name.folder().join(place.name());
+        for made in [&cgroup, &folder] {
+            std::fs::create_dir_all(made).with_context(|| format!("create {}", made.display()))?;
+        }
+        let resolv_conf = if place == Place::Cloud {
+            resolv_conf(&folder)?
+        } else {
+            PathBuf::new()
+        };
+        let ready = folder.join("ready");
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", HOLD])
+            .arg(&cgroup)
+            .arg(&netns)
+            .arg(place.name())
+            .arg(resolv_conf)
+            .arg(&ready);
+        let mut holder = Process::start("host", &folder, &mut command)?;
+        std::fs::write(folder.join("pid"), holder.pid().to_string())
+            .context("write the host's pid")?;
+        wait::until(
+            &format!("host {}", place.name()),
+            Duration::from_secs(60),
+            || {
+                holder.check()?;
+                ready
+                    .exists()
+                    .then_some(())
+                    .context("its mounts are not ready")
+            },
+        )?;
+        Ok(Self {
+            place,
+            netns,
+            cgroup,
+            folder,
+            holder,
+        })
+    }
+
+    /// Which host this is.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Files of this host.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// A file of this host.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// The cgroup of all its processes.
+    pub fn cgroup(&self) -> &Path {
+        &self.cgroup
+    }
+
+    /// A command that will run as a process of this host. Its pid is that of the program itself.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        enter_command(&self.cgroup, self.holder.pid(), "--net", program)
+    }
+
+    /// The same in another network namespace, as the processes of this host's pods are.
+    pub fn command_in(&self, netns: &Path, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        enter_command(
+            &self.cgroup,
+            self.holder.pid(),
+            &format!("--net={}", netns.display()),
+            program,
+        )
+    }
+
+    /// The same in no host's cgroup, as a process that no connect hook sees: only its packets are
+    /// steered.
+    pub fn unhooked_command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let above = self.cgroup.parent().unwrap_or(&self.cgroup);
+        enter_command(above, self.holder.pid(), "--net", program)
+    }
+
+    /// Starts a program in the background.
+    ///
+    /// # Errors
+    /// See [`Process::start`].
+    pub fn start_process(&self, name: &str, command: &mut Command) -> Result<Process> {
+        Process::start(name, &self.folder, command)
+    }
+
+    /// What a command prints when run here.
+    ///
+    /// # Errors
+    /// If it fails, with what it wrote to its error output.
+    pub fn output<S: AsRef<std::ffi::OsStr>>(
+        &self,
+        program: impl AsRef<std::ffi::OsStr>,
+        args: impl IntoIterator<Item = S>,
+    ) -> Result<String> {
+        workspace::output(self.command(program).args(args))
+    }
+
+    /// The body of a page served on this host's loopback.
+    ///
+    /// # Errors
+    /// If the port does not answer in time, or with a status that is no success; the error has
+    /// status and body.
+    pub fn http_get(&self, port: u16, path: &str) -> Result<String> {
+        inside::http(&self.netns, port, &format!("GET {path}"), "")
+    }
+
+    /// Puts a text to a page served on this host's loopback.
+    ///
+    /// # Errors
+    /// As of [`Self::http_get`].
+    pub fn http_put(&self, port: u16, path: &str, text: &str) -> Result<()> {
+        inside::http(&self.netns, port, &format!("PUT {path}"), text).map(drop)
+    }
+
+    /// A page of JSON served on this host's loopback.
+    ///
+    /// # Errors
+    /// As of [`Self::http_get`], and if it is no JSON.
+    pub fn json(&self, port: u16, path: &str) -> Result<Value> {
+        let body = self.http_get(port, path)?;
+        serde_json::from_str(&body).with_context(|| format!("{path} is not JSON: {body}"))
+    }
+
+    /// The value of one line of `/metrics`, whose name includes its labels.
+    ///
+    /// # Errors
+    /// As of [`Self::http_get`], and if there is no such line, or its value is no number.
+    pub fn metric(&self, port: u16, name: &str) -> Result<f64> {
+        let body = self.http_get(port, "/metrics")?;
+        let value = body
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let value = value.with_context(|| format!("no {name} in /metrics"))?;
+        value
+            .trim()
+            .parse()
+            .with_context(|| format!("{name}: {value:?} is no number"))
+    }
+
+    /// Its network namespace.
+    pub fn netns(&self) -> &Path {
+        &self.netns
+    }
+}
+
+/// A command as a process of a host of a lab that another process holds up.
+///
+/// # Errors
+/// If no such lab is up.
+pub fn enter(name: LabName, place: Place, program: impl AsRef<std::ffi::OsStr>) -> Result<Command> {
+    let pid = name.folder().join(place.name()).join("pid");
+    let pid = std::fs::read_to_string(&pid).with_context(|| format!("read {}", pid.display()))?;
+    let cgroup = name.cgroup()?.join(place.name());
+    Ok(enter_command(
+        &cgroup,
+        pid.trim().parse()?,
+        "--net",
+        program,
+    ))
+}
+
+/// A command that enters the host whose processes are in `cgroup` and whose namespaces process
+/// `holder` holds. `net` is nsenter's option: `--net` for the host's own network.
+fn enter_command(
+    cgroup: &Path,
+    holder: u32,
+    net: &str,
+    program: impl AsRef<std::ffi::OsStr>,
+) -> Command {
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", ENTER])
+        .arg(cgroup)
+        .arg(holder.to_string())
+        .arg(net)
+        .arg(program);
+    command
+}
+
+/// The cloud asks the redirector for names, and nobody else.
+fn resolv_conf(folder: &Path) -> Result<PathBuf> {
+    let path = folder.join("resolv.conf");
+    let text = format!(
+        "nameserver {}\noptions timeout:1 attempts:1\n",
+        Place::Cloud.address()
+    );
+    std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+    Ok(path)
+}

@@ -1,0 +1,58 @@
+//! Stock programs of Debian that the demo and the tests run, unpacked under `target/tools` and
+//! never installed.
+
+use std::path::PathBuf;
+
+use crate::workspace;
+
+/// A program unpacked from its Debian package.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unpacked {
+    /// The monitoring server.
+    Prometheus,
+    /// The exporter of a node's metrics.
+    NodeExporter,
+    /// The resolver of hosts with systemd.
+    SystemdResolved,
+}
+
+impl Unpacked {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Prometheus, Self::NodeExporter, Self::SystemdResolved];
+
+    /// The package with the program, and those that must be of its version.
+    pub fn packages(self) -> &'static [&'static str] {
+        match self {
+            Self::Prometheus => &["prometheus"],
+            Self::NodeExporter => &["prometheus-node-exporter"],
+            Self::SystemdResolved => &["systemd-resolved", "libsystemd-shared"],
+        }
+    }
+
+    /// The top of the unpacked package.
+    pub fn folder(self) -> PathBuf {
+        workspace::tools_dir().join(self.packages()[0])
+    }
+
+    /// The program.
+    pub fn program(self) -> PathBuf {
+        self.folder().join(match self {
+            Self::Prometheus => "usr/bin/prometheus",
+            Self::NodeExporter => "usr/bin/prometheus-node-exporter",
+            Self::SystemdResolved => "lib/systemd/systemd-resolved",
+        })
+    }
+
+    /// Whether it is unpacked.
+    pub fn is_there(self) -> bool {
+        self.program().is_file()
+    }
+
+    /// What its `LD_LIBRARY_PATH` has to be: libraries of other versions may be installed.
+    pub fn libraries(self) -> PathBuf {
+        self.folder().join(format!(
+            "usr/lib/{}-linux-gnu/systemd",
+            std::env::consts::ARCH
+        ))
+    }
+}

@@ -1,0 +1,155 @@
+//! Where things are in the work tree, and how to call cargo and other programs from here.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+/// The top folder of the work tree that this program was built from.
+pub fn root() -> PathBuf {
+    let lab = Path::new(env!("CARGO_MANIFEST_DIR"));
+    lab.ancestors().nth(2).unwrap_or(lab).to_path_buf()
+}
+
+/// The folder of everything built: `CARGO_TARGET_DIR`, or `target/` in [`root`].
+pub fn target_dir() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(dir) => root().join(dir),
+        None => root().join("target"),
+    }
+}
+
+/// The folder of programs that setup builds or unpacks for the project alone.
+pub fn tools_dir() -> PathBuf {
+    target_dir().join("tools")
+}
+
+/// One of the project's binaries, as `cargo build` leaves it.
+pub fn binary(name: &str) -> PathBuf {
+    target_dir().join("debug").join(name)
+}
+
+/// One of the examples, which are programs that tests run.
+pub fn example(name: &str) -> PathBuf {
+    target_dir().join("debug").join("examples").join(name)
+}
+
+/// The compiled kernel programs.
+pub fn bpf_object() -> PathBuf {
+    target_dir().join("ebpf/culvert-redirector.bpf.o")
+}
+
+/// The container image of one of the programs, as `cargo xtask image` leaves it.
+pub fn image_archive(program: &str) -> PathBuf {
+    target_dir()
+        .join("images")
+        .join(format!("{program}-{}.tar", image_architecture()))
+}
+
+/// This machine's processor as container images name it.
+pub fn image_architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// `cargo` for the workspace, run from [`root`], free of what an outer cargo left in the
+/// environment.
+pub fn cargo() -> Command {
+    let mut command = Command::new("cargo");
+    without_outer_cargo(&mut command).current_dir(root());
+    // The redirector's build script looks in `target/` unless told otherwise.
+    if std::env::var_os("CARGO_TARGET_DIR").is_some() {
+        command.env("CULVERT_BPF_OBJECT", bpf_object());
+    }
+    command
+}
+
+/// Removes what an outer cargo or rustup set, which would otherwise choose the toolchain, the flags
+/// or the target folder of an inner one. The user's network, registry and home settings stay.
+pub fn without_outer_cargo(command: &mut Command) -> &mut Command {
+    const KEPT: [&str; 6] = [
+        "CARGO_HOME",
+        "CARGO_TARGET_DIR",
+        "CARGO_NET_",
+        "CARGO_HTTP_",
+        "CARGO_REGISTR",
+        "CARGO_SOURCE_",
+    ];
+    const REMOVED: [&str; 6] = [
+        "RUSTFLAGS",
+        "RUSTDOCFLAGS",
+        "RUSTUP_TOOLCHAIN",
+        "RUST_RECURSION_COUNT",
+        "OUT_DIR",
+        "LD_LIBRARY_PATH",
+    ];
+    for (key, _) in std::env::vars_os() {
+        let Some(name) = key.to_str() else { continue };
+        let of_cargo = name.starts_with("CARGO") && !KEPT.iter().any(|kept| name.starts_with(kept));
+        if of_cargo || name.starts_with("RUSTC") || REMOVED.contains(&name) {
+            command.env_remove(&key);
+        }
+    }
+    command
+}
+
+/// Flags by which no path of this machine gets into what a compiler makes: rustc's
+/// `--remap-path-prefix`, or C's `-ffile-prefix-map`.
+///
+/// # Errors
+/// If it cannot be told where cargo keeps its sources.
+pub fn remapped(flag: &str) -> Result<String> {
+    let cargo_home = match std::env::var_os("CARGO_HOME") {
+        Some(home) => PathBuf::from(home),
+        None => {
+            PathBuf::from(std::env::var_os("HOME").context("neither CARGO_HOME nor HOME is set")?)
+                .join(".cargo")
+        }
+    };
+    // The last one that fits counts.
+    let prefixes = [
+        (root(), "/culvert"),
+        (target_dir(), "/culvert/target"),
+        (cargo_home, "/cargo"),
+    ];
+    Ok(prefixes
+        .map(|(path, name)| format!("{flag}={}={name}", path.display()))
+        .join(" "))
+}
+
+/// The full path of a program on `PATH` or in the folders that root's programs live in.
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin", "/usr/bin"].map(PathBuf::from))
+        .map(|folder| folder.join(name))
+        .find(|candidate| candidate.is_file())
+}
+
+/// What a command printed; its error output becomes the error's text.
+pub fn output(command: &mut Command) -> Result<String> {
+    let text = format!("{:?}", command.get_program());
+    let done = command.output().with_context(|| format!("run {text}"))?;
+    if !done.status.success() {
+        let said = String::from_utf8_lossy(&done.stderr);
+        let args: Vec<_> = command
+            .get_args()
+            .map(|arg| arg.to_string_lossy().into_owned())
+            .collect();
+        bail!(
+            "{text} {} ended with {}: {}",
+            args.join(" "),
+            done.status,
+            said.trim()
+        );
+    }
+    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
+/// Whether this process may make namespaces, mounts and cgroups.
+pub fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}

@@ -1,0 +1,36 @@
+//! `cargo xtask enter HOST COMMAND...`: a command as a process of one of the held demo's hosts.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use culvert_lab::place::Place;
+use culvert_lab::{LabName, site};
+
+/// Run a command as a process of a host of the held demo.
+#[derive(clap::Args)]
+pub struct Args {
+    /// cloud, edge-1, edge-2 or edge-3
+    host: String,
+    /// The command and its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    command: Vec<String>,
+}
+
+/// Runs the command and passes on its exit code.
+///
+/// # Errors
+/// If the host is unknown or the demo is not up.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let place = Place::from_name(&args.host)
+        .with_context(|| format!("no host {:?}: cloud, edge-1, edge-2 or edge-3", args.host))?;
+    let status = site::enter(LabName::Demo, place, &args.command[0])
+        .context("the demo is not up: start `cargo xtask demo --hold` in another terminal")?
+        .args(&args.command[1..])
+        .status()?;
+    Ok(ExitCode::from(
+        status
+            .code()
+            .and_then(|code| u8::try_from(code).ok())
+            .unwrap_or(1),
+    ))
+}

@@ -1,3 +1,0 @@
-//! Kubernetes for tests: real programs, never a fake.
-
-pub mod apiserver;
