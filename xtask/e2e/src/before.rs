@@ -5,8 +5,9 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use culvert_lab::wait;
 
+use crate::cluster::{EDGES, MASTER};
 use crate::pods;
-use crate::world::{EDGES, MASTER, World};
+use crate::world::World;
 
 /// Long against the fraction of a second that an answer from the master takes.
 const SILENCE: Duration = Duration::from_secs(6);

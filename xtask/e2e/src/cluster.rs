@@ -16,6 +16,10 @@ use crate::command::{Done, finish};
 /// The environment variable that names the program.
 const PROGRAM: &str = "E2E_CLUSTER";
 
+/// The cloud node, where the API server runs.
+pub(super) const MASTER: &str = "master";
+/// The edge nodes.
+pub(super) const EDGES: [&str; 3] = ["edge-1", "edge-2", "edge-3"];
 /// What kubectl is given for what ends by itself, on two busy cores.
 pub(super) const KUBECTL_TIME: Duration = Duration::from_secs(30);
 /// Images of 100 MB on four nodes.

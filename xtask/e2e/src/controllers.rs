@@ -8,9 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use culvert_lab::wait;
 
-use crate::cluster::{Cluster, KUBECTL_TIME};
+use crate::cluster::{Cluster, KUBECTL_TIME, MASTER};
 use crate::command::finish;
-use crate::world::MASTER;
 
 const PROGRAMS: [&str; 2] = ["kube-controller-manager", "kube-scheduler"];
 /// A lease of somebody who is gone lasts 15 s; then it is taken.

@@ -9,9 +9,10 @@ use culvert_lab::self_signed::SelfSigned;
 use culvert_lab::{wait, workspace};
 use serde_json::json;
 
+use crate::cluster::{EDGES, MASTER};
 use crate::command::Running;
 use crate::names::{self, BY_NAME};
-use crate::world::{EDGES, MASTER, SHOP, World};
+use crate::world::{SHOP, World};
 use crate::{logs, uninstall};
 
 /// Refuses ConfigMaps that carry a label, in words of its own.

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::cluster::MASTER;
 use crate::command::{Done, Running, finish};
 use crate::pods;
-use crate::world::{MASTER, World};
+use crate::world::World;
 
 /// How big the download is.
 const MEGABYTES: usize = 200;

@@ -5,7 +5,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use culvert_lab::{wait, workspace};
 
-use crate::world::{EDGES, MASTER, World};
+use crate::cluster::{EDGES, MASTER};
+use crate::world::World;
 use crate::{images, logs};
 
 /// Programs that start beside each other on two busy cores, and find each other.

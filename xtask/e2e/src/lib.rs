@@ -13,6 +13,7 @@ mod controllers;
 mod copy;
 mod egress;
 mod exec;
+mod follower;
 mod forward;
 mod healing;
 mod images;

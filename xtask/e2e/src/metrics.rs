@@ -4,9 +4,10 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
+use crate::cluster::{EDGES, MASTER};
 use crate::images::CURL;
 use crate::pods;
-use crate::world::{EDGE_1_ADDRESS, EDGES, MASTER, SHOP, World};
+use crate::world::{EDGE_1_ADDRESS, SHOP, World};
 
 /// What the kubelet asks of who reads its metrics.
 const RIGHT: &str = "nodes/metrics";

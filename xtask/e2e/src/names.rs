@@ -9,9 +9,10 @@ use culvert_lab::workspace;
 
 use serde_json::{Value, json};
 
+use crate::cluster::{EDGES, MASTER};
 use crate::command::Running;
 use crate::images::CURL;
-use crate::world::{EDGES, MASTER, SHOP, World};
+use crate::world::{SHOP, World};
 use crate::{copy, exec, forward, healing, logs, metrics, pods};
 
 /// Answers every name with 127.0.0.1, and prints it.

@@ -3,7 +3,8 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use crate::world::{EDGES, MASTER, SHOP, World};
+use crate::cluster::{EDGES, MASTER};
+use crate::world::{SHOP, World};
 
 /// The image of them, which the cluster's nodes have.
 const IMAGE: &str = "local/busybox:1";

@@ -7,9 +7,10 @@ use anyhow::{Context, Result, ensure};
 use culvert_lab::{wait, workspace};
 use serde_json::{Value, json};
 
+use crate::cluster::MASTER;
 use crate::images::PROMETHEUS;
 use crate::pods;
-use crate::world::{MASTER, SHOP, World};
+use crate::world::{SHOP, World};
 
 /// The instances, and the node that must answer: edge-1 by its address, and all as `role: node`
 /// finds them, relabelled.

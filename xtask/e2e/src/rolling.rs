@@ -8,7 +8,7 @@ use culvert_lab::wait;
 use serde_json::Value;
 
 use crate::forward::{self, Forward};
-use crate::logs::Follower;
+use crate::logs;
 use crate::world::{CULVERT, World};
 
 /// Seconds that a download takes which must outlast the restart of the redirector: several times
@@ -26,7 +26,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     world.claim(
         "the redirector's rolling restart: logs -f and a download of 200 MB go on through it",
         |world| {
-            let mut follower = Follower::start(world, "follow-redirector", node)?;
+            let mut follower = logs::follow(world, "follow-redirector", node)?;
             let forward = Forward::open(world, "forward-redirector", node)?;
             let mut download = forward.download(world, "download-redirector", LONG_DOWNLOAD)?;
             restart(world, "culvert-redirector")?;

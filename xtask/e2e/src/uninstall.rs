@@ -5,7 +5,8 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use culvert_lab::workspace;
 
-use crate::world::{MASTER, World};
+use crate::cluster::MASTER;
+use crate::world::World;
 
 /// Pods end with grace.
 const DELETED: Duration = Duration::from_secs(120);

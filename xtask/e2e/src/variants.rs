@@ -7,7 +7,8 @@ use anyhow::{Context, Result, ensure};
 use culvert_lab::wait;
 use serde_json::json;
 
-use crate::world::{EDGES, MASTER, PODS_TIME, World};
+use crate::cluster::{EDGES, MASTER};
+use crate::world::{PODS_TIME, World};
 use crate::{install, logs, names, uninstall};
 
 /// Proxies look every few seconds.

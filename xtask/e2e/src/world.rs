@@ -7,19 +7,15 @@ use anyhow::{Context, Result, bail};
 use culvert_lab::{progress, wait, workspace};
 use serde_json::Value;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, EDGES, MASTER};
 use crate::command::Running;
 use crate::controllers::Controllers;
-use crate::logs::Follower;
+use crate::follower::Follower;
 
 /// Culvert's namespace.
 pub(super) const CULVERT: &str = "culvert-system";
 /// The namespace of what is reached through it.
 pub(super) const SHOP: &str = "shop";
-/// The cloud node, where the API server runs.
-pub(super) const MASTER: &str = "master";
-/// The edge nodes.
-pub(super) const EDGES: [&str; 3] = ["edge-1", "edge-2", "edge-3"];
 /// The address that only edge-1 has.
 pub(super) const EDGE_1_ADDRESS: &str = "10.0.3.7";
 

@@ -19,43 +19,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 use crate::place::Place;
 use crate::site::Site;
-use crate::{cgroup, network, process, workspace};
-
-/// Which lab: each name can be up once on a machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LabName {
-    /// Of `cargo xtask demo`.
-    Demo,
-    /// Of the whole-chain tests.
-    Test,
-    /// Of `cargo xtask bench`.
-    Bench,
-}
-
-impl LabName {
-    /// The prefix of everything the lab makes.
-    pub fn prefix(self) -> &'static str {
-        match self {
-            Self::Demo => "culvert-demo",
-            Self::Test => "culvert-test",
-            Self::Bench => "culvert-bench",
-        }
-    }
-
-    /// Files of the lab: sockets, state, logs. In `/run`, which only root may write and which is
-    /// short enough for sockets.
-    pub fn folder(self) -> PathBuf {
-        Path::new("/run").join(self.prefix())
-    }
-
-    pub(crate) fn netns(self, place: &str) -> String {
-        format!("{}-{place}", self.prefix())
-    }
-
-    pub(crate) fn cgroup(self) -> Result<PathBuf> {
-        Ok(cgroup::mount_point()?.join(self.prefix()))
-    }
-}
+use crate::{LabName, cgroup, network, process, workspace};
 
 /// A lab that is up. Dropping it ends every process in it and removes all of it.
 pub struct Lab {

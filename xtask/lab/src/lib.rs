@@ -9,6 +9,7 @@ pub mod cut;
 pub mod inside;
 pub mod interrupt;
 mod lab;
+mod name;
 mod network;
 pub mod place;
 pub mod probe;
@@ -21,4 +22,5 @@ pub mod unpacked;
 pub mod wait;
 pub mod workspace;
 
-pub use lab::{Lab, LabName};
+pub use lab::Lab;
+pub use name::LabName;

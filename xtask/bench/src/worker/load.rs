@@ -17,6 +17,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 
 use backend::Backend;
@@ -32,6 +33,22 @@ const AFTERMATH: Duration = Duration::from_secs(5);
 pub(crate) struct Args {
     #[arg(long)]
     listen: SocketAddr,
+}
+
+/// Which way bytes go, seen from the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Direction {
+    Up,
+    Down,
+}
+
+/// What a backend sends without end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Sent {
+    /// All that it can.
+    Bulk,
+    /// One byte at a time.
+    Bytes,
 }
 
 /// What a job found: names and numbers.

@@ -8,12 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use super::backend::{Backend, DRIP, PIECE, SINK, SOURCE};
-use super::job::{Direction, Sent};
-use super::memory::resident;
 use super::moved::Moved;
-use super::observed::processor_time;
+use super::observed::{processor_time, resident};
 use super::way::{Stream, Way};
-use super::{Figures, PATIENCE};
+use super::{Direction, Figures, PATIENCE, Sent};
 
 const GIB: f64 = (1 << 30) as f64;
 /// Until windows and buffers have grown, once all streams are under way.

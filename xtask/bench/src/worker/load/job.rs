@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 
 use super::backend::Backend;
 use super::way::Way;
-use super::{Figures, bulk, connects, dns, memory, ping};
+use super::{Direction, Figures, Sent, bulk, connects, dns, memory, ping};
 
 /// One line of input.
 #[derive(Parser)]
@@ -15,22 +15,6 @@ use super::{Figures, bulk, connects, dns, memory, ping};
 struct Line {
     #[command(subcommand)]
     job: Job,
-}
-
-/// Which way bytes go, seen from the client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Direction {
-    Up,
-    Down,
-}
-
-/// What a backend sends without end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Sent {
-    /// All that it can.
-    Bulk,
-    /// One byte at a time.
-    Bytes,
 }
 
 /// A job. `pid`s are the programs on the way, whose processor time or memory counts.

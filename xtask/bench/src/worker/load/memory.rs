@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
+use super::observed::resident;
 use super::way::{Stream, Way};
 use super::{Figures, ping};
 
@@ -29,20 +30,4 @@ pub(super) fn idle(way: &Way, streams: usize, pids: &[u32]) -> Result<Figures> {
         "kb_per_stream",
         taken as f64 / 1000.0 / streams as f64,
     )])
-}
-
-/// Resident bytes of processes together.
-pub(super) fn resident(pids: &[u32]) -> Result<u64> {
-    pids.iter().map(|pid| resident_of(*pid)).sum()
-}
-
-fn resident_of(pid: u32) -> Result<u64> {
-    let path = format!("/proc/{pid}/status");
-    let status = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
-        .context("no VmRSS")?;
-    let kib: u64 = line.trim().trim_end_matches(" kB").parse()?;
-    Ok(kib << 10)
 }

@@ -1,4 +1,4 @@
-//! What is read off: processor time from the kernel, percentiles from times.
+//! What is read off: processor time and memory from the kernel, percentiles from times.
 
 use std::time::Duration;
 
@@ -22,6 +22,22 @@ pub(super) fn processor_time(pids: &[u32]) -> Result<Duration> {
         }
     }
     Ok(Duration::from_nanos(nanoseconds))
+}
+
+/// Resident bytes of processes together.
+pub(super) fn resident(pids: &[u32]) -> Result<u64> {
+    pids.iter().map(|pid| resident_of(*pid)).sum()
+}
+
+fn resident_of(pid: u32) -> Result<u64> {
+    let path = format!("/proc/{pid}/status");
+    let status = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .context("no VmRSS")?;
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse()?;
+    Ok(kib << 10)
 }
 
 /// In microseconds, of times in order.

@@ -7,12 +7,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::Figures;
 use super::backend::ECHO;
 use super::bulk::Bulk;
-use super::job::Direction;
 use super::observed::percentile;
 use super::way::{Stream, Way};
+use super::{Direction, Figures};
 
 /// Until threads run and bulk has filled what it can.
 const WARM_UP: Duration = Duration::from_millis(500);
