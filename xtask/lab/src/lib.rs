@@ -6,6 +6,7 @@ pub mod apiserver;
 mod cgroup;
 pub mod culvert;
 pub mod cut;
+pub mod dns;
 pub mod inside;
 pub mod interrupt;
 mod lab;

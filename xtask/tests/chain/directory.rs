@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{Options, PROXY_ADMIN, REDIRECTOR_ADMIN};
+use culvert_lab::dns::{self, Answer};
 use culvert_lab::place::Place;
 use culvert_lab::{Lab, wait, workspace};
 
-use crate::dns::{self, Answer};
 use crate::world::{self, ECHO, GREET, World};
 
 /// Two looks of the proxy at its file, and the redirector's work.

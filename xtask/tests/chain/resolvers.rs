@@ -15,10 +15,10 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::Options;
+use culvert_lab::dns::{self, Answer, Resolver};
 use culvert_lab::place::Place;
 use culvert_lab::{Lab, workspace};
 
-use crate::dns::{self, Answer, Resolver};
 use crate::world::{self, World};
 use upstream::Upstream;
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::Options;
+use culvert_lab::dns::{self, Answer};
 use culvert_lab::place::Place;
 
-use crate::dns::{self, Answer};
 use crate::world::{self, FORBIDDEN, GREET, World};
 
 fn steered_by(mechanism: &str) -> Options {

@@ -6,15 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result, ensure};
 use culvert_lab::apiserver::ApiServer;
 use culvert_lab::place::Place;
-use culvert_lab::{Lab, LabName, wait, workspace};
+use culvert_lab::{Lab, LabName, dns, wait, workspace};
 use serde_json::{Value, json};
 
 use crate::cluster::{DEADLINE, apply, edge, get, node, set_status, with_server};
 use crate::proxy::Proxy;
-
-#[path = "../chain/dns.rs"]
-#[allow(dead_code, reason = "the chain tests ask for more")]
-mod dns;
 
 /// Seconds since the API server last confirmed the directory.
 fn age(proxy: &Proxy) -> Result<f64> {

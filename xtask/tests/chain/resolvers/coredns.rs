@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::dns::{self, Answer, Resolver};
 use culvert_lab::place::Place;
 use culvert_lab::process::Process;
 use culvert_lab::wait;
@@ -13,7 +14,6 @@ use xtask::setup;
 use super::{
     REDIRECTORS, Tally, UPSTREAM, check_foreign_names, check_vips, documented, ip, with_upstream,
 };
-use crate::dns::{self, Answer, Resolver};
 use crate::world::World;
 
 /// The block of a CoreDNS that knows nothing of Culvert.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::culvert::REDIRECTOR_ADMIN;
+use culvert_lab::dns::Resolver;
 use culvert_lab::place::Place;
 use culvert_lab::process::Process;
 use culvert_lab::site::Site;
@@ -17,7 +18,6 @@ use culvert_lab::{wait, workspace};
 use super::{
     REDIRECTORS, Tally, UPSTREAM, check_foreign_names, check_vips, documented, with_upstream,
 };
-use crate::dns::Resolver;
 use crate::world::World;
 
 /// What the program may take to start, on two busy cores.

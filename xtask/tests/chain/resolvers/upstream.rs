@@ -9,9 +9,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use culvert_lab::dns;
 use culvert_lab::inside;
-
-use crate::dns;
 
 /// What it answers.
 pub(super) const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 80);
@@ -112,7 +111,7 @@ fn name(question: &[u8]) -> Option<String> {
 
 /// One record for a question of type A, no data for all others.
 fn answer(name: &str, question: &[u8]) -> Option<Vec<u8>> {
-    let end = dns::behind_name(question, 12)? + 4;
+    let end = dns::after_name(question, 12)? + 4;
     let mut packet = question.get(..end)?.to_vec();
     let exists = name != NOWHERE;
     let is_a = exists && packet[end - 4..end - 2] == dns::A.to_be_bytes();

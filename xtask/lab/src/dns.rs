@@ -5,13 +5,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::place::Place;
+use crate::{Lab, inside};
 use anyhow::{Context, Result, bail, ensure};
-use culvert_lab::place::Place;
-use culvert_lab::{Lab, inside};
 
-pub(crate) const A: u16 = 1;
-pub(crate) const TXT: u16 = 16;
-pub(crate) const AAAA: u16 = 28;
+/// Asks for IPv4 addresses.
+pub const A: u16 = 1;
+/// Asks for texts.
+pub const TXT: u16 = 16;
+/// Asks for IPv6 addresses.
+pub const AAAA: u16 = 28;
 
 /// Longer than resolvers wait for servers of theirs that are away.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
@@ -19,18 +22,22 @@ const TRIES: u32 = 3;
 
 /// What came back.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub enum Answer {
+    /// The name has these.
     Addresses(Vec<IpAddr>),
     /// The name exists, without such data.
     NoData,
+    /// There is no such name.
     NoSuchName,
+    /// The server does not answer for this name.
     Refused,
+    /// Any other response code.
     Other(u8),
 }
 
 impl Answer {
     /// The first address, as text.
-    pub(crate) fn first(self) -> Option<String> {
+    pub fn first(self) -> Option<String> {
         match self {
             Self::Addresses(addresses) => addresses.first().map(IpAddr::to_string),
             Self::NoData | Self::NoSuchName | Self::Refused | Self::Other(_) => None,
@@ -39,18 +46,22 @@ impl Answer {
 }
 
 /// Asks the redirector.
-pub(crate) fn ask(lab: &Lab, name: &str, kind: u16) -> Result<Answer> {
+///
+/// # Errors
+/// If no answer comes in time, or one that cannot be read.
+pub fn ask(lab: &Lab, name: &str, kind: u16) -> Result<Answer> {
     Resolver::seen_from(lab.site(Place::Cloud).netns(), Place::Cloud.address()).ask(name, kind)
 }
 
 /// A server that is asked from somewhere.
-pub(crate) struct Resolver {
+pub struct Resolver {
     netns: PathBuf,
     server: IpAddr,
 }
 
 impl Resolver {
-    pub(crate) fn seen_from(netns: &Path, server: IpAddr) -> Self {
+    /// The server at this address, asked from a network namespace.
+    pub fn seen_from(netns: &Path, server: IpAddr) -> Self {
         Self {
             netns: netns.to_owned(),
             server,
@@ -58,13 +69,19 @@ impl Resolver {
     }
 
     /// One answer.
-    pub(crate) fn ask(&self, name: &str, kind: u16) -> Result<Answer> {
+    ///
+    /// # Errors
+    /// If none comes in time, or one that cannot be read.
+    pub fn ask(&self, name: &str, kind: u16) -> Result<Answer> {
         let answers = self.ask_each(&[name.to_owned()], kind)?;
         answers.into_iter().next().context("no answer")
     }
 
     /// An answer for each name, in the order of the names, which are asked one after the other.
-    pub(crate) fn ask_each(&self, names: &[String], kind: u16) -> Result<Vec<Answer>> {
+    ///
+    /// # Errors
+    /// As of [`Self::ask`].
+    pub fn ask_each(&self, names: &[String], kind: u16) -> Result<Vec<Answer>> {
         inside::run(&self.netns, || {
             let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
             socket.connect((self.server, 53))?;
@@ -119,7 +136,7 @@ fn question(id: u16, name: &str, kind: u16) -> Vec<u8> {
     packet
 }
 
-/// The answers begin behind the repeated question.
+/// The answers begin after the repeated question.
 fn read(packet: &[u8], question: usize) -> Result<Answer> {
     ensure!(packet.len() >= question, "a cut answer: {packet:?}");
     let count = packet[7];
@@ -132,7 +149,7 @@ fn read(packet: &[u8], question: usize) -> Result<Answer> {
     }
     let (mut at, mut addresses) = (question, Vec::new());
     for _ in 0..count {
-        at = behind_name(packet, at).context("a cut name")?;
+        at = after_name(packet, at).context("a cut name")?;
         ensure!(packet.len() >= at + 10, "a cut record: {packet:?}");
         let data = at + 10;
         let length = usize::from(u16::from_be_bytes([packet[at + 8], packet[at + 9]]));
@@ -146,8 +163,8 @@ fn read(packet: &[u8], question: usize) -> Result<Answer> {
     Ok(Answer::Addresses(addresses))
 }
 
-/// Where a name ends: behind its empty label, or behind a pointer.
-pub(crate) fn behind_name(packet: &[u8], mut at: usize) -> Option<usize> {
+/// Where a name ends: after its empty label, or after a pointer.
+pub fn after_name(packet: &[u8], mut at: usize) -> Option<usize> {
     loop {
         match *packet.get(at)? {
             0 => return Some(at + 1),
