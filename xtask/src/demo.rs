@@ -49,7 +49,7 @@ pub fn run(args: &Args) -> Result<()> {
         build()?;
     }
     let started = Instant::now();
-    let lab = Lab::start(LabName::Demo)?;
+    let lab = Lab::start(LabName::demo())?;
     let shown = show(&lab, args, started);
     progress::say("==> removing everything");
     drop(lab);

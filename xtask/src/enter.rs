@@ -23,7 +23,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let place = Place::from_name(&args.host)
         .with_context(|| format!("no host {:?}: cloud, edge-1, edge-2 or edge-3", args.host))?;
-    let status = site::enter(LabName::Demo, place, &args.command[0])
+    let status = site::enter(&LabName::demo(), place, &args.command[0])
         .context("the demo is not up: start `cargo xtask demo --hold` in another terminal")?
         .args(&args.command[1..])
         .status()?;

@@ -1,12 +1,14 @@
 //! `cargo xtask test`: builds everything once and runs all tests, with the eBPF programs compiled
-//! first and the privileged suites last, one test at a time.
+//! first and the privileged suites last.
 
 mod kernels;
 
 use std::fmt;
 use std::io::{BufRead, BufReader};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread::available_parallelism;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -15,12 +17,16 @@ use serde_json::Value;
 
 use crate::{build_ebpf, setup};
 
-/// Suites that load kernel programs and make namespaces: folder of the package, and the test.
-const PRIVILEGED: [(&str, &str); 3] = [
-    ("redirector", "kernel"),
-    ("xtask", "chain"),
-    ("xtask", "kubernetes"),
+/// Suites that load kernel programs and make namespaces: folder of the package, the test, and how
+/// its tests run.
+const PRIVILEGED: [(&str, &str, Order); 3] = [
+    ("redirector", "kernel", Order::OneByOne),
+    ("xtask", "chain", Order::SideBySide),
+    ("xtask", "kubernetes", Order::SideBySide),
 ];
+
+/// Tests at once for each processor: they mostly wait.
+const JOBS_PER_PROCESSOR: usize = 2;
 
 /// Environment variable that tells tests to take their long forms.
 pub const LONG: &str = "CULVERT_TEST_LONG";
@@ -38,9 +44,21 @@ pub struct Args {
     /// KERNEL_RUNNER boots
     #[arg(long)]
     kernels: bool,
+    /// How many tests of the whole chain run at once [default: two for each processor]
+    #[arg(long, value_name = "N")]
+    jobs: Option<NonZeroUsize>,
     /// Of that only what kernels are known to differ in
     #[arg(long, requires = "kernels")]
     short: bool,
+}
+
+impl Args {
+    fn jobs(&self) -> usize {
+        self.jobs.map_or_else(
+            || JOBS_PER_PROCESSOR * available_parallelism().map_or(1, NonZeroUsize::get),
+            NonZeroUsize::get,
+        )
+    }
 }
 
 /// Runs all tests.
@@ -61,7 +79,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut outcomes = Vec::new();
     for suite in suites {
         let started = Instant::now();
-        let verdict = if suite.is_privileged && !may_run_privileged {
+        let verdict = if suite.privileged.is_some() && !may_run_privileged {
             Verdict::Skipped
         } else {
             suite.run(args)?
@@ -78,7 +96,17 @@ struct Suite {
     name: String,
     executable: PathBuf,
     package: PathBuf,
-    is_privileged: bool,
+    /// Of one that needs root.
+    privileged: Option<Order>,
+}
+
+/// How the tests of a privileged suite run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Order {
+    /// They share the machine's cgroups.
+    OneByOne,
+    /// Each has a lab, or ports, of its own.
+    SideBySide,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,7 +162,7 @@ fn build() -> Result<Vec<Suite>> {
         "cargo built no tests; its messages are in {}",
         log.display()
     );
-    suites.sort_by(|a, b| (a.is_privileged, &a.name).cmp(&(b.is_privileged, &b.name)));
+    suites.sort_by(|a, b| (a.privileged, &a.name).cmp(&(b.privileged, &b.name)));
     Ok(suites)
 }
 
@@ -155,12 +183,17 @@ impl Suite {
         } else {
             format!("{folder}: unit tests of the {kind}")
         };
-        let is_privileged = kind == "test" && PRIVILEGED.contains(&(folder, test));
+        let privileged = PRIVILEGED
+            .into_iter()
+            .find(|(its_folder, its_test, _)| {
+                kind == "test" && (*its_folder, *its_test) == (folder, test)
+            })
+            .map(|(_, _, order)| order);
         Some(Self {
             name,
             executable: message["executable"].as_str()?.into(),
             package: package.to_path_buf(),
-            is_privileged,
+            privileged,
         })
     }
 
@@ -173,13 +206,12 @@ impl Suite {
         if args.long {
             command.env(LONG, "1");
         }
-        if self.is_privileged {
-            // They share the machine's cgroups and namespaces, and each takes long enough to want
-            // to be seen.
-            command.args(["--test-threads=1", "--nocapture"]);
-        } else {
-            command.arg("--quiet");
-        }
+        // Privileged tests take long enough to want to be seen.
+        match self.privileged {
+            None => command.arg("--quiet"),
+            Some(Order::OneByOne) => command.args(["--test-threads=1", "--nocapture"]),
+            Some(Order::SideBySide) => command.arg(format!("--test-threads={}", args.jobs())),
+        };
         self.watch(&mut command)
     }
 
@@ -230,10 +262,10 @@ mod tests {
         };
         let chain = Suite::of(&message("test", true)).unwrap();
         assert_eq!(
-            (chain.name.as_str(), chain.is_privileged),
-            ("xtask: chain", true)
+            (chain.name.as_str(), chain.privileged),
+            ("xtask: chain", Some(Order::SideBySide))
         );
-        assert!(!Suite::of(&message("lib", true)).unwrap().is_privileged);
+        assert_eq!(Suite::of(&message("lib", true)).unwrap().privileged, None);
         assert_eq!(Suite::of(&message("bin", false)), None);
     }
 }

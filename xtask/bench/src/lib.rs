@@ -94,7 +94,7 @@ fn measure(programs: &Path, jobs: &[Job], args: &Args) -> Result<Report> {
     let mut report = Report::new(jobs);
     for round in 1..=rounds {
         progress::say(&format!("==> round {round} of {rounds}"));
-        let lab = Lab::start(LabName::Bench)?;
+        let lab = Lab::start(LabName::bench())?;
         // Programs that have moved bytes keep memory: each round has its own.
         let mut world = World::start(&lab, programs, jobs.iter().any(Job::is_far))?;
         for job in jobs {

@@ -6,18 +6,18 @@
 //! kube-apiserver and kubectl.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use data_encoding::HEXLOWER;
 
-use crate::process::{self, Process};
-use crate::{wait, workspace};
+use crate::process::{self, Process, bound};
+use crate::{ports, skip, wait, workspace};
 
 /// The environment variable that names the folder of etcd, kube-apiserver and kubectl.
 pub const ASSETS: &str = "KUBEBUILDER_ASSETS";
@@ -38,13 +38,9 @@ pub fn assets() -> Option<PathBuf> {
     if let Some(folder) = std::env::var_os(ASSETS) {
         return Some(folder.into());
     }
-    let why = format!("{ASSETS} names no folder with etcd, kube-apiserver and kubectl");
-    assert!(
-        std::env::var("REQUIRE_PRIVILEGED").as_deref() != Ok("1"),
-        "REQUIRE_PRIVILEGED=1, but {why}"
-    );
-    // Not by eprintln, which libtest keeps to itself while a test passes.
-    writeln!(std::io::stderr(), "skipped: {why}").ok();
+    skip::skip(&format!(
+        "{ASSETS} names no folder with etcd, kube-apiserver and kubectl"
+    ));
     None
 }
 
@@ -73,10 +69,11 @@ impl ApiServer {
     /// If it does not become ready in time.
     pub fn start(assets: &Path, flags: &[&str]) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
+        static SWEPT: Once = Once::new();
+        let parent = workspace::target_dir().join("apiserver");
+        SWEPT.call_once(|| remove_left_behind(&parent));
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let folder = workspace::target_dir()
-            .join("apiserver")
-            .join(format!("{}-{number}", std::process::id()));
+        let folder = parent.join(format!("{}-{number}", std::process::id()));
         fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
         let ports = Ports::free()?;
         write_files(&folder, ports)?;
@@ -207,20 +204,24 @@ impl Drop for ApiServer {
 }
 
 impl Ports {
-    /// Ports that nobody listens on, all held until all are known.
     fn free() -> Result<Self> {
-        let held: [TcpListener; 3] = [listen()?, listen()?, listen()?];
-        let port = |at: usize| -> Result<u16> { Ok(held[at].local_addr()?.port()) };
         Ok(Self {
-            etcd: port(0)?,
-            etcd_peers: port(1)?,
-            server: port(2)?,
+            etcd: ports::free()?,
+            etcd_peers: ports::free()?,
+            server: ports::free()?,
         })
     }
 }
 
-fn listen() -> Result<TcpListener> {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("find a free port on loopback")
+/// Removes the folders of processes that are gone: killed ones. Their programs ended with them.
+fn remove_left_behind(parent: &Path) {
+    for folder in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = folder.file_name();
+        let pid = name.to_str().and_then(|name| name.split('-').next());
+        if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            fs::remove_dir_all(folder.path()).ok();
+        }
+    }
 }
 
 /// Keys, the administrator's token, the audit policy and the administrator's kubeconfig.
@@ -262,14 +263,6 @@ fn write_kubeconfig(folder: &Path, port: u16, name: &str, token: &str) -> Result
     });
     fs::write(&path, config.to_string()).with_context(|| format!("write {}", path.display()))?;
     Ok(path)
-}
-
-/// A program that the kernel ends when the thread that started it ends, so that a killed test
-/// leaves none behind.
-fn bound(program: &Path) -> Command {
-    let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL"]).arg(program);
-    command
 }
 
 fn etcd(assets: &Path, folder: &Path, ports: Ports) -> Command {

@@ -7,16 +7,15 @@
 //!                                                                   └── 198.51.100.9 edge-3 192.168.1.10
 //! ```
 //!
-//! Edges can dial the cloud; nothing can dial an edge. A lab is known by its name alone: every
-//! namespace, cgroup and folder has it in its own name, so that what a killed run left behind is
-//! found and removed by the next one.
+//! Edges can dial the cloud; nothing can dial an edge. Several labs
+//! can be up at once, each with a name of its own.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 
 use anyhow::{Context, Result, ensure};
-use nix::fcntl::{Flock, FlockArg};
 
+use crate::name::NameLock;
 use crate::place::Place;
 use crate::site::Site;
 use crate::{LabName, cgroup, network, process, workspace};
@@ -25,8 +24,7 @@ use crate::{LabName, cgroup, network, process, workspace};
 pub struct Lab {
     name: LabName,
     sites: Vec<Site>,
-    /// Held while the lab is up; the kernel lets go of it when this process ends, however it ends.
-    _lock: Flock<File>,
+    _lock: NameLock,
 }
 
 impl Lab {
@@ -35,12 +33,32 @@ impl Lab {
     /// # Errors
     /// Without root, while another run has the same lab up, and where the kernel refuses a step.
     pub fn start(name: LabName) -> Result<Self> {
-        ensure!(
-            workspace::is_root(),
-            "making network namespaces, cgroups and mounts needs root"
-        );
-        let lock = lock(name)?;
-        sweep(name)?;
+        check_root()?;
+        let lock = name
+            .take()?
+            .with_context(|| format!("{} is in use by another run", name.prefix()))?;
+        Self::make(name, lock)
+    }
+
+    /// Makes the hosts of a test's lab, which has a name of its own. The first call also removes
+    /// what killed test runs left behind.
+    ///
+    /// # Errors
+    /// Without root, and where the kernel refuses a step.
+    pub fn start_test() -> Result<Self> {
+        static SWEPT: Once = Once::new();
+        check_root()?;
+        SWEPT.call_once(|| {
+            if let Err(error) = sweep_killed_tests() {
+                eprintln!("removing what killed tests left behind: {error:#}");
+            }
+        });
+        let (name, lock) = LabName::take_for_test()?;
+        Self::make(name, lock)
+    }
+
+    fn make(name: LabName, lock: NameLock) -> Result<Self> {
+        sweep(&name)?;
         std::fs::create_dir_all(name.folder())
             .with_context(|| format!("create {}", name.folder().display()))?;
         // From here on a failure removes what there is.
@@ -49,9 +67,9 @@ impl Lab {
             sites: Vec::new(),
             _lock: lock,
         };
-        network::make(name)?;
+        network::make(&lab.name)?;
         for place in Place::ALL {
-            lab.sites.push(Site::start(name, place)?);
+            lab.sites.push(Site::start(&lab.name, place)?);
         }
         Ok(lab)
     }
@@ -73,12 +91,12 @@ impl Lab {
     /// # Errors
     /// If there is one already.
     pub fn add_pod(&self) -> Result<PathBuf> {
-        Ok(Path::new(network::NAMES).join(network::make_pod(self.name)?))
+        Ok(Path::new(network::NAMES).join(network::make_pod(&self.name)?))
     }
 
     /// The lab's name.
-    pub fn name(&self) -> LabName {
-        self.name
+    pub fn name(&self) -> &LabName {
+        &self.name
     }
 }
 
@@ -88,33 +106,32 @@ impl Drop for Lab {
             process::show_logs(&self.name.folder());
         }
         self.sites.clear();
-        if let Err(error) = sweep(self.name) {
+        if let Err(error) = sweep(&self.name) {
             eprintln!("cleaning up {}: {error:#}", self.name.prefix());
         }
-        // Still locked; who opened it meanwhile holds a lock on nothing, which only lets two labs
-        // of one name meet.
-        std::fs::remove_file(lock_file(self.name)).ok();
     }
 }
 
-fn lock_file(name: LabName) -> PathBuf {
-    name.folder().with_extension("lock")
+fn check_root() -> Result<()> {
+    ensure!(
+        workspace::is_root(),
+        "making network namespaces, cgroups and mounts needs root"
+    );
+    Ok(())
 }
 
-fn lock(name: LabName) -> Result<Flock<File>> {
-    let path = lock_file(name);
-    let file = File::create(&path).with_context(|| format!("create {}", path.display()))?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
-        anyhow::anyhow!(
-            "{} is in use by another run (lock {}: {errno})",
-            name.prefix(),
-            path.display()
-        )
-    })
+/// Removes the labs of tests whose process was killed: nobody holds their names.
+fn sweep_killed_tests() -> Result<()> {
+    for name in LabName::taken_by_tests()? {
+        if let Some(_lock) = name.take()? {
+            sweep(&name)?;
+        }
+    }
+    Ok(())
 }
 
 /// Removes everything of that name, whoever left it: processes first, then what they held.
-fn sweep(name: LabName) -> Result<()> {
+fn sweep(name: &LabName) -> Result<()> {
     cgroup::remove(&name.cgroup()?)?;
     network::remove(name)?;
     let folder = name.folder();

@@ -1,43 +1,119 @@
-//! Names of labs, and of what they make.
+//! Names of labs. Every namespace, cgroup and folder of a lab has its name in front, so that labs
+//! do not meet, and what a killed run left behind is found.
 
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
 
 use crate::cgroup;
 
-/// Which lab: each name can be up once on a machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LabName {
-    /// Of `cargo xtask demo`.
-    Demo,
-    /// Of the whole-chain tests.
-    Test,
-    /// Of `cargo xtask bench`.
-    Bench,
-}
+/// Where labs have their files and locks: only root may write there, and paths of sockets are
+/// short.
+const RUN: &str = "/run";
+
+/// The name of tests' labs, before their number.
+const TEST: &str = "culvert-test-";
+
+/// A lab's name: one lab of each name can be up on a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LabName(String);
 
 impl LabName {
+    /// The lab of `cargo xtask demo`.
+    pub fn demo() -> Self {
+        Self("culvert-demo".to_owned())
+    }
+
+    /// The lab of `cargo xtask bench`.
+    pub fn bench() -> Self {
+        Self("culvert-bench".to_owned())
+    }
+
+    /// Takes the first name for a lab of a test that no other lab has.
+    pub(crate) fn take_for_test() -> Result<(Self, NameLock)> {
+        let names = (1..u16::MAX).map(|number| Self(format!("{TEST}{number}")));
+        for name in names {
+            if let Some(lock) = name.take()? {
+                return Ok((name, lock));
+            }
+        }
+        bail!("all names for labs of tests are taken")
+    }
+
+    /// Names of tests' labs that have been taken, whether or not they still are.
+    pub(crate) fn taken_by_tests() -> Result<Vec<Self>> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(RUN).with_context(|| format!("list {RUN}"))? {
+            let file = entry?.file_name();
+            let name = file.to_str().and_then(|file| file.strip_suffix(".lock"));
+            if let Some(name) = name.filter(|name| name.starts_with(TEST)) {
+                names.push(Self(name.to_owned()));
+            }
+        }
+        Ok(names)
+    }
+
     /// The prefix of everything the lab makes.
-    pub fn prefix(self) -> &'static str {
-        match self {
-            Self::Demo => "culvert-demo",
-            Self::Test => "culvert-test",
-            Self::Bench => "culvert-bench",
+    pub fn prefix(&self) -> &str {
+        &self.0
+    }
+
+    /// Files of the lab: sockets, state, logs.
+    pub fn folder(&self) -> PathBuf {
+        Path::new(RUN).join(&self.0)
+    }
+
+    pub(crate) fn netns(&self, place: &str) -> String {
+        format!("{}-{place}", self.0)
+    }
+
+    pub(crate) fn cgroup(&self) -> Result<PathBuf> {
+        Ok(cgroup::mount_point()?.join(&self.0))
+    }
+
+    /// Takes the name; `None` if another lab has it.
+    pub(crate) fn take(&self) -> Result<Option<NameLock>> {
+        let path = self.folder().with_extension("lock");
+        loop {
+            let file = File::create(&path).with_context(|| format!("create {}", path.display()))?;
+            let lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(lock) => lock,
+                Err((_, Errno::EWOULDBLOCK)) => return Ok(None),
+                Err((_, errno)) => {
+                    return Err(errno).with_context(|| format!("lock {}", path.display()));
+                }
+            };
+            // The one who had the name may have removed the file since it was opened.
+            if is_at(&lock, &path).with_context(|| format!("look at {}", path.display()))? {
+                return Ok(Some(NameLock { lock, path }));
+            }
         }
     }
+}
 
-    /// Files of the lab: sockets, state, logs. In `/run`, which only root may write and which is
-    /// short enough for sockets.
-    pub fn folder(self) -> PathBuf {
-        Path::new("/run").join(self.prefix())
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    match std::fs::metadata(path) {
+        Ok(found) => Ok(found.ino() == file.metadata()?.ino()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
+}
 
-    pub(crate) fn netns(self, place: &str) -> String {
-        format!("{}-{place}", self.prefix())
-    }
+/// Held while a name is taken. The kernel unlocks it when this process ends, however it ends.
+pub(crate) struct NameLock {
+    #[expect(dead_code, reason = "held, never read")]
+    lock: Flock<File>,
+    path: PathBuf,
+}
 
-    pub(crate) fn cgroup(self) -> Result<PathBuf> {
-        Ok(cgroup::mount_point()?.join(self.prefix()))
+impl Drop for NameLock {
+    fn drop(&mut self) {
+        // Still locked; without the file nobody finds anything to sweep.
+        std::fs::remove_file(&self.path).ok();
     }
 }

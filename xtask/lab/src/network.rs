@@ -22,7 +22,7 @@ pub(crate) const NAMES: &str = "/run/netns";
 const CLOUD_V6: (&str, &str) = ("fd00:203:0:113::1", "fd00:203:0:113::2");
 
 /// Makes all namespaces, links, addresses, routes and rules.
-pub(crate) fn make(name: LabName) -> Result<()> {
+pub(crate) fn make(name: &LabName) -> Result<()> {
     let internet = name.netns(INTERNET);
     let mut links = format!("netns add {internet}\n");
     for place in Place::ALL {
@@ -46,7 +46,7 @@ pub(crate) fn make(name: LabName) -> Result<()> {
 }
 
 /// Makes a pod's namespace behind the cloud host; returns its name.
-pub(crate) fn make_pod(name: LabName) -> Result<String> {
+pub(crate) fn make_pod(name: &LabName) -> Result<String> {
     let (cloud, pod) = (name.netns(Place::Cloud.name()), name.netns(POD));
     ip_batch(
         &[],
@@ -66,7 +66,7 @@ pub(crate) fn make_pod(name: LabName) -> Result<String> {
 }
 
 /// Removes all namespaces of that name, and with them all the rest.
-pub(crate) fn remove(name: LabName) -> Result<()> {
+pub(crate) fn remove(name: &LabName) -> Result<()> {
     for place in Place::ALL
         .map(Place::name)
         .into_iter()

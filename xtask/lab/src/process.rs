@@ -215,6 +215,14 @@ impl Drop for Process {
     }
 }
 
+/// A program that the kernel ends when the thread that started it ends, so that a killed test
+/// leaves none behind.
+pub fn bound(program: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL"]).arg(program);
+    command
+}
+
 /// Prints the ends of all logs below a folder: what a failed test leaves to look at.
 pub fn show_logs(folder: &Path) {
     let Ok(entries) = std::fs::read_dir(folder) else {

@@ -33,7 +33,7 @@ pub struct Site {
 }
 
 impl Site {
-    pub(crate) fn start(name: LabName, place: Place) -> Result<Self> {
+    pub(crate) fn start(name: &LabName, place: Place) -> Result<Self> {
         let netns = Path::new(network::NAMES).join(name.netns(place.name()));
         let cgroup = name.cgroup()?.join(place.name());
         let folder = name.folder().join(place.name());
@@ -191,7 +191,11 @@ impl Site {
 ///
 /// # Errors
 /// If no such lab is up.
-pub fn enter(name: LabName, place: Place, program: impl AsRef<std::ffi::OsStr>) -> Result<Command> {
+pub fn enter(
+    name: &LabName,
+    place: Place,
+    program: impl AsRef<std::ffi::OsStr>,
+) -> Result<Command> {
     let pid = name.folder().join(place.name()).join("pid");
     let pid = std::fs::read_to_string(&pid).with_context(|| format!("read {}", pid.display()))?;
     let cgroup = name.cgroup()?.join(place.name());

@@ -41,6 +41,7 @@ const RECOVERY: Duration = Duration::from_secs(30);
 
 #[test]
 fn two_hundred_thousand_connections_half_of_them_aborted_leave_nothing_behind() {
+    let _alone = world::alone();
     // A line for each of them would measure the disk.
     let quiet = vec!["--log".to_owned(), "warn".to_owned()];
     let options = Options {

@@ -2,17 +2,20 @@
 
 use std::collections::BTreeSet;
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::skip::may_make_labs;
 use culvert_lab::{wait, workspace};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::world;
-
 /// Where they are.
 const FLAGS: &str = "docs/flags.md";
+
+/// The demo's lab has one name: one test at a time runs it.
+static DEMO: Mutex<()> = Mutex::new(());
 
 /// Each program with its subcommands.
 const PROGRAMS: [(&str, &[&str]); 3] = [
@@ -66,9 +69,10 @@ fn every_flag_of_every_program_is_documented_and_no_other() -> Result<()> {
 
 #[test]
 fn the_demo_passes_and_leaves_nothing() {
-    if !world::may_run() {
+    if !may_make_labs() {
         return;
     }
+    let _demo = DEMO.lock().unwrap_or_else(PoisonError::into_inner);
     let (status, said) = demo(&mut demo_command()).expect("run the demo");
     assert!(status.success(), "the demo failed\n{said}");
     nothing_is_left().expect("afterwards");
@@ -76,9 +80,10 @@ fn the_demo_passes_and_leaves_nothing() {
 
 #[test]
 fn a_demo_that_fails_says_why_and_leaves_nothing() {
-    if !world::may_run() {
+    if !may_make_labs() {
         return;
     }
+    let _demo = DEMO.lock().unwrap_or_else(PoisonError::into_inner);
     // The proxy refuses this and ends.
     let (status, said) =
         demo(demo_command().env("CULVERT_VIP4_RANGE", "127.0.0.0/8")).expect("run the demo");
@@ -91,9 +96,10 @@ fn a_demo_that_fails_says_why_and_leaves_nothing() {
 
 #[test]
 fn a_held_demo_shows_prometheus_until_it_is_interrupted_and_leaves_nothing() {
-    if !world::may_run() {
+    if !may_make_labs() {
         return;
     }
+    let _demo = DEMO.lock().unwrap_or_else(PoisonError::into_inner);
     let mut command = demo_command();
     command
         .args(["--hold", "--port", "19090"])

@@ -2,23 +2,14 @@
 //! with a true certificate of the authority that agents trust. They speak HTTP/2 by hand and keep
 //! to none of its rules; their victims are the real programs.
 
-#[path = "hostile/agent.rs"]
 mod agent;
-#[path = "hostile/answers.rs"]
 mod answers;
-#[path = "hostile/floods.rs"]
 mod floods;
-#[path = "hostile/lies.rs"]
 mod lies;
-#[path = "hostile/proxy.rs"]
 mod proxy;
-#[path = "hostile/strangers.rs"]
 mod strangers;
-#[path = "hostile/streams.rs"]
 mod streams;
-#[path = "hostile/targets.rs"]
 mod targets;
-#[path = "hostile/wire.rs"]
 mod wire;
 
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! The whole chain with the real programs on a real kernel: hook, proxy, tunnel, agent, backend,
 //! and back.
 //!
-//! Needs root; without it every test is *skipped*, or fails under `REQUIRE_PRIVILEGED=1`. `cargo
-//! xtask test` runs them one at a time: they share the lab's name.
+//! Needs root; without it every test is *skipped*, or fails under `REQUIRE_PRIVILEGED=1`. Several run
+//! at once, each in a lab of its own; `world::alone` is for those that need the whole machine.
 
 mod admin;
 mod bytes;

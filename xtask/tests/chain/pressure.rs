@@ -1,21 +1,13 @@
 //! Pressure: more of everything than there should ever be, ends that stand still, and clocks that
 //! jump.
 
-#[path = "pressure/agents.rs"]
 mod agents;
-#[path = "pressure/budget.rs"]
 mod budget;
-#[path = "pressure/clock.rs"]
 mod clock;
-#[path = "pressure/descriptors.rs"]
 mod descriptors;
-#[path = "pressure/ends.rs"]
 mod ends;
-#[path = "pressure/queues.rs"]
 mod queues;
-#[path = "pressure/stopped.rs"]
 mod stopped;
-#[path = "pressure/streams.rs"]
 mod streams;
 
 use std::time::{Duration, Instant};

@@ -2,11 +2,8 @@
 //! configuration is that page's own text, so the lab has the addresses that the page uses: the
 //! redirector answers on two, and the server that hosts ask has the third.
 
-#[path = "resolvers/coredns.rs"]
 mod coredns;
-#[path = "resolvers/resolved.rs"]
 mod resolved;
-#[path = "resolvers/upstream.rs"]
 mod upstream;
 
 use std::net::{IpAddr, Ipv4Addr};

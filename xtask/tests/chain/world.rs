@@ -1,16 +1,19 @@
 //! The lab with Culvert and backends in it that every test starts from, and clients in the cloud.
 
+use std::cell::Cell;
 use std::io::{BufRead, BufReader, Write};
 use std::net::IpAddr;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::culvert::{AGENT_ADMIN, Culvert, Options, PROXY_ADMIN};
 use culvert_lab::place::Place;
 use culvert_lab::process::Process;
-use culvert_lab::{Lab, LabName, wait, workspace};
+use culvert_lab::skip::may_make_labs;
+use culvert_lab::{Lab, wait};
 
 pub(crate) const ECHO: u16 = 9001;
 pub(crate) const SINK: u16 = 9002;
@@ -34,17 +37,30 @@ pub(crate) const XTASK: &str = env!("CARGO_BIN_EXE_xtask");
 /// Long enough for whatever a client does on two busy cores.
 const CLIENT_TIME: Duration = Duration::from_secs(120);
 
-/// Whether this test can run; says why not.
-pub(crate) fn may_run() -> bool {
-    if workspace::is_root() {
-        return true;
+/// Labs that are up beside each other hold it to read, a test that is alone to write.
+static MACHINE: RwLock<()> = RwLock::new(());
+
+thread_local! {
+    /// Whether the test of this thread has the machine to itself.
+    static IS_ALONE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// While it lives, the test of this thread has the machine to itself.
+pub(crate) struct Alone {
+    _machine: RwLockWriteGuard<'static, ()>,
+}
+
+/// Waits until no other test has a lab: for tests that load the whole machine, or measure its time.
+pub(crate) fn alone() -> Alone {
+    let machine = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
+    IS_ALONE.set(true);
+    Alone { _machine: machine }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        IS_ALONE.set(false);
     }
-    assert!(
-        std::env::var("REQUIRE_PRIVILEGED").as_deref() != Ok("1"),
-        "REQUIRE_PRIVILEGED=1, but this is not root"
-    );
-    eprintln!("skipped: making network namespaces and loading eBPF programs needs root");
-    false
 }
 
 /// Runs a test in a lab with Culvert on the given edges.
@@ -83,10 +99,12 @@ pub(crate) fn proxy_options<S: Into<String>>(args: impl IntoIterator<Item = S>) 
 
 /// Runs a test in a lab without Culvert.
 pub(crate) fn in_lab(test: impl FnOnce(&Lab) -> Result<()>) {
-    if !may_run() {
+    if !may_make_labs() {
         return;
     }
-    let lab = Lab::start(LabName::Test).expect("the lab");
+    let _machine =
+        (!IS_ALONE.get()).then(|| MACHINE.read().unwrap_or_else(PoisonError::into_inner));
+    let lab = Lab::start_test().expect("the lab");
     // The panic comes while the lab is up, so that it shows its logs.
     if let Err(error) = test(&lab) {
         panic!("{error:#}");

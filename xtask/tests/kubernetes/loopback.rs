@@ -1,4 +1,4 @@
-//! What the programs need of this host's loopback: free ports, their admin servers, and an echo.
+//! What the programs need of this host's loopback: their admin servers, and an echo.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -8,11 +8,6 @@ use anyhow::{Context, Result, ensure};
 
 /// A stream answers at once; two busy cores may not.
 pub(crate) const STREAM_TIMEOUT: Duration = Duration::from_secs(30);
-
-pub(crate) fn free_address() -> Result<SocketAddr> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("find a free port")?;
-    Ok(listener.local_addr()?)
-}
 
 /// The whole answer, whatever it is.
 pub(crate) fn http_get(address: SocketAddr, path: &str) -> Result<String> {

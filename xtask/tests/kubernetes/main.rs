@@ -1,7 +1,8 @@
 //! The proxy in a cluster: real programs against a real, bare API server.
 //!
 //! Needs `KUBEBUILDER_ASSETS` (etcd, kube-apiserver, kubectl); without it every test is *skipped*,
-//! or fails under `REQUIRE_PRIVILEGED=1`. `cargo xtask test` runs them one at a time.
+//! or fails under `REQUIRE_PRIVILEGED=1`. Several run at once, each with an
+//! API server and ports of its own.
 
 mod check;
 mod claims;

@@ -9,11 +9,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::apiserver::ApiServer;
-use culvert_lab::process::Process;
+use culvert_lab::ports::free_address;
+use culvert_lab::process::{Process, bound};
 use culvert_lab::{wait, workspace};
 
 use crate::cluster::DEADLINE;
-use crate::loopback::{STREAM_TIMEOUT, echo, free_address, http_get};
+use crate::loopback::{STREAM_TIMEOUT, echo, http_get};
 
 /// A bare API server says of no range of pods, and before 1.31 of none of Services.
 const RANGES: [&str; 4] = [
@@ -210,9 +211,9 @@ impl Proxy {
     }
 }
 
-/// A program without what the environment says of proxies.
+/// A program without what the environment says of proxies, which does not outlive its test.
 pub(crate) fn program(name: &str) -> Command {
-    let mut command = Command::new(workspace::binary(name));
+    let mut command = bound(&workspace::binary(name));
     for variable in [
         "HTTPS_PROXY",
         "https_proxy",

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::apiserver::ApiServer;
+use culvert_lab::ports::free_address;
 use culvert_lab::process::Process;
 use culvert_lab::{wait, workspace};
 
 use crate::cluster::{DEADLINE, edge, get};
 use crate::identity::site::{Agent, agent_token, furnish};
-use crate::loopback::{echo_backend, free_address};
+use crate::loopback::echo_backend;
 use crate::proxy::{Proxy, program};
 
 #[test]

@@ -8,13 +8,14 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::apiserver::ApiServer;
+use culvert_lab::ports::free_address;
 use culvert_lab::process::Process;
 use culvert_lab::self_signed::{AUTHORITY, SelfSigned};
 use culvert_lab::wait;
 use serde_json::json;
 
 use crate::cluster::{DEADLINE, apply, edge, get, node, pod, token};
-use crate::loopback::{free_address, http_get};
+use crate::loopback::http_get;
 use crate::proxy::program;
 
 /// Makes what the tests have in common: two edge nodes, a cloud node, and the agents' account with

@@ -1,0 +1,34 @@
+//! Ports of this machine's loopback for programs of tests, which run side by side.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, Result};
+
+/// Below the ports that kernels give to clients: one of those could take a port between the look
+/// and the program's start.
+const FIRST: u32 = 15_000;
+const COUNT: u32 = 15_000;
+
+/// A port that nobody listens on, and that this process has not returned before.
+///
+/// # Errors
+/// If there is none.
+pub fn free() -> Result<u16> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Test runs beside each other begin apart.
+    let offset = std::process::id().wrapping_mul(101);
+    (0..COUNT)
+        .map(|_| offset.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT)
+        .filter_map(|number| u16::try_from(FIRST + number).ok())
+        .find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
+        .context("no port of loopback is free")
+}
+
+/// Such a port with its address.
+///
+/// # Errors
+/// As of [`free`].
+pub fn free_address() -> Result<SocketAddr> {
+    Ok((Ipv4Addr::LOCALHOST, free()?).into())
+}
