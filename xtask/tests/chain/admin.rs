@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{AGENT_ADMIN, Options, PROXY_ADMIN, REDIRECTOR_ADMIN};
 use culvert_lab::place::Place;
+use culvert_lab::probe::Client;
 use culvert_lab::process::Process;
 use culvert_lab::{wait, workspace};
 
@@ -68,8 +69,7 @@ fn a_stream_under_way_is_seen_in_all_three() {
     world::with(EDGE, Options::default(), |world| {
         let target = format!("10.0.3.7:{ECHO}");
         let bytes_before = counted_bytes(world)?;
-        let held = world.held_client(&["hold", &target, "1"])?;
-        held.expect("held")?;
+        let _held = world.hold(&target, 1)?;
         wait::until("both count the bytes", Duration::from_secs(5), || {
             let bytes = counted_bytes(world)?;
             ensure!(
@@ -231,8 +231,7 @@ fn no_client_of_a_tunnel_changes_what_an_agent_logs() {
                 "PUT /debug/log HTTP/1.1\r\nHost: edge-1\r\nConnection: close\r\nContent-Length: \
                  {length}\r\n\r\n{filter}"
             );
-            let answer =
-                world.client(&["talk", &format!("edge-1:{AGENT_ADMIN}"), "--send", &put])?;
+            let answer = world.talk(&format!("edge-1:{AGENT_ADMIN}"), &put)?;
             ensure!(
                 answer.contains(" 405 ") && answer.contains("culvert-agent log FILTER"),
                 "{answer}"
@@ -294,10 +293,10 @@ fn strangers_at_the_agent_port_do_no_harm() {
             "\0\0\0\0",
         ] {
             // Whatever comes back, or nothing: the connection ends.
-            world::client(
+            world::client_at(
                 world.lab,
                 Place::Edge2,
-                &["talk", "203.0.113.1:7400", "--send", sent],
+                &Client::talk("203.0.113.1:7400", sent),
             )
             .ok();
         }
@@ -424,7 +423,7 @@ fn a_refused_token_or_node_is_an_error_of_the_command_alone() {
             ensure!(said.contains(word), "{args:?}: {error}");
         }
         ensure!(
-            world.client(&["talk", &format!("edge-1:{GREET}")])? == "hello from edge-1",
+            world.talk(&format!("edge-1:{GREET}"), "")? == "hello from edge-1",
             "afterwards"
         );
         Ok(())

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use culvert_lab::culvert::{Options, PROXY_ADMIN};
 use culvert_lab::cut::Cut;
 use culvert_lab::place::Place;
+use culvert_lab::probe::{Client, Report};
 use culvert_lab::wait;
 
 use crate::world::{
@@ -17,8 +18,7 @@ const EDGE: &[Place] = &[Place::Edge1];
 #[test]
 fn a_client_that_shuts_its_direction_still_reads_all() {
     world::with(EDGE, Options::default(), |world| {
-        let answer =
-            world.client(&["talk", &format!("edge-1:{SINK}"), "--send", "twelve bytes"])?;
+        let answer = world.talk(&format!("edge-1:{SINK}"), "twelve bytes")?;
         ensure!(answer.starts_with("12 "), "the sink said {answer:?}");
         Ok(())
     });
@@ -27,16 +27,17 @@ fn a_client_that_shuts_its_direction_still_reads_all() {
 #[test]
 fn a_gibibyte_arrives_whole_each_way() {
     world::with(EDGE, Options::default(), |world| {
-        let sent = world.client(&["upload", &format!("edge-1:{SINK}"), &GIB.to_string()])?;
-        let mut lines = sent.lines();
-        let (ours, theirs) = (lines.next(), lines.next());
+        let uploaded = world.client(&Client::upload(format!("edge-1:{SINK}"), GIB))?;
+        let Report::Uploaded { sent, answer } = uploaded else {
+            bail!("{uploaded:?}")
+        };
         ensure!(
-            ours.is_some() && ours == theirs,
-            "up: sent and received differ: {sent}"
+            sent.to_string() == answer,
+            "up: sent {sent}, received {answer}"
         );
-        let down = world.client(&["download", &format!("edge-1:{SOURCE}")])?;
+        let down = world.download(&format!("edge-1:{SOURCE}"))?;
         // Source and client generate the same bytes, so one digest holds for both ways.
-        ensure!(Some(down.as_str()) == ours, "down: {down}, up: {ours:?}");
+        ensure!(down == sent, "down: {down}, up: {sent}");
         Ok(())
     });
 }
@@ -44,8 +45,11 @@ fn a_gibibyte_arrives_whole_each_way() {
 #[test]
 fn an_upgraded_connection_carries_messages_both_ways_for_long() {
     world::with(EDGE, Options::default(), |world| {
-        let answer = world.client(&["ping-pong", &format!("10.0.3.7:{ECHO}"), "2000"])?;
-        ensure!(answer == "2000 rounds", "{answer}");
+        let answer = world.client(&Client::PingPong {
+            target: format!("10.0.3.7:{ECHO}"),
+            rounds: 2_000,
+        })?;
+        ensure!(answer == Report::Exchanged(2_000), "{answer:?}");
         Ok(())
     });
 }
@@ -60,18 +64,13 @@ fn a_server_may_speak_first() {
 }
 
 /// So many that each of the node's tunnels has some; `stalls.rs` has one tunnel.
-const STALLED: u64 = 20;
+const STALLED: usize = 20;
 
 #[test]
 fn twenty_stalled_readers_leave_a_neighbour_moving() {
     world::with(EDGE, Options::default(), |world| {
         let alone = neighbour(world)?;
-        let mut stalled = world.held_client(&[
-            "stall",
-            &format!("edge-1:{SMALL_SOURCE}"),
-            &STALLED.to_string(),
-        ])?;
-        stalled.expect("stalled")?;
+        let mut stalled = world.stall(format!("edge-1:{SMALL_SOURCE}"), STALLED)?;
         wait_for_standstill(world)?;
         let beside = neighbour(world)?;
         ensure!(
@@ -79,7 +78,7 @@ fn twenty_stalled_readers_leave_a_neighbour_moving() {
             "alone {alone:?}, beside stalled readers {beside:?}"
         );
         // The stalled ones lost nothing by it.
-        stalled.next(&format!("{} bytes", STALLED * SMALL))
+        stalled.next(&Report::Drained(STALLED as u64 * SMALL))
     });
 }
 
@@ -87,8 +86,8 @@ fn twenty_stalled_readers_leave_a_neighbour_moving() {
 fn neighbour(world: &World<'_>) -> Result<Duration> {
     let started = Instant::now();
     for _ in 0..3 {
-        let neighbour = world.client(&["download", &format!("edge-1:{SMALL_SOURCE}")])?;
-        ensure!(neighbour.starts_with(&format!("{SMALL} ")), "{neighbour}");
+        let neighbour = world.download(&format!("edge-1:{SMALL_SOURCE}"))?;
+        ensure!(neighbour.count == SMALL, "{neighbour}");
     }
     Ok(started.elapsed())
 }
@@ -112,7 +111,7 @@ fn wait_for_standstill(world: &World<'_>) -> Result<()> {
                 .filter_map(|view| view["bytes_to_client"].as_u64())
                 .collect();
             let stands = now == before
-                && now.len() as u64 == STALLED
+                && now.len() == STALLED
                 && now.iter().all(|bytes| (1..SMALL / 2).contains(bytes));
             before.clone_from(&now);
             ensure!(stands, "bytes so far: {now:?}");
@@ -126,10 +125,16 @@ fn an_answer_given_before_the_upload_is_over_arrives_whole() {
     world::with(EDGE, Options::default(), |world| {
         for host in ["edge-1", "10.0.3.7"] {
             for round in 0..20 {
-                let said = world.client(&["overrun", &format!("{host}:{HASTY}"), "8388608"])?;
+                let said = world.client(&Client::Overrun {
+                    target: format!("{host}:{HASTY}"),
+                    bytes: 8_388_608,
+                })?;
+                let Report::Received(whole) = &said else {
+                    bail!("{said:?}")
+                };
                 ensure!(
-                    said.starts_with(&format!("{HASTY_ANSWER} ")),
-                    "{host}, round {round}: {said}"
+                    whole.count == HASTY_ANSWER,
+                    "{host}, round {round}: {whole}"
                 );
             }
         }
@@ -140,16 +145,13 @@ fn an_answer_given_before_the_upload_is_over_arrives_whole() {
 #[test]
 fn a_cut_of_five_seconds_with_a_hundred_clients_giving_up_ends_no_established_stream() {
     world::with(EDGE, Options::default(), |world| {
-        let mut established = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "20"])?;
-        established.expect("held")?;
+        let mut established = world.hold(format!("edge-1:{ECHO}"), 20)?;
         let tunnels = world.culvert.tunnels("edge-1")?;
         let cut = Cut::of(world.lab, Place::Edge1)?;
         let started = Instant::now();
-        let answered = world.client(&["give-up", &format!("edge-1:{ECHO}"), "100", "2000"])?;
-        ensure!(
-            answered == "0 of 100 answered",
-            "the link was not cut: {answered}"
-        );
+        let answered =
+            world.give_up(&format!("edge-1:{ECHO}"), 100, Duration::from_millis(2_000))?;
+        ensure!(answered == 0, "the link was not cut: {answered}");
         wait::throughout(
             "the cut lasts",
             Duration::from_secs(5).saturating_sub(started.elapsed()),

@@ -20,16 +20,15 @@ fn new_tunnels_take_over_before_a_certificate_ends_and_a_stream_ends_with_its_ow
         &[Place::Edge1],
         world::proxy_options(["--certificate-lifetime", "60s"]),
         |world| {
-            let mut held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "10"])?;
-            held.expect("held")?;
+            let mut held = world.hold(format!("edge-1:{ECHO}"), 10)?;
             let tunnels = world.culvert.tunnels("edge-1")?;
             let edge = world.lab.site(Place::Edge1);
             wait::until(
                 "the certificate was renewed, with downloads going on",
                 Duration::from_secs(90),
                 || {
-                    let whole = world.client(&["download", &format!("edge-1:{SMALL_SOURCE}")])?;
-                    if !whole.starts_with(&format!("{SMALL} ")) {
+                    let whole = world.download(&format!("edge-1:{SMALL_SOURCE}"))?;
+                    if whole.count != SMALL {
                         return Ok(Err(anyhow::anyhow!("a download was cut: {whole}")));
                     }
                     let renewed = edge.metric(

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::Options;
 use culvert_lab::place::Place;
+use culvert_lab::probe::{Cause, Report};
 use culvert_lab::random::Random;
 use culvert_lab::{progress, wait, workspace};
 
@@ -94,11 +95,11 @@ fn loads(world: &World<'_>, random: &mut Random) -> Result<[Load; 2]> {
 fn not_hung(held: &mut HeldClient) -> Result<()> {
     held.ask()?;
     let said = held
-        .line(ANSWER)
+        .report(ANSWER)
         .context("a connection from before the storm hangs")?;
     ensure!(
-        !said.contains("WouldBlock") && !said.contains("TimedOut"),
-        "a connection from before the storm: {said}"
+        !matches!(&said, Report::Broken { first, .. } if first.cause == Cause::TimedOut),
+        "a connection from before the storm: {said:?}"
     );
     Ok(())
 }

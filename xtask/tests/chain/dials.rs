@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{AGENT_ADMIN, Options, PROXY_ADMIN};
 use culvert_lab::place::Place;
-use culvert_lab::{wait, workspace};
+use culvert_lab::probe::{Client, Report};
+use culvert_lab::wait;
 
 use crate::connect::{self, Answer, BlackHole, GREETING, SWALLOWED};
 use crate::life;
@@ -57,8 +58,7 @@ fn a_hundred_dials_into_a_black_hole_end_in_504_and_hold_up_nobody() {
         ..Options::default()
     };
     world::with(EDGE, one_tunnel, |world| {
-        let mut held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "5"])?;
-        held.expect("held")?;
+        let mut held = world.hold(format!("edge-1:{ECHO}"), 5)?;
         let _hole = BlackHole::on(world.lab, SWALLOWED)?;
         let clients = (0..100)
             .map(|_| waiting_client(world))
@@ -102,7 +102,10 @@ fn a_client_that_leaves_takes_its_waiting_dial_along() {
         // A steered client that closes looks like one that has said all it has to say: its dial has
         // its five seconds.
         for _ in 0..5 {
-            world.client(&["dial", &format!("edge-1:{SWALLOWED}"), "1000"])?;
+            world.client(&Client::dial(
+                format!("edge-1:{SWALLOWED}"),
+                Duration::from_millis(1_000),
+            ))?;
         }
         wait_for_dials(world, 0)?;
         world.wait_for_no_streams()
@@ -198,21 +201,19 @@ fn a_proxy_authorization_however_broken_changes_nothing() {
 }
 
 /// As many streams as one address may have to one node.
-const SHARE: &str = "256";
+const SHARE: usize = 256;
 
 #[test]
 fn a_pod_that_takes_all_the_streams_it_can_get_leaves_the_others_theirs() {
     world::with(&[Place::Edge1], Options::default(), |world| {
         let (pod, cloud) = (world.lab.add_pod()?, world.lab.site(Place::Cloud));
-        let in_the_pod = |args: &[&str]| {
-            let mut client = cloud.command_in(&pod, world::XTASK);
-            client.arg("probe").args(args);
-            client
-        };
+        let in_the_pod = || cloud.command_in(&pod, world::XTASK);
         let target = format!("10.0.3.7:{ECHO}");
-        let mut greedy = HeldClient::spawn(&mut in_the_pod(&["hold", &target, SHARE]))?;
-        greedy.expect("held")?;
-        let refused = workspace::output(&mut in_the_pod(&["talk", &target, "--send", "x"]));
+        let all = Client::hold(&target, SHARE);
+        let mut greedy = HeldClient::spawn(all.complete(&mut in_the_pod())?)?;
+        greedy.expect(&Report::Held)?;
+        let one = Client::talk(&target, "x");
+        let refused = world::report(one.complete(&mut in_the_pod())?);
         ensure!(refused.is_err(), "it got one more: {refused:?}");
         wait::until("that is counted", Duration::from_secs(5), || {
             let name = "culvert_proxy_streams_total{frontend=\"ebpf\",outcome=\"client_share\"}";
@@ -226,7 +227,7 @@ fn a_pod_that_takes_all_the_streams_it_can_get_leaves_the_others_theirs() {
         greedy.check().context("what it has, it keeps")?;
         drop(greedy);
         world.wait_for_no_streams()?;
-        workspace::output(&mut in_the_pod(&["talk", &target, "--send", "x"]))
+        world::report(one.complete(&mut in_the_pod())?)
             .context("afterwards")
             .map(drop)
     });

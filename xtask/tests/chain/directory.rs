@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{Options, PROXY_ADMIN, REDIRECTOR_ADMIN};
 use culvert_lab::dns::{self, Answer};
 use culvert_lab::place::Place;
+use culvert_lab::probe::{Cause, Client};
 use culvert_lab::{Lab, wait, workspace};
 
 use crate::world::{self, ECHO, GREET, World};
@@ -23,9 +24,9 @@ fn a_directory_file_is_followed_while_it_changes_and_kept_while_it_is_broken() {
             join(world)?;
             world.check_greeting("10.0.3.7", "edge-1")?;
             let echo = format!("10.0.3.7:{ECHO}");
-            let dialled = world.failing_client(&["dial", &echo, "500"])?;
+            let dialled = world.failing_client(&Client::dial(&echo, Duration::from_millis(500)))?;
             ensure!(
-                dialled.contains("TimedOut"),
+                dialled.cause == Cause::TimedOut,
                 "a port that the file does not name: {dialled}"
             );
 
@@ -34,7 +35,9 @@ fn a_directory_file_is_followed_while_it_changes_and_kept_while_it_is_broken() {
                 &(node_with(&[GREET, ECHO]) + "[nodes.edge-2]\naddresses = [\"192.168.1.10\"]\n"),
             )?;
             wait::until("the new port is steered", TAKEN_UP, || {
-                world.client(&["dial", &echo, "500"]).map(drop)
+                world
+                    .client(&Client::dial(&echo, Duration::from_millis(500)))
+                    .map(drop)
             })?;
             ensure!(
                 matches!(dns::ask(world.lab, "edge-2", dns::A)?, Answer::Addresses(_)),
@@ -50,7 +53,7 @@ fn a_directory_file_is_followed_while_it_changes_and_kept_while_it_is_broken() {
                     world.culvert.wait_for_proxy()?;
                     world.culvert.wait_online(Place::Edge1)?;
                 }
-                let answer = world.client(&["talk", &echo, "--send", "hello"])?;
+                let answer = world.talk(&echo, "hello")?;
                 ensure!(
                     answer == "hello",
                     "the last good directory, restarted {restarted}: {answer}"
@@ -97,8 +100,11 @@ fn addresses_that_the_cloud_uses_itself_are_never_steered() {
             let _backends = world::serve(world.lab, Place::Edge1)?;
             join(world)?;
             world.check_greeting("edge-1", "edge-1")?;
-            let dialled = world.failing_client(&["dial", &format!("10.0.3.7:{GREET}"), "500"])?;
-            ensure!(dialled.contains("TimedOut"), "{dialled}");
+            let dialled = world.failing_client(&Client::dial(
+                format!("10.0.3.7:{GREET}"),
+                Duration::from_millis(500),
+            ))?;
+            ensure!(dialled.cause == Cause::TimedOut, "{dialled}");
             let steered = world
                 .lab
                 .site(Place::Cloud)

@@ -29,8 +29,7 @@ struct Bystanders(HeldClient);
 
 impl Bystanders {
     fn of(world: &World<'_>, node: &str) -> Result<Self> {
-        let held = world.held_client(&["hold", &format!("{node}:{ECHO}"), "20"])?;
-        held.expect("held")?;
+        let held = world.hold(format!("{node}:{ECHO}"), 20)?;
         Ok(Self(held))
     }
 

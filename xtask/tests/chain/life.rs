@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{AGENT_ADMIN, Options};
 use culvert_lab::cut::Cut;
 use culvert_lab::place::Place;
+use culvert_lab::probe::{Cause, Client, Phase};
 use culvert_lab::process::{Held, Process};
 use culvert_lab::{wait, workspace};
 use nix::sys::signal::Signal;
@@ -34,9 +35,9 @@ fn a_killed_proxy_comes_back_with_the_same_nodes_and_agents_return() {
             world.culvert.redirector.held()?,
         );
         world.culvert.proxy.kill()?;
-        let refused = world.failing_client(&["talk", &format!("edge-1:{ECHO}"), "--send", "x"])?;
+        let refused = world.failing_client(&Client::talk(format!("edge-1:{ECHO}"), "x"))?;
         ensure!(
-            refused.contains("ConnectionRefused"),
+            refused.cause == Cause::Refused,
             "while the proxy is away: {refused}"
         );
         world.culvert.restart_proxy()?;
@@ -126,13 +127,11 @@ impl Drop for Systemd {
 #[test]
 fn a_killed_agent_comes_back_and_the_proxy_leaks_nothing() {
     world::with(EDGE, Options::default(), |world| {
-        let held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "20"])?;
-        held.expect("held")?;
+        let held = world.hold(format!("edge-1:{ECHO}"), 20)?;
         drop(held);
         world.wait_for_no_streams()?;
         let proxy = world.culvert.proxy.held()?;
-        let held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "20"])?;
-        held.expect("held")?;
+        let _held = world.hold(format!("edge-1:{ECHO}"), 20)?;
         world.culvert.agent(0).kill()?;
         world.culvert.wait_offline(Place::Edge1, RECOVERY)?;
         world.culvert.start_agent(Place::Edge1)?;
@@ -190,10 +189,9 @@ fn after_a_reboot_the_last_directory_steers_before_the_proxy_is_there() {
         for host in ["10.0.3.7", "edge-1"] {
             // Names come a moment later.
             wait::until("the proxy's port refuses", RECOVERY, || {
-                let refused =
-                    world.failing_client(&["talk", &format!("{host}:{ECHO}"), "--send", "x"])?;
+                let refused = world.failing_client(&Client::talk(format!("{host}:{ECHO}"), "x"))?;
                 ensure!(
-                    refused.contains("connect ConnectionRefused"),
+                    refused.is(Phase::Connect, Cause::Refused),
                     "{host}: {refused}"
                 );
                 Ok(())
@@ -232,8 +230,7 @@ fn ended_connections_leave_no_file_thread_or_stream_behind() {
 /// forbidden, or given up.
 fn every_kind_of_end(world: &mut World<'_>) -> Result<()> {
     let before = (world.culvert.proxy.held()?, world.culvert.agent(0).held()?);
-    let mut held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "100"])?;
-    held.expect("held")?;
+    let mut held = world.hold(format!("edge-1:{ECHO}"), 100)?;
     held.check()?;
     let now = (world.culvert.proxy.held()?, world.culvert.agent(0).held()?);
     let (proxy, agent) = (now.0.files - before.0.files, now.1.files - before.1.files);
@@ -243,19 +240,26 @@ fn every_kind_of_end(world: &mut World<'_>) -> Result<()> {
     );
     drop(held);
     for port in [10255, FORBIDDEN] {
-        let answered = world.client(&["give-up", &format!("edge-1:{port}"), "50", "1000"])?;
-        ensure!(answered == "0 of 50 answered", "{port}: {answered}");
+        let answered =
+            world.give_up(&format!("edge-1:{port}"), 50, Duration::from_millis(1_000))?;
+        ensure!(answered == 0, "{port}: {answered}");
     }
-    world.client(&["give-up", &format!("edge-1:{SMALL_SOURCE}"), "50", "1000"])?;
-    world.client(&["overrun", &format!("edge-1:{HASTY}"), "8388608"])?;
+    world.give_up(
+        &format!("edge-1:{SMALL_SOURCE}"),
+        50,
+        Duration::from_millis(1_000),
+    )?;
+    world.client(&Client::Overrun {
+        target: format!("edge-1:{HASTY}"),
+        bytes: 8_388_608,
+    })?;
     Ok(())
 }
 
 #[test]
 fn a_cut_of_five_seconds_is_survived_by_the_same_tunnels() {
     world::with(EDGE, Options::default(), |world| {
-        let mut held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "1"])?;
-        held.expect("held")?;
+        let mut held = world.hold(format!("edge-1:{ECHO}"), 1)?;
         let cut = Cut::of(world.lab, Place::Edge1)?;
         wait::throughout("the cut lasts", Duration::from_secs(5), || Ok(()))?;
         drop(cut);
@@ -316,12 +320,11 @@ fn an_old_tunnel_that_ends_late_unregisters_nothing() {
 #[test]
 fn an_agent_told_to_end_lets_its_streams_end_first() {
     world::with(EDGE, Options::default(), |world| {
-        let mut held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "1"])?;
-        held.expect("held")?;
+        let mut held = world.hold(format!("edge-1:{ECHO}"), 1)?;
         world.culvert.agent(0).signal(Signal::SIGTERM)?;
         wait::until("the agent takes no new streams", RECOVERY, || {
             world
-                .failing_client(&["talk", &format!("10.0.3.7:{ECHO}"), "--send", "x"])
+                .failing_client(&Client::talk(format!("10.0.3.7:{ECHO}"), "x"))
                 .map(drop)
         })?;
         held.check()?;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{AGENT_ADMIN, Culvert, Options, PROXY_ADMIN, PROXY_FOR_AGENTS};
 use culvert_lab::place::Place;
+use culvert_lab::probe::{Client, Report};
 use culvert_lab::process::Process;
 use culvert_lab::{Lab, wait, workspace};
 
@@ -33,12 +34,10 @@ fn one_tunnel() -> Options {
 fn two_agents_with_one_name_keep_their_own_streams() {
     world::with(EDGE, one_tunnel(), |world| {
         let target = format!("edge-1:{ECHO}");
-        let mut first = world.held_client(&["hold", &target, "3"])?;
-        first.expect("held")?;
+        let mut first = world.hold(&target, 3)?;
         for _ in 0..2 {
             let mut second_agent = second_agent(world)?;
-            let second = world.held_client(&["hold", &target, "3"])?;
-            second.expect("held")?;
+            let _second = world.hold(&target, 3)?;
             let streams = world
                 .lab
                 .site(Place::Edge1)
@@ -56,8 +55,7 @@ fn two_agents_with_one_name_keep_their_own_streams() {
             world.check_greeting("edge-1", "edge-1")?;
         }
         let _second_agent = second_agent(world)?;
-        let mut second = world.held_client(&["hold", &target, "3"])?;
-        second.expect("held")?;
+        let mut second = world.hold(&target, 3)?;
         world.culvert.agent(0).kill()?;
         wait_for_tunnels(world, 1)?;
         second
@@ -267,22 +265,27 @@ fn a_node_s_port_on_any_other_address_is_left_to_whoever_serves_it() {
         );
         let in_the_pod = |target: &str| {
             let mut client = cloud.command_in(&pod, "timeout");
-            workspace::output(client.args(["10", world::XTASK, "probe", "talk", target]))
+            client.args(["10", world::XTASK]);
+            world::report(Client::listen(target).complete(&mut client)?)
         };
         for (who, greeting, host) in [
             (
                 "another host",
-                world::client(world.lab, Place::Edge2, &["talk", &node])?,
+                world::client_at(world.lab, Place::Edge2, &Client::listen(&node))?,
                 "cloud",
             ),
-            ("the host", world.client(&["talk", &node])?, "cloud"),
+            ("the host", world.client(&Client::listen(&node))?, "cloud"),
             (
                 "the host to its loopback",
-                world.client(&["talk", &format!("127.0.0.1:{GREET}")])?,
+                world.client(&Client::listen(format!("127.0.0.1:{GREET}")))?,
                 "cloud",
             ),
             ("a pod", in_the_pod(&bridge)?, "cloud"),
-            ("the host to edge-1", world.greeting("10.0.3.7")?, "edge-1"),
+            (
+                "the host to edge-1",
+                world.client(&Client::listen(format!("10.0.3.7:{GREET}")))?,
+                "edge-1",
+            ),
             (
                 "a pod to edge-1",
                 in_the_pod(&format!("10.0.3.7:{GREET}"))?,
@@ -290,8 +293,8 @@ fn a_node_s_port_on_any_other_address_is_left_to_whoever_serves_it() {
             ),
         ] {
             ensure!(
-                greeting.trim() == format!("hello from {host}"),
-                "{who}: {greeting}"
+                greeting == Report::Answer(format!("hello from {host}")),
+                "{who}: {greeting:?}"
             );
         }
         Ok(())
@@ -321,8 +324,7 @@ fn a_proxy_and_a_redirector_are_ready_before_any_agent_is_there() {
 #[test]
 fn a_stream_has_one_number_in_the_pages_and_logs_of_proxy_and_agent() {
     world::with(EDGE, Options::default(), |world| {
-        let held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "3"])?;
-        held.expect("held")?;
+        let held = world.hold(format!("edge-1:{ECHO}"), 3)?;
         let numbers = |place: Place, admin: u16| -> Result<BTreeSet<u64>> {
             let streams = world.lab.site(place).json(admin, "/debug/streams")?;
             Ok(streams

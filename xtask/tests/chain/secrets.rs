@@ -23,10 +23,7 @@ fn no_log_holds_a_token_or_payload_even_at_its_most_verbose() {
     world::with(&[Place::Edge1], options, |world| {
         // Steered; by CONNECT behind the request; and later.
         let target = format!("edge-1:{ECHO}");
-        ensure!(
-            world.client(&["talk", &target, "--send", PAYLOAD])? == PAYLOAD,
-            "the echo"
-        );
+        ensure!(world.talk(&target, PAYLOAD)? == PAYLOAD, "the echo");
         let socket = connect::open(world, &target)?;
         let answer = Answer::of(&socket, &socket, PAYLOAD.as_bytes(), PAYLOAD.len())?;
         ensure!(answer.body == PAYLOAD.as_bytes(), "{answer:?}");

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::Options;
 use culvert_lab::place::Place;
+use culvert_lab::probe::{Client, Report};
 
 use crate::connect;
 use crate::world::{self, ECHO, GIB, SMALL, SMALL_SOURCE, SOURCE, World};
@@ -29,21 +30,21 @@ fn one_tunnel() -> Options {
 #[test]
 fn steered_and_connect_clients_that_stall_for_long_leave_bulk_messages_and_the_tunnel_alone() {
     world::with(EDGE, one_tunnel(), |world| {
-        let mut held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "1"])?;
-        held.expect("held")?;
+        let mut held = world.hold(format!("edge-1:{ECHO}"), 1)?;
         let before = world.tunnel_numbers()?;
-        let mut steered =
-            world.held_client(&["stall", &format!("10.0.3.7:{SMALL_SOURCE}"), "5"])?;
-        steered.expect("stalled")?;
+        let mut steered = world.stall(format!("10.0.3.7:{SMALL_SOURCE}"), 5)?;
         let mut connected = (0..5)
             .map(|_| stalled_connect(world))
             .collect::<Result<Vec<_>>>()?;
         let started = Instant::now();
-        let whole = world.client(&["download", &format!("edge-1:{SOURCE}")])?;
-        ensure!(whole.starts_with(&format!("{GIB} ")), "{whole}");
+        let whole = world.download(&format!("edge-1:{SOURCE}"))?;
+        ensure!(whole.count == GIB, "{whole}");
         loop {
             world
-                .client(&["ping-pong", &format!("edge-1:{ECHO}"), "200"])
+                .client(&Client::PingPong {
+                    target: format!("edge-1:{ECHO}"),
+                    rounds: 200,
+                })
                 .context("a neighbour's messages")?;
             held.check()?;
             if started.elapsed() > STALLED {
@@ -52,7 +53,7 @@ fn steered_and_connect_clients_that_stall_for_long_leave_bulk_messages_and_the_t
         }
         ensure!(world.tunnel_numbers()? == before, "the tunnel was replaced");
         // None of those that stalled lost anything by it.
-        steered.next(&format!("{} bytes", 5 * SMALL))?;
+        steered.next(&Report::Drained(5 * SMALL))?;
         for client in &mut connected {
             let count = std::io::copy(client, &mut std::io::sink())?;
             ensure!(count == SMALL, "a CONNECT client got {count} bytes");
@@ -83,18 +84,20 @@ fn stalled_connect(world: &World<'_>) -> Result<UnixStream> {
 #[test]
 fn followers_that_are_interrupted_again_and_again_wedge_nothing() {
     world::with(EDGE, one_tunnel(), |world| {
-        let mut held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "1"])?;
-        held.expect("held")?;
+        let mut held = world.hold(format!("edge-1:{ECHO}"), 1)?;
         let before = world.tunnel_numbers()?;
         for _ in 0..5 {
             // Each has bytes under way, and leaves with them unread.
-            let answered =
-                world.client(&["give-up", &format!("edge-1:{SMALL_SOURCE}"), "40", "5000"])?;
-            ensure!(answered == "40 of 40 answered", "{answered}");
+            let answered = world.give_up(
+                &format!("edge-1:{SMALL_SOURCE}"),
+                40,
+                Duration::from_millis(5_000),
+            )?;
+            ensure!(answered == 40, "{answered}");
             held.check()?;
         }
-        let whole = world.client(&["download", &format!("edge-1:{SMALL_SOURCE}")])?;
-        ensure!(whole.starts_with(&format!("{SMALL} ")), "{whole}");
+        let whole = world.download(&format!("edge-1:{SMALL_SOURCE}"))?;
+        ensure!(whole.count == SMALL, "{whole}");
         drop(held);
         world.wait_for_no_streams()?;
         ensure!(world.tunnel_numbers()? == before, "the tunnel was replaced");

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::Options;
 use culvert_lab::dns::{self, Answer};
 use culvert_lab::place::Place;
+use culvert_lab::probe::{Cause, Client, Failure, Phase, Report};
 
 use crate::world::{self, FORBIDDEN, GREET, World};
 
@@ -68,17 +69,12 @@ fn a_pod_reaches_nodes(mechanism: &str) {
                     .ok()
                     .and_then(Answer::first)
                     .unwrap_or_else(|| host.to_owned());
-                client.args([
-                    "10",
-                    world::XTASK,
-                    "probe",
-                    "talk",
-                    &format!("{host}:{GREET}"),
-                ]);
-                let greeting = culvert_lab::workspace::output(&mut client)?;
+                client.args(["10", world::XTASK]);
+                let greet = Client::listen(format!("{host}:{GREET}"));
+                let greeting = world::report(greet.complete(&mut client)?)?;
                 ensure!(
-                    greeting.trim() == format!("hello from {node}"),
-                    "{host}: {greeting}"
+                    greeting == Report::Answer(format!("hello from {node}")),
+                    "{host}: {greeting:?}"
                 );
             }
             Ok(())
@@ -104,8 +100,7 @@ fn every_node_answers(world: &World<'_>) -> Result<()> {
 #[test]
 fn two_nodes_with_one_address_are_refused_by_address_and_reached_by_name() {
     world::with(&Place::EDGES, Options::default(), |world| {
-        let refused = world.failing_client(&["talk", &format!("192.168.1.10:{GREET}")])?;
-        ensure!(refused.starts_with("error"), "{refused}");
+        world.failing_client(&Client::listen(format!("192.168.1.10:{GREET}")))?;
         world.wait_proxy_log(&["192.168.1.10", "edge-2", "edge-3"])?;
         world.check_greeting("edge-2", "edge-2")?;
         world.check_greeting("edge-3", "edge-3")
@@ -120,8 +115,11 @@ fn without_a_mechanism_names_resolve_and_nothing_is_steered() {
             dns::ask(world.lab, "edge-1.edge.internal", dns::A)? == Answer::Addresses(vec![vip]),
             "its name"
         );
-        let alone = world.failing_client(&["dial", &format!("10.0.3.7:{GREET}"), "1000"])?;
-        ensure!(alone.contains("error connect TimedOut"), "{alone}");
+        let alone = world.failing_client(&Client::dial(
+            format!("10.0.3.7:{GREET}"),
+            Duration::from_millis(1_000),
+        ))?;
+        ensure!(alone.is(Phase::Connect, Cause::TimedOut), "{alone}");
         Ok(())
     });
 }
@@ -129,13 +127,9 @@ fn without_a_mechanism_names_resolve_and_nothing_is_steered() {
 #[test]
 fn a_direct_connect_to_the_intercept_port_is_reset() {
     world::with(&[Place::Edge1], Options::default(), |world| {
-        let failure = world.failing_client(&[
-            "talk",
-            "203.0.113.1:7410",
-            "--send",
-            "GET / HTTP/1.0\r\n\r\n",
-        ])?;
-        ensure!(failure.contains("ConnectionReset"), "{failure}");
+        let failure =
+            world.failing_client(&Client::talk("203.0.113.1:7410", "GET / HTTP/1.0\r\n\r\n"))?;
+        ensure!(failure.cause == Cause::Reset, "{failure}");
         Ok(())
     });
 }
@@ -145,24 +139,29 @@ fn packets_of_another_host_to_an_intercept_port_are_dropped() {
     world::with(&[Place::Edge1], Options::default(), |world| {
         let dial = |from: Place, port: u16| {
             let target = format!("203.0.113.1:{port}");
-            world::client(world.lab, from, &["dial", &target, "1500"])
-                .unwrap_or_else(|error| error.to_string())
+            let dial = Client::dial(target, Duration::from_millis(1_500));
+            match world::client_at(world.lab, from, &dial) {
+                Ok(_) => Ok(None),
+                Err(error) => error.downcast::<Failure>().map(Some),
+            }
         };
         ensure!(
-            dial(Place::Edge1, 7400) == "connected",
+            dial(Place::Edge1, 7400)?.is_none(),
             "the edge cannot reach the cloud at all"
         );
         for port in 7410..=7413 {
-            let (edge, own) = (dial(Place::Edge1, port), dial(Place::Cloud, port));
+            let (edge, own) = (dial(Place::Edge1, port)?, dial(Place::Cloud, port)?);
             // The proxy takes its host's connection and resets it; of another host's no packet
             // comes through.
             ensure!(
-                own == "connected" || own.contains("ConnectionReset"),
-                "{port} from the host itself: {own}"
+                own.as_ref()
+                    .is_none_or(|failure| failure.cause == Cause::Reset),
+                "{port} from the host itself: {own:?}"
             );
             ensure!(
-                edge.contains("error connect TimedOut"),
-                "{port} from the edge: {edge}"
+                edge.as_ref()
+                    .is_some_and(|failure| failure.is(Phase::Connect, Cause::TimedOut)),
+                "{port} from the edge: {edge:?}"
             );
         }
         Ok(())
@@ -173,10 +172,15 @@ fn packets_of_another_host_to_an_intercept_port_are_dropped() {
 fn a_port_that_no_node_has_is_left_alone() {
     world::with(&[Place::Edge1], Options::default(), |world| {
         // Steered, the local proxy would take the connection; left alone, nobody answers.
-        let steered = world.client(&["dial", &format!("10.0.3.7:{GREET}"), "1000"])?;
-        ensure!(steered == "connected", "{steered}");
-        let alone = world.failing_client(&["dial", &format!("10.0.3.7:{FORBIDDEN}"), "1000"])?;
-        ensure!(alone.contains("error connect TimedOut"), "{alone}");
+        world.client(&Client::dial(
+            format!("10.0.3.7:{GREET}"),
+            Duration::from_millis(1_000),
+        ))?;
+        let alone = world.failing_client(&Client::dial(
+            format!("10.0.3.7:{FORBIDDEN}"),
+            Duration::from_millis(1_000),
+        ))?;
+        ensure!(alone.is(Phase::Connect, Cause::TimedOut), "{alone}");
         Ok(())
     });
 }
@@ -264,8 +268,7 @@ fn uninstall_leaves_nothing() {
 #[test]
 fn steering_goes_to_the_listener_of_the_node_s_own_address() {
     world::with(&[Place::Edge1], Options::default(), |world| {
-        let held = world.held_client(&["hold", &format!("10.0.3.7:{}", world::ECHO), "1"])?;
-        held.expect("held")?;
+        let _held = world.hold(format!("10.0.3.7:{}", world::ECHO), 1)?;
         let sockets = world
             .lab
             .site(Place::Cloud)

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::place::Place;
+use culvert_lab::probe::{self, Client};
 use culvert_lab::random::Random;
 use culvert_lab::{progress, workspace};
 use serde_json::Value;
@@ -85,13 +86,9 @@ pub(crate) fn by_connect(socket: &Path, edges: &[Place]) -> Vec<String> {
 /// Twenty connections to a node that are tried when asked.
 pub(crate) fn held(world: &World<'_>, steered: Steered, node: Place) -> Result<HeldClient> {
     let mut command = steered.command(world, XTASK);
-    let held = HeldClient::spawn(command.args([
-        "probe",
-        "hold",
-        &format!("{}:{ECHO}", node.name()),
-        "20",
-    ]))?;
-    held.expect("held")?;
+    let hold = Client::hold(format!("{}:{ECHO}", node.name()), 20);
+    let held = HeldClient::spawn(hold.complete(&mut command)?)?;
+    held.expect(&probe::Report::Held)?;
     Ok(held)
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{AGENT_ADMIN, Culvert, Options, PROXY_ADMIN, REDIRECTOR_ADMIN};
 use culvert_lab::place::Place;
+use culvert_lab::probe::Client;
 use culvert_lab::site::Site;
 use culvert_lab::unpacked::Unpacked;
 use culvert_lab::{Lab, wait, workspace};
@@ -40,12 +41,7 @@ fn a_stalled_backend_is_found_by_its_stream_at_both_ends() {
         // The kernel goes on taking connections for it.
         backend.signal(Signal::SIGSTOP)?;
         let mut upload = cloud.command(XTASK);
-        upload.args([
-            "probe",
-            "upload",
-            &format!("edge-1:{SINK}"),
-            &(64 << 20).to_string(),
-        ]);
+        Client::upload(format!("edge-1:{SINK}"), 64 << 20).complete(&mut upload)?;
         let mut upload = upload.stdout(Stdio::null()).spawn()?;
         let found = wait::until("both ends show a stream that stands still", SOON, || {
             let (near, far) = (
@@ -429,7 +425,7 @@ fn the_line_of_a_finished_stream_has_the_documented_fields() {
         |world| {
             world.check_greeting("edge-1", "edge-1")?;
             // What leads nowhere has an error to tell, at each end.
-            world.failing_client(&["talk", &format!("edge-1:{FORBIDDEN}")])?;
+            world.failing_client(&Client::listen(format!("edge-1:{FORBIDDEN}")))?;
             world.wait_for_no_streams()?;
             let documented = document("logs.md")?;
             let logs = [world.culvert.proxy.log(), world.culvert.agent(0).log()];

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::culvert::{Options, PROXY_ADMIN};
 use culvert_lab::place::Place;
+use culvert_lab::probe::{Cause, Client, Phase, Report};
 use culvert_lab::{progress, wait, workspace};
 use nix::sys::signal::Signal;
 
@@ -21,7 +22,7 @@ const RECOVERY: Duration = Duration::from_secs(3);
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Under way when the proxy is told to end.
-const DOWNLOADS: u64 = 5;
+const DOWNLOADS: usize = 5;
 
 /// Short, for the test's sake.
 const GRACE: Duration = Duration::from_secs(3);
@@ -77,12 +78,7 @@ fn programs(world: &World<'_>) -> Result<String> {
 fn a_proxy_told_to_end_lets_its_streams_end_first_and_says_no_at_once_to_others() {
     world::with(EDGE, Options::default(), |world| {
         let mut held = swarm::held_by_both(world, Place::Edge1)?;
-        let mut downloads = world.held_client(&[
-            "stall",
-            &format!("edge-1:{SMALL_SOURCE}"),
-            &DOWNLOADS.to_string(),
-        ])?;
-        downloads.expect("stalled")?;
+        let mut downloads = world.stall(format!("edge-1:{SMALL_SOURCE}"), DOWNLOADS)?;
         let (seed, addresses) = (swarm::chance()?.number(), swarm::by_address(world, EDGE)?);
         let mut loads = Load::by_both(world, seed, addresses)?;
         world.culvert.proxy.signal(Signal::SIGTERM)?;
@@ -105,11 +101,9 @@ fn a_proxy_told_to_end_lets_its_streams_end_first_and_says_no_at_once_to_others(
         held.iter_mut().try_for_each(HeldClient::check)?;
         drop(held);
         downloads.ask()?;
-        let whole = downloads.line(DEADLINE)?;
-        ensure!(
-            whole == format!("{} bytes", DOWNLOADS * SMALL),
-            "downloads under way: {whole}"
-        );
+        downloads
+            .expect(&Report::Drained(DOWNLOADS as u64 * SMALL))
+            .context("downloads under way")?;
         wait_ended(world)?;
         let replaced = Instant::now();
         world.culvert.restart_proxy()?;
@@ -136,9 +130,9 @@ fn a_proxy_told_to_end_lets_its_streams_end_first_and_says_no_at_once_to_others(
 /// What clients of a draining proxy see: no answer that could be taken for one, and no wait.
 fn refused(world: &World<'_>) -> Result<()> {
     let asked = Instant::now();
-    let by_address = world.failing_client(&["talk", &format!("10.0.3.7:{GREET}")])?;
+    let by_address = world.failing_client(&Client::listen(format!("10.0.3.7:{GREET}")))?;
     ensure!(
-        by_address.contains("error connect ConnectionRefused"),
+        by_address.is(Phase::Connect, Cause::Refused),
         "by address: {by_address}"
     );
     let socket = world.culvert.socket("connect.sock");
@@ -191,10 +185,10 @@ fn a_stream_that_outlasts_the_grace_period_is_reset_and_does_not_look_ended() {
             told.elapsed()
         );
         held.ask()?;
-        let line = held.line(DEADLINE)?;
+        let broken = held.report(DEADLINE)?;
         ensure!(
-            line.contains("20 of 20 failed") && line.contains("ConnectionReset"),
-            "{line}"
+            matches!(&broken, Report::Broken { count: 20, first } if first.cause == Cause::Reset),
+            "{broken:?}"
         );
         let told = world
             .culvert

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::culvert::{AGENT_ADMIN, Culvert, Options, PROXY_ADMIN};
 use culvert_lab::place::Place;
+use culvert_lab::probe::{Client, Failure, Passed, Report};
 use culvert_lab::process::Process;
 use culvert_lab::skip::may_make_labs;
 use culvert_lab::{Lab, wait};
@@ -165,27 +166,75 @@ impl<'lab> World<'lab> {
         }
     }
 
-    /// What a client in the cloud prints.
-    pub(crate) fn client(&self, args: &[&str]) -> Result<String> {
-        client(self.lab, Place::Cloud, args)
+    /// What a client in the cloud reports; its failure is the error.
+    pub(crate) fn client(&self, client: &Client) -> Result<Report> {
+        client_at(self.lab, Place::Cloud, client)
     }
 
-    /// What a client prints that must fail.
-    pub(crate) fn failing_client(&self, args: &[&str]) -> Result<String> {
-        match self.client(args) {
-            Ok(line) => bail!("{args:?} went through: {line}"),
-            Err(failure) => Ok(failure.to_string()),
+    /// Why a client in the cloud fails.
+    pub(crate) fn failing_client(&self, client: &Client) -> Result<Failure> {
+        match self.client(client) {
+            Ok(report) => bail!("{client:?} went through: {report:?}"),
+            Err(error) => error.downcast(),
         }
     }
 
+    /// What a server answers to a text; to none, its first line.
+    pub(crate) fn talk(&self, target: &str, text: &str) -> Result<String> {
+        let report = self.client(&Client::talk(target, text))?;
+        let Report::Answer(answer) = report else {
+            bail!("{target}: {report:?}")
+        };
+        Ok(answer)
+    }
+
+    /// What a server sends until it closes.
+    pub(crate) fn download(&self, target: &str) -> Result<Passed> {
+        let target = target.to_owned();
+        let report = self.client(&Client::Download { target })?;
+        let Report::Received(passed) = report else {
+            bail!("{report:?}")
+        };
+        Ok(passed)
+    }
+
+    /// How many of so many connections are answered at once, for as long as each waits.
+    pub(crate) fn give_up(&self, target: &str, count: usize, patience: Duration) -> Result<usize> {
+        let target = target.to_owned();
+        let report = self.client(&Client::GiveUp {
+            target,
+            count,
+            patience,
+        })?;
+        let Report::Answered(answered) = report else {
+            bail!("{report:?}")
+        };
+        Ok(answered)
+    }
+
     /// A client in the cloud that is steered line by line.
-    pub(crate) fn held_client(&self, args: &[&str]) -> Result<HeldClient> {
-        HeldClient::start(self.lab, args)
+    pub(crate) fn held_client(&self, client: &Client) -> Result<HeldClient> {
+        let mut command = self.lab.site(Place::Cloud).command(XTASK);
+        HeldClient::spawn(client.complete(&mut command)?)
+    }
+
+    /// Established connections to an echo.
+    pub(crate) fn hold(&self, target: impl Into<String>, count: usize) -> Result<HeldClient> {
+        let client = self.held_client(&Client::hold(target, count))?;
+        client.expect(&Report::Held)?;
+        Ok(client)
+    }
+
+    /// Connections with data waiting that the client does not read.
+    pub(crate) fn stall(&self, target: impl Into<String>, count: usize) -> Result<HeldClient> {
+        let client = self.held_client(&Client::stall(target, count))?;
+        client.expect(&Report::Stalled)?;
+        Ok(client)
     }
 
     /// The greeting of whichever node answers.
     pub(crate) fn greeting(&self, host: &str) -> Result<String> {
-        self.client(&["talk", &format!("{host}:{GREET}")])
+        self.talk(&format!("{host}:{GREET}"), "")
     }
 
     /// Fails if a node does not greet the client that dials it.
@@ -283,21 +332,25 @@ impl<'lab> World<'lab> {
     }
 }
 
-/// What a client at a place prints; its failure line is the error.
-pub(crate) fn client(lab: &Lab, place: Place, args: &[&str]) -> Result<String> {
-    let done = lab
-        .site(place)
-        .command("timeout")
-        .arg(CLIENT_TIME.as_secs().to_string())
-        .arg(XTASK)
-        .arg("probe")
-        .args(args)
-        .output()?;
-    let line = String::from_utf8_lossy(&done.stdout).trim().to_owned();
-    if !done.status.success() {
-        bail!("{line}{}", String::from_utf8_lossy(&done.stderr).trim());
+/// What a client at a place reports; its failure is the error.
+pub(crate) fn client_at(lab: &Lab, place: Place, client: &Client) -> Result<Report> {
+    let mut command = lab.site(place).command("timeout");
+    command.arg(CLIENT_TIME.as_secs().to_string()).arg(XTASK);
+    report(client.complete(&mut command)?)
+}
+
+/// Runs a client to its end.
+pub(crate) fn report(command: &mut Command) -> Result<Report> {
+    let done = command.output()?;
+    let said = String::from_utf8_lossy(&done.stdout);
+    let report = serde_json::from_str(said.trim()).with_context(|| {
+        let error = String::from_utf8_lossy(&done.stderr);
+        format!("{command:?} ended with {}: {said}{error}", done.status)
+    })?;
+    if let Report::Failed(failure) = report {
+        return Err(failure.into());
     }
-    Ok(line)
+    Ok(report)
 }
 
 /// A client that goes on until it is dropped.
@@ -308,11 +361,6 @@ pub(crate) struct HeldClient {
 }
 
 impl HeldClient {
-    fn start(lab: &Lab, args: &[&str]) -> Result<Self> {
-        let mut command = lab.site(Place::Cloud).command(XTASK);
-        Self::spawn(command.arg("probe").args(args))
-    }
-
     /// Starts a client that is steered line by line.
     pub(crate) fn spawn(command: &mut Command) -> Result<Self> {
         let mut child = command
@@ -344,32 +392,38 @@ impl HeldClient {
             .context("the client said nothing in time")
     }
 
-    /// Waits for its next line.
-    pub(crate) fn expect(&self, expected: &str) -> Result<()> {
-        let line = self
-            .line(CLIENT_TIME)
+    /// Its next report.
+    pub(crate) fn report(&self, deadline: Duration) -> Result<Report> {
+        let line = self.line(deadline)?;
+        serde_json::from_str(&line).with_context(|| format!("the client said {line:?}"))
+    }
+
+    /// Waits for its next report.
+    pub(crate) fn expect(&self, expected: &Report) -> Result<()> {
+        let report = self
+            .report(CLIENT_TIME)
             .with_context(|| format!("expected {expected:?}"))?;
-        if line == expected {
-            Ok(())
-        } else {
-            bail!("the client said {line:?}, not {expected:?}")
-        }
+        ensure!(
+            report == *expected,
+            "the client reports {report:?}, not {expected:?}"
+        );
+        Ok(())
     }
 
     /// Has it do its next step: try all its connections, or read on.
-    pub(crate) fn next(&mut self, expected: &str) -> Result<()> {
+    pub(crate) fn next(&mut self, expected: &Report) -> Result<()> {
         self.ask()?;
         self.expect(expected)
     }
 
-    /// Has it do its next step, whatever it says then.
+    /// Has it do its next step, whatever it reports then.
     pub(crate) fn ask(&mut self) -> Result<()> {
         writeln!(self.input, "next").context("the client is gone")
     }
 
     /// Has it try all its connections.
     pub(crate) fn check(&mut self) -> Result<()> {
-        self.next("ok")
+        self.next(&Report::AllServed)
     }
 }
 

@@ -5,86 +5,99 @@ use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
 use super::bytes;
-use super::client::{self, Failure, Outcome};
+use super::client;
+use super::report::{Failure, Phase, Report};
 
 /// Connections with data waiting that nobody reads.
-pub(super) fn stall(target: &str, count: usize) -> Outcome {
+pub(super) fn stall(target: &str, count: usize) -> Result<Report, Failure> {
     let mut streams = connect_all(target, count)?;
     for stream in &streams {
-        stream.peek(&mut [0]).map_err(Failure::of("peek"))?;
+        stream.peek(&mut [0]).map_err(Failure::of(Phase::Read))?;
     }
-    announce("stalled")?;
+    announce(&Report::Stalled)?;
     if !wait_for_line()? {
-        return Ok("left".to_owned());
+        return Ok(Report::Left);
     }
     let mut total = 0;
     for stream in &mut streams {
-        total += bytes::consume(stream).map_err(Failure::of("read"))?.count();
+        total += bytes::consume(stream)
+            .map_err(Failure::of(Phase::Read))?
+            .count;
     }
-    Ok(format!("{total} bytes"))
+    Ok(Report::Drained(total))
 }
 
 /// Connections that are established, idle, and tried whenever a line comes in.
-pub(super) fn hold(target: &str, count: usize) -> Outcome {
+pub(super) fn hold(target: &str, count: usize) -> Result<Report, Failure> {
     let mut streams = connect_all(target, count)?;
     for stream in &mut streams {
         client::exchange(stream, b"first")?;
     }
-    announce("held")?;
+    announce(&Report::Held)?;
     while wait_for_line()? {
-        let failed: Vec<String> = streams
+        let failed: Vec<Failure> = streams
             .iter_mut()
             .filter_map(|stream| client::exchange(stream, b"still there").err())
-            .map(|failure| failure.to_string())
             .collect();
-        let verdict = match failed.first() {
-            None => "ok".to_owned(),
-            Some(first) => format!("{} of {count} failed, the first by {first}", failed.len()),
-        };
-        announce(&verdict)?;
+        let count = failed.len();
+        announce(
+            &failed
+                .into_iter()
+                .next()
+                .map_or(Report::AllServed, |first| Report::Broken { count, first }),
+        )?;
     }
-    Ok("left".to_owned())
+    Ok(Report::Left)
 }
 
 /// Connections in which hardly anything ever moves.
-pub(super) fn drip(target: &str, count: usize, pause: Duration, rounds: usize) -> Outcome {
+pub(super) fn drip(
+    target: &str,
+    count: usize,
+    pause: Duration,
+    rounds: usize,
+) -> Result<Report, Failure> {
     let mut streams = connect_all(target, count)?;
     for round in 0..=rounds {
         for stream in &mut streams {
             client::exchange(stream, b".")?;
         }
         if round == 0 {
-            announce("held")?;
+            announce(&Report::Held)?;
         }
         if round < rounds {
             std::thread::sleep(pause);
         }
     }
-    announce("ok")?;
+    announce(&Report::AllServed)?;
     wait_for_line()?;
-    Ok("left".to_owned())
+    Ok(Report::Left)
 }
 
 /// A client that has said all it has to say.
-pub(super) fn half_close(target: &str, lines: usize) -> Outcome {
+pub(super) fn half_close(target: &str, lines: usize) -> Result<Report, Failure> {
     let mut stream = client::connect(target)?;
-    stream.write_all(b"all").map_err(Failure::of("write"))?;
+    stream
+        .write_all(b"all")
+        .map_err(Failure::of(Phase::Write))?;
     stream
         .shutdown(Shutdown::Write)
-        .map_err(Failure::of("shutdown"))?;
-    announce("ended its direction")?;
+        .map_err(Failure::of(Phase::End))?;
+    announce(&Report::HalfClosed)?;
     let mut reader = BufReader::new(stream);
     for _ in 0..lines {
         let mut line = String::new();
-        reader.read_line(&mut line).map_err(Failure::of("read"))?;
-        announce(line.trim_end())?;
+        reader
+            .read_line(&mut line)
+            .map_err(Failure::of(Phase::Read))?;
+        announce(&Report::Answer(line.trim_end().to_owned()))?;
     }
     wait_for_line()?;
-    Ok("left".to_owned())
+    Ok(Report::Left)
 }
 
 /// Connections that are dropped when no answer came for a while.
-pub(super) fn give_up(target: &str, count: usize, patience: Duration) -> Outcome {
+pub(super) fn give_up(target: &str, count: usize, patience: Duration) -> Result<Report, Failure> {
     let address = client::resolve(target)?;
     let tries: Vec<_> = (0..count)
         .map(|_| {
@@ -101,24 +114,21 @@ pub(super) fn give_up(target: &str, count: usize, patience: Duration) -> Outcome
         .filter_map(|thread| thread.join().ok())
         .filter(|result| matches!(result, Ok(1)))
         .count();
-    Ok(format!("{answered} of {count} answered"))
+    Ok(Report::Answered(answered))
 }
 
 fn connect_all(target: &str, count: usize) -> Result<Vec<TcpStream>, Failure> {
     (0..count).map(|_| client::connect(target)).collect()
 }
 
-fn announce(line: &str) -> Result<(), Failure> {
-    let mut out = io::stdout();
-    writeln!(out, "{line}")
-        .and_then(|()| out.flush())
-        .map_err(Failure::of("announce"))
+fn announce(report: &Report) -> Result<(), Failure> {
+    report.print().map_err(Failure::of(Phase::Report))
 }
 
 fn wait_for_line() -> Result<bool, Failure> {
     let mut line = String::new();
     let count = io::stdin()
         .read_line(&mut line)
-        .map_err(Failure::of("input"))?;
+        .map_err(Failure::of(Phase::Report))?;
     Ok(count > 0)
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use culvert_lab::culvert::{AGENT_ADMIN, Options, PROXY_ADMIN};
 use culvert_lab::place::Place;
+use culvert_lab::probe::{Cause, Client, Phase, Report};
 use culvert_lab::{progress, wait};
 
 use crate::world::{self, ECHO, GIB, SMALL, SMALL_SOURCE, SOURCE};
@@ -26,12 +27,9 @@ const BESIDE: u64 = 48 << 20;
 fn over_the_budget_stalled_clients_are_reset_and_memory_stays_bounded() {
     let options = world::proxy_options(["--buffer-budget", BUDGET_TEXT]);
     world::with(&[Place::Edge1], options, |world| {
-        let mut held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "10"])?;
-        held.expect("held")?;
+        let mut held = world.hold(format!("edge-1:{ECHO}"), 10)?;
         let before = world.culvert.proxy.resident()?;
-        let stalled =
-            world.held_client(&["stall", &format!("edge-1:{SOURCE}"), &STALLED.to_string()])?;
-        stalled.expect("stalled")?;
+        let stalled = world.stall(format!("edge-1:{SOURCE}"), STALLED)?;
         let line = [
             "stream ended",
             "outcome=\"buffer_budget\"",
@@ -63,8 +61,8 @@ fn over_the_budget_stalled_clients_are_reset_and_memory_stays_bounded() {
             "the proxy's memory has grown by {grown} bytes"
         );
         held.check()?;
-        let whole = world.client(&["download", &format!("edge-1:{SOURCE}")])?;
-        ensure!(whole.starts_with(&format!("{GIB} ")), "{whole}");
+        let whole = world.download(&format!("edge-1:{SOURCE}"))?;
+        ensure!(whole.count == GIB, "{whole}");
         drop((stalled, held));
         world.wait_for_no_streams()
     });
@@ -74,7 +72,7 @@ fn over_the_budget_stalled_clients_are_reset_and_memory_stays_bounded() {
 fn over_the_budget_those_are_reset_that_stalled_first_and_later_ones_lose_nothing() {
     let options = world::proxy_options(["--buffer-budget", BUDGET_TEXT]);
     world::with(&[Place::Edge1], options, |world| {
-        let stall = ["stall", &format!("edge-1:{SMALL_SOURCE}"), "3"];
+        let stall = Client::stall(format!("edge-1:{SMALL_SOURCE}"), 3);
         let mut first = world.held_client(&stall)?;
         let waiting = || {
             world
@@ -90,9 +88,9 @@ fn over_the_budget_those_are_reset_that_stalled_first_and_later_ones_lose_nothin
             );
             Ok(())
         })?;
-        first.expect("stalled")?;
+        first.expect(&Report::Stalled)?;
         let mut second = world.held_client(&stall)?;
-        second.expect("stalled")?;
+        second.expect(&Report::Stalled)?;
         wait::until("as many are reset as others have come", DEADLINE, || {
             let reset = world
                 .culvert
@@ -103,12 +101,12 @@ fn over_the_budget_those_are_reset_that_stalled_first_and_later_ones_lose_nothin
             ensure!(reset == 3, "{reset} are");
             Ok(())
         })?;
-        second.next(&format!("{} bytes", 3 * SMALL))?;
+        second.next(&Report::Drained(3 * SMALL))?;
         first.ask()?;
-        let said = first.line(DEADLINE)?;
+        let said = first.report(DEADLINE)?;
         ensure!(
-            said.contains("error read ConnectionReset"),
-            "one that stalled first: {said}"
+            matches!(&said, Report::Failed(failure) if failure.is(Phase::Read, Cause::Reset)),
+            "one that stalled first: {said:?}"
         );
         world.wait_for_no_streams()
     });
@@ -121,11 +119,10 @@ fn an_agent_over_its_budget_resets_uploads_that_backends_do_not_take() {
         ..Options::default()
     };
     world::with(&[Place::Edge1], options, |world| {
-        let mut held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "10"])?;
-        held.expect("held")?;
+        let mut held = world.hold(format!("edge-1:{ECHO}"), 10)?;
         let before = world.culvert.agent(0).resident()?;
         // Whoever sends without reading keeps an echo from reading on.
-        let upload = ["upload", &format!("edge-1:{ECHO}"), &SMALL.to_string()];
+        let upload = Client::upload(format!("edge-1:{ECHO}"), SMALL);
         let uploads: Vec<_> = (0..UPLOADS)
             .map(|_| world.held_client(&upload))
             .collect::<Result<_>>()?;

@@ -4,10 +4,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use culvert_lab::culvert::Options;
 use culvert_lab::cut::Cut;
 use culvert_lab::place::Place;
+use culvert_lab::probe::{Cause, Client};
 use culvert_lab::{Lab, progress, wait, workspace};
 
 use super::expect_idle;
@@ -77,8 +78,7 @@ fn with_clocks(test: impl FnOnce(&mut World<'_>) -> Result<()>) {
 #[test]
 fn no_jump_of_a_clock_ends_a_tunnel_or_a_stream_or_keeps_a_program_busy() {
     with_clocks(|world| {
-        let mut held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "10"])?;
-        held.expect("held")?;
+        let mut held = world.hold(format!("edge-1:{ECHO}"), 10)?;
         let tunnels = world.tunnel_numbers()?;
         for clock in Clock::BOTH {
             for days in [1, 31, -40, 0] {
@@ -128,12 +128,12 @@ fn silence_and_retries_are_timed_by_no_wall_clock() {
             "the kernel says that the node is away",
             Duration::from_secs(5),
             || {
-                let refused =
-                    world.failing_client(&["dial", &format!("10.0.3.7:{ECHO}"), "500"])?;
-                refused
-                    .contains("HostUnreachable")
-                    .then_some(())
-                    .context(refused)
+                let refused = world.failing_client(&Client::dial(
+                    format!("10.0.3.7:{ECHO}"),
+                    Duration::from_millis(500),
+                ))?;
+                ensure!(refused.cause == Cause::Unreachable, "{refused}");
+                Ok(())
             },
         )?;
         jump(0)?;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::culvert::Options;
 use culvert_lab::place::Place;
+use culvert_lab::probe::{Cause, Client, Report};
 use culvert_lab::process::Process;
 use culvert_lab::{wait, workspace};
 
@@ -104,15 +105,13 @@ fn exhausted(
     program: Program,
     refused: impl Fn(&World<'_>) -> Result<()>,
 ) -> Result<()> {
-    let mut established = hold(world, "20")?;
-    established.expect("held")?;
-    let leaving = hold(world, "5")?;
-    leaving.expect("held")?;
+    let mut established = world.hold(format!("edge-1:{ECHO}"), 20)?;
+    let leaving = world.hold(format!("edge-1:{ECHO}"), 5)?;
     limit_to_open_files(program.of(world))?;
     let fillers = fill(world)?;
     for _ in 0..ROUNDS {
-        let steered = world.failing_client(&["talk", &format!("edge-1:{ECHO}"), "--send", "x"])?;
-        ensure!(steered.contains("ConnectionReset"), "{steered}");
+        let steered = world.failing_client(&Client::talk(format!("edge-1:{ECHO}"), "x"))?;
+        ensure!(steered.cause == Cause::Reset, "{steered}");
     }
     refused(world)?;
     established.check()?;
@@ -125,13 +124,9 @@ fn exhausted(
     established.check()?;
     drop((fillers, leaving));
     wait::until("a new client is served", Duration::from_secs(5), || {
-        hold(world, "1")?.expect("held")
+        world.hold(format!("edge-1:{ECHO}"), 1).map(drop)
     })?;
     established.check()
-}
-
-fn hold(world: &World<'_>, count: &str) -> Result<HeldClient> {
-    world.held_client(&["hold", &format!("edge-1:{ECHO}"), count])
 }
 
 /// Allows a running program no descriptor beyond those that it has, but for small gaps among them.
@@ -156,8 +151,8 @@ fn limit_to_open_files(process: &Process) -> Result<()> {
 fn fill(world: &World<'_>) -> Result<Vec<HeldClient>> {
     let mut fillers = Vec::new();
     while fillers.len() < FILLERS {
-        let filler = hold(world, "1")?;
-        if filler.line(Duration::from_secs(30))? != "held" {
+        let filler = world.held_client(&Client::hold(format!("edge-1:{ECHO}"), 1))?;
+        if filler.report(Duration::from_secs(30))? != Report::Held {
             return Ok(fillers);
         }
         fillers.push(filler);

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::culvert::Options;
 use culvert_lab::place::Place;
+use culvert_lab::probe::{Client, Report};
 use culvert_lab::process::Process;
 use culvert_lab::{progress, wait};
 
@@ -38,7 +39,7 @@ fn clients_that_send_a_byte_now_and_then_are_kept_and_cost_no_buffers() {
             "    {SLOW_CLIENTS} clients are silent for {SILENCE:?}"
         ));
         wait_gauge(world.lab, STREAMS, SLOW_CLIENTS, Duration::from_secs(5))?;
-        slow.expect("ok")?;
+        slow.expect(&Report::AllServed)?;
         let now = (
             world.culvert.proxy.resident()?,
             world.culvert.agent(0).resident()?,
@@ -60,9 +61,13 @@ fn clients_that_send_a_byte_now_and_then_are_kept_and_cost_no_buffers() {
 
 /// Clients that have had their first byte echoed.
 fn slow_clients(world: &World<'_>, count: usize, pause: Duration) -> Result<world::HeldClient> {
-    let (count, pause) = (count.to_string(), pause.as_millis().to_string());
-    let client = world.held_client(&["drip", &format!("edge-1:{ECHO}"), &count, &pause, "1"])?;
-    client.expect("held")?;
+    let client = world.held_client(&Client::Drip {
+        target: format!("edge-1:{ECHO}"),
+        count,
+        pause,
+        rounds: 1,
+    })?;
+    client.expect(&Report::Held)?;
     Ok(client)
 }
 
@@ -70,9 +75,9 @@ fn slow_clients(world: &World<'_>, count: usize, pause: Duration) -> Result<worl
 fn a_backend_that_never_closes_may_answer_for_ever_and_holds_nothing_once_its_client_is_gone() {
     world::with(EDGE, own_port(), |world| {
         let _backend = backend(world, "endless")?;
-        let client = half_closed(world, "20")?;
+        let client = half_closed(world, 20)?;
         for _ in 0..20 {
-            client.expect("still here")?;
+            client.expect(&Report::Answer("still here".to_owned()))?;
         }
         wait_gauge(world.lab, STREAMS, 1, Duration::from_secs(1))?;
         drop(client);
@@ -91,7 +96,7 @@ fn a_backend_that_neither_answers_nor_closes_holds_nothing_for_long_once_its_cli
     };
     world::prepared(EDGE, shorten, |world| {
         let _backend = backend(world, "silent")?;
-        let client = half_closed(world, "1")?;
+        let client = half_closed(world, 1)?;
         wait::throughout("its client waits", Duration::from_secs(2), || {
             wait_gauge(world.lab, STREAMS, 1, Duration::ZERO)
         })?;
@@ -107,16 +112,20 @@ fn a_server_may_end_its_direction_first_and_the_client_goes_on_sending() {
     world::with(EDGE, own_port(), |world| {
         let backend = backend(world, "farewell")?;
         for host in ["edge-1", "10.0.3.7"] {
-            let said = world.client(&["out-live", &format!("{host}:{OWN}"), "8388608"])?;
-            let digest = said
-                .strip_prefix("good-bye ")
-                .with_context(|| said.clone())?;
+            let said = world.client(&Client::OutLive {
+                target: format!("{host}:{OWN}"),
+                bytes: 8_388_608,
+            })?;
+            let Report::OutLived { answer, sent } = said else {
+                bail!("{said:?}")
+            };
+            ensure!(answer == "good-bye", "{answer}");
             wait::until(
                 "the backend has read all of it",
                 Duration::from_secs(10),
                 || {
                     let log = backend.log();
-                    log.contains(&format!("read {digest}"))
+                    log.contains(&format!("read {sent}"))
                         .then_some(())
                         .context(log)
                 },
@@ -140,8 +149,11 @@ fn backend(world: &World<'_>, behaviour: &str) -> Result<Process> {
 }
 
 /// A client that has said all it has to say.
-fn half_closed(world: &World<'_>, lines: &str) -> Result<world::HeldClient> {
-    let client = world.held_client(&["half-close", &format!("edge-1:{OWN}"), lines])?;
-    client.expect("ended its direction")?;
+fn half_closed(world: &World<'_>, lines: usize) -> Result<world::HeldClient> {
+    let client = world.held_client(&Client::HalfClose {
+        target: format!("edge-1:{OWN}"),
+        lines,
+    })?;
+    client.expect(&Report::HalfClosed)?;
     Ok(client)
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{AGENT_ADMIN, Options, PROXY_FOR_AGENTS};
 use culvert_lab::place::Place;
+use culvert_lab::probe::{Cause, Client, Phase};
 use culvert_lab::{Lab, wait};
 use nix::sys::signal::Signal;
 
@@ -28,7 +29,7 @@ fn a_backend_with_a_full_accept_queue_is_told_as_a_timeout_and_leaves_others_alo
         backend.signal(Signal::SIGSTOP)?;
         let own = format!("edge-1:{OWN}");
         // They take the queue's places; nobody answers.
-        let waiting = world.held_client(&["stall", &own, "2"])?;
+        let waiting = world.held_client(&Client::stall(&own, 2))?;
         wait::until("the queue is full", Duration::from_secs(5), || {
             let queue = world
                 .lab
@@ -38,13 +39,13 @@ fn a_backend_with_a_full_accept_queue_is_told_as_a_timeout_and_leaves_others_alo
                 .then_some(())
                 .context(queue)
         })?;
-        let refused = world.failing_client(&["talk", &own, "--send", "x"])?;
-        ensure!(refused.contains("ConnectionReset"), "{refused}");
+        let refused = world.failing_client(&Client::talk(&own, "x"))?;
+        ensure!(refused.cause == Cause::Reset, "{refused}");
         world.wait_proxy_log(&["stream ended", "outcome=\"timed_out\"", &OWN.to_string()])?;
         world.check_greeting("edge-1", "edge-1")?;
         backend.signal(Signal::SIGCONT)?;
         drop(waiting);
-        let answer = world.client(&["talk", &own, "--send", "there you are"])?;
+        let answer = world.talk(&own, "there you are")?;
         ensure!(answer == "there you are", "{answer}");
         Ok(())
     });
@@ -57,15 +58,18 @@ fn clients_that_find_the_proxys_queue_full_time_out_and_the_tunnels_are_those_of
         Ok(Options::default())
     };
     world::prepared(&[Place::Edge1], options, |world| {
-        let mut held = world.held_client(&["hold", &format!("edge-1:{ECHO}"), "10"])?;
-        held.expect("held")?;
+        let mut held = world.hold(format!("edge-1:{ECHO}"), 10)?;
         let tunnels = world.tunnel_numbers()?;
         world.culvert.proxy.signal(Signal::SIGSTOP)?;
-        let answered = world.client(&["give-up", &format!("edge-1:{ECHO}"), "100", "1500"])?;
-        ensure!(answered == "0 of 100 answered", "{answered}");
+        let answered =
+            world.give_up(&format!("edge-1:{ECHO}"), 100, Duration::from_millis(1_500))?;
+        ensure!(answered == 0, "{answered}");
         ensure!(overflows(world.lab)? > 0, "no queue was full");
-        let refused = world.failing_client(&["dial", &format!("edge-1:{ECHO}"), "500"])?;
-        ensure!(refused.contains("connect TimedOut"), "{refused}");
+        let refused = world.failing_client(&Client::dial(
+            format!("edge-1:{ECHO}"),
+            Duration::from_millis(500),
+        ))?;
+        ensure!(refused.is(Phase::Connect, Cause::TimedOut), "{refused}");
         world.culvert.proxy.signal(Signal::SIGCONT)?;
         world.wait_greeting("edge-1", RECOVERY)?;
         held.check()?;
@@ -87,11 +91,12 @@ fn an_agent_that_finds_the_proxys_queue_full_says_so_and_gets_in_when_there_is_r
         world.culvert.join(Place::Edge2, &join)?;
         world.culvert.proxy.signal(Signal::SIGSTOP)?;
         // Strangers from another site, who come first and stay silent.
-        world::client(
-            world.lab,
-            Place::Edge3,
-            &["give-up", PROXY_FOR_AGENTS, "20", "1000"],
-        )?;
+        let strangers = Client::GiveUp {
+            target: PROXY_FOR_AGENTS.to_owned(),
+            count: 20,
+            patience: Duration::from_secs(1),
+        };
+        world::client_at(world.lab, Place::Edge3, &strangers)?;
         ensure!(overflows(world.lab)? > 0, "no queue was full");
         world.culvert.start_agent(Place::Edge2)?;
         let edge = world.lab.site(Place::Edge2);

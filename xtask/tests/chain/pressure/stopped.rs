@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{Options, PROXY_ADMIN};
 use culvert_lab::place::Place;
+use culvert_lab::probe::{Cause, Client, Phase, Report};
 use culvert_lab::{progress, wait};
 use nix::sys::signal::Signal;
 
@@ -43,12 +44,12 @@ fn agents_that_stop_reading_fail_their_own_clients_in_time_and_nobody_elses() {
         let started = Instant::now();
         wait_for_closed_window(world)?;
         neighbour.check()?;
-        let refused = world.failing_client(&["talk", &format!("edge-1:{ECHO}"), "--send", "x"])?;
+        let refused = world.failing_client(&Client::talk(format!("edge-1:{ECHO}"), "x"))?;
         progress::say(&format!(
             "    a new client was told after {:?}: {refused}",
             started.elapsed()
         ));
-        ensure!(refused.contains("ConnectionReset"), "{refused}");
+        ensure!(refused.cause == Cause::Reset, "{refused}");
         ensure!(
             started.elapsed() < ANSWERED,
             "a new client waited for {:?}",
@@ -64,16 +65,16 @@ fn agents_that_stop_reading_fail_their_own_clients_in_time_and_nobody_elses() {
                 .wait_offline(place, NOTICED.saturating_sub(started.elapsed()))?;
         }
         idle.ask()?;
-        let failed = idle.line(CLIENT_LIMIT)?;
+        let failed = idle.report(CLIENT_LIMIT)?;
         ensure!(
-            failed.starts_with("20 of 20 failed"),
-            "the clients of a stopped agent: {failed}"
+            matches!(failed, Report::Broken { count: 20, .. }),
+            "the clients of a stopped agent: {failed:?}"
         );
         for upload in &uploads {
-            let failed = upload.line(CLIENT_LIMIT)?;
+            let failed = upload.report(CLIENT_LIMIT)?;
             ensure!(
-                failed.starts_with("error write"),
-                "an upload to a stopped agent: {failed}"
+                matches!(&failed, Report::Failed(failure) if failure.phase == Phase::Write),
+                "an upload to a stopped agent: {failed:?}"
             );
         }
         neighbour.check()?;
@@ -90,15 +91,13 @@ fn agents_that_stop_reading_fail_their_own_clients_in_time_and_nobody_elses() {
 }
 
 fn hold(world: &World<'_>, node: &str) -> Result<HeldClient> {
-    let client = world.held_client(&["hold", &format!("{node}:{ECHO}"), "20"])?;
-    client.expect("held")?;
-    Ok(client)
+    world.hold(format!("{node}:{ECHO}"), 20)
 }
 
 /// Uploads whose bytes have begun to arrive.
 fn uploads(world: &World<'_>, node: &str) -> Result<Vec<HeldClient>> {
     let target = format!("{node}:{SINK}");
-    let upload = || world.held_client(&["upload", &target, &(8 * GIB).to_string()]);
+    let upload = || world.held_client(&Client::upload(&target, 8 * GIB));
     let uploads = (0..UPLOADS).map(|_| upload()).collect::<Result<Vec<_>>>()?;
     wait::until("all uploads move", Duration::from_secs(10), || {
         let streams = world

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use culvert_lab::culvert::Options;
 use culvert_lab::place::Place;
+use culvert_lab::probe::{Client, Report};
 use culvert_lab::process::Process;
 use culvert_lab::{progress, wait, workspace};
 
@@ -44,10 +45,10 @@ fn ten_thousand_idle_streams_all_answer_beside_new_ones_and_leave_nothing() {
         let mut clients = Vec::new();
         for number in 0..AGENTS {
             let target = format!("{}:{OWN}", name(number));
-            clients.push(world.held_client(&["hold", &target, &STREAMS_EACH.to_string()])?);
+            clients.push(world.held_client(&Client::hold(target, STREAMS_EACH))?);
         }
         for client in &clients {
-            client.expect("held")?;
+            client.expect(&Report::Held)?;
         }
         wait_gauge(
             world.lab,
@@ -69,12 +70,7 @@ fn ten_thousand_idle_streams_all_answer_beside_new_ones_and_leave_nothing() {
             client.check()?;
         }
         for number in [0, AGENTS - 1] {
-            let answer = world.client(&[
-                "talk",
-                &format!("{}:{OWN}", name(number)),
-                "--send",
-                "one more",
-            ])?;
+            let answer = world.talk(&format!("{}:{OWN}", name(number)), "one more")?;
             ensure!(answer == "one more", "a new stream: {answer}");
         }
         world.check_greeting("10.0.3.7", "edge-1")?;
