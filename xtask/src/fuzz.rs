@@ -78,7 +78,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn build(target: Option<&str>) -> Result<()> {
-    let cargo_fuzz = cargo_fuzz()?;
+    let cargo_fuzz = crate::cargo_tool::program("cargo-fuzz", CARGO_FUZZ)?;
     // The redirector embeds the kernel programs, whichever: none of them runs here.
     if !workspace::bpf_object().is_file() {
         setup::ensure()?;
@@ -108,27 +108,6 @@ fn build(target: Option<&str>) -> Result<()> {
         &mut command,
     )
     .map(drop)
-}
-
-/// cargo-fuzz in `target/tools`, compiled if it is not there yet.
-fn cargo_fuzz() -> Result<PathBuf> {
-    let program = workspace::tools_dir().join("bin/cargo-fuzz");
-    if !program.is_file() {
-        let mut command = workspace::cargo();
-        command.args([
-            "install",
-            "cargo-fuzz",
-            "--version",
-            CARGO_FUZZ,
-            "--locked",
-            "--root",
-        ]);
-        progress::run(
-            &format!("compile cargo-fuzz {CARGO_FUZZ}"),
-            command.arg(workspace::tools_dir()),
-        )?;
-    }
-    Ok(program)
 }
 
 /// Fuzzes one target, from its seeds and from what earlier runs have found to reach new code.

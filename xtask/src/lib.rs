@@ -4,7 +4,9 @@
 
 pub mod bench;
 pub mod build_ebpf;
+mod cargo_tool;
 pub mod demo;
+pub mod deps;
 pub mod e2e;
 pub mod enter;
 pub mod fuzz;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use culvert_lab::probe;
-use xtask::{bench, build_ebpf, demo, e2e, enter, fuzz, image, manifests, setup, test};
+use xtask::{bench, build_ebpf, demo, deps, e2e, enter, fuzz, image, manifests, setup, test};
 
 /// All automation of Culvert. The two commands a newcomer needs are `demo` and `test`.
 #[derive(Parser)]
@@ -31,6 +31,8 @@ enum Task {
     E2e(e2e::Args),
     /// Measure Culvert beside direct TCP and relays without a tunnel, on this machine (root)
     Bench(culvert_bench::Args),
+    /// Check licences, sources and duplicates of dependencies (deny.toml), and that all are used
+    Deps,
     /// Make up inputs for the parsers of what others write, for a bounded time
     Fuzz(fuzz::Args),
     /// Make container images of the three programs, without a container engine
@@ -63,6 +65,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Demo(args) => demo::run(&args)?,
         Task::E2e(args) => e2e::run(&args)?,
         Task::Bench(args) => bench::run(&args)?,
+        Task::Deps => deps::run()?,
         Task::Fuzz(args) => fuzz::run(&args)?,
         Task::Image(args) => image::run(&args)?,
         Task::Manifests => manifests::run()?,

@@ -3,8 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use data_encoding::BASE64URL_NOPAD;
 use serde::Deserialize;
 
 use crate::args::Token;
@@ -77,7 +76,9 @@ impl TokenFile {
 /// What a JWT says of itself. The proxy has it checked; the agent only compares it with what it
 /// knows.
 fn claims(token: &str) -> Option<Claims> {
-    let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+    let claims = BASE64URL_NOPAD
+        .decode(token.split('.').nth(1)?.as_bytes())
+        .ok()?;
     serde_json::from_slice(&claims).ok()
 }
 
@@ -94,7 +95,8 @@ mod tests {
 
     #[test]
     fn a_token_tells_its_pod_and_perhaps_its_node() {
-        let jwt = |claims: &str| format!("e30.{}.c2ln\n", URL_SAFE_NO_PAD.encode(claims));
+        let jwt =
+            |claims: &str| format!("e30.{}.c2ln\n", BASE64URL_NOPAD.encode(claims.as_bytes()));
         let old = read(&jwt(
             r#"{"kubernetes.io":{"namespace":"culvert-system","pod":{"name":"a","uid":"1"}}}"#,
         ))

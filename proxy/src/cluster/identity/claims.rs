@@ -1,8 +1,7 @@
 //! What a service-account token says of itself. Anybody can write that: it only spares the API
 //! server the tokens that it would refuse anyway. Pure.
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use data_encoding::BASE64URL_NOPAD;
 use serde::Deserialize;
 
 use super::{AUDIENCE, AccountError};
@@ -78,8 +77,8 @@ fn claims(text: &str) -> Option<Claims> {
         return None;
     };
     let part = |part: &str| {
-        URL_SAFE_NO_PAD
-            .decode(part)
+        BASE64URL_NOPAD
+            .decode(part.as_bytes())
             .ok()
             .filter(|bytes| !bytes.is_empty())
     };
@@ -103,7 +102,7 @@ mod tests {
     const ACCOUNT: &str = "system:serviceaccount:culvert-system:culvert-agent";
 
     fn token(claims: &str) -> String {
-        let part = |text: &str| URL_SAFE_NO_PAD.encode(text);
+        let part = |text: &str| BASE64URL_NOPAD.encode(text.as_bytes());
         format!(
             "{}.{}.{}",
             part(r#"{"alg":"RS256"}"#),
