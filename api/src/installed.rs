@@ -61,6 +61,40 @@ pub struct Installed {
     pub dropping_chains: Vec<String>,
 }
 
+impl Installed {
+    /// Whether any hook is attached to a cgroup that exists.
+    #[must_use]
+    pub fn is_attached(&self) -> bool {
+        self.hooks
+            .iter()
+            .any(|hook| hook.link.is_some() && hook.cgroup_id != Some(0))
+    }
+
+    /// Whether hooks should be there. Where they cannot be, nftables steers in their place.
+    #[must_use]
+    pub fn has_hooks(&self) -> bool {
+        self.mechanism.has_ebpf() && self.fallback.is_none()
+    }
+
+    /// Whether the nftables table should be there.
+    #[must_use]
+    pub fn has_nftables(&self) -> bool {
+        self.mechanism.has_nftables()
+    }
+
+    /// Whether anything should steer.
+    #[must_use]
+    pub fn steers(&self) -> bool {
+        self.has_hooks() || self.has_nftables()
+    }
+
+    /// Whether the redirector asks others for names that are not nodes'.
+    #[must_use]
+    pub fn forwards(&self) -> bool {
+        !self.forward.is_empty()
+    }
+}
+
 /// What steers connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

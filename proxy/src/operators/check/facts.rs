@@ -7,11 +7,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use axum::body::Body;
+use culvert_api::installed::Installed;
 use culvert_api::proto::control as proto;
 use http::StatusCode;
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::rt::TokioExecutor;
-use ipnet::IpNet;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -104,74 +104,6 @@ pub(super) struct Dialled {
     pub(super) vip: IpAddr,
     /// `ebpf` or `nftables`.
     pub(super) way: Asked<String>,
-}
-
-/// What the redirector should have installed, and what there is.
-#[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Installed {
-    /// `--mechanism`.
-    pub(super) mechanism: String,
-    /// What steers now, in the same words.
-    #[serde(default)]
-    pub(super) in_force: Option<String>,
-    /// Why connect hooks that were asked for are not there.
-    #[serde(default)]
-    pub(super) fallback: Option<String>,
-    /// Why nothing sees pods' connections.
-    #[serde(default)]
-    pub(super) unseen_pods: Option<String>,
-    /// `--hooks`.
-    #[serde(default)]
-    pub(super) hooks_see: Option<String>,
-    /// Links that another version has left.
-    #[serde(default)]
-    pub(super) other_versions: Vec<String>,
-    #[serde(default)]
-    pub(super) neighbours: Vec<Neighbours>,
-    /// Chains of others that drop packets to this host.
-    #[serde(default)]
-    pub(super) dropping_chains: Vec<String>,
-    pub(super) hooks: Vec<Hook>,
-    /// Whether its table is there.
-    pub(super) table: bool,
-    /// Why that is not known.
-    pub(super) table_problem: Option<String>,
-    /// The directory's VIP ranges.
-    pub(super) ranges: Vec<IpNet>,
-    /// The routes that there are.
-    pub(super) routes: Vec<IpNet>,
-    /// They lead to this host itself, for the kernel makes no bridge.
-    #[serde(default)]
-    pub(super) routes_to_host: bool,
-    /// Where connections are steered to.
-    pub(super) intercept_ports: Vec<u16>,
-    /// Where it answers DNS.
-    pub(super) dns: Vec<SocketAddr>,
-    pub(super) zone: String,
-    /// `--forward`: whom it asks for names that are not its own.
-    #[serde(default)]
-    pub(super) forward: Vec<String>,
-    /// The error of connects that the hooks refuse.
-    #[serde(default)]
-    pub(super) refusal: Option<String>,
-}
-
-/// Programs of others at the place of one of the redirector's.
-#[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Neighbours {
-    pub(super) program: String,
-    pub(super) before: Vec<u32>,
-    pub(super) after: Vec<u32>,
-}
-
-/// A program in the kernel.
-#[derive(Clone, Debug, Deserialize)]
-pub(super) struct Hook {
-    pub(super) program: String,
-    /// None: it is not attached.
-    pub(super) link: Option<u32>,
-    /// Zero: it is gone.
-    pub(super) cgroup_id: Option<u64>,
 }
 
 impl Facts {

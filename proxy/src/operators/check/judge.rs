@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::facts::{Asked, Daemon, Dialled, Facts, Installed, LIMITS};
+use super::facts::{Asked, Daemon, Dialled, Facts, LIMITS};
 use super::finding::{Finding, Judged, failure, ok, warning};
 use crate::clock::UnixTime;
 use culvert_api::agent_config::MAX_PROXIES;
+use culvert_api::installed::{HookScope, Installed, Mechanism, Refusal};
 use culvert_api::proto::control::{CertificateStatus, NodeStatus};
 
 use crate::cluster::MAX_NODES;
@@ -89,32 +90,34 @@ fn mechanism(facts: &Facts) -> Option<Judged> {
             "docs/cni.md says what this network plug-in needs",
         ));
     }
-    let asked = installed.mechanism.as_str();
-    let in_force = installed.in_force.as_deref().unwrap_or(asked);
-    let whose = if installed.hooks_see.as_deref() == Some("host") {
+    let in_force = installed.in_force.unwrap_or(installed.mechanism);
+    let is_host_only = installed.hooks_see == Some(HookScope::Host);
+    let whose = if is_host_only {
         "the host's connections"
     } else {
         "host and pods"
     };
-    Some(match (asked, in_force) {
-        ("none", _) => ok("nothing is steered, as --mechanism none wants it; names are answered"),
-        (_, "none") => failure(
+    Some(match (installed.mechanism, in_force) {
+        (Mechanism::None, _) => {
+            ok("nothing is steered, as --mechanism none wants it; names are answered")
+        }
+        (_, Mechanism::None) => failure(
             "nothing steers connections",
             "the redirector's log and /readyz say why",
         ),
-        (_, "both") if whose != "host and pods" => ok(format!(
+        (_, Mechanism::Both) if is_host_only => ok(format!(
             "connect hooks carry {whose}, nftables those of pods"
         )),
-        (_, "both") => ok(format!(
+        (_, Mechanism::Both) => ok(format!(
             "connect hooks carry {whose}, nftables what hooks do not see"
         )),
-        (_, "ebpf") if asked == "both" => warning(
+        (Mechanism::Both, Mechanism::Ebpf) => warning(
             format!("connect hooks alone carry {whose}"),
             "install the package nftables on this host",
         ),
-        (_, "ebpf") => ok(format!("connect hooks carry {whose}")),
-        ("nftables", _) => ok(format!("nftables carries {whose}")),
-        _ => {
+        (_, Mechanism::Ebpf) => ok(format!("connect hooks carry {whose}")),
+        (Mechanism::Nftables, Mechanism::Nftables) => ok(format!("nftables carries {whose}")),
+        (Mechanism::Both | Mechanism::Ebpf, Mechanism::Nftables) => {
             let reason = installed
                 .fallback
                 .as_deref()
@@ -413,7 +416,7 @@ fn hooks(facts: &Facts) -> Option<Judged> {
         .filter(|hook| hook.link.is_none() || hook.cgroup_id == Some(0));
     let lost: Vec<&str> = lost.map(|hook| hook.program.as_str()).collect();
     Some(match lost.is_empty() && !installed.hooks.is_empty() {
-        true if installed.refusal.as_deref() == Some("EPERM") => ok(format!(
+        true if installed.refusal == Some(Refusal::NotPermitted) => ok(format!(
             "{} kernel programs are attached; on this kernel a refused connect fails with EPERM, \
              not EHOSTUNREACH",
             installed.hooks.len()
@@ -794,35 +797,6 @@ fn named(names: &[&str]) -> String {
     match names.len().saturating_sub(NAMED) {
         0 => shown,
         more => format!("{shown} and {more} more"),
-    }
-}
-
-impl Installed {
-    /// Whether any kernel program is attached to a cgroup that exists.
-    fn is_attached(&self) -> bool {
-        self.hooks
-            .iter()
-            .any(|hook| hook.link.is_some() && hook.cgroup_id != Some(0))
-    }
-
-    /// Whether hooks should be there: where nftables carries all in their place, another check says
-    /// so.
-    fn has_hooks(&self) -> bool {
-        matches!(self.mechanism.as_str(), "both" | "ebpf") && self.fallback.is_none()
-    }
-
-    /// Whether anything should.
-    pub(super) fn steers(&self) -> bool {
-        self.has_hooks() || self.has_nftables()
-    }
-
-    /// Whether it asks others for names that are not its own.
-    fn forwards(&self) -> bool {
-        !self.forward.is_empty()
-    }
-
-    fn has_nftables(&self) -> bool {
-        matches!(self.mechanism.as_str(), "both" | "nftables")
     }
 }
 

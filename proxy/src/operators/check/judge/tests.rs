@@ -1,6 +1,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::facts::{Hook, LeftOut, Neighbours};
+use culvert_api::installed::{Hook, Neighbours};
+
+use super::super::facts::LeftOut;
 use super::super::finding::Verdict;
 use super::*;
 use crate::cluster::ClusterFacts;
@@ -15,6 +17,7 @@ fn good() -> Facts {
         program: program.into(),
         link: Some(1),
         cgroup_id: Some(1),
+        program_id: None,
     };
     let certificate = |owner: &str, days| CertificateStatus {
         owner: owner.into(),
@@ -29,7 +32,7 @@ fn good() -> Facts {
             remarks: Vec::new(),
         }),
         installed: Ok(Installed {
-            mechanism: "both".into(),
+            mechanism: Mechanism::Both,
             hooks: vec![hook("cv_connect4"), hook("cv_sockops")],
             table: true,
             table_problem: None,
@@ -38,8 +41,8 @@ fn good() -> Facts {
             intercept_ports: vec![7410, 7413],
             dns: vec!["10.0.0.1:53".parse().unwrap()],
             zone: "edge.internal".into(),
-            in_force: Some("both".into()),
-            hooks_see: Some("all".into()),
+            in_force: Some(Mechanism::Both),
+            hooks_see: Some(HookScope::All),
             ..Installed::default()
         }),
         dns: vec![("10.0.0.1:53".parse().unwrap(), Ok(()))],
@@ -141,7 +144,7 @@ const FAULTS: [Fault; 38] = [
         "docs/cni.md",
         |facts| {
             change(&mut facts.installed, |installed| {
-                installed.in_force = Some("nftables".into());
+                installed.in_force = Some(Mechanism::Nftables);
                 installed.fallback = Some("no CAP_BPF".into());
             });
         },
@@ -153,7 +156,7 @@ const FAULTS: [Fault; 38] = [
         "package nftables",
         |facts| {
             change(&mut facts.installed, |installed| {
-                installed.in_force = Some("ebpf".into())
+                installed.in_force = Some(Mechanism::Ebpf)
             });
         },
     ),
@@ -164,7 +167,7 @@ const FAULTS: [Fault; 38] = [
         "log",
         |facts| {
             change(&mut facts.installed, |installed| {
-                installed.in_force = Some("none".into())
+                installed.in_force = Some(Mechanism::None)
             });
         },
     ),
@@ -577,7 +580,7 @@ fn nftables_alone_needs_neither_hooks_nor_their_file_systems() {
     let mut facts = good();
     facts.mounts = String::new();
     change(&mut facts.installed, |installed| {
-        installed.mechanism = "nftables".into();
+        installed.mechanism = Mechanism::Nftables;
         installed.hooks.iter_mut().for_each(|hook| hook.link = None);
     });
     assert!(
@@ -593,7 +596,7 @@ fn nftables_alone_needs_neither_hooks_nor_their_file_systems() {
 fn what_is_in_force_decides_and_not_the_kernel_s_version() {
     let mut facts = good();
     change(&mut facts.installed, |installed| {
-        installed.in_force = Some("nftables".into());
+        installed.in_force = Some(Mechanism::Nftables);
         installed.fallback = Some("load cv_connect4: the kernel refuses it".into());
         installed.hooks.iter_mut().for_each(|hook| hook.link = None);
     });
@@ -620,8 +623,8 @@ fn names_alone_are_no_fault_but_connect_clients_need_them() {
     let mut facts = good();
     change(&mut facts.installed, |installed| {
         *installed = Installed {
-            mechanism: "none".into(),
-            in_force: Some("none".into()),
+            mechanism: Mechanism::None,
+            in_force: Some(Mechanism::None),
             dns: installed.dns.clone(),
             ..Installed::default()
         };
@@ -651,7 +654,7 @@ fn a_redirector_that_forwards_may_be_the_host_s_resolver() {
     let mut facts = good();
     facts.resolvers.insert(0, "10.0.0.1".parse().unwrap());
     change(&mut facts.installed, |installed| {
-        installed.forward.push("10.0.0.53:53".into())
+        installed.forward.push("10.0.0.53:53".parse().unwrap())
     });
     assert_eq!(resolver(&facts).unwrap().0, Verdict::Ok);
 }
