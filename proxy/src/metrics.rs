@@ -48,6 +48,71 @@ struct Outcome {
     outcome: &'static str,
 }
 
+/// How a connection to the agent port ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AgentOutcome {
+    TunnelEnded,
+    TunnelFailed,
+    CertificateEnded,
+    Drained,
+    Enrolled,
+    EnrollFailed,
+    IdentityRefused,
+    HandshakeFailed,
+    Busy,
+    Evicted,
+}
+
+impl AgentOutcome {
+    const ALL: [Self; 10] = [
+        Self::TunnelEnded,
+        Self::TunnelFailed,
+        Self::CertificateEnded,
+        Self::Drained,
+        Self::Enrolled,
+        Self::EnrollFailed,
+        Self::IdentityRefused,
+        Self::HandshakeFailed,
+        Self::Busy,
+        Self::Evicted,
+    ];
+
+    /// For metrics and logs.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::TunnelEnded => "tunnel_ended",
+            Self::TunnelFailed => "tunnel_failed",
+            Self::CertificateEnded => "certificate_ended",
+            Self::Drained => "drained",
+            Self::Enrolled => "enrolled",
+            Self::EnrollFailed => "enroll_failed",
+            Self::IdentityRefused => "identity_refused",
+            Self::HandshakeFailed => "handshake_failed",
+            Self::Busy => "busy",
+            Self::Evicted => "evicted",
+        }
+    }
+}
+
+/// Whether a change of a Node matters to the directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NodeChange {
+    Changed,
+    /// Only a heartbeat, or a part that nobody uses.
+    Unchanged,
+}
+
+impl NodeChange {
+    const ALL: [Self; 2] = [Self::Changed, Self::Unchanged];
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::Changed => "changed",
+            Self::Unchanged => "unchanged",
+        }
+    }
+}
+
 /// A dial under way: counted when it is told how it ended, or dropped.
 #[derive(Debug)]
 pub(crate) struct Dialling<'a> {
@@ -146,19 +211,12 @@ impl Metrics {
         for outcome in ["offline", "tunnel_lost", "client_left"] {
             drop(self.dials.get_or_create(&Outcome { outcome }));
         }
-        for outcome in ["changed", "unchanged"] {
+        for change in NodeChange::ALL {
+            let outcome = change.label();
             drop(self.node_events.get_or_create(&Outcome { outcome }));
         }
-        for outcome in [
-            "tunnel_ended",
-            "tunnel_failed",
-            "enrolled",
-            "enroll_failed",
-            "identity_refused",
-            "handshake_failed",
-            "busy",
-            "evicted",
-        ] {
+        for end in AgentOutcome::ALL {
+            let outcome = end.label();
             drop(self.agents.get_or_create(&Outcome { outcome }));
         }
         for request in ["join", "join_account", "renew"] {
@@ -169,8 +227,9 @@ impl Metrics {
         }
     }
 
-    /// The cluster's API server told of a Node.
-    pub(crate) fn node_event(&self, outcome: &'static str) {
+    /// The cluster's API server reported a Node.
+    pub(crate) fn node_event(&self, change: NodeChange) {
+        let outcome = change.label();
         self.node_events.get_or_create(&Outcome { outcome }).inc();
     }
 
@@ -197,8 +256,9 @@ impl Metrics {
             .inc();
     }
 
-    /// A connection to the agent port came to something.
-    pub(crate) fn agent_connection(&self, outcome: &'static str) {
+    /// A connection to the agent port has ended.
+    pub(crate) fn agent_connection(&self, outcome: AgentOutcome) {
+        let outcome = outcome.label();
         self.agents.get_or_create(&Outcome { outcome }).inc();
     }
 }

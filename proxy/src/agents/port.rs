@@ -23,7 +23,7 @@ use tower::ServiceExt;
 
 use crate::agents::admissions::Admissions;
 use crate::agents::enroll::{ClientAddr, Enroll, PeerChain};
-use crate::metrics::Metrics;
+use crate::metrics::{AgentOutcome, Metrics};
 use crate::sockets::strangers::{
     Full, HandshakeError, Phase, Place, Strangers, handshake, say_busy,
 };
@@ -98,15 +98,17 @@ impl From<Full> for AgentError {
 }
 
 impl AgentError {
-    fn reason(&self) -> &'static str {
+    fn outcome(&self) -> AgentOutcome {
         match self {
-            Self::Busy | Self::Handshake(HandshakeError::Busy) => "busy",
-            Self::Evicted => "evicted",
-            Self::Socket(_) | Self::Handshake(_) | Self::NoProtocol => "handshake_failed",
-            Self::Identity(_) => "identity_refused",
-            Self::Void(_) => "certificate_ended",
-            Self::Tunnel(_) => "tunnel_failed",
-            Self::Enroll(_) | Self::EnrollTimedOut => "enroll_failed",
+            Self::Busy | Self::Handshake(HandshakeError::Busy) => AgentOutcome::Busy,
+            Self::Evicted => AgentOutcome::Evicted,
+            Self::Socket(_) | Self::Handshake(_) | Self::NoProtocol => {
+                AgentOutcome::HandshakeFailed
+            }
+            Self::Identity(_) => AgentOutcome::IdentityRefused,
+            Self::Void(_) => AgentOutcome::CertificateEnded,
+            Self::Tunnel(_) => AgentOutcome::TunnelFailed,
+            Self::Enroll(_) | Self::EnrollTimedOut => AgentOutcome::EnrollFailed,
         }
     }
 }
@@ -145,11 +147,11 @@ impl Agents {
             // matters little.
             Err(error @ AgentError::Enroll(_)) => {
                 tracing::debug!(client.addr = %client, reason = chain(&error), "enrolment ended");
-                self.parts.metrics.agent_connection(error.reason());
+                self.parts.metrics.agent_connection(error.outcome());
             }
             Err(error) => {
                 if let Some(suppressed) = self.refusals.spend() {
-                    let (outcome, reason) = (error.reason(), chain(&error));
+                    let (outcome, reason) = (error.outcome().label(), chain(&error));
                     tracing::warn!(
                         client.addr = %client,
                         outcome,
@@ -158,7 +160,7 @@ impl Agents {
                         "agent connection"
                     );
                 }
-                self.parts.metrics.agent_connection(error.reason());
+                self.parts.metrics.agent_connection(error.outcome());
             }
         }
     }
@@ -167,7 +169,7 @@ impl Agents {
         &self,
         socket: std::net::TcpStream,
         client: SocketAddr,
-    ) -> Result<&'static str, AgentError> {
+    ) -> Result<AgentOutcome, AgentError> {
         // Whoever has begun to speak does not wait for a place among those who say nothing.
         let phase = if socket.peek(&mut [0]).is_ok_and(|count| count > 0) {
             Phase::Handshake
@@ -183,7 +185,7 @@ impl Agents {
         let handshake = tokio::select! {
             handshake = self.handshake(socket, &mut place) => handshake,
             () = evicted.cancelled() => return Err(AgentError::Evicted),
-            () = self.parts.drain.begun() => return Ok("drained"),
+            () = self.parts.drain.begun() => return Ok(AgentOutcome::Drained),
         };
         let (tls, last_read) = handshake?;
         let (_, session) = tls.get_ref();
@@ -196,11 +198,11 @@ impl Agents {
             Some(ALPN_TUNNEL) => self
                 .tunnel(tls, last_read, &chain, client, place)
                 .await
-                .map(|()| "tunnel_ended"),
+                .map(|()| AgentOutcome::TunnelEnded),
             Some(ALPN_ENROLL) => {
                 place.advance(Phase::Call)?;
                 tokio::select! {
-                    enrolled = self.enroll(tls, chain, client) => enrolled.map(|()| "enrolled"),
+                    enrolled = self.enroll(tls, chain, client) => enrolled.map(|()| AgentOutcome::Enrolled),
                     () = evicted.cancelled() => Err(AgentError::Evicted),
                 }
             }

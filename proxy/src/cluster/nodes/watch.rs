@@ -19,7 +19,7 @@ use super::record::{Annotations, Record, Reduced, WatchedNode};
 use super::selector::NodeSelector;
 use crate::cluster::backoff;
 use crate::cluster::{READ_TIMEOUT, WATCH_SECONDS};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, NodeChange};
 
 /// Nodes in one answer: of those with hundreds of images, some 10 MB.
 const PAGE: u32 = 250;
@@ -220,7 +220,7 @@ impl Watcher {
             }
             WatchEvent::Deleted(node) => {
                 self.version = node.meta().resource_version.clone();
-                self.metrics.node_event("changed");
+                self.metrics.node_event(NodeChange::Changed);
                 self.problems.remove(node.name());
                 if let Ok(name) = node.name().parse::<NodeName>() {
                     self.edit(|nodes| drop(nodes.remove(&name)));
@@ -244,10 +244,10 @@ impl Watcher {
         }
         match node {
             Some((name, record)) if !self.is_known(&name, &record) => {
-                self.metrics.node_event("changed");
+                self.metrics.node_event(NodeChange::Changed);
                 self.edit(|nodes| drop(nodes.insert(name, record)));
             }
-            Some(_) | None => self.metrics.node_event("unchanged"),
+            Some(_) | None => self.metrics.node_event(NodeChange::Unchanged),
         }
     }
 
