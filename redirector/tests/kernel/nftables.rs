@@ -186,7 +186,7 @@ fn destinations_that_the_hooks_have_no_room_for_are_steered_by_nftables() {
         );
         let flags = ["--mechanism", "ebpf", "--dns-listen", "none"];
         let alone = Redirector::start_unready(world, &flags);
-        let cause = "room for 65536 destinations, and 14464 more are not steered";
+        let cause = "capacity for 65536 destinations, and 14464 more are not steered";
         eventually("the cause", || {
             get("/readyz").filter(|text| text.contains(cause))
         });
