@@ -74,3 +74,15 @@ fn run(task: Task) -> Result<ExitCode> {
     }
     Ok(ExitCode::SUCCESS)
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_of_every_task_fits_together() {
+        Args::command().debug_assert();
+    }
+}

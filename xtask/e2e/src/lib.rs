@@ -39,6 +39,7 @@ use world::World;
 
 /// What of it is run, and how it ends.
 #[derive(clap::Args)]
+#[group(skip)]
 pub struct Args {
     /// Leave the cluster up at the end
     #[arg(long)]
