@@ -16,10 +16,10 @@ pub type Counts = [u64; 2];
 
 /// When the counters of some things, named by `K`, last moved. Clones share it.
 #[derive(Debug)]
-pub struct Idle<K>(Arc<Mutex<HashMap<K, [Seen; 2]>>>);
+pub struct Idle<K>(Arc<Mutex<HashMap<K, [Counter; 2]>>>);
 
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct Counter {
     count: u64,
     moved: Instant,
 }
@@ -48,7 +48,7 @@ impl<K: Eq + Hash> Idle<K> {
             let seen = before.remove(&key);
             let seen = [0, 1].map(|way: usize| match seen.map(|seen| seen[way]) {
                 Some(seen) if seen.count == counts[way] => seen,
-                Some(_) | None => Seen {
+                Some(_) | None => Counter {
                     count: counts[way],
                     moved: now,
                 },

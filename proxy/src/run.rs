@@ -492,8 +492,8 @@ impl Proxy {
                     error about --connect-client-ca");
             };
             match strangers.enter(address.ip(), Phase::Silent) {
-                Ok(place) => {
-                    drop(connections.spawn(connect.clone().serve_tls(tls, client, address, place)))
+                Ok(permit) => {
+                    drop(connections.spawn(connect.clone().serve_tls(tls, client, address, permit)))
                 }
                 Err(full) => {
                     say_busy(&client);

@@ -30,7 +30,7 @@ use crate::trust::authority::{AuthorityError, ProvenKey};
 use crate::trust::identity::{Binding, Credential, IdentityError, Leaf, Purpose, RENEWAL_GRACE};
 pub(crate) use callers::Callers;
 use handshake::ServerIdentity;
-use ledger::{Ledger, Standing};
+use ledger::{CertificateStatus, Ledger};
 pub(crate) use revocations::Revocations;
 use source::Material;
 pub(crate) use source::TrustSource;
@@ -230,8 +230,10 @@ impl Trust {
             Leaf::read(chain.first().ok_or(IdentityError::NoCertificate)?)?.credential()?;
         let now = UnixTime::now();
         match self.judge(&credential, purpose, now)? {
-            Standing::New if self.is_noted(&credential) => self.note(credential, now),
-            Standing::New | Standing::Known | Standing::Revoked => Ok(credential),
+            CertificateStatus::New if self.is_noted(&credential) => self.note(credential, now),
+            CertificateStatus::New | CertificateStatus::Known | CertificateStatus::Revoked => {
+                Ok(credential)
+            }
         }
     }
 
@@ -253,13 +255,13 @@ impl Trust {
         credential: &Credential,
         purpose: Purpose,
         now: UnixTime,
-    ) -> Result<Standing, IdentityError> {
+    ) -> Result<CertificateStatus, IdentityError> {
         let node = || credential.node.clone();
         let standing = match &self.0.cluster {
             Some(shares) => self.standing_in_cluster(shares, credential)?,
-            None => self.ledger().standing(credential),
+            None => self.ledger().status(credential),
         };
-        if standing == Standing::Revoked {
+        if standing == CertificateStatus::Revoked {
             return Err(IdentityError::Revoked { node: node() });
         }
         if !self.0.directory.contains(&credential.node) {
@@ -275,7 +277,7 @@ impl Trust {
         &self,
         shares: &Shares,
         credential: &Credential,
-    ) -> Result<Standing, IdentityError> {
+    ) -> Result<CertificateStatus, IdentityError> {
         let node = || credential.node.clone();
         let standing = match &credential.binding {
             Some(Binding {
@@ -286,17 +288,19 @@ impl Trust {
                     return Err(IdentityError::EarlierNode { node: node() });
                 }
                 None => return Err(IdentityError::UnknownNode { node: node() }),
-                Some(_) if *revocation < shares.known.borrow().last(uid) => Standing::Revoked,
-                Some(_) if self.ledger().has(credential) => Standing::Known,
-                Some(_) => Standing::New,
+                Some(_) if *revocation < shares.known.borrow().last(uid) => {
+                    CertificateStatus::Revoked
+                }
+                Some(_) if self.ledger().has(credential) => CertificateStatus::Known,
+                Some(_) => CertificateStatus::New,
             },
             Some(_) | None if self.material().authority().is_some() => {
                 return Err(IdentityError::Unbound { node: node() });
             }
             // An operator makes all certificates here.
-            Some(_) | None => self.ledger().standing(credential),
+            Some(_) | None => self.ledger().status(credential),
         };
-        if standing == Standing::New && shares.agreed.borrow().is_none() {
+        if standing == CertificateStatus::New && shares.agreed.borrow().is_none() {
             return Err(IdentityError::Undecided { node: node() });
         }
         Ok(standing)
@@ -597,7 +601,7 @@ impl Trust {
     fn note(&self, credential: Credential, now: UnixTime) -> Result<Credential, IdentityError> {
         let mut ledger = self.ledger_mut();
         // The node may have been removed since somebody looked.
-        if self.0.cluster.is_none() && ledger.standing(&credential) == Standing::Revoked {
+        if self.0.cluster.is_none() && ledger.status(&credential) == CertificateStatus::Revoked {
             return Err(IdentityError::Revoked {
                 node: credential.node,
             });

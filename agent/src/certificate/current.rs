@@ -69,19 +69,19 @@ pub(crate) enum CertificatesError {
 #[derive(Debug)]
 pub(crate) struct Certificates {
     source: Source,
-    seen: Mutex<Seen>,
+    seen: Mutex<FilesRead>,
     current: watch::Sender<Arc<Identity>>,
 }
 
 /// What the files held when they were last read.
-struct Seen {
+struct FilesRead {
     text: IdentityText,
     problem: Problem,
 }
 
-impl std::fmt::Debug for Seen {
+impl std::fmt::Debug for FilesRead {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Seen")
+        f.debug_struct("FilesRead")
             .field("problem", &self.problem)
             .finish_non_exhaustive()
     }
@@ -169,7 +169,7 @@ impl Certificates {
         let identity = source.parse(&text)?;
         Ok(Self {
             source,
-            seen: Mutex::new(Seen {
+            seen: Mutex::new(FilesRead {
                 text,
                 problem: Problem::default(),
             }),
@@ -228,7 +228,7 @@ impl Certificates {
         self.current()
     }
 
-    fn take(&self, text: IdentityText, seen: &mut Seen) -> Result<(), CertificatesError> {
+    fn take(&self, text: IdentityText, seen: &mut FilesRead) -> Result<(), CertificatesError> {
         if text == seen.text {
             return Ok(());
         }

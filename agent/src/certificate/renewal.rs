@@ -30,7 +30,7 @@ const ANEW_EVERY: Duration = Duration::from_secs(60);
 
 /// What to do besides renewing in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Want {
+enum RenewalCause {
     WhenDue,
     /// Enrol with the token, in a cluster.
     Anew,
@@ -83,7 +83,7 @@ impl Renewal {
     /// over.
     pub(crate) async fn run(self, drain: Drain) -> Result<()> {
         let mut failures = Failures::default();
-        let mut want = Want::WhenDue;
+        let mut cause = RenewalCause::WhenDue;
         let mut last_anew: Option<Instant> = None;
         let mut problem = Problem::default();
         // One throw for the process' life spreads the nodes that joined together.
@@ -93,11 +93,11 @@ impl Renewal {
             self.report(identity.validity, SystemTime::now());
             self.follow_proxies(&mut problem);
             if let Some(cluster) = self.certificates.cluster()
-                && (want == Want::Anew || is_of_another_pod(cluster))
+                && (cause == RenewalCause::Anew || is_of_another_pod(cluster))
                 && last_anew.is_none_or(|last| last.elapsed() >= ANEW_EVERY)
             {
                 last_anew = Some(Instant::now());
-                want = Want::WhenDue;
+                cause = RenewalCause::WhenDue;
                 tokio::select! {
                     done = self.enrol_anew(&identity, cluster, &mut failures) => { done?; continue }
                     () = drain.begun() => return Ok(()),
@@ -114,7 +114,7 @@ impl Renewal {
             }
             tokio::select! {
                 () = tokio::time::sleep(LOOK_EVERY) => {}
-                () = self.refused.notified() => want = Want::Anew,
+                () = self.refused.notified() => cause = RenewalCause::Anew,
                 () = drain.begun() => return Ok(()),
             }
         }

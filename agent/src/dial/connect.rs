@@ -26,19 +26,19 @@ pub(crate) type Connection = TlsStream<ReadAhead<TcpStream>>;
 /// Why there is no connection to a proxy.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectError {
-    #[error("proxy {}", Way { proxy, via: via.as_deref() })]
+    #[error("proxy {}", Route { proxy, via: via.as_deref() })]
     Outbound {
         proxy: HostPort,
         via: Option<String>,
         source: OutboundError,
     },
-    #[error("proxy {}", Way { proxy, via: via.as_deref() })]
+    #[error("proxy {}", Route { proxy, via: via.as_deref() })]
     Tls {
         proxy: HostPort,
         via: Option<String>,
         source: TlsError,
     },
-    #[error("proxy {}: no answer to the TLS handshake in time", Way { proxy, via: via.as_deref() })]
+    #[error("proxy {}: no answer to the TLS handshake in time", Route { proxy, via: via.as_deref() })]
     TimedOut {
         proxy: HostPort,
         via: Option<String>,
@@ -68,12 +68,12 @@ impl ConnectError {
     }
 }
 
-struct Way<'a> {
+struct Route<'a> {
     proxy: &'a HostPort,
     via: Option<&'a str>,
 }
 
-impl std::fmt::Display for Way<'_> {
+impl std::fmt::Display for Route<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.via {
             Some(via) => write!(f, "{} (through HTTPS_PROXY {via})", self.proxy),

@@ -12,7 +12,7 @@ use culvert_daemon::{Drain, Workers};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::tunnels::slot::{Shared, Slot};
+use crate::tunnels::slot::{Shared, TunnelSlot};
 use crate::tunnels::states::{SlotName, Tunnels};
 
 /// What tunnels are made of.
@@ -33,20 +33,22 @@ impl Tunnelling {
         drain: Drain,
     ) -> Result<()> {
         let mut tasks = JoinSet::new();
-        let mut kept: BTreeMap<HostPort, Kept> = BTreeMap::new();
+        let mut kept: BTreeMap<HostPort, KeptProxy> = BTreeMap::new();
         let mut answering = self.all.answering();
         while !drain.has_begun() {
             let listed = distinct(proxies.borrow_and_update().clone());
             let answer = answering.borrow_and_update().clone();
             kept.retain(|proxy, kept| {
-                let before = kept.why;
-                kept.why = why(proxy, before, &listed, &answer);
-                match kept.why {
-                    Why::Listed => {}
-                    Why::Former if before == Why::Former => {}
-                    Why::Former => tracing::warn!(%proxy, "the proxy is no more, but none of the \
-                        listed answers: it stays until one does"),
-                    Why::NoMore => {
+                let before = kept.listing;
+                kept.listing = relisted(proxy, before, &listed, &answer);
+                match kept.listing {
+                    Listing::Listed => {}
+                    Listing::Former if before == Listing::Former => {}
+                    Listing::Former => {
+                        tracing::warn!(%proxy, "the proxy is no more, but none of the \
+                        listed answers: it stays until one does")
+                    }
+                    Listing::NoMore => {
                         tracing::info!(
                             %proxy,
                             "the proxy is no more: its tunnels end with their streams"
@@ -54,7 +56,7 @@ impl Tunnelling {
                         kept.drain.begin();
                     }
                 }
-                kept.why != Why::NoMore
+                kept.listing != Listing::NoMore
             });
             for proxy in listed {
                 kept.entry(proxy.clone())
@@ -75,50 +77,55 @@ impl Tunnelling {
     }
 
     /// Keeps the tunnels to one proxy, until what is returned says otherwise.
-    fn keep(&self, proxy: &HostPort, tasks: &mut JoinSet<()>) -> Kept {
+    fn keep(&self, proxy: &HostPort, tasks: &mut JoinSet<()>) -> KeptProxy {
         let drain = Drain::default();
         for number in 0..self.tunnels {
             let name = SlotName {
                 proxy: proxy.clone(),
                 number,
             };
-            let slot = Slot {
-                place: self.all.place(name.clone()),
+            let slot = TunnelSlot {
+                entry: self.all.entry(name.clone()),
                 name,
                 shared: self.shared.clone(),
             };
             tasks.spawn_on(slot.run(drain.clone()), self.workers.next().handle());
         }
-        Kept {
+        KeptProxy {
             drain,
-            why: Why::Listed,
+            listing: Listing::Listed,
         }
     }
 }
 
 /// A proxy that tunnels are kept to.
-struct Kept {
+struct KeptProxy {
     drain: Drain,
-    why: Why,
+    listing: Listing,
 }
 
-/// Why tunnels are kept to a proxy.
+/// Whether a proxy is still listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
+enum Listing {
     Listed,
     /// It was listed and answered, and nobody who is listed has answered since.
     Former,
     NoMore,
 }
 
-fn why(proxy: &HostPort, before: Why, listed: &[HostPort], answering: &BTreeSet<HostPort>) -> Why {
+fn relisted(
+    proxy: &HostPort,
+    before: Listing,
+    listed: &[HostPort],
+    answering: &BTreeSet<HostPort>,
+) -> Listing {
     let replaced = listed.iter().any(|proxy| answering.contains(proxy));
     match before {
-        _ if listed.contains(proxy) => Why::Listed,
-        _ if replaced => Why::NoMore,
-        Why::Former => Why::Former,
-        Why::Listed if answering.contains(proxy) => Why::Former,
-        Why::Listed | Why::NoMore => Why::NoMore,
+        _ if listed.contains(proxy) => Listing::Listed,
+        _ if replaced => Listing::NoMore,
+        Listing::Former => Listing::Former,
+        Listing::Listed if answering.contains(proxy) => Listing::Former,
+        Listing::Listed | Listing::NoMore => Listing::NoMore,
     }
 }
 
@@ -156,34 +163,37 @@ mod tests {
     #[test]
     fn a_former_proxy_is_kept_only_for_want_of_another() {
         let [a, b, c] = ["a:1", "b:1", "c:1"].map(|text| text.parse::<HostPort>().unwrap());
-        let why = |before, listed: &[&HostPort], answering: &[&HostPort]| {
+        let relisted = |before, listed: &[&HostPort], answering: &[&HostPort]| {
             let listed: Vec<_> = listed.iter().copied().cloned().collect();
-            super::why(
+            super::relisted(
                 &a,
                 before,
                 &listed,
                 &answering.iter().copied().cloned().collect(),
             )
         };
-        assert_eq!(why(Why::Listed, &[&a], &[]), Why::Listed);
+        assert_eq!(relisted(Listing::Listed, &[&a], &[]), Listing::Listed);
         assert_eq!(
-            why(Why::Listed, &[&b], &[]),
-            Why::NoMore,
+            relisted(Listing::Listed, &[&b], &[]),
+            Listing::NoMore,
             "it did not answer either"
         );
-        assert_eq!(why(Why::Listed, &[&b], &[&a]), Why::Former);
+        assert_eq!(relisted(Listing::Listed, &[&b], &[&a]), Listing::Former);
         assert_eq!(
-            why(Why::Former, &[&b], &[]),
-            Why::Former,
+            relisted(Listing::Former, &[&b], &[]),
+            Listing::Former,
             "its tunnel may come back"
         );
         assert_eq!(
-            why(Why::Former, &[&b], &[&a, &c]),
-            Why::Former,
+            relisted(Listing::Former, &[&b], &[&a, &c]),
+            Listing::Former,
             "another former one is no better"
         );
-        assert_eq!(why(Why::Former, &[&b, &c], &[&a, &c]), Why::NoMore);
-        assert_eq!(why(Why::Former, &[&a], &[]), Why::Listed);
+        assert_eq!(
+            relisted(Listing::Former, &[&b, &c], &[&a, &c]),
+            Listing::NoMore
+        );
+        assert_eq!(relisted(Listing::Former, &[&a], &[]), Listing::Listed);
     }
 
     /// A test's agent, with the only tunnel that it keeps to each proxy.

@@ -1,4 +1,4 @@
-//! One tunnel's place: sets a tunnel up, serves it, and when it ends sets up the next, for ever.
+//! One slot: sets a tunnel up, serves it, and when it ends sets up the next, for ever.
 
 use std::io;
 use std::pin::Pin;
@@ -23,7 +23,7 @@ use crate::dial::connect::{CONNECT_TIMEOUT, ConnectError, Connection, connect};
 use crate::dial::outbound::Outbound;
 use crate::dial::tls::{self, TlsError};
 use crate::metrics::Metrics;
-use crate::tunnels::states::{Place, SlotName};
+use crate::tunnels::states::{SlotEntry, SlotName};
 
 /// Bytes of HTTP/2's preface: enough to see that the proxy took the tunnel.
 const PREFACE: usize = 24;
@@ -179,13 +179,13 @@ async fn leave(drain: Drain, replaced: Arc<Notify>) {
 }
 
 /// One slot.
-pub(crate) struct Slot {
+pub(crate) struct TunnelSlot {
     pub(crate) name: SlotName,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) place: Place,
+    pub(crate) entry: SlotEntry,
 }
 
-impl Slot {
+impl TunnelSlot {
     /// Keeps a tunnel until the drain begins.
     pub(crate) async fn run(self, drain: Drain) {
         let mut worn_out = WornOut::default();
@@ -200,7 +200,7 @@ impl Slot {
             changes.mark_unchanged();
             let started = Instant::now();
             if worn_out.is_empty() {
-                self.place.connecting();
+                self.entry.connecting();
             }
             let error = match self.live(drain, worn_out).await {
                 Ok(End::Drained) => return,
@@ -235,7 +235,7 @@ impl Slot {
         let last_read = connection.get_ref().get_ref().0.last_read();
         let state = AgentTunnelState::new(self.shared.metrics.transferred.clone());
         let up = self.shared.metrics.tunnel();
-        self.place.up(state.clone());
+        self.entry.up(state.clone());
         tracing::info!(node = %identity.node, tunnel = %self.name, "tunnel up");
         let backends = NodeBackends::new(
             identity.node.clone(),
@@ -321,7 +321,7 @@ impl Slot {
         }
         let text = culvert_daemon::chain(error);
         let retry_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-        if self.place.waiting(&text) {
+        if self.entry.waiting(&text) {
             tracing::warn!(tunnel = %self.name, reason = text, retry_ms, "no tunnel; trying again");
         } else {
             tracing::debug!(
@@ -438,13 +438,13 @@ mod tests {
                 proxy: proxy.address.clone(),
                 number: 0,
             };
-            let place = Tunnels::new(readiness.gate("tunnel")).place(name.clone());
+            let entry = Tunnels::new(readiness.gate("tunnel")).entry(name.clone());
             let mut task = JoinSet::new();
             task.spawn(
-                Slot {
+                TunnelSlot {
                     name,
                     shared: Arc::new(shared),
-                    place,
+                    entry,
                 }
                 .run(drain.clone()),
             );
@@ -522,13 +522,13 @@ mod tests {
             proxy: proxy.address.clone(),
             number: 0,
         };
-        let place = Tunnels::new(readiness.gate("tunnel")).place(name.clone());
+        let entry = Tunnels::new(readiness.gate("tunnel")).entry(name.clone());
         let mut task = JoinSet::new();
         task.spawn(
-            Slot {
+            TunnelSlot {
                 name,
                 shared: shared.clone(),
-                place,
+                entry,
             }
             .run(drain.clone()),
         );

@@ -37,9 +37,9 @@ pub(crate) struct Tunnels {
 
 /// A slot's own entry.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct SlotEntry {
     name: SlotName,
-    /// A proxy that went and came back has a later place of the same name while the earlier one's
+    /// A proxy that went and came back has a later entry of the same name while the earlier one's
     /// streams end.
     generation: u64,
     tunnels: Tunnels,
@@ -48,13 +48,13 @@ pub(crate) struct Place {
 #[derive(Debug)]
 struct Entry {
     generation: u64,
-    now: Now,
+    state: TunnelState,
     since: Instant,
     last_error: Option<String>,
 }
 
 #[derive(Debug)]
-enum Now {
+enum TunnelState {
     Connecting,
     Up(AgentTunnelState),
     Waiting,
@@ -102,15 +102,15 @@ impl Tunnels {
     }
 
     /// Adds a slot.
-    pub(crate) fn place(&self, name: SlotName) -> Place {
+    pub(crate) fn entry(&self, name: SlotName) -> SlotEntry {
         static GENERATIONS: AtomicU64 = AtomicU64::new(0);
-        let place = Place {
+        let entry = SlotEntry {
             name,
             generation: GENERATIONS.fetch_add(1, Ordering::Relaxed),
             tunnels: self.clone(),
         };
-        place.connecting();
-        place
+        entry.connecting();
+        entry
     }
 
     /// The proxies to which a tunnel is up.
@@ -161,30 +161,30 @@ impl Tunnels {
     }
 }
 
-impl Place {
+impl SlotEntry {
     pub(crate) fn connecting(&self) {
-        self.set(Now::Connecting, |_| {});
+        self.set(TunnelState::Connecting, |_| {});
     }
 
     pub(crate) fn up(&self, state: AgentTunnelState) {
-        self.set(Now::Up(state), |entry| entry.last_error = None);
+        self.set(TunnelState::Up(state), |entry| entry.last_error = None);
     }
 
     /// The next attempt waits because of `error`. True if that is news.
     pub(crate) fn waiting(&self, error: &str) -> bool {
         let mut news = true;
-        self.set(Now::Waiting, |entry| {
+        self.set(TunnelState::Waiting, |entry| {
             news = entry.last_error.as_deref() != Some(error);
             entry.last_error = Some(error.to_owned());
         });
         news
     }
 
-    fn set(&self, now: Now, change: impl FnOnce(&mut Entry)) {
+    fn set(&self, state: TunnelState, change: impl FnOnce(&mut Entry)) {
         let mut entries = self.tunnels.lock();
         let fresh = || Entry {
             generation: self.generation,
-            now: Now::Connecting,
+            state: TunnelState::Connecting,
             since: Instant::now(),
             last_error: None,
         };
@@ -194,7 +194,7 @@ impl Place {
             std::cmp::Ordering::Equal => {}
             std::cmp::Ordering::Greater => return,
         }
-        entry.now = now;
+        entry.state = state;
         entry.since = Instant::now();
         change(entry);
         let error = entry.last_error.clone();
@@ -205,7 +205,7 @@ impl Place {
     fn judge(&self, entries: &BTreeMap<SlotName, Entry>, error: Option<String>) {
         let up = entries
             .iter()
-            .filter(|(_, entry)| matches!(entry.now, Now::Up(_)));
+            .filter(|(_, entry)| matches!(entry.state, TunnelState::Up(_)));
         let answering: BTreeSet<_> = up.map(|(name, _)| name.proxy.clone()).collect();
         if answering.is_empty() {
             self.tunnels
@@ -222,7 +222,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for SlotEntry {
     fn drop(&mut self) {
         let mut entries = self.tunnels.lock();
         if entries
@@ -237,10 +237,10 @@ impl Drop for Place {
 
 impl Entry {
     fn view(&self, name: &SlotName) -> TunnelView {
-        let state = match &self.now {
-            Now::Connecting => "connecting",
-            Now::Up(_) => "up",
-            Now::Waiting => "waiting",
+        let state = match &self.state {
+            TunnelState::Connecting => "connecting",
+            TunnelState::Up(_) => "up",
+            TunnelState::Waiting => "waiting",
         };
         TunnelView {
             tunnel: name.to_string(),
@@ -282,16 +282,16 @@ impl Entry {
     }
 
     fn round_trip(&self) -> Option<Duration> {
-        match &self.now {
-            Now::Up(live) => live.round_trip(),
-            Now::Connecting | Now::Waiting => None,
+        match &self.state {
+            TunnelState::Up(live) => live.round_trip(),
+            TunnelState::Connecting | TunnelState::Waiting => None,
         }
     }
 
     fn live(&self) -> Vec<Arc<LiveStream>> {
-        match &self.now {
-            Now::Up(live) => live.streams(),
-            Now::Connecting | Now::Waiting => Vec::new(),
+        match &self.state {
+            TunnelState::Up(live) => live.streams(),
+            TunnelState::Connecting | TunnelState::Waiting => Vec::new(),
         }
     }
 }
@@ -315,13 +315,13 @@ mod tests {
     fn one_tunnel_that_is_up_makes_the_agent_ready_and_the_last_error_tells_why_not() {
         let readiness = Readiness::default();
         let tunnels = Tunnels::new(readiness.gate("tunnel"));
-        let place = |number| {
-            tunnels.place(SlotName {
+        let entry = |number| {
+            tunnels.entry(SlotName {
                 proxy: "p:1".parse().unwrap(),
                 number,
             })
         };
-        let (first, second) = (place(0), place(1));
+        let (first, second) = (entry(0), entry(1));
         assert!(first.waiting("connection refused"), "news");
         assert!(!first.waiting("connection refused"), "no news");
         assert_eq!(

@@ -25,7 +25,7 @@ use crate::agents::admissions::Admissions;
 use crate::agents::enroll::{ClientAddr, Enroll, PeerChain};
 use crate::metrics::{AgentOutcome, Metrics};
 use crate::sockets::strangers::{
-    Full, HandshakeError, Phase, Place, Strangers, handshake, say_busy,
+    Full, HandshakeError, HandshakePermit, Phase, Strangers, handshake, say_busy,
 };
 use crate::streams::live::Streams;
 use crate::streams::registry::Registry;
@@ -170,20 +170,20 @@ impl Agents {
         socket: std::net::TcpStream,
         client: SocketAddr,
     ) -> Result<AgentOutcome, AgentError> {
-        // Whoever has begun to speak does not wait for a place among those who say nothing.
+        // Whoever has begun to speak does not wait for a permit among those who say nothing.
         let phase = if socket.peek(&mut [0]).is_ok_and(|count| count > 0) {
             Phase::Handshake
         } else {
             Phase::Silent
         };
         let socket = TcpStream::from_std(socket).map_err(AgentError::Socket)?;
-        let mut place = self
+        let mut permit = self
             .strangers
             .enter(client.ip(), phase)
             .inspect_err(|_| say_busy(&socket))?;
-        let evicted = place.evicted();
+        let evicted = permit.evicted();
         let handshake = tokio::select! {
-            handshake = self.handshake(socket, &mut place) => handshake,
+            handshake = self.handshake(socket, &mut permit) => handshake,
             () = evicted.cancelled() => return Err(AgentError::Evicted),
             () = self.parts.drain.begun() => return Ok(AgentOutcome::Drained),
         };
@@ -196,11 +196,11 @@ impl Agents {
             .collect();
         match session.alpn_protocol() {
             Some(ALPN_TUNNEL) => self
-                .tunnel(tls, last_read, &chain, client, place)
+                .tunnel(tls, last_read, &chain, client, permit)
                 .await
                 .map(|()| AgentOutcome::TunnelEnded),
             Some(ALPN_ENROLL) => {
-                place.advance(Phase::Call)?;
+                permit.advance(Phase::Call)?;
                 tokio::select! {
                     enrolled = self.enroll(tls, chain, client) => enrolled.map(|()| AgentOutcome::Enrolled),
                     () = evicted.cancelled() => Err(AgentError::Evicted),
@@ -213,12 +213,12 @@ impl Agents {
     async fn handshake(
         &self,
         socket: TcpStream,
-        place: &mut Place,
+        permit: &mut HandshakePermit,
     ) -> Result<(Tls, LastRead), AgentError> {
         culvert_tunnel::tune(&socket).map_err(AgentError::Socket)?;
         let io = ReadAhead::new(socket);
         let last_read = io.last_read();
-        let mut tls = handshake(io, self.parts.trust.server_config(), place).await?;
+        let mut tls = handshake(io, self.parts.trust.server_config(), permit).await?;
         tls.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
         Ok((Box::new(tls), last_read))
     }
@@ -230,7 +230,7 @@ impl Agents {
         last_read: LastRead,
         chain: &[CertificateDer<'static>],
         client: SocketAddr,
-        mut place: Place,
+        mut permit: HandshakePermit,
     ) -> Result<(), AgentError> {
         let node = match self.identify(chain) {
             Ok(credential) => credential.node,
@@ -245,8 +245,8 @@ impl Agents {
             budget,
             ..self.parts.tunnel.clone()
         };
-        place.advance(Phase::Call)?;
-        let evicted = place.evicted();
+        permit.advance(Phase::Call)?;
+        let evicted = permit.evicted();
         let established = tokio::select! {
             established = tunnel.establish(tls, last_read) => established,
             () = evicted.cancelled() => return Err(AgentError::Evicted),
@@ -261,7 +261,7 @@ impl Agents {
             ended = &mut driven => return ended.map_err(AgentError::Tunnel),
             () = evicted.cancelled() => return Err(AgentError::Evicted),
         };
-        drop(place);
+        drop(permit);
         self.strangers.proven(client.ip());
         let agent_version = described.version.clone();
         let registration = self

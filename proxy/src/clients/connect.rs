@@ -28,7 +28,7 @@ use tokio_util::task::TaskTracker;
 use crate::clients::direct::{self, Direct, DirectTarget, Reason};
 use crate::directory::Destination;
 use crate::sockets::listen;
-use crate::sockets::strangers::{Place, handshake};
+use crate::sockets::strangers::{HandshakePermit, handshake};
 use crate::streams::error::RouteError;
 use crate::streams::limits::ClientKind;
 use crate::streams::live::{Frontend, StreamRecord};
@@ -81,14 +81,14 @@ impl Connect {
         }
     }
 
-    /// Serves a client of the mutual TLS port, which takes `place` until it has shown its
+    /// Serves a client of the mutual TLS port, which takes `permit` until it has shown its
     /// certificate.
     pub(crate) async fn serve_tls(
         self,
         tls: Arc<ServerConfig>,
         client: TcpStream,
         address: SocketAddr,
-        mut place: Place,
+        mut permit: HandshakePermit,
     ) {
         if let Err(error) = listen::tune(&client) {
             tracing::debug!(%error, "tune a socket");
@@ -97,13 +97,13 @@ impl Connect {
             Ok(watch) => watch,
             Err(error) => return self.refused(&address, &error),
         };
-        let evicted = place.evicted();
+        let evicted = permit.evicted();
         let accepted = tokio::select! {
-            accepted = handshake(client, tls, &mut place) => accepted,
+            accepted = handshake(client, tls, &mut permit) => accepted,
             () = evicted.cancelled() => return,
             () = self.drain.begun() => return,
         };
-        drop(place);
+        drop(permit);
         match accepted {
             // Boxed: few clients come this way, and all others would pay for the size.
             Ok(tls) => Box::pin(self.bridge(tls, watch, address)).await,

@@ -45,7 +45,7 @@ pub(crate) struct ClusterFacts {
 
 /// Where a right holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum In {
+enum Scope {
     Cluster,
     Own,
     Namespace(&'static str),
@@ -53,7 +53,7 @@ enum In {
 
 /// Verbs on a resource, of an API group, of one name or of all.
 struct Right {
-    namespace: In,
+    namespace: Scope,
     group: &'static str,
     resource: &'static str,
     name: &'static str,
@@ -61,7 +61,7 @@ struct Right {
 }
 
 const fn right(
-    namespace: In,
+    namespace: Scope,
     group: &'static str,
     resource: &'static str,
     name: &'static str,
@@ -78,84 +78,90 @@ const fn right(
 
 /// What every proxy of a cluster needs, as the manifests give it.
 const RIGHTS: [Right; 17] = [
-    right(In::Cluster, "", "nodes", "", &["list", "watch"]),
+    right(Scope::Cluster, "", "nodes", "", &["list", "watch"]),
     right(
-        In::Cluster,
+        Scope::Cluster,
         "authentication.k8s.io",
         "tokenreviews",
         "",
         &["create"],
     ),
-    right(In::Own, "", "pods", "", &["get"]),
+    right(Scope::Own, "", "pods", "", &["get"]),
     right(
-        In::Own,
+        Scope::Own,
         "",
         "configmaps",
         "culvert-ports",
         &["list", "watch"],
     ),
     right(
-        In::Own,
+        Scope::Own,
         "",
         "configmaps",
         "culvert-vips",
         &["get", "update"],
     ),
     right(
-        In::Own,
+        Scope::Own,
         "",
         "configmaps",
         "culvert-agent",
         &["get", "update"],
     ),
     right(
-        In::Own,
+        Scope::Own,
         "",
         "configmaps",
         "culvert-revocations",
         &["list", "watch", "update"],
     ),
-    right(In::Own, "", "secrets", "culvert-ca", &["get"]),
-    right(In::Own, "", "configmaps", "", &["create"]),
-    right(In::Own, "", "secrets", "", &["create"]),
-    right(In::Own, "events.k8s.io", "events", "", &["create", "patch"]),
+    right(Scope::Own, "", "secrets", "culvert-ca", &["get"]),
+    right(Scope::Own, "", "configmaps", "", &["create"]),
+    right(Scope::Own, "", "secrets", "", &["create"]),
     right(
-        In::Namespace("kube-system"),
+        Scope::Own,
         "events.k8s.io",
         "events",
         "",
         &["create", "patch"],
     ),
     right(
-        In::Namespace("kube-system"),
+        Scope::Namespace("kube-system"),
+        "events.k8s.io",
+        "events",
+        "",
+        &["create", "patch"],
+    ),
+    right(
+        Scope::Namespace("kube-system"),
         "",
         "configmaps",
         "yurt-tunnel-server-cfg",
         &["list", "watch"],
     ),
     right(
-        In::Namespace("kube-system"),
+        Scope::Namespace("kube-system"),
         "",
         "configmaps",
         "kubeadm-config",
         &["get"],
     ),
     right(
-        In::Cluster,
+        Scope::Cluster,
         "networking.k8s.io",
         "servicecidrs",
         "",
         &["list"],
     ),
     right(
-        In::Namespace("default"),
+        Scope::Namespace("default"),
         "",
         "endpoints",
         "kubernetes",
         &["get"],
     ),
     right(
-        In::Namespace("default"),
+        Scope::Namespace("default"),
         "discovery.k8s.io",
         "endpointslices",
         "kubernetes",
@@ -233,9 +239,9 @@ impl Cluster {
         } in RIGHTS
         {
             let namespace = match namespace {
-                In::Cluster => "",
-                In::Own => self.namespace.as_str(),
-                In::Namespace(namespace) => namespace,
+                Scope::Cluster => "",
+                Scope::Own => self.namespace.as_str(),
+                Scope::Namespace(namespace) => namespace,
             };
             needed.extend(
                 verbs

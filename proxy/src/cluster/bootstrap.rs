@@ -25,14 +25,14 @@ use addresses::Proxies;
 /// When each proxy's address was last said to be one, as JSON: how those of proxies that are no
 /// more are known.
 const SEEN: &str = "culvert.dev/proxies-seen";
-/// Each change is told to the kubelet of every edge node: seldom.
+/// Each change is settings to the kubelet of every edge node: seldom.
 const SAY_AGAIN: Duration = Duration::from_secs(2 * 3600);
 const FORGET: Duration = Duration::from_secs(6 * 3600);
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// Proxies that write at the same time.
 const MAX_CONFLICTS: usize = 8;
 
-/// Why agents cannot be told.
+/// Why agents cannot be settings.
 #[derive(Debug, thiserror::Error)]
 enum PublishError {
     #[error("ConfigMap {namespace}/{NAME}")]
@@ -49,9 +49,9 @@ enum PublishError {
     NoProxy,
 }
 
-/// What agents are told.
+/// What agents are settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Told {
+struct AgentSettings {
     ca: String,
     server_name: String,
     proxies: Proxies,
@@ -70,7 +70,7 @@ impl Cluster {
             let now_wrong = self.tell_once(&trust, &advertised).await.err();
             if let Some(reason) = problem.news(now_wrong.map(|error| culvert_daemon::chain(&error)))
             {
-                tracing::error!(reason, "agents are not told where the proxies are");
+                tracing::error!(reason, "agents are not settings where the proxies are");
             }
             tokio::select! {
                 () = sleep(LOOK_EVERY) => {}
@@ -88,7 +88,7 @@ impl Cluster {
         if proxies.addresses().is_empty() {
             return Err(PublishError::NoProxy);
         }
-        self.publish(&Told {
+        self.publish(&AgentSettings {
             ca,
             server_name: trust.server_name().to_owned(),
             proxies,
@@ -96,7 +96,7 @@ impl Cluster {
         .await
     }
 
-    async fn publish(&self, told: &Told) -> Result<(), PublishError> {
+    async fn publish(&self, settings: &AgentSettings) -> Result<(), PublishError> {
         let maps = self.config_maps(&self.namespace);
         let failed = |source| PublishError::Request {
             namespace: self.namespace.clone(),
@@ -105,7 +105,7 @@ impl Cluster {
         let mut conflicts = 0;
         loop {
             let present = ask(maps.get_opt(NAME)).await.map_err(failed)?;
-            let Some(next) = merge(present, told, UnixTime::now()) else {
+            let Some(next) = merge(present, settings, UnixTime::now()) else {
                 return Ok(());
             };
             let proxies = next
@@ -118,7 +118,7 @@ impl Cluster {
                     tracing::info!(
                         configmap = NAME,
                         proxies,
-                        "agents told where the proxies are"
+                        "agents settings where the proxies are"
                     );
                     return Ok(());
                 }
@@ -130,7 +130,7 @@ impl Cluster {
 }
 
 /// The ConfigMap as it should be, if that is not what it is. What others wrote besides stays.
-fn merge(present: Option<ConfigMap>, told: &Told, now: UnixTime) -> Option<ConfigMap> {
+fn merge(present: Option<ConfigMap>, settings: &AgentSettings, now: UnixTime) -> Option<ConfigMap> {
     let before = present.unwrap_or_else(|| empty(NAME));
     let mut next = before.clone();
     let annotations = next.metadata.annotations.get_or_insert_default();
@@ -138,14 +138,14 @@ fn merge(present: Option<ConfigMap>, told: &Told, now: UnixTime) -> Option<Confi
         .get(SEEN)
         .and_then(|text| serde_json::from_str(text).ok())
         .unwrap_or_default();
-    let seen = seen_now(seen, &told.proxies, now);
+    let seen = seen_now(seen, &settings.proxies, now);
     let text = serde_json::to_string(&seen).expect("texts and numbers have a JSON form");
     annotations.insert(SEEN.to_owned(), text);
     let proxies: String = seen.keys().map(|proxy| format!("{proxy}\n")).collect();
     let data = next.data.get_or_insert_default();
     let values = [
-        (CA, told.ca.clone()),
-        (SERVER_NAME, told.server_name.clone()),
+        (CA, settings.ca.clone()),
+        (SERVER_NAME, settings.server_name.clone()),
         (PROXIES, proxies),
     ];
     data.extend(values.map(|(name, text)| (name.to_owned(), text)));
@@ -185,12 +185,12 @@ mod tests {
 
     const NOW: UnixTime = UnixTime::from_seconds(1_700_000_000);
 
-    fn own(addresses: &[&str]) -> Told {
+    fn own(addresses: &[&str]) -> AgentSettings {
         let addresses = addresses
             .iter()
             .map(|address| (*address).to_owned())
             .collect();
-        Told {
+        AgentSettings {
             ca: "CA".to_owned(),
             server_name: "culvert-proxy".to_owned(),
             proxies: Proxies::Own(addresses),
@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn a_service_is_the_whole_truth() {
         let map = merge(None, &own(&["old:1"]), NOW).unwrap();
-        let service = Told {
+        let service = AgentSettings {
             proxies: Proxies::All(["lb:1".to_owned()].into()),
             ..own(&[])
         };

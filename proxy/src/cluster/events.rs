@@ -47,7 +47,7 @@ const MAX_INSTANCE_CHARS: usize = 128;
 pub(crate) struct Events(mpsc::Sender<Occurrence>);
 
 /// What they told.
-pub(crate) type Told = mpsc::Receiver<Occurrence>;
+pub(crate) type Occurrences = mpsc::Receiver<Occurrence>;
 
 /// What came of writing an Event.
 enum Written {
@@ -59,7 +59,7 @@ enum Written {
 
 impl Events {
     /// The two ends.
-    pub(crate) fn channel() -> (Self, Told) {
+    pub(crate) fn channel() -> (Self, Occurrences) {
         let (told_tx, told) = mpsc::channel(BACKLOG);
         (Self(told_tx), told)
     }
@@ -77,7 +77,7 @@ impl Cluster {
     pub(crate) async fn write_events(
         self,
         directory: Directory,
-        mut told: Told,
+        mut told: Occurrences,
         drain: Drain,
     ) -> Result<()> {
         let mut writer = Writer {

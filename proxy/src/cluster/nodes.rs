@@ -25,7 +25,7 @@ use crate::cluster::nodes::record::{Annotations, Kind, Record};
 use crate::directory::{ClusterNodes, ClusterWriter, DirectoryError, Freshness, VipError};
 use crate::metrics::Metrics;
 pub(crate) use selector::{InvalidSelector, NodeSelector};
-use watch::{Reading, Seen, Standing};
+use watch::{Reading, WatchState, WatchedNodes};
 
 /// Nodes often change together: what comes within this time is one change.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -72,8 +72,8 @@ impl Cluster {
             edges: self.selector.clone(),
             annotations,
         };
-        let (seen_tx, seen_rx) = tokio::sync::watch::channel(Seen::default());
-        let watched = watch::watch(self.client.clone(), reading, metrics, seen_tx);
+        let (nodes_tx, nodes_rx) = tokio::sync::watch::channel(WatchedNodes::default());
+        let watched = watch::watch(self.client.clone(), reading, metrics, nodes_tx);
         let vips = Api::namespaced(self.client.clone(), &self.namespace);
         let workers = Workers::start(NonZeroUsize::MIN).context("start the directory's thread")?;
         let applier = Applier {
@@ -88,7 +88,7 @@ impl Cluster {
         };
         tokio::select! {
             never = watched => match never {},
-            () = applier.run(seen_rx, gone) => {}
+            () = applier.run(nodes_rx, gone) => {}
             () = drain.begun() => {}
         }
         tokio::task::spawn_blocking(move || writer.confirm()).await??;
@@ -115,29 +115,29 @@ struct Applier {
 impl Applier {
     async fn run(
         mut self,
-        mut seen_rx: tokio::sync::watch::Receiver<Seen>,
+        mut nodes_rx: tokio::sync::watch::Receiver<WatchedNodes>,
         gone: impl Fn(&NodeName),
     ) {
         let mut again = Instant::now() + RECHECK;
         loop {
             tokio::select! {
-                changed = seen_rx.changed() => if changed.is_err() { return },
+                changed = nodes_rx.changed() => if changed.is_err() { return },
                 () = tokio::time::sleep_until(again) => {}
             }
             tokio::time::sleep(SETTLE).await;
-            let seen = seen_rx.borrow_and_update().clone();
+            let seen = nodes_rx.borrow_and_update().clone();
             again = Instant::now() + RECHECK;
             self.follow_api_server().await;
-            match (seen.standing, seen.nodes) {
-                (Standing::Following, Some(records)) => match self.apply(&records).await {
+            match (seen.state, seen.nodes) {
+                (WatchState::Following, Some(records)) => match self.apply(&records).await {
                     Ok(removed) => {
                         removed.iter().for_each(&gone);
                         self.live();
                     }
                     Err(error) => again = Instant::now() + self.failed(&error),
                 },
-                (Standing::Lost(cause), _) => self.stale(cause),
-                (Standing::Starting | Standing::Following, _) => {}
+                (WatchState::Lost(cause), _) => self.stale(cause),
+                (WatchState::Starting | WatchState::Following, _) => {}
             }
             tokio::time::sleep(BETWEEN_CHANGES).await;
         }

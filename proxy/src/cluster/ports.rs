@@ -20,7 +20,7 @@ use super::configmap::ConfigMapName;
 use super::events::{Events, Occurrence};
 use crate::directory::{ClusterPorts, ClusterWriter};
 use crate::state::{StateDir, StateFile};
-use parse::{Format, Given, combined, parse};
+use parse::{Format, NamedPorts, combined, parse};
 
 /// In Culvert's own namespace.
 const CULVERT: &str = "culvert-ports";
@@ -35,8 +35,8 @@ const LAST_GOOD: StateFile = StateFile {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LastGood {
-    culvert: Option<Given>,
-    yurt_tunnel: Option<Given>,
+    culvert: Option<NamedPorts>,
+    yurt_tunnel: Option<NamedPorts>,
 }
 
 /// What both ConfigMaps said last.
@@ -180,7 +180,7 @@ impl Ports {
 
 impl LastGood {
     fn combined(&self) -> ClusterPorts {
-        let given = |given: &Option<Given>| given.clone().unwrap_or_default();
+        let given = |given: &Option<NamedPorts>| given.clone().unwrap_or_default();
         combined(&given(&self.culvert), &given(&self.yurt_tunnel))
     }
 }

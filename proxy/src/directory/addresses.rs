@@ -157,7 +157,7 @@ pub(crate) struct Protected {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClusterProtected {
     /// Whether the API server ever was asked for the next.
-    pub(crate) asked: Asked,
+    pub(crate) asked: OwnRanges,
     /// As the flags, the environment and the API server say.
     pub(crate) own: ClusterOwn,
     /// `--direct`.
@@ -170,10 +170,10 @@ pub(crate) struct ClusterProtected {
 
 /// Whether the API server has ever said what the cluster uses itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum OwnRanges {
     #[default]
-    Never,
-    Once,
+    Unknown,
+    Known,
 }
 
 /// What Nodes say of addresses: the kubelets' own words in part, so that they take nothing from an
@@ -325,7 +325,9 @@ impl Protected {
             (false, false) => return Verdict::May,
             // For a moment, after a start with the state of a version that did not ask: nothing may
             // be dialled for real meanwhile.
-            _ if cluster.asked == Asked::Never => return Verdict::Contested(Protection::NotAsked),
+            _ if cluster.asked == OwnRanges::Unknown => {
+                return Verdict::Contested(Protection::NotAsked);
+            }
             (true, false) => "--service-range",
             (false, true) => "--pod-range",
             (true, true) => "--service-range and --pod-range",

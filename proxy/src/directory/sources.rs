@@ -10,7 +10,7 @@ use culvert_api::{NodeName, Zone};
 use culvert_daemon::write_atomic;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::addresses::{Asked, Claims, ClusterProtected, Protected};
+use super::addresses::{Claims, ClusterProtected, OwnRanges, Protected};
 use super::allocation::{Allocation, Proposal};
 use super::cluster_nodes::{ClusterNodes, ClusterOwn, ClusterPorts};
 use super::cluster_state::{ClusterSource, LastState};
@@ -273,9 +273,9 @@ impl Sources {
         };
         let found = self.cluster.as_ref().and_then(ClusterSource::own);
         protected.asked = if found.is_some() {
-            Asked::Once
+            OwnRanges::Known
         } else {
-            Asked::Never
+            OwnRanges::Unknown
         };
         protected.own = found.cloned().unwrap_or_default().with(&self.given);
         protected.contested = last.map(|last| last.contested.clone()).unwrap_or_default();

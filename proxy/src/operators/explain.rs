@@ -15,7 +15,7 @@ use crate::clients::direct::{Direct, DirectTarget};
 use crate::clock::UnixTime;
 use crate::directory::{Destination, Directory, NodeView, ResolveError, Target};
 use crate::streams::error::RouteError;
-use crate::streams::history::Past;
+use crate::streams::history::LastEvents;
 use crate::streams::registry::{Registered, Registry};
 use crate::streams::route::{Route, Router};
 pub(crate) use reported_rules::ReportedRules;
@@ -61,7 +61,7 @@ struct Facts {
     owners: Vec<NodeView>,
     zone: Zone,
     tunnels: Vec<TunnelFacts>,
-    past: Past,
+    past: LastEvents,
     started: UnixTime,
     dial: Option<Result<Duration, DialError>>,
 }

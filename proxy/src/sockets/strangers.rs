@@ -1,4 +1,4 @@
-//! Places for connections whose peers have not shown who they are yet. Whoever takes many loses
+//! Permits for connections whose peers have not shown who they are yet. Whoever takes many loses
 //! them to those who take few, and the oldest to newcomers: nobody is locked out by connections
 //! that say nothing.
 
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use handshake::{HandshakeError, handshake, say_busy};
 use pool::{Limits, Origin, Pool};
 
-/// What a stranger is at. Each has places of its own.
+/// What a stranger is at. Each has permits of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// It has not said what it wants.
@@ -27,21 +27,21 @@ pub(crate) enum Phase {
     Call,
 }
 
-/// A place costs a descriptor, and in the later phases a TLS session. Who says nothing costs
+/// A permit costs a descriptor, and in the later phases a TLS session. Who says nothing costs
 /// little: two thousand agents that come at once all find room to begin. Handshakes share the
-/// processors: so many at a time still end in time, and none loses its place to another of them. An
+/// processors: so many at a time still end in time, and none loses its permit to another of them. An
 /// enrolment may wait for the API server.
 const LIMITS: [Limits; 3] = [
     Limits {
-        places: 2048,
+        permits: 2048,
         spared: Duration::from_millis(500),
     },
     Limits {
-        places: 128,
+        permits: 128,
         spared: Duration::from_secs(8),
     },
     Limits {
-        places: 256,
+        permits: 256,
         spared: Duration::from_secs(8),
     },
 ];
@@ -50,21 +50,21 @@ const KNOWN_FOR: Duration = Duration::from_secs(24 * 3600);
 /// Addresses that are remembered; one more takes the place of the oldest.
 const KNOWN_MAX: usize = 16 << 10;
 
-/// The places. Clones share them.
+/// The permits. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Strangers(Arc<Mutex<Places>>);
+pub(crate) struct Strangers(Arc<Mutex<Permits>>);
 
 #[derive(Debug, Default)]
-struct Places {
+struct Permits {
     /// For strangers, and for addresses from which there was a tunnel lately.
     pools: [[Pool; 3]; 2],
     known: HashMap<IpNet, Instant>,
     next: u64,
 }
 
-/// A place, given back on drop.
+/// A permit, given back on drop.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct HandshakePermit {
     strangers: Strangers,
     origin: Origin,
     /// Whether its address is known: index into the pools.
@@ -74,22 +74,22 @@ pub(crate) struct Place {
     evicted: CancellationToken,
 }
 
-/// All places are taken, by nobody who has more than a share.
+/// All permits are taken, by nobody who has more than a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too many connections have not shown who they are yet")]
 pub(crate) struct Full;
 
 impl Strangers {
-    /// A place for a new connection from `address`, in the phase that it is at.
-    pub(crate) fn enter(&self, address: IpAddr, phase: Phase) -> Result<Place, Full> {
+    /// A permit for a new connection from `address`, in the phase that it is at.
+    pub(crate) fn enter(&self, address: IpAddr, phase: Phase) -> Result<HandshakePermit, Full> {
         let origin = Origin::of(address);
-        let (mut places, now) = (self.lock(), Instant::now());
+        let (mut permits, now) = (self.lock(), Instant::now());
         let lately = |since: &Instant| now.saturating_duration_since(*since) < KNOWN_FOR;
-        let known = usize::from(places.known.get(&origin.host).is_some_and(lately));
+        let known = usize::from(permits.known.get(&origin.host).is_some_and(lately));
         let evicted = CancellationToken::new();
-        let number = places.take(known, phase, origin, &evicted, now)?;
-        drop(places);
-        Ok(Place {
+        let number = permits.take(known, phase, origin, &evicted, now)?;
+        drop(permits);
+        Ok(HandshakePermit {
             strangers: self.clone(),
             origin,
             known,
@@ -99,10 +99,10 @@ impl Strangers {
         })
     }
 
-    /// There is a tunnel from `address`: it has places that strangers do not take from now on.
+    /// There is a tunnel from `address`: it has permits that strangers do not take from now on.
     pub(crate) fn proven(&self, address: IpAddr) {
-        let (mut places, now) = (self.lock(), Instant::now());
-        let known = &mut places.known;
+        let (mut permits, now) = (self.lock(), Instant::now());
+        let known = &mut permits.known;
         let host = Origin::of(address).host;
         if known.len() >= KNOWN_MAX && !known.contains_key(&host) {
             let oldest = known
@@ -114,12 +114,12 @@ impl Strangers {
         known.insert(host, now);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Places> {
+    fn lock(&self) -> MutexGuard<'_, Permits> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Places {
+impl Permits {
     fn take(
         &mut self,
         known: usize,
@@ -140,33 +140,33 @@ impl Places {
     }
 }
 
-impl Place {
-    /// Takes a place of the next phase and gives up the one it has; keeps it if there is none.
+impl HandshakePermit {
+    /// Takes a permit of the next phase and gives up the one it has; keeps it if there is none.
     pub(crate) fn advance(&mut self, phase: Phase) -> Result<(), Full> {
         if self.phase == phase {
             return Ok(());
         }
         let strangers = self.strangers.clone();
-        let mut places = strangers.lock();
-        let number = places.take(
+        let mut permits = strangers.lock();
+        let number = permits.take(
             self.known,
             phase,
             self.origin,
             &self.evicted,
             Instant::now(),
         )?;
-        places.pools[self.known][self.phase as usize].leave(self.number);
+        permits.pools[self.known][self.phase as usize].leave(self.number);
         (self.phase, self.number) = (phase, number);
         Ok(())
     }
 
-    /// Cancelled when the place goes to somebody else: then the connection is to end.
+    /// Cancelled when the permit goes to somebody else: then the connection is to end.
     pub(crate) fn evicted(&self) -> CancellationToken {
         self.evicted.clone()
     }
 }
 
-impl Drop for Place {
+impl Drop for HandshakePermit {
     fn drop(&mut self) {
         self.strangers.lock().pools[self.known][self.phase as usize].leave(self.number);
     }
@@ -183,10 +183,10 @@ mod tests {
     #[test]
     fn an_address_with_a_tunnel_has_places_that_strangers_do_not_take() {
         let strangers = Strangers::default();
-        let all = LIMITS[Phase::Handshake as usize].places;
+        let all = LIMITS[Phase::Handshake as usize].permits;
         let crowd =
             (0..all as u32).map(|number| IpAddr::from((0xc000_0000 | number << 8).to_be_bytes()));
-        let crowd: Vec<Place> = crowd
+        let crowd: Vec<HandshakePermit> = crowd
             .map(|one| strangers.enter(one, Phase::Handshake).unwrap())
             .collect();
         assert_eq!(
@@ -200,7 +200,7 @@ mod tests {
         let known = strangers
             .enter(address("2001:db8::2"), Phase::Handshake)
             .expect("the same /64");
-        assert!(crowd.iter().all(|place| !place.evicted().is_cancelled()));
+        assert!(crowd.iter().all(|permit| !permit.evicted().is_cancelled()));
         drop((crowd, known));
         assert!(
             strangers.lock().pools.iter().flatten().all(Pool::is_empty),
@@ -211,13 +211,13 @@ mod tests {
     #[test]
     fn whoever_goes_on_gives_back_the_place_of_before() {
         let strangers = Strangers::default();
-        let mut place = strangers
+        let mut permit = strangers
             .enter(address("192.0.2.1"), Phase::Silent)
             .unwrap();
-        place.advance(Phase::Handshake).unwrap();
+        permit.advance(Phase::Handshake).unwrap();
         let empty = |phase: Phase| strangers.lock().pools[0][phase as usize].is_empty();
         assert!(empty(Phase::Silent) && !empty(Phase::Handshake));
-        drop(place);
+        drop(permit);
         assert!(empty(Phase::Handshake));
     }
 
@@ -227,10 +227,10 @@ mod tests {
         for number in 0..=KNOWN_MAX as u32 {
             strangers.proven(IpAddr::from(number.to_be_bytes()));
         }
-        let places = strangers.lock();
-        assert_eq!(places.known.len(), KNOWN_MAX);
+        let permits = strangers.lock();
+        assert_eq!(permits.known.len(), KNOWN_MAX);
         assert!(
-            !places
+            !permits
                 .known
                 .contains_key(&Origin::of(address("0.0.0.0")).host)
         );

@@ -19,7 +19,7 @@ pub(crate) struct Event {
 
 /// What is remembered of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Past {
+pub(crate) struct LastEvents {
     /// The end of its last tunnel.
     pub(crate) ended: Option<Event>,
     /// The last time that its agent, by a certificate of our authority, was not taken.
@@ -30,7 +30,7 @@ pub(crate) struct Past {
 #[derive(Clone, Debug)]
 pub(crate) struct History {
     directory: Directory,
-    nodes: Arc<Mutex<BTreeMap<NodeName, Past>>>,
+    nodes: Arc<Mutex<BTreeMap<NodeName, LastEvents>>>,
 }
 
 impl History {
@@ -42,7 +42,7 @@ impl History {
     }
 
     /// What is remembered of the node.
-    pub(crate) fn of(&self, node: &NodeName) -> Past {
+    pub(crate) fn of(&self, node: &NodeName) -> LastEvents {
         self.lock().get(node).cloned().unwrap_or_default()
     }
 
@@ -56,7 +56,7 @@ impl History {
         self.note(node, |past, at| past.refused = Some(Event { at, reason }));
     }
 
-    fn note(&self, node: &NodeName, change: impl FnOnce(&mut Past, UnixTime)) {
+    fn note(&self, node: &NodeName, change: impl FnOnce(&mut LastEvents, UnixTime)) {
         if !self.directory.contains(node) {
             return;
         }
@@ -69,7 +69,7 @@ impl History {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeName, Past>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeName, LastEvents>> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -90,13 +90,13 @@ mod tests {
         history.ended(&name("edge-1"), "silent".into());
         history.refused(&name("stranger"), "unknown".into());
         assert_eq!(history.of(&name("edge-1")).ended.unwrap().reason, "silent");
-        assert_eq!(history.of(&name("stranger")), Past::default());
+        assert_eq!(history.of(&name("stranger")), LastEvents::default());
         history.ended(&name("edge-2"), "silent".into());
         directory.editor().remove(&name("edge-1")).unwrap();
         history.refused(&name("edge-2"), "expired".into());
         assert_eq!(
             history.of(&name("edge-1")),
-            Past::default(),
+            LastEvents::default(),
             "forgotten with its node"
         );
         assert!(

@@ -45,7 +45,7 @@ struct Record {
 
 /// What the ledger says of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum CertificateStatus {
     /// Given or seen before, and not revoked.
     Known,
     /// Not seen before; nothing speaks against it.
@@ -55,15 +55,17 @@ pub(super) enum Standing {
 }
 
 impl Ledger {
-    pub(super) fn standing(&self, credential: &Credential) -> Standing {
+    pub(super) fn status(&self, credential: &Credential) -> CertificateStatus {
         let Some(record) = self.nodes.get(&credential.node) else {
-            return Standing::New;
+            return CertificateStatus::New;
         };
         match (&credential.binding, record.revoked_until) {
-            (Some(binding), _) if binding.revocation < record.revocation => Standing::Revoked,
-            _ if record.valid.contains_key(&credential.serial) => Standing::Known,
-            (None, Some(until)) if credential.not_after <= until => Standing::Revoked,
-            _ => Standing::New,
+            (Some(binding), _) if binding.revocation < record.revocation => {
+                CertificateStatus::Revoked
+            }
+            _ if record.valid.contains_key(&credential.serial) => CertificateStatus::Known,
+            (None, Some(until)) if credential.not_after <= until => CertificateStatus::Revoked,
+            _ => CertificateStatus::New,
         }
     }
 
@@ -216,18 +218,18 @@ mod tests {
         );
         ledger.note(&old, NOW);
         ledger.revoke(&node(), NOW + 30 * DAY, NOW);
-        assert_eq!(ledger.standing(&old), Standing::Revoked);
-        assert_eq!(ledger.standing(&unseen), Standing::Revoked);
+        assert_eq!(ledger.status(&old), CertificateStatus::Revoked);
+        assert_eq!(ledger.status(&unseen), CertificateStatus::Revoked);
         // Made right after the node came back, with a shorter lifetime than before.
         let new = ready(NOW + DAY);
         ledger.note(&new, NOW);
-        assert_eq!(ledger.standing(&new), Standing::Known);
-        assert_eq!(ledger.standing(&old), Standing::Revoked);
+        assert_eq!(ledger.status(&new), CertificateStatus::Known);
+        assert_eq!(ledger.status(&old), CertificateStatus::Revoked);
         let other = Credential {
             node: "edge-2".parse().unwrap(),
             ..old
         };
-        assert_eq!(ledger.standing(&other), Standing::New);
+        assert_eq!(ledger.status(&other), CertificateStatus::New);
     }
 
     #[test]
@@ -239,15 +241,21 @@ mod tests {
             not_after: NOW + 400 * DAY,
             ..made(never_removed)
         };
-        assert_eq!(ledger.standing(&renewed_elsewhere), Standing::Revoked);
         assert_eq!(
-            ledger.standing(&made(ledger.revocation(&node()))),
-            Standing::New
+            ledger.status(&renewed_elsewhere),
+            CertificateStatus::Revoked
+        );
+        assert_eq!(
+            ledger.status(&made(ledger.revocation(&node()))),
+            CertificateStatus::New
         );
         // It is not forgotten with time, nor by a clock that was set back.
         ledger.set_served(1000 * DAY);
         ledger.prune(RENEWAL_GRACE, NOW + 1000 * DAY);
-        assert_eq!(ledger.standing(&renewed_elsewhere), Standing::Revoked);
+        assert_eq!(
+            ledger.status(&renewed_elsewhere),
+            CertificateStatus::Revoked
+        );
         let before = ledger.revocation(&node());
         ledger.revoke(&node(), NOW, NOW.before(DAY));
         assert!(ledger.revocation(&node()) > before);
@@ -260,7 +268,7 @@ mod tests {
         for day in 1..=64 {
             ledger.note(&ready(NOW + day * DAY), NOW);
         }
-        assert_eq!(ledger.standing(&first), Standing::Revoked);
+        assert_eq!(ledger.status(&first), CertificateStatus::Revoked);
         assert_eq!(ledger.nodes[&node()].valid.len(), MAX_PER_NODE);
     }
 
@@ -272,7 +280,7 @@ mod tests {
             ledger.note(&made(UnixTime::default()), NOW);
         }
         assert_eq!(ledger.nodes[&node()].valid.len(), MAX_PER_NODE);
-        assert_ne!(ledger.standing(&first), Standing::Revoked);
+        assert_ne!(ledger.status(&first), CertificateStatus::Revoked);
         ledger.prune(DAY, NOW + 40 * DAY);
         assert_eq!(ledger, Ledger::default(), "what has ended is forgotten");
     }
@@ -284,11 +292,11 @@ mod tests {
         ledger.revoke(&node(), NOW, NOW);
         ledger.set_served(RENEWAL_GRACE);
         ledger.prune(RENEWAL_GRACE, NOW + RENEWAL_GRACE);
-        assert_eq!(ledger.standing(&old), Standing::Revoked);
+        assert_eq!(ledger.status(&old), CertificateStatus::Revoked);
         let over = RENEWAL_GRACE + DAY;
         ledger.set_served(over);
         ledger.prune(RENEWAL_GRACE, NOW + over);
-        assert_eq!(ledger.standing(&old), Standing::New);
+        assert_eq!(ledger.status(&old), CertificateStatus::New);
     }
 
     #[test]
@@ -306,11 +314,15 @@ mod tests {
         for days in [120, 4000, 1] {
             ledger.prune(RENEWAL_GRACE, NOW + days * DAY);
             assert_eq!(
-                ledger.standing(&old),
-                Standing::Revoked,
+                ledger.status(&old),
+                CertificateStatus::Revoked,
                 "after {days} days"
             );
-            assert_eq!(ledger.standing(&new), Standing::Known, "after {days} days");
+            assert_eq!(
+                ledger.status(&new),
+                CertificateStatus::Known,
+                "after {days} days"
+            );
         }
     }
 }

@@ -17,7 +17,7 @@ pub(super) const GRACE: Duration = Duration::from_secs(30);
 /// What is wrong with which node, and since when.
 #[derive(Debug, Default)]
 pub(super) struct Attention {
-    nodes: BTreeMap<NodeName, Vec<Standing>>,
+    nodes: BTreeMap<NodeName, Vec<OngoingCondition>>,
     left_out: BTreeSet<LeftOut>,
 }
 
@@ -29,24 +29,24 @@ enum Condition {
 }
 
 #[derive(Debug)]
-struct Standing {
+struct OngoingCondition {
     condition: Condition,
     since: Instant,
     /// Of whom the address is, in words; empty for a node that is offline.
     owners: String,
-    told: Told,
+    report: ReportState,
 }
 
-impl Standing {
+impl OngoingCondition {
     fn is(&self, condition: Condition) -> bool {
         self.condition == condition
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
-    Not,
-    Once,
+enum ReportState {
+    Unreported,
+    Reported,
 }
 
 impl Attention {
@@ -91,10 +91,12 @@ impl Attention {
         let mut due = Vec::new();
         for (name, standings) in &mut self.nodes {
             for standing in standings {
-                if standing.told == Told::Once || now.duration_since(standing.since) < GRACE {
+                if standing.report == ReportState::Reported
+                    || now.duration_since(standing.since) < GRACE
+                {
                     continue;
                 }
-                standing.told = Told::Once;
+                standing.report = ReportState::Reported;
                 due.push(match standing.condition {
                     Condition::Offline => Occurrence::offline(name),
                     Condition::Claimed(_) => Occurrence::claimed_twice(name, &standing.owners),
@@ -124,19 +126,19 @@ impl Attention {
             wrong.insert(Condition::Offline, "");
         }
         let standings = self.nodes.entry(node.name.clone()).or_default();
-        let was_offline = standings
-            .iter()
-            .any(|standing| standing.is(Condition::Offline) && standing.told == Told::Once);
+        let was_offline = standings.iter().any(|standing| {
+            standing.is(Condition::Offline) && standing.report == ReportState::Reported
+        });
         standings.retain(|standing| wrong.contains_key(&standing.condition));
         for (condition, owners) in wrong {
             let owners = owners.to_owned();
             match standings.iter_mut().find(|standing| standing.is(condition)) {
                 Some(standing) => standing.owners = owners,
-                None => standings.push(Standing {
+                None => standings.push(OngoingCondition {
                     condition,
                     since: now,
                     owners,
-                    told: Told::Not,
+                    report: ReportState::Unreported,
                 }),
             }
         }
@@ -275,10 +277,10 @@ mod tests {
             node: "worker".parse().unwrap(),
             reason: "its address".to_owned(),
         };
-        let told: Vec<usize> = (0..2)
+        let reported: Vec<usize> = (0..2)
             .map(|_| attention.left_out([left.clone()].into()).len())
             .collect();
-        assert_eq!(told, [1, 0]);
+        assert_eq!(reported, [1, 0]);
         attention.left_out(BTreeSet::new());
         assert_eq!(
             reasons(&attention.left_out([left].into())),

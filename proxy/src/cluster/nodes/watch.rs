@@ -42,15 +42,15 @@ pub(super) struct Reading {
 
 /// What is known of the Nodes.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Seen {
-    pub(super) standing: Standing,
+pub(super) struct WatchedNodes {
+    pub(super) state: WatchState,
     /// `None` before the first list.
     pub(super) nodes: Option<Arc<BTreeMap<NodeName, Record>>>,
 }
 
 /// Whether it is current.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum WatchState {
     #[default]
     Starting,
     Following,
@@ -91,14 +91,14 @@ impl WatchError {
     }
 }
 
-/// Keeps `seen_tx` equal to the Nodes until it is dropped.
+/// Keeps `nodes_tx` equal to the Nodes until it is dropped.
 pub(super) async fn watch(
     client: Client,
     reading: Reading,
     metrics: Metrics,
-    seen_tx: Sender<Seen>,
+    nodes_tx: Sender<WatchedNodes>,
 ) -> Infallible {
-    let mut watcher = Watcher::new(client, reading, metrics, seen_tx);
+    let mut watcher = Watcher::new(client, reading, metrics, nodes_tx);
     let mut backoff = backoff();
     loop {
         let Err(error) = watcher.follow(&mut backoff).await;
@@ -117,7 +117,7 @@ struct Watcher {
     api: Api<WatchedNode>,
     reading: Reading,
     metrics: Metrics,
-    seen_tx: Sender<Seen>,
+    nodes_tx: Sender<WatchedNodes>,
     /// What was left out of Nodes, by the names that the API server has.
     problems: HashMap<String, Vec<String>>,
     /// How far the Nodes were followed.
@@ -127,13 +127,18 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn new(client: Client, reading: Reading, metrics: Metrics, seen_tx: Sender<Seen>) -> Self {
+    fn new(
+        client: Client,
+        reading: Reading,
+        metrics: Metrics,
+        nodes_tx: Sender<WatchedNodes>,
+    ) -> Self {
         let (problems, version) = (HashMap::new(), None);
         Self {
             api: Api::all(client),
             reading,
             metrics,
-            seen_tx,
+            nodes_tx,
             problems,
             version,
             silence: SILENCE,
@@ -207,7 +212,7 @@ impl Watcher {
             }
         }
         self.problems = problems;
-        self.seen_tx
+        self.nodes_tx
             .send_modify(|seen| seen.nodes = Some(Arc::new(nodes)));
     }
 
@@ -252,7 +257,7 @@ impl Watcher {
     }
 
     fn is_known(&self, name: &NodeName, record: &Record) -> bool {
-        self.seen_tx
+        self.nodes_tx
             .borrow()
             .nodes
             .as_ref()
@@ -262,22 +267,22 @@ impl Watcher {
     /// In place: a copy of thousands of nodes is made only while somebody still reads the one
     /// before.
     fn edit(&self, edit: impl FnOnce(&mut BTreeMap<NodeName, Record>)) {
-        self.seen_tx
+        self.nodes_tx
             .send_modify(|seen| edit(Arc::make_mut(seen.nodes.get_or_insert_default())));
     }
 
     fn following(&self) {
-        self.stand(Standing::Following);
+        self.stand(WatchState::Following);
     }
 
     fn lost(&self, cause: String) {
-        self.stand(Standing::Lost(cause));
+        self.stand(WatchState::Lost(cause));
     }
 
-    fn stand(&self, standing: Standing) {
-        self.seen_tx.send_if_modified(|seen| {
-            let news = seen.standing != standing;
-            seen.standing = standing;
+    fn stand(&self, state: WatchState) {
+        self.nodes_tx.send_if_modified(|seen| {
+            let news = seen.state != state;
+            seen.state = state;
             news
         });
     }
@@ -330,12 +335,12 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = format!("http://{}", listener.local_addr().unwrap());
         let client = Client::try_from(Config::new(server.parse().unwrap())).unwrap();
-        let (seen_tx, seen_rx) = tokio::sync::watch::channel(Seen::default());
+        let (nodes_tx, nodes_rx) = tokio::sync::watch::channel(WatchedNodes::default());
         let reading = Reading {
             edges: "culvert.dev/edge".parse().unwrap(),
             annotations: Annotations::Ignored,
         };
-        let mut watcher = Watcher::new(client, reading, Metrics::default(), seen_tx);
+        let mut watcher = Watcher::new(client, reading, Metrics::default(), nodes_tx);
         watcher.silence = Duration::from_millis(200);
         let mut backoff = backoff();
         let noticed = async {
@@ -350,8 +355,8 @@ mod tests {
         assert!(matches!(error, WatchError::Silent(_)), "{error}");
         assert!(!error.is_gone(), "what was seen stays");
         assert_eq!(
-            seen_rx.borrow().standing,
-            Standing::Following,
+            nodes_rx.borrow().state,
+            WatchState::Following,
             "it had begun"
         );
         assert_eq!(watcher.version.as_deref(), Some("7"));

@@ -30,7 +30,7 @@ enum Kind {
 /// What one ConfigMap says.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Given {
+pub(super) struct NamedPorts {
     /// `None`: nothing is said about them.
     pub(super) ports: Option<BTreeSet<u16>>,
     pub(super) localhost_ports: BTreeSet<u16>,
@@ -78,8 +78,11 @@ impl Format {
 }
 
 /// What can be read of the ConfigMap's data, and what is wrong with the rest.
-pub(super) fn parse(format: Format, data: &BTreeMap<String, String>) -> (Given, Option<Problem>) {
-    let mut given = Given::default();
+pub(super) fn parse(
+    format: Format,
+    data: &BTreeMap<String, String>,
+) -> (NamedPorts, Option<Problem>) {
+    let mut given = NamedPorts::default();
     let mut problem = None;
     for (key, kind) in format.keys() {
         let Some(text) = data.get(*key) else { continue };
@@ -104,7 +107,10 @@ pub(super) fn parse(format: Format, data: &BTreeMap<String, String>) -> (Given, 
     }
     let count = given.localhost_ports.len() + given.ports.as_ref().map_or(0, BTreeSet::len);
     if count > MAX_PORTS {
-        return (Given::default(), Some(Problem::TooMany { given: count }));
+        return (
+            NamedPorts::default(),
+            Some(Problem::TooMany { given: count }),
+        );
     }
     (given, problem)
 }
@@ -122,7 +128,7 @@ fn shown(text: &str) -> String {
 
 /// What both ConfigMaps say together. YurtTunnel's ports came to its own default ones; Culvert's
 /// take the place of them.
-pub(super) fn combined(culvert: &Given, yurt_tunnel: &Given) -> ClusterPorts {
+pub(super) fn combined(culvert: &NamedPorts, yurt_tunnel: &NamedPorts) -> ClusterPorts {
     let mut ports = culvert
         .ports
         .clone()
@@ -144,7 +150,7 @@ pub(super) fn combined(culvert: &Given, yurt_tunnel: &Given) -> ClusterPorts {
 mod tests {
     use super::*;
 
-    fn read(format: Format, data: &[(&str, &str)]) -> (Given, Option<Problem>) {
+    fn read(format: Format, data: &[(&str, &str)]) -> (NamedPorts, Option<Problem>) {
         parse(
             format,
             &data
@@ -154,9 +160,9 @@ mod tests {
         )
     }
 
-    fn given(ports: Option<&[u16]>, localhost_ports: &[u16]) -> Given {
+    fn given(ports: Option<&[u16]>, localhost_ports: &[u16]) -> NamedPorts {
         let ports = ports.map(|ports| ports.iter().copied().collect());
-        Given {
+        NamedPorts {
             ports,
             localhost_ports: localhost_ports.iter().copied().collect(),
         }
@@ -225,7 +231,7 @@ mod tests {
         let (none, problem) = read(Format::Culvert, &[("ports", &many.join(","))]);
         assert_eq!(
             (none, problem),
-            (Given::default(), Some(Problem::TooMany { given: 29 }))
+            (NamedPorts::default(), Some(Problem::TooMany { given: 29 }))
         );
         let (_, problem) = read(Format::Culvert, &[("ports", &"x".repeat(100_000))]);
         assert!(problem.unwrap().to_string().len() < 200);
@@ -234,7 +240,10 @@ mod tests {
     #[test]
     fn culverts_ports_replace_the_default_ones_and_yurt_tunnels_come_to_them() {
         let default = ClusterPorts::default();
-        assert_eq!(combined(&Given::default(), &Given::default()), default);
+        assert_eq!(
+            combined(&NamedPorts::default(), &NamedPorts::default()),
+            default
+        );
         let both = combined(
             &given(Some(&[10250, 9100]), &[8080]),
             &given(Some(&[9445, 8080]), &[9100]),
@@ -245,7 +254,7 @@ mod tests {
             BTreeSet::from([8080, 9100]),
             "a port is dialled in one way only"
         );
-        let yurt = combined(&Given::default(), &given(Some(&[9445]), &[]));
+        let yurt = combined(&NamedPorts::default(), &given(Some(&[9445]), &[]));
         assert!(yurt.ports.is_superset(&default.ports) && yurt.ports.contains(&9445));
     }
 }

@@ -51,7 +51,7 @@ fn known() -> ClusterProtected {
     };
     ClusterProtected {
         own,
-        asked: Asked::Once,
+        asked: OwnRanges::Known,
         ..ClusterProtected::default()
     }
 }

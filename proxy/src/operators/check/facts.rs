@@ -45,7 +45,7 @@ pub(super) const LIMITS: [(&str, &str); 3] = [
 ];
 
 /// What was asked for, or why there is no answer.
-pub(super) type Asked<T> = Result<T, String>;
+pub(super) type Answer<T> = Result<T, String>;
 
 /// Everything.
 #[derive(Clone, Debug)]
@@ -54,21 +54,21 @@ pub(super) struct Facts {
     pub(super) mounts: String,
     /// TCP ports on which anything listens.
     pub(super) listening: BTreeSet<u16>,
-    pub(super) redirector: Asked<Daemon>,
+    pub(super) redirector: Answer<Daemon>,
     /// `/debug/installed` of the redirector.
-    pub(super) installed: Asked<Installed>,
+    pub(super) installed: Answer<Installed>,
     /// Each DNS address of the redirector, and what is wrong with its answer.
-    pub(super) dns: Vec<(SocketAddr, Asked<()>)>,
-    pub(super) proxy: Asked<Daemon>,
-    pub(super) nodes: Asked<Vec<proto::NodeStatus>>,
-    pub(super) certificates: Asked<Vec<proto::CertificateStatus>>,
+    pub(super) dns: Vec<(SocketAddr, Answer<()>)>,
+    pub(super) proxy: Answer<Daemon>,
+    pub(super) nodes: Answer<Vec<proto::NodeStatus>>,
+    pub(super) certificates: Answer<Vec<proto::CertificateStatus>>,
     /// How a connection of this process to the VIP of a node came to the proxy. `None`: no node is
     /// online, or nothing steers.
     pub(super) dial: Option<Dialled>,
     /// Which of the nodes' own claims the proxy takes.
-    pub(super) claims: Asked<Claims>,
+    pub(super) claims: Answer<Claims>,
     /// Nodes, or parts of them, that the directory leaves out, and why.
-    pub(super) left_out: Asked<Vec<LeftOut>>,
+    pub(super) left_out: Answer<Vec<LeftOut>>,
     /// Whether clients use the CONNECT socket, as kube-apiserver's egress selector does.
     pub(super) has_connects: bool,
     /// Connections that a limit of the proxy refused or ended since it started, by their outcome.
@@ -78,7 +78,7 @@ pub(super) struct Facts {
     pub(super) resolvers: Vec<IpAddr>,
     pub(super) now: UnixTime,
     /// `None`: there is no cluster.
-    pub(super) cluster: Option<Asked<ClusterFacts>>,
+    pub(super) cluster: Option<Answer<ClusterFacts>>,
 }
 
 /// A program whose admin listener answers.
@@ -103,7 +103,7 @@ pub(super) struct Dialled {
     pub(super) node: String,
     pub(super) vip: IpAddr,
     /// `ebpf` or `nftables`.
-    pub(super) way: Asked<String>,
+    pub(super) way: Answer<String>,
 }
 
 impl Facts {
@@ -201,12 +201,12 @@ async fn cluster(command: &CheckCommand) -> anyhow::Result<ClusterFacts> {
     Ok(Cluster::open(&command.kubernetes).await?.facts().await?)
 }
 
-type Told = (
-    Asked<Vec<proto::NodeStatus>>,
-    Asked<Vec<proto::CertificateStatus>>,
+type ControlAnswers = (
+    Answer<Vec<proto::NodeStatus>>,
+    Answer<Vec<proto::CertificateStatus>>,
 );
 
-async fn control(socket: &Path) -> Told {
+async fn control(socket: &Path) -> ControlAnswers {
     let text = |error: anyhow::Error| format!("{error:#}");
     match Client::connect(socket).await {
         Ok(mut client) => (
@@ -220,7 +220,7 @@ async fn control(socket: &Path) -> Told {
     }
 }
 
-async fn daemon(admin: SocketAddr) -> Asked<Daemon> {
+async fn daemon(admin: SocketAddr) -> Answer<Daemon> {
     let (status, text) = get(admin, "/readyz").await?;
     let lines = text
         .lines()
@@ -239,7 +239,7 @@ async fn daemon(admin: SocketAddr) -> Asked<Daemon> {
     })
 }
 
-async fn json<T: DeserializeOwned>(admin: SocketAddr, path: &str) -> Asked<T> {
+async fn json<T: DeserializeOwned>(admin: SocketAddr, path: &str) -> Answer<T> {
     match get(admin, path).await? {
         (StatusCode::OK, text) => {
             serde_json::from_str(&text).map_err(|error| format!("{admin}{path}: {error}"))
@@ -248,7 +248,7 @@ async fn json<T: DeserializeOwned>(admin: SocketAddr, path: &str) -> Asked<T> {
     }
 }
 
-async fn get(admin: SocketAddr, path: &str) -> Asked<(StatusCode, String)> {
+async fn get(admin: SocketAddr, path: &str) -> Answer<(StatusCode, String)> {
     // An address that stands for all of this host's own is asked on loopback.
     let admin = SocketAddr::new(reachable(admin.ip()), admin.port());
     let uri = format!("http://{admin}{path}")

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::facts::{Asked, Daemon, Dialled, Facts, LIMITS};
+use super::facts::{Answer, Daemon, Dialled, Facts, LIMITS};
 use super::finding::{Finding, Judged, failure, ok, warning};
 use crate::clock::UnixTime;
 use culvert_api::agent_config::MAX_PROXIES;
@@ -390,7 +390,7 @@ fn proxy(facts: &Facts) -> Option<Judged> {
     }
 }
 
-fn daemon(daemon: &Asked<Daemon>, name: &str, elsewhere: &str) -> Judged {
+fn daemon(daemon: &Answer<Daemon>, name: &str, elsewhere: &str) -> Judged {
     match daemon {
         Err(problem) => failure(
             format!("{name} does not answer: {problem}"),

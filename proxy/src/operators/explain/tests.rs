@@ -176,7 +176,7 @@ async fn an_offline_node_is_told_with_what_was_last_seen_of_its_agent() {
             reason: reason.into(),
         })
     };
-    facts.past = Past {
+    facts.past = LastEvents {
         ended: event(9, "silent"),
         refused: event(8, "expired"),
     };

@@ -1,4 +1,4 @@
-//! TLS with a stranger: what it wants has to come at once, and each step needs a place.
+//! TLS with a stranger: what it wants has to come at once, and each step needs a permit.
 
 use std::io;
 use std::pin::pin;
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::{Phase, Place};
+use super::{HandshakePermit, Phase};
 
 /// From the accepted connection to the whole ClientHello, which a client sends at once: from far
 /// away it may be lost twice.
@@ -41,14 +41,14 @@ pub(crate) enum HandshakeError {
 pub(crate) async fn handshake<T: AsyncRead + AsyncWrite + Unpin>(
     io: T,
     config: Arc<ServerConfig>,
-    place: &mut Place,
+    permit: &mut HandshakePermit,
 ) -> Result<TlsStream<T>, HandshakeError> {
     let mut hello = pin!(LazyConfigAcceptor::new(Acceptor::default(), io));
     let begun = timeout(HELLO_TIMEOUT, hello.as_mut())
         .await
         .map_err(|_| HandshakeError::Silent)?;
     let mut begun = begun.map_err(HandshakeError::Failed)?;
-    if place.advance(Phase::Handshake).is_err() {
+    if permit.advance(Phase::Handshake).is_err() {
         // Seven bytes, for which a new connection has room; if it has gone, there is nobody to
         // tell.
         timeout(HELLO_TIMEOUT, begun.io.write_all(&BUSY)).await.ok();

@@ -1,4 +1,4 @@
-//! Who gets a place when all are taken. Pure: the clock is an argument.
+//! Who gets a permit when all are taken. Pure: the clock is an argument.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -37,13 +37,13 @@ impl Origin {
 /// What a pool may hold.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    pub(super) places: usize,
-    /// For so long nobody loses a place to one who has as many: a crowd of honest ones would only
+    pub(super) permits: usize,
+    /// For so long nobody loses a permit to one who has as many: a crowd of honest ones would only
     /// throw each other out.
     pub(super) spared: Duration,
 }
 
-/// The places of one phase.
+/// The permits of one phase.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     /// By their numbers, which rise: the first is the oldest.
@@ -58,7 +58,7 @@ struct Held {
 }
 
 impl Pool {
-    /// Takes a place, if need be somebody's, who is told by `evicted`. Whether there was one.
+    /// Takes a permit, if need be somebody's, who is told by `evicted`. Whether there was one.
     pub(super) fn take(
         &mut self,
         number: u64,
@@ -67,7 +67,7 @@ impl Pool {
         limits: Limits,
         now: Instant,
     ) -> bool {
-        if self.held.len() >= limits.places {
+        if self.held.len() >= limits.permits {
             let Some(victim) = self.victim(origin, limits, now) else {
                 return false;
             };
@@ -91,7 +91,7 @@ impl Pool {
         self.held.remove(&number);
     }
 
-    /// The oldest place of whoever holds most, if the newcomer holds fewer even with one more;
+    /// The oldest permit of whoever holds most, if the newcomer holds fewer even with one more;
     /// otherwise the oldest of all, once it is no longer spared.
     fn victim(&self, origin: Origin, limits: Limits, now: Instant) -> Option<u64> {
         let site = most(self.held.values().map(|held| held.origin.site))?;
@@ -137,11 +137,11 @@ mod tests {
     use super::*;
 
     const LIMITS: Limits = Limits {
-        places: 8,
+        permits: 8,
         spared: Duration::from_secs(2),
     };
 
-    /// A pool, the clock, and what became of each who got a place.
+    /// A pool, the clock, and what became of each who got a permit.
     struct World {
         pool: Pool,
         now: Instant,

@@ -87,7 +87,7 @@ fn node(name: &str, tunnels: u32) -> NodeStatus {
     }
 }
 
-fn change<T>(part: &mut Asked<T>, edit: impl FnOnce(&mut T)) {
+fn change<T>(part: &mut Answer<T>, edit: impl FnOnce(&mut T)) {
     edit(part.as_mut().unwrap());
 }
 
