@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_api::proto::enroll::enroll_server::EnrollServer;
-use culvert_api::{ALPN_ENROLL, ALPN_TUNNEL, REFUSED};
+use culvert_api::{ALPN_ENROLL, ALPN_TUNNEL, NodeName, REFUSED};
 use culvert_daemon::{Drain, LogBudget, VERSION, Worker, chain};
 use culvert_tunnel::proto::tunnel::DescribeRequest;
-use culvert_tunnel::{LastRead, ProxyTunnel, ReadAhead, TunnelError};
+use culvert_tunnel::{Driver, LastRead, ProxyTunnel, ReadAhead, Tunnel, TunnelError};
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -239,16 +239,10 @@ impl Agents {
                 return Err(tell(tls, refused).await);
             }
         };
-        // What waits for this node's clients, and for itself, counts as its own.
-        let budget = self.parts.tunnel.budget.of(node.as_str());
-        let tunnel = ProxyTunnel {
-            budget,
-            ..self.parts.tunnel.clone()
-        };
         permit.advance(Phase::Call)?;
         let evicted = permit.evicted();
         let established = tokio::select! {
-            established = tunnel.establish(tls, last_read) => established,
+            established = self.establish(&node, tls, last_read) => established,
             () = evicted.cancelled() => return Err(AgentError::Evicted),
         };
         let (tunnel, driver) = established.map_err(AgentError::Tunnel)?;
@@ -294,6 +288,20 @@ impl Agents {
         tracing::info!(%node, tunnel = generation, reason, "tunnel down");
         self.parts.registry.history().ended(&node, reason);
         ended
+    }
+
+    /// Data that waits for the node's clients, and for the node itself, counts as the node's.
+    async fn establish(
+        &self,
+        node: &NodeName,
+        tls: Tls,
+        last_read: LastRead,
+    ) -> Result<(Tunnel, Driver<Tls>), TunnelError> {
+        let tunnel = ProxyTunnel {
+            budget: self.parts.tunnel.budget.of(node.as_str()),
+            ..self.parts.tunnel.clone()
+        };
+        tunnel.establish(tls, last_read).await
     }
 
     /// For whoever asks why the node is offline. Whoever made up a certificate did not get this

@@ -3,23 +3,20 @@
 //! The destination is the request's target, never its Host header, which kube-apiserver sets to
 //! 127.0.0.1 whatever it dials.
 
+mod bridge;
 pub(crate) mod request;
 mod response;
 
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
 use culvert_daemon::{Drain, LogBudget, Worker, chain};
 use culvert_tunnel::{Close, Detached, RelayError, Socket};
-use futures_util::FutureExt;
 use rustls::ServerConfig;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
@@ -41,8 +38,6 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a client of TLS may take nothing of the last bytes, which only wait for it, before they
 /// are given up.
 const STALLED: Duration = Duration::from_secs(300);
-/// Bytes copied into TLS at once.
-const COPIED_AT_ONCE: usize = 64 << 10;
 /// Bytes taken from a client before its backend has answered; more wait in its socket.
 const PIPELINED_MAX: usize = 64 << 10;
 
@@ -133,7 +128,7 @@ impl Connect {
             Err(error) => return self.refused(&address, &error),
         };
         let served = self.serve_inside(near.into(), address.to_string());
-        match bridge(served, tls, far, &watch, STALLED).await {
+        match bridge::bridge(served, tls, far, &watch, STALLED).await {
             Ok(()) => watch.on_close(Close::Finish),
             Err(error) => {
                 tracing::debug!(
@@ -366,73 +361,6 @@ async fn client_left(socket: &Socket, pipelined: &mut BytesMut) {
     }
 }
 
-/// Runs `served`, which talks to the peer of `far`, and copies between `far` and the client. What
-/// was said last still gets out, however long the client takes for it, as long as it takes
-/// something within `stalled`.
-async fn bridge(
-    served: impl Future<Output = Result<(), RelayError>>,
-    tls: TlsStream<TcpStream>,
-    far: UnixStream,
-    watch: &Socket,
-    stalled: Duration,
-) -> Result<(), RelayError> {
-    let (mut from_client, mut to_client) = tokio::io::split(tls);
-    let (mut from_proxy, mut to_proxy) = far.into_split();
-    let moved = AtomicU64::new(0);
-    let inward = async {
-        tokio::io::copy(&mut from_client, &mut to_proxy).await?;
-        to_proxy.shutdown().await
-    };
-    let outward = async {
-        let mut buffer = BytesMut::with_capacity(COPIED_AT_ONCE);
-        while from_proxy.read_buf(&mut buffer).await? > 0 {
-            while !buffer.is_empty() {
-                let written = to_client.write_buf(&mut buffer).await?;
-                moved.fetch_add(written as u64, Ordering::Relaxed);
-            }
-            // TLS keeps what the socket does not take.
-            to_client.flush().await?;
-        }
-        to_client.shutdown().await
-    };
-    let (mut inward, mut outward) = (pin!(inward.fuse()), pin!(outward.fuse()));
-    let mut served = pin!(served);
-    let mut said_all = false;
-    loop {
-        tokio::select! {
-            biased;
-            served = served.as_mut() => break served?,
-            ended = inward.as_mut() => ended.map_err(RelayError::Socket)?,
-            ended = outward.as_mut() => {
-                ended.map_err(RelayError::Socket)?;
-                said_all = true;
-            }
-            failed = watch.failure() => return Err(RelayError::Socket(failed)),
-        }
-    }
-    let mut before = moved.load(Ordering::Relaxed);
-    while !said_all {
-        tokio::select! {
-            biased;
-            ended = outward.as_mut() => {
-                ended.map_err(RelayError::Socket)?;
-                said_all = true;
-            }
-            // Nobody reads what the client still says; it only must not wait for that.
-            _ = inward.as_mut() => {}
-            failed = watch.failure() => return Err(RelayError::Socket(failed)),
-            () = tokio::time::sleep(stalled) => {
-                let now = moved.load(Ordering::Relaxed);
-                if now == before {
-                    return Err(RelayError::Socket(io::ErrorKind::TimedOut.into()));
-                }
-                before = now;
-            }
-        }
-    }
-    Ok(())
-}
-
 /// A second handle of a socket that TLS owns, to notice its failure while TLS waits for something
 /// else.
 fn watch(client: &TcpStream) -> io::Result<Socket> {
@@ -477,116 +405,6 @@ mod tests {
         )
         .await
         .expect("has left");
-    }
-
-    /// What is said to a client of TLS, most of it still under way when all of it was said.
-    const SAID: usize = 4 << 20;
-
-    /// Bridges [`SAID`] bytes to a client that reads until all were said, then pauses, and goes on
-    /// after that; `ends` hears when the bridge has ended. How it ended, and what the client got.
-    async fn bridged(
-        stalled: Duration,
-        pause: impl Future<Output = ()>,
-        ends: &tokio::sync::Notify,
-    ) -> (Result<(), RelayError>, io::Result<usize>) {
-        let key = rcgen::generate_simple_self_signed(vec!["proxy".to_owned()]).unwrap();
-        let der =
-            rustls::pki_types::PrivateKeyDer::try_from(key.signing_key.serialize_der()).unwrap();
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let server = ServerConfig::builder_with_provider(provider.clone())
-            .with_safe_default_protocol_versions()
-            .unwrap();
-        let server = server
-            .with_no_client_auth()
-            .with_single_cert(vec![key.cert.der().clone()], der)
-            .unwrap();
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add(key.cert.der().clone()).unwrap();
-        let client = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap();
-        let client = client.with_root_certificates(roots).with_no_client_auth();
-
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let at = listener.local_addr().unwrap();
-        let (dialled, accepted) = tokio::join!(TcpStream::connect(at), listener.accept());
-        let (dialled, accepted) = (dialled.unwrap(), accepted.unwrap().0);
-        socket2::SockRef::from(&dialled)
-            .set_recv_buffer_size(16 << 10)
-            .unwrap();
-        socket2::SockRef::from(&accepted)
-            .set_send_buffer_size(16 << 10)
-            .unwrap();
-        let watch = watch(&accepted).unwrap();
-        watch.on_close(Close::Reset);
-        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(server));
-        let connector = tokio_rustls::TlsConnector::from(Arc::new(client));
-        let name = "proxy".try_into().unwrap();
-        let (accepted, connected) =
-            tokio::join!(acceptor.accept(accepted), connector.connect(name, dialled));
-        let (accepted, mut client) = (accepted.unwrap(), connected.unwrap());
-
-        let (mut near, far) = UnixStream::pair().unwrap();
-        let said = std::cell::Cell::new(false);
-        let served = async {
-            near.write_all(&vec![7; SAID])
-                .await
-                .map_err(RelayError::Socket)?;
-            said.set(true);
-            drop(near);
-            Ok(())
-        };
-        let bridge = async {
-            let ended = bridge(served, accepted, far, &watch, stalled).await;
-            if ended.is_ok() {
-                watch.on_close(Close::Finish);
-            }
-            drop(watch);
-            ends.notify_one();
-            ended
-        };
-        let reader = async {
-            let (mut got, mut buffer) = (0, vec![0; 4 << 10]);
-            while !said.get() {
-                got += client.read(&mut buffer).await?;
-            }
-            pause.await;
-            loop {
-                match client.read(&mut buffer).await? {
-                    0 => return Ok(got),
-                    read => got += read,
-                }
-            }
-        };
-        tokio::join!(bridge, reader)
-    }
-
-    #[tokio::test]
-    async fn a_client_of_tls_that_pauses_at_the_end_gets_all_that_was_said() {
-        // Time for an impatient bridge to give up.
-        let pause = tokio::time::sleep(Duration::from_millis(200));
-        let ends = tokio::sync::Notify::new();
-        let both = timeout(
-            Duration::from_secs(60),
-            bridged(Duration::from_secs(3600), pause, &ends),
-        )
-        .await;
-        let (ended, got) = both.unwrap();
-        ended.unwrap();
-        assert_eq!(got.unwrap(), SAID);
-    }
-
-    #[tokio::test]
-    async fn a_client_of_tls_that_never_takes_the_rest_does_not_read_an_orderly_end() {
-        let ends = Arc::new(tokio::sync::Notify::new());
-        let both = timeout(
-            Duration::from_secs(60),
-            bridged(Duration::from_millis(100), ends.notified(), &ends),
-        )
-        .await;
-        let (ended, got) = both.unwrap();
-        assert!(ended.is_err(), "it is a cut");
-        assert!(got.is_err(), "{got:?} bytes of {SAID} look like all");
     }
 
     #[tokio::test]

@@ -85,59 +85,67 @@ impl Cluster {
         name: &str,
         agent_port: u16,
     ) -> Result<BTreeSet<String>, AddressesError> {
-        let failed = |what| {
-            move |source| AddressesError::Request {
-                service: name.to_owned(),
-                what,
-                source,
-            }
-        };
         let services: Api<Service> = Api::namespaced(self.client.clone(), &self.namespace);
-        let service = ask(services.get_opt(name))
-            .await
-            .map_err(failed("read the Service"))?;
-        let service = service.ok_or_else(|| AddressesError::NoService(name.to_owned()))?;
-        let no_port = || AddressesError::NoPort {
+        let found = ask(services.get_opt(name)).await;
+        let service = found
+            .map_err(requested(name, "read the Service"))?
+            .ok_or_else(|| AddressesError::NoService(name.to_owned()))?;
+        let port = agents_port(&service, agent_port).ok_or_else(|| AddressesError::NoPort {
             service: name.to_owned(),
             port: agent_port,
-        };
-        let port = agents_port(&service, agent_port).ok_or_else(no_port)?;
+        })?;
         let balanced = load_balancer(&service, port);
         if !balanced.is_empty() {
             return Ok(balanced);
         }
         let node_port = port.node_port.and_then(|port| u16::try_from(port).ok());
         let node_port = node_port.ok_or_else(|| AddressesError::Unreachable(name.to_owned()))?;
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
-        let selector = ListParams::default().labels(&selector(&service));
-        let pods = ask(pods.list(&selector))
-            .await
-            .map_err(failed("list the Service's pods"))?;
-        let nodes: Api<Node> = Api::all(self.client.clone());
-        let mut addresses = BTreeSet::new();
-        for pod in pods
-            .items
-            .iter()
-            .filter(|pod| is_ready(pod))
-            .take(MAX_NODES)
-        {
-            let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) else {
-                continue;
-            };
-            let node = ask(nodes.get_opt(node))
-                .await
-                .map_err(failed("read a proxy's Node"))?;
-            addresses.extend(
-                node.as_ref()
-                    .and_then(dialled)
-                    .map(|host| host_port(&host, node_port)),
-            );
-        }
+        let nodes = self.nodes_of_ready_pods(name, &service).await?;
+        let hosts = nodes.iter().filter_map(dialled);
+        let addresses: BTreeSet<String> = hosts.map(|host| host_port(&host, node_port)).collect();
         if addresses.is_empty() {
             Err(AddressesError::NoneReady(name.to_owned()))
         } else {
             Ok(addresses)
         }
+    }
+
+    /// The Nodes on which pods of the Service are ready, [`MAX_NODES`] at most.
+    async fn nodes_of_ready_pods(
+        &self,
+        name: &str,
+        service: &Service,
+    ) -> Result<Vec<Node>, AddressesError> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+        let of_service = ListParams::default().labels(&selector(service));
+        let pods = ask(pods.list(&of_service)).await;
+        let pods = pods.map_err(requested(name, "list the Service's pods"))?;
+        let names = pods
+            .items
+            .iter()
+            .filter(|pod| is_ready(pod))
+            .take(MAX_NODES)
+            .filter_map(|pod| pod.spec.as_ref()?.node_name.as_deref());
+        let api: Api<Node> = Api::all(self.client.clone());
+        let mut nodes = Vec::new();
+        for node in names {
+            let found = ask(api.get_opt(node)).await;
+            nodes.extend(found.map_err(requested(name, "read a proxy's Node"))?);
+        }
+        Ok(nodes)
+    }
+}
+
+/// The error of a request for the sake of `service`.
+fn requested(
+    service: &str,
+    what: &'static str,
+) -> impl FnOnce(RequestError) -> AddressesError + use<> {
+    let service = service.to_owned();
+    move |source| AddressesError::Request {
+        service,
+        what,
+        source,
     }
 }
 

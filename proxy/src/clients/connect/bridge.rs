@@ -1,0 +1,205 @@
+//! Copies between a client of TLS and the Unix socket at whose other end it is served.
+
+use std::io;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use culvert_tunnel::{RelayError, Socket};
+use futures_util::FutureExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::server::TlsStream;
+
+/// Bytes copied into TLS at once.
+const COPIED_AT_ONCE: usize = 64 << 10;
+
+/// Runs `served`, which talks to the peer of `far`, and copies between `far` and the client. What
+/// was said last still gets out, however long the client takes for it, as long as it takes
+/// something within `stalled`.
+pub(super) async fn bridge(
+    served: impl Future<Output = Result<(), RelayError>>,
+    tls: TlsStream<TcpStream>,
+    far: UnixStream,
+    watch: &Socket,
+    stalled: Duration,
+) -> Result<(), RelayError> {
+    let (mut from_client, mut to_client) = tokio::io::split(tls);
+    let (mut from_proxy, mut to_proxy) = far.into_split();
+    let moved = AtomicU64::new(0);
+    let inward = async {
+        tokio::io::copy(&mut from_client, &mut to_proxy).await?;
+        to_proxy.shutdown().await
+    };
+    let outward = async {
+        let mut buffer = BytesMut::with_capacity(COPIED_AT_ONCE);
+        while from_proxy.read_buf(&mut buffer).await? > 0 {
+            while !buffer.is_empty() {
+                let written = to_client.write_buf(&mut buffer).await?;
+                moved.fetch_add(written as u64, Ordering::Relaxed);
+            }
+            // TLS keeps what the socket does not take.
+            to_client.flush().await?;
+        }
+        to_client.shutdown().await
+    };
+    let (mut inward, mut outward) = (pin!(inward.fuse()), pin!(outward.fuse()));
+    let mut served = pin!(served);
+    let mut said_all = false;
+    loop {
+        tokio::select! {
+            biased;
+            served = served.as_mut() => break served?,
+            ended = inward.as_mut() => ended.map_err(RelayError::Socket)?,
+            ended = outward.as_mut() => {
+                ended.map_err(RelayError::Socket)?;
+                said_all = true;
+            }
+            failed = watch.failure() => return Err(RelayError::Socket(failed)),
+        }
+    }
+    let mut before = moved.load(Ordering::Relaxed);
+    while !said_all {
+        tokio::select! {
+            biased;
+            ended = outward.as_mut() => {
+                ended.map_err(RelayError::Socket)?;
+                said_all = true;
+            }
+            // Nobody reads what the client still says; it only must not wait for that.
+            _ = inward.as_mut() => {}
+            failed = watch.failure() => return Err(RelayError::Socket(failed)),
+            () = tokio::time::sleep(stalled) => {
+                let now = moved.load(Ordering::Relaxed);
+                if now == before {
+                    return Err(RelayError::Socket(io::ErrorKind::TimedOut.into()));
+                }
+                before = now;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use culvert_tunnel::Close;
+    use rustls::ServerConfig;
+    use tokio::time::timeout;
+
+    use super::super::watch;
+    use super::*;
+
+    /// What is said to a client of TLS, most of it still under way when all of it was said.
+    const SAID: usize = 4 << 20;
+
+    /// Bridges [`SAID`] bytes to a client that reads until all were said, then pauses, and goes on
+    /// after that; `ends` hears when the bridge has ended. How it ended, and what the client got.
+    async fn bridged(
+        stalled: Duration,
+        pause: impl Future<Output = ()>,
+        ends: &tokio::sync::Notify,
+    ) -> (Result<(), RelayError>, io::Result<usize>) {
+        let key = rcgen::generate_simple_self_signed(vec!["proxy".to_owned()]).unwrap();
+        let der =
+            rustls::pki_types::PrivateKeyDer::try_from(key.signing_key.serialize_der()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let server = ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .unwrap();
+        let server = server
+            .with_no_client_auth()
+            .with_single_cert(vec![key.cert.der().clone()], der)
+            .unwrap();
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(key.cert.der().clone()).unwrap();
+        let client = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap();
+        let client = client.with_root_certificates(roots).with_no_client_auth();
+
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        let (dialled, accepted) = tokio::join!(TcpStream::connect(at), listener.accept());
+        let (dialled, accepted) = (dialled.unwrap(), accepted.unwrap().0);
+        socket2::SockRef::from(&dialled)
+            .set_recv_buffer_size(16 << 10)
+            .unwrap();
+        socket2::SockRef::from(&accepted)
+            .set_send_buffer_size(16 << 10)
+            .unwrap();
+        let watch = watch(&accepted).unwrap();
+        watch.on_close(Close::Reset);
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(server));
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(client));
+        let name = "proxy".try_into().unwrap();
+        let (accepted, connected) =
+            tokio::join!(acceptor.accept(accepted), connector.connect(name, dialled));
+        let (accepted, mut client) = (accepted.unwrap(), connected.unwrap());
+
+        let (mut near, far) = UnixStream::pair().unwrap();
+        let said = std::cell::Cell::new(false);
+        let served = async {
+            near.write_all(&vec![7; SAID])
+                .await
+                .map_err(RelayError::Socket)?;
+            said.set(true);
+            drop(near);
+            Ok(())
+        };
+        let bridge = async {
+            let ended = bridge(served, accepted, far, &watch, stalled).await;
+            if ended.is_ok() {
+                watch.on_close(Close::Finish);
+            }
+            drop(watch);
+            ends.notify_one();
+            ended
+        };
+        let reader = async {
+            let (mut got, mut buffer) = (0, vec![0; 4 << 10]);
+            while !said.get() {
+                got += client.read(&mut buffer).await?;
+            }
+            pause.await;
+            loop {
+                match client.read(&mut buffer).await? {
+                    0 => return Ok(got),
+                    read => got += read,
+                }
+            }
+        };
+        tokio::join!(bridge, reader)
+    }
+
+    #[tokio::test]
+    async fn a_client_of_tls_that_pauses_at_the_end_gets_all_that_was_said() {
+        // Time for an impatient bridge to give up.
+        let pause = tokio::time::sleep(Duration::from_millis(200));
+        let ends = tokio::sync::Notify::new();
+        let both = timeout(
+            Duration::from_secs(60),
+            bridged(Duration::from_secs(3600), pause, &ends),
+        )
+        .await;
+        let (ended, got) = both.unwrap();
+        ended.unwrap();
+        assert_eq!(got.unwrap(), SAID);
+    }
+
+    #[tokio::test]
+    async fn a_client_of_tls_that_never_takes_the_rest_does_not_read_an_orderly_end() {
+        let ends = Arc::new(tokio::sync::Notify::new());
+        let both = timeout(
+            Duration::from_secs(60),
+            bridged(Duration::from_millis(100), ends.notified(), &ends),
+        )
+        .await;
+        let (ended, got) = both.unwrap();
+        assert!(ended.is_err(), "it is a cut");
+        assert!(got.is_err(), "{got:?} bytes of {SAID} look like all");
+    }
+}
