@@ -8,7 +8,7 @@ use culvert_daemon::page;
 
 use crate::tunnels::states::Tunnels;
 
-/// The routes, as JSON.
+/// Serves both pages as JSON.
 pub(crate) fn routes(tunnels: Tunnels) -> Router {
     Router::new()
         .route("/debug/tunnels", get(debug_tunnels))

@@ -1,4 +1,4 @@
-//! What the agent dials for clients: the allow-list, and the dials of the streams.
+//! What the agent dials for clients: the allow-list, and the dials for streams.
 
 pub(crate) mod allow_list;
 pub(crate) mod dial;

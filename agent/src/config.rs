@@ -17,11 +17,11 @@ use crate::certificate::cluster::config::ClusterDir;
 use crate::certificate::current::{ClusterSource, ReadyFiles, Source};
 use crate::certificate::store::StateDir;
 
-/// Everything that the running agent is told.
+/// Settings of the running agent.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) source: Source,
-    /// Empty: those of the join.
+    /// If empty, the proxies of the join are used.
     pub(crate) proxies: Vec<HostPort>,
     pub(crate) tunnels: u8,
     pub(crate) allow: AllowList,
@@ -72,7 +72,7 @@ impl TryFrom<Args> for Config {
                 server_name: run.server_name,
                 proxies: run.proxy.clone(),
             }),
-            // clap lets neither come alone.
+            // clap accepts --cluster-config and --service-account-token only together.
             _ => source(state, run.cert, run.key, run.ca, run.server_name)?,
         };
         if matches!(source, Source::Ready(_)) && run.proxy.is_empty() {
@@ -128,8 +128,8 @@ fn allow_list(run: &RunArgs) -> AllowList {
         ports.insert(admin.port());
     }
     let mut localhost_ports: BTreeSet<u16> = run.localhost_port.iter().copied().collect();
-    // Prometheus asks the node's address for the agent's metrics, but the admin server listens on
-    // loopback.
+    // Prometheus scrapes the agent at the node's address, but the admin server listens on
+    // 127.0.0.1.
     if admin.ip() == std::net::Ipv4Addr::LOCALHOST && ports.contains(&admin.port()) {
         localhost_ports.insert(admin.port());
     }

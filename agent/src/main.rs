@@ -24,8 +24,7 @@ use culvert_daemon::{Logs, run_main};
 
 use args::{Args, Command};
 
-/// Streams allocate and free 64 KiB buffers all the time, which the system's allocator does not do
-/// well.
+/// Streams allocate and free 64 KiB buffers all the time. The system's allocator is slow at that.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -17,7 +17,7 @@ use prometheus_client::registry::Registry;
 
 use crate::tunnels::states::Tunnels;
 
-/// One label with one of a few fixed values.
+/// One label. Its values are a small fixed set.
 type Label = [(&'static str, &'static str); 1];
 
 /// All of the agent's metrics.
@@ -34,7 +34,7 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Makes the metrics known to the admin server's registry.
+    /// Creates the metrics and registers them with the admin server's registry.
     pub(crate) fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         metrics.begin_at_zero();
@@ -83,7 +83,8 @@ impl Metrics {
         metrics
     }
 
-    /// What never happened is zero, not absent: a rate sees the first time too.
+    /// Creates the label values with zero: a missing series would hide its first event from
+    /// `rate()`.
     fn begin_at_zero(&self) {
         for code in [
             DialCode::Ok,
@@ -114,12 +115,12 @@ impl Metrics {
         }
     }
 
-    /// A stream is relayed while the guard lives.
+    /// Counts a stream as relayed while the guard lives.
     pub(crate) fn stream(&self) -> Active {
         Active::count(&self.active_streams)
     }
 
-    /// A tunnel is up while the guard lives.
+    /// Counts a tunnel as up while the guard lives.
     pub(crate) fn tunnel(&self) -> Active {
         self.tunnel_attempt("ok");
         Active::count(&self.tunnels)
@@ -154,8 +155,8 @@ impl Metrics {
     }
 }
 
-/// How far away the proxies are, looked up when metrics are asked for. An agent has a handful of
-/// slots.
+/// Round-trip times to the proxies, read at each scrape. They carry a label per tunnel slot, and an
+/// agent has only a handful.
 #[derive(Debug)]
 pub(crate) struct RoundTrips(pub(crate) Tunnels);
 

@@ -31,7 +31,7 @@ impl Authority {
         }
     }
 
-    /// The certificate that a request asks for, for `name`.
+    /// Signs the certificate request `csr`, with `name` as the name.
     pub(crate) fn sign(&self, csr: Vec<u8>, name: &str) -> String {
         let mut request = rcgen::CertificateSigningRequestParams::from_der(&csr.into()).unwrap();
         request.params.subject_alt_names = vec![rcgen::SanType::DnsName(name.try_into().unwrap())];

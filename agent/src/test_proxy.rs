@@ -1,4 +1,4 @@
-//! A proxy's agent port for tests: real TLS, gRPC and tunnels; the trust behind them is a fake.
+//! The agent port of a proxy, for tests: real TLS, gRPC and tunnels; the trust decisions are fake.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -24,10 +24,10 @@ use crate::certificate::identity::IdentityText;
 use crate::crypto::provider;
 use crate::test_pki::Authority;
 
-/// A tunnel as the proxy sees it, its client certificate accepted.
+/// A tunnel as the proxy sees it, after its client certificate was accepted.
 pub(crate) type ServerTunnel = TlsStream<ReadAhead<TcpStream>>;
 
-/// Takes tokens `good-NODE`, and any agent with a certificate of its authority.
+/// Accepts the tokens `good-NODE`, and any agent with a certificate of its authority.
 pub(crate) struct TestProxy {
     pub(crate) address: HostPort,
     pub(crate) authority: Arc<Authority>,
@@ -36,7 +36,7 @@ pub(crate) struct TestProxy {
     _tasks: JoinSet<()>,
 }
 
-/// The certificate requests of joins, and how many renewals there were.
+/// The certificate requests of joins, and the number of renewals.
 #[derive(Default)]
 struct Seen(Mutex<Vec<Vec<u8>>>, AtomicUsize);
 
@@ -51,7 +51,8 @@ impl TestProxy {
         Self::with_agents_of(Arc::new(Authority::new("culvert")), None).await
     }
 
-    /// A proxy whose own certificate is of one authority and that takes agents of another.
+    /// A proxy whose own certificate is signed by one authority, and which accepts agents of
+    /// another.
     pub(crate) async fn with_agents_of(
         authority: Arc<Authority>,
         agents: Option<&Authority>,
@@ -79,7 +80,7 @@ impl TestProxy {
         }
     }
 
-    /// What an agent of this proxy has after its join.
+    /// The identity that an agent has after it joined this proxy.
     pub(crate) fn identity(&self, node: &str) -> IdentityText {
         IdentityText::for_tests(&self.authority, node)
     }
@@ -148,7 +149,7 @@ async fn accept(
 async fn serve_enroll(stream: ServerTunnel, enroll: FakeEnroll) {
     let server = EnrollServer::new(enroll);
     let service = service_fn(move |request| server.clone().call(request));
-    // The agent just leaves after its call.
+    // The agent closes the connection after its call; that is not an error here.
     let _left = http2::Builder::new(TokioExecutor::new())
         .serve_connection(TokioIo::new(stream), service)
         .await;

@@ -1,4 +1,4 @@
-//! The tunnels to the proxies: set up, kept, and set up again.
+//! The tunnels to the proxies: set up, kept, and replaced.
 
 pub(crate) mod keeper;
 pub(crate) mod slot;

@@ -1,4 +1,4 @@
-//! The agent's program as an operator runs it.
+//! Runs the agent's program as an operator does.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,10 +11,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
-/// No answer of the agent takes longer.
+/// Deadline for every wait.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// A running agent of node `edge-1` with ready certificates; killed on drop.
+/// A running agent of node `edge-1` with ready certificates. Dropping it kills it.
 struct Agent {
     child: Child,
     log: BufReader<ChildStderr>,

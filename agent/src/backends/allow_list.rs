@@ -1,5 +1,5 @@
-//! The allow-list: what the agent dials for whom. A taken-over proxy must not be able to look
-//! around in the edge's network.
+//! The allow-list: which addresses and ports the agent dials. An attacker who controls a proxy must
+//! not be able to explore the edge's network.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -8,21 +8,21 @@ use culvert_api::Candidates;
 use culvert_tunnel::DialFailure;
 use culvert_tunnel::proto::tunnel::{Allowed, DialCode, Open};
 
-/// A list longer than this is not told to the proxy: its answer would be too long a message.
+/// A longer list is not reported to the proxy: the message would be too long.
 const TOLD_MAX: usize = 1024;
-/// An agent is at most one proxy away from the one that the client reached.
+/// The proxy that the client reached may pass a stream on to one other proxy, no further.
 const MAX_HOPS: u32 = 1;
 
 /// What may be dialled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AllowList {
-    /// On the node's own addresses and on loopback.
+    /// May be dialled on the node's own addresses and on loopback.
     pub(crate) ports: BTreeSet<u16>,
     /// Always dialled on 127.0.0.1.
     pub(crate) localhost_ports: BTreeSet<u16>,
-    /// Whatever else the operator named.
+    /// Further addresses that the operator allows.
     pub(crate) explicit: BTreeSet<SocketAddr>,
-    /// The node's own addresses, if the operator named them; else those of its interfaces.
+    /// The node's own addresses. If the operator named none, those of its interfaces are used.
     pub(crate) node_addresses: BTreeSet<IpAddr>,
 }
 
@@ -31,10 +31,10 @@ pub(crate) struct AllowList {
 pub(crate) struct OwnAddresses(pub(crate) BTreeSet<IpAddr>);
 
 impl AllowList {
-    /// What to dial for `open`, or why nothing.
+    /// The addresses to dial for `open`.
     ///
     /// # Errors
-    /// `Invalid` for what makes no sense, `Forbidden` with the flag that would allow it.
+    /// `Invalid` if the request is malformed, `Forbidden` with the flag that would allow it.
     pub(crate) fn decide(
         &self,
         open: &Open,
@@ -70,7 +70,7 @@ impl AllowList {
             })
     }
 
-    /// The list as the proxy shows it to operators, unless it is very long.
+    /// The list as the proxy shows it to operators; `None` if it has more than [`TOLD_MAX`] rules.
     pub(crate) fn told(&self) -> Option<Allowed> {
         let rules = self.ports.len() + self.localhost_ports.len() + self.explicit.len();
         (rules <= TOLD_MAX).then(|| Allowed {

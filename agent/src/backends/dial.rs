@@ -19,10 +19,10 @@ use tokio::time::timeout;
 use crate::backends::allow_list::{AllowList, OwnAddresses};
 use crate::metrics::{Active, Metrics};
 
-/// Interfaces with the addresses of services, whatever their kind.
+/// Interfaces that hold addresses of services, whatever their kind.
 const SERVICE_INTERFACES: [&str; 3] = ["kube-ipvs0", "kube-dummy-if", "nodelocaldns"];
-/// How old the list of the host's addresses may be: reading it costs as much as a dial where there
-/// are many.
+/// How long the list of the host's addresses is reused. With many addresses, reading the list costs
+/// as much as a dial.
 const OWN_ADDRESSES_AGE: Duration = Duration::from_secs(1);
 
 /// The backends of one tunnel.
@@ -133,8 +133,8 @@ fn outcome(end: &StreamEnd) -> &'static str {
     }
 }
 
-/// The node's own addresses now, unless the operator named them: those of its interfaces, which
-/// change while the agent runs.
+/// The node's own addresses: those that the operator named, or else those of the interfaces at this
+/// moment, because they change while the agent runs.
 pub(crate) fn own_addresses(allow: &AllowList) -> io::Result<OwnAddresses> {
     if !allow.node_addresses.is_empty() {
         return Ok(OwnAddresses(allow.node_addresses.clone()));
@@ -145,9 +145,9 @@ pub(crate) fn own_addresses(allow: &AllowList) -> io::Result<OwnAddresses> {
     Ok(OwnAddresses(own.map(|address| address.ip).collect()))
 }
 
-/// Whether an interface only makes addresses of services local, as kube-proxy in IPVS mode,
-/// kube-router and NodeLocal DNSCache have one: behind them are pods anywhere, not this node. Those
-/// are of the kind `dummy`, which alone can broadcast and does no ARP.
+/// Whether an interface holds only addresses of services, which belong to pods anywhere and not to
+/// this node. kube-proxy in IPVS mode, kube-router and NodeLocal DNSCache have one. It is of kind
+/// `dummy`, the only kind with broadcast and without ARP.
 fn holds_services(name: &str, flags: InterfaceFlags) -> bool {
     let is_dummy = flags.contains(InterfaceFlags::IFF_BROADCAST | InterfaceFlags::IFF_NOARP)
         && !flags.intersects(InterfaceFlags::IFF_POINTOPOINT | InterfaceFlags::IFF_LOOPBACK);

@@ -14,16 +14,16 @@ use tokio_rustls::client::TlsStream;
 use crate::dial::outbound::{Outbound, OutboundError};
 use crate::dial::tls::{self, TlsError};
 
-/// Name look-up, TCP, the forward proxy's answer and TLS together.
+/// Limit for the name lookup, TCP, the forward proxy's answer and TLS together.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// TLS records that may wait to be written: several HTTP/2 frames go out in one write.
+/// Size of the TLS write buffer: several HTTP/2 frames go out in one write.
 const TLS_BUFFER: usize = 256 << 10;
 
-/// What a tunnel or a call to the proxy runs on.
+/// The connection below a tunnel or a call to the proxy.
 pub(crate) type Connection = TlsStream<ReadAhead<TcpStream>>;
 
-/// Why there is no connection to a proxy.
+/// Why a connection to a proxy could not be made.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectError {
     #[error("proxy {}", Route { proxy, via: via.as_deref() })]
@@ -46,7 +46,7 @@ pub(crate) enum ConnectError {
 }
 
 impl ConnectError {
-    /// Whether the proxy knows this agent's certificate and does not want it.
+    /// Whether the proxy refused this agent's certificate.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(
             self,
@@ -57,7 +57,7 @@ impl ConnectError {
         )
     }
 
-    /// Label for metrics.
+    /// The label in metrics.
     pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::Outbound { .. } => "unreachable",
@@ -82,7 +82,7 @@ impl std::fmt::Display for Route<'_> {
     }
 }
 
-/// Connects to `proxy`, whose certificate must carry `server_name`, whatever host was dialled.
+/// Connects to `proxy`. Its certificate must contain `server_name`, whatever host was dialled.
 pub(crate) async fn connect(
     outbound: &Outbound,
     proxy: &HostPort,

@@ -17,21 +17,21 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout_at};
 use tower_service::Service;
 
-/// Of many addresses, each gets at least this long.
+/// Minimum time for each of several addresses.
 const ADDRESS_LEAST: Duration = Duration::from_secs(1);
-/// More addresses than this are not tried in one attempt.
+/// Limit of addresses that are tried in one attempt.
 const MAX_ADDRESSES: usize = 16;
 
-/// How the agent reaches proxies. Holds the forward proxy's settings.
+/// How the agent reaches proxies: directly or through the forward proxy.
 #[derive(Debug)]
 pub(crate) struct Outbound {
     forward: Arc<Matcher>,
-    /// Which of a name's addresses is tried first: random for each run, so that a site's agents
-    /// spread over the proxies behind one name.
+    /// Which of a name's addresses is tried first. It is random for each run, so that the agents of
+    /// a site spread over the proxies behind one name.
     first: usize,
 }
 
-/// The environment's settings cannot be used.
+/// HTTPS_PROXY cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "HTTPS_PROXY is no usable setting: write http://[USER:PASSWORD@]HOST:PORT (https:// and socks \
@@ -39,7 +39,7 @@ pub(crate) struct Outbound {
 )]
 pub(crate) struct InvalidForwardProxy;
 
-/// Why no TCP connection came about.
+/// Why a TCP connection could not be made.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OutboundError {
     #[error("look up {host}")]
@@ -66,10 +66,11 @@ pub(crate) enum OutboundError {
 }
 
 impl Outbound {
-    /// Reads the settings; `variable` is the environment.
+    /// Reads the settings; `variable` looks up an environment variable.
     ///
     /// # Errors
-    /// A forward proxy that cannot be used: dialling past it would be a surprise.
+    /// The forward proxy cannot be used. The agent never bypasses it: operators would not expect
+    /// that.
     pub(crate) fn from_environment(
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, InvalidForwardProxy> {
@@ -99,8 +100,8 @@ impl Outbound {
         }
     }
 
-    /// The same, beginning `number` addresses further on: so the tunnels to one name go to
-    /// different proxies behind it.
+    /// Starts `number` addresses later, so that the tunnels to one name go to different proxies
+    /// behind it.
     pub(crate) fn for_tunnel(&self, number: u8) -> Self {
         Self {
             forward: self.forward.clone(),
@@ -108,7 +109,7 @@ impl Outbound {
         }
     }
 
-    /// The forward proxy on the way to `proxy`, for messages. Without its password.
+    /// The forward proxy on the way to `proxy`, without its password, for messages.
     pub(crate) fn via(&self, proxy: &HostPort) -> Option<String> {
         self.intercept(proxy).map(|forward| name(&forward))
     }
@@ -117,8 +118,7 @@ impl Outbound {
         self.forward.intercept(&uri(proxy))
     }
 
-    /// A TCP connection that ends at `proxy`. Names are resolved anew, and all their addresses
-    /// tried.
+    /// Opens a TCP connection to `proxy`. Resolves its name each time, and tries all its addresses.
     pub(crate) async fn dial(
         &self,
         proxy: &HostPort,
@@ -163,7 +163,7 @@ async fn dial_through(
     }
 }
 
-/// Dials the host of a URI: what `Tunnel` reaches the forward proxy by.
+/// Dials the host of a URI. `Tunnel` uses it to reach the forward proxy.
 #[derive(Clone)]
 struct Direct {
     first: usize,
@@ -241,14 +241,15 @@ async fn dial_direct(
     Err(last)
 }
 
-/// Time for the next of `addresses`, so that one that swallows packets leaves some for the others.
+/// The time limit for the next of `addresses`. An address that drops packets must leave time for
+/// the others.
 fn share(left: Duration, addresses: usize) -> Duration {
     (left / u32::try_from(addresses).unwrap_or(u32::MAX).max(1)).max(ADDRESS_LEAST)
 }
 
-/// The order to try addresses in: the resolver's preferred family before the other, and within each
-/// the one at `first` to begin with. Sorted, for resolvers shuffle, and two tunnels of one name
-/// would often meet at the same proxy.
+/// The order in which addresses are tried: the resolver's preferred family first, and in each
+/// family the address at `first` first. They are sorted because resolvers shuffle them: otherwise
+/// two tunnels to one name would often meet at the same proxy.
 fn in_turn(mut addresses: Vec<SocketAddr>, first: usize) -> Vec<SocketAddr> {
     let preferred = addresses.first().map(SocketAddr::is_ipv4);
     addresses.sort_unstable();
@@ -265,7 +266,7 @@ fn in_turn(mut addresses: Vec<SocketAddr>, first: usize) -> Vec<SocketAddr> {
     these
 }
 
-/// The form that HTTP wants, for a forward proxy's CONNECT.
+/// `proxy` as a URI, as HTTP's CONNECT expects it.
 fn uri(proxy: &HostPort) -> http::Uri {
     format!("https://{proxy}")
         .parse()
@@ -390,8 +391,8 @@ mod tests {
         assert_eq!(error.to_string(), format!("connect to {address}"));
     }
 
-    /// A forward proxy that takes one connection: answers `answer`, then echoes. Returns the
-    /// request head.
+    /// A forward proxy for one connection: sends `answer`, then echoes. Returns the head of the
+    /// request.
     async fn forward_proxy(listener: TcpListener, answer: &'static str) -> String {
         let (mut stream, _) = listener.accept().await.unwrap();
         let mut head = Vec::new();

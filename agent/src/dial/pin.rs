@@ -1,4 +1,4 @@
-//! The pin of a join: the digest of the proxies' CA certificate, and a verifier that trusts exactly
+//! The pin of a join: the digest of the proxies' CA certificate, and a verifier that trusts only
 //! that authority.
 
 use std::fmt;
@@ -13,18 +13,18 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme};
 use sha2::{Digest, Sha256};
 
-/// SHA-256 of a CA certificate's DER, written `sha256:` and 64 hex digits.
+/// SHA-256 of a CA certificate's DER, written as `sha256:` and 64 hex digits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pin([u8; 32]);
 
-/// A text that is no pin.
+/// A text that is not a pin.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{0:?} is no CA pin: copy `sha256:` and its 64 hex digits from `culvert-proxy token create`"
 )]
 pub(crate) struct InvalidPin(String);
 
-/// The other end showed no certificate with the pinned digest.
+/// The peer's certificates do not include the pinned one.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "its certificates do not include the CA {pin}: this proxy is not the one that made the token, \
@@ -36,7 +36,7 @@ pub(crate) struct PinMismatch {
 }
 
 impl Pin {
-    /// The pin of a CA certificate.
+    /// The pin of `certificate`.
     pub(crate) fn of(certificate: &CertificateDer<'_>) -> Self {
         Self(Sha256::digest(certificate).into())
     }

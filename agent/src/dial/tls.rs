@@ -1,4 +1,4 @@
-//! TLS to a proxy: the settings of a join and of a joined agent, and handshakes whose failures say
+//! TLS to a proxy: the settings for a join and for a joined agent, and handshakes whose errors say
 //! what to do.
 
 use std::io;
@@ -18,7 +18,7 @@ use crate::certificate::identity::Identity;
 use crate::crypto::provider;
 use crate::dial::pin::{Pin, PinMismatch, PinVerifier};
 
-/// Why there is no TLS connection to a proxy.
+/// Why a TLS connection to a proxy could not be made.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TlsError {
     #[error("{0}")]
@@ -62,7 +62,7 @@ pub(crate) enum TlsError {
 }
 
 impl TlsError {
-    /// What a failed read of a TLS stream means.
+    /// Classifies an error of a TLS stream.
     pub(crate) fn of(error: io::Error, server_name: &ServerName<'_>) -> Self {
         match error
             .get_ref()
@@ -127,7 +127,7 @@ fn tls13() -> ConfigBuilder<ClientConfig, WantsVerifier> {
         .expect("the provider has TLS 1.3 suites")
 }
 
-/// Settings of a join: no certificate yet, and the authority is known by its pin.
+/// Settings for a join: no client certificate yet; the pin identifies the authority.
 pub(crate) fn pinned(pin: Pin, protocol: &[u8]) -> ClientConfig {
     let verifier = Arc::new(PinVerifier::new(pin, provider()));
     let builder: ConfigBuilder<ClientConfig, WantsClientCert> = tls13()
@@ -136,7 +136,7 @@ pub(crate) fn pinned(pin: Pin, protocol: &[u8]) -> ClientConfig {
     speaking(protocol, builder.with_no_client_auth())
 }
 
-/// Settings of an enrolment in a cluster: no certificate yet, and the authorities are known.
+/// Settings for an enrolment in a cluster: no client certificate yet; the authorities are known.
 pub(crate) fn trusting(authorities: RootCertStore, protocol: &[u8]) -> ClientConfig {
     speaking(
         protocol,
@@ -146,7 +146,7 @@ pub(crate) fn trusting(authorities: RootCertStore, protocol: &[u8]) -> ClientCon
     )
 }
 
-/// Settings of a joined agent: mutual TLS under the authorities that it trusts.
+/// Settings for a joined agent: mutual TLS under the authorities that it trusts.
 pub(crate) fn mutual(identity: &Identity, protocol: &[u8]) -> Result<ClientConfig, TlsError> {
     let config = tls13()
         .with_root_certificates(Arc::clone(&identity.roots))
@@ -157,12 +157,13 @@ pub(crate) fn mutual(identity: &Identity, protocol: &[u8]) -> Result<ClientConfi
 
 fn speaking(protocol: &[u8], mut config: ClientConfig) -> ClientConfig {
     config.alpn_protocols = vec![protocol.to_vec()];
-    // A resumed session would skip the proxy's look at the certificate, and tunnels are few.
+    // With resumption the proxy would not check the certificate again. Tunnels are few, so a full
+    // handshake costs little.
     config.resumption = rustls::client::Resumption::disabled();
     config
 }
 
-/// The client's side of a handshake. The caller bounds its time.
+/// Runs the client's side of a handshake. The caller limits its time.
 pub(crate) async fn handshake<T: AsyncRead + AsyncWrite + Unpin>(
     io: T,
     config: ClientConfig,
@@ -188,7 +189,7 @@ mod tests {
     #[tokio::test]
     async fn a_proxy_that_has_no_place_for_the_agent_is_said_to_be_busy() {
         let (near, mut far) = tokio::io::duplex(4 << 10);
-        // TLS's alert `internal_error`, as such a proxy sends it.
+        // The TLS alert `internal_error`, which a proxy without capacity sends.
         far.write_all(&[21, 3, 3, 0, 2, 2, 80]).await.unwrap();
         let config = trusting(RootCertStore::empty(), b"h2");
         let error = handshake(near, config, &"culvert-proxy".try_into().unwrap())

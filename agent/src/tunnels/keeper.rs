@@ -1,7 +1,6 @@
-//! The proxies that tunnels are kept to. Which ones are listed may change while the agent runs:
-//! tunnels to a new one are set up, and those to one that is listed no more end once their streams
-//! have. If that one answers and none of the listed does, the list may be wrong: it stays until one
-//! of them answers.
+//! Keeps tunnels to the listed proxies. The list may change while the agent runs: a new proxy gets
+//! tunnels, and tunnels to a removed proxy end with their streams. If the removed proxy answers and
+//! no listed one does, the list may be wrong: the removed one is kept until a listed one answers.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -15,18 +14,18 @@ use tokio::task::JoinSet;
 use crate::tunnels::slot::{Shared, TunnelSlot};
 use crate::tunnels::states::{SlotName, Tunnels};
 
-/// What tunnels are made of.
+/// What the agent needs to keep tunnels.
 pub(crate) struct Tunnelling {
     pub(crate) shared: Arc<Shared>,
     pub(crate) all: Tunnels,
-    /// To each proxy.
+    /// Tunnels to each proxy.
     pub(crate) tunnels: u8,
-    /// Each tunnel lives on one of them, with its streams.
+    /// Each tunnel runs on one of these threads, with its streams.
     pub(crate) workers: Arc<Workers>,
 }
 
 impl Tunnelling {
-    /// Keeps tunnels to the proxies until the drain begins, and lets them end then.
+    /// Keeps tunnels to the proxies until the drain begins, then waits until they end.
     pub(crate) async fn run(
         self,
         mut proxies: watch::Receiver<Vec<HostPort>>,
@@ -76,7 +75,7 @@ impl Tunnelling {
         Ok(())
     }
 
-    /// Keeps the tunnels to one proxy, until what is returned says otherwise.
+    /// Starts the tunnels to one proxy. They are kept until the drain of the returned value begins.
     fn keep(&self, proxy: &HostPort, tasks: &mut JoinSet<()>) -> KeptProxy {
         let drain = Drain::default();
         for number in 0..self.tunnels {
@@ -98,7 +97,7 @@ impl Tunnelling {
     }
 }
 
-/// A proxy that tunnels are kept to.
+/// A proxy to which tunnels are kept.
 struct KeptProxy {
     drain: Drain,
     listing: Listing,
@@ -108,7 +107,7 @@ struct KeptProxy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Listing {
     Listed,
-    /// It was listed and answered, and nobody who is listed has answered since.
+    /// It was removed from the list while it answered, and no listed proxy has answered since.
     Former,
     NoMore,
 }
@@ -129,7 +128,7 @@ fn relisted(
     }
 }
 
-/// Two equal slots would supersede each other at the proxy for ever.
+/// Removes duplicates: two equal slots would supersede each other at the proxy for ever.
 pub(crate) fn distinct(mut proxies: Vec<HostPort>) -> Vec<HostPort> {
     let mut seen = HashSet::new();
     proxies.retain(|proxy| seen.insert(proxy.clone()));
@@ -196,7 +195,7 @@ mod tests {
         assert_eq!(relisted(Listing::Former, &[&a], &[]), Listing::Listed);
     }
 
-    /// A test's agent, with the only tunnel that it keeps to each proxy.
+    /// An agent in a test, with its only tunnel to each proxy.
     struct Agent {
         all: Tunnels,
         proxies: watch::Sender<Vec<HostPort>>,
@@ -230,7 +229,7 @@ mod tests {
             }
         }
 
-        /// Waits until its tunnels are these, by proxy, in these states.
+        /// Waits until the tunnels are in these states; each pair is a proxy and its state.
         async fn until(&self, expected: &[(&HostPort, &str)]) {
             let expected: BTreeSet<_> = expected
                 .iter()
@@ -264,7 +263,7 @@ mod tests {
         }
     }
 
-    /// Takes the next tunnel of the proxy and keeps it up.
+    /// Accepts the proxy's next tunnel and keeps it up.
     async fn take(proxy: &mut TestProxy) -> JoinSet<()> {
         let tunnel = timeout(Duration::from_secs(10), proxy.tunnel_rx.recv())
             .await

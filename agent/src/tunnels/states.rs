@@ -1,4 +1,4 @@
-//! The agent's tunnels as they are now: for `/debug`, and for readiness.
+//! The present states of the agent's tunnels, for `/debug` and readiness.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,8 +12,8 @@ use culvert_tunnel::{AgentTunnelState, LiveStream, Transferred};
 use serde::Serialize;
 use tokio::sync::watch;
 
-/// Which of the agent's tunnels. The proxy sees it as `Describe`'s slot: a later tunnel supersedes
-/// an earlier one of the same slot.
+/// The name of a tunnel slot. The agent sends it to the proxy in `Describe`: a later tunnel of a
+/// slot supersedes an earlier one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SlotName {
     pub(crate) proxy: HostPort,
@@ -26,7 +26,7 @@ impl fmt::Display for SlotName {
     }
 }
 
-/// All tunnels. Clones share them.
+/// The states of all tunnels. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Tunnels {
     entries: Arc<Mutex<BTreeMap<SlotName, Entry>>>,
@@ -35,12 +35,12 @@ pub(crate) struct Tunnels {
     answering: watch::Sender<BTreeSet<HostPort>>,
 }
 
-/// A slot's own entry.
+/// The entry of one slot.
 #[derive(Debug)]
 pub(crate) struct SlotEntry {
     name: SlotName,
-    /// A proxy that went and came back has a later entry of the same name while the earlier one's
-    /// streams end.
+    /// A proxy that was removed and listed again has a new entry of the same name while the old
+    /// one's streams still end.
     generation: u64,
     tunnels: Tunnels,
 }
@@ -71,8 +71,7 @@ pub(crate) struct TunnelView {
     last_error: Option<String>,
 }
 
-/// A stream in `/debug/streams`, in the proxy's words. Nothing has moved for so long, to within a
-/// second.
+/// A stream in `/debug/streams`, with the proxy's field names. Idle times are exact to one second.
 #[derive(Debug, Serialize)]
 pub(crate) struct StreamView {
     tunnel: String,
@@ -87,11 +86,11 @@ pub(crate) struct StreamView {
     idle_to_client_seconds: f64,
 }
 
-/// A stream of a slot. Its number is the proxy's: two proxies may give the same.
+/// A stream of a slot. The proxy numbers its streams, so two proxies may use the same number.
 type StreamKey = (SlotName, u64);
 
 impl Tunnels {
-    /// `gate` is open while a tunnel is up.
+    /// `gate` is open while at least one tunnel is up.
     pub(crate) fn new(gate: Gate) -> Self {
         Self {
             entries: Arc::default(),
@@ -134,7 +133,7 @@ impl Tunnels {
             .collect()
     }
 
-    /// Round trips of the tunnels that are up, by slot.
+    /// Round-trip times of the tunnels that are up, by slot.
     pub(crate) fn round_trips(&self) -> Vec<(SlotName, Duration)> {
         let entries = self.lock();
         entries
@@ -143,7 +142,7 @@ impl Tunnels {
             .collect()
     }
 
-    /// Keeps track of which streams stand still.
+    /// Tracks how long each stream has moved no bytes.
     pub(crate) async fn watch_idle(self) -> anyhow::Result<()> {
         let idle = self.idle.clone();
         idle.keep_looking(move || self.counts()).await
@@ -170,7 +169,7 @@ impl SlotEntry {
         self.set(TunnelState::Up(state), |entry| entry.last_error = None);
     }
 
-    /// The next attempt waits because of `error`. True if that is news.
+    /// Records that the next attempt waits because of `error`. Returns whether the error is new.
     pub(crate) fn waiting(&self, error: &str) -> bool {
         let mut news = true;
         self.set(TunnelState::Waiting, |entry| {
@@ -201,7 +200,7 @@ impl SlotEntry {
         self.judge(&entries, error);
     }
 
-    /// Which proxies answer, and so whether the agent is ready: one tunnel is enough.
+    /// Updates which proxies answer, and readiness: the agent is ready with one tunnel.
     fn judge(&self, entries: &BTreeMap<SlotName, Entry>, error: Option<String>) {
         let up = entries
             .iter()
@@ -296,7 +295,7 @@ impl Entry {
     }
 }
 
-/// To the backend and to the client.
+/// Bytes to the backend and to the client.
 fn bytes(stream: &LiveStream) -> Counts {
     let Transferred {
         into_tunnel,
