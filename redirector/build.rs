@@ -13,8 +13,8 @@ fn main() {
             object.display()
         );
     } else {
-        // A compile error in src/mechanisms/bpf/object.rs, and not one here: clippy needs no kernel
-        // programs.
+        // Not an error here but a compile error in src/mechanisms/bpf/object.rs: clippy needs no
+        // kernel programs.
         println!("cargo::rustc-cfg=bpf_object_missing");
     }
 }

@@ -3,8 +3,8 @@
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// An IP address in 16 bytes, network order; IPv4 as `::ffff:a.b.c.d`. All zero means "none" where
-/// none is possible.
+/// An IP address as 16 bytes in network order; IPv4 as `::ffff:a.b.c.d`. All zero means "none"
+/// where an address may be absent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(C, align(4))]
 pub struct Addr {
@@ -16,7 +16,7 @@ impl Addr {
     /// No address.
     pub const NONE: Self = Self { bytes: [0; 16] };
 
-    /// From the four words of `user_ip6` and its kin, each in network order.
+    /// Makes an address of four words in network order, as in `user_ip6`.
     #[inline(always)]
     #[must_use]
     pub const fn from_words(words: [u32; 4]) -> Self {
@@ -24,19 +24,19 @@ impl Addr {
         unsafe { core::mem::transmute::<[u32; 4], Self>(words) }
     }
 
-    /// From an IPv4 address in network order, as in `user_ip4`.
+    /// Makes an address of an IPv4 address in network order, as in `user_ip4`.
     #[inline(always)]
     #[must_use]
     pub const fn from_v4_word(word: u32) -> Self {
         Self::from_words([0, 0, 0xffff_u32.to_be(), word])
     }
 
-    /// Four words, each in network order.
+    /// The address as four words, each in network order.
     #[inline(always)]
     #[must_use]
     pub const fn words(&self) -> [u32; 4] {
-        // SAFETY: both are 16 bytes of plain integers. Assembling the words from bytes would be
-        // safe, but costs the kernel programs four loads and shifts a word.
+        // SAFETY: both types are 16 bytes of plain integers. Safe code that assembles the words
+        // from bytes would cost the kernel programs four loads and shifts per word.
         unsafe { core::mem::transmute::<Self, [u32; 4]>(*self) }
     }
 
@@ -48,7 +48,7 @@ impl Addr {
         words[0] | words[1] | (words[2] ^ 0xffff_u32.to_be()) == 0
     }
 
-    /// Whether there is no address.
+    /// Whether this is [`Self::NONE`].
     #[inline(always)]
     #[must_use]
     pub const fn is_none(&self) -> bool {
@@ -56,7 +56,7 @@ impl Addr {
         words[0] | words[1] | words[2] | words[3] == 0
     }
 
-    /// Whether both are the same address, compared without a branch a byte.
+    /// Whether both are the same address. It compares words, because a branch per byte is slow.
     #[inline(always)]
     #[must_use]
     pub const fn is(&self, other: &Self) -> bool {
@@ -64,7 +64,7 @@ impl Addr {
         (a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3]) == 0
     }
 
-    /// The same address in the standard library's words.
+    /// The same address as the standard library's type.
     #[must_use]
     pub const fn ip(&self) -> IpAddr {
         Ipv6Addr::from_octets(self.bytes).to_canonical()
@@ -103,7 +103,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// The same in the standard library's words.
+    /// The same endpoint as the standard library's type.
     #[must_use]
     pub const fn socket_addr(&self) -> SocketAddr {
         SocketAddr::new(self.addr.ip(), u16::from_be(self.port))
@@ -125,25 +125,25 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// A range of addresses, ready to compare.
+/// A range of addresses, in a form that is fast to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Prefix {
     /// The range's first address.
     pub addr: Addr,
-    /// One bits where an address must equal `addr`.
+    /// Has one bits where an address must equal `addr`.
     pub mask: Addr,
 }
 
 impl Prefix {
-    /// A range that contains nothing: no masked address has ones where the mask has zeros.
+    /// A range that contains no address: `addr` has one bits where the mask has zero bits.
     pub const NONE: Self = Self {
         addr: Addr { bytes: [0xff; 16] },
         mask: Addr::NONE,
     };
 
-    /// The range `network/length`, with `length` counted in the family of `network`; bits beyond it
-    /// are ignored.
+    /// Makes the range `network/length`. `length` counts in the family of `network`; address bits
+    /// beyond it are ignored.
     #[must_use]
     pub fn new(network: IpAddr, length: u8) -> Self {
         let length = if network.is_ipv4() {

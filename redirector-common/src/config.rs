@@ -1,21 +1,22 @@
-//! The one entry of the configuration map, which the redirector writes and the programs read at
-//! every connect.
+//! The only entry of the configuration map. The redirector writes it; the programs read it at every
+//! connect.
 
 use crate::{Addr, Prefix};
 
-/// Room for intercept ports in [`Config`]: a power of two, so that the verifier sees every index in
-/// bounds.
+/// Capacity for intercept ports in [`Config`]. It is a power of two, so that the verifier can prove
+/// that every index is in bounds.
 pub const MAX_INTERCEPT_PORTS: usize = 8;
 
-/// What the programs need to know besides the destinations. All zero (as the kernel makes it):
-/// everything passes.
+/// What the programs need to know besides the destinations. If all of it is zero, as in a new map,
+/// every connection passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Config {
-    /// Until when offline flags hold, in `CLOCK_MONOTONIC` nanoseconds. The redirector renews it;
-    /// after its death flagged nodes are steered like all others, and the proxy answers for them.
+    /// The end of the lease of the offline flags, in nanoseconds of `CLOCK_MONOTONIC`. The
+    /// redirector renews it. Without the redirector, flagged nodes are soon steered like all
+    /// others, and the proxy answers for them.
     pub offline_lease_ns: u64,
-    /// [`Config::VERSION`] once written.
+    /// [`Config::VERSION`] once the redirector has written the entry.
     pub version: u32,
     /// Sockets whose mark equals this in the bits of `mark_mask` are exempt.
     pub mark: u32,
@@ -23,12 +24,12 @@ pub struct Config {
     pub mark_mask: u32,
     /// How many of `ports` are used: 1 to [`MAX_INTERCEPT_PORTS`].
     pub port_count: u32,
-    /// The proxy's intercept ports, network order.
+    /// The proxy's intercept ports, in network order.
     pub ports: [u16; MAX_INTERCEPT_PORTS],
-    /// Where IPv4 destinations are steered to: this node's own address, which is reached from every
-    /// network namespace.
+    /// The address that IPv4 destinations are steered to: this node's own address, which every
+    /// network namespace can reach.
     pub intercept4: Addr,
-    /// The same for IPv6, [`Addr::NONE`] if the node has none.
+    /// The same for IPv6; [`Addr::NONE`] if the node has none.
     pub intercept6: Addr,
     /// The range of IPv4 VIPs.
     pub vip4: Prefix,
@@ -37,7 +38,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// The layout and meaning described here.
+    /// The version of this layout and its meaning.
     pub const VERSION: u32 = 1;
 
     /// Whether a connection to `addr`:`port` already goes to the proxy.

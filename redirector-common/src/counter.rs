@@ -1,4 +1,4 @@
-//! What the programs count, per CPU.
+//! The programs' counters, kept per CPU.
 
 /// Index into the counters map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -6,7 +6,7 @@
 pub enum Counter {
     /// A connect was steered into the proxy.
     Steered = 0,
-    /// A connect matched nothing.
+    /// A connect matched no destination.
     Unmatched = 1,
     /// A connect passed because of its socket's mark.
     Exempt = 2,
@@ -14,16 +14,16 @@ pub enum Counter {
     Offline = 3,
     /// A connect was refused because there is no intercept address of its family.
     NoIntercept = 4,
-    /// A connect was refused because the kernel had no room for the socket's storage.
+    /// A connect was refused because the kernel had no capacity for the socket's storage.
     StorageFull = 5,
-    /// A steered connection could not leave its destination for the accepted socket; the proxy
-    /// resets it.
+    /// A steered connection's destination could not be stored for the accepted socket; the proxy
+    /// resets the connection.
     TupleFull = 6,
     /// A connection on one of the hooks' intercept ports was given its original destination.
     Accepted = 7,
-    /// A connection on one of the hooks' intercept ports came without one: its tuple was lost, or
-    /// it was dialled directly. Where there is a single intercept port, those that nftables steers
-    /// are counted here too.
+    /// A connection on one of the hooks' intercept ports had no original destination: its tuple was
+    /// lost, or it was dialled directly. With a single intercept port, connections that nftables
+    /// steers are counted here too.
     Unknown = 8,
 }
 
@@ -41,7 +41,7 @@ impl Counter {
         Self::Unknown,
     ];
 
-    /// How metrics and `status` call it.
+    /// The name in metrics and `status`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! What a `connect()` becomes. The kernel programs only carry out what this function says.
+//! Decides what happens to a `connect()`. The kernel programs only carry out the verdict.
 
 use crate::{
     Addr, Config, Counter, DestinationKey, DestinationValue, Endpoint, MAX_INTERCEPT_PORTS,
@@ -7,7 +7,7 @@ use crate::{
 /// A TCP `connect()` as the hook sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Connect {
-    /// What the client dials.
+    /// The destination that the client dials.
     pub dst: Endpoint,
     /// The socket's mark.
     pub mark: u32,
@@ -16,7 +16,7 @@ pub struct Connect {
 /// What happens to the connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It goes where it was going.
+    /// It goes to its destination.
     Pass(Pass),
     /// It goes to the proxy.
     Steer(Steer),
@@ -31,7 +31,7 @@ pub enum Pass {
     Unconfigured,
     /// The socket has the exempting mark.
     Exempt,
-    /// It goes to the proxy already.
+    /// It goes to the proxy anyway.
     Intercept,
     /// It is not an edge node's.
     Unmatched,
@@ -53,7 +53,7 @@ pub enum Reject {
     NoIntercept,
 }
 
-/// What happens to an original destination that an earlier connect of the same socket left behind.
+/// What happens to an original destination that an earlier connect stored for the same socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Storage {
     /// It stays.
@@ -63,8 +63,8 @@ pub enum Storage {
 }
 
 impl Pass {
-    /// What to do with the socket's storage. A connect to the proxy itself takes no destination
-    /// along that an earlier connect left: another program may have refused that one.
+    /// What to do with the socket's storage. A connect to the proxy itself must not carry the
+    /// destination of an earlier connect, which another program may have refused.
     #[inline(always)]
     #[must_use]
     pub const fn storage(self) -> Storage {
@@ -76,7 +76,7 @@ impl Pass {
 }
 
 impl Pass {
-    /// What is counted, if anything.
+    /// The counter to increase, if any.
     #[inline(always)]
     #[must_use]
     pub const fn counter(self) -> Option<Counter> {
@@ -89,7 +89,7 @@ impl Pass {
 }
 
 impl Reject {
-    /// What is counted.
+    /// The counter to increase.
     #[inline(always)]
     #[must_use]
     pub const fn counter(self) -> Counter {
@@ -100,7 +100,7 @@ impl Reject {
     }
 }
 
-/// Decides one connect. `lookup` asks the destinations map, at most once; `now_ns` is
+/// Decides one connect. `lookup` reads the destinations map and is called at most once. `now_ns` is
 /// `CLOCK_MONOTONIC`.
 #[inline(always)]
 #[must_use]
@@ -121,7 +121,7 @@ pub fn decide(
     }
     let found =
         if config.vip4.contains(&connect.dst.addr) || config.vip6.contains(&connect.dst.addr) {
-            // The whole range is ours: a VIP that no node has goes to the proxy too, which refuses
+            // The whole range is steered: a VIP without a node goes to the proxy too, which refuses
             // it.
             lookup(&DestinationKey::vip(connect.dst.addr)).unwrap_or_default()
         } else {
@@ -158,15 +158,15 @@ fn intercept_addr(config: &Config, dst: &Addr) -> Option<Addr> {
     }
 }
 
-/// The intercept port for a destination. One client address has some 28,000 ports towards each, so
-/// several are spread over.
+/// The intercept port for a destination. A client address has about 28,000 source ports towards
+/// each port, so connections are spread over several.
 #[inline(always)]
 #[must_use]
 pub const fn spread(config: &Config, dst: Endpoint) -> u16 {
     let words = dst.addr.words();
     let mixed = words[0] ^ words[1] ^ words[2] ^ words[3] ^ dst.port as u32;
-    // MurmurHash3's finalizer: every bit of the input reaches the low bits, which the remainder
-    // takes.
+    // MurmurHash3's finalizer: every bit of the input affects the low bits, which the remainder
+    // uses.
     let mixed = (mixed ^ (mixed >> 16)).wrapping_mul(0x85eb_ca6b);
     let mixed = (mixed ^ (mixed >> 13)).wrapping_mul(0xc2b2_ae35);
     let hash = mixed ^ (mixed >> 16);

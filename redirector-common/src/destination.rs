@@ -1,4 +1,4 @@
-//! The table of destinations: which address and port is an edge node's.
+//! The map of destinations: which address and port belongs to an edge node.
 
 use crate::{Addr, Endpoint};
 
@@ -10,12 +10,12 @@ pub struct DestinationKey {
     pub addr: Addr,
     /// The port in network order; 0 for a VIP.
     pub port: u16,
-    /// Padding, zero: keys are compared as bytes.
+    /// Padding, always zero: keys are compared as bytes.
     pub zero: u16,
 }
 
 impl DestinationKey {
-    /// One port of an edge address.
+    /// The key of one port of an edge address.
     #[inline(always)]
     #[must_use]
     pub const fn exact(endpoint: Endpoint) -> Self {
@@ -26,7 +26,7 @@ impl DestinationKey {
         }
     }
 
-    /// All ports of a VIP.
+    /// The key of all ports of a VIP.
     #[inline(always)]
     #[must_use]
     pub const fn vip(addr: Addr) -> Self {
@@ -47,18 +47,18 @@ pub struct DestinationValue {
 }
 
 impl DestinationValue {
-    /// No agent of the node is connected: refuse at once, while somebody keeps this flag true (see
-    /// `Config::offline_lease_ns`).
+    /// No agent of the node is connected, so a connect is refused at once while the lease lasts
+    /// (see `Config::offline_lease_ns`).
     pub const OFFLINE: u32 = 1;
 
-    /// Steered whatever happens.
+    /// Always steered.
     pub const ONLINE_VALUE: Self = Self { flags: 0 };
     /// Refused while the lease lasts.
     pub const OFFLINE_VALUE: Self = Self {
         flags: Self::OFFLINE,
     };
 
-    /// Whether the node is said to be offline.
+    /// Whether the offline flag is set.
     #[inline(always)]
     #[must_use]
     pub const fn is_offline(&self) -> bool {

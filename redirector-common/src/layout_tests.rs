@@ -1,4 +1,4 @@
-//! The bytes of every key and value: pinned maps outlive the program that made them.
+//! Tests the bytes of every key and value: pinned maps outlive the program that created them.
 
 use core::mem::offset_of;
 use std::net::SocketAddr;
@@ -6,7 +6,7 @@ use std::vec::Vec;
 
 use crate::{Config, DestinationKey, DestinationValue, Endpoint, SocketDst, Tuple};
 
-/// The bytes that the kernel compares and keeps.
+/// The bytes that the kernel compares and stores.
 fn bytes<T: Copy>(value: T) -> Vec<u8> {
     // SAFETY: the values have no padding (sizes are asserted beside them), so all their bytes are
     // initialised.

@@ -1,9 +1,9 @@
-//! What the kernel programs and their users in user space share: names, keys, values, and the pure
-//! decisions.
+//! What the kernel programs share with the programs in user space that read their maps: names,
+//! keys, values, and the pure decisions.
 //!
-//! Addresses are always 16 bytes in network order, IPv4 as `::ffff:a.b.c.d`; ports are in network
-//! order too. Layouts are part of the pins' version ([`names::PIN_ROOT`]): changing one means a new
-//! version.
+//! Addresses are always 16 bytes in network order, IPv4 as `::ffff:a.b.c.d`. Ports are in network
+//! order too. Layouts belong to the version of the pins ([`names::PIN_ROOT`]): a changed layout needs
+//! a new version.
 #![no_std]
 
 #[cfg(test)]

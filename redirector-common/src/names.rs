@@ -1,13 +1,13 @@
-//! Names of programs, maps and pins. The kernel keeps 15 characters of a name.
+//! Names of programs, maps and pins. The kernel stores 15 characters of a name.
 
-/// Where everything is pinned, below the bpffs. `v1` is the version of all layouts in this crate.
+/// The directory of all pins, below the bpffs. `v1` is the version of all layouts in this crate.
 pub const PIN_ROOT: &str = "culvert/v1";
 
 /// [`crate::Config`], one entry.
 pub const CONFIG_MAP: &str = "cv_config";
 /// [`crate::DestinationKey`] to [`crate::DestinationValue`].
 pub const DESTINATIONS_MAP: &str = "cv_destinations";
-/// [`crate::Tuple`] to [`crate::SocketDst`], for the time of a handshake.
+/// [`crate::Tuple`] to [`crate::SocketDst`], during a handshake.
 pub const TUPLES_MAP: &str = "cv_tuples";
 /// Socket storage: [`crate::SocketDst`] of clients and of accepted sockets.
 pub const SOCKETS_MAP: &str = "cv_sockets";
@@ -22,29 +22,30 @@ pub const MAPS: [&str; 5] = [
     COUNTERS_MAP,
 ];
 
-/// Room for destinations: 5,000 nodes with four ports on two addresses and both VIPs take 50,000.
+/// Capacity for destinations: 5,000 nodes with four ports on two addresses and both VIPs need
+/// 50,000.
 pub const DESTINATIONS_MAX: usize = 65_536;
-/// Room for handshakes in progress; at least 512 for each CPU, since each keeps some free ones to
-/// itself.
+/// Capacity for handshakes in progress. It must be at least 512 per CPU, because each CPU reserves
+/// some free entries.
 pub const TUPLES_MAX: usize = 65_536;
-/// Room for counters, with some to spare: more would be another layout.
+/// Capacity for counters, with some in reserve: a larger map would be another layout.
 pub const COUNTERS_MAX: usize = 16;
 
-/// Pin of the map in which the proxy looks up accepted sockets by their fd, below the bpffs.
+/// Pin of the map in which the proxy looks up accepted sockets by file descriptor, below the bpffs.
 pub const SOCKETS_PIN: &str = "culvert/v1/maps/cv_sockets";
 
 /// Steers `connect()` of IPv4 sockets.
 pub const CONNECT4: &str = "cv_connect4";
-/// Steers `connect()` of IPv6 sockets, with IPv4-mapped destinations.
+/// Steers `connect()` of IPv6 sockets, also to IPv4-mapped destinations.
 pub const CONNECT6: &str = "cv_connect6";
-/// [`CONNECT4`] for kernels whose connect programs cannot choose the error of a refused call, which
-/// is `EPERM` there.
+/// [`CONNECT4`] for kernels whose connect programs cannot choose the error of a refused call. The
+/// error is `EPERM` there.
 pub const CONNECT4_OLD: &str = "cv_connect4_old";
 /// [`CONNECT6`] for the same kernels.
 pub const CONNECT6_OLD: &str = "cv_connect6_old";
-/// Shows IPv4 clients what they dialled.
+/// Makes `getpeername()` of IPv4 clients return what they dialled.
 pub const PEER4: &str = "cv_peer4";
-/// Shows IPv6 clients what they dialled.
+/// Makes `getpeername()` of IPv6 clients return what they dialled.
 pub const PEER6: &str = "cv_peer6";
 /// Carries the original destination from the client's socket to the accepted one.
 pub const SOCKOPS: &str = "cv_sockops";

@@ -1,14 +1,14 @@
-//! The original destination on its way from the client's socket to the accepted one.
+//! The original destination, which is passed from the client's socket to the accepted one.
 
 use core::net::SocketAddr;
 
 use crate::{Addr, Endpoint};
 
-/// Which end of a connection a [`SocketDst`] is stored on.
+/// The end of a connection that a [`SocketDst`] is stored for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Role {
-    /// The socket that dialled.
+    /// The client's socket.
     Client = 1,
     /// The socket that the proxy accepted.
     Accepted = 2,
@@ -20,19 +20,19 @@ pub enum Role {
 pub struct SocketDst {
     /// The dialled address.
     pub addr: Addr,
-    /// The dialled port, network order.
+    /// The dialled port, in network order.
     pub port: u16,
     /// A [`Role`].
     pub role: u8,
-    /// [`SocketDst::VERSION`]; any other is not understood.
+    /// [`SocketDst::VERSION`]; values with another version are ignored.
     pub version: u8,
 }
 
 impl SocketDst {
-    /// The layout and meaning described here.
+    /// The version of this layout and its meaning.
     pub const VERSION: u8 = 1;
 
-    /// What a client that dialled `dst` keeps.
+    /// The value for a client's socket that dialled `dst`.
     #[inline(always)]
     #[must_use]
     pub const fn client(dst: Endpoint) -> Self {
@@ -44,7 +44,7 @@ impl SocketDst {
         }
     }
 
-    /// The same destination on the accepted socket.
+    /// The same destination for the accepted socket.
     #[inline(always)]
     #[must_use]
     pub const fn accepted(self) -> Self {
@@ -54,8 +54,7 @@ impl SocketDst {
         }
     }
 
-    /// What is stored for `role`; nothing when the value is for the other end or of another
-    /// version.
+    /// The stored destination; `None` if the value is not for `role` or has another version.
     #[inline(always)]
     #[must_use]
     pub const fn endpoint(&self, role: Role) -> Option<Endpoint> {
@@ -68,7 +67,8 @@ impl SocketDst {
         None
     }
 
-    /// What the client of this accepted socket dialled, IPv4 in its own family. For the proxy.
+    /// The destination that the client of this accepted socket dialled, IPv4 as IPv4 addresses. The
+    /// proxy calls it.
     #[must_use]
     pub fn original_dst(&self) -> Option<SocketAddr> {
         self.endpoint(Role::Accepted)
@@ -76,7 +76,7 @@ impl SocketDst {
     }
 }
 
-/// A connection to an intercept port, as its client sees it.
+/// A connection to an intercept port, from the client's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Tuple {
@@ -84,9 +84,9 @@ pub struct Tuple {
     pub src: Addr,
     /// The intercept address.
     pub dst: Addr,
-    /// The client's port, network order.
+    /// The client's port, in network order.
     pub src_port: u16,
-    /// The intercept port, network order.
+    /// The intercept port, in network order.
     pub dst_port: u16,
 }
 

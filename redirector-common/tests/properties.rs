@@ -1,4 +1,4 @@
-//! What holds of the kernel programs' decisions for every configuration, table of destinations and
+//! Properties of the kernel programs' decisions for every configuration, table of destinations and
 //! connect.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
@@ -16,10 +16,10 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-/// The table as user space writes it.
+/// The table that user space writes.
 type Table = HashMap<DestinationKey, DestinationValue>;
 
-/// A configured host, what is installed on it, and a connect.
+/// A configured host with its table, and a connect.
 #[derive(Clone, Debug)]
 struct Scene {
     config: Config,
@@ -48,8 +48,8 @@ impl Scene {
         self.config.vip4.contains(addr) || self.config.vip6.contains(addr)
     }
 
-    /// What the table says of the destination, read by user space's rules: a VIP by address, all
-    /// others by address and port.
+    /// The table's entry for the destination, by user space's rules: a VIP by address, all others
+    /// by address and port.
     fn listed(&self) -> Option<DestinationValue> {
         let Connect { dst, .. } = self.connect;
         let key = if self.is_vip() {
@@ -79,7 +79,8 @@ impl Scene {
     }
 }
 
-/// Few addresses, so that connects meet entries of the table, and all others now and then.
+/// One of a few addresses, so that connects often match entries of the table; sometimes any
+/// address.
 fn ip() -> impl Strategy<Value = IpAddr> {
     let near4 = (0..4_u8, 0..4_u8).prop_map(|(net, host)| IpAddr::from([10, 0, net, host]));
     let vip4 =
@@ -135,7 +136,7 @@ fn config() -> impl Strategy<Value = (Config, (Ipv4Addr, u8))> {
         })
 }
 
-/// Half of the connects are to an entry of the table, and half of the sockets have the exempting
+/// Half of the connects match an entry of the table, and half of the sockets have the exempting
 /// mark.
 fn scene() -> impl Strategy<Value = Scene> {
     let value = prop_oneof![

@@ -1,4 +1,4 @@
-//! `connect()` of TCP sockets.
+//! Programs for `connect()` of TCP sockets.
 
 use core::ptr::{addr_of, addr_of_mut, read_volatile, write_volatile};
 
@@ -14,9 +14,9 @@ use crate::maps::{CONFIG, DESTINATIONS, SOCKETS, count};
 use crate::netns::is_foreign;
 use crate::stack::{KeySlot, key};
 
-/// The call goes on; its address may have been rewritten.
+/// The call continues; its address may have been rewritten.
 const ALLOW: i32 = 1;
-/// The call fails, with `EPERM` unless `bpf_set_retval` said otherwise.
+/// The call fails, with `EPERM` unless `bpf_set_retval` set another error.
 const DENY: i32 = 0;
 const SOCK_STREAM: u32 = 1;
 const EHOSTUNREACH: i32 = 113;
@@ -31,9 +31,9 @@ pub fn cv_connect6(ctx: SockAddrContext) -> i32 {
     connect6(&ctx, host_unreachable)
 }
 
-/// For kernels that know no `bpf_set_retval` in these programs. Programs of their own: a constant
-/// that switches the call off is not enough, for the verifier follows both branches when the loader
-/// has no CAP_PERFMON (speculative execution).
+/// For kernels without `bpf_set_retval` in these programs. A constant that disables the call in one
+/// program is not enough: if the loader has no CAP_PERFMON, the verifier follows both branches
+/// (speculative execution).
 #[cgroup_sock_addr(connect4)]
 pub fn cv_connect4_old(ctx: SockAddrContext) -> i32 {
     connect4(&ctx, || {})
@@ -45,7 +45,7 @@ pub fn cv_connect6_old(ctx: SockAddrContext) -> i32 {
     connect6(&ctx, || {})
 }
 
-/// The error of a refused call, in place of `EPERM`.
+/// Makes the call fail with EHOSTUNREACH instead of `EPERM`.
 #[inline(always)]
 fn host_unreachable() {
     // SAFETY: sets the system call's result, nothing else.
@@ -55,8 +55,8 @@ fn host_unreachable() {
 #[inline(always)]
 fn connect4(ctx: &SockAddrContext, choose_error: impl FnOnce()) -> i32 {
     let address = ctx.sock_addr;
-    // SAFETY: the kernel passes a valid context; each field is read once, at its own offset, as the
-    // verifier demands.
+    // SAFETY: the kernel passes a valid context. Each field is read once, at its own offset, as the
+    // verifier requires.
     let (kind, ip, port) = unsafe {
         (
             read_volatile(addr_of!((*address).type_)),
@@ -84,8 +84,8 @@ fn connect4(ctx: &SockAddrContext, choose_error: impl FnOnce()) -> i32 {
 #[inline(always)]
 fn connect6(ctx: &SockAddrContext, choose_error: impl FnOnce()) -> i32 {
     let address = ctx.sock_addr;
-    // SAFETY: the kernel passes a valid context; each word is read once, at its own offset, as the
-    // verifier demands.
+    // SAFETY: the kernel passes a valid context. Each word is read once, at its own offset, as the
+    // verifier requires.
     let (kind, words, port) = unsafe {
         (
             read_volatile(addr_of!((*address).type_)),
@@ -101,8 +101,8 @@ fn connect6(ctx: &SockAddrContext, choose_error: impl FnOnce()) -> i32 {
     if kind != SOCK_STREAM {
         return ALLOW;
     }
-    // IPv4 in IPv6 never meets the IPv4 hook: the kernel calls tcp_v4_connect() from
-    // tcp_v6_connect() directly.
+    // A connect of an IPv6 socket to an IPv4-mapped address never reaches the IPv4 hook:
+    // tcp_v6_connect() calls tcp_v4_connect() directly.
     let dst = Endpoint {
         addr: Addr::from_words(words),
         port: port as u16,
@@ -121,9 +121,9 @@ fn connect6(ctx: &SockAddrContext, choose_error: impl FnOnce()) -> i32 {
     steer(ctx, dst, rewrite, choose_error)
 }
 
-/// Decides, and carries the verdict out; `rewrite` puts the new address into the context.
-/// Everything about a verdict happens in its own arm: what LLVM merges after them it computes from
-/// registers that the verifier holds for pointers.
+/// Decides, and carries out the verdict; `rewrite` writes the new address into the context. Each
+/// arm does everything for its verdict: if LLVM merges code after the arms, it computes with
+/// registers that the verifier treats as pointers.
 #[inline(always)]
 fn steer(
     ctx: &SockAddrContext,
@@ -137,8 +137,8 @@ fn steer(
     let Some(config) = CONFIG.get(0) else {
         return ALLOW;
     };
-    // SAFETY: `sk` is in the context of this hook; the verifier wants the null check below before
-    // any use.
+    // SAFETY: `sk` is in the context of this hook. The verifier requires the null check below
+    // before any use.
     let socket: *mut bpf_sock = unsafe { (*ctx.sock_addr).__bindgen_anon_1.sk };
     if socket.is_null() {
         return ALLOW;
@@ -160,8 +160,8 @@ fn steer(
                 count(counter);
             }
             if pass.storage() == Storage::Remove {
-                // SAFETY: `socket` is a full socket of this context. An absent storage is the usual
-                // case, not an error.
+                // SAFETY: `socket` is a full socket of this context. Usually there is no storage;
+                // that is not an error.
                 let _absent = unsafe { SOCKETS.delete(socket) };
             }
             ALLOW
@@ -178,8 +178,8 @@ fn steer(
     }
 }
 
-/// Stores what the client dialled on its socket, over whatever an earlier connect of the same
-/// socket left. False: no room.
+/// Stores the client's destination for its socket, over the value of an earlier connect of the same
+/// socket. Returns false if the kernel has no capacity for it.
 #[inline(always)]
 fn remember(ctx: &SockAddrContext, dst: Endpoint) -> bool {
     // SAFETY: the helper checks the socket and returns null or the socket's own slot, zeroed if it
@@ -200,5 +200,5 @@ fn deny(counter: Counter, choose_error: impl FnOnce()) -> i32 {
     DENY
 }
 
-/// The kernel's context is what the hooks believe it to be.
+/// Checks an offset that the hooks depend on.
 const _: () = assert!(core::mem::offset_of!(bpf_sock_addr, user_port) == 24);

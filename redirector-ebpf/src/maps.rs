@@ -7,7 +7,7 @@ use culvert_redirector_common::{
     Config, Counter, DestinationKey, DestinationValue, SocketDst, Tuple,
 };
 
-/// One entry; written by the redirector.
+/// Has one entry, which the redirector writes.
 #[btf_map(name = "cv_config")]
 pub static CONFIG: Array<Config, 1> = Array::new();
 
@@ -16,24 +16,25 @@ pub static CONFIG: Array<Config, 1> = Array::new();
 pub static DESTINATIONS: HashMap<DestinationKey, DestinationValue, DESTINATIONS_MAX> =
     HashMap::new();
 
-/// Entries live for a handshake; the least recently used make room when many handshakes never end.
+/// Has an entry during each handshake. If many handshakes never end, the least recently used
+/// entries are evicted.
 #[btf_map(name = "cv_tuples")]
 pub static TUPLES: LruHashMap<Tuple, SocketDst, TUPLES_MAX> = LruHashMap::new();
 
-/// Lives and dies with the sockets.
+/// An entry lives as long as its socket.
 #[btf_map(name = "cv_sockets")]
 pub static SOCKETS: SkStorage<SocketDst> = SkStorage::new();
 
-/// By [`Counter`].
+/// Indexed by [`Counter`].
 #[btf_map(name = "cv_counters")]
 pub static COUNTERS: PerCpuArray<u64, COUNTERS_MAX> = PerCpuArray::new();
 
-/// Adds one on this CPU.
+/// Adds one to the counter on this CPU.
 #[inline(always)]
 pub fn count(counter: Counter) {
     if let Some(slot) = COUNTERS.get_ptr_mut(counter as u32) {
-        // SAFETY: the slot is this CPU's own and lives as long as the map. An interrupt in between
-        // loses a count at most.
+        // SAFETY: the slot belongs to this CPU and lives as long as the map. An interrupt in
+        // between can lose one count.
         unsafe { *slot += 1 };
     }
 }

@@ -1,16 +1,16 @@
-//! Whose connects are looked at: those of one network namespace, or all.
+//! Limits the hooks to one network namespace, if that is configured.
 
 use aya_ebpf::Global;
 use aya_ebpf::helpers::bpf_get_netns_cookie;
 use aya_ebpf::programs::SockAddrContext;
 
-/// The cookie of the network namespace whose processes alone are steered; 0: all are. Set when the
-/// programs are loaded, so that the verifier never sees the helper where it is not wanted: not all
-/// kernels have it.
+/// The cookie of the only network namespace whose connections are steered; 0 if all are. It is set
+/// when the programs are loaded. Otherwise the verifier would check the helper call, which not all
+/// kernels have.
 #[unsafe(no_mangle)]
 static ONLY_NETNS: Global<u64> = Global::new(0);
 
-/// Whether the socket's connects are left alone: pods' under `--hooks host`.
+/// Whether the socket is in another network namespace, as pods are under `--hooks host`.
 #[inline(always)]
 pub fn is_foreign(ctx: &SockAddrContext) -> bool {
     let only = ONLY_NETNS.load();

@@ -1,4 +1,4 @@
-//! `getpeername()` of a steered client: what it dialled, not the proxy.
+//! Programs for `getpeername()` of a steered client: they return what it dialled, not the proxy.
 
 use core::ptr::{addr_of_mut, write_volatile};
 
@@ -8,7 +8,7 @@ use culvert_redirector_common::{Endpoint, Role};
 
 use crate::maps::SOCKETS;
 
-/// The only answer of these hooks: `getpeername()` never fails because of us.
+/// The only return value of these hooks: they never make `getpeername()` fail.
 const ALLOW: i32 = 1;
 
 #[cgroup_sock_addr(getpeername4)]
@@ -33,7 +33,7 @@ pub fn cv_peer4(ctx: SockAddrContext) -> i32 {
 pub fn cv_peer6(ctx: SockAddrContext) -> i32 {
     if let Some(dialled) = dialled(&ctx) {
         let words = dialled.addr.words();
-        // SAFETY: the kernel passes a valid context; all of these are writable in this hook.
+        // SAFETY: the kernel passes a valid context; all of these fields are writable in this hook.
         unsafe {
             write_volatile(addr_of_mut!((*ctx.sock_addr).user_ip6[0]), words[0]);
             write_volatile(addr_of_mut!((*ctx.sock_addr).user_ip6[1]), words[1]);
@@ -48,11 +48,11 @@ pub fn cv_peer6(ctx: SockAddrContext) -> i32 {
     ALLOW
 }
 
-/// What this socket dialled; nothing for a socket that the proxy accepted, whose peer is the true
+/// What this socket dialled; `None` for a socket that the proxy accepted, whose peer is the real
 /// client.
 #[inline(always)]
 fn dialled(ctx: &SockAddrContext) -> Option<Endpoint> {
-    // SAFETY: `sk` is in the context of this hook; the verifier wants the null check before any
+    // SAFETY: `sk` is in the context of this hook. The verifier requires the null check before any
     // use.
     if unsafe { (*ctx.sock_addr).__bindgen_anon_1.sk }.is_null() {
         return None;

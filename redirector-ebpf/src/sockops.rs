@@ -1,5 +1,5 @@
-//! Carries the original destination from the client's socket to the accepted one, over the
-//! connection's addresses and ports.
+//! Passes the original destination from the client's socket to the accepted one. The connection's
+//! addresses and ports are the key.
 
 use core::ptr::{addr_of, null_mut, read_volatile};
 
@@ -30,7 +30,7 @@ pub fn cv_sockops(ctx: SockOpsContext) -> u32 {
     1
 }
 
-/// The client's socket has its source address and port now, and no packet has left yet.
+/// The client's socket has its source address and port, and no packet has left yet.
 #[inline(always)]
 fn before_syn(ctx: &SockOpsContext) {
     let Some(slot) = storage(ctx, null_mut(), 0) else {
@@ -46,7 +46,7 @@ fn before_syn(ctx: &SockOpsContext) {
     // Refused only where the kernel does not know the flag: then a failed connection's tuple stays
     // until it is overwritten.
     let _unknown = ctx.set_cb_flags((flags | BPF_SOCK_OPS_STATE_CB_FLAG) as i32);
-    // The proxy of a connection whose tuple is lost finds no original destination and resets it.
+    // If the tuple is lost, the proxy finds no original destination and resets the connection.
     let mut key = TupleSlot::uninit();
     if TUPLES
         .insert(
@@ -60,21 +60,21 @@ fn before_syn(ctx: &SockOpsContext) {
     }
 }
 
-/// A client whose handshake failed takes its destination along: the next connection from its port
-/// may be another's.
+/// Removes the tuple of a client whose handshake failed: the next connection from its port may be
+/// another client's.
 #[inline(always)]
 fn client_changed(ctx: &SockOpsContext) {
     // SAFETY: the kernel passes a valid context; in this call `args` are the old and the new state.
     let state = unsafe { read_volatile(addr_of!((*ctx.ops).__bindgen_anon_1.args[1])) };
     if state == BPF_TCP_CLOSE {
-        // The usual case: the accepted socket has taken it.
+        // Usually the accepted socket has removed it already.
         let mut key = TupleSlot::uninit();
         let _absent = TUPLES.remove(tuple(&mut key, &Ends::read(ctx)));
     }
 }
 
-/// The handshake is done and `accept()` has not returned yet. Connections to other ports cost a
-/// look at the configuration.
+/// The handshake is done, and `accept()` has not returned yet. A connection to another port costs
+/// only a look at the configuration.
 #[inline(always)]
 fn accepted(ctx: &SockOpsContext) {
     // SAFETY: the kernel passes a valid context.
@@ -84,8 +84,8 @@ fn accepted(ctx: &SockOpsContext) {
         _ => return,
     };
     let ends = Ends::read(ctx);
-    // Network namespaces of this kernel that are hosts of their own may have listeners on the same
-    // ports.
+    // Other network namespaces of this kernel, which act as hosts of their own, may have listeners
+    // on the same ports.
     if !config.is_intercept(&ends.local.addr, ends.local.port) {
         return;
     }
@@ -95,7 +95,7 @@ fn accepted(ctx: &SockOpsContext) {
         count(Counter::Unknown);
         return;
     };
-    // The helper copies at once; the slot may be reused afterwards.
+    // The helper copies the value at once, so the slot may be reused.
     match storage(ctx, stored, u64::from(BPF_SK_STORAGE_GET_F_CREATE)) {
         Some(kept) => {
             // SAFETY: the slot is the new socket's own, and `accept()` has not returned it yet.
@@ -104,15 +104,15 @@ fn accepted(ctx: &SockOpsContext) {
         }
         None => count(Counter::StorageFull),
     }
-    // The next connection from the same source port must not inherit it. Another CPU may have
-    // evicted it already.
+    // The next connection from the same source port must not get this destination. Another CPU may
+    // have evicted the entry already.
     let _evicted = TUPLES.remove(tuple);
 }
 
-/// The socket's storage, made from `initial` if `flags` say so.
+/// The socket's storage. If `flags` say so, it is created from `initial`.
 #[inline(always)]
 fn storage(ctx: &SockOpsContext, initial: *mut SocketDst, flags: u64) -> Option<*mut SocketDst> {
-    // SAFETY: `sk` is in the context of this hook; the verifier wants the null check before any
+    // SAFETY: `sk` is in the context of this hook. The verifier requires the null check before any
     // use.
     let socket = unsafe { (*ctx.ops).__bindgen_anon_2.sk };
     if socket.is_null() {
@@ -142,7 +142,7 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// As the other end has them.
+    /// The same ends from the peer's point of view.
     #[inline(always)]
     fn swapped(self) -> Self {
         Self {
@@ -151,8 +151,8 @@ impl Ends {
         }
     }
 
-    /// Reads every field once and before any branch: the verifier refuses the merged reads that
-    /// LLVM makes of others.
+    /// Reads every field once and before any branch. Otherwise LLVM merges reads, and the verifier
+    /// rejects the merged ones.
     #[inline(always)]
     fn read(ctx: &SockOpsContext) -> Self {
         let ops: *const bpf_sock_ops = ctx.ops;
@@ -173,7 +173,8 @@ impl Ends {
                 read_volatile(addr_of!((*ops).remote_ip6[2])),
                 read_volatile(addr_of!((*ops).remote_ip6[3])),
             ];
-            // In host order the one, in the upper half in network order the other.
+            // The kernel gives the local port in host order, and the remote port in network order
+            // in the upper half.
             let local_port = (read_volatile(addr_of!((*ops).local_port)) as u16).to_be();
             let remote_port =
                 ((u32::from_be(read_volatile(addr_of!((*ops).remote_port)))) as u16).to_be();

@@ -1,8 +1,8 @@
 //! Keys on the program's stack, written eight bytes at a time.
 //!
-//! Without CAP_PERFMON, verifiers before Linux 6.8 refuse a store of fewer bytes over a stack slot
-//! in which they hold a known value ("attempt to corrupt spilled pointer on stack"), as the second
-//! half of a slot written by words is.
+//! Without CAP_PERFMON, verifiers before Linux 6.8 reject a store of fewer bytes over a stack slot
+//! whose value they know ("attempt to corrupt spilled pointer on stack"). The second half of a slot
+//! that is written in smaller words is such a store.
 
 use core::mem::MaybeUninit;
 use core::ptr::write_volatile;
@@ -11,12 +11,12 @@ use culvert_redirector_common::{DestinationKey, Tuple};
 
 use crate::sockops::Ends;
 
-/// Room for a [`DestinationKey`].
+/// Space for a [`DestinationKey`].
 pub type KeySlot = MaybeUninit<[u64; 3]>;
-/// Room for a [`Tuple`].
+/// Space for a [`Tuple`].
 pub type TupleSlot = MaybeUninit<[u64; 5]>;
 
-/// Puts a key into its slot.
+/// Writes a key into its slot.
 #[inline(always)]
 pub fn key<'a>(slot: &'a mut KeySlot, key: &DestinationKey) -> &'a DestinationKey {
     let [a, b, c, d] = key.addr.words();
@@ -32,7 +32,7 @@ pub fn key<'a>(slot: &'a mut KeySlot, key: &DestinationKey) -> &'a DestinationKe
     }
 }
 
-/// Puts a client's tuple into its slot.
+/// Writes a client's tuple into its slot.
 #[inline(always)]
 pub fn tuple<'a>(slot: &'a mut TupleSlot, client: &Ends) -> &'a Tuple {
     let ([a, b, c, d], [e, f, g, h]) = (client.local.addr.words(), client.remote.addr.words());
@@ -50,7 +50,7 @@ pub fn tuple<'a>(slot: &'a mut TupleSlot, client: &Ends) -> &'a Tuple {
     }
 }
 
-/// Two words as they lie in memory: the target is little-endian.
+/// Joins two words as they are in memory: the target is little-endian.
 #[inline(always)]
 const fn pair(first: u32, second: u32) -> u64 {
     first as u64 | (second as u64) << 32

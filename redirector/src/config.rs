@@ -29,7 +29,8 @@ pub(crate) struct Config {
     pub(crate) beside_cilium: bool,
     pub(crate) accept_unseen_pods: bool,
     pub(crate) intercept: Intercept,
-    /// Whether the node's addresses were found, not given by a flag: another may be added later.
+    /// Whether the node's addresses were found, not given by a flag: then another one may be added
+    /// later.
     pub(crate) found_node: bool,
     pub(crate) guard_allow: Vec<IpNet>,
     pub(crate) pod_ranges: Vec<IpNet>,

@@ -67,8 +67,8 @@ pub(crate) struct Sources {
     pub(crate) metrics: DnsMetrics,
 }
 
-/// Answers until the drain begins. An address that another server uses is tried again; nothing else
-/// waits for it.
+/// Answers until the drain begins. Retries an address that another server uses; the other addresses
+/// do not wait for it.
 pub(crate) async fn serve(
     config: DnsConfig,
     mut sources: Sources,

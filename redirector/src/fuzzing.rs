@@ -1,4 +1,5 @@
-//! What the fuzz targets (`fuzz/`) call: the readers of DNS queries and of the saved directory.
+//! Entry points of the fuzz targets (`fuzz/`): the parsers of DNS queries and of the saved
+//! directory.
 
 use culvert_daemon::chain;
 
@@ -6,10 +7,10 @@ use crate::directory::Directory;
 pub use crate::dns::fuzzing::{Answered, Dns};
 use crate::plan::{Freshness, plan};
 
-/// The saved directory as it would be saved again, after what it steers was worked out.
+/// Reads a saved directory, makes its plan, and returns the directory as it would be saved again.
 ///
 /// # Errors
-/// Why it is ignored.
+/// Why the redirector would ignore the file.
 pub fn saved_directory(text: &[u8]) -> Result<Vec<u8>, String> {
     rewritten(text).map_err(|error| chain(&error))
 }

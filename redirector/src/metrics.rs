@@ -1,4 +1,4 @@
-//! What the redirector counts: `culvert_redirector_*`.
+//! The redirector's metrics, `culvert_redirector_*`.
 
 use culvert_daemon::VERSION;
 use hickory_proto::op::ResponseCode;
@@ -110,7 +110,7 @@ impl AnswerCode {
 }
 
 impl Default for DnsMetrics {
-    /// All start at zero, so that a rate sees the first answer too.
+    /// All label values start at zero, so that `rate()` sees the first answer too.
     fn default() -> Self {
         let metrics = Self {
             answers: Family::default(),
@@ -141,7 +141,7 @@ pub(crate) struct SteeringMetrics {
     drift: Family<DriftLabels, Counter>,
 }
 
-/// Something installed that somebody else had removed or changed.
+/// Something that was installed and that another program has removed or changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Drift {
     Hooks,
@@ -237,7 +237,7 @@ impl DestinationState {
 }
 
 impl Default for SteeringMetrics {
-    /// Events that never happened are zero, so that a rate sees the first one too.
+    /// All label values start at zero, so that `rate()` sees the first event too.
     fn default() -> Self {
         let metrics = Self {
             mechanism: Family::default(),

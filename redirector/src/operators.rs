@@ -1,4 +1,4 @@
-//! What operators call: `status`, `explain`, `uninstall`, and the pages of the admin server.
+//! What operators use: `status`, `explain`, `uninstall`, and the pages of the admin server.
 
 pub(crate) mod debug;
 pub(crate) mod explain;

@@ -1,5 +1,5 @@
-//! What is to be steered, worked out from the directory. Pure: kernel maps, nftables and `explain`
-//! all follow this one plan.
+//! The plan: what is to be steered, worked out from the directory. Pure: kernel maps, nftables and
+//! `explain` all follow this one plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -22,7 +22,7 @@ pub(crate) enum Destination {
 /// Whether the node has a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Liveness {
-    /// It has a tunnel, or nobody knows that it has no tunnel.
+    /// It has a tunnel, or its state is not known.
     Online,
     /// It has no tunnel.
     Offline,
@@ -32,7 +32,7 @@ pub(crate) enum Liveness {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) ranges: Ranges,
-    /// As many as the hooks' table has capacity for.
+    /// At most as many as fit into the hooks' map.
     pub(crate) destinations: BTreeMap<Destination, Liveness>,
     /// Ports of edge addresses beyond that capacity: only nftables can steer them.
     pub(crate) beyond: BTreeSet<SocketAddr>,
@@ -86,8 +86,8 @@ pub(crate) fn plan(directory: &Directory, freshness: Freshness) -> Plan {
     }
 }
 
-/// Removes what exceeds the hooks' table. Edge addresses come first. A VIP without an entry is
-/// still steered by its range; it is only never refused as offline.
+/// Removes what exceeds the capacity of the hooks' map, VIPs first. A VIP without an entry is still
+/// steered by its range; it is only never refused as offline.
 fn beyond(destinations: &mut BTreeMap<Destination, Liveness>) -> BTreeSet<SocketAddr> {
     let Some(first) = destinations.keys().nth(DESTINATIONS_MAX).copied() else {
         return BTreeSet::new();
@@ -104,7 +104,6 @@ fn beyond(destinations: &mut BTreeMap<Destination, Liveness>) -> BTreeSet<Socket
 }
 
 impl Destination {
-    /// Its address.
     pub(crate) fn ip(self) -> IpAddr {
         match self {
             Self::Vip(ip) => ip,

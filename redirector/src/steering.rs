@@ -51,17 +51,17 @@ pub(crate) struct Steering {
 struct Progress {
     /// The ranges whose routes exist: a later overlap is reported, and no longer fatal.
     routed: Option<Ranges>,
-    /// Something failed and is tried again.
+    /// Something failed and will be tried again.
     behind: bool,
     /// How many destinations exceed the capacity of the hooks' table.
     beyond: usize,
     /// The interfaces that lead to other hosts, as nftables has them.
     uplinks: BTreeSet<String>,
-    /// Why the current ones are unknown.
+    /// Why the current uplinks are unknown.
     unguarded: Option<String>,
-    /// The hooks are attached, as last seen.
+    /// Whether the hooks were attached when last checked.
     hooked: bool,
-    /// The nftables table is there, as last seen.
+    /// Whether the nftables table existed when last checked.
     table: bool,
 }
 
@@ -70,9 +70,10 @@ struct Gates {
     hooks: Gate,
     nftables: Gate,
     route: Gate,
-    /// Something sees pods' connections.
+    /// Open while something steers pods' connections.
     pods: Gate,
-    /// Nothing is left of mechanisms that an earlier redirector used and that are switched off now.
+    /// Open once nothing is left of mechanisms that an earlier redirector used and that are
+    /// switched off now.
     switched_off: Gate,
 }
 
@@ -135,7 +136,7 @@ impl Steering {
         Ok(steering)
     }
 
-    /// Follows what is in force.
+    /// Reports changes of the mechanism in force.
     pub(crate) fn in_force(&self) -> watch::Receiver<InForce> {
         self.in_force.subscribe()
     }

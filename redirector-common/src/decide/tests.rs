@@ -1,4 +1,4 @@
-//! The decisions, one claim each.
+//! Tests of the decisions, one claim each.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

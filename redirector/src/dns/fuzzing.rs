@@ -1,4 +1,5 @@
-//! The DNS fuzz target (`fuzz/`) calls this: a datagram in, a datagram out, as between two sockets.
+//! Entry point of the DNS fuzz target (`fuzz/`): takes a datagram and returns the answer, without
+//! sockets.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

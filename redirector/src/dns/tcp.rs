@@ -17,8 +17,8 @@ use super::handler::Handler;
 
 /// Connections at once; a client needs one for a moment.
 const CONNECTIONS: usize = 256;
-/// Connections of one client address, which may be a resolver for many: no client alone shuts the
-/// others out.
+/// Limit of connections of one client address, which may be a resolver for many clients: no single
+/// client uses up the total.
 const OF_ONE_CLIENT: usize = 32;
 /// Limit for receiving a question, for sending an answer, and between two questions (RFC 7766 asks
 /// for a few seconds).

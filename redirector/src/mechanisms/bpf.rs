@@ -1,4 +1,4 @@
-//! The kernel programs from user space: the only part of the redirector that knows aya and the
+//! The kernel programs, from user space: the only part of the redirector that uses aya and the
 //! `bpf()` system call.
 
 mod bypass;

@@ -92,7 +92,7 @@ impl NftTable {
                     self.applied = Some(wanted);
                     return Ok(Applied::Elements(gone.len() + new.len()));
                 }
-                // Somebody else has changed the table.
+                // Another program has changed the table.
             }
         }
         self.install(&wanted).await?;
@@ -100,8 +100,8 @@ impl NftTable {
         Ok(Applied::Table)
     }
 
-    /// Installs the table again if somebody has removed or changed it, as `nft flush ruleset` does.
-    /// True if so. Elements are read only at some inspections.
+    /// Installs the table again if another program has removed or changed it, as `nft flush
+    /// ruleset` does. Returns whether it did. Elements are read only at some inspections.
     pub(crate) async fn restore(&mut self) -> Result<bool, NftError> {
         let (Some(wanted), Some(layout)) = (self.applied.clone(), self.layout) else {
             return Ok(false);
@@ -133,7 +133,7 @@ impl NftTable {
         };
         self.layout = Some(layout);
         self.listed = None;
-        // If somebody has changed it already, the next inspection installs it again.
+        // If another program has changed it already, the next inspection installs it again.
         let found = list(layout, &TERSE).await?;
         let parts = TableParts::of(wanted, layout).map_err(NftError::Output)?;
         self.listed = found

@@ -31,7 +31,7 @@ use uplinks::{HostNetwork, Interface};
 
 /// The table of local addresses.
 const LOCAL_TABLE: u32 = 255;
-/// The protocol number (rtnetlink(7)) of our routes; iproute2's rt_protos gives 77 to nobody else.
+/// The protocol number (rtnetlink(7)) of our routes; iproute2's rt_protos does not assign 77.
 const PROTOCOL: RouteProtocol = RouteProtocol::Other(77);
 
 /// The bridge that the routes lead to.
@@ -95,8 +95,8 @@ impl Routes {
         })
     }
 
-    /// Makes our routes those of `ranges`, unless the host uses the ranges itself. Connections to a
-    /// VIP then have `node`'s source address; otherwise the kernel would take the VIP itself.
+    /// Makes our routes those of `ranges`, unless the host itself uses the ranges. Connections to a
+    /// VIP then have `node`'s source address; otherwise the kernel would use the VIP as the source.
     pub(crate) async fn apply(&self, ranges: Ranges, node: NodeIps) -> Result<(), RouteError> {
         let routes = self.list().await?;
         let wanted = wanted(ranges);
@@ -138,7 +138,7 @@ impl Routes {
         Ok(())
     }
 
-    /// Makes routes again that somebody has removed. True if there were any.
+    /// Makes routes that were removed again. Returns whether any were missing.
     pub(crate) async fn restore(&self, ranges: Ranges, node: NodeIps) -> Result<bool, RouteError> {
         let mut restored = false;
         let target = self.target().await?;

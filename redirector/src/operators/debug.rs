@@ -86,7 +86,7 @@ async fn hooks(State(sources): State<Sources>) -> Response {
     .into_response()
 }
 
-/// For people.
+/// Answers with the error as text.
 pub(crate) fn failed(error: anyhow::Error) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, format!("{error:#}\n")).into_response()
 }

@@ -1,6 +1,6 @@
-//! `culvert-redirector explain`: what the kernel would do with a connection, and why, from the
-//! pinned maps, nftables and the saved directory, without the daemon. What is there is gathered
-//! here; [`words`] says what it means.
+//! `culvert-redirector explain`: what the kernel would do with a connection, and why. It works
+//! without the daemon, from the pinned maps, nftables and the saved directory. This file reads
+//! them; [`words`] explains them.
 
 mod words;
 
@@ -20,10 +20,10 @@ use crate::mechanisms::nft::{self, Listing, NftError};
 use crate::plan::Destination;
 use words::{DirectoryEntry, HookDecision, NftDecision, NftSet, fix};
 
-/// Stands for any port of a VIP, where all are alike; nobody can dial it.
+/// The port 0, which no client dials, stands for all ports of a VIP: they are steered alike.
 const ANY_PORT: u16 = 0;
 
-/// Explains what a client could dial: an address or a node's name, with or without a port.
+/// Explains `asked`: an address or a node's name, with or without a port.
 pub(crate) async fn explain(args: &SharedArgs, asked: &str) -> Result<String> {
     let zone: Zone = args.dns_zone.parse()?;
     let query: Query = asked.parse()?;
@@ -66,7 +66,8 @@ fn addresses(directory: Option<&Directory>, zone: &Zone, host: &Host) -> Result<
         .collect())
 }
 
-/// The explanation of one address. Without a port, of each that is steered on it.
+/// The explanation of one address. Without a port it covers each port that is steered on the
+/// address.
 fn lines(
     directory: Option<&Directory>,
     host: &HostState,
@@ -101,7 +102,8 @@ fn ports_to_explain(directory: Option<&Directory>, ip: IpAddr, port: Option<u16>
     }
 }
 
-/// One line for all ports with the same text; without the ports if there is one line.
+/// Joins ports with the same text into one line. If only one port is asked for, the line does not
+/// name it.
 fn grouped(texts: Vec<(u16, String)>) -> impl Iterator<Item = String> {
     let several = texts.len() > 1;
     let mut groups: Vec<(Vec<String>, String)> = Vec::new();
@@ -154,7 +156,7 @@ impl HostState {
         Ok(KernelView::read(tables, address)?.decides(address))
     }
 
-    /// The text of a decision, with the error that this kernel gives.
+    /// The text of a decision, with the error code of this kernel.
     fn with_its_error(&self, decision: HookDecision) -> String {
         decision
             .to_string()
@@ -183,7 +185,7 @@ impl HostState {
     }
 }
 
-/// What the kernel programs would see.
+/// The map entries and the time that the kernel programs would see.
 struct KernelView {
     config: KernelConfig,
     value: Option<DestinationValue>,
@@ -207,7 +209,7 @@ impl KernelView {
         })
     }
 
-    /// Asks the very function that the programs run.
+    /// Calls the same function as the kernel programs.
     fn decides(&self, address: SocketAddr) -> HookDecision {
         let connect = Connect {
             dst: address.into(),
@@ -224,14 +226,15 @@ impl KernelView {
     }
 }
 
-/// Whether connects meet our programs.
+/// Whether our programs run for connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attachment {
     Attached,
     Detached,
 }
 
-/// Of the hook of the address' own family. An IPv6 socket that dials IPv4 meets the other one.
+/// The attachment of the hook of the address' own family. An IPv6 socket that dials an IPv4-mapped
+/// address passes the other hook.
 fn attachment(hooks: &[Hook], address: SocketAddr) -> Attachment {
     let program = if address.is_ipv4() {
         CONNECT4

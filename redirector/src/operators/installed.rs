@@ -1,5 +1,5 @@
-//! `/debug/installed`: what should be on this host and what the kernel has of it, for
-//! `culvert-proxy check`.
+//! `/debug/installed`: what should be on this host and what the kernel has, for `culvert-proxy
+//! check`.
 
 use anyhow::Result;
 use axum::extract::State;
@@ -81,12 +81,12 @@ impl Sources {
             dns: dns.map(|dns| dns.addresses(node)).unwrap_or_default(),
             zone: dns.map(|dns| dns.zone.to_string()).unwrap_or_default(),
             forward: dns.map(|dns| dns.forward.clone()).unwrap_or_default(),
-            // Without nft, or on a kernel without nftables, there is nothing to report.
+            // Without nft, or on a kernel without nftables, there are no such chains.
             dropping_chains: nft::dropping_chains().await.unwrap_or_default(),
         })
     }
 
-    /// Without hooks the redirector may lack the right to ask for them.
+    /// Does not ask the kernel if hooks are switched off: the redirector may lack the capability.
     fn hooks(&self) -> Result<Vec<Hook>> {
         if self.config.mechanism.has_ebpf() {
             Ok(Hook::read_all(&self.pins)?)
@@ -103,7 +103,7 @@ impl Sources {
             .collect()
     }
 
-    /// Whether the table is there, and why that is not known.
+    /// Whether the table exists, and the error if it cannot be read.
     async fn table(&self) -> (bool, Option<String>) {
         if !self.config.mechanism.has_nftables() {
             return (false, None);
@@ -114,7 +114,7 @@ impl Sources {
         }
     }
 
-    /// The ranges that need a route: a host without IPv6 has no use for one.
+    /// The ranges that need a route. A host without IPv6 needs none for IPv6.
     fn ranges(&self, node: NodeIps) -> Vec<IpNet> {
         let directory = self.feed.borrow().directory.clone();
         directory
@@ -126,7 +126,7 @@ impl Sources {
     }
 }
 
-/// Programs of others at the hook's place; `None` if it is alone there.
+/// Other programs at the hook's attach point; `None` if ours is alone there.
 fn neighbours(hook: &Hook) -> Option<Neighbours> {
     let Surroundings { before, after, .. } = hook.surroundings()?;
     if before.is_empty() && after.is_empty() {

@@ -16,7 +16,7 @@ use crate::mechanisms::vip_routes::Routes;
 use crate::plan::Liveness;
 use culvert_api::installed::{Mechanism, Refusal};
 
-/// A table for people.
+/// The status as text.
 pub(crate) async fn status(bpffs: &Path, state_dir: &Path) -> Result<String> {
     let pins = Pins::new(bpffs);
     let mut out = String::new();
@@ -25,7 +25,7 @@ pub(crate) async fn status(bpffs: &Path, state_dir: &Path) -> Result<String> {
     line(&mut out, "refused with", &refusal())?;
     cilium(&mut out, &pins)?;
     if let Err(error) = tables(&mut out, &pins) {
-        // The rest still tells what is there.
+        // The other lines are useful without this one.
         line(&mut out, "maps", &format!("{error:#}"))?;
     }
     line(&mut out, "nftables", &nftables().await)?;
@@ -36,7 +36,7 @@ pub(crate) async fn status(bpffs: &Path, state_dir: &Path) -> Result<String> {
     Ok(out)
 }
 
-/// What steers, and what does not although it should.
+/// The mechanism that steers, and any that should steer and does not.
 async fn mechanism(out: &mut String, pins: &Pins) -> Result<()> {
     let hooks = Hook::read_all(pins)?;
     let attached = hooks.iter().filter(|hook| hook.is_attached()).count();
@@ -86,7 +86,7 @@ fn hooks(out: &mut String, pins: &Pins) -> Result<()> {
     Ok(())
 }
 
-/// The error of a refused connect, by asking this kernel.
+/// The error of a refused connect on this kernel.
 fn refusal() -> String {
     match refusal_of_this_kernel() {
         Ok(Refusal::HostUnreachable) => Refusal::HostUnreachable.to_string(),
@@ -100,7 +100,7 @@ fn refusal() -> String {
     }
 }
 
-/// Only where it is: most hosts have none.
+/// Prints the line only if Cilium is on this host: most hosts have none.
 fn cilium(out: &mut String, pins: &Pins) -> Result<()> {
     let Some(cilium) = Cilium::find(pins.bpffs()) else {
         return Ok(());
@@ -116,7 +116,7 @@ fn cilium(out: &mut String, pins: &Pins) -> Result<()> {
     line(out, "cilium", &text)
 }
 
-/// The cgroup, and the programs of others that may refuse or change what ours did.
+/// The cgroup, and other programs there, which may refuse or change what ours decided.
 fn surroundings(found: &Surroundings) -> String {
     let Surroundings {
         cgroup,

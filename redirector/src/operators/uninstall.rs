@@ -10,7 +10,7 @@ use crate::mechanisms::nft;
 use crate::mechanisms::vip_routes::Routes;
 use crate::steering::InstanceLock;
 
-/// Removes everything from the host: what steers first.
+/// Removes everything from the host. What steers is removed first.
 pub(crate) async fn uninstall(bpffs: &Path, state_dir: &Path) -> Result<String> {
     let _lock = InstanceLock::take_existing(state_dir, bpffs)?;
     let mut lines = Vec::new();

@@ -29,8 +29,8 @@ impl Steering {
         Some(plan(directory, freshness))
     }
 
-    /// Makes everything equal to the directory. Fatal are only an overlap of the VIP range, and
-    /// missing nftables when nothing else steers; other failures are reported and tried again.
+    /// Makes everything equal to the directory. Only two failures are fatal: an overlap of the VIP
+    /// range, and missing nftables when nothing else steers. Others are reported and tried again.
     pub(super) async fn apply(&mut self) -> Result<()> {
         let Some(plan) = self.plan() else {
             return Ok(());
@@ -144,7 +144,7 @@ impl Steering {
         }
     }
 
-    /// The program `nft` is not installed. Fatal if nothing else steers.
+    /// The program `nft` is not installed. That is fatal if nothing else steers.
     fn do_without_nftables(&mut self) -> Result<()> {
         if self.ebpf.is_none() {
             return Err(NftError::Missing).context("nothing else steers connections");

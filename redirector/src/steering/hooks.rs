@@ -1,4 +1,4 @@
-//! Installs the connect hooks, checks them, gives them up where they do harm, and tries again.
+//! Installs the connect hooks, checks them, removes them where they do harm, and tries again.
 
 use std::collections::BTreeSet;
 
@@ -16,8 +16,8 @@ use culvert_api::installed::Mechanism;
 const RAREST: u32 = 12;
 /// Inspections for which a Cilium without hooks like ours may still be starting.
 const PATIENCE: u32 = 4;
-/// Number of other programs that the hooks move behind: a program that insists on being last wins
-/// in the end.
+/// How many other programs the hooks move behind. After that they stop: a program that insists on
+/// being last wins.
 const FOLLOWERS: usize = 64;
 
 /// Problems with the hooks so far.

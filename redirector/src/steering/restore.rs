@@ -1,4 +1,4 @@
-//! Restores what somebody else has removed, and follows changes of the host.
+//! Restores what other programs have removed, and follows changes of the host.
 
 use anyhow::{Context, Result};
 use culvert_daemon::chain;
@@ -9,8 +9,8 @@ use crate::config::NodeIps;
 use crate::metrics::{Drift, Repair};
 
 impl Steering {
-    /// Restores what somebody else has removed, and tries again what failed. Fatal when the
-    /// intercept address is gone: the restarted redirector finds another.
+    /// Restores what other programs have removed, and tries again what failed. Fatal if the
+    /// intercept address is gone: the restarted redirector finds another one.
     pub(super) async fn restore(&mut self) -> Result<()> {
         self.config
             .intercept
@@ -67,7 +67,7 @@ impl Steering {
         }
     }
 
-    /// A family's first address may come later, as in IPv6 with a router advertisement.
+    /// An address of the second family may appear later, as in IPv6 after a router advertisement.
     pub(super) fn follow_node(&mut self, node_tx: &watch::Sender<NodeIps>) {
         let before = self.config.intercept.node;
         if !self.config.found_node || (before.v4.is_some() && before.v6.is_some()) {
@@ -85,7 +85,7 @@ impl Steering {
         }
     }
 
-    /// Applies changes of interfaces again.
+    /// Applies the rules again if the uplinks have changed.
     async fn follow_uplinks(&mut self) {
         if self.nft.is_some()
             && self

@@ -1,4 +1,4 @@
-//! The answers, one claim each.
+//! Tests of the answers, one claim each.
 
 use super::*;
 use crate::directory::examples;

@@ -1,22 +1,22 @@
-//! Data planes that carry pods' packets past netfilter, where nftables cannot steer them: by what
-//! they leave on a host. Others may do so unseen (an OVN underlay, a macvlan), and these may be set
-//! up not to.
+//! Detects data planes that carry pods' packets past netfilter, where nftables cannot steer them,
+//! by the pins and interfaces that they create. It misses others (an OVN underlay, a macvlan). A
+//! detected one may be configured not to bypass netfilter.
 
 use std::path::Path;
 
 use nix::net::if_::if_nametoindex;
 
-/// Cilium's hook in place of kube-proxy, below the BPF file system: with it usually goes its host
-/// routing.
+/// Pin of Cilium's connect hook, below the BPF file system. It exists if Cilium replaces
+/// kube-proxy, and then Cilium usually does host routing too.
 const CILIUM: &str = "cilium/socketlb/links/cgroup/cil_sock4_connect";
-/// Where Calico pins its maps; its table of routes is there with the eBPF data plane alone.
+/// Where Calico pins its maps. The route maps exist only with its eBPF data plane.
 const CALICO: &str = "tc/globals";
 const CALICO_MAPS: [&str; 2] = ["cali_v4_routes", "cali_v6_routes"];
-/// The interface of OVN-Kubernetes in the host. With its shared gateway, the default, pods' packets
-/// do not come by it.
+/// The interface of OVN-Kubernetes on the host. With the shared gateway, which is the default,
+/// pods' packets do not pass it.
 const OVN: &str = "ovn-k8s-mp0";
 
-/// The data plane of this host that most likely carries pods' packets past nftables.
+/// The data plane of this host that probably carries pods' packets past nftables.
 pub(crate) fn bypassing_data_plane(bpffs: &Path) -> Option<&'static str> {
     let is_calico = |name: &str| CALICO_MAPS.iter().any(|map| name.starts_with(map));
     let mut maps = std::fs::read_dir(bpffs.join(CALICO))
@@ -47,8 +47,8 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, "").unwrap();
         };
-        // Of a Cilium beside kube-proxy, which leaves pods to netfilter, and of Calico's other data
-        // plane.
+        // The first is a pin of a Cilium beside kube-proxy, which leaves pods to netfilter. The
+        // second is in Calico's folder, but is no route map.
         pin("cilium/devices/eth0");
         pin("tc/globals/cilium_lxc");
         assert_eq!(bypassing_data_plane(bpffs.path()), None);

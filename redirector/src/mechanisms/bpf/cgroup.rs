@@ -1,5 +1,5 @@
-//! Finds the real root of the cgroup2 hierarchy, on unified and hybrid hosts, and tells it from a
-//! container's.
+//! Finds the real root of the cgroup2 hierarchy, on unified and hybrid hosts, and distinguishes it
+//! from a container's root.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -9,13 +9,14 @@ use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
 use super::pins::cgroup_id;
 
-/// The kernel's root cgroup directory has this inode; a cgroup namespace's root has another.
+/// Inode of the root directory of the cgroup2 hierarchy. The root of a cgroup namespace has another
+/// inode.
 pub(super) const ROOT_INODE: u64 = 1;
 
-/// Where kubelet has its pods, below the root, by either of its cgroup drivers.
+/// The cgroups of kubelet's pods, below the root; the name depends on kubelet's cgroup driver.
 const PODS: [&str; 2] = ["kubepods", "kubepods.slice"];
 
-/// No cgroup to attach to.
+/// Why no cgroup was found to attach to.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CgroupError {
     #[error("read /proc/self/mountinfo")]
@@ -42,7 +43,7 @@ pub(crate) enum CgroupError {
     Open { path: PathBuf, source: io::Error },
 }
 
-/// The given directory, or the real root.
+/// `given`, or the real root.
 pub(crate) fn find(given: Option<&Path>) -> Result<PathBuf, CgroupError> {
     if let Some(given) = given {
         let is_cgroup2 = statfs(given).map(|stat| stat.filesystem_type() == CGROUP2_SUPER_MAGIC);
@@ -70,8 +71,8 @@ pub(crate) fn find(given: Option<&Path>) -> Result<PathBuf, CgroupError> {
         .ok_or(CgroupError::NotTheRoot(mounts))
 }
 
-/// Beside the hierarchies of the first version, on a hybrid host, the one of the second is easily
-/// missed.
+/// Names the cgroup2 root: on a hybrid host it is easily overlooked beside the cgroup v1
+/// hierarchies.
 fn hint(root: Option<&Path>) -> String {
     root.map(|root| {
         format!(
@@ -82,8 +83,8 @@ fn hint(root: Option<&Path>) -> String {
     .unwrap_or_default()
 }
 
-/// Whether this process is in `cgroup` or below it. False where that cannot be told, as in a cgroup
-/// namespace.
+/// Whether this process is in `cgroup` or below it. False if that cannot be determined, as in a
+/// cgroup namespace.
 pub(super) fn has_us(cgroup: &Path) -> bool {
     let read = |file| std::fs::read_to_string(file).unwrap_or_default();
     let own = read("/proc/self/cgroup");
@@ -103,7 +104,7 @@ pub(super) fn has_us(cgroup: &Path) -> bool {
         .any(above_us)
 }
 
-/// Whether hooks on `cgroup` see nothing of this host's pods.
+/// Whether hooks on `cgroup` do not see the connections of this host's pods.
 pub(crate) fn leaves_pods_out(cgroup: &Path) -> bool {
     let (Ok(id), Ok(root)) = (cgroup_id(cgroup), find(None)) else {
         return false;
@@ -114,7 +115,7 @@ pub(crate) fn leaves_pods_out(cgroup: &Path) -> bool {
     id != ROOT_INODE && pods.any(|pods| pods != id)
 }
 
-/// The directory of the cgroup with this id; none if it is gone, or not to be seen from here.
+/// The directory of the cgroup with this id; `None` if it was removed or is not visible from here.
 pub(super) fn path_of(id: u64) -> Option<PathBuf> {
     let mut left = cgroup2_mounts(&std::fs::read_to_string("/proc/self/mountinfo").ok()?);
     while let Some(directory) = left.pop() {
@@ -135,7 +136,7 @@ pub(super) fn path_of(id: u64) -> Option<PathBuf> {
 }
 
 fn is_real_root(mount: &Path) -> bool {
-    // The root alone has no type.
+    // Only the root has no file `cgroup.type`.
     std::fs::metadata(mount).is_ok_and(|metadata| metadata.ino() == ROOT_INODE)
         && !mount.join("cgroup.type").exists()
 }
@@ -152,7 +153,7 @@ fn cgroup2_mounts(mountinfo: &str) -> Vec<PathBuf> {
     mountinfo.lines().filter_map(mount_point).collect()
 }
 
-/// The kernel writes a space as `\040`, and so on.
+/// Decodes the kernel's escapes, such as `\040` for a space.
 fn unescape(field: &str) -> PathBuf {
     field
         .replace("\\040", " ")

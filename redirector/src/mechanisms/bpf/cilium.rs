@@ -1,6 +1,6 @@
-//! Cilium, which has connect hooks of its own at the root cgroup. Some of its versions detach
-//! whatever else they find there, by kind of hook, as long as they have none of that kind; a link
-//! cannot be detached so, and they do not start (its issue 43877).
+//! Cilium, which attaches its own connect hooks at the root cgroup. If some versions have no hook
+//! of a kind, they detach all programs of that kind that they find there. A link cannot be detached
+//! this way, and these versions then do not start (Cilium issue 43877).
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,11 +9,11 @@ use culvert_redirector_common::names::{CONNECT4, CONNECT6, PEER4, PEER6};
 
 use super::cgroup::ROOT_INODE;
 
-/// Where it pins what it has, below the BPF file system.
+/// Cilium's pins, below the BPF file system.
 const DIRECTORY: &str = "cilium";
-/// The links of its hooks, which are named after its programs.
+/// The links of Cilium's hooks, named after its programs.
 const LINKS: &str = "cilium/socketlb/links/cgroup";
-/// Of which of ours it has one of the same kind.
+/// Our programs, each with Cilium's program of the same kind.
 const COUNTERPARTS: [(&str, &str); 4] = [
     (CONNECT4, "cil_sock4_connect"),
     (CONNECT6, "cil_sock6_connect"),
@@ -21,23 +21,23 @@ const COUNTERPARTS: [(&str, &str); 4] = [
     (PEER6, "cil_sock6_getpeername"),
 ];
 
-/// What it has on this host.
+/// What Cilium has installed on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cilium {
     hooks: BTreeSet<String>,
 }
 
-/// Whether it and we can be on one host.
+/// Whether Cilium and the redirector can run on one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CiliumCompatibility {
-    /// Each does its work. With what there is to know.
+    /// Both work. The text describes Cilium's hooks.
     Compatible(String),
-    /// With what may go wrong, and what to do.
+    /// Cilium may not start. The text says why, and what to do.
     Conflicting(String),
 }
 
 impl Cilium {
-    /// What it has pinned; none if it is not on this host.
+    /// Reads Cilium's pins; `None` if Cilium is not on this host.
     pub(crate) fn find(bpffs: &Path) -> Option<Self> {
         if !bpffs.join(DIRECTORY).is_dir() {
             return None;
@@ -53,7 +53,7 @@ impl Cilium {
         })
     }
 
-    /// Beside hooks of ours at the cgroup with this id.
+    /// The compatibility with our hooks at the cgroup with this id.
     pub(crate) fn beside(&self, cgroup: u64) -> CiliumCompatibility {
         let text = match self.hooks.len() {
             0 => "without connect hooks".to_owned(),

@@ -1,4 +1,4 @@
-//! Whether a map that an earlier redirector pinned is one that these programs can use.
+//! Checks whether these programs can use a map that an earlier redirector pinned.
 
 use aya::maps::MapInfo;
 use culvert_redirector_common::names::{
@@ -7,14 +7,14 @@ use culvert_redirector_common::names::{
 };
 use culvert_redirector_common::{Config, DestinationKey, DestinationValue, SocketDst, Tuple};
 
-/// Kernel numbers of the map types, `enum bpf_map_type` of linux/bpf.h.
+/// Numbers of map types, from `enum bpf_map_type` of linux/bpf.h.
 const HASH: u32 = 1;
 const ARRAY: u32 = 2;
 const PERCPU_ARRAY: u32 = 6;
 const LRU_HASH: u32 = 9;
 const SK_STORAGE: u32 = 24;
 
-/// What matters of a map.
+/// The properties of a map that must match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MapShape {
     kind: u32,
@@ -24,7 +24,7 @@ pub(crate) struct MapShape {
 }
 
 impl MapShape {
-    /// The shape that the programs want.
+    /// The shape that the programs need.
     pub(super) fn wanted(map: &str) -> Option<Self> {
         let shape = |kind, key_size, value_size, max_entries| {
             Some(Self {
@@ -55,11 +55,11 @@ impl MapShape {
         }
     }
 
-    /// The shape that a map has.
+    /// The shape of an existing map.
     pub(super) fn found(info: &MapInfo) -> Self {
         let size = |size: u32| usize::try_from(size).unwrap_or(usize::MAX);
         Self {
-            // An unknown type is no type that we want.
+            // An unknown type is never one that the programs need.
             kind: info.map_type().map_or(0, |kind| kind as u32),
             key_size: size(info.key_size()),
             value_size: size(info.value_size()),

@@ -1,5 +1,5 @@
-//! The eBPF mechanism as a whole: programs attached, maps equal to the plan, the offline lease
-//! alive.
+//! The eBPF mechanism: attaches the programs, keeps the maps equal to the plan, and renews the
+//! offline lease.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,12 +17,12 @@ use crate::config::{Config, Intercept, NodeIps};
 use crate::directory::Ranges;
 use crate::plan::{Destination, Liveness, Plan};
 
-/// How long the kernel believes that offline nodes are offline without hearing from us.
+/// How long the kernel programs trust the offline flags without a renewal.
 const LEASE: Duration = Duration::from_secs(10);
-/// So many destinations are read back at each look: each takes two calls of the kernel.
+/// Destinations read back per inspection, on average. Each takes two system calls.
 const READ_BACK: usize = 8_000;
 
-/// The mechanism, installed.
+/// The installed mechanism.
 pub(crate) struct EbpfMechanism {
     pins: Pins,
     cgroup: PathBuf,
@@ -30,11 +30,11 @@ pub(crate) struct EbpfMechanism {
     tables: Tables,
     config: KernelConfig,
     destinations: BTreeMap<Destination, Liveness>,
-    /// Looks since the destinations were read back.
+    /// Inspections since the destinations were read back.
     looks: usize,
 }
 
-/// A mechanism that cannot be installed or kept.
+/// Why the mechanism cannot be installed or kept.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MechanismError {
     #[error(transparent)]
@@ -43,7 +43,7 @@ pub(crate) enum MechanismError {
     Tables(#[from] TablesError),
     #[error(transparent)]
     Proof(#[from] ProofError),
-    /// Hooks of ours would keep it from starting.
+    /// Our hooks would prevent Cilium from starting.
     #[error("{0}")]
     Cilium(String),
     #[error(transparent)]
@@ -59,9 +59,10 @@ impl From<HookError> for MechanismError {
 }
 
 impl EbpfMechanism {
-    /// Installs everything: maps first, programs last, so that nothing is steered by half a table.
-    /// Without a plan the maps stay as an earlier redirector left them. Nothing is attached beside
-    /// a Cilium that would then not start.
+    /// Installs everything. The programs are attached last, so that nothing is steered by an
+    /// incomplete map. Without a plan the maps stay as an earlier redirector left them. Nothing is
+    /// attached beside a Cilium that would then not start, unless the flag `--beside-cilium` is
+    /// given.
     pub(crate) fn install(
         pins: &Pins,
         config: &Config,
@@ -90,7 +91,7 @@ impl EbpfMechanism {
         Ok(mechanism)
     }
 
-    /// The maps with what is in them.
+    /// Opens the maps and reads their content.
     fn open(pins: Pins, cgroup: PathBuf) -> Result<Self, MechanismError> {
         let tables = Tables::open(&pins)?;
         Ok(Self {
@@ -123,7 +124,7 @@ impl EbpfMechanism {
         Ok(())
     }
 
-    /// A Cilium that does not start beside hooks of ours, with what to do.
+    /// What to do if there is a Cilium on this host that cannot start beside our hooks.
     pub(crate) fn danger(&self) -> Option<String> {
         match compatibility(&self.pins, &self.cgroup) {
             Some(CiliumCompatibility::Conflicting(cilium)) => Some(cilium),
@@ -131,7 +132,7 @@ impl EbpfMechanism {
         }
     }
 
-    /// Programs of others that came after our connect hooks, in the same cgroup.
+    /// Programs of others that run after our connect hooks, in the same cgroup.
     pub(crate) fn followers(&self) -> BTreeSet<u32> {
         let hooks = Hook::read_all(&self.pins).unwrap_or_default();
         hooks
@@ -161,7 +162,8 @@ impl EbpfMechanism {
         {
             Ok(changed) => changed,
             Err(error) => {
-                // Some are written and some are not: the next attempt starts from what is there.
+                // Some entries may have been written: the next attempt starts from what the map
+                // contains.
                 self.destinations = self.tables.destinations()?;
                 return Err(error.into());
             }
@@ -177,8 +179,8 @@ impl EbpfMechanism {
         Ok(())
     }
 
-    /// Puts right what somebody else has changed in the maps that say what is steered. True if so.
-    /// All destinations are looked at every so many times.
+    /// Corrects what another program has changed in the configuration and the destinations. Returns
+    /// whether it corrected anything. It reads all destinations back only at some inspections.
     pub(crate) fn restore(&mut self) -> Result<bool, MechanismError> {
         let configured = self.tables.config()? == self.config;
         if !configured {
@@ -194,7 +196,7 @@ impl EbpfMechanism {
         Ok(!configured || changed != MapChanges::default())
     }
 
-    /// Tries once, until it succeeds, that a connect to a VIP of `ranges` is steered.
+    /// Checks once that a connect to a VIP of `ranges` is steered. Failed checks are repeated.
     pub(crate) fn prove(&mut self, node: NodeIps, ranges: Ranges) -> Result<(), MechanismError> {
         let vip4 = ranges
             .vip4
@@ -214,7 +216,7 @@ impl EbpfMechanism {
         Ok(())
     }
 
-    /// Vouches for the offline flags for another while.
+    /// Extends the lease of the offline flags.
     pub(crate) fn renew_lease(&mut self) -> Result<(), MechanismError> {
         let lease = u64::try_from(LEASE.as_nanos()).unwrap_or(u64::MAX);
         let config = KernelConfig {

@@ -1,28 +1,30 @@
-//! The limit of locked memory, against which kernels before 5.11 count maps and programs.
+//! The limit of locked memory (RLIMIT_MEMLOCK). Kernels before 5.11 count maps and programs against
+//! it.
 
 use std::fmt;
 
 use nix::libc::EPERM;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 
-/// A limit that may be why the kernel refuses a map or a program; shows nothing if it cannot be.
+/// The limit, if it may be the reason why the kernel refused a map or a program. Otherwise it
+/// displays as an empty text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemoryLimit(Option<u64>);
 
-/// Lifts the limit, or raises it as far as this process may.
+/// Removes the limit, or raises it as far as this process may.
 pub(super) fn lift_limit() {
     // Without CAP_SYS_RESOURCE the kernel refuses more than the hard limit.
     if setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY).is_ok() {
         return;
     }
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_MEMLOCK) {
-        // What is refused now shows at the maps, with this limit.
+        // If this fails, the error of the map or program names the limit.
         let _refused = setrlimit(Resource::RLIMIT_MEMLOCK, hard, hard);
     }
 }
 
 impl MemoryLimit {
-    /// The limit in force, if it may be the cause of a call's error.
+    /// The present limit, if it may be the cause of a call's error.
     pub(super) fn behind(error: Option<i32>) -> Self {
         let limit = getrlimit(Resource::RLIMIT_MEMLOCK)
             .ok()

@@ -1,4 +1,4 @@
-//! What the kernel programs count and how they refuse, as metrics.
+//! Metrics of the kernel programs: their counters, and the error of a refused connect.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use prometheus_client::registry::Registry;
 
 use super::{Pins, Tables, refusal_of_this_kernel};
 
-/// Adds them to the registry.
+/// Registers the metrics.
 pub(crate) fn register(registry: &mut Registry, pins: Pins) {
     let refusal = refusal_of_this_kernel().map_or("unknown", Refusal::label);
     registry.register(
@@ -22,7 +22,7 @@ pub(crate) fn register(registry: &mut Registry, pins: Pins) {
     registry.register_collector(Box::new(KernelCounts { pins }));
 }
 
-/// Reads the kernel's counters when metrics are asked for. They outlive the process.
+/// Reads the kernel's counters at each scrape. The counters survive the process.
 struct KernelCounts {
     pins: Pins,
 }
@@ -30,7 +30,7 @@ struct KernelCounts {
 impl Collector for KernelCounts {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let Ok(counts) = Tables::open(&self.pins).and_then(|tables| tables.counts()) else {
-            // Without the eBPF mechanism there is nothing to read.
+            // Without the eBPF mechanism there are no counters.
             return Ok(());
         };
         let mut family = encoder.encode_descriptor(

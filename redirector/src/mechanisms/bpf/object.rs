@@ -6,10 +6,10 @@ compile_error!(
      CULVERT_BPF_OBJECT"
 );
 
-/// The ELF object, aligned as its parser wants it.
+/// The ELF object, aligned as aya's parser requires.
 #[cfg(not(bpf_object_missing))]
 pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("CULVERT_BPF_OBJECT_FOUND"));
 
-/// Only for clippy, which needs no kernel programs.
+/// clippy needs no kernel programs.
 #[cfg(bpf_object_missing)]
 pub(super) static OBJECT: &[u8] = &[];

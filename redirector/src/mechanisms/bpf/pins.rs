@@ -1,4 +1,4 @@
-//! Where things are pinned: `<bpffs>/culvert/v1/{maps,links}/`.
+//! The paths of pinned maps and links: `<bpffs>/culvert/v1/{maps,links}/`.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -31,8 +31,7 @@ pub(crate) enum PinError {
     Remove { path: PathBuf, source: io::Error },
 }
 
-/// The label of AppArmor or SELinux that this process runs under, where that may forbid what root
-/// and its capabilities allow.
+/// The AppArmor or SELinux label of this process, if it may forbid what root's capabilities allow.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Confinement(Option<String>);
 
@@ -41,7 +40,7 @@ impl Confinement {
         Self::by(&std::fs::read_to_string("/proc/self/attr/current").unwrap_or_default())
     }
 
-    /// By the text of `/proc/self/attr/current`, such as `cri-containerd.apparmor.d (enforce)`.
+    /// Parses the text of `/proc/self/attr/current`, such as `cri-containerd.apparmor.d (enforce)`.
     fn by(label: &str) -> Self {
         let label = label.trim_end_matches(['\0', '\n']);
         let is_free = label.is_empty()
@@ -89,24 +88,23 @@ impl Pins {
         &self.bpffs
     }
 
-    /// Where everything is.
+    /// The directory of this version's pins.
     pub(crate) fn root(&self) -> PathBuf {
         self.bpffs.join(PIN_ROOT)
     }
 
-    /// Whether any of our links is pinned, of whichever version, that is whether connects may be
-    /// steered.
+    /// Whether a link of any version is pinned. If so, connects may be steered.
     pub(crate) fn any_link(&self) -> bool {
         PROGRAMS.iter().any(|name| self.link(name).exists()) || !self.other_links().is_empty()
     }
 
-    /// Links of other versions of the layouts, as an upgrade and a rollback leave them. What they
-    /// steer the proxy cannot take.
+    /// Links of other versions of the layouts, which an upgrade or a rollback leaves behind. The
+    /// proxy cannot read the destinations of connections that they steer.
     pub(crate) fn other_links(&self) -> Vec<PathBuf> {
         self.other_pins("links")
     }
 
-    /// Removes all that other versions have pinned, links first. Returns what there was.
+    /// Removes all pins of other versions, links first. Returns the removed paths.
     pub(crate) fn remove_others(&self) -> Result<Vec<PathBuf>, PinError> {
         let removed = remove_all(
             self.other_pins("links")
@@ -126,7 +124,7 @@ impl Pins {
             .collect()
     }
 
-    /// `culvert/v2` and so on.
+    /// The directories of other versions, such as `culvert/v2`.
     fn other_versions(&self) -> Vec<PathBuf> {
         let is_version = |path: &PathBuf| {
             let number = path
@@ -152,7 +150,7 @@ impl Pins {
         MAPS.iter().all(|name| self.map(name).exists())
     }
 
-    /// Makes the directories.
+    /// Creates the directories.
     pub(super) fn prepare(&self) -> Result<(), PinError> {
         let is_bpffs = statfs(&self.bpffs).is_ok_and(|stat| stat.filesystem_type() == BPF_FS_MAGIC);
         if !is_bpffs {
@@ -160,7 +158,7 @@ impl Pins {
                 bpffs: self.bpffs.clone(),
             });
         }
-        // The proxy, another user, passes through to the one map it reads.
+        // The proxy runs as another user and must reach the one map that it reads.
         let mut builder = std::fs::DirBuilder::new();
         builder.recursive(true).mode(0o755);
         for directory in ["maps", "links"] {
@@ -174,8 +172,8 @@ impl Pins {
         Ok(())
     }
 
-    /// Removes all pins, the connect hooks' first so that nothing is steered into what is half
-    /// gone, then the directories that are empty. Returns what there was.
+    /// Removes all pins, and then the empty directories. The connect hooks go first, so that they
+    /// steer nothing while the rest is removed. Returns the removed paths.
     pub(crate) fn remove(&self) -> Result<Vec<PathBuf>, PinError> {
         let mut removed = self.remove_links()?;
         removed.extend(remove_all(MAPS.iter().map(|name| self.map(name)))?);
@@ -190,7 +188,8 @@ impl Pins {
         Ok(removed)
     }
 
-    /// Removes what steers, and leaves the maps. Returns what there was.
+    /// Removes the links, so that nothing is steered, and keeps the maps. Returns the removed
+    /// paths.
     pub(crate) fn remove_links(&self) -> Result<Vec<PathBuf>, PinError> {
         let own = PROGRAMS
             .iter()
@@ -200,25 +199,26 @@ impl Pins {
         remove_all(own.chain(self.other_links()))
     }
 
-    /// Links that were being replaced when the redirector died.
+    /// Links that were being replaced when a redirector died.
     fn left_overs(&self) -> impl Iterator<Item = PathBuf> {
         PROGRAMS.iter().map(|name| self.replacement(name))
     }
 
-    /// The pin of a link that is about to replace another.
+    /// The pin of a link that will replace another.
     pub(super) fn replacement(&self, name: &str) -> PathBuf {
         self.root().join("links").join(format!("{name}_new"))
     }
 }
 
-/// Those that are empty.
+/// Removes directories that are empty.
 fn remove_directories(paths: impl IntoIterator<Item = PathBuf>) -> Result<(), PinError> {
     for path in paths {
         match std::fs::remove_dir(&path) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
             Err(source) if path.exists() => return Err(PinError::Remove { path, source }),
-            // A file system that is mounted read-only says so of what it does not have.
+            // On a read-only file system the kernel reports EROFS also for a path that does not
+            // exist.
             Err(_none) => {}
         }
     }
@@ -237,7 +237,7 @@ fn remove_all(pins: impl Iterator<Item = PathBuf>) -> Result<Vec<PathBuf>, PinEr
     Ok(removed)
 }
 
-/// What is in a directory; nothing if it is not there.
+/// The paths in a directory; empty if it does not exist.
 fn entries(directory: &Path) -> Vec<PathBuf> {
     std::fs::read_dir(directory)
         .into_iter()
@@ -247,7 +247,7 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The id by which the kernel knows a cgroup: the inode of its directory.
+/// The kernel's id of a cgroup, which is the inode of its directory.
 pub(crate) fn cgroup_id(directory: &Path) -> io::Result<u64> {
     Ok(std::fs::metadata(directory)?.ino())
 }

@@ -1,8 +1,8 @@
-//! Proves that connects are steered, by one that sends no packet.
+//! Proves that connects are steered, with a connect that sends no packet.
 //!
-//! A socket in repair mode (`TCP_REPAIR`, made for moving connections between hosts) runs through
-//! `connect()`, the hooks included, and is connected without a word to the proxy. The destination
-//! that the hook leaves on it is the proof.
+//! A socket in repair mode (`TCP_REPAIR`, made for moving connections between hosts) goes through
+//! `connect()`, including the hooks, and is then connected without a packet to the proxy. The
+//! destination that the hook stored for the socket is the proof.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -19,19 +19,19 @@ use nix::sys::socket::{
 
 use super::{Pins, cgroup};
 
-/// Any: all ports of a VIP are alike.
+/// Any port: all ports of a VIP are steered alike.
 const PORT: u16 = 9;
 
-/// What a proof came to.
+/// The result of a proof that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Proof {
     /// A connect of this process was steered.
     Steered,
-    /// This process is not in the cgroup, or may not repair sockets: nothing is known.
+    /// Not known: this process is not in the cgroup, or may not use repair mode.
     NotPossible,
 }
 
-/// Hooks that are attached and do not steer.
+/// Why attached hooks are not known to steer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProofError {
     #[error("open the map {SOCKETS_MAP}")]
@@ -46,7 +46,7 @@ pub(crate) enum ProofError {
     NotSteered(SocketAddr),
 }
 
-/// Connects to `vip`, which is steered whether or not a node has it.
+/// Connects to `vip`. A VIP is steered whether or not a node has it.
 pub(crate) fn prove(pins: &Pins, cgroup: &Path, vip: IpAddr) -> Result<Proof, ProofError> {
     if !cgroup::has_us(cgroup) {
         return Ok(Proof::NotPossible);

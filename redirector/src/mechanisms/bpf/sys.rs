@@ -1,4 +1,5 @@
-//! The few `bpf()` commands that aya 0.14 keeps to itself. All of the redirector's `unsafe` code.
+//! The few `bpf()` commands that aya 0.14 does not export. All of the redirector's `unsafe` code is
+//! here.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -41,7 +42,7 @@ struct LinkUpdate {
     old_prog_fd: u32,
 }
 
-/// `struct { ... } query`, as far as cgroups go.
+/// `struct { ... } query`, the fields for cgroups.
 #[repr(C)]
 struct ProgQuery {
     target_fd: u32,
@@ -53,7 +54,7 @@ struct ProgQuery {
     padding: u32,
 }
 
-/// The start of `struct bpf_link_info`, as far as cgroup links go.
+/// The start of `struct bpf_link_info`, with the fields of cgroup links.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct RawLinkInfo {
@@ -66,16 +67,15 @@ struct RawLinkInfo {
     padding_after: u32,
 }
 
-/// What the kernel says of a cgroup link.
+/// The kernel's description of a cgroup link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LinkInfo {
-    /// The link's id.
     pub(super) id: u32,
     /// The id of the program that it runs.
     pub(super) program: u32,
-    /// The cgroup that it is attached to; 0 when that is gone.
+    /// The cgroup that it is attached to; 0 once that is removed.
     pub(super) cgroup: u64,
-    /// `enum bpf_attach_type`: where in the kernel it is attached.
+    /// `enum bpf_attach_type`: its attach point in the kernel.
     pub(super) attach_type: u32,
 }
 
@@ -93,7 +93,7 @@ pub(super) fn open_link(pin: &Path) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Makes a link run another program, without a moment in which it runs none.
+/// Replaces the program of a link atomically.
 pub(super) fn update_link(link: &OwnedFd, program: &impl AsFd) -> io::Result<()> {
     let mut attr = LinkUpdate {
         link_fd: number(link.as_raw_fd())?,
@@ -104,9 +104,9 @@ pub(super) fn update_link(link: &OwnedFd, program: &impl AsFd) -> io::Result<()>
     bpf(BPF_LINK_UPDATE, &mut attr).map(|_zero| ())
 }
 
-/// Asks what a link is.
+/// Reads the description of a link.
 pub(super) fn link_info(link: &OwnedFd) -> io::Result<LinkInfo> {
-    // SAFETY: integers only, for which zero is a value.
+    // SAFETY: all fields are integers, for which zero is valid.
     let mut info: RawLinkInfo = unsafe { zeroed() };
     let mut attr = InfoByFd {
         bpf_fd: number(link.as_raw_fd())?,
@@ -122,9 +122,9 @@ pub(super) fn link_info(link: &OwnedFd) -> io::Result<LinkInfo> {
     })
 }
 
-/// The ids of the programs that are attached to a cgroup itself, in the order in which they run.
+/// The ids of the programs that are attached to `cgroup` itself, in the order in which they run.
 pub(super) fn attached_programs(cgroup: &File, attach_type: u32) -> io::Result<Vec<u32>> {
-    // The kernel allows no more on one cgroup (BPF_CGROUP_MAX_PROGS).
+    // The kernel's limit for one cgroup (BPF_CGROUP_MAX_PROGS).
     let mut ids = [0_u32; 64];
     let mut attr = ProgQuery {
         target_fd: number(cgroup.as_raw_fd())?,
@@ -142,7 +142,7 @@ pub(super) fn attached_programs(cgroup: &File, attach_type: u32) -> io::Result<V
         .collect())
 }
 
-/// The number of this thread's network namespace, which programs see too.
+/// The cookie of this thread's network namespace. The kernel programs read the same number.
 pub(super) fn netns_cookie() -> io::Result<u64> {
     /// `SO_NETNS_COOKIE` of asm-generic/socket.h.
     const SO_NETNS_COOKIE: libc::c_int = 71;
@@ -171,8 +171,8 @@ fn number(fd: RawFd) -> io::Result<u32> {
 }
 
 fn bpf<T>(command: libc::c_long, attr: &mut T) -> io::Result<libc::c_long> {
-    // SAFETY: `attr` is one of the kernel's attribute structures, of the given size; the kernel
-    // takes what is missing of the union as zero, and the pointers in it outlive the call.
+    // SAFETY: `attr` is one of the kernel's attribute structures, of the given size. The kernel
+    // treats the missing rest of the union as zero, and the pointers in it outlive the call.
     let result = unsafe {
         libc::syscall(
             libc::SYS_bpf,

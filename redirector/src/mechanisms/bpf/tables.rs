@@ -1,4 +1,4 @@
-//! The pinned maps: what the programs are told, and what they count.
+//! The pinned maps: configuration and destinations for the programs, and their counters.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,10 +15,10 @@ use crate::config::Intercept;
 use crate::directory::Ranges;
 use crate::plan::{Destination, Liveness};
 
-/// The configuration map's entry.
+/// The entry of the configuration map.
 pub(crate) type KernelConfig = Config;
 
-/// The maps that user space reads and writes, opened by their pins.
+/// The maps that user space reads and writes.
 pub(crate) struct Tables {
     config: Array<MapData, Config>,
     destinations: HashMap<MapData, DestinationKey, DestinationValue>,
@@ -36,7 +36,7 @@ pub(crate) enum TablesError {
     Write { map: &'static str, source: MapError },
 }
 
-/// How many entries a change touched.
+/// How many entries were written and removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MapChanges {
     pub(crate) written: usize,
@@ -71,7 +71,7 @@ impl Tables {
             })
     }
 
-    /// One destination, as the programs look it up.
+    /// The entry that the programs find for a destination.
     pub(crate) fn destination(
         &self,
         key: &DestinationKey,
@@ -100,7 +100,7 @@ impl Tables {
             })
     }
 
-    /// Makes the destinations those of `after`, touching only what differs from `before`.
+    /// Changes the map from `before` to `after`, and writes only the differences.
     pub(crate) fn set_destinations(
         &mut self,
         before: &BTreeMap<Destination, Liveness>,
@@ -131,7 +131,7 @@ impl Tables {
         Ok(changed)
     }
 
-    /// What the programs have counted on all CPUs.
+    /// The programs' counters, summed over all CPUs.
     pub(crate) fn counts(&self) -> Result<Vec<(Counter, u64)>, TablesError> {
         let sum = |counter: Counter| {
             let values = self.counters.get(&(counter as u32), 0);
@@ -145,7 +145,8 @@ impl Tables {
     }
 }
 
-/// What the programs are told. No lease: only a live directory is vouched for.
+/// The configuration for the programs. It has no lease: the offline flags are trusted only while
+/// the directory is live.
 pub(crate) fn kernel_config(intercept: &Intercept, ranges: Ranges) -> KernelConfig {
     let mut ports = [0; MAX_INTERCEPT_PORTS];
     let hook_ports = intercept.hook_ports();
@@ -183,7 +184,7 @@ where
         .map_err(|source| TablesError::Open { path, source })
 }
 
-/// What is moved to and from the kernel is plain bytes.
+/// aya copies these types to and from the kernel as plain bytes.
 const fn assert_pod<T: Pod>() {}
 const _: () = (
     assert_pod::<Config>(),

@@ -14,8 +14,8 @@ use super::table::TABLE;
 const CHANGES_OF_TABLES: u32 = 7;
 /// Longest message of the kernel.
 const LONGEST_MESSAGE: usize = 64 << 10;
-/// Shortest pause between two inspections, in case somebody changes or removes the table all the
-/// time.
+/// Shortest pause between two inspections, in case another program changes or removes the table all
+/// the time.
 const QUIET: Duration = Duration::from_millis(250);
 
 /// Changes of the table, including the redirector's own.
@@ -43,7 +43,7 @@ impl Events {
         }
     }
 
-    /// Waits until somebody has changed the table. Safe to drop while it waits.
+    /// Waits until the table was changed. Safe to drop while it waits.
     pub(crate) async fn touched(&mut self) {
         let Some(socket) = &self.socket else {
             return std::future::pending().await;

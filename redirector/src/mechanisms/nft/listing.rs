@@ -14,7 +14,7 @@ use super::table::{Layout, STEER, TableSpec, edge_set_name};
 pub(crate) struct TableElements {
     edges: BTreeSet<SocketAddr>,
     vips: BTreeSet<IpNet>,
-    /// Elements of other kinds, such as a range that somebody has added.
+    /// Elements of other kinds, such as a range that another program has added.
     foreign: usize,
 }
 

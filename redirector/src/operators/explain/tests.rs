@@ -1,4 +1,4 @@
-//! The explanations, one claim each.
+//! Tests of the explanations, one claim each.
 
 use super::*;
 use crate::config::{Intercept, NodeIps};
@@ -6,7 +6,7 @@ use crate::directory::examples;
 use crate::mechanisms::bpf::kernel_config;
 use crate::plan::{Freshness, plan};
 
-/// The kernel as the redirector would have filled it, with or without a lease.
+/// The kernel's view after the redirector filled the maps, with the lease `lease`.
 fn kernel(address: &str, lease: u64) -> KernelView {
     let directory = examples::directory();
     let plan = plan(&directory, Freshness::Live);
@@ -50,7 +50,7 @@ fn hooks(address: &str, lease: u64) -> String {
     hooked(address, lease).to_string()
 }
 
-/// Of `IP` or `IP:PORT`.
+/// Parses `IP` or `IP:PORT`.
 fn asked(text: &str) -> (IpAddr, Option<u16>) {
     let address = text
         .parse::<SocketAddr>()

@@ -1,5 +1,5 @@
-//! The words of an explanation: what each part of the redirector does with one destination, and
-//! what to do where a connection does not come through. Pure.
+//! The texts of an explanation: what each part of the redirector does with one destination, and
+//! what to do if a connection fails. Pure.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,20 +10,20 @@ use culvert_redirector_common::{Pass, Reject, Verdict};
 
 use crate::directory::{Directory, Routing};
 
-/// Starts what is not running, or says why it is not whole.
+/// Advice that starts a redirector, or shows what the running one lacks.
 const START: &str =
     "start culvert-redirector; if it runs, `curl http://127.0.0.1:7419/readyz` says what it lacks";
 
-/// What the directory says of an address and a port.
+/// What the directory contains for an address and a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum DirectoryEntry<'a> {
-    /// None has been saved yet.
+    /// No directory has been saved yet.
     Nothing,
     Vip(&'a NodeName),
     UnassignedVip,
     Foreign,
     Edge(&'a NodeName),
-    /// An edge address, but another port.
+    /// An edge address, with another port than those that are steered.
     OtherPort {
         owners: Vec<&'a NodeName>,
         ports: BTreeSet<u16>,
@@ -38,12 +38,12 @@ pub(super) enum DirectoryEntry<'a> {
 /// What the connect hooks do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HookDecision {
-    /// There are none, and nobody has installed any: another mechanism steers.
+    /// No hooks are installed: another mechanism steers.
     Absent,
-    /// Somebody took them away.
+    /// Hooks were installed and are detached now.
     Detached,
     Decides(Verdict),
-    /// Steered although its node was offline: the lease on that word has run out.
+    /// Steered although the node was offline: the lease on the offline flags has expired.
     Lapsed(SocketAddr),
 }
 
@@ -53,12 +53,12 @@ pub(super) enum NftDecision {
     NoTable,
     Passes,
     Steers(NftSet),
-    /// For want of an intercept address.
+    /// It refuses, because it has no intercept address of this family.
     Refuses(NftSet),
     Unknown(String),
 }
 
-/// The set in which a destination is.
+/// The set that contains a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NftSet {
     Vips,
@@ -66,7 +66,7 @@ pub(super) enum NftSet {
 }
 
 impl<'a> DirectoryEntry<'a> {
-    /// `port` is `None` for all ports that are steered.
+    /// Looks up an address. Without a port it covers all ports that are steered.
     pub(super) fn of(directory: Option<&'a Directory>, ip: IpAddr, port: Option<u16>) -> Self {
         let Some(directory) = directory else {
             return Self::Nothing;
@@ -191,7 +191,7 @@ impl fmt::Display for NftDecision {
     }
 }
 
-/// What to do, if a connection does not come through or something is missing.
+/// Advice if a connection does not reach the node or something is missing.
 pub(super) fn fix(
     entry: &DirectoryEntry<'_>,
     by_hooks: HookDecision,
@@ -244,7 +244,7 @@ fn steer_ports(owner: &NodeName, ports: &BTreeSet<u16>) -> String {
     )
 }
 
-/// What to do with what should be steered.
+/// Advice for a destination that should be steered.
 fn unsteered(node: &NodeName, by_hooks: HookDecision, by_nftables: &NftDecision) -> Option<String> {
     match (by_hooks, by_nftables) {
         (HookDecision::Decides(Verdict::Reject(Reject::Offline)), _) => Some(format!(

@@ -1,4 +1,4 @@
-//! What is read of a listing, against what was rendered.
+//! Compares what is read from a listing with what was rendered.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! The rendered table against a golden file, and the changes of its elements.
+//! Compares the rendered table with a golden file, and tests the changes of its elements.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,10 @@ use super::*;
 use crate::config::NodeIps;
 use crate::mechanisms::nft::table::examples::{spec, v4_only};
 
-/// Everything that is rendered for the example directory, a command a line.
+/// Everything that is rendered for the example directory, one command per line.
 const GOLDEN: &str = include_str!("golden.jsonl");
 
-/// As JSON, with the order of flags, which means nothing, made stable.
+/// The commands as JSON. The order of flags has no meaning, so it is sorted.
 fn rendered(commands: &Nftables<'_>) -> Value {
     let mut value = serde_json::to_value(commands).unwrap();
     sort_flags(&mut value);
