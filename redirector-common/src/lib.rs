@@ -2,8 +2,8 @@
 //! keys, values, and the pure decisions.
 //!
 //! Addresses are always 16 bytes in network order, IPv4 as `::ffff:a.b.c.d`. Ports are in network
-//! order too. Layouts belong to the version of the pins ([`names::PIN_ROOT`]): a changed layout needs
-//! a new version.
+//! order too. Layouts belong to the version of the pins ([`names::PIN_ROOT`]): a changed layout
+//! needs a new version.
 #![no_std]
 
 #[cfg(test)]

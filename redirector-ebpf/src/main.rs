@@ -1,9 +1,9 @@
 //! The kernel programs. They read the context, call [`culvert_redirector_common::decide`], and
 //! carry out its verdict.
 //!
-//! The original destination of a connection takes this path: `cv_connect*` stores it for the client's
-//! socket. `cv_sockops` copies it to `cv_tuples` before the SYN leaves, and from there to the accepted
-//! socket before the proxy sees it. `cv_peer*` returns it to the client.
+//! The original destination of a connection takes this path: `cv_connect*` stores it for the
+//! client's socket. `cv_sockops` copies it to `cv_tuples` before the SYN leaves, and from there to
+//! the accepted socket before the proxy sees it. `cv_peer*` returns it to the client.
 #![no_std]
 #![no_main]
 

@@ -43,7 +43,7 @@ fn before_syn(ctx: &SockOpsContext) {
     }
     // SAFETY: the kernel passes a valid context.
     let flags = unsafe { read_volatile(addr_of!((*ctx.ops).bpf_sock_ops_cb_flags)) };
-    // Refused only where the kernel does not know the flag: then a failed connection's tuple stays
+    // Fails only on a kernel that does not know the flag. There, a failed connection's tuple stays
     // until it is overwritten.
     let _unknown = ctx.set_cb_flags((flags | BPF_SOCK_OPS_STATE_CB_FLAG) as i32);
     // If the tuple is lost, the proxy finds no original destination and resets the connection.

@@ -42,9 +42,9 @@ pub struct StreamEnd {
     pub into_tunnel: u64,
     /// Payload bytes from the tunnel to the backend.
     pub out_of_tunnel: u64,
-    /// From the request to the end.
+    /// The time from the request to the end.
     pub duration: Duration,
-    /// Ok if both directions ended, else what failed first.
+    /// Ok if both directions ended, otherwise the first failure.
     pub result: Result<(), StreamError>,
 }
 

@@ -9,7 +9,7 @@ use crate::proto::tunnel::DialCode;
 pub struct DialFailure {
     /// Stable code, never `Ok`.
     pub code: DialCode,
-    /// For people: what was dialled and how it failed.
+    /// What was dialled and how it failed, as a text for operators.
     pub message: String,
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Payload bytes of a stream so far. With the default they count in no total.
+/// Payload bytes of a stream so far. The default value belongs to no [`Total`].
 #[derive(Debug, Default)]
 pub struct Transferred {
     /// Bytes read from this end's socket and sent into the tunnel.

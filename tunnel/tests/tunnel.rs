@@ -1,4 +1,4 @@
-//! Both ends of a tunnel over real sockets in one process.
+//! Tests both ends of a tunnel over real sockets in one process.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "tunnel/early.rs"]
@@ -27,10 +27,10 @@ use tokio::time::timeout;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Dials loopback; port 1 hangs until the dial is dropped, port 2 is forbidden.
+/// Dials loopback. Port 1 hangs until the dial is dropped; port 2 is forbidden.
 #[derive(Default)]
 struct Loopback {
-    /// Written to by a test that holds dials up.
+    /// A test that holds this lock delays dials.
     dialling: RwLock<()>,
     dial_dropped: Arc<Notify>,
     ended: Mutex<Vec<String>>,
@@ -77,7 +77,7 @@ impl Backends for Loopback {
     }
 }
 
-/// Two ends of one tunnel.
+/// The two ends of one tunnel.
 struct Pair {
     tunnel: Tunnel,
     backends: Arc<Loopback>,
@@ -91,7 +91,7 @@ async fn pair(stream_window: u32, max_streams: u32) -> Pair {
     pair_with_budget(stream_window, max_streams, Budget::new(64 << 20)).await
 }
 
-/// The budget is the proxy's.
+/// The budget is the budget of the proxy's end.
 async fn pair_with_budget(stream_window: u32, max_streams: u32, budget: Budget) -> Pair {
     let (agent_socket, proxy_socket) = socket_pair().await;
     let backends = Arc::new(Loopback::default());
@@ -267,7 +267,7 @@ async fn stalled_readers_leave_their_neighbour_moving() {
 
 #[tokio::test]
 async fn over_the_budget_the_client_that_takes_nothing_for_longest_is_reset_and_no_other() {
-    // A client holds a quarter more than what may be under way.
+    // The proxy may hold a quarter more than the bytes in flight.
     let four = 4 * (320 << 10);
     let budget = Budget::new(four);
     let pair = pair_with_budget(256 << 10, 64, budget.clone()).await;
@@ -333,7 +333,7 @@ async fn a_client_that_dies_resets_a_backend_that_does_not_read() {
     assert_eq!(read.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
 }
 
-/// An upload that its backend answers and closes without reading it all, as with HTTP 413.
+/// An upload that the backend answers and closes without reading all of it, as with HTTP 413.
 #[tokio::test]
 async fn an_early_answer_arrives_whole_though_its_backend_closed_on_unread_bytes() {
     let pair = pair(256 << 10, 8).await;
@@ -351,12 +351,12 @@ async fn an_early_answer_arrives_whole_though_its_backend_closed_on_unread_bytes
             let mut received = Vec::new();
             let (mut read, mut write) = client.split();
             let upload = async {
-                // Cut short by the backend's close.
+                // The backend's close cuts it short.
                 let _cut = write.write_all(&upload).await;
                 std::future::pending::<()>().await;
             };
             let download = async {
-                // Ends with a reset, behind the answer.
+                // It ends with a reset, after the answer.
                 let _reset = read.read_to_end(&mut received).await;
             };
             tokio::select! { () = upload => {}, () = download => {} }
@@ -457,7 +457,7 @@ async fn a_unix_client_that_leaves_a_stalled_backend_is_noticed() {
         .unwrap_err();
 }
 
-/// Writes until the socket takes no more; returns how much it took.
+/// Writes until the socket accepts no more, and returns how much it accepted.
 async fn fill(socket: &TcpStream) -> usize {
     let (piece, mut taken) = (vec![1; 1 << 20], 0);
     while timeout(Duration::from_millis(300), socket.writable())
@@ -565,7 +565,7 @@ async fn a_draining_agent_lets_its_streams_end() {
     let (mut client, mut backend) = relayed(&pair, &mut relays).await;
     pair.drain.take().unwrap().send(()).unwrap();
     let refused = async {
-        // GOAWAY is on its way; until it arrives a stream may still open.
+        // Until the GOAWAY arrives, a stream may still open.
         loop {
             if let Err(error) = pair.tunnel.open(to_port(2), None).await
                 && matches!(error, OpenError::Tunnel(_))

@@ -39,7 +39,7 @@ impl Budget {
             || (unsent >= TUNNEL_MIN && all.load(Ordering::Relaxed) >= self.limit())
     }
 
-    /// Waits until they may.
+    /// Waits until they may read again.
     pub(crate) async fn capacity(&self) {
         let (outbox, _) = self.unsent();
         outbox.waiting.fetch_add(1, Ordering::SeqCst);

@@ -1,5 +1,5 @@
-//! What a client says before its backend has answered: it goes ahead, and the proxy's end is told
-//! by hand where the real one never says it so.
+//! Tests of the bytes that a client sends before its backend has answered. The test writes the
+//! proxy's end by hand where the real one never sends such bytes.
 
 use std::future::poll_fn;
 
@@ -12,8 +12,8 @@ use prost::Message;
 
 use super::*;
 
-/// More than an agent may reset in a tunnel's life for what makes no sense, and all that it
-/// remembers having reset.
+/// More than the invalid frames that an agent may reset in a tunnel's life, together with all the
+/// resets that it remembers.
 const REFUSALS: usize = 45_000;
 
 /// The proxy's end of a client's connection.
@@ -63,7 +63,7 @@ async fn what_a_client_says_first_goes_ahead_of_the_answer_and_of_all_else() {
     drop(dialling);
     let (stream, accepted) = tokio::join!(opening, listener.accept());
     let (mut stream, mut backend) = (stream.unwrap(), accepted.unwrap().0);
-    // More than a window: what is given back of it has to be right.
+    // More than a window: the test needs the agent to release the window correctly.
     let late = "late ".repeat(100_000);
     let mut received = String::new();
     let sent = async {
@@ -130,7 +130,7 @@ async fn a_client_that_fails_while_it_is_listened_to_opens_nothing() {
     assert_eq!(pair.tunnel.streams(), 0);
 }
 
-/// An agent's end, and the bare other end of it.
+/// An agent's end of a tunnel, and a raw HTTP/2 client at the other end.
 pub(crate) struct ByHand {
     requests: SendRequest<Bytes>,
     ends: JoinSet<()>,
@@ -141,7 +141,7 @@ impl ByHand {
         Self::with_budget(Budget::new(64 << 20)).await
     }
 
-    /// The budget is the agent's.
+    /// The budget is the budget of the agent's end.
     pub(crate) async fn with_budget(budget: Budget) -> Self {
         let (agent_socket, socket) = socket_pair().await;
         let mut ends = JoinSet::new();
@@ -173,7 +173,7 @@ impl ByHand {
         Self { requests, ends }
     }
 
-    /// Asks the agent to open a stream, with nothing said yet.
+    /// Asks the agent to open a stream, and sends nothing else.
     pub(crate) async fn ask(&mut self) -> (ResponseFuture, SendStream<Bytes>) {
         let request = http::Request::post("http://culvert/culvert.tunnel.v1.Agent/Open")
             .header("content-type", "application/grpc")
@@ -187,7 +187,7 @@ impl ByHand {
     }
 }
 
-/// A frame as gRPC has it.
+/// A frame in gRPC's wire format.
 pub(crate) fn message(kind: Kind) -> Bytes {
     let frame = Frame { kind: Some(kind) }.encode_to_vec();
     let mut message = BytesMut::new();
@@ -197,7 +197,7 @@ pub(crate) fn message(kind: Kind) -> Bytes {
     message.freeze()
 }
 
-/// The window has to be given back once for each byte, whatever came in one piece with `open`.
+/// The window must be released once for each byte, also if data arrived in one piece with `open`.
 #[tokio::test]
 async fn however_open_and_data_are_cut_into_pieces_all_bytes_arrive() {
     let mut agent = ByHand::start().await;
@@ -249,8 +249,8 @@ async fn however_open_and_data_are_cut_into_pieces_all_bytes_arrive() {
     );
 }
 
-/// Clients that speak on until they hear of it are no fault of the proxy's, of which an agent
-/// stands so many in a tunnel's life.
+/// Clients that send until they hear of a refusal are not errors of the proxy, of which an agent
+/// allows a limited number in a tunnel's life.
 #[tokio::test]
 async fn a_tunnel_outlives_any_number_of_refusals_to_clients_that_speak_on() {
     let mut agent = ByHand::start().await;

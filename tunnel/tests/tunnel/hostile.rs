@@ -1,4 +1,4 @@
-//! Ends of a tunnel, made by hand, that would have the other one hold more memory than it counts.
+//! Hand-written ends of a tunnel that try to make the other end hold more memory than it counts.
 
 use std::future::poll_fn;
 
@@ -11,15 +11,14 @@ use socket2::SockRef;
 use super::early::{ByHand, message};
 use super::*;
 
-/// Of a stream, in HTTP/2: a quarter more than what may be under way.
+/// The HTTP/2 window of a stream: a quarter more than the bytes in flight.
 const WINDOW: usize = 320 << 10;
-/// Bytes of payload in a message, beside as many of a field that nobody knows that it fills a
-/// frame.
+/// Payload bytes in a message. The rest of its frame is a field that the receiver does not know.
 const PAYLOAD: usize = 4 << 10;
-/// No more can be sent when this long nothing could be.
+/// If nothing could be sent for this long, the other end accepts no more.
 const STILL: Duration = Duration::from_millis(500);
 
-/// A message of a frame's length that is mostly framing: field 9, then data.
+/// A message that fills a frame and is mostly framing: field 9, then data.
 fn mostly_framing() -> Bytes {
     let (mut fields, unknown) = (BytesMut::new(), vec![0; 60 << 10]);
     fields.put_u8((9 << 3) | 2);
@@ -35,8 +34,8 @@ fn mostly_framing() -> Bytes {
     message.freeze()
 }
 
-/// Sends such messages until the other end takes no more of them; says how many bytes and how much
-/// payload it took.
+/// Sends such messages until the other end accepts no more. Returns how many bytes and how much
+/// payload it accepted.
 async fn pour(send: &mut SendStream<Bytes>) -> (usize, usize) {
     let (mut bytes, mut messages) = (0, 0);
     loop {
@@ -56,8 +55,8 @@ async fn pour(send: &mut SendStream<Bytes>) -> (usize, usize) {
     }
 }
 
-/// What was given back of the window is for the payload that the socket took and its framing: of
-/// what it did not take, none.
+/// The released window covers the payload that the socket accepted, and its framing, but nothing
+/// that the socket did not accept.
 fn check(budget: &Budget, (bytes, payload): (usize, usize)) {
     let held = budget.held();
     let taken = payload.saturating_sub(held);
@@ -87,7 +86,7 @@ async fn framing_for_a_stalled_backend_is_not_given_back_to_the_proxy() {
     drop((response, accepted));
 }
 
-/// An agent by hand, for one call: what it answers is its own affair.
+/// A hand-written agent for one call. The test chooses its answers.
 struct AgentByHand {
     tunnel: Tunnel,
     calls: tokio::sync::mpsc::Receiver<SendResponse<Bytes>>,
@@ -139,7 +138,7 @@ impl AgentByHand {
         }
     }
 
-    /// A stream of the proxy, and the agent's half of it.
+    /// Opens a stream of the proxy; returns it and the agent's half of it.
     async fn open(&mut self) -> (Stream, SendStream<Bytes>) {
         let answer = async {
             let mut respond = self.calls.recv().await.unwrap();
@@ -191,10 +190,10 @@ async fn what_comes_while_a_backend_is_dialled_counts_in_the_budget() {
     assert!(ended.is_err() && budget.held() == 0, "{ended:?}");
 }
 
-/// Streams whose queues would take four times as much as a tunnel may have to send.
+/// So many streams that their queues would hold four times what a tunnel may have unsent.
 const UPLOADS: usize = 256;
 const TUNNEL_MAX: u64 = 16 << 20;
-/// What the kernel may keep of the tunnel's own connection.
+/// Limit of what the kernel may keep in the tunnel's own connection.
 const SOCKETS: u64 = 16 << 20;
 
 #[tokio::test]
@@ -229,15 +228,14 @@ async fn uploads_to_an_agent_that_reads_nothing_wait_at_their_clients_and_not_in
     );
 }
 
-/// What a proxy remembers of streams that it has reset: the first ones. Empty frames for these end
-/// a tunnel for another reason.
+/// How many reset streams a proxy remembers: the first ones. Empty frames for these end a tunnel
+/// for another reason.
 const REMEMBERED: u32 = 8192;
-/// With these it has forgotten more streams than it resets in a tunnel's life for frames that come
-/// too late.
+/// More streams than the proxy remembers, together with the resets that it may send in a tunnel's
+/// life for late frames.
 const CARRIED: u32 = 25_000;
 
-/// An agent that answers each call with an end, and then has something to say on all of them, each
-/// once.
+/// The agent ends each call with an error, and then sends one late frame on every stream.
 #[tokio::test]
 async fn an_agent_that_speaks_on_every_stream_there_ever_was_loses_its_tunnel() {
     let (mut agent, proxy_socket) = socket_pair().await;
@@ -270,7 +268,7 @@ async fn an_agent_that_speaks_on_every_stream_there_ever_was_loses_its_tunnel() 
             let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
             agent.read_exact(&mut vec![0; length]).await.unwrap();
             match head[3] {
-                // HEADERS: `:status` 500 and no more, by its index in HPACK's static table.
+                // HEADERS with only `:status` 500, by its index in HPACK's static table.
                 1 => agent
                     .write_all(&frame(
                         1,
@@ -280,7 +278,7 @@ async fn an_agent_that_speaks_on_every_stream_there_ever_was_loses_its_tunnel() 
                     ))
                     .await
                     .unwrap(),
-                // SETTINGS, but no answer to ours.
+                // SETTINGS, except an acknowledgement of ours.
                 4 if head[4] == 0 => agent.write_all(&frame(4, 1, 0, &[])).await.unwrap(),
                 _ => {}
             }
@@ -307,7 +305,7 @@ async fn an_agent_that_speaks_on_every_stream_there_ever_was_loses_its_tunnel() 
     assert_eq!(error.reason(), Some(Reason::ENHANCE_YOUR_CALM), "{error:?}");
 }
 
-/// The first bytes of HTTP/2's frames are their length, type, flags and stream.
+/// A frame of HTTP/2: length, type, flags, stream, payload.
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()

@@ -1,4 +1,4 @@
-//! What went wrong in others' tunnels, tried between two ends in one process.
+//! Bugs of other tunnel projects, reproduced between two ends in one process.
 
 use std::io;
 
@@ -7,7 +7,8 @@ use tokio::sync::mpsc;
 
 use super::*;
 
-/// The other direction of what stopped every neighbour there: uploads whose backends do not read.
+/// The opposite direction of a stall that stopped every neighbour in other projects: uploads whose
+/// backends do not read.
 #[tokio::test]
 async fn stalled_backends_leave_another_upload_moving() {
     let pair = pair(256 << 10, 64).await;
@@ -30,7 +31,7 @@ async fn stalled_backends_leave_another_upload_moving() {
     assert!(received == sent);
 }
 
-/// frp #2987 and others: a fixed small window is all that a long link ever carries.
+/// frp #2987 and others: a small fixed window limits the throughput of a long link.
 #[tokio::test]
 async fn a_wider_window_lets_as_much_more_be_under_way() {
     let narrow = under_way(256 << 10).await;
@@ -41,8 +42,8 @@ async fn a_wider_window_lets_as_much_more_be_under_way() {
     );
 }
 
-/// Bytes that a backend gets rid of while its client reads none: the window's, and what sockets
-/// hold in either case.
+/// Bytes that a backend can send while its client reads nothing: the window, and what sockets hold
+/// in either case.
 async fn under_way(stream_window: u32) -> usize {
     let pair = pair(stream_window, 8).await;
     let mut relays = JoinSet::new();
@@ -50,8 +51,8 @@ async fn under_way(stream_window: u32) -> usize {
     fill(&backend).await
 }
 
-/// apiserver-network-proxy #404 and #460: the client's "never mind" crossed the agent's
-/// "connected", and the connection stayed.
+/// apiserver-network-proxy #404 and #460: the client's cancellation crossed the agent's success,
+/// and the connection stayed open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dials_given_up_just_as_they_are_answered_leave_nothing_open() {
     let pair = pair(1 << 20, 64).await;
@@ -83,7 +84,7 @@ async fn dials_given_up_just_as_they_are_answered_leave_nothing_open() {
         }
     };
     timeout(DEADLINE, left).await.expect("no stream is left");
-    // Accepted behind all others.
+    // It is accepted after all others.
     let last = TcpStream::connect(address)
         .await
         .unwrap()
@@ -107,8 +108,7 @@ async fn dials_given_up_just_as_they_are_answered_leave_nothing_open() {
     }
 }
 
-/// Dials, and gives up after looking that often. If the answer was faster: after how many looks it
-/// was there.
+/// Dials, and cancels after `looks` polls. If the answer came first, returns after how many polls.
 async fn give_up_after(pair: &Pair, port: u32, looks: usize) -> Option<usize> {
     let mut dial = Box::pin(pair.tunnel.open(to_port(port), None));
     for look in 0..looks {
@@ -120,7 +120,7 @@ async fn give_up_after(pair: &Pair, port: u32, looks: usize) -> Option<usize> {
     None
 }
 
-/// What was sent before a close was dropped with the connection there.
+/// In other projects, data sent before a close was dropped with the connection.
 #[tokio::test]
 async fn an_upload_whose_client_closes_at_once_arrives_whole() {
     let pair = pair(256 << 10, 8).await;

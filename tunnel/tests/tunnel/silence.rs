@@ -1,4 +1,4 @@
-//! Tunnels on which nobody says anything, in a time that passes as fast as the machine can.
+//! Tests of silent tunnels, with simulated time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,7 +10,7 @@ use super::*;
 const PREFACE: usize = 24;
 const PING: u8 = 6;
 
-/// What one end has sent.
+/// The bytes that one end has sent.
 type Sent = Arc<Mutex<Vec<u8>>>;
 
 /// A tunnel, and the link between its ends.
@@ -99,7 +99,7 @@ async fn serve(
     .await
 }
 
-/// Notes what one end says, and passes it on unless the link is cut.
+/// Records the bytes of one end, and forwards them unless the link is cut.
 async fn pass_on(
     mut from: ReadHalf<DuplexStream>,
     mut to: WriteHalf<DuplexStream>,
@@ -115,7 +115,7 @@ async fn pass_on(
     }
 }
 
-/// Pings in HTTP/2 as it was sent; answers to pings do not count.
+/// Counts the HTTP/2 pings in the sent bytes; acknowledgements do not count.
 fn pings(sent: &Sent, preface: usize) -> usize {
     let (sent, mut at, mut pings) = (sent.lock().unwrap(), preface, 0);
     while let Some(head) = sent.get(at..at + 9) {
@@ -126,7 +126,7 @@ fn pings(sent: &Sent, preface: usize) -> usize {
 }
 
 impl Silent {
-    /// Sent by the proxy, and by the agent.
+    /// Numbers of pings by the proxy and by the agent.
     fn pings(&self) -> (usize, usize) {
         (pings(&self.by_proxy, PREFACE), pings(&self.by_agent, 0))
     }

@@ -1,6 +1,6 @@
-//! A bare Kubernetes API server of a test's own: etcd and kube-apiserver on this machine's
-//! loopback, with no controller and no node. Whoever starts it may do everything in it, and its
-//! audit log has every request.
+//! A bare Kubernetes API server for one test: etcd and kube-apiserver on this machine's loopback,
+//! without controllers and nodes. The test has all permissions in it, and its audit log records
+//! every request.
 //!
 //! The programs are found as envtest finds them: `KUBEBUILDER_ASSETS` names the folder with etcd,
 //! kube-apiserver and kubectl.
@@ -22,18 +22,19 @@ use crate::{ports, skip, wait, workspace};
 /// The environment variable that names the folder of etcd, kube-apiserver and kubectl.
 pub const ASSETS: &str = "KUBEBUILDER_ASSETS";
 
-/// Half a minute on two busy cores is usual.
+/// Half a minute is usual on two busy cores.
 const READY: Duration = Duration::from_secs(120);
-/// Every request with its user, verb, resource and answer, without bodies.
+/// Logs every request with its user, verb, resource and status, without bodies.
 const AUDIT_POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": [{"level": "Metadata"}]}"#;
 
-/// Nodes whose kubelets may ask, as NodeRestriction lets them.
+/// Nodes whose kubelets may send requests, within the limits of NodeRestriction.
 const KUBELETS: [&str; 2] = ["edge-1", "worker-1"];
 
-/// The folder of the programs, if the environment names one; says that the test is skipped if not.
+/// The folder of the programs, if the environment names one; otherwise reports that the test is
+/// skipped.
 ///
 /// # Panics
-/// Under `REQUIRE_PRIVILEGED=1` if there is none.
+/// Under `REQUIRE_PRIVILEGED=1`, if the environment names none.
 pub fn assets() -> Option<PathBuf> {
     if let Some(folder) = std::env::var_os(ASSETS) {
         return Some(folder.into());
@@ -44,14 +45,14 @@ pub fn assets() -> Option<PathBuf> {
     None
 }
 
-/// An API server that is up. Dropping it ends it and removes all that it kept.
+/// A running API server. Dropping it ends it and removes its data.
 pub struct ApiServer {
     assets: PathBuf,
     folder: PathBuf,
     flags: Vec<String>,
     ports: Ports,
     etcd: Process,
-    /// None while it is stopped.
+    /// `None` while it is stopped.
     server: Option<Process>,
 }
 
@@ -63,10 +64,10 @@ struct Ports {
 }
 
 impl ApiServer {
-    /// Starts one, with these flags of kube-apiserver besides its own, and waits until it is ready.
+    /// Starts an API server with `flags` in addition to its own, and waits until it is ready.
     ///
     /// # Errors
-    /// If it does not become ready in time.
+    /// It is not ready in time.
     pub fn start(assets: &Path, flags: &[&str]) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         static SWEPT: Once = Once::new();
@@ -96,10 +97,10 @@ impl ApiServer {
         self.folder.join("admin.kubeconfig")
     }
 
-    /// Writes a kubeconfig for whoever presents this token, and returns its path.
+    /// Writes a kubeconfig with this token, and returns its path.
     ///
     /// # Errors
-    /// Those of writing it.
+    /// The file cannot be written.
     pub fn kubeconfig_of(&self, name: &str, token: &str) -> Result<PathBuf> {
         write_kubeconfig(&self.folder, self.ports.server, name, token)
     }
@@ -113,17 +114,17 @@ impl ApiServer {
         kubectl
     }
 
-    /// kubectl as the kubelet of a node: edge-1 or worker-1.
+    /// kubectl with the permissions of a node's kubelet: edge-1 or worker-1.
     pub fn kubelet(&self, node: &str) -> Command {
         let mut kubectl = self.kubectl();
         kubectl.env("KUBECONFIG", self.folder.join(format!("{node}.kubeconfig")));
         kubectl
     }
 
-    /// The 31 of 1.31: what it can do goes by that.
+    /// The minor version, such as 31 of 1.31. The server's features depend on it.
     ///
     /// # Errors
-    /// If it does not say.
+    /// The server does not report it.
     pub fn minor_version(&self) -> Result<u32> {
         let said = workspace::output(self.kubectl().args(["get", "--raw", "/version"]))?;
         let said: serde_json::Value = serde_json::from_str(&said)?;
@@ -134,32 +135,32 @@ impl ApiServer {
         minor.parse().with_context(|| said.to_string())
     }
 
-    /// The log with one JSON object of kind `Event` a line for each request that was answered.
+    /// The audit log: one JSON object of kind `Event` per line for each answered request.
     pub fn audit_log(&self) -> PathBuf {
         self.folder.join("audit.jsonl")
     }
 
-    /// A folder for the test's own files, which goes with the server.
+    /// A folder for the test's own files, removed with the server.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Ends kube-apiserver, and not what it knows: who watches it loses it.
+    /// Kills kube-apiserver and keeps its data. Watches break.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// The kernel refuses the signal.
     pub fn stop(&mut self) -> Result<()> {
         match self.server.take() {
-            // Asked to end, it would give those who watch it up to a minute.
+            // On SIGTERM it would wait for watches for up to a minute.
             Some(mut server) => server.kill(),
             None => Ok(()),
         }
     }
 
-    /// Starts kube-apiserver again where it was, and waits until it is ready.
+    /// Starts kube-apiserver again with the same data, and waits until it is ready.
     ///
     /// # Errors
-    /// If it does not become ready in time.
+    /// It is not ready in time.
     pub fn resume(&mut self) -> Result<()> {
         let mut command = server(&self.assets, &self.folder, self.ports);
         let server = self.server.insert(Process::start(
@@ -193,7 +194,7 @@ impl Drop for ApiServer {
             process::show_logs(&self.folder);
         }
         if let Some(mut server) = self.server.take() {
-            // Whether it has ended by itself is no matter here.
+            // It may have ended by itself.
             server.kill().ok();
         }
         self.etcd.kill().ok();
@@ -213,7 +214,7 @@ impl Ports {
     }
 }
 
-/// Removes the folders of processes that are gone: killed ones. Their programs ended with them.
+/// Removes the folders of killed processes. Their programs have ended with them.
 fn remove_left_behind(parent: &Path) {
     for folder in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = folder.file_name();
@@ -224,7 +225,7 @@ fn remove_left_behind(parent: &Path) {
     }
 }
 
-/// Keys, the administrator's token, the audit policy and the administrator's kubeconfig.
+/// Writes keys, the administrator's token, the audit policy and the administrator's kubeconfig.
 fn write_files(folder: &Path, ports: Ports) -> Result<()> {
     let mut secret = [0; 16];
     fs::File::open("/dev/urandom")?
@@ -256,7 +257,7 @@ fn write_kubeconfig(folder: &Path, port: u16, name: &str, token: &str) -> Result
         "apiVersion": "v1", "kind": "Config", "current-context": "test",
         "clusters": [{"name": "test", "cluster": {
             "server": format!("https://127.0.0.1:{port}"),
-            // It makes this one itself, with its authority behind it.
+            // kube-apiserver creates this file, with its authority.
             "certificate-authority": folder.join("certificates/apiserver.crt")}}],
         "users": [{"name": name, "user": {"token": token}}],
         "contexts": [{"name": "test", "context": {"cluster": "test", "user": name}}],
@@ -307,7 +308,7 @@ fn server(assets: &Path, folder: &Path, ports: Ports) -> Command {
         "--service-cluster-ip-range=10.96.0.0/16",
         "--allow-privileged",
     ]);
-    // Without a controller no service account gets the secret that this plugin waits for.
+    // This plugin waits for the secret of a service account, which no controller creates here.
     command.args([
         "--disable-admission-plugins=ServiceAccount",
         "--enable-admission-plugins=NodeRestriction",

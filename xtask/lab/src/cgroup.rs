@@ -1,5 +1,5 @@
-//! Control groups (version 2): what connect hooks are attached to, and how all processes of a host
-//! are found and ended.
+//! Control groups (version 2). Connect hooks are attached to them, and all processes of a host are
+//! found and ended by them.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::wait;
 
-/// How long the kernel may take to end processes that it was told to kill.
+/// Time for the kernel to end processes that it was told to kill.
 const KILL_TIME: Duration = Duration::from_secs(10);
 
 /// Where cgroup2 is mounted: `/sys/fs/cgroup`, or a folder below it on hosts that also use version
@@ -26,13 +26,14 @@ pub(crate) fn mount_point() -> Result<PathBuf> {
     Ok(PathBuf::from(fields[1]))
 }
 
-/// Ends every process in a cgroup and below it, and removes them all. Nothing there is fine.
+/// Ends every process in a cgroup and below it, and removes these cgroups. A missing cgroup is no
+/// error.
 pub(crate) fn remove(cgroup: &Path) -> Result<()> {
     if !cgroup.exists() {
         return Ok(());
     }
     let what = format!("end all processes in {}", cgroup.display());
-    // Not through `wait::until`: cleaning up goes on after an interruption.
+    // Not with `wait::until`, which fails after an interruption: cleaning up must continue.
     let rounds = KILL_TIME.as_millis() / 50;
     for _ in 0..rounds {
         kill_all(cgroup)?;

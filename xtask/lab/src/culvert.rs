@@ -1,5 +1,5 @@
-//! Culvert in a lab: proxy and redirector in the cloud, an agent on each edge, joined with the
-//! tokens that the proxy gives out, as the README tells an operator to.
+//! Culvert in a lab: proxy and redirector in the cloud, an agent on each edge. The agents join with
+//! the proxy's tokens, as the README describes.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,20 +12,20 @@ use crate::process::Process;
 use crate::site::Site;
 use crate::{Lab, wait, workspace};
 
-/// Ports of the admin listeners on loopback (DESIGN §9).
+/// Port of the proxy's admin server on loopback.
 pub const PROXY_ADMIN: u16 = 7409;
-/// See [`PROXY_ADMIN`].
+/// Port of the redirector's admin server on loopback.
 pub const REDIRECTOR_ADMIN: u16 = 7419;
-/// See [`PROXY_ADMIN`].
+/// Port of the agent's admin server on loopback.
 pub const AGENT_ADMIN: u16 = 7429;
 
-/// Where agents reach the proxy.
+/// The address at which agents reach the proxy.
 pub const PROXY_FOR_AGENTS: &str = "203.0.113.1:7400";
 
-/// Programs on two cores, started side by side.
+/// Time for programs that start side by side on two cores.
 const START_TIME: Duration = Duration::from_secs(90);
 
-/// What differs between one set-up and another.
+/// Settings in which a test differs from the default.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Further ports of every edge node, beside the default ones.
@@ -42,10 +42,10 @@ pub struct Options {
     pub agent_env: Vec<(String, String)>,
 }
 
-/// Ports that every edge node of a lab may be reached on.
+/// Ports of every edge node in a lab that are steered.
 const DEFAULT_PORTS: [u16; 4] = [9100, 10250, 10255, 7429];
 
-/// The programs of Culvert, running in a lab. Ended when dropped.
+/// Culvert's programs, running in a lab. Dropping it ends them.
 pub struct Culvert<'lab> {
     lab: &'lab Lab,
     options: Options,
@@ -57,11 +57,11 @@ pub struct Culvert<'lab> {
 }
 
 impl<'lab> Culvert<'lab> {
-    /// Starts the proxy and the redirector, joins the agents of `edges` and waits until all is
+    /// Starts the proxy and the redirector, joins the agents of `edges`, and waits until all are
     /// ready.
     ///
     /// # Errors
-    /// Those of each program.
+    /// A program does not start or is not ready in time.
     pub fn start(lab: &'lab Lab, edges: &[Place], options: Options) -> Result<Self> {
         let proxy = start_proxy(lab, &options)?;
         let redirector = start_redirector(lab, &options)?;
@@ -97,7 +97,7 @@ impl<'lab> Culvert<'lab> {
     /// Waits until the proxy is ready.
     ///
     /// # Errors
-    /// If it is not in time.
+    /// It is not ready in time.
     pub fn wait_for_proxy(&mut self) -> Result<()> {
         wait_ready(
             "culvert-proxy",
@@ -120,7 +120,7 @@ impl<'lab> Culvert<'lab> {
     /// Waits until the redirector is ready.
     ///
     /// # Errors
-    /// If it is not in time.
+    /// It is not ready in time.
     pub fn wait_for_redirector(&mut self) -> Result<()> {
         wait_ready(
             "culvert-redirector",
@@ -134,34 +134,34 @@ impl<'lab> Culvert<'lab> {
     /// Starts the agent of an edge that has joined.
     ///
     /// # Errors
-    /// If it cannot be started; not yet if it does not connect.
+    /// It cannot be started. That it does not connect is not detected here.
     pub fn start_agent(&mut self, place: Place) -> Result<()> {
         let agent = start_agent(self.lab, place, &self.options)?;
         self.agents.push(agent);
         Ok(())
     }
 
-    /// Starts the agent that was started `nth`, on `place`, again after it was ended.
+    /// Restarts the agent with index `nth`, which runs on `place`, after it was ended.
     ///
     /// # Errors
-    /// If it cannot be started; not yet if it does not connect.
+    /// It cannot be started. That it does not connect is not detected here.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// There are fewer agents.
     pub fn restart_agent(&mut self, nth: usize, place: Place) -> Result<()> {
         self.agents[nth] = start_agent(self.lab, place, &self.options)?;
         Ok(())
     }
 
-    /// The agent that was started `nth`, counting from zero.
+    /// The agent with index `nth`, counted from zero in the order of their starts.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// There are fewer agents.
     pub fn agent(&mut self, nth: usize) -> &mut Process {
         &mut self.agents[nth]
     }
 
-    /// A command line of `culvert-proxy` in the cloud, talking to the running proxy.
+    /// A `culvert-proxy` subcommand in the cloud that talks to the running proxy.
     pub fn control(&self, args: &[&str]) -> Command {
         let mut command = self
             .lab
@@ -179,10 +179,10 @@ impl<'lab> Culvert<'lab> {
         self.lab.site(Place::Cloud).file(name)
     }
 
-    /// A join command for a node, as the words after `culvert-agent`.
+    /// Creates a token for a node. Returns the arguments of `culvert-agent` that join it.
     ///
     /// # Errors
-    /// If the proxy gives none.
+    /// The proxy creates no token.
     pub fn create_token(&self, place: Place, further: &[&str]) -> Result<Vec<String>> {
         let address = place.address().to_string();
         let mut args = vec!["--address".to_owned(), address];
@@ -193,19 +193,19 @@ impl<'lab> Culvert<'lab> {
         self.create_bare_token(place, &args)
     }
 
-    /// A join command for a node with no other than the given settings, as the words after
-    /// `culvert-agent`.
+    /// Creates a token for a node with only the given settings. Returns the arguments of
+    /// `culvert-agent` that join it.
     ///
     /// # Errors
-    /// If the proxy gives none.
+    /// The proxy creates no token.
     pub fn create_bare_token(&self, place: Place, settings: &[String]) -> Result<Vec<String>> {
         self.create_node_token(place.name(), settings)
     }
 
-    /// The same for a node that is no place of the lab.
+    /// The same for a node that is not a place of the lab.
     ///
     /// # Errors
-    /// If the proxy gives none.
+    /// The proxy creates no token.
     pub fn create_node_token(&self, node: &str, settings: &[String]) -> Result<Vec<String>> {
         let mut command = self.control(&["token", "create", node]);
         join_arguments(&workspace::output(command.args(settings))?)
@@ -214,7 +214,7 @@ impl<'lab> Culvert<'lab> {
     /// Runs `culvert-agent join ...` on an edge.
     ///
     /// # Errors
-    /// If joining fails, with what the agent said.
+    /// The join fails; the error contains the agent's output.
     pub fn join(&self, place: Place, join: &[String]) -> Result<()> {
         let site = self.lab.site(place);
         let state = site.file("agent").display().to_string();
@@ -230,7 +230,7 @@ impl<'lab> Culvert<'lab> {
     /// Waits until a node has a tunnel.
     ///
     /// # Errors
-    /// If it has none in time.
+    /// It has none in time.
     pub fn wait_online(&self, place: Place) -> Result<()> {
         wait::until(
             &format!("{} has its tunnels", place.name()),
@@ -242,7 +242,7 @@ impl<'lab> Culvert<'lab> {
     /// Waits until the proxy knows that a node has no tunnel.
     ///
     /// # Errors
-    /// If it still has one at the deadline.
+    /// It still has one at the deadline.
     pub fn wait_offline(&self, place: Place, deadline: Duration) -> Result<()> {
         wait::until(&format!("{} is offline", place.name()), deadline, || {
             self.check_tunnels(place.name(), |tunnels| tunnels == 0)
@@ -255,10 +255,10 @@ impl<'lab> Culvert<'lab> {
         Ok(())
     }
 
-    /// How many tunnels a node has, as the proxy's admin page tells.
+    /// The number of a node's tunnels, by the proxy's admin page.
     ///
     /// # Errors
-    /// If the page does not answer.
+    /// The page does not answer.
     pub fn tunnels(&self, node: &str) -> Result<usize> {
         let tunnels = self
             .lab
@@ -271,12 +271,13 @@ impl<'lab> Culvert<'lab> {
     }
 }
 
-/// What the units in `deploy/systemd` leave to the programs, in the words of setpriv.
+/// The capabilities that the units in `deploy/systemd` give to the programs, in the syntax of
+/// setpriv.
 const PROXY_CAPABILITIES: &str = "-all,+bpf";
 const REDIRECTOR_CAPABILITIES: &str = "-all,+bpf,+net_admin,+net_bind_service";
 const AGENT_CAPABILITIES: &str = "-all";
 
-/// One of the project's programs with no more powers than its unit gives it.
+/// One of the project's programs, with only the capabilities of its unit.
 fn confined(site: &Site, capabilities: &str, program: &str) -> Command {
     let mut command = site.command("setpriv");
     confine(&mut command, capabilities, program);
@@ -317,8 +318,8 @@ fn start_proxy(lab: &Lab, options: &Options) -> Result<Process> {
 
 fn start_redirector(lab: &Lab, options: &Options) -> Result<Process> {
     let cloud = lab.site(Place::Cloud);
-    // LimitMEMLOCK of its unit. Root without CAP_SYS_RESOURCE keeps its limit, which only kernels
-    // before 5.11 mind.
+    // LimitMEMLOCK of the unit. Root without CAP_SYS_RESOURCE keeps its limit, which matters only
+    // to kernels before 5.11.
     let mut command = cloud.command("sh");
     command.args([
         "-c",
@@ -336,7 +337,7 @@ fn start_redirector(lab: &Lab, options: &Options) -> Result<Process> {
         .arg(cloud.file("redirector.sock"))
         .arg("--state-dir")
         .arg(cloud.file("redirector"))
-        // The cloud's own address is a public one; the other is of its pods.
+        // The cloud's own address is public; the second one is the address range of its pods.
         .arg("--dns-client")
         .arg(format!("{}/32,10.244.0.0/16", Place::Cloud.address()));
     cloud.start_process(
@@ -377,7 +378,7 @@ fn wait_ready(
     })
 }
 
-/// The words behind `culvert-agent` in what `token create` prints. They hold no blanks and no
+/// The arguments after `culvert-agent` in the output of `token create`. They contain no spaces or
 /// quotes.
 fn join_arguments(printed: &str) -> Result<Vec<String>> {
     let joined = printed.replace("\\\n", " ");

@@ -1,4 +1,4 @@
-//! Links between the sites that break without a word, as a mobile network does.
+//! Cuts links between the sites without any notice, as a mobile network does.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::place::Place;
 use crate::{Lab, network, workspace};
 
-/// While it lives, the internet drops every packet from and to a site.
+/// While it exists, the internet drops every packet from and to a site.
 pub struct Cut {
     router: String,
     table: String,
@@ -17,7 +17,7 @@ impl Cut {
     /// Cuts the link of a site.
     ///
     /// # Errors
-    /// If the rule cannot be set.
+    /// The rule cannot be set.
     pub fn of(lab: &Lab, place: Place) -> Result<Self> {
         let (router, link) = (lab.name().netns(network::INTERNET), place.router_link());
         let table = format!("cut_{link}");

@@ -1,4 +1,4 @@
-//! DNS questions over UDP. Answers are read for what the tests compare, no further.
+//! DNS queries over UDP. Answers are parsed only as far as the tests need.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -16,20 +16,20 @@ pub const TXT: u16 = 16;
 /// Asks for IPv6 addresses.
 pub const AAAA: u16 = 28;
 
-/// Longer than resolvers wait for servers of theirs that are away.
+/// Longer than resolvers wait for upstream servers that do not answer.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 const TRIES: u32 = 3;
 
-/// What came back.
+/// A server's answer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The name has these.
+    /// The name has these addresses.
     Addresses(Vec<IpAddr>),
-    /// The name exists, without such data.
+    /// The name exists, without records of this type.
     NoData,
-    /// There is no such name.
+    /// The name does not exist.
     NoSuchName,
-    /// The server does not answer for this name.
+    /// The server is not responsible for this name.
     Refused,
     /// Any other response code.
     Other(u8),
@@ -48,12 +48,12 @@ impl Answer {
 /// Asks the redirector.
 ///
 /// # Errors
-/// If no answer comes in time, or one that cannot be read.
+/// No answer comes in time, or it cannot be parsed.
 pub fn ask(lab: &Lab, name: &str, kind: u16) -> Result<Answer> {
     Resolver::seen_from(lab.site(Place::Cloud).netns(), Place::Cloud.address()).ask(name, kind)
 }
 
-/// A server that is asked from somewhere.
+/// A DNS server, asked from a network namespace.
 pub struct Resolver {
     netns: PathBuf,
     server: IpAddr,
@@ -68,19 +68,19 @@ impl Resolver {
         }
     }
 
-    /// One answer.
+    /// Asks for one name.
     ///
     /// # Errors
-    /// If none comes in time, or one that cannot be read.
+    /// No answer comes in time, or it cannot be parsed.
     pub fn ask(&self, name: &str, kind: u16) -> Result<Answer> {
         let answers = self.ask_each(&[name.to_owned()], kind)?;
         answers.into_iter().next().context("no answer")
     }
 
-    /// An answer for each name, in the order of the names, which are asked one after the other.
+    /// Asks for one name after the other, and returns the answers in the order of the names.
     ///
     /// # Errors
-    /// As of [`Self::ask`].
+    /// As [`Self::ask`].
     pub fn ask_each(&self, names: &[String], kind: u16) -> Result<Vec<Answer>> {
         inside::run(&self.netns, || {
             let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
@@ -99,14 +99,14 @@ impl Resolver {
     }
 }
 
-/// Asks until there is an answer, as every client does: datagrams get lost.
+/// Repeats the question until there is an answer, as every client does: datagrams get lost.
 fn exchange(socket: &UdpSocket, question: &[u8]) -> Result<Vec<u8>> {
     let mut answer = vec![0; 1500];
     for _ in 0..TRIES {
         socket.send(question)?;
         loop {
             match socket.recv(&mut answer) {
-                // Others answer an earlier question that was sent twice.
+                // Other datagrams answer an earlier question that was sent twice.
                 Ok(length) if answer[..length].starts_with(&question[..2]) => {
                     return Ok(answer[..length].to_vec());
                 }
@@ -163,7 +163,7 @@ fn read(packet: &[u8], question: usize) -> Result<Answer> {
     Ok(Answer::Addresses(addresses))
 }
 
-/// Where a name ends: after its empty label, or after a pointer.
+/// The offset after a name: after its empty label, or after a pointer.
 pub fn after_name(packet: &[u8], mut at: usize) -> Option<usize> {
     loop {
         match *packet.get(at)? {

@@ -1,5 +1,6 @@
 //! Sockets of this process in a host's network namespace. They belong to no host's cgroup, so no
-//! connect hook sees them: good for admin pages and for forwarding, never for a client under test.
+//! connect hook sees them. Use them for admin pages and for forwarding, never for a client under
+//! test.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -13,10 +14,10 @@ use nix::sched::{CloneFlags, setns};
 /// An admin page answers at once or is broken.
 const HTTP_TIME: Duration = Duration::from_secs(5);
 
-/// Does something on a thread inside a network namespace.
+/// Runs `work` on a thread inside a network namespace.
 ///
 /// # Errors
-/// If the namespace cannot be entered, and those of what is done.
+/// The namespace cannot be entered, or `work` fails.
 pub fn run<T: Send>(netns: &Path, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     let namespace = File::open(netns).with_context(|| format!("open {}", netns.display()))?;
     std::thread::scope(|scope| {
@@ -33,8 +34,7 @@ pub fn run<T: Send>(netns: &Path, work: impl FnOnce() -> Result<T> + Send) -> Re
 /// The body of the answer to a request (`GET /readyz`) on the namespace's loopback.
 ///
 /// # Errors
-/// If there is no answer in time, or one whose status is not a success; the error has status and
-/// body.
+/// No answer comes in time, or its status is not a success; the error contains status and body.
 pub fn http(netns: &Path, port: u16, request: &str, body: &str) -> Result<String> {
     let answer = run(netns, || {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -86,10 +86,11 @@ fn unchunk(mut rest: &str) -> String {
     body
 }
 
-/// Makes a port of the namespace's loopback reachable on this machine's, until the process ends.
+/// Makes a port of the namespace's loopback reachable on this machine's loopback, until the process
+/// ends.
 ///
 /// # Errors
-/// If the port is in use here.
+/// The port is in use here.
 pub fn forward(local_port: u16, netns: PathBuf, port: u16) -> Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, local_port))
         .with_context(|| format!("listen on 127.0.0.1:{local_port}"))?;
@@ -119,7 +120,7 @@ fn relay(client: TcpStream, netns: &Path, port: u16) {
 }
 
 fn copy(mut from: TcpStream, mut to: TcpStream) {
-    // A reader or writer that leaves ends its direction; there is nobody to tell.
+    // A copy ends its direction when its reader or writer closes; there is nothing to report.
     std::io::copy(&mut from, &mut to).ok();
     to.shutdown(std::net::Shutdown::Write).ok();
 }

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM as a condition: whoever waits ends with an error, so that every `Drop` still
+//! Ctrl-C and SIGTERM as a condition: every wait ends with an error, so that every `Drop` still
 //! cleans up.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,11 +8,11 @@ use nix::sys::signal::{SigSet, Signal};
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Takes over SIGINT, SIGTERM and SIGHUP for this process. Call it before any thread is started:
-/// threads inherit the mask (child processes do not: `std::process` clears it).
+/// Blocks SIGINT, SIGTERM and SIGHUP for this process. Call it before any thread starts: threads
+/// inherit the mask. Child processes do not: `std::process` clears it.
 ///
 /// # Errors
-/// If the kernel refuses the signal mask.
+/// The kernel refuses the signal mask.
 pub fn install() -> Result<()> {
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]
         .into_iter()
@@ -29,10 +29,10 @@ pub fn install() -> Result<()> {
     Ok(())
 }
 
-/// Fails once a signal has come.
+/// Fails once a signal has arrived.
 ///
 /// # Errors
-/// After SIGINT, SIGTERM or SIGHUP.
+/// SIGINT, SIGTERM or SIGHUP has arrived.
 pub fn check() -> Result<()> {
     if INTERRUPTED.load(Ordering::Acquire) {
         bail!("interrupted");

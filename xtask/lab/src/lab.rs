@@ -20,7 +20,7 @@ use crate::place::Place;
 use crate::site::Site;
 use crate::{LabName, cgroup, network, process, workspace};
 
-/// A lab that is up. Dropping it ends every process in it and removes all of it.
+/// A running lab. Dropping it ends every process in it and removes everything that it created.
 pub struct Lab {
     name: LabName,
     sites: Vec<Site>,
@@ -28,10 +28,10 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Makes the hosts, after removing what an earlier run of the same name left behind.
+    /// Creates the hosts, after it removed what an earlier run of the same name left.
     ///
     /// # Errors
-    /// Without root, while another run has the same lab up, and where the kernel refuses a step.
+    /// The process is not root, another run has the same lab up, or the kernel refuses a step.
     pub fn start(name: LabName) -> Result<Self> {
         check_root()?;
         let lock = name
@@ -40,11 +40,11 @@ impl Lab {
         Self::make(name, lock)
     }
 
-    /// Makes the hosts of a test's lab, which has a name of its own. The first call also removes
-    /// what killed test runs left behind.
+    /// Creates the hosts of a test's lab, which has a unique name. The first call also removes what
+    /// killed test runs left.
     ///
     /// # Errors
-    /// Without root, and where the kernel refuses a step.
+    /// The process is not root, or the kernel refuses a step.
     pub fn start_test() -> Result<Self> {
         static SWEPT: Once = Once::new();
         check_root()?;
@@ -61,7 +61,7 @@ impl Lab {
         sweep(&name)?;
         std::fs::create_dir_all(name.folder())
             .with_context(|| format!("create {}", name.folder().display()))?;
-        // From here on a failure removes what there is.
+        // From here on, dropping `lab` removes what exists if a step fails.
         let mut lab = Self {
             name,
             sites: Vec::new(),
@@ -79,17 +79,17 @@ impl Lab {
         &self.sites[place as usize]
     }
 
-    /// The network namespace of the router between the hosts, where servers of the internet may
-    /// run.
+    /// The network namespace of the router between the hosts. Servers of the internet can run
+    /// there.
     pub fn internet(&self) -> PathBuf {
         Path::new(network::NAMES).join(self.name.netns(network::INTERNET))
     }
 
-    /// Makes a pod: a network namespace behind the cloud host, as container networks make them.
-    /// Returns the namespace's path; it ends with the lab.
+    /// Creates a pod: a network namespace behind the cloud host, as container networks create it.
+    /// Returns the namespace's path. It is removed with the lab.
     ///
     /// # Errors
-    /// If there is one already.
+    /// There is a pod already.
     pub fn add_pod(&self) -> Result<PathBuf> {
         Ok(Path::new(network::NAMES).join(network::make_pod(&self.name)?))
     }
@@ -120,7 +120,7 @@ fn check_root() -> Result<()> {
     Ok(())
 }
 
-/// Removes the labs of tests whose process was killed: nobody holds their names.
+/// Removes the labs of test processes that were killed: no process holds their names.
 fn sweep_killed_tests() -> Result<()> {
     for name in LabName::taken_by_tests()? {
         if let Some(_lock) = name.take()? {
@@ -130,7 +130,7 @@ fn sweep_killed_tests() -> Result<()> {
     Ok(())
 }
 
-/// Removes everything of that name, whoever left it: processes first, then what they held.
+/// Removes everything of that name: processes first, then what they held.
 fn sweep(name: &LabName) -> Result<()> {
     cgroup::remove(&name.cgroup()?)?;
     network::remove(name)?;

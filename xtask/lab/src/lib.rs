@@ -1,5 +1,5 @@
 //! What the demo, the tests, the bench and the end-to-end suite share: hosts made of namespaces
-//! ([`Lab`]), an API server, programs in the background, and waiting for conditions.
+//! ([`Lab`]), an API server, background programs, and waits for conditions.
 #![forbid(unsafe_code)]
 
 pub mod apiserver;

@@ -1,5 +1,5 @@
-//! Names of labs. Every namespace, cgroup and folder of a lab has its name in front, so that labs
-//! do not meet, and what a killed run left behind is found.
+//! Names of labs. The name is the prefix of every namespace, cgroup and folder of a lab, so that
+//! labs do not collide and the remains of a killed run are found.
 
 use std::fs::File;
 use std::io;
@@ -12,14 +12,14 @@ use nix::fcntl::{Flock, FlockArg};
 
 use crate::cgroup;
 
-/// Where labs have their files and locks: only root may write there, and paths of sockets are
+/// The folder of the labs' files and locks. Only root may write there, and paths of sockets stay
 /// short.
 const RUN: &str = "/run";
 
-/// The name of tests' labs, before their number.
+/// The name of a test's lab, before its number.
 const TEST: &str = "culvert-test-";
 
-/// A lab's name: one lab of each name can be up on a machine.
+/// A lab's name. Only one lab of each name can be up on a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabName(String);
 
@@ -34,7 +34,7 @@ impl LabName {
         Self("culvert-bench".to_owned())
     }
 
-    /// Takes the first name for a lab of a test that no other lab has.
+    /// Takes the first test lab name that is free.
     pub(crate) fn take_for_test() -> Result<(Self, NameLock)> {
         let names = (1..u16::MAX).map(|number| Self(format!("{TEST}{number}")));
         for name in names {
@@ -45,7 +45,7 @@ impl LabName {
         bail!("all names for labs of tests are taken")
     }
 
-    /// Names of tests' labs that have been taken, whether or not they still are.
+    /// Names of test labs that were taken at some time.
     pub(crate) fn taken_by_tests() -> Result<Vec<Self>> {
         let mut names = Vec::new();
         for entry in std::fs::read_dir(RUN).with_context(|| format!("list {RUN}"))? {
@@ -58,12 +58,12 @@ impl LabName {
         Ok(names)
     }
 
-    /// The prefix of everything the lab makes.
+    /// The prefix of everything that the lab creates.
     pub fn prefix(&self) -> &str {
         &self.0
     }
 
-    /// Files of the lab: sockets, state, logs.
+    /// The folder of the lab's files: sockets, state, logs.
     pub fn folder(&self) -> PathBuf {
         Path::new(RUN).join(&self.0)
     }
@@ -76,7 +76,7 @@ impl LabName {
         Ok(cgroup::mount_point()?.join(&self.0))
     }
 
-    /// Takes the name; `None` if another lab has it.
+    /// Takes the name; `None` if another lab holds it.
     pub(crate) fn take(&self) -> Result<Option<NameLock>> {
         let path = self.folder().with_extension("lock");
         loop {
@@ -88,7 +88,7 @@ impl LabName {
                     return Err(errno).with_context(|| format!("lock {}", path.display()));
                 }
             };
-            // The one who had the name may have removed the file since it was opened.
+            // The previous holder may have removed the file since it was opened.
             if is_at(&lock, &path).with_context(|| format!("look at {}", path.display()))? {
                 return Ok(Some(NameLock { lock, path }));
             }
@@ -104,7 +104,7 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Held while a name is taken. The kernel unlocks it when this process ends, however it ends.
+/// The lock on a name. The kernel releases it when this process ends in any way.
 pub(crate) struct NameLock {
     #[expect(dead_code, reason = "held, never read")]
     lock: Flock<File>,
@@ -113,7 +113,7 @@ pub(crate) struct NameLock {
 
 impl Drop for NameLock {
     fn drop(&mut self) {
-        // Still locked; without the file nobody finds anything to sweep.
+        // Remove it while it is locked: without the file, no other run finds a lab to remove.
         std::fs::remove_file(&self.path).ok();
     }
 }

@@ -1,4 +1,4 @@
-//! The namespaces and links of a lab, and what its routers let pass.
+//! The namespaces and links of a lab, and the filters of its routers.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -11,17 +11,17 @@ use crate::{LabName, workspace};
 /// The router between the sites.
 pub(crate) const INTERNET: &str = "internet";
 
-/// A pod of the cloud host, where there is one.
+/// The pod of the cloud host, if there is one.
 const POD: &str = "pod";
 
-/// Where namespaces have their names.
+/// The folder of the names of network namespaces.
 pub(crate) const NAMES: &str = "/run/netns";
 
-/// The cloud's own IPv6 network: it ends at the router, but gives the cloud host an IPv6 address
-/// and a default route.
+/// The cloud's IPv6 network. It ends at the router, but gives the cloud host an IPv6 address and a
+/// default route.
 const CLOUD_V6: (&str, &str) = ("fd00:203:0:113::1", "fd00:203:0:113::2");
 
-/// Makes all namespaces, links, addresses, routes and rules.
+/// Creates all namespaces, links, addresses, routes and rules.
 pub(crate) fn make(name: &LabName) -> Result<()> {
     let internet = name.netns(INTERNET);
     let mut links = format!("netns add {internet}\n");
@@ -45,7 +45,7 @@ pub(crate) fn make(name: &LabName) -> Result<()> {
     Ok(())
 }
 
-/// Makes a pod's namespace behind the cloud host; returns its name.
+/// Creates a pod's namespace behind the cloud host; returns its name.
 pub(crate) fn make_pod(name: &LabName) -> Result<String> {
     let (cloud, pod) = (name.netns(Place::Cloud.name()), name.netns(POD));
     ip_batch(
@@ -65,7 +65,7 @@ pub(crate) fn make_pod(name: &LabName) -> Result<String> {
     Ok(pod)
 }
 
-/// Removes all namespaces of that name, and with them all the rest.
+/// Removes all namespaces of that name, and with them everything in them.
 pub(crate) fn remove(name: &LabName) -> Result<()> {
     for place in Place::ALL
         .map(Place::name)
@@ -88,8 +88,8 @@ pub(crate) fn nft(netns: &str, rules: &str) -> Result<()> {
     )
 }
 
-/// An edge site's router, which is the node itself: lets it dial out as its WAN address, and
-/// nothing in.
+/// Rules of an edge site's router, which is the node itself: it dials out from its WAN address, and
+/// drops all incoming connections.
 const SITE_RULES: &str = "
 table ip site {
   chain inward { type filter hook input priority filter; iifname \"wan\" ct state new drop; }
@@ -111,7 +111,7 @@ fn router_commands() -> String {
         CLOUD_V6.1,
         Place::Cloud.router_link()
     );
-    // A packet to a private address ends here without an answer, as in the real one.
+    // As in the real internet, packets to private addresses are dropped without an answer.
     for range in [
         "10.0.0.0/8",
         "172.16.0.0/12",

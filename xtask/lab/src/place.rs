@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr};
 /// A host of the lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
-    /// Where Prometheus, the proxy and the redirector run.
+    /// Runs Prometheus, the proxy and the redirector.
     Cloud,
-    /// An edge node with an address of its own.
+    /// An edge node with a unique address.
     Edge1,
     /// An edge node with the same address as [`Place::Edge3`].
     Edge2,
@@ -21,7 +21,7 @@ impl Place {
     /// The edge nodes.
     pub const EDGES: [Self; 3] = [Self::Edge1, Self::Edge2, Self::Edge3];
 
-    /// The host name; of an edge also its node name.
+    /// The host name. For an edge it is also the node name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cloud => "cloud",
@@ -31,7 +31,7 @@ impl Place {
         }
     }
 
-    /// What the host calls itself: of an edge an address that only its own site knows.
+    /// The host's own address. An edge's address is known only in its own site.
     pub fn address(self) -> IpAddr {
         IpAddr::V4(match self {
             Self::Cloud => Ipv4Addr::new(203, 0, 113, 1),
@@ -40,12 +40,12 @@ impl Place {
         })
     }
 
-    /// The host by that name.
+    /// The host with that name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|place| place.name() == name)
     }
 
-    /// The host's address in the internet, with the router's end of the link, as CIDRs of one /30.
+    /// The host's address in the internet and the router's end of the link, as CIDRs of one /30.
     pub(crate) fn wan(self) -> (String, String) {
         match self {
             Self::Cloud => ("203.0.113.1/30".into(), "203.0.113.2/30".into()),

@@ -1,22 +1,22 @@
-//! Ports of this machine's loopback for programs of tests, which run side by side.
+//! Free ports on this machine's loopback, for programs of tests that run side by side.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
 
-/// Below the ports that kernels give to clients: one of those could take a port between the look
+/// Below the range of client ports: the kernel could give such a port to a client between the check
 /// and the program's start.
 const FIRST: u32 = 15_000;
 const COUNT: u32 = 15_000;
 
-/// A port that nobody listens on, and that this process has not returned before.
+/// A port without a listener that this process has not returned before.
 ///
 /// # Errors
-/// If there is none.
+/// There is no such port.
 pub fn free() -> Result<u16> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Test runs beside each other begin apart.
+    // Test runs side by side start at different offsets.
     let offset = std::process::id().wrapping_mul(101);
     (0..COUNT)
         .map(|_| offset.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT)
@@ -25,10 +25,10 @@ pub fn free() -> Result<u16> {
         .context("no port of loopback is free")
 }
 
-/// Such a port with its address.
+/// Such a port, with the loopback address.
 ///
 /// # Errors
-/// As of [`free`].
+/// As [`free`].
 pub fn free_address() -> Result<SocketAddr> {
     Ok((Ipv4Addr::LOCALHOST, free()?).into())
 }

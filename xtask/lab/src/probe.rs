@@ -1,8 +1,9 @@
-//! Small clients and servers for the demo and the whole-chain tests, run as processes of a lab's
-//! hosts: a connect hook sees processes by their cgroup, so a thread of the test itself would not
-//! do.
+//! Small clients and servers for the demo and the whole-chain tests. They run as processes of a
+//! lab's hosts: a connect hook sees processes by their cgroup, so a thread of the test itself would
+//! not be steered.
 //!
-//! A [`Client`] goes in as JSON on the command line; its [`Report`]s come out as JSON, one a line.
+//! A [`Client`] is passed as JSON on the command line; its [`Report`]s are printed as JSON, one per
+//! line.
 
 mod bytes;
 mod client;
@@ -20,8 +21,7 @@ use serde::{Deserialize, Serialize};
 pub use bytes::Passed;
 pub use report::{Cause, Failure, Phase, Report};
 
-/// What a client waits for at most, wherever it waits: longer than any pause that the tests make on
-/// purpose.
+/// Limit of every wait of a client: longer than any pause that the tests make on purpose.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A client or server.
@@ -49,29 +49,30 @@ enum Probe {
     },
 }
 
-/// What a client does at `target`, which is `host:port`.
+/// What a client does with `target`, which is `host:port`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Client {
-    /// Sends a text, ends its direction and reads all that comes back; without a text it reads one
-    /// line. [`Report::Answer`].
+    /// Sends a text, ends its direction and reads everything until the server ends. Without a text
+    /// it reads one line. [`Report::Answer`].
     Talk {
         /// Host and port.
         target: String,
         /// The text; may be empty.
         send: String,
     },
-    /// Connects and leaves. [`Report::Connected`].
+    /// Connects and closes. [`Report::Connected`].
     Dial {
         /// Host and port.
         target: String,
-        /// How long it waits at most.
+        /// Limit for the connect.
         patience: Duration,
     },
-    /// Sends bytes that the server may not want while reading what it says. [`Report::Received`].
+    /// Sends bytes that the server may not read, and reads the answer meanwhile.
+    /// [`Report::Received`].
     Overrun {
         /// Host and port.
         target: String,
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
     },
     /// Reads until the server closes. [`Report::Received`].
@@ -83,22 +84,22 @@ pub enum Client {
     Upload {
         /// Host and port.
         target: String,
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
     },
-    /// Sends a message when the answer to the one before has come. [`Report::Exchanged`].
+    /// Sends each message after the answer to the previous one. [`Report::Exchanged`].
     PingPong {
         /// Host and port.
         target: String,
-        /// How many messages.
+        /// The number of messages.
         rounds: u32,
     },
-    /// Opens connections to a source without reading; [`Report::Stalled`] once data wait in all.
-    /// After a line of input it reads all of them to the end; [`Report::Drained`].
+    /// Opens connections to a source without reading. [`Report::Stalled`] once data waits in all.
+    /// After a line of input it reads all of them to the end. [`Report::Drained`].
     Stall {
         /// Host and port.
         target: String,
-        /// How many connections.
+        /// The number of connections.
         count: usize,
     },
     /// Opens connections to an echo; [`Report::Held`], then [`Report::AllServed`] or
@@ -106,49 +107,49 @@ pub enum Client {
     Hold {
         /// Host and port.
         target: String,
-        /// How many connections.
+        /// The number of connections.
         count: usize,
     },
-    /// Opens connections to an echo; [`Report::Held`]; sends one byte in each and reads it back,
-    /// again after each pause; [`Report::AllServed`].
+    /// Opens connections to an echo. [`Report::Held`]. Sends one byte on each and reads it back,
+    /// again after each pause. [`Report::AllServed`].
     Drip {
         /// Host and port.
         target: String,
-        /// How many connections.
+        /// The number of connections.
         count: usize,
-        /// Between two bytes.
+        /// The pause between two bytes.
         pause: Duration,
-        /// How many pauses.
+        /// The number of pauses.
         rounds: usize,
     },
-    /// Sends a text and ends its direction; [`Report::HalfClosed`], then [`Report::Answer`] for
-    /// each line that comes; holds on until its input ends.
+    /// Sends a text and ends its direction. [`Report::HalfClosed`], then [`Report::Answer`] for
+    /// each received line. It stays connected until its input ends.
     HalfClose {
         /// Host and port.
         target: String,
-        /// How many lines it waits for.
+        /// The number of lines that it waits for.
         lines: usize,
     },
-    /// Reads to the server's end, then sends bytes and ends. [`Report::OutLived`].
+    /// Reads until the server ends, then sends bytes and ends. [`Report::OutLived`].
     OutLive {
         /// Host and port.
         target: String,
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
     },
-    /// Opens connections at once, waits a little for an answer and leaves. [`Report::Answered`].
+    /// Opens connections at once, waits a little for an answer and closes. [`Report::Answered`].
     GiveUp {
         /// Host and port.
         target: String,
-        /// How many connections.
+        /// The number of connections.
         count: usize,
-        /// How long each waits.
+        /// How long each connection waits.
         patience: Duration,
     },
 }
 
 impl Client {
-    /// [`Client::Talk`] that listens for one line.
+    /// [`Client::Talk`] that reads one line.
     pub fn listen(target: impl Into<String>) -> Self {
         Self::talk(target, "")
     }
@@ -193,10 +194,11 @@ impl Client {
         }
     }
 
-    /// Completes a command line that ends in the program with [`Args`]' subcommand `probe`.
+    /// Completes a command line that ends with the program and its subcommand `probe`, which takes
+    /// [`Args`].
     ///
     /// # Errors
-    /// None, in truth: JSON takes every client.
+    /// Never in practice: every client can be written as JSON.
     pub fn complete<'a>(&self, command: &'a mut Command) -> Result<&'a mut Command> {
         Ok(command
             .args(["probe", "client"])
@@ -237,7 +239,7 @@ fn client_of_json(text: &str) -> Result<Client, serde_json::Error> {
 /// Runs one client or server.
 ///
 /// # Errors
-/// Those of a server; a client's are reported.
+/// A server fails. Errors of a client are reported on its output.
 pub fn run(args: &Args) -> Result<()> {
     let client = match &args.probe {
         Probe::Serve { services } => return server::serve(services),

@@ -1,4 +1,4 @@
-//! Programs that run in a lab: each with a log of its own, ended when it is dropped.
+//! Programs in a lab. Each has its own log, and is ended when it is dropped.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,21 +11,21 @@ use nix::unistd::Pid;
 
 use crate::{progress, wait};
 
-/// The kernel counts processor time for programs in hundredths of a second.
+/// The kernel counts processor time of programs in hundredths of a second.
 const TICK_MS: u64 = 10;
 
-/// What a program holds of the kernel.
+/// Kernel resources of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// Open files, sockets among them.
+    /// Open files, including sockets.
     pub files: usize,
     /// Threads.
     pub threads: usize,
 }
 
 impl Held {
-    /// Whether this is no more than `before`. A pool for blocking work keeps a thread more or less,
-    /// as its tasks happen to meet.
+    /// Whether this is no more than `before`. A pool for blocking work may have one more thread by
+    /// chance.
     #[must_use]
     pub fn is_within(self, before: Self) -> bool {
         self.files <= before.files && self.threads <= before.threads + 2
@@ -40,11 +40,10 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a command; what it prints goes to `<folder>/<name>.log`, behind what an earlier one
-    /// of that name printed.
+    /// Starts a command. Its output is appended to `<folder>/<name>.log`.
     ///
     /// # Errors
-    /// Those of creating the log and of starting the command.
+    /// The log cannot be created, or the command cannot be started.
     pub fn start(name: &str, folder: &Path, command: &mut Command) -> Result<Self> {
         let log = folder.join(format!("{name}.log"));
         let file = File::options()
@@ -65,22 +64,22 @@ impl Process {
         })
     }
 
-    /// Its number, seen from this machine.
+    /// Its process id in this machine's pid namespace.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// All that it printed.
+    /// Everything that it printed.
     pub fn log(&self) -> String {
         std::fs::read(&self.log)
             .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
             .unwrap_or_default()
     }
 
-    /// Fails if it has ended, with the end of its log.
+    /// Fails with the end of its log if it has ended.
     ///
     /// # Errors
-    /// If it has ended.
+    /// It has ended.
     pub fn check(&mut self) -> Result<()> {
         match self.child.try_wait()? {
             None => Ok(()),
@@ -94,10 +93,10 @@ impl Process {
         }
     }
 
-    /// Ends it as `kill -9` does.
+    /// Ends it with SIGKILL.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// The kernel refuses.
     pub fn kill(&mut self) -> Result<()> {
         self.child
             .kill()
@@ -106,10 +105,10 @@ impl Process {
         Ok(())
     }
 
-    /// Asks it to end, as systemd does, and waits until it has.
+    /// Ends it with SIGTERM, as systemd does, and waits until it has ended.
     ///
     /// # Errors
-    /// If it is not gone in time.
+    /// It has not ended at the deadline.
     pub fn terminate(&mut self, deadline: Duration) -> Result<()> {
         self.signal(Signal::SIGTERM)?;
         let name = self.name.clone();
@@ -132,10 +131,10 @@ impl Process {
             .with_context(|| format!("send {signal} to {}", self.name))
     }
 
-    /// What it holds of the kernel now.
+    /// The kernel resources that it holds now.
     ///
     /// # Errors
-    /// If it has ended.
+    /// It has ended.
     pub fn held(&self) -> Result<Held> {
         let count = |what: &str| {
             let folder = format!("/proc/{}/{what}", self.pid());
@@ -151,18 +150,18 @@ impl Process {
         })
     }
 
-    /// Bytes of memory that it has resident now.
+    /// Resident memory in bytes.
     ///
     /// # Errors
-    /// If it has ended.
+    /// It has ended.
     pub fn resident(&self) -> Result<u64> {
         self.memory("VmRSS:")
     }
 
-    /// The most bytes of memory that it ever had resident.
+    /// The peak of its resident memory in bytes.
     ///
     /// # Errors
-    /// If it has ended.
+    /// It has ended.
     pub fn peak_resident(&self) -> Result<u64> {
         self.memory("VmHWM:")
     }
@@ -182,15 +181,15 @@ impl Process {
         Ok(kib << 10)
     }
 
-    /// Processor time that it has used so far, in user and kernel mode.
+    /// Processor time used so far, in user and kernel mode.
     ///
     /// # Errors
-    /// If it has ended.
+    /// It has ended.
     pub fn cpu_time(&self) -> Result<Duration> {
         let path = format!("/proc/{}/stat", self.pid());
         let stat = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-        // The second field is the program's name, which may hold blanks; utime and stime are the
-        // 14th and 15th.
+        // The second field is the program's name, which may contain spaces. utime and stime are
+        // fields 14 and 15.
         let fields: Vec<&str> = stat
             .rsplit(')')
             .next()
@@ -216,14 +215,14 @@ impl Drop for Process {
 }
 
 /// A program that the kernel ends when the thread that started it ends, so that a killed test
-/// leaves none behind.
+/// leaves no programs.
 pub fn bound(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL"]).arg(program);
     command
 }
 
-/// Prints the ends of all logs below a folder: what a failed test leaves to look at.
+/// Prints the ends of all logs below a folder, to debug a failed test.
 pub fn show_logs(folder: &Path) {
     let Ok(entries) = std::fs::read_dir(folder) else {
         return;

@@ -1,4 +1,5 @@
-//! What a person watching a task sees: which step runs, for how long, and what it last said.
+//! Progress of a task for the person who watches: the running step, its duration, and its last
+//! output.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,10 +10,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::{interrupt, wait, workspace};
 
-/// How often a step that takes long says that it is still at it.
+/// Interval of reminders during a long step.
 const REMINDER: Duration = Duration::from_secs(5);
 
-/// Says that a step starts; the value says how long it took.
+/// Announces the start of a step, and its duration at the end.
 pub struct Step {
     what: String,
     started: Instant,
@@ -39,17 +40,17 @@ impl Step {
     }
 }
 
-/// One line for the person watching.
+/// Prints one line.
 pub fn say(line: &str) {
     eprintln!("{line}");
 }
 
-/// Runs a command that takes long: its output goes to a log file, its last line is shown every few
-/// seconds. Returns the log.
+/// Runs a command that takes long. Its output goes to a log file; every few seconds its last line
+/// is shown. Returns the log.
 ///
 /// # Errors
-/// Those of starting it, its failure, with the end of its log, and an interruption, after which it
-/// runs no more.
+/// It cannot be started, it fails (with the end of its log), or it was interrupted, which ends the
+/// command.
 pub fn run(what: &str, command: &mut Command) -> Result<PathBuf> {
     let step = Step::start(what);
     let folder = workspace::target_dir().join("logs");

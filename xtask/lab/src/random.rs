@@ -1,30 +1,30 @@
-//! Numbers by chance that a seed repeats.
+//! Random numbers that a seed reproduces.
 
-/// `SplitMix64`: small, and good enough to choose by.
+/// `SplitMix64`: small, and good enough for choices in tests.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The numbers of a seed.
+    /// The sequence of a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// A number below `bound`, which is not zero.
+    /// A number below `bound`, which must not be zero.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.number() % bound
     }
 
-    /// One of several.
+    /// Chooses one element.
     ///
     /// # Panics
-    /// If there are none.
+    /// There are none.
     pub fn one_of<'a, T>(&mut self, several: &'a [T]) -> &'a T {
         let at = self.below(several.len() as u64);
         &several[usize::try_from(at).expect("below a usize")]
     }
 
-    /// Numbers of their own for somebody else.
+    /// A second, independent sequence.
     #[must_use]
     pub fn split(&mut self) -> Self {
         Self(self.number())

@@ -1,4 +1,4 @@
-//! Certificates that nobody else vouches for, made with openssl as an operator would.
+//! Self-signed certificates, made with openssl as an operator would.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,20 +7,20 @@ use anyhow::Result;
 
 use crate::workspace;
 
-/// What makes one an authority.
+/// The extension that makes a certificate an authority.
 pub const AUTHORITY: &str = "keyUsage=critical,keyCertSign,cRLSign";
 
-/// The files of a certificate and its key; PEM.
+/// The PEM files of a certificate and its key.
 pub struct SelfSigned {
-    /// Signed with its own key.
+    /// The certificate, signed with its own key.
     pub certificate: PathBuf,
-    /// Its key, without a password.
+    /// The key, without a password.
     pub key: PathBuf,
 }
 
 impl SelfSigned {
-    /// Makes `<name>.crt` and `<name>.key` in a folder. `subject` and `extension` as openssl's
-    /// `-subj` and `-addext` take them.
+    /// Makes `<name>.crt` and `<name>.key` in a folder. `subject` and `extension` are the values of
+    /// openssl's `-subj` and `-addext`.
     pub fn make(folder: &Path, name: &str, subject: &str, extension: &str) -> Result<Self> {
         let file = |end: &str| folder.join(format!("{name}.{end}"));
         let made = Self {

@@ -1,4 +1,4 @@
-//! One host of a lab: network, host name, mounts (a bpffs of its own; the cloud its own
+//! One host of a lab: network, host name, mounts (its own bpffs; in the cloud also its own
 //! resolv.conf) and a cgroup.
 
 use std::path::{Path, PathBuf};
@@ -12,18 +12,17 @@ use crate::place::Place;
 use crate::process::Process;
 use crate::{LabName, inside, network, wait, workspace};
 
-/// Moves itself into the cgroup `$0`, then into the namespaces of process `$1` (`$2` says which
-/// network), and becomes the command that follows.
-/// Not `ip netns exec`, which would hide the cgroup mounts.
+/// Moves itself into the cgroup `$0`, then into the namespaces of process `$1` (`$2` selects the
+/// network), and executes the command that follows. `ip netns exec` would hide the cgroup mounts.
 const ENTER: &str = r#"echo $$ > "$0/cgroup.procs" && pid=$1 net=$2 && shift 2 && exec nsenter -t "$pid" "$net" --mount --uts -- "$@""#;
 
 /// Becomes the process that holds the host's namespaces: `$1` network namespace, `$2` host name,
-/// `$3` resolv.conf or empty, `$4` file that says it is ready.
+/// `$3` resolv.conf or empty, `$4` file that it creates when it is ready.
 const HOLD: &str = r#"echo $$ > "$0/cgroup.procs" && exec nsenter --net="$1" unshare --mount --uts sh -ec '
   hostname "$1"; mount -t bpf bpf /sys/fs/bpf; [ -z "$2" ] || mount --bind "$2" /etc/resolv.conf; touch "$3"; exec sleep infinity
 ' sh "$2" "$3" "$4""#;
 
-/// A host that is up.
+/// A running host.
 pub struct Site {
     place: Place,
     netns: PathBuf,
@@ -97,12 +96,12 @@ impl Site {
         &self.cgroup
     }
 
-    /// A command that will run as a process of this host. Its pid is that of the program itself.
+    /// A command that will run as a process of this host. Its pid is the pid of the program itself.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         enter_command(&self.cgroup, self.holder.pid(), "--net", program)
     }
 
-    /// The same in another network namespace, as the processes of this host's pods are.
+    /// A command in another network namespace, as processes of this host's pods run.
     pub fn command_in(&self, netns: &Path, program: impl AsRef<std::ffi::OsStr>) -> Command {
         enter_command(
             &self.cgroup,
@@ -112,7 +111,7 @@ impl Site {
         )
     }
 
-    /// The same in no host's cgroup, as a process that no connect hook sees: only its packets are
+    /// A command outside of every host's cgroup. No connect hook sees it: only its packets are
     /// steered.
     pub fn unhooked_command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let above = self.cgroup.parent().unwrap_or(&self.cgroup);
@@ -122,15 +121,15 @@ impl Site {
     /// Starts a program in the background.
     ///
     /// # Errors
-    /// See [`Process::start`].
+    /// As [`Process::start`].
     pub fn start_process(&self, name: &str, command: &mut Command) -> Result<Process> {
         Process::start(name, &self.folder, command)
     }
 
-    /// What a command prints when run here.
+    /// The output of a command that runs here.
     ///
     /// # Errors
-    /// If it fails, with what it wrote to its error output.
+    /// It fails; the error contains its error output.
     pub fn output<S: AsRef<std::ffi::OsStr>>(
         &self,
         program: impl AsRef<std::ffi::OsStr>,
@@ -139,36 +138,36 @@ impl Site {
         workspace::output(self.command(program).args(args))
     }
 
-    /// The body of a page served on this host's loopback.
+    /// The body of a page on this host's loopback.
     ///
     /// # Errors
-    /// If the port does not answer in time, or with a status that is no success; the error has
-    /// status and body.
+    /// The port does not answer in time, or the status is not a success; the error contains status
+    /// and body.
     pub fn http_get(&self, port: u16, path: &str) -> Result<String> {
         inside::http(&self.netns, port, &format!("GET {path}"), "")
     }
 
-    /// Puts a text to a page served on this host's loopback.
+    /// Sends a text with PUT to a page on this host's loopback.
     ///
     /// # Errors
-    /// As of [`Self::http_get`].
+    /// As [`Self::http_get`].
     pub fn http_put(&self, port: u16, path: &str, text: &str) -> Result<()> {
         inside::http(&self.netns, port, &format!("PUT {path}"), text).map(drop)
     }
 
-    /// A page of JSON served on this host's loopback.
+    /// A JSON page on this host's loopback.
     ///
     /// # Errors
-    /// As of [`Self::http_get`], and if it is no JSON.
+    /// As [`Self::http_get`], or the page is not JSON.
     pub fn json(&self, port: u16, path: &str) -> Result<Value> {
         let body = self.http_get(port, path)?;
         serde_json::from_str(&body).with_context(|| format!("{path} is not JSON: {body}"))
     }
 
-    /// The value of one line of `/metrics`, whose name includes its labels.
+    /// The value of one line of `/metrics`. The name includes its labels.
     ///
     /// # Errors
-    /// As of [`Self::http_get`], and if there is no such line, or its value is no number.
+    /// As [`Self::http_get`], or there is no such line, or its value is not a number.
     pub fn metric(&self, port: u16, name: &str) -> Result<f64> {
         let body = self.http_get(port, "/metrics")?;
         let value = body
@@ -187,10 +186,10 @@ impl Site {
     }
 }
 
-/// A command as a process of a host of a lab that another process holds up.
+/// A command that runs as a process of a host, in a lab that another process holds up.
 ///
 /// # Errors
-/// If no such lab is up.
+/// No such lab is up.
 pub fn enter(
     name: &LabName,
     place: Place,
@@ -225,7 +224,7 @@ fn enter_command(
     command
 }
 
-/// The cloud asks the redirector for names, and nobody else.
+/// The cloud's only DNS server is the redirector.
 fn resolv_conf(folder: &Path) -> Result<PathBuf> {
     let path = folder.join("resolv.conf");
     let text = format!(

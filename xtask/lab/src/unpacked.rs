@@ -1,4 +1,4 @@
-//! Stock programs of Debian that the demo and the tests run, unpacked under `target/tools` and
+//! Debian's programs that the demo and the tests run. They are unpacked under `target/tools` and
 //! never installed.
 
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ impl Unpacked {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Prometheus, Self::NodeExporter, Self::SystemdResolved];
 
-    /// The package with the program, and those that must be of its version.
+    /// The package of the program, and packages that must have the same version.
     pub fn packages(self) -> &'static [&'static str] {
         match self {
             Self::Prometheus => &["prometheus"],
@@ -48,7 +48,7 @@ impl Unpacked {
         self.program().is_file()
     }
 
-    /// What its `LD_LIBRARY_PATH` has to be: libraries of other versions may be installed.
+    /// Its `LD_LIBRARY_PATH`: libraries of other versions may be installed.
     pub fn libraries(self) -> PathBuf {
         self.folder().join(format!(
             "usr/lib/{}-linux-gnu/systemd",

@@ -1,4 +1,4 @@
-//! Waiting for conditions, never for time alone.
+//! Waits for conditions, never for time alone.
 
 use std::time::{Duration, Instant};
 
@@ -6,20 +6,20 @@ use anyhow::{Result, bail};
 
 use crate::interrupt;
 
-/// Between two looks at a condition: short against everything that is waited for, long against the
-/// cost of a look.
+/// The pause between two checks: short compared with what is waited for, long compared with the
+/// cost of a check.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The pause between two looks at a condition.
+/// Pauses between two checks of a condition.
 pub fn pause() {
     std::thread::sleep(PAUSE);
 }
 
-/// Looks at a condition until it holds, and returns what it found.
+/// Checks a condition until it holds, and returns its result.
 ///
 /// # Errors
-/// At the deadline, with the last reason why it did not hold, and when the person at the terminal
-/// gave up.
+/// The deadline has passed, with the last reason why the condition did not hold; or the person at
+/// the terminal interrupted.
 pub fn until<T>(what: &str, deadline: Duration, mut look: impl FnMut() -> Result<T>) -> Result<T> {
     let started = Instant::now();
     loop {
@@ -35,7 +35,7 @@ pub fn until<T>(what: &str, deadline: Duration, mut look: impl FnMut() -> Result
     }
 }
 
-/// Checks that a condition holds, and goes on holding, for a while.
+/// Checks that a condition holds now and for some time.
 ///
 /// # Errors
 /// The first failure of the condition.

@@ -1,4 +1,4 @@
-//! Where things are in the work tree, and how to call cargo and other programs from here.
+//! Paths in the work tree, and calls of cargo and other programs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ pub fn root() -> PathBuf {
     lab.ancestors().nth(2).unwrap_or(lab).to_path_buf()
 }
 
-/// The folder of everything built: `CARGO_TARGET_DIR`, or `target/` in [`root`].
+/// The folder of build products: `CARGO_TARGET_DIR`, or `target/` in [`root`].
 pub fn target_dir() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(dir) => root().join(dir),
@@ -19,7 +19,7 @@ pub fn target_dir() -> PathBuf {
     }
 }
 
-/// The folder of programs that setup builds or unpacks for the project alone.
+/// The folder of programs that setup builds or unpacks only for this project.
 pub fn tools_dir() -> PathBuf {
     target_dir().join("tools")
 }
@@ -29,7 +29,7 @@ pub fn binary(name: &str) -> PathBuf {
     target_dir().join("debug").join(name)
 }
 
-/// One of the examples, which are programs that tests run.
+/// One of the examples: programs that tests run.
 pub fn example(name: &str) -> PathBuf {
     target_dir().join("debug").join("examples").join(name)
 }
@@ -46,7 +46,7 @@ pub fn image_archive(program: &str) -> PathBuf {
         .join(format!("{program}-{}.tar", image_architecture()))
 }
 
-/// This machine's processor as container images name it.
+/// This machine's processor, as container images name it.
 pub fn image_architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -55,20 +55,20 @@ pub fn image_architecture() -> &'static str {
     }
 }
 
-/// `cargo` for the workspace, run from [`root`], free of what an outer cargo left in the
-/// environment.
+/// `cargo` for the workspace, run from [`root`], without the environment variables of an outer
+/// cargo.
 pub fn cargo() -> Command {
     let mut command = Command::new("cargo");
     without_outer_cargo(&mut command).current_dir(root());
-    // The redirector's build script looks in `target/` unless told otherwise.
+    // The redirector's build script looks in `target/` by default.
     if std::env::var_os("CARGO_TARGET_DIR").is_some() {
         command.env("CULVERT_BPF_OBJECT", bpf_object());
     }
     command
 }
 
-/// Removes what an outer cargo or rustup set, which would otherwise choose the toolchain, the flags
-/// or the target folder of an inner one. The user's network, registry and home settings stay.
+/// Removes variables of an outer cargo or rustup: they would choose the toolchain, the flags or the
+/// target folder of an inner one. The user's network, registry and home settings stay.
 pub fn without_outer_cargo(command: &mut Command) -> &mut Command {
     const KEPT: [&str; 6] = [
         "CARGO_HOME",
@@ -96,11 +96,11 @@ pub fn without_outer_cargo(command: &mut Command) -> &mut Command {
     command
 }
 
-/// Flags by which no path of this machine gets into what a compiler makes: rustc's
+/// Compiler flags that keep this machine's paths out of build products: rustc's
 /// `--remap-path-prefix`, or C's `-ffile-prefix-map`.
 ///
 /// # Errors
-/// If it cannot be told where cargo keeps its sources.
+/// The folder of cargo's sources cannot be determined.
 pub fn remapped(flag: &str) -> Result<String> {
     let cargo_home = match std::env::var_os("CARGO_HOME") {
         Some(home) => PathBuf::from(home),
@@ -109,7 +109,7 @@ pub fn remapped(flag: &str) -> Result<String> {
                 .join(".cargo")
         }
     };
-    // The last one that fits counts.
+    // The last matching one is used.
     let prefixes = [
         (root(), "/culvert"),
         (target_dir(), "/culvert/target"),
@@ -120,7 +120,7 @@ pub fn remapped(flag: &str) -> Result<String> {
         .join(" "))
 }
 
-/// The full path of a program on `PATH` or in the folders that root's programs live in.
+/// The full path of a program in `PATH` or in root's usual folders.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -129,7 +129,7 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// What a command printed; its error output becomes the error's text.
+/// The output of a command. If it fails, its error output is the error's text.
 pub fn output(command: &mut Command) -> Result<String> {
     let text = format!("{:?}", command.get_program());
     let done = command.output().with_context(|| format!("run {text}"))?;
@@ -149,7 +149,7 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
-/// Whether this process may make namespaces, mounts and cgroups.
+/// Whether this process may create namespaces, mounts and cgroups.
 pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }

@@ -1,4 +1,4 @@
-//! Clients of one connection.
+//! Clients with one connection.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::report::{Failure, Phase, Report};
 use super::{PATIENCE, bytes};
 
-/// Connects to `host:port`, asking the host's resolver for a name.
+/// Connects to `host:port`. The host's resolver looks names up.
 pub(super) fn connect(target: &str) -> Result<TcpStream, Failure> {
     let stream = TcpStream::connect(target).map_err(Failure::of(Phase::Connect))?;
     let patient = stream
@@ -17,8 +17,8 @@ pub(super) fn connect(target: &str) -> Result<TcpStream, Failure> {
     Ok(stream)
 }
 
-/// Sends a text, ends its direction, returns what comes back. Without a text it listens for the
-/// first line.
+/// Sends a text, ends its direction, and returns the answer. Without a text it reads the first
+/// line.
 pub(super) fn talk(target: &str, text: &[u8]) -> Result<Report, Failure> {
     let mut stream = connect(target)?;
     let mut answer = String::new();
@@ -38,7 +38,7 @@ pub(super) fn talk(target: &str, text: &[u8]) -> Result<Report, Failure> {
     Ok(Report::Answer(answer.trim_end().to_owned()))
 }
 
-/// Connects and leaves.
+/// Connects and closes.
 pub(super) fn dial(target: &str, patience: Duration) -> Result<Report, Failure> {
     let address = resolve(target)?;
     TcpStream::connect_timeout(&address, patience).map_err(Failure::of(Phase::Connect))?;
@@ -54,20 +54,20 @@ pub(super) fn resolve(target: &str) -> Result<SocketAddr, Failure> {
     found.ok_or_else(|| Failure::of(Phase::Resolve)(io::Error::other("the name has no address")))
 }
 
-/// Sends while it reads. The server may close with our bytes unread, so neither direction need end
-/// well.
+/// Sends while it reads. The server may close while our bytes are unread, so both directions may
+/// fail.
 pub(super) fn overrun(target: &str, count: u64) -> Result<Report, Failure> {
     let mut stream = connect(target)?;
     let mut writer = stream.try_clone().map_err(Failure::of(Phase::Connect))?;
     let sender = std::thread::spawn(move || bytes::generate(&mut writer, count).is_ok());
     let said = bytes::consume_to_any_end(&mut stream);
-    // Lets the sender go if the server has left its bytes where they are.
+    // Ends the sender if the server has not read its bytes.
     stream.shutdown(Shutdown::Both).ok();
     sender.join().ok();
     Ok(Report::Received(said))
 }
 
-/// Goes on sending after the server has ended its direction.
+/// Continues to send after the server has ended its direction.
 pub(super) fn out_live(target: &str, count: u64) -> Result<Report, Failure> {
     let mut stream = connect(target)?;
     let mut said = String::new();
@@ -92,7 +92,7 @@ pub(super) fn download(target: &str) -> Result<Report, Failure> {
         .map_err(Failure::of(Phase::Read))
 }
 
-/// Sends bytes, ends its direction, then reads what the server says of them.
+/// Sends bytes, ends its direction, then reads the server's answer.
 pub(super) fn upload(target: &str, count: u64) -> Result<Report, Failure> {
     let mut stream = connect(target)?;
     let sent = bytes::generate(&mut stream, count).map_err(Failure::of(Phase::Write))?;
@@ -109,7 +109,7 @@ pub(super) fn upload(target: &str, count: u64) -> Result<Report, Failure> {
     })
 }
 
-/// One message each way at a time, on an upgraded HTTP connection as `kubectl exec` makes them.
+/// Exchanges one message at a time, on an upgraded HTTP connection as `kubectl exec` makes it.
 pub(super) fn ping_pong(target: &str, rounds: u32) -> Result<Report, Failure> {
     let mut stream = connect(target)?;
     stream
@@ -125,7 +125,7 @@ pub(super) fn ping_pong(target: &str, rounds: u32) -> Result<Report, Failure> {
     Ok(Report::Exchanged(rounds))
 }
 
-/// Sends a message and reads the same back.
+/// Sends a message and reads the same one back.
 pub(super) fn exchange(stream: &mut TcpStream, message: &[u8]) -> Result<(), Failure> {
     stream
         .write_all(message)

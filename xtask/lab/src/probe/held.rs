@@ -1,4 +1,4 @@
-//! Clients of many connections, some of them steered line by line from outside.
+//! Clients with many connections. Some of them act on lines of input.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpStream};
@@ -8,7 +8,7 @@ use super::bytes;
 use super::client;
 use super::report::{Failure, Phase, Report};
 
-/// Connections with data waiting that nobody reads.
+/// Opens connections in which data waits that the client does not read.
 pub(super) fn stall(target: &str, count: usize) -> Result<Report, Failure> {
     let mut streams = connect_all(target, count)?;
     for stream in &streams {
@@ -27,7 +27,7 @@ pub(super) fn stall(target: &str, count: usize) -> Result<Report, Failure> {
     Ok(Report::Drained(total))
 }
 
-/// Connections that are established, idle, and tried whenever a line comes in.
+/// Opens connections that stay idle. Each line of input makes the client test them.
 pub(super) fn hold(target: &str, count: usize) -> Result<Report, Failure> {
     let mut streams = connect_all(target, count)?;
     for stream in &mut streams {
@@ -50,7 +50,7 @@ pub(super) fn hold(target: &str, count: usize) -> Result<Report, Failure> {
     Ok(Report::Left)
 }
 
-/// Connections in which hardly anything ever moves.
+/// Opens connections with very little traffic.
 pub(super) fn drip(
     target: &str,
     count: usize,
@@ -74,7 +74,7 @@ pub(super) fn drip(
     Ok(Report::Left)
 }
 
-/// A client that has said all it has to say.
+/// Ends its direction, then only reads.
 pub(super) fn half_close(target: &str, lines: usize) -> Result<Report, Failure> {
     let mut stream = client::connect(target)?;
     stream
@@ -96,7 +96,7 @@ pub(super) fn half_close(target: &str, lines: usize) -> Result<Report, Failure> 
     Ok(Report::Left)
 }
 
-/// Connections that are dropped when no answer came for a while.
+/// Opens connections and closes them when no answer came in time.
 pub(super) fn give_up(target: &str, count: usize, patience: Duration) -> Result<Report, Failure> {
     let address = client::resolve(target)?;
     let tries: Vec<_> = (0..count)

@@ -1,4 +1,4 @@
-//! What clients report.
+//! The reports of clients.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
@@ -10,43 +10,43 @@ use super::Passed;
 /// One line of a client's output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Report {
-    /// What the server said.
+    /// The server's text.
     Answer(String),
-    /// The server took the connection.
+    /// The server accepted the connection.
     Connected,
-    /// All that the server sent.
+    /// Everything that the server sent.
     Received(Passed),
-    /// All that was sent, and what the server said of it.
+    /// Everything that was sent, and the server's answer.
     Uploaded {
-        /// By the client.
+        /// What the client sent.
         sent: Passed,
         /// The server's text.
         answer: String,
     },
-    /// So many messages there and back.
+    /// The number of messages that were sent and answered.
     Exchanged(u32),
-    /// What the server said before it ended its direction, and what was sent after that.
+    /// The server's text before it ended its direction, and what was sent after that.
     OutLived {
         /// The server's text.
         answer: String,
-        /// By the client.
+        /// What the client sent.
         sent: Passed,
     },
-    /// So many connections were answered.
+    /// The number of connections that were answered.
     Answered(usize),
-    /// Data wait in all connections.
+    /// Data waits in all connections.
     Stalled,
-    /// So many bytes were read from all connections.
+    /// The number of bytes read from all connections.
     Drained(u64),
     /// All connections are up.
     Held,
     /// All connections still work.
     AllServed,
-    /// Some connections do not work any more.
+    /// Some connections no longer work.
     Broken {
-        /// How many.
+        /// The number of broken connections.
         count: usize,
-        /// What the first of them met.
+        /// The failure of the first one.
         first: Failure,
     },
     /// The client has ended its direction.
@@ -65,10 +65,10 @@ impl Report {
     }
 }
 
-/// What a client was doing when it failed.
+/// The phase in which a client failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
-    /// Asking for the address of a name.
+    /// Looking up a name.
     Resolve,
     /// Connecting.
     Connect,
@@ -78,22 +78,22 @@ pub enum Phase {
     End,
     /// Reading.
     Read,
-    /// Comparing what came back.
+    /// Comparing the answer.
     Compare,
-    /// Talking to the test.
+    /// Reporting to the test.
     Report,
 }
 
-/// Why a client failed, as far as tests tell causes apart.
+/// Why a client failed, as far as the tests distinguish causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Cause {
-    /// Nobody listens, or the kernel said so.
+    /// The connection was refused.
     Refused,
-    /// The other end broke the connection.
+    /// The peer reset the connection.
     Reset,
-    /// Nothing came in time.
+    /// Nothing arrived in time.
     TimedOut,
-    /// There is no way to the host.
+    /// There is no route to the host.
     Unreachable,
     /// Anything else.
     Other,
@@ -115,7 +115,7 @@ impl From<ErrorKind> for Cause {
     }
 }
 
-/// What went wrong, and when.
+/// A failure and its phase.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// What the client was doing.
@@ -127,13 +127,13 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Whether this happened in that phase for that cause.
+    /// Whether it has this phase and cause.
     #[must_use]
     pub fn is(&self, phase: Phase, cause: Cause) -> bool {
         (self.phase, self.cause) == (phase, cause)
     }
 
-    /// For `map_err`: the failure of a phase.
+    /// For `map_err`: makes a failure in `phase`.
     pub(super) fn of(phase: Phase) -> impl Fn(io::Error) -> Self {
         move |error| Self {
             phase,

@@ -1,4 +1,4 @@
-//! Servers that stand in for what runs on an edge node.
+//! Servers that stand for programs on an edge node.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -11,10 +11,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::bytes;
 
-/// Between two words of a backend that never closes.
+/// The interval between two words of a backend that never closes.
 const WORD_INTERVAL: Duration = Duration::from_millis(200);
 
-/// A port and what is served on it.
+/// A port and its service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Service {
     port: u16,
@@ -23,26 +23,26 @@ pub(super) struct Service {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Behaviour {
-    /// Sends back what it receives, and ends when the client has ended.
+    /// Returns what it receives, and ends when the client has ended.
     Echo,
-    /// Reads all, then says how much it was and its digest.
+    /// Reads everything, then sends the count and the digest.
     Sink,
-    /// Sends that many bytes without being asked, and closes.
+    /// Sends that many bytes at once, and closes.
     Source(u64),
-    /// Reads all, says nothing, and never closes.
+    /// Reads everything, sends nothing, and never closes.
     Silent,
-    /// Reads all, then says a word now and then and never closes.
+    /// Reads everything, sends a word at intervals, and never closes.
     Endless,
-    /// Says good-bye and ends its direction at once; reads on, and prints what it read and the
-    /// digest.
+    /// Sends good-bye and ends its direction at once. Continues to read, and prints the count and
+    /// the digest.
     Farewell,
-    /// Reads a little, says that many bytes and closes, whatever else was sent.
+    /// Reads a little, sends that many bytes and closes without reading the rest.
     Hasty(u64),
-    /// Speaks first: names its host; then echoes.
+    /// Sends the name of its host first; then echoes.
     Greet,
-    /// Passes everything on to another address, as a load balancer does.
+    /// Forwards everything to another address, as a load balancer does.
     Forward(SocketAddr),
-    /// An HTTP forward proxy: CONNECT only, to IP addresses.
+    /// An HTTP forward proxy that supports only CONNECT to IP addresses.
     HttpProxy,
 }
 
@@ -136,9 +136,9 @@ impl Behaviour {
     }
 }
 
-/// Holds a connection whose peer has ended its direction until the peer breaks it.
+/// Holds a connection whose peer has ended its direction until the peer resets it.
 fn wait_for_reset(client: &TcpStream) -> io::Result<()> {
-    // Without any event asked for, only an error or the end of both directions wakes.
+    // Without requested events, only an error or the end of both directions wakes it.
     poll(
         &mut [PollFd::new(client.as_fd(), PollFlags::empty())],
         PollTimeout::NONE,
