@@ -1,7 +1,7 @@
-//! `cargo xtask bench`: measures the chain side by side with what lies below it: direct TCP, a
-//! plain relay of two hops and a relay of two hops with raw TLS. Every round measures each row on
-//! all paths in turn, so that a machine that slows down slows all of them down; the median of the
-//! rounds counts. Nothing is asserted on wall time.
+//! `cargo xtask bench`: compares Culvert with direct TCP, with a plain relay of two hops, and with
+//! a relay of two hops with TLS between them. Every round measures each row on all paths in turn,
+//! so that a slow moment of the machine affects all paths. The result is the median of the rounds.
+//! No test depends on these times.
 #![forbid(unsafe_code)]
 
 mod load;
@@ -49,12 +49,12 @@ pub struct Args {
     dev: bool,
 }
 
-/// Measures, prints the table and writes the JSON. `prepare` leaves what compiling the programs
+/// Measures, prints the table and writes the JSON. `prepare` makes what compiling the programs
 /// needs.
 ///
 /// # Errors
-/// If something cannot be built or started, and, once everything else has been measured, if a path
-/// failed.
+/// Something cannot be built or started. If a path failed, the error comes after everything else
+/// has been measured.
 pub fn run(args: &Args, prepare: impl FnOnce() -> Result<()>) -> Result<()> {
     let jobs = plan::chosen(&args.only);
     if args.list {
@@ -95,7 +95,7 @@ fn measure(programs: &Path, jobs: &[Job], args: &Args) -> Result<Report> {
     for round in 1..=rounds {
         progress::say(&format!("==> round {round} of {rounds}"));
         let lab = Lab::start(LabName::bench())?;
-        // Programs that have moved bytes keep memory: each round has its own.
+        // Programs keep memory after they moved bytes, so each round starts new ones.
         let mut world = World::start(&lab, programs, jobs.iter().any(Job::is_far))?;
         for job in jobs {
             for path in job.paths() {
@@ -115,7 +115,7 @@ fn measure(programs: &Path, jobs: &[Job], args: &Args) -> Result<Report> {
     Ok(report)
 }
 
-/// Builds the programs that are measured and those that measure; returns their folder.
+/// Builds the measured programs and the measuring ones; returns their folder.
 fn build(dev: bool) -> Result<PathBuf> {
     let mut command = workspace::cargo();
     command.args(["build", "--bins", "--features", "culvert-bench/worker"]);

@@ -1,4 +1,4 @@
-//! The processes that make the load, steered line by line.
+//! Controls the processes that generate the load, by lines of input.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use crate::report::Figures;
 
-/// Longer than any job, with all that it waits for.
+/// Longer than any job with all its waits.
 const JOB_TIME: Duration = Duration::from_secs(180);
 
-/// A process with clients and their backend in it. Ended when dropped.
+/// A process that contains clients and their backend. Dropping it ends it.
 pub(super) struct Load {
     child: Child,
     input: ChildStdin,
@@ -49,7 +49,7 @@ impl Load {
         }
     }
 
-    /// Has it do a job.
+    /// Runs a job in it.
     pub(super) fn run(&mut self, job: &str) -> Result<Figures> {
         writeln!(self.input, "{job}")?;
         let line = self.line()?;

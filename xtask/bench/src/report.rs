@@ -1,4 +1,4 @@
-//! What was found: a table for people, JSON for machines.
+//! The results: a table for people, JSON for programs.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use serde_json::{Map, Value, json};
 
 use crate::plan::{Job, Path, Row};
 
-/// Figures of one job on one path, by the load's names.
+/// Figures of one job on one path, by the names that the load uses.
 pub(super) type Figures = BTreeMap<String, f64>;
 
-/// Columns that have a ratio behind their value.
+/// The columns whose values are followed by a ratio.
 const COMPARED: [Path; 3] = [Path::Connect, Path::InterceptEbpf, Path::InterceptNft];
 const COLUMNS: [Path; 7] = [
     Path::Direct,
@@ -22,7 +22,7 @@ const COLUMNS: [Path; 7] = [
     Path::Redirector,
 ];
 
-/// All that was found so far.
+/// All results so far.
 pub(super) struct Report {
     rows: Vec<(Row, BTreeMap<Path, Vec<f64>>)>,
     failures: Vec<String>,
@@ -41,7 +41,7 @@ impl Report {
         }
     }
 
-    /// Takes what one run of a job found.
+    /// Adds the result of one run of a job.
     pub(super) fn add(&mut self, job: &Job, path: Path, found: Result<Figures>) {
         let figures = match found {
             Ok(figures) => figures,
@@ -61,7 +61,7 @@ impl Report {
         }
     }
 
-    /// What could not be measured, and why.
+    /// What could not be measured, with the reason.
     pub(super) fn failures(&self) -> &[String] {
         &self.failures
     }
@@ -78,8 +78,8 @@ impl Report {
         json!({ "rows": rows.collect::<Vec<_>>() })
     }
 
-    /// One line for each row; behind Culvert's values, in brackets, their ratio to the path that
-    /// the last column names.
+    /// One line per row. Culvert's values are followed by their ratio to the path in the last
+    /// column, in brackets.
     pub(super) fn table(&self) -> String {
         let shown: Vec<Path> = COLUMNS
             .into_iter()
@@ -135,7 +135,7 @@ fn cell(path: Path, value: Option<f64>, row: &Row, beside: Option<f64>) -> Strin
     }
 }
 
-/// Figures as a person watching sees them.
+/// One run's figures as a text for the person who watches.
 pub(super) fn found(found: &Result<Figures>) -> String {
     match found {
         Ok(figures) => figures
@@ -147,7 +147,7 @@ pub(super) fn found(found: &Result<Figures>) -> String {
     }
 }
 
-/// Three significant digits.
+/// Formats three significant digits.
 fn short(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),

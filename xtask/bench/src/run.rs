@@ -8,16 +8,16 @@ use crate::plan::{Job, Pace, Path, STALLED, Work};
 use crate::report::Figures;
 use crate::world::World;
 
-/// Streams of the row of idle ones: an agent may have 1,024.
+/// Streams in the row of idle streams: an agent may have 1,024.
 const IDLE_STREAMS: usize = 900;
-/// Connections that the row of new connections has under way.
+/// Concurrent connections in the row of new connections.
 const AT_ONCE: usize = 32;
-/// Queries under way.
+/// Concurrent queries.
 const QUERIES: usize = 8;
-/// Bare `connect()` calls.
+/// Number of bare `connect()` calls.
 const CONNECTS: usize = 5_000;
 
-/// What the job found on that path.
+/// Runs the job on that path.
 pub(super) fn run(world: &mut World<'_>, job: &Job, path: Path, pace: Pace) -> Result<Figures> {
     let seconds = pace.time().as_secs_f64();
     if job.is_of_memory() {
@@ -59,7 +59,7 @@ pub(super) fn run(world: &mut World<'_>, job: &Job, path: Path, pace: Pace) -> R
                 Work::NewConnections => format!("connects {way} {AT_ONCE} {seconds}"),
                 Work::FirstAnswer => format!("connects {way} 1 {seconds}"),
                 Work::Neighbour { stalled } => format!("neighbour {way} {stalled} {seconds}"),
-                // The first is the proxy.
+                // The first process is the proxy.
                 Work::StalledReaders => format!(
                     "stalled {way} bulk {STALLED}{}",
                     pid_options(&route.pids[..1])

@@ -1,7 +1,7 @@
-//! What the bench measures and measures with, all on the loopback of one lab host.
+//! The measured and the measuring programs, all on the loopback of one lab host.
 //!
-//! The load in the host's own cgroup meets the connect hooks; a second load in another cgroup of
-//! the same network does not, so nftables steers it. Over a long link each hop between two
+//! The load in the host's own cgroup is seen by the connect hooks. A second load, in another cgroup
+//! of the same network, is not, so nftables steers it. Over a long link, each hop between two
 //! programs, and direct TCP, goes through a relay that delays it.
 
 mod culvert;
@@ -26,18 +26,18 @@ use culvert::Culvert;
 use far::Link;
 use relays::Relays;
 
-/// The backend of the load that meets the connect hooks, and of the one that does not.
+/// The backend ports of the two loads: with connect hooks, and without.
 const BACKENDS: [u16; 2] = [9100, 9101];
-/// Of programs that start side by side on two cores.
+/// Time for programs that start side by side on two cores.
 const START_TIME: Duration = Duration::from_secs(20);
 
-/// How the load reaches the backend, and the processes on the way.
+/// The way of the load to the backend, and the processes on it.
 pub(super) struct Route {
     pub(super) way: String,
     pub(super) pids: Vec<u32>,
 }
 
-/// Everything, running. Ended when dropped.
+/// All programs, running. Dropping it ends them.
 pub(super) struct World<'lab> {
     hooked: Load,
     unhooked: Load,
@@ -47,16 +47,16 @@ pub(super) struct World<'lab> {
 }
 
 impl<'lab> World<'lab> {
-    /// A node's name, as clients ask for it.
+    /// A node's name, as clients look it up.
     pub(super) const DNS_NAME: &'static str = "near.edge.internal";
 
-    /// Starts it all; `programs` is the folder of the binaries.
+    /// Starts everything; `programs` is the folder of the binaries.
     pub(super) fn start(lab: &'lab Lab, programs: &FilePath, is_far: bool) -> Result<Self> {
         let starter = Starter {
             cloud: lab.site(Place::Cloud),
             programs: programs.to_path_buf(),
         };
-        // Closed connections must not use up the ports for the next job.
+        // Closed connections must not use up the ports of the next job.
         starter.cloud.output(
             "sysctl",
             [
@@ -95,7 +95,7 @@ impl<'lab> World<'lab> {
         self.links.iter_mut().try_for_each(Link::check)
     }
 
-    /// The load whose clients take that path.
+    /// The load whose clients use that path.
     pub(super) fn load(&mut self, path: Path) -> &mut Load {
         if path == Path::InterceptNft {
             &mut self.unhooked
@@ -104,7 +104,7 @@ impl<'lab> World<'lab> {
         }
     }
 
-    /// How that path goes to a backend at that distance.
+    /// The route of that path to a backend at that distance.
     pub(super) fn route(&self, path: Path, distance: Distance) -> Result<Route> {
         if let Some(index) = Distance::LINKS.iter().position(|link| *link == distance) {
             let link = self.links.get(index).context("the long links are not up")?;
@@ -123,22 +123,22 @@ impl<'lab> World<'lab> {
         })
     }
 
-    /// Starts the proxy and the agent anew: they keep memory that they have used.
+    /// Restarts the proxy and the agent, because they keep memory that they have used.
     pub(super) fn start_afresh(&mut self) -> Result<()> {
         self.culvert.start_afresh()
     }
 
-    /// What a tunnel takes on the proxy.
+    /// Measures the memory of a tunnel on the proxy.
     pub(super) fn idle_tunnels(&mut self) -> Result<Figures> {
         self.culvert.idle_tunnels()
     }
 
-    /// Has that many destinations steered beside those of the bench.
+    /// Makes the redirector steer that many destinations in addition to those of the bench.
     pub(super) fn set_destinations(&mut self, count: usize) -> Result<()> {
         self.culvert.set_destinations(count)
     }
 
-    /// A backend at an address that is no edge node's.
+    /// A backend at an address that no edge node has.
     pub(super) fn not_steered(&self) -> SocketAddr {
         (Place::Cloud.address(), BACKENDS[0]).into()
     }
@@ -160,7 +160,7 @@ impl Starter<'_> {
         self.cloud.command(self.programs.join(program))
     }
 
-    /// A role of the bench's own program, once it listens on `port`.
+    /// Starts one of the bench's own programs, and waits until it listens on `port`.
     fn worker(&self, name: &str, port: u16, args: &[String]) -> Result<Process> {
         let mut command = self.command("culvert-bench");
         let mut process = self.cloud.start_process(name, command.args(args))?;

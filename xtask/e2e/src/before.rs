@@ -1,4 +1,4 @@
-//! Before Culvert: what users of edge nodes have.
+//! The state before Culvert: what users of edge nodes can do.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::cluster::{EDGES, MASTER};
 use crate::pods;
 use crate::world::World;
 
-/// Long against the fraction of a second that an answer from the master takes.
+/// Long compared with an answer from the master, which takes a fraction of a second.
 const SILENCE: Duration = Duration::from_secs(6);
 
 /// The step.

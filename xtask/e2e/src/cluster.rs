@@ -20,25 +20,25 @@ const PROGRAM: &str = "E2E_CLUSTER";
 pub(super) const MASTER: &str = "master";
 /// The edge nodes.
 pub(super) const EDGES: [&str; 3] = ["edge-1", "edge-2", "edge-3"];
-/// What kubectl is given for what ends by itself, on two busy cores.
+/// Limit for kubectl commands that end by themselves, on two busy cores.
 pub(super) const KUBECTL_TIME: Duration = Duration::from_secs(30);
-/// Images of 100 MB on four nodes.
+/// Limit for loading images of 100 MB on four nodes.
 const LOAD_TIME: Duration = Duration::from_secs(120);
-/// A graceful end, which waits for watches, and a start.
+/// Limit for a graceful end, which waits for watches, and a start.
 const APISERVER_TIME: Duration = Duration::from_secs(120);
-/// Whatever is still there is killed.
+/// Limit for `down`, which kills what does not end.
 const DOWN_TIME: Duration = Duration::from_secs(60);
 
-/// What happens to the cluster when the run ends.
+/// What happens to the cluster at the end of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AtEnd {
-    /// It is taken down.
+    /// The cluster is removed.
     TakeDown,
-    /// It is left up, to look at.
+    /// The cluster stays, for debugging.
     Keep,
 }
 
-/// A cluster that is up.
+/// A running cluster.
 pub(super) struct Cluster {
     program: PathBuf,
     variables: BTreeMap<String, String>,
@@ -46,7 +46,7 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// The program that makes clusters.
+    /// The program that creates clusters.
     pub(super) fn program() -> Result<PathBuf> {
         let program = std::env::var_os(PROGRAM).with_context(|| {
             format!(
@@ -66,7 +66,7 @@ impl Cluster {
         Ok(path)
     }
 
-    /// Makes a cluster.
+    /// Creates a cluster.
     pub(super) fn up(program: PathBuf, apiserver_flags: &[String], at_end: AtEnd) -> Result<Self> {
         let up_already = finish(Command::new(&program).arg("env"), DOWN_TIME)?
             .status
@@ -91,14 +91,14 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// A command of the program.
+    /// One of the program's commands.
     fn command(&self, name: &str) -> Command {
         let mut command = Command::new(&self.program);
         command.arg(name);
         command
     }
 
-    /// A variable of `env`.
+    /// A variable from the output of `env`.
     pub(super) fn variable(&self, name: &str) -> Result<&str> {
         self.variables
             .get(name)
@@ -113,12 +113,12 @@ impl Cluster {
         command
     }
 
-    /// What kubectl printed.
+    /// The output of kubectl.
     pub(super) fn ask(&self, args: &[&str]) -> Result<String> {
         self.ask_within(KUBECTL_TIME, args)
     }
 
-    /// The same, for what takes long.
+    /// The output of a kubectl command that takes long.
     pub(super) fn ask_within(&self, deadline: Duration, args: &[&str]) -> Result<String> {
         let said = finish(&mut self.kubectl(args), deadline).and_then(Done::success);
         said.with_context(|| format!("kubectl {}", args.join(" ")))
@@ -138,7 +138,7 @@ impl Cluster {
         command
     }
 
-    /// What a command on a node printed.
+    /// The output of a command on a node.
     pub(super) fn on(&self, node: &str, line: &[&str]) -> Result<String> {
         let (program, args) = line.split_first().context("an empty command")?;
         let said =
@@ -146,7 +146,7 @@ impl Cluster {
         said.with_context(|| format!("{} on {node}", line.join(" ")))
     }
 
-    /// Brings an image archive to every node.
+    /// Loads an image archive on every node.
     pub(super) fn load(&self, archive: &Path) -> Result<()> {
         finish(self.command("load").arg(archive), LOAD_TIME)?
             .success()
@@ -154,7 +154,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Brings an image of one folder to every node.
+    /// Builds an image with one folder and loads it on every node.
     pub(super) fn image(&self, name: &str, folder: &Path, command: &[&str]) -> Result<()> {
         finish(
             self.command("image").arg(name).arg(folder).args(command),
@@ -165,7 +165,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Restarts kube-apiserver with these flags besides its own.
+    /// Restarts kube-apiserver with these flags in addition to its own.
     pub(super) fn restart_apiserver(&self, flags: &[String]) -> Result<()> {
         finish(self.command("apiserver").args(flags), APISERVER_TIME)?
             .success()
@@ -190,7 +190,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Not by [`finish`], which ends at once after Ctrl-C.
+/// Does not use [`finish`], which ends at once after Ctrl-C.
 fn take_down(down: &mut Command) -> Result<()> {
     let mut bounded = Command::new("timeout");
     bounded
@@ -208,7 +208,7 @@ fn take_down(down: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// `NAME=value` and `NAME="several words"`, several on a line.
+/// Parses `NAME=value` and `NAME="several words"`, several per line.
 fn variables(text: &str) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut rest = text.trim_start();

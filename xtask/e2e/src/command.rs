@@ -1,6 +1,6 @@
 //! Commands with a deadline, and commands in the background. Each is a process group of its own, so
-//! that ending one ends all that it started: the program that makes clusters is a script whose
-//! children would go on without it.
+//! that everything that it started ends with it: the program that creates clusters is a script,
+//! whose children would otherwise continue.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use culvert_lab::{interrupt, progress, wait};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-/// What a command that has ended said.
+/// The output and status of a command that has ended.
 #[derive(Debug)]
 pub(super) struct Done {
     pub(super) status: ExitStatus,
@@ -23,7 +23,7 @@ pub(super) struct Done {
 }
 
 impl Done {
-    /// What it printed, if it ended well.
+    /// What it printed, if it succeeded.
     pub(super) fn success(self) -> Result<String> {
         ensure!(
             self.status.success(),
@@ -36,7 +36,7 @@ impl Done {
     }
 }
 
-/// Runs a command to its end, for no longer than `deadline`.
+/// Runs a command to its end, at most for `deadline`.
 pub(super) fn finish(command: &mut Command, deadline: Duration) -> Result<Done> {
     let child = command
         .stdin(Stdio::null())
@@ -49,7 +49,8 @@ pub(super) fn finish(command: &mut Command, deadline: Duration) -> Result<Done> 
     std::thread::scope(|scope| {
         let (out, err) = (scope.spawn(|| read(out)), scope.spawn(|| read(err)));
         let status = child.wait(deadline);
-        // At the deadline: whoever still has the pipes open would keep the readers waiting.
+        // At the deadline this ends the processes that still hold the pipes, for which the readers
+        // would wait.
         drop(child);
         let (out, err) = (
             out.join().unwrap_or_default(),
@@ -64,17 +65,17 @@ pub(super) fn finish(command: &mut Command, deadline: Duration) -> Result<Done> 
 
 fn read(pipe: Option<impl Read>) -> String {
     let mut bytes = Vec::new();
-    // An error is the end, as of a process that was killed.
+    // An error means the end, as when a process was killed.
     pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// A process group, ended when dropped, unless its first process has ended by itself: then what it
-/// left is meant to stay, as a restarted kube-apiserver.
+/// A process group. Dropping it ends the group, unless its first process has ended by itself: then
+/// the others are meant to stay, such as a restarted kube-apiserver.
 struct Group(Child);
 
 impl Group {
-    /// Its status, or nothing at the deadline.
+    /// Its status; `None` at the deadline.
     fn wait(&mut self, deadline: Duration) -> Result<Option<ExitStatus>> {
         let started = Instant::now();
         loop {
@@ -95,7 +96,7 @@ impl Drop for Group {
         if matches!(self.0.try_wait(), Ok(Some(_))) {
             return;
         }
-        // It may end by itself just now.
+        // It may end by itself at this moment.
         if let Ok(pid) = i32::try_from(self.0.id()) {
             killpg(Pid::from_raw(pid), Signal::SIGKILL).ok();
         }
@@ -103,8 +104,7 @@ impl Drop for Group {
     }
 }
 
-/// A command in the background, which can be written to; what it prints goes to a file. Ended when
-/// dropped.
+/// A command in the background that accepts input. Its output goes to a file. Dropping it ends it.
 pub(super) struct Running {
     what: String,
     group: Group,
@@ -113,7 +113,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Starts it; its output goes to `<folder>/<what>.log`.
+    /// Starts it. Its output goes to `<folder>/<what>.log`.
     pub(super) fn start(folder: &Path, what: &str, command: &mut Command) -> Result<Self> {
         let log = folder.join(format!("{what}.log"));
         let file = File::create(&log).with_context(|| format!("create {}", log.display()))?;
@@ -132,7 +132,7 @@ impl Running {
         })
     }
 
-    /// All that it printed so far.
+    /// Everything that it printed so far.
     pub(super) fn said(&self) -> String {
         std::fs::read(&self.log)
             .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
@@ -153,7 +153,7 @@ impl Running {
             .with_context(|| format!("write to {}", self.what))
     }
 
-    /// Waits until what it printed satisfies.
+    /// Waits until its output satisfies `check`.
     pub(super) fn wait_until<T>(
         &mut self,
         what: &str,
@@ -166,7 +166,7 @@ impl Running {
         })
     }
 
-    /// Waits until it printed a text.
+    /// Waits until it printed `text`.
     pub(super) fn wait_for(&mut self, text: &str, deadline: Duration) -> Result<()> {
         self.wait_until(&format!("{text:?}"), deadline, |said| {
             ensure!(said.contains(text), "not yet");

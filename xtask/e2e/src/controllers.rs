@@ -1,6 +1,6 @@
-//! kube-controller-manager and kube-scheduler end when the API server is away for longer than their
-//! lease. A kubelet starts such static pods again; where they are plain processes of the master,
-//! this does it.
+//! Restarts kube-controller-manager and kube-scheduler, which end when the API server is away for
+//! longer than their lease. A kubelet restarts them if they are static pods; here they may be plain
+//! processes of the master.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,19 +12,19 @@ use crate::cluster::{Cluster, KUBECTL_TIME, MASTER};
 use crate::command::finish;
 
 const PROGRAMS: [&str; 2] = ["kube-controller-manager", "kube-scheduler"];
-/// A lease of somebody who is gone lasts 15 s; then it is taken.
+/// The lease of a controller that ended expires after 15 s.
 const LEADING: Duration = Duration::from_secs(60);
 
-/// Their command lines.
+/// The command lines of the controllers.
 pub(super) struct Controllers(Vec<Vec<String>>);
 
 impl Controllers {
-    /// Those that run.
+    /// The controllers that run now.
     pub(super) fn find(cluster: &Cluster) -> Result<Self> {
         Ok(Self(running(cluster)?))
     }
 
-    /// Does something to the API server, then waits until all of them lead again.
+    /// Runs `change` on the API server, then waits until all controllers lead again.
     pub(super) fn through(
         &self,
         cluster: &Cluster,
@@ -51,7 +51,7 @@ impl Controllers {
         let there = running(cluster)?;
         for line in self.0.iter().filter(|line| !there.contains(line)) {
             let mut shell = cluster.enter(MASTER, "sh");
-            // In the background, with no output that somebody waits for the end of.
+            // In the background and without output, so that nothing waits for its end.
             shell
                 .args(["-c", "exec > /dev/null 2>&1; setsid \"$0\" \"$@\" &"])
                 .args(line);
@@ -63,12 +63,12 @@ impl Controllers {
     }
 }
 
-/// Command lines of the controllers among the master's processes.
+/// The controllers' command lines among the master's processes.
 fn running(cluster: &Cluster) -> Result<Vec<Vec<String>>> {
     let file = Path::new(cluster.variable("CK_MASTER_CGROUP")?).join("cgroup.procs");
     let pids =
         std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-    // One that has just ended has none.
+    // A process that has just ended has no command line.
     let lines = pids
         .lines()
         .filter_map(|pid| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).ok());

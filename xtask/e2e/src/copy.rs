@@ -1,4 +1,4 @@
-//! `kubectl cp`, both ways.
+//! `kubectl cp`, in both directions.
 
 use std::io::Read;
 
@@ -7,10 +7,10 @@ use anyhow::{Context, Result, ensure};
 use crate::pods;
 use crate::world::World;
 
-/// Bytes that are copied: enough for many frames.
+/// The size of the copied file: enough for many frames.
 const SIZE: u64 = 5 << 20;
 
-/// To the pod on a node and back.
+/// Copies a file to the pod on a node and back.
 pub(super) fn prove(world: &mut World, node: &str) -> Result<()> {
     world.claim(
         &format!("kubectl cp to {node} and back: the same bytes"),

@@ -1,4 +1,4 @@
-//! The egress selector in place of the redirector: kube-apiserver asks the proxy's CONNECT socket
+//! The egress selector instead of the redirector: kube-apiserver uses the proxy's CONNECT socket
 //! for every connection to the cluster, and no hook is needed.
 
 use std::path::Path;
@@ -15,10 +15,10 @@ use crate::names::{self, BY_NAME};
 use crate::world::{SHOP, World};
 use crate::{logs, uninstall};
 
-/// Refuses ConfigMaps that carry a label, in words of its own.
+/// A webhook that refuses labelled ConfigMaps with its own message.
 const WEBHOOK: &str = include_str!("webhook.py");
 const WEBHOOK_PORT: u16 = 9443;
-/// The programs of an update must have started.
+/// Time for the programs of an update to start.
 const SOON: Duration = Duration::from_secs(60);
 
 /// The step.
@@ -33,8 +33,8 @@ pub(super) fn run(world: &mut World) -> Result<()> {
         |world| {
             world.wait_for_rollout("culvert-redirector")?;
             wait::until("nothing steers", SOON, || uninstall::nothing_left(world))?;
-            // Newer API servers resolve a node's name before some requests, although the proxy is
-            // told the name.
+            // Newer API servers resolve a node's name before some requests, although they send the
+            // name to the proxy.
             for node in EDGES {
                 let found = world.cluster.on(MASTER, &["getent", "ahostsv4", node])?;
                 ensure!(found.starts_with("198.18."), "{node}: {found}");
@@ -48,8 +48,8 @@ pub(super) fn run(world: &mut World) -> Result<()> {
         "kube-apiserver starts with the egress selector's file of deploy/",
         |world| {
             let config = format!("--egress-selector-config-file={}", config.display());
-            // The webhook's Service is found by its endpoints, as where kube-proxy's tables are not
-            // the API server's.
+            // The API server finds the webhook's Service by its endpoints, as on hosts without
+            // kube-proxy's tables.
             world.restart_apiserver(&[
                 config,
                 BY_NAME.to_owned(),
@@ -78,7 +78,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     webhook(world)
 }
 
-/// A webhook on a cloud node goes on working.
+/// Proves that a webhook on a cloud node still works.
 fn webhook(world: &mut World) -> Result<()> {
     world.claim(
         "a webhook on a cloud node is asked, through the proxy",
@@ -111,7 +111,8 @@ fn webhook(world: &mut World) -> Result<()> {
     )
 }
 
-/// Service, endpoints on the master's own address, and the webhook for ConfigMaps of one namespace.
+/// Creates a Service with endpoints on the master's own address, and the webhook for ConfigMaps of
+/// one namespace.
 fn configure(world: &World, certificate: &Path) -> Result<()> {
     let bundle = workspace::output(
         std::process::Command::new("base64")

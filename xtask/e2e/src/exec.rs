@@ -12,10 +12,10 @@ use crate::command::{Running, finish};
 use crate::pods;
 use crate::world::{SHOP, World};
 
-/// A shell's answer, or that of what repeats, on two busy cores.
+/// Time for an answer of a shell or of a pod that repeats its input, on two busy cores.
 const ANSWER: Duration = Duration::from_secs(20);
 
-/// All of it, in the pod on a node.
+/// Proves all of it in the pod on a node.
 pub(super) fn prove(world: &mut World, node: &str) -> Result<()> {
     let pod = pods::name(node);
     world.claim(
@@ -84,7 +84,7 @@ fn interactive(world: &World, pod: &str) -> Result<()> {
         "cols",
         "133",
     ]))?;
-    // The new size takes its own way and may come after the next line typed.
+    // The new size is sent separately and may arrive after the next line of input.
     shell.send("while [ \"$(stty size)\" != '41 133' ]; do sleep 1; done; echo re''sized\n")?;
     shell.wait_for("resized", ANSWER)?;
     shell.send("exit 5\n")?;
@@ -98,7 +98,8 @@ fn interactive(world: &World, pod: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command in a terminal of 30 rows and 100 columns whose device is written to a file.
+/// Runs a command in a terminal of 30 rows and 100 columns; writes the terminal's device name to a
+/// file.
 fn in_terminal(world: &World, name: &str, device: &Path, command: &Command) -> Result<Running> {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let line: Vec<String> = words.map(|word| quoted(&word.to_string_lossy())).collect();
@@ -121,7 +122,7 @@ fn in_terminal(world: &World, name: &str, device: &Path, command: &Command) -> R
     Running::start(world.folder(), &format!("terminal-{name}"), &mut terminal)
 }
 
-/// A word as a shell reads it back.
+/// Quotes a word for the shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }

@@ -1,4 +1,4 @@
-//! A `kubectl logs -f` that goes on beside other steps.
+//! A `kubectl logs -f` that runs during other steps.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::command::Running;
 
-/// A pod that says something each second may be late on two busy cores.
+/// How late a pod that prints each second may be on two busy cores.
 const LATE: Duration = Duration::from_secs(15);
 
 /// The `kubectl logs -f` of a pod that counts seconds.
@@ -16,7 +16,7 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    /// Waits for the first line of one that was started.
+    /// Waits for the first line of a started command.
     pub(super) fn new(mut running: Running) -> Result<Self> {
         running.wait_for("tick ", LATE)?;
         Ok(Self {
@@ -25,7 +25,7 @@ impl Follower {
         })
     }
 
-    /// Fails unless it goes on: a next second is told, and none was left out.
+    /// Fails unless a next number arrives and no number is missing.
     pub(super) fn goes_on(&mut self) -> Result<()> {
         let last = last_tick(&self.running.said())?;
         self.running.check()?;
@@ -35,7 +35,7 @@ impl Follower {
         })
     }
 
-    /// Waits until it has gone on for this long.
+    /// Waits until it has run for this long.
     pub(super) fn last_for(&mut self, duration: Duration) -> Result<()> {
         let rest = duration.saturating_sub(self.since.elapsed());
         culvert_lab::wait::throughout("kubectl logs -f", rest, || self.running.check())?;
@@ -43,10 +43,10 @@ impl Follower {
     }
 }
 
-/// The last number told, if none before it is missing.
+/// The last number in the output; fails if an earlier one is missing.
 fn last_tick(said: &str) -> Result<u64> {
     let mut last = None;
-    // The last line may be half written.
+    // The last line may be incomplete.
     let (whole, _) = said.rsplit_once('\n').context("nothing yet")?;
     for line in whole.lines().filter(|line| !line.starts_with("hello")) {
         let number: u64 = line

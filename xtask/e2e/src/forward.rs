@@ -1,4 +1,4 @@
-//! `kubectl port-forward`, and a big download through it.
+//! `kubectl port-forward`, and a large download through it.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use crate::command::{Done, Running, finish};
 use crate::pods;
 use crate::world::World;
 
-/// How big the download is.
+/// The size of the download.
 const MEGABYTES: usize = 200;
-/// For 200 MB on two busy cores, with a limit of the rate or without: more than any limit makes it
-/// take.
+/// Time for 200 MB on two busy cores, with or without a rate limit. It is more than any limit
+/// causes.
 const DOWNLOAD_TIME: Duration = Duration::from_secs(180);
 
-/// A page and a download from the pod on a node.
+/// Proves a page and a download from the pod on a node.
 pub(super) fn prove(world: &mut World, node: &str) -> Result<()> {
     let forward = world.claim(
         &format!("kubectl port-forward to {node}: a page over HTTP"),
@@ -46,17 +46,17 @@ pub(super) fn prove(world: &mut World, node: &str) -> Result<()> {
     )
 }
 
-/// Its standard output is the digest of what curl got; its status is curl's.
+/// Prints the digest of what curl received; its status is curl's.
 const DOWNLOAD: &str = r#"set -e; f=$(mktemp); trap 'rm -f "$f"' EXIT; curl --silent --show-error --fail --output "$f" "$0" "$@"; sha256sum < "$f""#;
 
-/// A port of the master's loopback that is one of a pod.
+/// A port on the master's loopback that is forwarded to a pod.
 pub(super) struct Forward {
     _running: Running,
     port: u16,
 }
 
 impl Forward {
-    /// Opens it, and waits until it is open.
+    /// Starts forwarding, and waits until the port is open.
     pub(super) fn open(world: &World, what: &str, node: &str) -> Result<Self> {
         let target = format!("pod/{}", pods::name(node));
         let mut running = world.start_shop(
@@ -80,7 +80,7 @@ impl Forward {
         format!("http://127.0.0.1:{}/{page}", self.port)
     }
 
-    /// Starts to download the big file, which must be there, for no less than so many seconds.
+    /// Starts to download the large file, which must exist. The download takes at least `seconds`.
     pub(super) fn download(&self, world: &World, what: &str, seconds: usize) -> Result<Running> {
         let rate = format!("{}M", MEGABYTES / seconds);
         let mut command = world.cluster.enter(MASTER, "sh");
@@ -89,7 +89,7 @@ impl Forward {
     }
 }
 
-/// Waits for the end of a download and compares what came with what is there.
+/// Waits for the end of a download and compares its digest with that of the file.
 pub(super) fn finish_download(download: Running, expected: &str) -> Result<()> {
     check_digest(download.end(DOWNLOAD_TIME)?, expected)
 }
@@ -103,7 +103,7 @@ fn check_digest(done: Done, expected: &str) -> Result<()> {
     Ok(())
 }
 
-/// Makes the file in the pod on a node, if it is not there, and returns its digest.
+/// Makes the file in the pod on a node, if it does not exist, and returns its digest.
 pub(super) fn make_file(world: &World, node: &str) -> Result<String> {
     let script = format!(
         "cd /www && [ -s big ] || dd if=/dev/urandom of=big bs=1M count={MEGABYTES} 2>/dev/null; \
@@ -119,7 +119,7 @@ pub(super) fn make_file(world: &World, node: &str) -> Result<String> {
         .context("sha256sum said nothing")
 }
 
-/// `Forwarding from 127.0.0.1:41234 -> 8080`.
+/// Parses `Forwarding from 127.0.0.1:41234 -> 8080`.
 fn port_of(said: &str) -> Result<u16> {
     let after = said.split("127.0.0.1:").nth(1).context("no port yet")?;
     after

@@ -1,5 +1,4 @@
-//! Images of stock programs of this machine: the program with the libraries that it needs, in one
-//! layer.
+//! Images of this machine's programs: each program with the libraries that it needs, in one layer.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +14,7 @@ pub(super) const CURL: &str = "local/curl:1";
 /// Debian's Prometheus.
 pub(super) const PROMETHEUS: &str = "local/prometheus:1";
 
-/// Brings both to every node.
+/// Loads both on every node.
 pub(super) fn load(world: &World) -> Result<()> {
     let curl = workspace::find_program("curl").context("curl is missing: `cargo xtask setup`")?;
     load_one(world, CURL, &curl)?;
@@ -30,7 +29,7 @@ fn load_one(world: &World, image: &str, program: &Path) -> Result<()> {
     for library in libraries(&workspace::output(Command::new("ldd").arg(program))?) {
         copy(&library, &folder, &library)?;
     }
-    // Clients make temporary files, and mount points are made here.
+    // Clients create temporary files, and mount points are created here.
     std::fs::create_dir_all(folder.join("tmp"))?;
     world
         .cluster
@@ -51,7 +50,7 @@ fn copy(from: &Path, folder: &Path, inside: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The files that `ldd` names: `libc.so.6 => /lib/libc.so.6 (0x..)` and
+/// Parses the files in the output of `ldd`: `libc.so.6 => /lib/libc.so.6 (0x..)` and
 /// `/lib64/ld-linux-x86-64.so.2 (0x..)`.
 fn libraries(ldd: &str) -> Vec<PathBuf> {
     ldd.lines()

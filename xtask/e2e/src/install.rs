@@ -1,4 +1,4 @@
-//! Culvert comes to the cluster as docs/install-kubernetes.md says: labels, images, manifests.
+//! Installs Culvert as docs/install-kubernetes.md says: labels, images, manifests.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::cluster::{EDGES, MASTER};
 use crate::world::World;
 use crate::{images, logs};
 
-/// Programs that start beside each other on two busy cores, and find each other.
+/// Time for programs that start side by side on two busy cores to find each other.
 const READY: Duration = Duration::from_secs(60);
 
 /// Culvert's programs.
@@ -73,7 +73,7 @@ pub(super) fn all_online(world: &World) -> Result<()> {
     })
 }
 
-/// How many tunnels a node has: `edge-1  2  10.0.3.7 ...`.
+/// Parses the number of a node's tunnels: `edge-1  2  10.0.3.7 ...`.
 fn tunnels(list: &str, node: &str) -> Result<usize> {
     let line = list
         .lines()

@@ -1,9 +1,9 @@
 //! `cargo xtask e2e`: a real Kubernetes cluster with edge nodes that nothing can dial, before and
 //! after Culvert.
 //!
-//! The program that `E2E_CLUSTER` names makes the cluster; everything else is what an operator does
-//! by docs/install-kubernetes.md. Each step states claims and proves them; the first that does not
-//! hold ends the run.
+//! The program that `E2E_CLUSTER` names creates the cluster. Everything else follows
+//! docs/install-kubernetes.md, as an operator would. Each step states claims and proves them; the
+//! first claim that does not hold ends the run.
 #![forbid(unsafe_code)]
 
 mod before;
@@ -49,10 +49,10 @@ pub struct Args {
     only: Vec<String>,
 }
 
-/// A step: its name, and what it does.
+/// The name and the function of a step.
 type Step = (&'static str, fn(&mut World) -> Result<()>);
 
-/// In this order: later ones restart and remove what earlier ones use.
+/// The order matters: later steps restart and remove what earlier ones use.
 const STEPS: [Step; 16] = [
     ("before", before::run),
     (INSTALL, install::run),
@@ -72,10 +72,10 @@ const STEPS: [Step; 16] = [
     ("uninstall", uninstall::run),
 ];
 
-/// What every later step needs.
+/// The step that every later one needs.
 const INSTALL: &str = "install";
 
-/// Runs it. `prepare` leaves the images of the three programs.
+/// Runs the steps. `prepare` must create the images of the three programs.
 ///
 /// # Errors
 /// The first claim that does not hold.
@@ -135,7 +135,7 @@ fn chosen(only: &[String]) -> Result<Vec<Step>> {
             names.join(", ")
         );
     }
-    // What is compared at the end is asked for in these.
+    // The RBAC step compares requests that these steps cause.
     let needed: &[&str] = if only.iter().any(|name| name == "rbac") {
         &[INSTALL, "healing", "egress"]
     } else {

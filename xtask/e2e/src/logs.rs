@@ -8,17 +8,17 @@ use crate::follower::Follower;
 use crate::pods;
 use crate::world::World;
 
-/// Longer than every time-out and idle limit on the way that is not of minutes.
+/// Longer than every timeout and idle limit on the way, except those of minutes.
 const FOLLOWED: Duration = Duration::from_secs(70);
 
-/// The step: logs, and the beginning of a `logs -f` that goes on beside other steps.
+/// The step that proves logs, and starts a `logs -f` that runs during other steps.
 pub(super) fn run(world: &mut World) -> Result<()> {
     prove(world, "edge-1")?;
     world.follower = Some(follow(world, "follow", "edge-1")?);
     Ok(())
 }
 
-/// The step: the end of that `logs -f`.
+/// The step that ends this `logs -f`.
 pub(super) fn finish(world: &mut World) -> Result<()> {
     let mut follower = match world.follower.take() {
         Some(follower) => follower,
@@ -31,7 +31,7 @@ pub(super) fn finish(world: &mut World) -> Result<()> {
     )
 }
 
-/// Logs of the pod on a node.
+/// Proves logs of the pod on a node.
 pub(super) fn prove(world: &mut World, node: &str) -> Result<()> {
     world.claim(&format!("kubectl logs of a pod on {node}"), |world| {
         let said = world.shop(&["logs", &pods::name(node)])?;

@@ -1,5 +1,5 @@
-//! The kubelet's own pages: as metrics-server reads them for `kubectl top`, and through the API
-//! server's node proxy.
+//! The kubelet's own pages: read directly, as metrics-server does for `kubectl top`, and through
+//! the API server's node proxy.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::images::CURL;
 use crate::pods;
 use crate::world::{EDGE_1_ADDRESS, SHOP, World};
 
-/// What the kubelet asks of who reads its metrics.
+/// The permission that the kubelet requires of clients that read its metrics.
 const RIGHT: &str = "nodes/metrics";
 
 /// The step.
@@ -68,7 +68,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     )
 }
 
-/// `/stats/summary` through the API server.
+/// Proves `/stats/summary` through the API server.
 pub(super) fn prove_summary(world: &mut World, node: &str) -> Result<()> {
     world.claim(
         &format!("/stats/summary of {node} through the API server's node proxy"),
@@ -90,7 +90,7 @@ pub(super) fn prove_summary(world: &mut World, node: &str) -> Result<()> {
     )
 }
 
-/// On the master, with a network of its own, asking Culvert's DNS.
+/// A pod on the master with its own network, which uses Culvert's DNS.
 fn pod(name: &str, urls: &[String]) -> Value {
     let account = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt";
     let fixed = [

@@ -1,5 +1,5 @@
-//! The API server dials nodes by name, and resolves through the redirector's DNS: also nodes that
-//! share an address.
+//! The API server dials nodes by name and resolves the names with the redirector's DNS. This also
+//! reaches nodes that share an address.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ use crate::images::CURL;
 use crate::world::{SHOP, World};
 use crate::{copy, exec, forward, healing, logs, metrics, pods};
 
-/// Answers every name with 127.0.0.1, and prints it.
+/// A DNS server that answers every name with 127.0.0.1 and prints the name.
 const RESOLVER: &str = include_str!("resolver.py");
-/// Stands for the server that the host asked before.
+/// The address of this server, which stands for the host's previous one.
 const ANOTHER: &str = "127.0.0.77";
 
-/// What makes it ask for names before it takes addresses.
+/// The flag that makes kube-apiserver prefer names to addresses.
 pub(super) const BY_NAME: &str = "--kubelet-preferred-address-types=Hostname,InternalIP";
 
 /// The step.
@@ -55,8 +55,8 @@ pub(super) fn run(world: &mut World) -> Result<()> {
         .try_for_each(|node| everything(world, node))
 }
 
-/// docs/dns.md: kube-apiserver alone gets the resolver, by the patch that deploy/kubeadm prints and
-/// kubeadm puts into its pod.
+/// docs/dns.md: only kube-apiserver uses the resolver, by the patch that deploy/kubeadm prints and
+/// kubeadm applies to its pod.
 fn patched(world: &mut World) -> Result<()> {
     let claim = "a pod of the host's network with kube-apiserver's patch resolves edges by the \
         redirector, all else by another server";
@@ -110,7 +110,7 @@ fn patched(world: &mut World) -> Result<()> {
     })
 }
 
-/// Dials a node and a stranger by name.
+/// A pod that dials a node and another host by name.
 fn asker() -> Value {
     let args = [
         "--silent",
@@ -139,7 +139,7 @@ fn asker() -> Value {
     })
 }
 
-/// All that kubectl does with a pod on a node.
+/// Proves everything that kubectl does with a pod on a node.
 pub(super) fn everything(world: &mut World, node: &str) -> Result<()> {
     logs::prove(world, node)?;
     exec::prove(world, node)?;

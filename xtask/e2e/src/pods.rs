@@ -1,4 +1,4 @@
-//! The pods that are reached: one on each node, each telling which it is.
+//! The pods that are reached: one on each node. Each reports its node's name.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -6,15 +6,15 @@ use serde_json::{Value, json};
 use crate::cluster::{EDGES, MASTER};
 use crate::world::{SHOP, World};
 
-/// The image of them, which the cluster's nodes have.
+/// The pods' image, which the cluster's nodes have.
 const IMAGE: &str = "local/busybox:1";
-/// Where `main` serves its files.
+/// The port on which `main` serves its files.
 pub(super) const HTTP: u16 = 8080;
 
-/// Says who it is, then counts seconds; serves `/www`.
+/// Prints its node's name, then counts seconds; serves `/www`.
 const MAIN: &str = r#"echo "hello from $0"; mkdir -p /www; echo "page of $0" > /www/page; httpd -p 8080 -h /www
 n=0; while :; do n=$((n+1)); echo "tick $n"; sleep 1; done"#;
-/// Repeats what it hears.
+/// Repeats its input.
 const EAR: &str = r#"while read -r line; do echo "$0 heard $line"; done; sleep 1000000"#;
 
 /// The pod on a node.
@@ -59,8 +59,8 @@ fn pod(node: &str) -> Value {
     })
 }
 
-/// A service account with rights on subresources of nodes, of one name with its role and its
-/// binding.
+/// A service account with permissions on subresources of nodes. It shares its name with its role
+/// and its binding.
 pub(super) fn reader(name: &str, resources: &[&str]) -> Vec<Value> {
     let subject = json!({"kind": "ServiceAccount", "name": name, "namespace": SHOP});
     vec![
@@ -76,7 +76,7 @@ pub(super) fn reader(name: &str, resources: &[&str]) -> Vec<Value> {
     ]
 }
 
-/// What a container says that turns its service account's token into a header for curl.
+/// A container that writes its service account's token as a header for curl.
 pub(super) fn header_writer() -> Value {
     let script = r#"printf 'Authorization: Bearer ' > /shared/header && cat /var/run/secrets/kubernetes.io/serviceaccount/token >> /shared/header"#;
     json!({

@@ -1,5 +1,4 @@
-//! Prometheus in a pod on the master, with a network of its own, scraping the kubelets of edge
-//! nodes.
+//! Prometheus in a pod on the master, with its own network. It scrapes the kubelets of edge nodes.
 
 use std::time::Duration;
 
@@ -12,17 +11,17 @@ use crate::images::PROMETHEUS;
 use crate::pods;
 use crate::world::{SHOP, World};
 
-/// The instances, and the node that must answer: edge-1 by its address, and all as `role: node`
-/// finds them, relabelled.
+/// The instances, and the node that must answer: edge-1 by its address, and all nodes as `role:
+/// node` discovers and relabels them.
 const TARGETS: [(&str, &str); 4] = [
     ("10.0.3.7:10250", "edge-1"),
     ("edge-1:10250", "edge-1"),
     ("edge-2:10250", "edge-2"),
     ("edge-3:10250", "edge-3"),
 ];
-/// What the discovery of nodes is replaced by, which Debian's build has not: what it would find.
+/// The discovery of nodes, which Debian's build lacks. The test replaces it by what it would find.
 const DISCOVERY: &str = "  kubernetes_sd_configs:\n  - role: node\n";
-/// Scraped each second, as soon as Prometheus has started.
+/// Time for the targets to be scraped. Prometheus scrapes each second once it has started.
 const SCRAPE_TIME: Duration = Duration::from_secs(40);
 
 /// The step.
@@ -50,7 +49,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     )
 }
 
-/// Fails unless a target is up and what it tells is of its own node.
+/// Fails unless a target is up and its metrics are those of its own node.
 fn check(world: &World, address: &str, target: &str, node: &str) -> Result<()> {
     let active = ask(world, address, "targets?state=active")?;
     let targets = active["data"]["activeTargets"]
@@ -87,7 +86,7 @@ fn ask(world: &World, address: &str, path: &str) -> Result<Value> {
     serde_json::from_str(&text).with_context(|| format!("{url}: this is not JSON: {text:.200}"))
 }
 
-/// The documented job, with nodes as they are discovered and one by its bare address.
+/// The documented scrape job, with discovered nodes and one node by its address.
 fn config() -> Result<Value> {
     let page = workspace::root().join("docs/install-kubernetes.md");
     let page =
@@ -112,7 +111,7 @@ fn config() -> Result<Value> {
     }))
 }
 
-/// The block of the page that discovers nodes.
+/// The part of the page that discovers nodes.
 fn documented_job(page: &str) -> Result<&str> {
     let blocks = page
         .split("```yaml\n")

@@ -1,5 +1,5 @@
-//! What each of Culvert's service accounts asked the API server for, by its audit log, compared
-//! with what its roles grant: no more is asked, and no more is granted.
+//! Compares the requests of each of Culvert's service accounts, by the API server's audit log, with
+//! the permissions of its roles: nothing more is requested, and nothing more is granted.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use crate::install::PROGRAMS;
 use crate::world::{CULVERT, World};
 
-/// The audit log, among the files of the run.
+/// The name of the audit log among the files of the run.
 const LOG: &str = "audit.log";
 
-/// The flags by which kube-apiserver writes its audit log.
+/// The flags that make kube-apiserver write its audit log.
 pub(super) fn audit_flags(folder: &Path) -> Result<Vec<String>> {
     let policy_file = folder.join("audit-policy.json");
     std::fs::write(&policy_file, policy().to_string())
@@ -25,7 +25,7 @@ pub(super) fn audit_flags(folder: &Path) -> Result<Vec<String>> {
     ])
 }
 
-/// What the log has: each answered request of Culvert's service accounts, without bodies.
+/// The audit policy: each answered request of Culvert's service accounts, without bodies.
 fn policy() -> Value {
     let group = format!("system:serviceaccounts:{CULVERT}");
     json!({
@@ -76,20 +76,20 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     Ok(())
 }
 
-/// A verb on a kind of objects, or on one of them. In what is granted, no namespace is every
-/// namespace and no name every name.
+/// A verb on a kind of objects, or on one object. In a grant, no namespace means every namespace,
+/// and no name means every name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Access {
     verb: String,
     group: String,
-    /// With its subresource: `pods/log`.
+    /// The resource with its subresource, such as `pods/log`.
     resource: String,
     namespace: Option<String>,
     name: Option<String>,
 }
 
 impl Access {
-    /// Whether this, granted, allows what was asked for.
+    /// Whether this grant allows the request `ask`.
     fn covers(&self, ask: &Self) -> bool {
         let named = self.name.is_none() || self.name == ask.name;
         let placed = self.namespace.is_none() || self.namespace == ask.namespace;
@@ -99,8 +99,8 @@ impl Access {
     }
 }
 
-/// What the log says that an account asked for. Every account may ask for versions and for what it
-/// may do itself.
+/// The requests of an account in the log. Requests for versions and for the account's own
+/// permissions are left out: every account may send them.
 fn asked(log: &str, account: &str) -> Result<BTreeSet<Access>> {
     let user = format!("system:serviceaccount:{CULVERT}:{account}");
     let mut asked = BTreeSet::new();
@@ -126,7 +126,7 @@ fn asked(log: &str, account: &str) -> Result<BTreeSet<Access>> {
     Ok(asked)
 }
 
-/// What the roles that are bound to an account grant, taken apart.
+/// The permissions of the roles that are bound to an account, one by one.
 fn granted(objects: &[Value], account: &str) -> BTreeSet<Access> {
     let is_ours = |subject: &Value| {
         subject["kind"] == "ServiceAccount"
@@ -138,7 +138,7 @@ fn granted(objects: &[Value], account: &str) -> BTreeSet<Access> {
         .filter(|object| list(&object["subjects"]).iter().any(is_ours));
     let mut granted = BTreeSet::new();
     for binding in bindings {
-        // A ClusterRole that is bound in a namespace grants there only.
+        // A ClusterRole that is bound in a namespace grants only in that namespace.
         let namespace = binding["metadata"]["namespace"].as_str().map(str::to_owned);
         let (kind, name) = (&binding["roleRef"]["kind"], &binding["roleRef"]["name"]);
         let roles = objects.iter().filter(|object| {

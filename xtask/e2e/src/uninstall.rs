@@ -1,4 +1,4 @@
-//! The end: the uninstall overlay leaves nothing in the kernel of a cloud node.
+//! The last step: the uninstall overlay leaves nothing in the kernel of a cloud node.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use culvert_lab::workspace;
 use crate::cluster::MASTER;
 use crate::world::World;
 
-/// Pods end with grace.
+/// Time for pods to end gracefully.
 const DELETED: Duration = Duration::from_secs(120);
 
 /// The step.
@@ -38,14 +38,14 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     )
 }
 
-/// Applies the uninstall overlay, waits for its pods, and looks.
+/// Applies the uninstall overlay, waits for its pods, and checks that nothing is left.
 pub(super) fn take_away(world: &World) -> Result<()> {
     world.apply_overlay("e2e/uninstall")?;
     world.wait_for_rollout("culvert-uninstall")?;
     nothing_left(world)
 }
 
-/// Fails unless the master has all of it.
+/// Fails unless the master has everything that Culvert installs.
 pub(super) fn everything_there(world: &World) -> Result<()> {
     let left = left(world)?;
     ensure!(
@@ -55,17 +55,17 @@ pub(super) fn everything_there(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Fails if the master has any of it.
+/// Fails if the master still has anything of it.
 pub(super) fn nothing_left(world: &World) -> Result<()> {
     let left = left(world)?;
     ensure!(left.is_empty(), "left: {left:?}");
     Ok(())
 }
 
-/// Stands for the master's cgroup.
+/// Placeholder for the master's cgroup.
 const CGROUP: &str = "CGROUP";
 
-/// What the kernel may keep: how to see it, and what it is known by.
+/// What the kernel may keep: the command that lists it, and the text that identifies it.
 const LOOKS: [(&[&str], &str); 5] = [
     (&["find", "/sys/fs/bpf"], "culvert"),
     (
@@ -77,7 +77,7 @@ const LOOKS: [(&[&str], &str); 5] = [
     (&["ip", "-6", "route", "show", "table", "all"], "culvert0"),
 ];
 
-/// The first line of each kind that is there.
+/// The first line that each command finds.
 pub(super) fn left(world: &World) -> Result<Vec<String>> {
     let cgroup = world.cluster.variable("CK_MASTER_CGROUP")?;
     let mut left = Vec::new();

@@ -1,5 +1,5 @@
-//! What can be changed about the manifests, all at once: agents come by a NodePort, names stand in
-//! a ConfigMap of hosts, and nothing is loaded into the kernel.
+//! Variants of the manifests, all at once: agents connect to a NodePort, names are in a ConfigMap
+//! of hosts, and nothing is loaded into the kernel.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::cluster::{EDGES, MASTER};
 use crate::world::{PODS_TIME, World};
 use crate::{install, logs, names, uninstall};
 
-/// Proxies look every few seconds.
+/// Time for proxies to see a change. They check every few seconds.
 const SOON: Duration = Duration::from_secs(30);
-/// kube-proxy's part, which this cluster lacks: the Service's port of a node leads to the node's
-/// own proxy. Beside it, nobody comes by the proxy's port itself.
+/// Stands for kube-proxy, which this cluster lacks: the Service's port of a node leads to the
+/// node's own proxy. Other hosts cannot use the proxy's port itself.
 const NODE_PORT: &str = "table ip e2e_nodeport {
     chain pre { type nat hook prerouting priority dstnat; tcp dport 30740 redirect to :7400; }
     chain guard { type filter hook input priority filter; iif != lo ct state new meta l4proto tcp ct original proto-dst 7400 drop; }

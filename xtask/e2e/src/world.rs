@@ -1,4 +1,4 @@
-//! What every step has: the cluster, a folder for files, and the way to state a claim.
+//! What every step uses: the cluster, a folder for files, and the function that states a claim.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,21 +14,21 @@ use crate::follower::Follower;
 
 /// Culvert's namespace.
 pub(super) const CULVERT: &str = "culvert-system";
-/// The namespace of what is reached through it.
+/// The namespace of the pods that are reached through Culvert.
 pub(super) const SHOP: &str = "shop";
 /// The address that only edge-1 has.
 pub(super) const EDGE_1_ADDRESS: &str = "10.0.3.7";
 
 /// How long pods may take to become ready on two busy cores.
 pub(super) const PODS_TIME: Duration = Duration::from_secs(90);
-/// The pods of a DaemonSet are replaced one after the other.
+/// Time for a DaemonSet's rollout: its pods are replaced one after the other.
 const ROLLOUT_TIME: Duration = Duration::from_secs(240);
 
 /// A run on a cluster.
 pub(super) struct World {
     pub(super) cluster: Cluster,
     pub(super) claims: usize,
-    /// A `kubectl logs -f` that goes on beside other steps.
+    /// A `kubectl logs -f` that runs during other steps.
     pub(super) follower: Option<Follower>,
     folder: PathBuf,
     /// Flags that kube-apiserver always has.
@@ -36,7 +36,7 @@ pub(super) struct World {
 }
 
 impl World {
-    /// Files go to `folder`.
+    /// Stores files in `folder`.
     pub(super) fn new(cluster: Cluster, folder: PathBuf, apiserver_flags: Vec<String>) -> Self {
         Self {
             cluster,
@@ -47,7 +47,7 @@ impl World {
         }
     }
 
-    /// States a claim, and fails unless it is proved.
+    /// States a claim, and fails unless `proof` succeeds.
     pub(super) fn claim<T>(
         &mut self,
         claim: &str,
@@ -68,17 +68,17 @@ impl World {
         self.folder.join(name)
     }
 
-    /// Where this run's files are.
+    /// The folder of this run's files.
     pub(super) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// kubectl on what is in [`SHOP`].
+    /// kubectl in the namespace [`SHOP`].
     pub(super) fn shop(&self, args: &[&str]) -> Result<String> {
         self.cluster.ask(&[&["--namespace", SHOP], args].concat())
     }
 
-    /// The same for what takes long.
+    /// The same for commands that take long.
     pub(super) fn shop_within(&self, deadline: Duration, args: &[&str]) -> Result<String> {
         self.cluster
             .ask_within(deadline, &[&["--namespace", SHOP], args].concat())
@@ -95,7 +95,7 @@ impl World {
         )
     }
 
-    /// kubectl on what is Culvert's.
+    /// kubectl in Culvert's namespace.
     pub(super) fn culvert(&self, args: &[&str]) -> Result<String> {
         self.cluster
             .ask(&[&["--namespace", CULVERT], args].concat())
@@ -123,7 +123,7 @@ impl World {
             .map(drop)
     }
 
-    /// Waits until a pod of [`SHOP`] is in this phase; its logs are the error if it fails.
+    /// Waits until a pod of [`SHOP`] is in this phase. If it fails, the error contains its logs.
     pub(super) fn wait_for_phase(&self, pod: &str, phase: &str) -> Result<()> {
         wait::until(&format!("pod {pod} is {phase}"), PODS_TIME, || {
             let now = self.shop(&["get", "pod", pod, "--output", "jsonpath={.status.phase}"])?;
@@ -138,7 +138,7 @@ impl World {
         })
     }
 
-    /// Waits until all pods of a DaemonSet are there, ready and of its newest version.
+    /// Waits until all pods of a DaemonSet exist, are ready and have its newest version.
     pub(super) fn wait_for_rollout(&self, daemon_set: &str) -> Result<()> {
         let timeout = format!("--timeout={}s", ROLLOUT_TIME.as_secs());
         let args = [
@@ -154,7 +154,7 @@ impl World {
             .map(drop)
     }
 
-    /// Restarts kube-apiserver with these flags besides those that it always has.
+    /// Restarts kube-apiserver with these flags in addition to those that it always has.
     pub(super) fn restart_apiserver(&self, flags: &[String]) -> Result<()> {
         let flags = [&self.apiserver_flags, flags].concat();
         Controllers::find(&self.cluster)?
@@ -172,7 +172,7 @@ impl World {
         )
     }
 
-    /// What somebody needs who looks for the reason of a failure.
+    /// Prints what helps to find the reason of a failure.
     pub(super) fn show_state(&self) {
         let pods = self
             .cluster
@@ -182,7 +182,7 @@ impl World {
             .culvert(&["get", "events", "--sort-by", ".lastTimestamp"])
             .unwrap_or_default();
         progress::say(&last_lines(&events, 15));
-        // From the nodes' own disks: logs through the API server may be what does not work.
+        // Reads the nodes' own disks: logs through the API server may not work.
         let tail = "for log in /var/log/pods/culvert-system_*/*/*.log; do [ -e \"$log\" ] && echo \
             \"--- $log\" && tail -n 20 \"$log\"; done; true";
         for node in [&[MASTER][..], &EDGES].concat() {

@@ -1,5 +1,5 @@
-//! A long link: passes TCP connections on, each byte half a round trip late, with at most a window
-//! of bytes under way a direction and connection, as TCP itself has over such a link.
+//! A long link: forwards TCP connections and delays each byte by half a round trip. In each
+//! direction of a connection, at most a window of bytes is in flight, as with TCP over such a link.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,18 +14,18 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-/// Small, so that what the link cannot take waits in the sender's own socket, where it would wait
-/// on a real one.
+/// Small, so that data that exceeds the link's window waits in the sender's own socket, as with a
+/// real link.
 const SOCKET_BUFFER: u32 = 256 << 10;
-/// The runtime's clock wakes up at the next millisecond, which is half of one late on average;
-/// measured with all that the copying takes, it comes to this.
+/// The average delay that the runtime's clock and the copying add, by measurement. The clock wakes
+/// at the next millisecond, half of one late on average.
 const LATENESS: Duration = Duration::from_millis(1);
-/// Bytes of one read. As TCP does, a link that is full waits until it has room for one of these:
-/// were every few bytes of room used at once, pieces would grow smaller and smaller and never
-/// larger again, until moving them took all the processor.
+/// Size of one read. A full link waits until it has capacity for a whole piece, as TCP does. If it
+/// used every few free bytes at once, pieces would shrink and never grow again, until moving them
+/// took all processor time.
 const PIECE: usize = 64 << 10;
 
-/// The link.
+/// Arguments of the link.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[arg(long)]
@@ -40,9 +40,9 @@ pub(crate) struct Args {
     window: usize,
 }
 
-/// Bytes and when they come out at the other end.
+/// Bytes, and the time when they arrive at the other end.
 type Late = (Instant, Bytes);
-/// Bytes that came out, and when the sender hears of it.
+/// The number of bytes that arrived, and the time when the sender learns of it.
 type Acknowledged = (Instant, usize);
 
 /// Serves until it is killed.
@@ -68,7 +68,7 @@ async fn serve(args: Args) -> Result<()> {
         let (to, window) = (args.to, args.window);
         let delay = (Duration::from_millis(args.round_trip) / 2).saturating_sub(LATENESS);
         links.spawn(async move {
-            // Its clients see how it ended.
+            // The clients see how it ended.
             link(near, to, delay, window).await.ok();
         });
     }
@@ -137,7 +137,7 @@ async fn enter(
     }
 }
 
-/// A small piece in a buffer of its own length: thousands of them may be under way.
+/// Copies a small piece into a buffer of its own length: thousands of them may be in flight.
 fn fitted(piece: BytesMut) -> Bytes {
     if piece.len() < PIECE / 4 {
         Bytes::copy_from_slice(&piece)
@@ -146,7 +146,7 @@ fn fitted(piece: BytesMut) -> Bytes {
     }
 }
 
-/// How much more may be under way.
+/// How many more bytes may be in flight.
 struct Window {
     room: usize,
     acknowledged_rx: UnboundedReceiver<Acknowledged>,
@@ -154,7 +154,8 @@ struct Window {
 }
 
 impl Window {
-    /// Waits until there is room for a whole piece; `None` once the other end takes no more.
+    /// Waits until the window has capacity for a whole piece; `None` once the other end accepts no
+    /// more.
     async fn room(&mut self) -> Option<usize> {
         loop {
             if self.next.is_none() {
@@ -182,7 +183,7 @@ async fn leave(
     while let Some((at, bytes)) = late_rx.recv().await {
         sleep_until(at).await;
         to.write_all(&bytes).await?;
-        // Nobody listens once the other end has ended its direction.
+        // The receiver is gone once the other end has ended its direction.
         acknowledged_tx
             .send((Instant::now() + delay, bytes.len()))
             .ok();

@@ -1,5 +1,5 @@
-//! The load: clients and their backend in one process, with a thread for each connection, so that
-//! what is measured is what lies between them.
+//! The load: clients and their backend in one process. Each connection has a thread, so that the
+//! load itself costs little compared with what is measured.
 
 mod backend;
 mod bulk;
@@ -23,38 +23,38 @@ use serde_json::{Map, Value, json};
 use backend::Backend;
 use job::Job;
 
-/// What a client waits for at most.
+/// Limit of every wait of a client.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long the connections of one job may take to end.
+/// How long the connections of a job may take to end.
 const AFTERMATH: Duration = Duration::from_secs(5);
 
-/// Where the backend listens.
+/// Arguments: where the backend listens.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[arg(long)]
     listen: SocketAddr,
 }
 
-/// Which way bytes go, seen from the client.
+/// The direction of bytes, from the client's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Direction {
     Up,
     Down,
 }
 
-/// What a backend sends without end.
+/// What a backend sends endlessly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Sent {
-    /// All that it can.
+    /// As many bytes as possible.
     Bulk,
     /// One byte at a time.
     Bytes,
 }
 
-/// What a job found: names and numbers.
+/// The result of a job: names and numbers.
 type Figures = Vec<(&'static str, f64)>;
 
-/// Runs the jobs of standard input until its end.
+/// Runs the jobs from standard input until its end.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let backend = Backend::start(args.listen)?;
     println!("ready");
@@ -76,8 +76,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 fn answer(line: &str, backend: &Backend) -> Result<Figures> {
     let figures = Job::parse(line)?.run(backend);
-    // The next job must not meet what this one left. Under load even direct TCP loses an end now
-    // and then, until a probe finds out.
+    // The next job must not be affected by this one's connections. Under load even direct TCP
+    // sometimes loses an end until a probe finds out.
     let started = Instant::now();
     while backend.connections() > 0 {
         if started.elapsed() > AFTERMATH {

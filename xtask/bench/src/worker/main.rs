@@ -1,6 +1,6 @@
 //! The processes that `cargo xtask bench` starts beside Culvert: the load (clients and backends in
-//! one), the relays that Culvert is compared with, and the relay that makes the edge far away.
-//! Built with `--features worker` only.
+//! one), the relays that Culvert is compared with, and the relay that delays the link to the edge.
+//! Built only with `--features worker`.
 #![forbid(unsafe_code)]
 
 mod delay;
@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-/// The allocator of Culvert's own programs.
+/// The same allocator as in Culvert's programs.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

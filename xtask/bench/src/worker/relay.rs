@@ -1,6 +1,6 @@
-//! The relays that Culvert is compared with: two hops as Culvert has them, in two processes, with
-//! its buffers, allocator and TLS settings, but without its tunnel. Plain copies TCP; TLS takes one
-//! TLS 1.3 connection for each client from a pool.
+//! The relays that Culvert is compared with. Each has two hops in two processes like Culvert, with
+//! the same buffers, allocator and TLS settings, but no tunnel. The plain one copies TCP; the TLS
+//! one uses one TLS 1.3 connection from a pool for each client.
 
 mod pool;
 mod tls;
@@ -17,10 +17,10 @@ use tokio::task::JoinSet;
 
 use pool::Pool;
 
-/// What each direction of a connection reads and writes at a time.
+/// Buffer size of each direction of a connection.
 const BUFFER: usize = 64 << 10;
 
-/// The half at the clients.
+/// Arguments of the half near the clients.
 #[derive(clap::Args)]
 pub(crate) struct NearArgs {
     #[arg(long)]
@@ -33,7 +33,7 @@ pub(crate) struct NearArgs {
     certificate: Option<PathBuf>,
 }
 
-/// The half at the backend.
+/// Arguments of the half near the backend.
 #[derive(clap::Args)]
 pub(crate) struct FarArgs {
     #[arg(long)]
@@ -64,13 +64,13 @@ pub(crate) fn near(args: NearArgs) -> Result<()> {
 /// Serves the near half until it is killed.
 pub(crate) fn far(args: FarArgs) -> Result<()> {
     runtime()?.block_on(async {
-        // First the certificate: who sees the port open may read it.
+        // The certificate comes first: a process that sees the port open may read it.
         let acceptor = args.certificate.as_deref().map(tls::acceptor).transpose()?;
         let listener = listen(args.listen).await?;
         accept(listener, async move |near| match acceptor {
             Some(acceptor) => {
                 let mut near = tls::accept(&acceptor, near).await?;
-                // A connection of the pool waits here for its client, who speaks first.
+                // A connection of the pool waits here for a client, which sends first.
                 let first = first_bytes(&mut near).await?;
                 let mut backend = connect(args.backend).await?;
                 backend.write_all(&first).await?;

@@ -1,4 +1,4 @@
-//! Culvert: proxy, redirector and agents, with all their defaults.
+//! Culvert: proxy, redirector and agents, with default settings.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,14 +10,14 @@ use culvert_lab::wait;
 use super::{BACKENDS, Route, START_TIME, Starter, local};
 use crate::report::Figures;
 
-/// Where the proxy takes agents.
+/// The proxy's agent port.
 pub(super) const PROXY: u16 = 7400;
 const PROXY_ADMIN: u16 = 7409;
 const REDIRECTOR_ADMIN: u16 = 7419;
 
-/// The tunnels whose memory is counted: agents times tunnels of each.
+/// The tunnels whose memory is measured: agents, and tunnels of each.
 const MEASURED_TUNNELS: [usize; 2] = [4, 16];
-/// A node's destinations in the directory file: addresses times ports.
+/// Destinations of a node in the directory file: addresses, and ports.
 const NODE_DESTINATIONS: [usize; 2] = [10, 50];
 
 /// The programs, running.
@@ -61,7 +61,7 @@ impl<'lab> Culvert<'lab> {
         Ok(culvert)
     }
 
-    /// Starts the proxy and the agent nearby anew, and waits until clients are steered there.
+    /// Restarts the proxy and the near agent, and waits until clients are steered there.
     pub(super) fn start_afresh(&mut self) -> Result<()> {
         self.proxy.kill()?;
         self.agents.remove("near");
@@ -95,8 +95,8 @@ impl<'lab> Culvert<'lab> {
             .try_for_each(Process::check)
     }
 
-    /// Joins a node's agent, starts it to reach the proxy through `port`, and waits for its
-    /// tunnels.
+    /// Joins a node's agent, starts it so that it reaches the proxy through `port`, and waits for
+    /// its tunnels.
     pub(super) fn add_agent(&mut self, node: &str, port: u16, tunnels: usize) -> Result<()> {
         self.join(node)?;
         self.start_agent(node, port, tunnels)
@@ -164,7 +164,7 @@ impl<'lab> Culvert<'lab> {
             .collect()
     }
 
-    /// By CONNECT to a node's name.
+    /// The route by CONNECT to a node's name.
     pub(super) fn by_connect(&self, node: &str) -> Route {
         let socket = self.starter.cloud.file("connect.sock");
         Route {
@@ -173,7 +173,7 @@ impl<'lab> Culvert<'lab> {
         }
     }
 
-    /// By a node's VIP: the kernel steers it.
+    /// The route by a node's VIP, which the kernel steers.
     pub(super) fn by_address(&self, node: &str, port: u16) -> Result<Route> {
         Ok(Route {
             way: format!("tcp:{}:{port}", self.vip(node)?),
@@ -192,8 +192,9 @@ impl<'lab> Culvert<'lab> {
         Ok(vip.to_owned())
     }
 
-    /// What a tunnel takes on the proxy: its resident memory with and without many. Enrolments, and
-    /// what the first tunnels find for all later ones, come before.
+    /// Measures the memory of a tunnel on the proxy: the resident memory with many tunnels minus
+    /// that without. Enrolments, and what the first tunnels allocate for all later ones, come
+    /// before the measurement.
     pub(super) fn idle_tunnels(&mut self) -> Result<Figures> {
         let [agents, tunnels] = MEASURED_TUNNELS;
         let nodes: Vec<String> = (0..=agents)
@@ -216,7 +217,7 @@ impl<'lab> Culvert<'lab> {
         .into())
     }
 
-    /// Fills the directory file and waits until the redirector has it all in the kernel.
+    /// Fills the directory file and waits until the redirector has put all of it into the kernel.
     pub(super) fn set_destinations(&mut self, count: usize) -> Result<()> {
         if count == self.destinations {
             return Ok(());

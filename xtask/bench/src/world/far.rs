@@ -1,5 +1,5 @@
-//! An edge behind a long link: the hop between the two halves of each relay, between agent and
-//! proxy, and between client and backend of direct TCP, goes through a relay that delays it.
+//! An edge over a long link. A relay delays the hop between the two halves of each relay, the hop
+//! between agent and proxy, and direct TCP between client and backend.
 
 use anyhow::Result;
 use culvert_lab::process::Process;
@@ -9,17 +9,18 @@ use super::relays::{self, Relays};
 use super::{BACKENDS, Route, local, tcp};
 use crate::plan::{Distance, Path};
 
-/// What TCP may have under way in a connection: of direct TCP and of the relays as much as
-/// Culvert's default stream window, so that a stream of each is bounded by the same.
+/// Bytes in flight in a connection of direct TCP or of the relays. It equals Culvert's default
+/// stream window, so that one stream has the same limit on every path.
 const WINDOW: usize = 4 << 20;
-/// Of a tunnel, which carries many streams, as much as Linux gives a busy connection when asked to.
+/// Bytes in flight in a tunnel, which carries many streams: as many as Linux gives a busy
+/// connection when asked to.
 const TUNNEL_WINDOW: usize = 16 << 20;
 
-/// One link, with all that goes through it.
+/// One link, with all delay relays on it.
 pub(super) struct Link {
     node: String,
     base: u16,
-    /// Of direct TCP, the plain relay, the TLS relay and the tunnels.
+    /// The relays for direct TCP, the plain relay, the TLS relay and the tunnels.
     delays: Vec<Process>,
     plain: Process,
     tls: Process,

@@ -1,4 +1,4 @@
-//! The comparison relays, two processes each.
+//! The relays for comparison, two processes each.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use culvert_lab::process::Process;
 
 use super::{BACKENDS, Route, Starter, local, tcp};
 
-/// The near and the far half of each.
+/// The ports of the near and the far half.
 const PLAIN: [u16; 2] = [8110, 8111];
 const TLS: [u16; 2] = [8120, 8121];
 
@@ -54,12 +54,12 @@ impl Relays {
         }
     }
 
-    /// The far halves of the plain and the TLS relay.
+    /// The process ids of the far halves of the plain and the TLS relay.
     pub(super) fn far_pids(&self) -> [u32; 2] {
         [self.plain[1].pid(), self.tls[1].pid()]
     }
 
-    /// What the near half of the TLS relay trusts.
+    /// The certificate that the near half of the TLS relay trusts.
     pub(super) fn certificate(starter: &Starter<'_>) -> PathBuf {
         starter.cloud.file("relay.der")
     }

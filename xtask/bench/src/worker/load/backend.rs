@@ -1,4 +1,4 @@
-//! What the clients reach: the first byte that a client sends says what it wants.
+//! The backend. The first byte of a client selects the service.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -12,19 +12,19 @@ use anyhow::{Context, Result};
 
 use super::moved::Moved;
 
-/// Sends back what comes.
+/// Returns what it receives.
 pub(super) const ECHO: u8 = b'E';
-/// Takes all that comes.
+/// Reads everything.
 pub(super) const SINK: u8 = b'U';
-/// Sends without end.
+/// Sends endlessly.
 pub(super) const SOURCE: u8 = b'D';
-/// Sends one byte at a time without end.
+/// Sends one byte at a time, endlessly.
 pub(super) const DRIP: u8 = b'1';
-/// Between two bytes of a drip: long enough that nobody on the way puts them together.
+/// Pause between two bytes of a drip: long enough that no program on the way joins them.
 const DRIP_PAUSE: Duration = Duration::from_millis(2);
-/// One read or write of bulk.
+/// Size of one read or write of bulk.
 pub(super) const PIECE: usize = 256 << 10;
-/// Threads that call nothing deep; there are thousands.
+/// Stack size: there are thousands of threads, and their calls are shallow.
 const STACK: usize = 128 << 10;
 
 /// The backend of this process. Clones share it.
@@ -53,14 +53,14 @@ impl Backend {
         Ok(backend)
     }
 
-    /// Connections that are being served.
+    /// The number of connections that are being served.
     pub(super) fn connections(&self) -> usize {
         self.connected(|connections| connections.len())
     }
 
-    /// Ends what is left of a job.
+    /// Ends the remaining connections of a job.
     pub(super) fn end_all(&self) {
-        // What has ended by itself meanwhile needs no end.
+        // Some may have ended by themselves.
         self.connected(|connections| {
             connections
                 .values()
@@ -78,13 +78,13 @@ impl Backend {
         )
     }
 
-    /// What was sent to sinks.
+    /// The bytes that sinks received.
     pub(super) fn received(&self) -> &Moved {
         &self.0.received
     }
 
-    /// Threads take turns at accepting and stay for the next connection: to start one for each
-    /// would be part of what new connections cost.
+    /// Threads accept in turn, and stay for the next connection: the start of a thread would add to
+    /// the measured cost of a new connection.
     fn add_thread(&self) -> io::Result<()> {
         self.0.waiting.fetch_add(1, Ordering::Relaxed);
         let backend = self.clone();
@@ -103,7 +103,7 @@ impl Backend {
                 eprintln!("backend: start a thread: {error}");
             }
             let served = accepted.and_then(|(client, _)| self.serve(client));
-            // Clients leave in the middle when a job is over.
+            // Clients may leave at any point when a job is over.
             served.ok();
             self.connected(|connections| connections.remove(&std::thread::current().id()));
             self.0.waiting.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Streams that move all they can.
+//! Streams that transfer as much as they can.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use super::way::{Stream, Way};
 use super::{Direction, Figures, PATIENCE, Sent};
 
 const GIB: f64 = (1 << 30) as f64;
-/// Until windows and buffers have grown, once all streams are under way.
+/// Time for windows and buffers to grow, after all streams have started.
 const WARM_UP: Duration = Duration::from_millis(500);
-/// Until all windows on the way are full of bulk.
+/// Time until all windows on the way are full of bulk.
 const FILLED: Duration = Duration::from_secs(2);
-/// Two thousand bytes of each backend that sends one at a time; to fill windows with them would
-/// take hours.
+/// Time for two thousand bytes from each backend that sends one at a time; it would take hours to
+/// fill windows with them.
 const DRIPPED: Duration = Duration::from_secs(4);
 
-/// Streams that go on until dropped.
+/// Streams that continue until this is dropped.
 pub(super) struct Bulk {
     handles: Vec<Stream>,
     threads: Vec<JoinHandle<()>>,
@@ -43,7 +43,7 @@ impl Bulk {
             let mut stream = way.connect()?;
             bulk.handles.push(stream.try_clone()?);
             let down = bulk.down.clone();
-            // They end by an error, when the handle ends them.
+            // They end with an error when the handle ends them.
             bulk.threads
                 .push(std::thread::spawn(move || match direction {
                     Direction::Up => drop(send(&mut stream)),
@@ -53,8 +53,8 @@ impl Bulk {
         Ok(bulk)
     }
 
-    /// Waits until all streams are `under_way`: where the way is long or busy some start seconds
-    /// after others.
+    /// Waits until all streams are `under_way`: over a long or busy link, some start seconds after
+    /// others.
     fn settle(&self, under_way: impl Fn() -> usize) -> Result<()> {
         let (started, streams) = (Instant::now(), self.threads.len());
         while under_way() < streams {
@@ -70,7 +70,7 @@ impl Bulk {
         Ok(())
     }
 
-    /// Fails if a stream has ended before its time.
+    /// Fails if a stream has ended early.
     pub(super) fn check(&self) -> Result<()> {
         let ended = self
             .threads
@@ -90,7 +90,7 @@ impl Drop for Bulk {
     fn drop(&mut self) {
         self.handles.iter().for_each(Stream::end);
         for thread in self.threads.drain(..) {
-            // A panic has been printed.
+            // A panic has been printed already.
             thread.join().ok();
         }
     }
@@ -141,7 +141,7 @@ pub(super) fn run(
     Ok(figures)
 }
 
-/// One stream down, alone and then beside connections whose data nobody reads.
+/// Measures one stream down, alone and then beside connections whose data is not read.
 pub(super) fn neighbour(
     way: &Way,
     stalled: usize,
@@ -155,7 +155,7 @@ pub(super) fn neighbour(
     Ok(vec![("gib_per_second", beside), ("share", beside / alone)])
 }
 
-/// What connections whose data nobody reads take in the memory of processes.
+/// Measures the memory that processes hold for connections whose data is not read.
 pub(super) fn stalled(way: &Way, sent: Sent, stalled: usize, pids: &[u32]) -> Result<Figures> {
     let before = resident(pids)?;
     let readers = stall(way, sent, stalled)?;
@@ -164,7 +164,7 @@ pub(super) fn stalled(way: &Way, sent: Sent, stalled: usize, pids: &[u32]) -> Re
     Ok(vec![("mib", taken / (1 << 20) as f64)])
 }
 
-/// Connections that do not read, once there is nothing more to see of it.
+/// Opens connections that do not read, and waits until their buffers have filled.
 fn stall(way: &Way, sent: Sent, count: usize) -> Result<Vec<Stream>> {
     let (wish, time) = match sent {
         Sent::Bulk => (SOURCE, FILLED),

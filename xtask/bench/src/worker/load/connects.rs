@@ -1,4 +1,4 @@
-//! Connections that are made to be closed.
+//! Short connections.
 
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
@@ -11,8 +11,8 @@ use super::observed::percentile;
 use super::way::Way;
 use super::{Figures, ping};
 
-/// Connect, ping once, close: how many in a second, and the median time from the begin of a connect
-/// to its answer.
+/// Connects, pings once and closes, repeatedly. Measures the rate, and the median time from the
+/// start of a connect to its answer.
 pub(super) fn run(way: &Way, at_once: usize, seconds: f64) -> Result<Figures> {
     let started = Instant::now();
     let until = started + Duration::from_secs_f64(seconds);
@@ -44,8 +44,8 @@ fn one_after_another(way: &Way, until: Instant) -> Result<Vec<Duration>> {
     Ok(times)
 }
 
-/// The median time of one `connect()`. The connections end by RST, so that they leave no ports
-/// behind.
+/// Measures the median time of one `connect()`. The connections end with RST, so that they leave no
+/// ports in TIME_WAIT.
 pub(super) fn cost(to: SocketAddr, count: usize) -> Result<Figures> {
     let mut times = Vec::with_capacity(count);
     for _ in 0..count {

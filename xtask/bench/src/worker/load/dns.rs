@@ -51,7 +51,7 @@ fn ask(server: SocketAddr, query: &[u8], until: Instant) -> Result<Vec<Duration>
     Ok(times)
 }
 
-/// Asks for the IPv4 address of a name.
+/// A query for the IPv4 address of a name.
 fn query(name: &str) -> Vec<u8> {
     let mut query = vec![0x12, 0x34, 0x01, 0x00, 0, 1, 0, 0, 0, 0, 0, 0];
     for label in name.split('.') {

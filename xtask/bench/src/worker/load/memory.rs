@@ -1,4 +1,4 @@
-//! What connections cost while nothing happens.
+//! Measures the memory of idle connections.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use super::observed::resident;
 use super::way::{Stream, Way};
 use super::{Figures, ping};
 
-/// Enough to have every pool and buffer of the programs in place before the count begins.
+/// Enough streams to fill every pool and buffer of the programs before the measurement.
 const WARM_UP: usize = 64;
-/// Until the programs have let go of what they needed to connect.
+/// Time for the programs to release what they needed to connect.
 const REST: Duration = Duration::from_secs(1);
 
-/// Resident memory for each stream that was used once and is idle since.
+/// Resident memory per stream that was used once and is idle since.
 pub(super) fn idle(way: &Way, streams: usize, pids: &[u32]) -> Result<Figures> {
     let warm = (0..WARM_UP)
         .map(|_| ping::open(way))

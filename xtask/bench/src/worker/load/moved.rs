@@ -1,25 +1,25 @@
-//! What has been moved so far.
+//! Counts transferred bytes.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// A stream that has moved as many bytes is under way.
+/// A stream that has transferred this many bytes counts as under way.
 const UNDER_WAY: u64 = 1 << 20;
 
-/// Bytes of bulk at the end that receives them.
+/// Bulk bytes, counted where they are received.
 #[derive(Default)]
 pub(super) struct Moved {
     bytes: AtomicU64,
     under_way: AtomicUsize,
 }
 
-/// One stream's part.
+/// The counter of one stream.
 pub(super) struct Counter<'a> {
     moved: &'a Moved,
     bytes: u64,
 }
 
 impl Moved {
-    /// For one stream more.
+    /// A counter for one more stream.
     pub(super) fn counter(&self) -> Counter<'_> {
         Counter {
             moved: self,
@@ -27,19 +27,19 @@ impl Moved {
         }
     }
 
-    /// By all streams that there were.
+    /// The bytes of all streams, including those that have ended.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Streams so far that have left their start behind.
+    /// The number of streams that have been under way.
     pub(super) fn under_way(&self) -> usize {
         self.under_way.load(Ordering::Relaxed)
     }
 }
 
 impl Counter<'_> {
-    /// Counts what has just been received.
+    /// Counts received bytes.
     pub(super) fn add(&mut self, count: usize) {
         let before = self.bytes;
         self.bytes += count as u64;

@@ -1,16 +1,16 @@
-//! What is read off: processor time and memory from the kernel, percentiles from times.
+//! Observed values: processor time and memory from the kernel, percentiles of times.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// Processor time of all threads of processes so far.
+/// Processor time used so far by all threads of these processes.
 pub(super) fn processor_time(pids: &[u32]) -> Result<Duration> {
     let mut nanoseconds = 0;
     for pid in pids {
         let folder = format!("/proc/{pid}/task");
         for task in std::fs::read_dir(&folder).with_context(|| format!("read {folder}"))? {
-            // A thread may end meanwhile.
+            // A thread may have ended meanwhile.
             let Ok(text) = std::fs::read_to_string(task?.path().join("schedstat")) else {
                 continue;
             };
@@ -24,7 +24,7 @@ pub(super) fn processor_time(pids: &[u32]) -> Result<Duration> {
     Ok(Duration::from_nanos(nanoseconds))
 }
 
-/// Resident bytes of processes together.
+/// Total resident bytes of these processes.
 pub(super) fn resident(pids: &[u32]) -> Result<u64> {
     pids.iter().map(|pid| resident_of(*pid)).sum()
 }
@@ -40,7 +40,7 @@ fn resident_of(pid: u32) -> Result<u64> {
     Ok(kib << 10)
 }
 
-/// In microseconds, of times in order.
+/// A percentile of sorted times, in microseconds.
 pub(super) fn percentile(times: &[Duration], part: f64) -> f64 {
     let index = ((times.len() - 1) as f64 * part).round();
     times[index as usize].as_secs_f64() * 1e6

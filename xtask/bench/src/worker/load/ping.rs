@@ -1,4 +1,4 @@
-//! Small messages there and back.
+//! Round trips of small messages.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use super::observed::percentile;
 use super::way::{Stream, Way};
 use super::{Direction, Figures};
 
-/// Until threads run and bulk has filled what it can.
+/// Time until threads run and bulk has filled its buffers.
 const WARM_UP: Duration = Duration::from_millis(500);
 
 pub(super) fn run(way: &Way, connections: usize, bulk: usize, seconds: f64) -> Result<Figures> {
@@ -50,7 +50,7 @@ pub(super) fn run(way: &Way, connections: usize, bulk: usize, seconds: f64) -> R
     ])
 }
 
-/// A connection to an echo, which has answered once.
+/// A connection to an echo that has answered once.
 pub(super) fn open(way: &Way) -> Result<Stream> {
     let mut stream = way.connect()?;
     stream.write_all(&[ECHO])?;

@@ -1,4 +1,4 @@
-//! How a client gets to the backend.
+//! How a client reaches the backend.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -64,7 +64,7 @@ impl Way {
     }
 }
 
-/// The backend says nothing before it was asked, so all that comes is the head.
+/// Reads the response head. The backend sends nothing unasked, so nothing follows the head.
 fn read_head(stream: &mut UnixStream) -> Result<String> {
     let mut head = Vec::new();
     let mut piece = [0; 1024];
@@ -83,7 +83,7 @@ pub(super) enum Stream {
 }
 
 impl Stream {
-    /// Another handle, to end it from another thread.
+    /// Another handle, with which another thread can end it.
     pub(super) fn try_clone(&self) -> io::Result<Self> {
         Ok(match self {
             Self::Tcp(stream) => Self::Tcp(stream.try_clone()?),
@@ -91,7 +91,7 @@ impl Stream {
         })
     }
 
-    /// Ends both directions: who waits for it waits no more.
+    /// Ends both directions, and so the waits of other threads for it.
     pub(super) fn end(&self) {
         let ended = match self {
             Self::Tcp(stream) => stream.shutdown(Shutdown::Both),
@@ -101,7 +101,7 @@ impl Stream {
         ended.ok();
     }
 
-    /// 100 bytes there and back.
+    /// Sends 100 bytes and reads 100 bytes.
     pub(super) fn ping(&mut self) -> io::Result<()> {
         let mut message = [7; 100];
         self.write_all(&message)?;

@@ -1,4 +1,4 @@
-//! TLS connections that are ready before their clients come.
+//! TLS connections that are established before their clients connect.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use tokio::task::JoinSet;
 
 use super::{connect, tls};
 
-/// Connections that wait for clients: more than any row of the bench opens at once, stalled readers
-/// and all.
+/// Connections that wait for clients: more than any row of the bench opens at once, including
+/// stalled readers.
 const READY: usize = 128;
-/// Handshakes at once.
+/// Concurrent handshakes.
 const MAKERS: usize = 8;
-/// Between two tries while the other half is not there.
+/// Pause between two attempts while the other half is not running.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The connections. Clones share them.
@@ -41,7 +41,7 @@ impl Pool {
         }
     }
 
-    /// A connection that no other client has.
+    /// Takes a connection that no other client uses.
     pub(super) async fn take(&self) -> Result<tls::ClientStream> {
         self.ready_rx
             .lock()

@@ -1,5 +1,5 @@
-//! TLS 1.3 as Culvert's tunnels have it: rustls on aws-lc-rs, its read-ahead below and its write
-//! limit.
+//! TLS 1.3 with the settings of Culvert's tunnels: rustls with aws-lc-rs, Culvert's read-ahead, and
+//! the same write limit.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,14 +12,15 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// TLS records that may wait to be written, as in the proxy and the agent.
+/// Size of the TLS write buffer, as in the proxy and the agent.
 const TLS_BUFFER: usize = 256 << 10;
 const NAME: &str = "relay.bench";
 
 pub(super) type ClientStream = tokio_rustls::client::TlsStream<ReadAhead<TcpStream>>;
 pub(super) type ServerStream = tokio_rustls::server::TlsStream<ReadAhead<TcpStream>>;
 
-/// Makes a certificate, leaves it at `path` for the other half, and accepts with it.
+/// Makes a certificate, writes it to `path` for the other half, and returns an acceptor that uses
+/// it.
 pub(super) fn acceptor(path: &Path) -> Result<TlsAcceptor> {
     let made = rcgen::generate_simple_self_signed([NAME.to_owned()])?;
     let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
@@ -31,7 +32,7 @@ pub(super) fn acceptor(path: &Path) -> Result<TlsAcceptor> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// Trusts the one certificate at `path`.
+/// Trusts only the certificate at `path`.
 pub(super) fn client_config(path: &Path) -> Result<Arc<ClientConfig>> {
     let der = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
     let mut roots = RootCertStore::empty();
