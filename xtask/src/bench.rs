@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: what has to be there before [`culvert_bench`] measures.
+//! `cargo xtask bench`: prepares what [`culvert_bench`] needs, and runs it.
 
 use anyhow::Result;
 
@@ -7,7 +7,7 @@ use crate::{build_ebpf, setup};
 /// Measures, prints the table and writes the JSON.
 ///
 /// # Errors
-/// If something cannot be built or started, or a path failed.
+/// Something cannot be built or started, or a path failed.
 pub fn run(args: &culvert_bench::Args) -> Result<()> {
     culvert_bench::run(args, || {
         setup::ensure()?;

@@ -1,5 +1,5 @@
-//! `cargo xtask build-ebpf`: compiles `redirector-ebpf` for `bpfel-unknown-none`, a target that the
-//! workspace's own toolchain cannot build, with whichever compiler on this machine can.
+//! `cargo xtask build-ebpf`: compiles `redirector-ebpf` for `bpfel-unknown-none`. The workspace's
+//! own toolchain cannot build this target, so it looks for a compiler that can.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,15 +15,15 @@ const TARGET: &str = "bpfel-unknown-none";
 /// A compiler that can build for eBPF.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Toolchain {
-    /// A rustc whose sysroot has a compiled `core` for eBPF (Debian's `libstd-rust-web-dev-bpf`),
-    /// and its cargo.
+    /// A rustc whose sysroot contains a compiled `core` for eBPF (Debian's
+    /// `libstd-rust-web-dev-bpf`), and its cargo.
     PrecompiledCore {
         /// The compiler.
         rustc: PathBuf,
-        /// The cargo beside it.
+        /// The cargo of the same version.
         cargo: PathBuf,
     },
-    /// rustup's nightly with the source of `core`, compiled on the way.
+    /// rustup's nightly, which compiles `core` from source.
     Nightly,
 }
 
@@ -41,8 +41,8 @@ impl fmt::Display for Toolchain {
 }
 
 impl Toolchain {
-    /// Looks for a compiler; a precompiled core first, it builds faster and its LLVM is the
-    /// distribution's.
+    /// Looks for a compiler. One with a precompiled core is preferred: it builds faster, and its
+    /// LLVM is the distribution's.
     pub fn find() -> Option<Self> {
         precompiled_core().or_else(nightly)
     }
@@ -55,7 +55,8 @@ impl Toolchain {
         };
         workspace::without_outer_cargo(&mut command);
         match self {
-            // RUSTC_BOOTSTRAP: aya-ebpf uses unstable features, and this compiler is a stable one.
+            // aya-ebpf uses unstable features, and this compiler is a stable one: hence
+            // RUSTC_BOOTSTRAP.
             Self::PrecompiledCore { rustc, .. } => command
                 .env("RUSTC", rustc)
                 .env("RUSTC_BOOTSTRAP", "1")
@@ -68,7 +69,7 @@ impl Toolchain {
     }
 }
 
-/// The linker of eBPF objects: the one that setup built, or else one on `PATH`.
+/// The linker of eBPF objects: the one that setup built, or one in `PATH`.
 pub fn linker() -> Option<PathBuf> {
     let own = workspace::tools_dir().join("bin/bpf-linker");
     if own.is_file() {
@@ -81,7 +82,7 @@ pub fn linker() -> Option<PathBuf> {
 /// Compiles the kernel programs and checks that the object describes its types.
 ///
 /// # Errors
-/// If there is no compiler or linker (the text says what to install), and those of compiling.
+/// There is no compiler or linker (the text says what to install), or the compilation fails.
 pub fn run() -> Result<()> {
     let toolchain = Toolchain::find().context(
         "no Rust compiler here can build for eBPF; on Debian 12 run `cargo xtask setup` as root, \
@@ -98,7 +99,8 @@ pub fn run() -> Result<()> {
     let bytes = std::fs::read(&built).with_context(|| format!("read {}", built.display()))?;
     check_types(&bytes)?;
     let object = workspace::bpf_object();
-    // An unchanged object keeps its time, or cargo would compile the redirector again.
+    // An unchanged object keeps its modification time: otherwise cargo would compile the redirector
+    // again.
     if std::fs::read(&object).ok().as_deref() != Some(&bytes) {
         let folder = object.parent().context("the object's path has no folder")?;
         std::fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
@@ -153,7 +155,7 @@ fn compile(toolchain: &Toolchain, linker: &Path) -> Result<PathBuf> {
         .context("cargo built no object in redirector-ebpf: has it a [[bin]]?")
 }
 
-/// The last executable that cargo's JSON messages name.
+/// The last executable in cargo's JSON messages.
 fn executable(messages: &str) -> Option<PathBuf> {
     let parsed = messages
         .lines()
@@ -163,7 +165,7 @@ fn executable(messages: &str) -> Option<PathBuf> {
         .next_back()
 }
 
-/// Without BTF for its maps, `bpftool map dump` would show bytes in place of fields.
+/// Fails if the maps have no BTF: `bpftool map dump` would show bytes instead of fields.
 fn check_types(object: &[u8]) -> Result<()> {
     for section in [&b".BTF\0"[..], b".BTF.ext\0", b".maps\0"] {
         let found = object

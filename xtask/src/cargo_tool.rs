@@ -1,5 +1,5 @@
-//! Programs of crates.io that tasks call, compiled into `target/tools/bin` when they are first
-//! needed.
+//! Programs from crates.io that tasks use. They are compiled into `target/tools/bin` when they are
+//! first needed.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
 //! `cargo xtask demo`: a stock Prometheus in a cloud scrapes stock node_exporters on edge nodes
-//! that it cannot reach.
+//! that it cannot reach directly.
 
 mod edge;
 mod monitoring;
@@ -16,7 +16,7 @@ use crate::{build_ebpf, setup};
 use edge::EdgePrograms;
 use monitoring::Monitoring;
 
-/// A scrape a second, and a failed one takes a second: enough for several.
+/// Time for several scrapes: there is one per second, and a failed one takes a second.
 const SCRAPE_TIME: Duration = Duration::from_secs(15);
 
 /// How the demo ends.
@@ -36,7 +36,7 @@ pub struct Args {
 /// Runs the demo.
 ///
 /// # Errors
-/// If any target is not scraped, or anything else that it shows does not hold.
+/// A target is not scraped, or another claim of the demo does not hold.
 pub fn run(args: &Args) -> Result<()> {
     interrupt::install()?;
     ensure!(
@@ -122,7 +122,8 @@ fn show(lab: &Lab, args: &Args, started: Instant) -> Result<()> {
     Ok(())
 }
 
-/// edge-2 and edge-3 have one address: refused by address, in the words of `explain`.
+/// Shows that edge-2 and edge-3, which share an address, are refused by address, with the output of
+/// `explain`.
 fn show_shared_address(lab: &Lab) -> Result<()> {
     let cloud = lab.site(Place::Cloud);
     let state = cloud.file("redirector").display().to_string();

@@ -1,4 +1,4 @@
-//! `cargo xtask deps`: what may be linked (`deny.toml`), and dependencies that nothing uses.
+//! `cargo xtask deps`: checks dependencies against `deny.toml`, and finds unused ones.
 
 use std::process::Command;
 
@@ -10,10 +10,11 @@ use crate::cargo_tool;
 const CARGO_DENY: &str = "0.20.2";
 const CARGO_MACHETE: &str = "0.9.2";
 
-/// Runs both checks. Advisories need a database from the internet: `cargo deny check` has them.
+/// Runs both checks. Advisories are not checked, because their database is on the internet; `cargo
+/// deny check` does that.
 ///
 /// # Errors
-/// A licence, a crate or a source that `deny.toml` does not allow, or an unused dependency.
+/// `deny.toml` does not allow a licence, crate or source, or a dependency is unused.
 pub fn run() -> Result<()> {
     let deny = cargo_tool::program("cargo-deny", CARGO_DENY)?;
     check(Command::new(deny).args(["check", "bans", "licenses", "sources"]))?;

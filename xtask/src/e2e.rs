@@ -1,4 +1,4 @@
-//! `cargo xtask e2e`: what has to be there before [`culvert_e2e`] runs.
+//! `cargo xtask e2e`: prepares what [`culvert_e2e`] needs, and runs it.
 
 use anyhow::Result;
 
@@ -17,7 +17,7 @@ pub struct Args {
     built: bool,
 }
 
-/// Runs it.
+/// Prepares the images and runs the steps.
 ///
 /// # Errors
 /// The first claim that does not hold.

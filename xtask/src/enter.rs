@@ -1,4 +1,5 @@
-//! `cargo xtask enter HOST COMMAND...`: a command as a process of one of the held demo's hosts.
+//! `cargo xtask enter HOST COMMAND...`: runs a command as a process of one of the held demo's
+//! hosts.
 
 use std::process::ExitCode;
 
@@ -16,10 +17,10 @@ pub struct Args {
     command: Vec<String>,
 }
 
-/// Runs the command and passes on its exit code.
+/// Runs the command and returns its exit code.
 ///
 /// # Errors
-/// If the host is unknown or the demo is not up.
+/// The host is unknown, or the demo is not up.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let place = Place::from_name(&args.host)
         .with_context(|| format!("no host {:?}: cloud, edge-1, edge-2 or edge-3", args.host))?;

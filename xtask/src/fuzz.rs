@@ -1,9 +1,9 @@
-//! `cargo xtask fuzz`: libFuzzer makes up inputs for the parsers of what strangers, clients and
-//! operators write, for a bounded time. The targets are in `fuzz/`; each states what must hold of
-//! whatever it is given.
+//! `cargo xtask fuzz`: libFuzzer generates inputs for the parsers of what strangers, clients and
+//! operators write, for a limited time. The targets are in `fuzz/`. Each states what must hold for
+//! any input.
 //!
-//! Works with the project's own stable compiler: the code under test is safe Rust, so that coverage
-//! is enough and no sanitizer, which would need nightly, has anything to find.
+//! It works with the project's own stable compiler. The code under test is safe Rust, so coverage
+//! is enough: a sanitizer, which needs nightly, would find nothing.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -31,11 +31,11 @@ const TARGETS: [&str; 10] = [
 /// The version of cargo-fuzz that the flags here are for.
 const CARGO_FUZZ: &str = "0.13.2";
 
-/// An input that takes longer is a fault: all of them are parsed in well under a millisecond.
+/// Time limit of one input in seconds. All inputs are parsed in well under a millisecond.
 const TIMEOUT_S: u32 = 5;
 
-/// A target that needs more has an input that makes it grow. The proxy's and the redirector's code
-/// take some 100 MiB.
+/// Memory limit: a target that needs more has an input that makes it grow. The code of the proxy
+/// and the redirector needs about 100 MiB.
 const MEMORY_MIB: u32 = 1024;
 
 /// What to fuzz.
@@ -52,11 +52,11 @@ pub struct Args {
     replay: Option<PathBuf>,
 }
 
-/// Builds the targets and fuzzes them one after the other.
+/// Builds the targets and fuzzes one after the other.
 ///
 /// # Errors
-/// If they cannot be built, and, after all have run, if one has found a fault: with the input and
-/// how to replay it.
+/// The targets cannot be built. If one finds a fault, the error comes after all have run, with the
+/// input and how to replay it.
 pub fn run(args: &Args) -> Result<()> {
     build(args.target.as_deref())?;
     if let (Some(target), Some(input)) = (&args.target, &args.replay) {
@@ -79,12 +79,13 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn build(target: Option<&str>) -> Result<()> {
     let cargo_fuzz = crate::cargo_tool::program("cargo-fuzz", CARGO_FUZZ)?;
-    // The redirector embeds the kernel programs, whichever: none of them runs here.
+    // The redirector embeds the kernel programs. Any content will do, because none of them runs
+    // here.
     if !workspace::bpf_object().is_file() {
         setup::ensure()?;
         build_ebpf::run()?;
     }
-    // What is fuzzed is what the workspace is built with.
+    // The targets use the same dependencies as the workspace.
     let lock = folder().join("Cargo.lock");
     std::fs::copy(workspace::root().join("Cargo.lock"), &lock)
         .with_context(|| format!("write {}", lock.display()))?;
@@ -110,7 +111,8 @@ fn build(target: Option<&str>) -> Result<()> {
     .map(drop)
 }
 
-/// Fuzzes one target, from its seeds and from what earlier runs have found to reach new code.
+/// Fuzzes one target. It starts from the seeds, and from the inputs of earlier runs that reached
+/// new code.
 fn fuzz(target: &str, seconds: u32) -> Result<()> {
     let corpus = folder().join("corpus").join(target);
     let artifacts = folder().join("artifacts").join(target);
@@ -146,7 +148,7 @@ fn replay(target: &str, input: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A built target with its limits.
+/// A compiled target with its limits.
 fn program(target: &str) -> Result<Command> {
     let mut command = Command::new(target_dir().join(host()?).join("release").join(target));
     command
@@ -162,7 +164,7 @@ fn newest(folder: &Path) -> Option<PathBuf> {
         .map(|file| file.path())
 }
 
-/// The compiler's own target: cargo-fuzz names a folder after it.
+/// The compiler's own target triple, after which cargo-fuzz names a folder.
 fn host() -> Result<String> {
     let mut rustc = Command::new("rustc");
     let said = workspace::output(

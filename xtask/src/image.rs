@@ -1,9 +1,9 @@
-//! `cargo xtask image`: container images of the three programs as OCI archives, made without a
-//! container engine. The archives follow from the programs alone; these are compiled without times
-//! or paths of the machine, though another folder changes them.
+//! `cargo xtask image`: makes container images of the three programs as OCI archives, without a
+//! container engine. The archives depend only on the programs. These contain no times or paths of
+//! the machine, but another source folder changes them.
 //!
-//! Each has one static program. The redirector's also has `nft` with the libraries that it loads,
-//! which are this machine's.
+//! Each image has one static program. The redirector's also has this machine's `nft` with the
+//! libraries that it loads.
 
 mod archive;
 mod nft;
@@ -18,7 +18,7 @@ use crate::{build_ebpf, setup};
 use archive::Image;
 use tar::Tar;
 
-/// Names are looked up in files and by DNS, which static programs know by themselves.
+/// Names are looked up in files and by DNS, which static programs support by themselves.
 const NAME_SERVICES: &str = "hosts: files dns\n";
 
 /// What to build.
@@ -32,7 +32,7 @@ pub struct Args {
 /// Builds the programs and writes `target/images/<name>-<arch>.tar`.
 ///
 /// # Errors
-/// If a program cannot be compiled or is not static, or `nft` is not installed.
+/// A program cannot be compiled or is not static, or `nft` is not installed.
 pub fn run(args: &Args) -> Result<()> {
     if !workspace::bpf_object().is_file() {
         setup::ensure()?;

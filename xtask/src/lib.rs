@@ -1,5 +1,4 @@
-//! All automation of the project: one module per task. What tasks and tests share is
-//! [`culvert_lab`].
+//! The project's automation: one module per task. Tasks and tests share [`culvert_lab`].
 #![forbid(unsafe_code)]
 
 pub mod bench;

@@ -1,5 +1,5 @@
-//! `cargo xtask manifests`: what `kustomize build` makes of each folder of `deploy/overlays`,
-//! committed in `deploy/rendered` for those who want to read it first, or have no kustomize.
+//! `cargo xtask manifests`: runs `kustomize build` on each folder of `deploy/overlays`. The output
+//! is committed in `deploy/rendered`, for those who want to read it first or have no kustomize.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,13 +10,13 @@ use culvert_lab::{progress, workspace};
 
 use crate::setup::{self, kustomize};
 
-/// Suits no cluster but that of `cargo xtask e2e`, which renders it itself.
+/// An overlay only for the cluster of `cargo xtask e2e`, which renders it itself.
 const NOT_FOR_READERS: &str = "e2e";
 
 /// Renders all overlays into `deploy/rendered`.
 ///
 /// # Errors
-/// If kustomize is missing and cannot be installed, and where it refuses an overlay.
+/// kustomize is missing and cannot be installed, or it refuses an overlay.
 pub fn run() -> Result<()> {
     if kustomize().is_none() {
         setup::run()?;
@@ -34,15 +34,15 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-/// The folder of what is rendered.
+/// The folder of the rendered manifests.
 pub fn committed() -> PathBuf {
     workspace::root().join("deploy/rendered")
 }
 
-/// Each overlay's manifests by the name of their file in [`committed`].
+/// The manifests of each overlay, by the name of their file in [`committed`].
 ///
 /// # Errors
-/// If kustomize is missing, and where it refuses an overlay.
+/// kustomize is missing, or it refuses an overlay.
 pub fn render() -> Result<BTreeMap<String, String>> {
     let kustomize = kustomize().context("kustomize is missing: run `cargo xtask setup`")?;
     let overlays = workspace::root().join("deploy/overlays");

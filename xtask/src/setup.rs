@@ -1,5 +1,5 @@
-//! `cargo xtask setup`: installs what building and testing need, or says exactly what to install.
-//! Running it again changes nothing and takes no time. Programs that must not run as daemons on a
+//! `cargo xtask setup`: installs what building and testing need, or says exactly what to install. A
+//! second run changes nothing and takes no time. Programs that must not run as daemons on a
 //! developer's machine are unpacked under `target/`.
 
 mod apt;
@@ -19,7 +19,7 @@ pub use coredns::program as coredns;
 pub use kustomize::program as kustomize;
 pub use python::interpreter as python_with_grpc;
 
-/// Programs that tests and the demo call, and the Debian package each is in.
+/// Programs that tests and the demo run, each with its Debian package.
 const PROGRAMS: [(&str, &str); 15] = [
     ("nft", "nftables"),
     ("bpftool", "bpftool"),
@@ -38,10 +38,10 @@ const PROGRAMS: [(&str, &str); 15] = [
     ("dbus-daemon", "dbus-daemon"),
 ];
 
-/// A Debian 12 whose packages can compile for eBPF, without rustup's nightly.
+/// Packages of Debian 12 that can compile for eBPF, without rustup's nightly.
 const EBPF_COMPILER: [&str; 3] = ["rustc-web", "cargo-web", "libstd-rust-web-dev-bpf"];
 
-/// What bpf-linker is compiled against: the LLVM of that compiler.
+/// The LLVM of that compiler, against which bpf-linker is compiled.
 const LINKER_NEEDS: [&str; 6] = [
     "llvm-22-dev",
     "libpolly-22-dev",
@@ -55,7 +55,7 @@ const LINKER_NEEDS: [&str; 6] = [
 #[derive(Default)]
 struct Missing(Vec<String>);
 
-/// Whether everything is there. Cheap: looks, installs nothing.
+/// Whether everything is installed. It is fast, because it only looks.
 pub fn is_complete() -> bool {
     packages_to_install().is_empty()
         && build_ebpf::Toolchain::find().is_some()
@@ -77,7 +77,7 @@ pub fn ensure() -> Result<()> {
 /// Installs everything that is missing.
 ///
 /// # Errors
-/// If something is missing that it may not or cannot install; the text is the list of what to do.
+/// Something is missing that it may not or cannot install. The text lists what to do.
 pub fn run() -> Result<()> {
     let mut missing = Missing::default();
     missing.note(system_packages());

@@ -1,5 +1,5 @@
-//! `cargo xtask test`: builds everything once and runs all tests, with the eBPF programs compiled
-//! first and the privileged suites last.
+//! `cargo xtask test`: builds everything once and runs all tests. The eBPF programs are compiled
+//! first, and the privileged suites run last.
 
 mod kernels;
 
@@ -17,18 +17,18 @@ use serde_json::Value;
 
 use crate::{build_ebpf, setup};
 
-/// Suites that load kernel programs and make namespaces: folder of the package, the test, and how
-/// its tests run.
+/// Suites that load kernel programs and create namespaces: folder of the package, name of the test,
+/// and order of its tests.
 const PRIVILEGED: [(&str, &str, Order); 3] = [
     ("redirector", "kernel", Order::OneByOne),
     ("xtask", "chain", Order::SideBySide),
     ("xtask", "kubernetes", Order::SideBySide),
 ];
 
-/// Tests at once for each processor: they mostly wait.
+/// Concurrent tests per processor. Tests mostly wait.
 const JOBS_PER_PROCESSOR: usize = 2;
 
-/// Environment variable that tells tests to take their long forms.
+/// Environment variable that selects the long forms of tests.
 pub const LONG: &str = "CULVERT_TEST_LONG";
 
 /// What to run.
@@ -64,8 +64,8 @@ impl Args {
 /// Runs all tests.
 ///
 /// # Errors
-/// If something cannot be built or a test fails; under `REQUIRE_PRIVILEGED=1` also if a suite
-/// cannot run.
+/// Something cannot be built, or a test fails. Under `REQUIRE_PRIVILEGED=1` also if a suite cannot
+/// run.
 pub fn run(args: &Args) -> Result<()> {
     setup::ensure()?;
     build_ebpf::run()?;
@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> Result<()> {
     if args.kernels {
         return kernels::run(args, &suites);
     }
-    // Under REQUIRE_PRIVILEGED the suites run, and fail themselves where they cannot.
+    // Under REQUIRE_PRIVILEGED the suites run without root too, and fail by themselves.
     let may_run_privileged = workspace::is_root()
         || std::env::var_os("REQUIRE_PRIVILEGED").is_some_and(|value| value == "1");
     let mut outcomes = Vec::new();
@@ -90,28 +90,29 @@ pub fn run(args: &Args) -> Result<()> {
     summarize(&outcomes)
 }
 
-/// One compiled set of tests.
+/// One compiled test suite.
 #[derive(Debug, PartialEq, Eq)]
 struct Suite {
     name: String,
     executable: PathBuf,
     package: PathBuf,
-    /// Of one that needs root.
+    /// The order of its tests, if it needs root.
     privileged: Option<Order>,
 }
 
 /// How the tests of a privileged suite run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Order {
-    /// They share the machine's cgroups.
+    /// One after the other: they share the machine's cgroups.
     OneByOne,
-    /// Each has a lab, or ports, of its own.
+    /// Concurrently: each has its own lab or ports.
     SideBySide,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// With how many tests that said that they were skipped, which libtest counts as passed.
+    /// Contains the number of tests that reported that they were skipped. libtest counts these as
+    /// passed.
     Passed {
         skipped: usize,
     },
@@ -120,7 +121,7 @@ enum Verdict {
 }
 
 impl Verdict {
-    /// Nothing failed, nothing was skipped.
+    /// Nothing failed and nothing was skipped.
     const PASSED: Self = Self::Passed { skipped: 0 };
 }
 
@@ -135,8 +136,8 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// One build with one set of features for every suite; it also leaves the binaries that the
-/// privileged ones run.
+/// Builds every suite at once with one set of features, and the binaries that the privileged suites
+/// run.
 fn build() -> Result<Vec<Suite>> {
     let mut command = workspace::cargo();
     command.args([
@@ -167,7 +168,7 @@ fn build() -> Result<Vec<Suite>> {
 }
 
 impl Suite {
-    /// The suite that a message of cargo tells of, if it does.
+    /// The suite in a message of cargo, if there is one.
     fn of(message: &Value) -> Option<Self> {
         if message["profile"]["test"] != true {
             return None;
@@ -206,7 +207,7 @@ impl Suite {
         if args.long {
             command.env(LONG, "1");
         }
-        // Privileged tests take long enough to want to be seen.
+        // Privileged tests take long, so their progress is shown.
         match self.privileged {
             None => command.arg("--quiet"),
             Some(Order::OneByOne) => command.args(["--test-threads=1", "--nocapture"]),
@@ -215,7 +216,7 @@ impl Suite {
         self.watch(&mut command)
     }
 
-    /// Runs the suite's executable, by whatever command.
+    /// Runs the suite's executable with `command`.
     fn watch(&self, command: &mut Command) -> Result<Verdict> {
         let mut child = command
             .stderr(Stdio::piped())

@@ -1,5 +1,5 @@
-//! What runs on an edge node beside the agent: a stock node_exporter, and an HTTPS server that
-//! stands in for kubelet.
+//! The programs on an edge node beside the agent: a stock node_exporter, and an HTTPS server that
+//! stands for kubelet.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ use culvert_lab::unpacked::Unpacked;
 /// Kubelet's port.
 const KUBELET: u16 = 10250;
 
-/// The programs of one edge node. Ended when dropped.
+/// The programs of one edge node. Dropping it ends them.
 pub(super) struct EdgePrograms {
     exporter: Process,
     kubelet: Process,
@@ -24,7 +24,7 @@ impl EdgePrograms {
     /// Starts them.
     pub(super) fn start(site: &Site) -> Result<Self> {
         let mut exporter = site.command(Unpacked::NodeExporter.program());
-        // Only what tells nodes apart: the host name.
+        // Only the collector that reports the host name, which distinguishes nodes.
         exporter.args([
             "--web.listen-address=:9100",
             "--collector.disable-defaults",
@@ -45,7 +45,7 @@ impl EdgePrograms {
     }
 }
 
-/// `openssl s_server` with a certificate of the node's own, serving one file.
+/// `openssl s_server` with the node's own certificate; it serves one file.
 fn start_kubelet(site: &Site) -> Result<Process> {
     let name = site.place().name();
     let folder = site.file("kubelet");
@@ -59,7 +59,8 @@ fn start_kubelet(site: &Site) -> Result<Process> {
     let names = format!("subjectAltName=DNS:{name},IP:{}", site.place().address());
     SelfSigned::make(&folder, "kubelet", &subject, &names)?;
     let mut command = site.command("sh");
-    // The namespace's own working directory is the root; s_server serves files of the current one.
+    // s_server serves files of its working directory, which is the root directory in a new mount
+    // namespace.
     command.args([
         "-c",
         r#"cd "$0" && exec openssl s_server -accept "$1" -cert kubelet.crt -key kubelet.key -WWW -quiet"#,
@@ -71,7 +72,7 @@ fn certificate(lab: &Lab, place: Place) -> PathBuf {
     lab.site(place).file("kubelet/kubelet.crt")
 }
 
-/// curl verifies and shows the certificate of the server itself, by name and by address.
+/// Shows that curl sees and verifies the server's own certificate, by name and by address.
 pub(super) fn show_kubelet(lab: &Lab) -> Result<()> {
     for (place, host) in [
         (Place::Edge1, "10.0.3.7"),

@@ -1,4 +1,4 @@
-//! A stock Prometheus with plain static targets, and what its own API says of them.
+//! A stock Prometheus with static targets, and the results from its own API.
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::process::Process;
@@ -11,7 +11,7 @@ use super::table::Target;
 /// Prometheus' port on the cloud's loopback.
 pub(super) const PORT: u16 = 9090;
 
-/// What is scraped, and the node that must answer.
+/// The scraped targets, and the node that must answer.
 const TARGETS: [(&str, &str); 4] = [
     ("10.0.3.7:9100", "edge-1"),
     ("edge-1:9100", "edge-1"),
@@ -19,7 +19,7 @@ const TARGETS: [(&str, &str); 4] = [
     ("edge-3:9100", "edge-3"),
 ];
 
-/// Prometheus, running in the cloud. Ended when dropped.
+/// Prometheus, running in the cloud. Dropping it ends it.
 pub(super) struct Monitoring<'lab> {
     site: &'lab Site,
     prometheus: Process,
@@ -39,8 +39,8 @@ impl<'lab> Monitoring<'lab> {
             targets.join(", ")
         );
         std::fs::write(&config, text).with_context(|| format!("write {}", config.display()))?;
-        // Debian's Prometheus reads the files of its page from /usr/share/prometheus. Where the
-        // kernel has no overlayfs there is no page, and all else works.
+        // Debian's Prometheus reads the files of its web page from /usr/share/prometheus. On a
+        // kernel without overlayfs there is no page, but everything else works.
         let script = r#"mount -t overlay -o lowerdir="$0/usr/share:/usr/share" overlay /usr/share; exec "$@""#;
         let mut command = site.command("sh");
         command
@@ -64,7 +64,7 @@ impl<'lab> Monitoring<'lab> {
         self.prometheus.check()
     }
 
-    /// The targets, once each was scraped or found unreachable.
+    /// The targets, after each was scraped or found unreachable.
     pub(super) fn all_tried(&mut self) -> Result<Vec<Target>> {
         let targets = self.targets()?;
         ensure!(
@@ -76,7 +76,7 @@ impl<'lab> Monitoring<'lab> {
         Ok(targets)
     }
 
-    /// The targets, once each is up and its metrics tell which node they are of.
+    /// The targets, after each is up and its metrics name the node.
     pub(super) fn all_up(&mut self) -> Result<Vec<Target>> {
         let targets = self.targets()?;
         for target in &targets {

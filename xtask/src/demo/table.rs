@@ -1,6 +1,6 @@
 //! The table of targets that the demo prints.
 
-/// A target of Prometheus, as its API tells of it.
+/// A target, as reported by Prometheus' API.
 pub(super) struct Target {
     pub(super) address: String,
     pub(super) expected: String,

@@ -9,7 +9,7 @@ use super::tar::Tar;
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
-/// Not compressed: compressors differ from version to version, and with them the bytes.
+/// Not compressed, because the output of compressors differs between versions.
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 
 /// An image of one layer.
@@ -37,7 +37,7 @@ impl Image {
         let mut entry = manifest.descriptor();
         entry["platform"] = json!({"architecture": self.architecture, "os": "linux"});
         entry["annotations"] = json!({
-            // containerd's name, and everybody's tag.
+            // The name for containerd, and the tag for all others.
             "io.containerd.image.name": format!("docker.io/library/{}", self.reference()),
             "org.opencontainers.image.ref.name": env!("CARGO_PKG_VERSION"),
         });
@@ -116,7 +116,7 @@ mod tests {
         }
     }
 
-    /// An archive's files by name.
+    /// The files of an archive, by name.
     fn files(mut archive: &[u8]) -> BTreeMap<String, Vec<u8>> {
         let text = |field: &[u8]| {
             String::from_utf8_lossy(field)

@@ -1,4 +1,4 @@
-//! The program `nft` of this machine, with what it loads.
+//! This machine's program `nft`, with the libraries that it loads.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use culvert_lab::workspace;
 
-/// `nft` and its libraries: bytes by path, without the first slash.
+/// `nft` and its libraries: content by path, without the first slash.
 pub(super) fn with_libraries() -> Result<BTreeMap<String, Vec<u8>>> {
     let nft =
         workspace::find_program("nft").context("no nft here: install the package nftables")?;
@@ -22,7 +22,7 @@ pub(super) fn with_libraries() -> Result<BTreeMap<String, Vec<u8>>> {
 }
 
 fn read(path: PathBuf) -> Result<(String, Vec<u8>)> {
-    // Links are followed: what a library is asked for by is what it is called in the image.
+    // Follows links: in the image a library's file has the name by which it is loaded.
     let bytes = std::fs::read(&path).with_context(|| format!("read {}", path.display()))?;
     let inside = path
         .strip_prefix("/")
@@ -32,8 +32,8 @@ fn read(path: PathBuf) -> Result<(String, Vec<u8>)> {
     Ok((inside.to_owned(), bytes))
 }
 
-/// The files that `ldd` prints: `libx.so => /lib/libx.so (0x...)`, and the loader without an arrow.
-/// What has no file is the kernel's.
+/// Parses the files in the output of `ldd`: `libx.so => /lib/libx.so (0x...)`, and the loader
+/// without an arrow. An entry without a file is provided by the kernel.
 fn paths(listed: &str) -> Vec<PathBuf> {
     let path = |line: &str| {
         let found = line.rsplit("=> ").next()?.split_whitespace().next()?;
@@ -42,7 +42,7 @@ fn paths(listed: &str) -> Vec<PathBuf> {
     listed.lines().filter_map(path).collect()
 }
 
-/// Whether a program loads nothing.
+/// Whether a program loads no libraries.
 pub(super) fn is_static(program: &Path) -> Result<bool> {
     let done = Command::new("ldd")
         .arg(program)

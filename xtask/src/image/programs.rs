@@ -1,4 +1,4 @@
-//! The three programs, compiled so that they load nothing.
+//! The three programs, compiled as static executables.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,14 +15,14 @@ pub(super) struct Program {
     pub(super) needs_nft: bool,
 }
 
-/// Name of each, and whether it runs `nft`.
+/// The name of each program, and whether it runs `nft`.
 const PROGRAMS: [(&str, bool); 3] = [
     ("culvert-proxy", false),
     ("culvert-redirector", true),
     ("culvert-agent", false),
 ];
 
-/// Compiles them in a target folder of their own, since flags differ from the workspace's.
+/// Compiles them in a separate target folder, because their flags differ from the workspace's.
 pub(super) fn build(profile: &str) -> Result<Vec<Program>> {
     let target = target()?;
     let folder = workspace::target_dir().join("image");
@@ -48,7 +48,7 @@ pub(super) fn build(profile: &str) -> Result<Vec<Program>> {
         format!("-C target-feature=+crt-static {remapped}"),
     );
     command.env("CFLAGS", workspace::remapped("-ffile-prefix-map")?);
-    // What was compiled before would choose how code is cut into pieces.
+    // Incremental compilation would make the output depend on earlier compilations.
     command.env("CARGO_INCREMENTAL", "0");
     command.env("CULVERT_BPF_OBJECT", workspace::bpf_object());
     command.env(
@@ -81,8 +81,8 @@ fn checked(built: &Path, name: &'static str, needs_nft: bool) -> Result<Program>
     })
 }
 
-/// musl where compiler and linker know it, else glibc, whose `getaddrinfo` has files and DNS built
-/// in since 2.34.
+/// musl, if compiler and linker support it. Otherwise glibc, whose `getaddrinfo` has had files and
+/// DNS built in since 2.34.
 fn target() -> Result<String> {
     let machine = std::env::consts::ARCH;
     let musl = format!("{machine}-unknown-linux-musl");

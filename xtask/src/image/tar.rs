@@ -1,16 +1,16 @@
-//! A tar archive (POSIX ustar) whose bytes follow from its files alone: all are root's, of the
-//! beginning of 1970, and in order.
+//! A tar archive (POSIX ustar) whose bytes depend only on its files: the owner of all is root,
+//! their time is the beginning of 1970, and they are sorted.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 const BLOCK: usize = 512;
-/// The format's limit of a name; a longer one would need a second field.
+/// The format's limit for a name. A longer one would need a second field.
 const NAME: usize = 100;
 const FILE: u8 = b'0';
 const FOLDER: u8 = b'5';
 
-/// An archive in the making.
+/// An archive that is being built.
 #[derive(Default)]
 pub(super) struct Tar(BTreeMap<String, Entry>);
 
@@ -21,7 +21,7 @@ struct Entry {
 }
 
 impl Tar {
-    /// Adds a file, and the folders that it is in.
+    /// Adds a file, and its parent folders.
     pub(super) fn file(&mut self, path: &str, mode: u32, bytes: Vec<u8>) {
         let folders = Path::new(path)
             .ancestors()
@@ -76,7 +76,7 @@ fn header(path: &str, entry: &Entry) -> [u8; BLOCK] {
     put(116, "0000000");
     put(124, &format!("{:011o}", entry.bytes.len()));
     put(136, "00000000000");
-    // The checksum counts its own field as blanks.
+    // For the checksum, its own field counts as spaces.
     put(148, "        ");
     put(156, char::from(entry.kind).encode_utf8(&mut [0; 4]));
     put(257, "ustar");

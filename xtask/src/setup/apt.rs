@@ -1,4 +1,4 @@
-//! Debian's package tools, without questions and without recommended packages.
+//! Debian's package tools, without prompts and without recommended packages.
 
 use std::path::Path;
 use std::process::Command;
@@ -31,14 +31,14 @@ pub(super) fn install(packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Downloads a package into a folder and unpacks it there; nothing is installed and no daemon
-/// starts. Needs no root.
+/// Downloads a package into a folder and unpacks it there, without root. Nothing is installed, and
+/// no daemon starts.
 pub(super) fn unpack(package: &str, folder: &Path) -> Result<()> {
     let downloads = folder.join("downloads");
     std::fs::create_dir_all(&downloads)
         .with_context(|| format!("create {}", downloads.display()))?;
     let mut download = apt_get();
-    // Root's downloads would be handed to the user _apt, who may not write here.
+    // As root, apt would download as the user _apt, who may not write here.
     download
         .args(["-o", "APT::Sandbox::User=root", "download", package])
         .current_dir(&downloads);

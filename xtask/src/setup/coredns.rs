@@ -1,5 +1,5 @@
-//! CoreDNS, compiled from its Go module with only the plugins that docs/dns.md writes of: with all
-//! of them, which bring the SDKs of several clouds, it takes many times as long.
+//! CoreDNS, compiled from its Go module with only the plugins in docs/dns.md. With all plugins,
+//! which need the SDKs of several clouds, the compilation takes many times as long.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 use culvert_lab::{progress, workspace};
 
-/// Its `go.mod` says which version: the oldest that docs/dns.md allows, and the first with
+/// Its `go.mod` names the version: the oldest that docs/dns.md allows, which is the first with
 /// `failover`.
 const SOURCE: &str = "xtask/src/setup/coredns";
 

@@ -1,4 +1,4 @@
-//! kustomize, compiled from its Go module: what renders the manifests of `deploy/`.
+//! kustomize, compiled from its Go module. It renders the manifests of `deploy/`.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 use culvert_lab::{progress, workspace};
 
-/// Other versions may render other bytes.
+/// Pinned, because other versions may render other bytes.
 const VERSION: &str = "v5.6.0";
 
 /// The program, if it is installed.

@@ -1,4 +1,4 @@
-//! bpf-linker, compiled against the LLVM of the compiler that it links for.
+//! bpf-linker, compiled against the LLVM of the eBPF compiler.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,11 +8,11 @@ use culvert_lab::{progress, workspace};
 
 use crate::build_ebpf;
 
-/// The version that the object was verified with, and the LLVM of Debian's eBPF compiler.
+/// The version with which the object was verified, and the LLVM of Debian's eBPF compiler.
 const VERSION: &str = "0.13.0";
 const LLVM: &str = "/usr/lib/llvm-22";
 
-/// Compiles bpf-linker into `target/tools` unless one is there.
+/// Compiles bpf-linker into `target/tools` unless it exists there.
 pub(super) fn install() -> Result<()> {
     if build_ebpf::linker().is_some() {
         return Ok(());

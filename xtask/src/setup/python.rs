@@ -1,4 +1,4 @@
-//! A Python with the stock gRPC client, for the test that any gRPC client can talk to an agent.
+//! A Python with the stock gRPC client, for the test that any gRPC client can call an agent.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -22,7 +22,7 @@ pub fn interpreter() -> Option<PathBuf> {
     marker().is_file().then(|| folder().join("bin/python"))
 }
 
-/// Makes the virtual environment unless it is there.
+/// Creates the virtual environment unless it exists.
 pub(super) fn install() -> Result<()> {
     if interpreter().is_some() {
         return Ok(());

@@ -7,13 +7,13 @@ use culvert_lab::unpacked::Unpacked;
 
 use super::apt;
 
-/// Unpacks a program, unless it is there.
+/// Unpacks a program, unless it exists.
 pub(super) fn install(stock: Unpacked) -> Result<()> {
     if stock.is_there() {
         return Ok(());
     }
     let program = stock.program();
-    // The package with the program comes last: once it is there, all are.
+    // The package with the program comes last: if it exists, all exist.
     for package in stock.packages().iter().rev() {
         ensure!(
             apt::is_there(),
@@ -29,7 +29,7 @@ pub(super) fn install(stock: Unpacked) -> Result<()> {
         program.display()
     );
     if !starts(stock) {
-        // For the libraries that it depends on, which a machine without systemd lacks.
+        // The program needs this library, which a machine without systemd lacks.
         apt::install(&["libsystemd-shared"])?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! `cargo xtask test --kernels`: what depends on the kernel, tested on other ones than this
+//! `cargo xtask test --kernels`: tests what depends on the kernel, on other kernels than this
 //! machine's.
 
 use std::collections::BTreeSet;
@@ -11,22 +11,24 @@ use culvert_lab::{progress, workspace};
 
 use super::{Args, LONG, Suite, Verdict, summarize};
 
-/// Names the program that boots them. CONTRIBUTING.md says what it has to do.
+/// The variable that names the program that boots kernels. CONTRIBUTING.md says what the program
+/// must do.
 const RUNNER: &str = "KERNEL_RUNNER";
 
-/// The oldest that the connect hooks are for, and long-term ones up to the newest.
+/// The oldest kernel that supports the connect hooks, and long-term ones up to the newest.
 const KERNELS: [&str; 4] = ["5.10", "6.1", "6.12", "7.2"];
 
-/// Seconds for all tests of a suite on an emulated processor, and for the short list.
+/// Time limit in seconds for all tests of a suite, and for the short list, on an emulated
+/// processor.
 const TIME: u32 = 5_400;
 const SHORT_TIME: u32 = 900;
 
-/// The tests that are run: on which kernels, of which suite.
+/// The tests to run: on which kernels, and of which suite.
 struct Part {
     suite: &'static str,
     kernels: &'static [&'static str],
     short: &'static [&'static str],
-    /// Without `--short`.
+    /// The tests without `--short`.
     all: Tests,
 }
 
@@ -41,7 +43,7 @@ const PARTS: [Part; 2] = [
         suite: "redirector: kernel",
         kernels: &KERNELS,
         short: &[
-            // The verifier, with the capabilities that are shipped, and its locked memory.
+            // The verifier with the shipped capabilities, and the limit of locked memory.
             "lifecycle::three_capabilities_are_enough",
             "lifecycle::a_limit_of_locked_memory_is_named_with_the_fix_where_the_kernel_counts_maps",
             // Every hook of both families; getpeername.
@@ -58,8 +60,8 @@ const PARTS: [Part; 2] = [
     },
     Part {
         suite: "xtask: chain",
-        // Where the programs differ in what they may do: 5.10 wants CAP_BPF of the proxy, 6.1 is
-        // Debian 12's.
+        // The programs need different capabilities: on 5.10 the proxy needs CAP_BPF. 6.1 is the
+        // kernel of Debian 12.
         kernels: &["5.10", "6.1"],
         short: &[
             "steering::pods_are_steered_by_connect_hooks_alone",
@@ -69,7 +71,7 @@ const PARTS: [Part; 2] = [
     },
 ];
 
-/// Runs them, one kernel after the other.
+/// Runs the tests on one kernel after the other.
 pub(super) fn run(args: &Args, suites: &[Suite]) -> Result<()> {
     let runner = std::env::var_os(RUNNER)
         .filter(|runner| !runner.is_empty())
@@ -107,7 +109,7 @@ pub(super) fn run(args: &Args, suites: &[Suite]) -> Result<()> {
         "no test has that name: {}",
         args.filter.as_deref().unwrap_or_default()
     );
-    // Only other kernels were asked for: one that ran nothing has shown nothing.
+    // A skipped part proves nothing about its kernel.
     let skipped = outcomes
         .iter()
         .filter(|(_, verdict, _)| *verdict != Verdict::PASSED && *verdict != Verdict::Failed);
@@ -118,7 +120,7 @@ pub(super) fn run(args: &Args, suites: &[Suite]) -> Result<()> {
 }
 
 impl Part {
-    /// The tests of the suite to run, by name; none: all of them.
+    /// The names of the tests to run; `None` means all of the suite.
     fn chosen(&self, args: &Args, suite: &Suite) -> Result<Option<Vec<String>>> {
         let there = suite.tests()?;
         let missing: Vec<_> = self
@@ -184,7 +186,7 @@ fn command(
     if args.long {
         command.env(LONG, "1");
     }
-    // Who asks for other kernels wants no test skipped.
+    // On other kernels no test may be skipped.
     workspace::without_outer_cargo(&mut command)
         .current_dir(&suite.package)
         .env("REQUIRE_PRIVILEGED", "1");
