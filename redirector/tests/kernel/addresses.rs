@@ -13,7 +13,7 @@ use crate::world::{DEADLINE, NODE4, eventually, in_a_world, sh};
 fn a_vip_never_leaves_a_host_or_reaches_its_services_when_nothing_steers_any_more() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
-        // Who would take the packets if they left.
+        // A listener that would accept the packets if they left the host.
         let _elsewhere = world.outside.run(|| {
             sh(
                 "ip addr add 198.18.0.1/32 dev lo && ip addr add fd12:3456:789a:bcde::1/128 dev lo \
@@ -27,7 +27,7 @@ fn a_vip_never_leaves_a_host_or_reaches_its_services_when_nothing_steers_any_mor
             "rm -r {}/culvert && nft flush ruleset",
             world.bpffs().display()
         ));
-        // Nor does it reach what listens on all of this host's addresses.
+        // Nor does it reach a service that listens on all addresses of this host.
         let service = TcpListener::bind("[::]:80").unwrap();
         service.set_nonblocking(true).unwrap();
         for vip in ["198.18.0.1:80", "[fd12:3456:789a:bcde::1]:80"] {
@@ -135,7 +135,7 @@ fn no_arp_request_for_a_vip_is_answered() {
         let _redirector = Redirector::start(world, &EBPF);
         world.outside.run(|| {
             sh("ip route add 198.18.0.0/15 dev eth0 && echo > /dev/udp/198.18.0.77/9");
-            // The node's own address shows that requests are answered.
+            // The request to the node's own address proves that such requests are answered.
             sh("echo > /dev/udp/10.9.0.1/9");
             let state = |ip: &str| sh(&format!("ip neigh show {ip}"));
             eventually("the node answers", || {
@@ -193,7 +193,7 @@ fn an_intercept_address_that_the_host_loses_ends_the_redirector() {
 #[test]
 fn an_address_that_is_lost_is_missed_where_programs_may_bind_any() {
     in_a_world(|world| {
-        // As keepalived wants it.
+        // keepalived sets this.
         std::fs::write("/proc/sys/net/ipv4/ip_nonlocal_bind", "1").unwrap();
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let foreign = run_to_the_end(&mut daemon(world, &["--node-ip", "10.9.0.77"]));

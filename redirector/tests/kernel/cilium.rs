@@ -1,4 +1,4 @@
-//! Beside a Cilium, and beside data planes that bypass nftables.
+//! Tests beside Cilium, and beside data planes that bypass nftables.
 
 use std::net::TcpStream;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::redirector::{
 };
 use crate::world::{DEADLINE, World, address, eventually, in_a_world, sh, within};
 
-/// Pins a Cilium's hooks on `cgroup`.
+/// Creates pins like those of Cilium's hooks on `cgroup`.
 fn pin_cilium(world: &World, cgroup: &Path, names: &[&str]) {
     for name in names {
         let family = if name.contains('4') {
@@ -28,8 +28,8 @@ fn pin_cilium(world: &World, cgroup: &Path, names: &[&str]) {
     }
 }
 
-/// At the root every process of this machine meets the hooks: they leave those alone that are in
-/// other network namespaces.
+/// At the root cgroup, the hooks see every process of this machine. With these flags they ignore
+/// processes in other network namespaces.
 fn at_the_root(world: &World) -> [&str; 4] {
     [
         "--cgroup",
@@ -134,7 +134,7 @@ fn a_redirector_that_cannot_see_pods_is_not_ready_unless_told_that_it_need_not()
         };
         let nftables = ["--mechanism", "nftables", "--dns-listen", "none"];
         unseen(&nftables, "Cilium in place of kube-proxy");
-        // The hooks see pods, unless these are beside the cgroup.
+        // The hooks see pods unless the pods are outside the cgroup.
         Redirector::start(world, &BOTH).kill();
         let kubepods = world.root_cgroup().join("kubepods");
         let made = std::fs::create_dir(&kubepods);

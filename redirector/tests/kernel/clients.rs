@@ -41,7 +41,7 @@ impl Client {
         )
     }
 
-    /// Dials from a given port, even if a connection from it was there a moment ago.
+    /// Dials from a given port, even if a connection from it existed a moment ago.
     pub(crate) fn bound_to(source: &str) -> Self {
         let client = Self::new_v4();
         setsockopt(&client.0, sockopt::ReuseAddr, &true).unwrap();
@@ -50,13 +50,13 @@ impl Client {
         client
     }
 
-    /// Uses no interface but this one.
+    /// Uses only this interface.
     pub(crate) fn on_device(self, device: &str) -> Self {
         setsockopt(&self.0, sockopt::BindToDevice, &device.into()).unwrap();
         self
     }
 
-    /// Sends its first bytes with the SYN (TCP Fast Open): `dial` sends nothing.
+    /// Sends the first bytes with the SYN (TCP Fast Open): `dial` alone sends nothing.
     pub(crate) fn dialling_with_its_first_bytes(self) -> Self {
         setsockopt(&self.0, sockopt::TcpFastOpenConnect, &true).unwrap();
         self
@@ -75,7 +75,7 @@ impl Client {
         Ok(())
     }
 
-    /// `connect()` to no family at all: the socket is as if it had never dialled (connect(2)).
+    /// `connect()` with AF_UNSPEC: the socket is then as if it had never dialled (connect(2)).
     pub(crate) fn dissolve(&self) {
         let nowhere = libc::sockaddr {
             sa_family: libc::AF_UNSPEC as libc::sa_family_t,
@@ -93,7 +93,7 @@ impl Client {
     }
 }
 
-/// Ends a connection by a reset, so that its ports are free at once.
+/// Closes a connection with a reset, so that its ports are free at once.
 pub(crate) fn reset(stream: TcpStream) {
     let linger = libc::linger {
         l_onoff: 1,
@@ -102,21 +102,21 @@ pub(crate) fn reset(stream: TcpStream) {
     setsockopt(&stream, sockopt::Linger, &linger).unwrap();
 }
 
-/// Where a UDP socket believes to be connected to.
+/// The peer address that a UDP socket reports.
 pub(crate) fn udp_peer(destination: &str) -> SocketAddr {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     socket.connect(destination).unwrap();
     socket.peer_addr().unwrap()
 }
 
-/// What comes of an echo request.
+/// The result of an echo request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ping {
     Answered,
     Unreachable,
 }
 
-/// As ping(8).
+/// Sends an echo request, as ping(8) does.
 pub(crate) fn ping(destination: Ipv4Addr) -> Ping {
     let raw = socket(
         AddressFamily::Inet,
@@ -127,7 +127,7 @@ pub(crate) fn ping(destination: Ipv4Addr) -> Ping {
     .unwrap();
     let deadline = i64::try_from(DEADLINE.as_secs()).unwrap();
     setsockopt(&raw, sockopt::ReceiveTimeout, &TimeVal::seconds(deadline)).unwrap();
-    // Echo request, its checksum, an identifier, the first of its numbers.
+    // Echo request: type, checksum, identifier, sequence number.
     let request = [8, 0, 0xe7, 0xfd, 0x10, 0x01, 0, 1];
     let to = SockaddrIn::from(SocketAddrV4::new(destination, 0));
     if sendto(raw.as_raw_fd(), &request, &to, MsgFlags::empty()).is_err() {
@@ -139,7 +139,7 @@ pub(crate) fn ping(destination: Ipv4Addr) -> Ping {
             Err(nix::errno::Errno::EHOSTUNREACH) => return Ping::Unreachable,
             received => assert!(received.unwrap() > 20, "an IPv4 header"),
         }
-        // Behind the IPv4 header: what kind it is. The request itself comes too.
+        // The ICMP type follows the IPv4 header. The request itself is received too.
         match packet[20] {
             0 => return Ping::Answered,
             3 => return Ping::Unreachable,

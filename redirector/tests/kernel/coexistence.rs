@@ -1,5 +1,5 @@
-//! Beside other programs' connect hooks, other tables, other cgroup hierarchies, and other uses of
-//! the range of VIPs.
+//! Tests beside other programs' connect hooks, other tables, other cgroup hierarchies, and other
+//! uses of the range of VIPs.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -13,8 +13,9 @@ use crate::proxy::{Proxy, Sockets, so_original_dst};
 use crate::redirector::{BOTH, EBPF, Redirector, daemon, run, run_to_the_end};
 use crate::world::{Cgroup, NODE4, NODE6, World, address, eventually, in_a_world, sh};
 
-/// Where another program is, seen from ours. The kernel runs the socket's own cgroup first, then
-/// those above it; within one, in the order in which programs came.
+/// The position of another program relative to ours. The kernel runs programs of the socket's own
+/// cgroup first, then those of its parents; in one cgroup, in the order in which they were
+/// attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Below,
@@ -25,7 +26,7 @@ enum Place {
 
 const PLACES: [Place; 4] = [Place::Below, Place::Before, Place::Behind, Place::Above];
 
-/// Three cgroups one in the other; ours is the middle one, and this process is in the innermost.
+/// Three nested cgroups. Ours is the middle one; this process is in the innermost.
 struct Nest<'a> {
     world: &'a World,
     inner: Cgroup,
@@ -52,7 +53,7 @@ impl<'a> Nest<'a> {
         }
     }
 
-    /// Attaches programs with each place's rules around ours, which `start` starts.
+    /// Attaches one program per position, with its rules; `start` starts our hooks in between.
     fn around<T>(&self, rules: impl Fn(Place) -> Vec<Rule>, start: impl FnOnce(&str) -> T) -> T {
         let attach = |place: Place| {
             for (family, suffix) in [(Family::V4, "4"), (Family::V6, "6")] {
@@ -74,7 +75,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// An address of each family that a place's program has for itself.
+/// An address of each family that only this position's program uses.
 fn own(place: Place, what: u8) -> [IpAddr; 2] {
     let number = what + place as u8;
     [
@@ -155,7 +156,7 @@ fn connect_hooks_below_before_behind_and_above_ours_do_their_work_and_ours_does_
         let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
         assert_ours_steers(&proxy, &sockets);
         assert_theirs_work(&server);
-        // Another redirector in its place, and none.
+        // First another redirector replaces it, then none.
         redirector.kill();
         let redirector = start(nest.ours.path().to_str().unwrap());
         assert_ours_steers(&proxy, &sockets);
@@ -205,7 +206,7 @@ fn an_address_that_another_program_makes_an_edge_address_is_steered() {
     in_a_world(|world| {
         let nest = Nest::new(world);
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
-        // As a service's address becomes that of one of its endpoints.
+        // As a Service's address is rewritten to one of its endpoints.
         let rules = |place| {
             vec![Rule::Rewrite(
                 own(place, REWRITTEN)[0],
@@ -222,7 +223,7 @@ fn an_address_that_another_program_makes_an_edge_address_is_steered() {
         for place in PLACES {
             let _client = TcpStream::connect((own(place, REWRITTEN)[0], 80)).unwrap();
             let accepted = proxy.accept();
-            // Whoever is above our hook is followed by nftables.
+            // If the other program is above our hook, nftables sees the connection.
             let seen_by = if place == Place::Above {
                 so_original_dst(&accepted)
             } else {
@@ -292,7 +293,7 @@ fn of_two_redirectors_one_above_the_other_the_inner_one_keeps_the_destination() 
             )
         };
         start(nest.ours.path()).kill();
-        // The second one's pins cover the first one's, which stay.
+        // The second redirector's mount hides the first one's pins, which stay.
         sh(&format!("mount -t bpf bpf {}", world.bpffs().display()));
         start(nest.inner.path()).kill();
         let sockets = Sockets::open(world);
@@ -309,7 +310,7 @@ fn of_two_redirectors_one_above_the_other_the_inner_one_keeps_the_destination() 
     });
 }
 
-/// The lines of `status` by which a program of others sees what our connect hooks have decided.
+/// The lines of `status` about other programs that see what our connect hooks decided.
 fn followers(world: &World) -> Vec<String> {
     let status = run(world, &["status"]);
     let overtaken =
@@ -321,7 +322,7 @@ fn followers(world: &World) -> Vec<String> {
         .collect()
 }
 
-/// Another program's table: services before and behind ours, and a firewall.
+/// Another program's table: services before and after our chains, and a firewall.
 const OTHER_TABLE: &str = "
     table inet other {
         chain early_out { type nat hook output priority -150; policy accept;

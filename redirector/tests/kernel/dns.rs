@@ -1,4 +1,4 @@
-//! The DNS server over real sockets.
+//! Tests the DNS server over real sockets.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -27,7 +27,7 @@ fn ask_udp(name: &str, kind: RecordType) -> Message {
     ask_udp_with(&question(name, kind))
 }
 
-/// Asks again when a datagram was lost, as every client does.
+/// Repeats the question if a datagram was lost, as every client does.
 fn ask_udp_with(question: &[u8]) -> Message {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     socket
@@ -205,7 +205,7 @@ fn a_version_of_edns_that_there_is_not_is_answered_with_the_one_that_there_is() 
             ask_udp_with(&question.to_vec().unwrap())
         };
         let answer = ask(1);
-        // Of 12 bits, four are in the header and eight beside the version.
+        // The code has 12 bits: four are in the header, eight beside the version.
         let edns = answer.edns.unwrap();
         assert_eq!((edns.rcode_high(), edns.version()), (1, 0));
         assert_eq!(
@@ -267,8 +267,8 @@ fn a_taken_address_leaves_steering_alone_and_is_tried_again() {
     });
 }
 
-/// A server that knows all names: `big.` has more addresses than a datagram takes, `none.` does not
-/// exist, all others have one.
+/// A server that knows all names. `big.` has more addresses than fit into a datagram, `none.` does
+/// not exist, and all others have one address.
 struct Upstream {
     asked: Arc<AtomicUsize>,
 }
@@ -334,7 +334,7 @@ fn foreign_names_are_forwarded_and_our_own_are_not() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let upstream = Upstream::serve("127.0.0.1:5353");
-        // The first answers nothing, the second refuses: they are not the last word.
+        // The first server does not answer and the second refuses; the next one is asked.
         let _silent = UdpSocket::bind("127.0.0.2:5353").unwrap();
         let servers = "127.0.0.2:5353,127.0.0.3:5353,127.0.0.1:5353";
         let _redirector = Redirector::start(world, &["--mechanism", "none", "--forward", servers]);

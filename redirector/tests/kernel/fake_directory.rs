@@ -1,4 +1,4 @@
-//! The proxy's `Directory` service, as a test wants it.
+//! A fake of the proxy's `Directory` service.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tonic::{Request, Response, Status};
 
-/// Serves until dropped.
+/// Serves until it is dropped.
 pub(crate) struct FakeDirectory {
     state: Arc<Mutex<State>>,
     stop: Option<oneshot::Sender<()>>,
@@ -44,7 +44,7 @@ pub(crate) fn node(name: &str, number: u8, addresses: &[&str], online: bool) -> 
     }
 }
 
-/// What most tests have: edge-1 is online, edge-2 is not.
+/// The nodes of most tests: edge-1 is online, edge-2 is not.
 pub(crate) fn usual_nodes() -> Vec<Node> {
     vec![
         node("edge-1", 1, &["10.0.3.7", "fd00::7"], true),
@@ -86,7 +86,7 @@ impl FakeDirectory {
         }
     }
 
-    /// A delta.
+    /// Sends a delta.
     pub(crate) fn change(&self, nodes: Vec<Node>, removed: &[&str]) {
         let mut state = self.state.lock().unwrap();
         state.revision += 1;

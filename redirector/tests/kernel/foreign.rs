@@ -1,4 +1,4 @@
-//! Connect hooks of other programs: loaded from instructions written out here, attached by bpftool
+//! Connect hooks of other programs, loaded from instructions in this file and attached by bpftool
 //! or by a link.
 
 use std::ffi::CString;
@@ -22,18 +22,18 @@ const CGROUP_SOCK_ADDR: u32 = 18;
 const IP4: u16 = 4;
 const IP6: u16 = 8;
 const PORT: u16 = 24;
-/// `EPERM` for the client.
+/// The client gets `EPERM`.
 const DENY: i32 = 0;
 const ALLOW: i32 = 1;
 
-/// What another program does with a connect to an address; to all others it does nothing.
+/// What another program does with connects to one address. It ignores all others.
 #[derive(Clone, Copy)]
 pub(crate) enum Rule {
     Deny(IpAddr),
     Rewrite(IpAddr, SocketAddr),
 }
 
-/// Which `connect()` a program sees.
+/// The `connect()` that a program sees.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Family {
     V4,
@@ -79,7 +79,7 @@ struct LinkCreate {
 }
 
 impl Foreign {
-    /// Loads a program that follows those rules that are of its family.
+    /// Loads a program with the rules for its family.
     pub(crate) fn load(world: &World, name: &str, family: Family, rules: &[Rule]) -> Self {
         let instructions: Vec<u64> = rules
             .iter()
@@ -97,8 +97,8 @@ impl Foreign {
         }
     }
 
-    /// Attaches it by bpftool, which says no word of links: `multi` beside others, or without flags
-    /// as the only one.
+    /// Attaches it by bpftool, without a link: with `multi` beside others, without flags as the
+    /// only one.
     pub(crate) fn attach(&self, cgroup: &Path, flags: &str) {
         let kind = if self.family == Family::V4 {
             "connect4"
@@ -127,7 +127,7 @@ impl Foreign {
     }
 }
 
-/// The error of a connect that the redirector's hooks refuse, by what this kernel has: without
+/// The error of a connect that the redirector's hooks refuse on this kernel. Without
 /// `bpf_set_retval` in connect programs it is always the same.
 pub(crate) fn errno_of_refusals() -> i32 {
     // r1 = 0; bpf_set_retval()
@@ -194,7 +194,7 @@ impl Rule {
         let words: Vec<_> = words(from).collect();
         let mut instructions = Vec::new();
         for (number, (offset, word)) in words.iter().enumerate() {
-            // Behind the next words' two instructions each, and behind the action.
+            // Skips two instructions for each remaining word, and the action.
             let skipped = 2 * (words.len() - 1 - number) + action.len();
             instructions.push(instruction(0x61, 0x12, *offset, 0));
             instructions.push(instruction(0x56, 0x02, skipped.try_into().unwrap(), *word));
@@ -254,7 +254,7 @@ fn descriptor<T>(command: libc::c_long, attr: &mut T) -> OwnedFd {
     owned(bpf(command, attr))
 }
 
-/// The descriptor that a call has returned.
+/// Takes ownership of the descriptor that a call returned.
 fn owned(fd: libc::c_long) -> OwnedFd {
     let fd = RawFd::try_from(fd).unwrap();
     // SAFETY: the kernel has just given us this descriptor, and nobody else has it.

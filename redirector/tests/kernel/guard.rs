@@ -1,4 +1,4 @@
-//! Who is neither steered nor let in, and which packets are refused.
+//! Tests which sources are neither steered nor accepted, and which packets are refused.
 
 use std::io::ErrorKind;
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -18,8 +18,8 @@ fn another_host_cannot_reach_the_intercept_ports() {
         world
             .outside
             .run(|| sh("ip route add 198.18.0.0/15 via 10.9.0.1"));
-        // Straight, and by routing a VIP's packets through this host; from outside the cgroup, as
-        // another host is.
+        // Directly, and by routing a VIP's packets through this host. The client is outside the
+        // cgroup, as another host is.
         for destination in ["10.9.0.1/7410", "198.18.0.1/80"] {
             let mut dial = world.outside_the_cgroup(&format!(
                 "exec timeout 1 bash -c 'exec 3<>/dev/tcp/{destination}'"
@@ -35,8 +35,7 @@ fn another_host_cannot_reach_the_intercept_ports() {
     });
 }
 
-/// Another host on a second network of the cloud host, which has routes by it to all that it may
-/// want.
+/// Another host on a second network of the cloud host. Its routes lead through the cloud host.
 fn stranger() -> Netns {
     let stranger = Netns::new();
     cable(
@@ -81,7 +80,7 @@ fn another_host_on_a_second_network_is_neither_steered_nor_let_in() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let stranger = stranger();
-        // Nothing that pods are behind.
+        // An interface of a kind that pods never use.
         sh(
             "ip addr flush dev net2 && ip link set net2 arp off && ip link add link net2 name \
              card2 type macvlan && ip link set card2 up",
@@ -141,7 +140,7 @@ fn with_ranges_of_pods_nobody_else_is_steered_or_let_in_whatever_the_interface()
     });
 }
 
-/// Services of this host that listen on all of its addresses, as kubelet does.
+/// Services of this host that listen on all its addresses, as kubelet does.
 pub(crate) struct Services {
     tcp: TcpListener,
     udp: UdpSocket,
@@ -166,7 +165,7 @@ impl Services {
     }
 }
 
-/// What comes of a datagram that this host sends.
+/// The error of a datagram that this host sends.
 pub(crate) fn send(destination: &str) -> std::io::Error {
     let destination: SocketAddr = destination.parse().unwrap();
     let any: SocketAddr = if destination.is_ipv4() {
@@ -245,7 +244,7 @@ fn what_another_table_translates_to_an_edge_address_or_a_vip_is_refused() {
             .unwrap();
         edge.set_nonblocking(true).unwrap();
         let services = Services::listen(9100);
-        // As kube-proxy has Services, and the first one without us.
+        // As kube-proxy has Services; the first one works without us.
         sh("nft 'add table ip services; add map ip services endpoints \
             { type ipv4_addr : ipv4_addr; }
             add element ip services endpoints { 10.96.0.1 : 10.0.3.7, 10.96.0.2 : 198.18.0.1 }

@@ -1,4 +1,4 @@
-//! The connect hooks: which cgroup, which version, and whose connections.
+//! Tests of the connect hooks: their cgroup, their version, and whose connections they see.
 
 use std::net::TcpStream;
 use std::process::Command;
@@ -72,7 +72,7 @@ fn hooks_come_without_a_restart_once_the_bpf_file_system_allows_them() {
                 Some("10.0.3.7:9100".parse().unwrap())
             );
             assert!(get("/readyz").unwrap().ends_with("\r\n\r\nok\n"));
-            // Whose lock was on what was there before.
+            // A redirector locked the directory that was there before.
             let uninstall = run_to_the_end(&mut elsewhere(world, "uninstall"));
             assert!(!uninstall.status.success(), "the redirector still runs");
         });
@@ -261,7 +261,7 @@ fn a_cgroup_of_the_first_version_is_refused_even_where_nftables_could_do() {
 fn a_hierarchy_of_the_first_version_is_refused_with_the_one_of_the_second() {
     in_a_world(|world| {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-        // On a host without the first version, any other directory does.
+        // On a host without cgroup v1, any other directory will do.
         let first = mounts
             .lines()
             .find(|line| line.contains(" - cgroup "))

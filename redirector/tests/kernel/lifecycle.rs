@@ -1,4 +1,4 @@
-//! Death, restart, reboot, and the end.
+//! Tests of death, restart, reboot and uninstall.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -38,7 +38,7 @@ fn a_killed_redirector_leaves_the_hooks_and_its_successor_takes_over_the_links()
 fn no_connect_escapes_or_fails_while_redirectors_come_and_go() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
-        // Who gets past the hooks meets this.
+        // A connection that bypasses the hooks reaches this listener.
         let edge = world
             .outside
             .run(|| TcpListener::bind("10.0.3.7:9100"))
@@ -125,7 +125,7 @@ fn a_redirector_is_ready_only_when_what_is_switched_off_has_gone() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         Redirector::start(world, &BOTH).kill();
-        // With it all would be done before anybody could ask.
+        // With the saved directory, everything would be installed before the test could look.
         std::fs::remove_file(saved_directory(world)).unwrap();
         let slow = tempfile::tempdir().unwrap();
         let (nft, path) = (slow.path().join("nft"), std::env::var("PATH").unwrap());
@@ -265,7 +265,7 @@ fn status_and_explain_work_without_the_daemon() {
     });
 }
 
-/// A command line of [`daemon`]'s with the capabilities of the units and the manifests.
+/// A command line of [`daemon`] with the capabilities of the units and the manifests.
 fn with_three_capabilities(command: &Command) -> Command {
     // 39 is CAP_BPF, which util-linux of Debian 12 does not know by name.
     let needed = "-all,+cap_39,+net_admin,+net_bind_service";
@@ -293,7 +293,7 @@ fn a_limit_of_locked_memory_is_named_with_the_fix_where_the_kernel_counts_maps()
             });
             with_three_capabilities(&limited)
         };
-        // What this kernel does, by another program.
+        // Asks another program what this kernel supports.
         let mut other = Command::new("bpftool");
         let pin = world.bpffs().join("other");
         other

@@ -1,4 +1,4 @@
-//! nftables alone, and both mechanisms together.
+//! Tests of nftables alone, and of both mechanisms together.
 
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
@@ -145,7 +145,7 @@ fn a_pod_behind_an_interface_without_addresses_is_steered() {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let _redirector = Redirector::start(world, &NFTABLES);
         let proxy = Proxy::listen();
-        // As Calico connects its pods.
+        // Calico connects its pods this way.
         sh("ip addr flush dev pod1 && ip route add 10.244.1.2 dev pod1");
         let host = sh("ip -o link show pod1 | sed 's/.*ether \\([^ ]*\\).*/\\1/'");
         let host = host.trim();

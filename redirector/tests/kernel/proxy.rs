@@ -1,4 +1,4 @@
-//! Stands in for the proxy: accepts steered connections and says what they dialled.
+//! Stands for the proxy: accepts steered connections and reports their original destinations.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -10,19 +10,20 @@ use nix::sys::socket::{getsockopt, sockopt};
 
 use crate::world::{World, eventually};
 
-/// Listeners on the intercept ports, both families each.
+/// Listeners on the intercept ports, for both families.
 pub(crate) struct Proxy {
     listeners: Vec<TcpListener>,
 }
 
-/// The map in which the proxy looks up what it accepted.
+/// The map in which the proxy looks accepted sockets up.
 pub(crate) struct Sockets(SkStorage<MapData, SocketDst>);
 
 impl Proxy {
     pub(crate) fn listen() -> Self {
         let listen = |port: u16| {
             let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).unwrap();
-            // The backlog of std is 128; nobody accepts while ten thousand connect.
+            // std uses a backlog of 128, too few while ten thousand clients connect and nothing
+            // accepts.
             nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(4096).unwrap())
                 .unwrap();
             listener.set_nonblocking(true).unwrap();
@@ -33,12 +34,12 @@ impl Proxy {
         }
     }
 
-    /// The next connection, whichever port it came in by.
+    /// Waits for the next connection, on any port.
     pub(crate) fn accept(&self) -> TcpStream {
         eventually("a connection is steered", || self.try_accept())
     }
 
-    /// A connection that is there already.
+    /// A connection that has arrived already.
     pub(crate) fn try_accept(&self) -> Option<TcpStream> {
         let (stream, _client) = self
             .listeners
@@ -55,7 +56,7 @@ impl Sockets {
         Self(Map::from_map_data(map).unwrap().try_into().unwrap())
     }
 
-    /// What is stored on a socket, by its descriptor.
+    /// The value stored for a socket, looked up by its descriptor.
     pub(crate) fn stored(&self, socket: &impl AsRawFd) -> Option<SocketDst> {
         match self.0.get(socket, 0) {
             Ok(stored) => Some(stored),
@@ -64,13 +65,13 @@ impl Sockets {
         }
     }
 
-    /// What the client of an accepted socket dialled.
+    /// The original destination of an accepted socket.
     pub(crate) fn original_dst(&self, accepted: &TcpStream) -> Option<SocketAddr> {
         self.stored(accepted)?.original_dst()
     }
 }
 
-/// What conntrack says that the client of an accepted socket dialled; nothing if it dialled the
+/// The original destination of an accepted socket by conntrack; `None` if the client dialled the
 /// socket's own address.
 pub(crate) fn so_original_dst(accepted: &TcpStream) -> Option<SocketAddr> {
     let local = canonical(accepted.local_addr().unwrap());
@@ -86,7 +87,7 @@ pub(crate) fn so_original_dst(accepted: &TcpStream) -> Option<SocketAddr> {
     Some(dialled).filter(|dialled| *dialled != local)
 }
 
-/// An address in its own family.
+/// IPv4-mapped addresses as IPv4.
 pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }

@@ -1,4 +1,4 @@
-//! The real binary.
+//! Runs the real binary.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -17,14 +17,14 @@ pub(crate) const BOTH: [&str; 4] = ["--mechanism", "both", "--dns-listen", "none
 
 const ADMIN: &str = "127.0.0.1:7419";
 
-/// A running redirector; killed when dropped, which leaves what it installed.
+/// A running redirector. Dropping it kills it, which leaves what it installed.
 pub(crate) struct Redirector {
     child: Child,
 }
 
 impl Redirector {
     /// Starts it and waits until it is ready and has saved its directory, which takes a moment
-    /// more.
+    /// longer.
     pub(crate) fn start(world: &World, flags: &[&str]) -> Self {
         let redirector = Self::start_unready(world, flags);
         redirector.until_ready();
@@ -34,12 +34,12 @@ impl Redirector {
         redirector
     }
 
-    /// Starts it without waiting for anything but its admin server.
+    /// Starts it and waits only for its admin server.
     pub(crate) fn start_unready(world: &World, flags: &[&str]) -> Self {
         Self::spawn(&mut daemon(world, flags))
     }
 
-    /// Starts a command line of [`daemon`]'s.
+    /// Starts a command line of [`daemon`].
     pub(crate) fn spawn(command: &mut Command) -> Self {
         let child = command.spawn().unwrap();
         let redirector = Self { child };
@@ -54,14 +54,14 @@ impl Redirector {
         });
     }
 
-    /// SIGTERM; how it ended.
+    /// Ends it with SIGTERM; returns its exit status.
     pub(crate) fn terminate(mut self) -> ExitStatus {
         let pid = Pid::from_raw(self.child.id().try_into().unwrap());
         kill(pid, Signal::SIGTERM).unwrap();
         self.child.wait().unwrap()
     }
 
-    /// Waits until it ends by itself, as a failure; what it said, if its standard error is a pipe.
+    /// Waits until it fails by itself. Returns its standard error if that is a pipe.
     pub(crate) fn until_the_end(mut self) -> String {
         let status = eventually("the redirector ends", || self.child.try_wait().unwrap());
         assert!(!status.success());
@@ -75,7 +75,7 @@ impl Redirector {
         said
     }
 
-    /// kill -9.
+    /// Ends it with SIGKILL.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -90,12 +90,13 @@ impl Drop for Redirector {
     }
 }
 
-/// Where a redirector saves its directory.
+/// The file in which a redirector saves its directory.
 pub(crate) fn saved_directory(world: &World) -> PathBuf {
     world.state_dir().join("directory.json")
 }
 
-/// The daemon's command line. What most tests want comes by the environment, so that `flags` win.
+/// The daemon's command line. The usual settings are environment variables, so that `flags`
+/// override them.
 pub(crate) fn daemon(world: &World, flags: &[&str]) -> Command {
     let mut command = subcommand(world, flags);
     command
@@ -107,7 +108,7 @@ pub(crate) fn daemon(world: &World, flags: &[&str]) -> Command {
     command
 }
 
-/// The output of a daemon that is expected to end by itself.
+/// The output of a daemon that ends by itself.
 pub(crate) fn run_to_the_end(command: &mut Command) -> Output {
     let mut child = command
         .stderr(Stdio::piped())
@@ -129,7 +130,7 @@ fn subcommand(world: &World, arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs a subcommand, which must succeed; returns what it printed.
+/// Runs a subcommand, which must succeed; returns its output.
 #[track_caller]
 pub(crate) fn run(world: &World, arguments: &[&str]) -> String {
     let output = subcommand(world, arguments).output().unwrap();
@@ -154,7 +155,7 @@ pub(crate) fn get(path: &str) -> Option<String> {
     Some(answer)
 }
 
-/// What steers, by `/metrics`.
+/// The mechanism in force, by `/metrics`.
 #[track_caller]
 pub(crate) fn mechanism() -> String {
     let metrics = get("/metrics").unwrap();
@@ -174,7 +175,7 @@ pub(crate) fn installed() -> serde_json::Value {
     serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
 }
 
-/// What the kernel programs have counted for a reason.
+/// The kernel programs' count for a reason.
 #[track_caller]
 pub(crate) fn counted(reason: &str) -> u64 {
     let metrics = get("/metrics").unwrap();
@@ -200,7 +201,7 @@ pub(crate) fn link_ids() -> Vec<u64> {
         .collect()
 }
 
-/// A subcommand with another state directory than the world's.
+/// A subcommand with another state directory.
 pub(crate) fn elsewhere(world: &World, subcommand: &str) -> Command {
     let mut command = Command::new(daemon(world, &[]).get_program());
     command

@@ -1,4 +1,4 @@
-//! Source ports and sockets that are used again, and many at once.
+//! Tests of reused source ports and sockets, and of many at once.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -47,12 +47,12 @@ fn a_source_port_used_again_does_not_inherit_a_destination() {
             client.dial(destination).unwrap();
             client.stream()
         };
-        // The same port in two pods at once, on the way to one intercept port.
+        // The same source port in two pods at once, steered to one intercept port.
         let first = world.pods[0].run(|| dial("10.244.1.2:40000", "198.18.0.1:80"));
         hooked.accepts("198.18.0.1:80");
         let second = world.pods[1].run(|| dial("10.244.2.2:40000", "198.18.0.4:80"));
         hooked.accepts("198.18.0.4:80");
-        // And again in one pod, a moment later, on the way to another destination.
+        // Again in one pod, a moment later, to another destination.
         reset(first);
         reset(second);
         let _third = world.pods[0].run(|| dial("10.244.1.2:40000", "198.18.0.3:80"));

@@ -1,4 +1,5 @@
-//! The directory on disk: installed without the proxy, ignored when broken, saved again later.
+//! Tests of the saved directory: installed without the proxy, ignored when broken, saved again
+//! later.
 
 use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt;
@@ -14,14 +15,14 @@ fn the_saved_directory_is_installed_without_the_proxy() {
         let directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         Redirector::start(world, &BOTH).kill();
         drop(directory);
-        // A reboot: nothing is installed, and the file is all there is.
+        // As after a reboot: nothing is installed, and only the file is left.
         let saved = std::fs::read(saved_directory(world)).unwrap();
         run(world, &["uninstall"]);
         std::fs::create_dir_all(world.state_dir()).unwrap();
         std::fs::write(saved_directory(world), saved).unwrap();
         let _redirector = Redirector::start_unready(world, &BOTH);
         let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
-        // edge-2 was offline; nobody knows whether it still is.
+        // edge-2 was offline. Now its state is unknown.
         for destination in ["10.0.3.7:9100", "10.0.3.8:9100", "198.18.0.2:80"] {
             let _client = TcpStream::connect(destination).unwrap();
             assert_eq!(

@@ -1,4 +1,4 @@
-//! Sockets that do not simply dial.
+//! Tests of sockets that do more than dial.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

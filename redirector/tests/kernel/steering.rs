@@ -1,4 +1,4 @@
-//! The connect hooks alone.
+//! Tests of the connect hooks alone.
 
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
@@ -14,10 +14,10 @@ use crate::proxy::{Proxy, Sockets, canonical, so_original_dst};
 use crate::redirector::{Redirector, counted, get, link_ids, run};
 use crate::world::{DEADLINE, NODE4, NODE6, World, address, eventually, in_a_world, sh};
 
-/// The redirector's own connect that proves that the hooks steer.
+/// The number of the redirector's own connects, which prove that the hooks steer.
 pub(crate) const PROOF: u64 = 1;
 
-/// A world with hooks, and with everything that a test of them needs.
+/// A world with hooks, and with everything that a test of the hooks needs.
 pub(crate) struct Hooked<'a> {
     pub(crate) world: &'a World,
     pub(crate) redirector: Redirector,
@@ -39,7 +39,7 @@ impl<'a> Hooked<'a> {
         }
     }
 
-    /// The proxy's next connection was meant for `destination`.
+    /// Accepts the proxy's next connection, whose original destination must be `destination`.
     #[track_caller]
     pub(crate) fn accepts(&self, destination: &str) -> TcpStream {
         let accepted = self.proxy.accept();
@@ -51,7 +51,7 @@ impl<'a> Hooked<'a> {
     }
 }
 
-/// What handshakes have left for accepted sockets, by bpftool.
+/// The tuples that handshakes have left for accepted sockets, by bpftool.
 pub(crate) fn tuples(world: &World) -> String {
     let pin = world.bpffs().join("culvert/v1/maps/cv_tuples");
     sh(&format!("bpftool -j map dump pinned {}", pin.display()))
@@ -77,8 +77,8 @@ fn a_redirector_whose_connects_another_program_refuses_is_not_ready() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let flags = ["--mechanism", "ebpf", "--dns-listen", "none"];
-        // The other program is our own, of a redirector that knows nothing of IPv4; its pins are
-        // covered.
+        // The other program is our own, from a redirector without an IPv4 address. A mount hides
+        // its pins.
         let other = Redirector::start(world, &[&flags[..], &["--node-ip", NODE6]].concat());
         let others = link_ids();
         other.kill();
@@ -234,7 +234,8 @@ fn a_direct_connect_to_an_intercept_port_has_no_destination() {
             assert_eq!(hooked.sockets.stored(&accepted), None);
             assert_eq!(so_original_dst(&accepted), None);
         }
-        // Of those at the intercept address; the loopback address is any network namespace's.
+        // Only connections to the intercept address count; every network namespace has its own
+        // loopback address.
         assert_eq!(counted("unknown"), 2);
     });
 }
@@ -385,7 +386,7 @@ fn destinations_that_somebody_takes_from_the_hooks_or_adds_are_put_right() {
         let key = |last: &str, port: &str| {
             format!("key hex 00 00 00 00 00 00 00 00 00 00 ff ff 0a 00 03 {last} {port} 00 00")
         };
-        // Port 9100 of 10.0.3.7, and of 10.0.3.9, which is nobody's.
+        // Removes port 9100 of 10.0.3.7, and adds one of 10.0.3.9, which no node has.
         sh(&format!("bpftool map delete {map} {}", key("07", "23 8c")));
         sh(&format!(
             "bpftool map update {map} {} value hex 00 00 00 00",
@@ -396,7 +397,7 @@ fn destinations_that_somebody_takes_from_the_hooks_or_adds_are_put_right() {
                 |address| run(world, &["explain", address]).contains("hooks      steered to");
             (steered("10.0.3.7:9100") && !steered("10.0.3.9:9100")).then_some(())
         });
-        // The two may be noticed at once or one after the other.
+        // Both changes may be noticed at once or one after the other.
         let metric = "culvert_redirector_drift_total{what=\"destinations\",outcome=\"repaired\"} ";
         let counted = |text: &str| {
             ["1", "2"]

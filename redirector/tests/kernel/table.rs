@@ -1,4 +1,5 @@
-//! The nftables table: what somebody else removes or changes comes back, and connections go on meanwhile.
+//! Tests of the nftables table: what another program removes or changes comes back, and connections
+//! continue meanwhile.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -33,7 +34,7 @@ fn a_table_that_is_flushed_again_and_again_comes_back_before_anybody_looks() {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let _redirector = Redirector::start(world, &NFTABLES);
         let deadline = Instant::now() + DEADLINE;
-        // Looks at intervals would take twice the deadline.
+        // Inspections at intervals would take twice the deadline.
         for _ in 0..8 {
             sh("nft flush ruleset");
             eventually("the table is back", || {
@@ -99,7 +100,7 @@ fn connections_go_on_while_the_table_is_replaced() {
         };
         exchange();
         redirector.kill();
-        // Another table, in place of the first.
+        // Another table replaces the first.
         Redirector::start(world, &flags("0x4000")).kill();
         exchange();
     });
@@ -109,7 +110,7 @@ fn connections_go_on_while_the_table_is_replaced() {
 fn where_the_kernel_translates_in_no_inet_table_there_is_one_for_each_family() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
-        // As kernels before 5.2 answer.
+        // Kernels before 5.2 answer like this.
         let (old, path) = (tempfile::tempdir().unwrap(), std::env::var("PATH").unwrap());
         let nft = old.path().join("nft");
         let script = format!(
@@ -157,7 +158,7 @@ fn where_the_kernel_translates_in_no_inet_table_there_is_one_for_each_family() {
         });
         assert!(run(world, &["explain", "edge-1"]).contains("steered by the set of VIPs"));
         redirector.kill();
-        // On another kernel the next one needs one table.
+        // On another kernel, the next redirector needs one table.
         let _redirector = Redirector::start(world, &NFTABLES);
         assert_eq!(sh("nft list tables"), "table inet culvert\n");
     });

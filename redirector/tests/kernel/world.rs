@@ -1,10 +1,10 @@
-//! A host in miniature: namespaces without names, a BPF file system and a cgroup of its own. All of
-//! it goes with the test.
+//! A host in miniature: unnamed namespaces, a BPF file system and a cgroup. All of it is removed
+//! with the test.
 //!
 //! ```text
 //!   outside ---- up0 [ cloud ] pod1 ---- pod 1
 //!   10.9.0.2     10.9.0.1      pod2 ---- pod 2
-//!   10.0.3.7 (an edge node, for those who are not steered)
+//!   10.0.3.7 (an edge node, for connections that are not steered)
 //! ```
 
 use std::fs::File;
@@ -22,8 +22,7 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
 /// The cloud's address, which connections are steered to.
 pub(crate) const NODE4: &str = "10.9.0.1";
 pub(crate) const NODE6: &str = "fd09::1";
-/// How long a test waits for what must happen; an emulated processor takes ten times as long as the
-/// machine's own.
+/// Deadline of every wait. An emulated processor takes ten times as long as the machine's own.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(90);
 
 /// One world at a time: the test process itself moves into the world's cgroup.
@@ -37,16 +36,16 @@ pub(crate) struct World {
     pub(crate) pods: [Netns; 2],
 }
 
-/// A network namespace, alive as long as this.
+/// A network namespace. It exists as long as this value.
 pub(crate) struct Netns(File);
 
-/// A cgroup that the test process is in.
+/// A cgroup that contains the test process.
 pub(crate) struct Cgroup {
     path: PathBuf,
     before: PathBuf,
 }
 
-/// Runs a test in a world of its own, or says why not.
+/// Runs a test in its own world, or reports why it is skipped.
 pub(crate) fn in_a_world(test: impl FnOnce(&World) + Send) {
     if !nix::unistd::geteuid().is_root() {
         assert!(
@@ -56,11 +55,11 @@ pub(crate) fn in_a_world(test: impl FnOnce(&World) + Send) {
         eprintln!("skipped: needs root");
         return;
     }
-    // For the programs that tests load themselves: kernels before 5.11 count them as locked memory.
-    // Root without CAP_SYS_RESOURCE may not, which newer kernels do not mind.
+    // For programs that tests load themselves: kernels before 5.11 count them as locked memory.
+    // Root without CAP_SYS_RESOURCE may not raise the limit, which newer kernels do not need.
     let _kept = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    // Namespaces belong to threads: this one's end with it.
+    // Namespaces belong to threads: they are removed when this thread ends.
     let outcome = std::thread::scope(|scope| scope.spawn(|| test(&World::new())).join());
     if let Err(panic) = outcome {
         std::panic::resume_unwind(panic);
@@ -161,7 +160,7 @@ impl World {
         self.cgroup.path.parent().unwrap()
     }
 
-    /// Runs a shell command as a process that the hooks do not see, in the cloud's network.
+    /// A shell command in the cloud's network that the hooks do not see.
     pub(crate) fn outside_the_cgroup(&self, command: &str) -> Command {
         let mut shell = Command::new("bash");
         shell.arg("-c").arg(format!(
@@ -174,7 +173,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // Else the directory around it cannot be removed.
+        // Otherwise the parent directory could not be removed.
         umount2(&self.bpffs(), MntFlags::MNT_DETACH).unwrap();
     }
 }
@@ -189,7 +188,7 @@ impl Netns {
         Self(made.join().unwrap())
     }
 
-    /// Runs something in this namespace.
+    /// Runs `action` in this namespace.
     pub(crate) fn run<T: Send>(&self, action: impl FnOnce() -> T + Send) -> T {
         let inside = || {
             setns(&self.0, CloneFlags::CLONE_NEWNET).unwrap();
@@ -202,7 +201,7 @@ impl Netns {
     }
 }
 
-/// A veth pair between the cloud and another namespace, where it is called `eth0`.
+/// A veth pair between the cloud and another namespace, in which its interface is `eth0`.
 pub(crate) fn cable(name: &str, near4: &str, near6: &str, far: &Netns, far4: &str, far6: &str) {
     let netns = format!("/proc/{}/fd/{}", std::process::id(), far.0.as_raw_fd());
     sh(&format!(
@@ -219,7 +218,7 @@ pub(crate) fn cable(name: &str, near4: &str, near6: &str, far: &Netns, far4: &st
 }
 
 impl Cgroup {
-    /// Makes a child of the cgroup2 hierarchy's root and moves this process there.
+    /// Creates a child of the cgroup2 hierarchy's root and moves this process into it.
     pub(crate) fn enter(prefix: &str) -> Self {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         let mount = mounts
@@ -252,14 +251,14 @@ impl Drop for Cgroup {
             std::process::id().to_string(),
         )
         .unwrap();
-        // Killed children take a moment to leave.
+        // Killed children take a moment to leave the cgroup.
         eventually("the cgroup is empty", || {
             std::fs::remove_dir(&self.path).ok()
         });
     }
 }
 
-/// Runs a shell command, which must succeed; returns what it printed.
+/// Runs a shell command, which must succeed; returns its output.
 #[track_caller]
 pub(crate) fn sh(command: &str) -> String {
     let output = Command::new("bash").args(["-c", command]).output().unwrap();
@@ -271,13 +270,13 @@ pub(crate) fn sh(command: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Waits until `check` gives something.
+/// Waits until `check` returns a value.
 #[track_caller]
 pub(crate) fn eventually<T>(what: &str, check: impl FnMut() -> Option<T>) -> T {
     within(DEADLINE, what, check)
 }
 
-/// Waits for what takes several of the redirector's inspections.
+/// Waits for something that takes several of the redirector's inspections.
 #[track_caller]
 pub(crate) fn within<T>(longest: Duration, what: &str, mut check: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + longest;
