@@ -1,5 +1,5 @@
-//! The manifests of `deploy/`: rendered as committed, of this version, and accepted by a real API
-//! server.
+//! Tests of the manifests of `deploy/`: they are rendered as committed, name this version, and are
+//! accepted by a real API server.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,11 +9,11 @@ use culvert_lab::workspace;
 
 use xtask::manifests;
 
-/// Kubernetes before 1.22 has no surge of DaemonSets, or has it behind a gate; for good it has it
+/// Kubernetes before 1.22 has no surge of DaemonSets, or only behind a feature gate. It is stable
 /// since 1.25.
 const SURGE_SINCE: u32 = 22;
-/// Kubernetes has `appArmorProfile` since this version; before, and still today, the annotation
-/// says the same.
+/// Kubernetes has `appArmorProfile` since this version. The annotation has the same meaning, and
+/// still works.
 const APPARMOR_FIELD_SINCE: u32 = 30;
 
 #[test]
@@ -58,7 +58,7 @@ fn the_api_server_accepts_every_overlay() {
         return;
     };
     let server = ApiServer::start(&assets, &[]).expect("the API server");
-    // A dry run makes no namespace for what is in it.
+    // A dry run creates no namespace for the objects in it.
     workspace::output(
         server
             .kubectl()
@@ -143,7 +143,7 @@ fn a_few_nodes_that_are_offline_do_not_hold_up_the_update_of_the_other_agents() 
 fn no_redirector_comes_to_a_node_whose_redirector_is_a_unit() {
     for path in committed() {
         let text = fs::read_to_string(&path).expect("read");
-        // `uninstall` has none of them on any node.
+        // The redirectors of `uninstall` have none of them.
         let mut redirectors = text.split("\n---\n").filter(|text| {
             text.contains("\n  name: culvert-redirector\n") && text.contains("kind: DaemonSet\n")
         });
@@ -156,7 +156,7 @@ fn no_redirector_comes_to_a_node_whose_redirector_is_a_unit() {
     }
 }
 
-/// The names of the containers with this image, as kustomize writes them.
+/// The names of the containers with this image, parsed from kustomize's output.
 fn containers(manifests: &str, image: &str) -> Vec<String> {
     let mut names = Vec::new();
     let mut lines = manifests.lines();
@@ -196,7 +196,7 @@ fn a_stopped_api_server_comes_back_with_what_it_knew() {
     );
 }
 
-/// The rendered files, in order.
+/// The rendered files, sorted.
 fn committed() -> Vec<PathBuf> {
     let entries = fs::read_dir(manifests::committed()).expect("the folder of rendered manifests");
     let mut paths: Vec<_> = entries

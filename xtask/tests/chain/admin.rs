@@ -1,5 +1,5 @@
-//! What the three programs tell an operator: readiness, metrics, the state inside, the log, and
-//! wrong settings.
+//! What the three programs report to an operator: readiness, metrics, internal state, logs, and
+//! invalid settings.
 
 use std::process::Command;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::world::{self, ECHO, GREET, World};
 
 const EDGE: &[Place] = &[Place::Edge1];
 
-/// Each program's admin listener, and how its metrics begin.
+/// Each program's admin server, and the prefix of its metrics.
 const PROGRAMS: [(Place, u16, &str); 3] = [
     (Place::Cloud, PROXY_ADMIN, "culvert_proxy_"),
     (Place::Cloud, REDIRECTOR_ADMIN, "culvert_redirector_"),
@@ -43,7 +43,7 @@ fn a_program_that_is_not_ready_says_what_is_missing() {
     world::with(EDGE, Options::default(), |world| {
         world.culvert.proxy.kill()?;
         world.wait_missing(Place::Edge1, AGENT_ADMIN, "tunnel: ")?;
-        // Without the directory of before, the redirector has nothing to install.
+        // Without the saved directory, the redirector has nothing to install.
         world
             .culvert
             .redirector
@@ -51,7 +51,7 @@ fn a_program_that_is_not_ready_says_what_is_missing() {
         std::fs::remove_dir_all(world.lab.site(Place::Cloud).file("redirector"))?;
         world.culvert.restart_redirector()?;
         world.wait_missing(Place::Cloud, REDIRECTOR_ADMIN, "directory: ")?;
-        // What the proxy misses is in the tests of its directory file.
+        // What the proxy lacks is tested with its directory file.
         world.culvert.restart_proxy()?;
         world.culvert.wait_for_redirector()?;
         wait::until("the agent is ready", Duration::from_secs(30), || {
@@ -140,7 +140,7 @@ fn a_stream_under_way_is_seen_in_all_three() {
     });
 }
 
-/// Payload bytes that the proxy and the agent have counted, each to the backend and to the client.
+/// Payload bytes by the counters of the proxy and the agent, each to the backend and to the client.
 fn counted_bytes(world: &World<'_>) -> Result<[f64; 4]> {
     let count = |place, port, program, direction| {
         world.lab.site(place).metric(
@@ -156,7 +156,7 @@ fn counted_bytes(world: &World<'_>) -> Result<[f64; 4]> {
     ])
 }
 
-/// Changes what one of them logs, as an operator on its host does.
+/// Changes what a program logs, as an operator on its host does.
 fn log(world: &World<'_>, program: &str, filter: &str) -> Result<()> {
     let (place, socket) = match program {
         "culvert-proxy" => (Place::Cloud, "admin.sock"),
@@ -212,7 +212,7 @@ fn what_is_logged_can_be_changed_while_a_program_runs() {
     });
 }
 
-/// How many ended streams the proxy and the agent have logged.
+/// The numbers of ended streams that the proxy and the agent have logged.
 fn ended(world: &mut World<'_>) -> (usize, usize) {
     let ended = |process: &Process| process.log().matches("stream ended").count();
     (ended(&world.culvert.proxy), ended(world.culvert.agent(0)))
@@ -292,7 +292,7 @@ fn strangers_at_the_agent_port_do_no_harm() {
             "\x16\x03\x01\x7f\x7f\x01",
             "\0\0\0\0",
         ] {
-            // Whatever comes back, or nothing: the connection ends.
+            // With any answer or none, the connection ends.
             world::client_at(
                 world.lab,
                 Place::Edge2,

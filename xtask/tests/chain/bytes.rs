@@ -1,4 +1,4 @@
-//! Bytes: all of them, in order, both ways, and nobody's way blocked by somebody else.
+//! Tests of bytes: all arrive, in order, in both directions, and no stream blocks another.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ fn a_gibibyte_arrives_whole_each_way() {
             "up: sent {sent}, received {answer}"
         );
         let down = world.download(&format!("edge-1:{SOURCE}"))?;
-        // Source and client generate the same bytes, so one digest holds for both ways.
+        // Source and client generate the same bytes, so both directions have the same digest.
         ensure!(down == sent, "down: {down}, up: {sent}");
         Ok(())
     });
@@ -63,7 +63,7 @@ fn a_server_may_speak_first() {
     });
 }
 
-/// So many that each of the node's tunnels has some; `stalls.rs` has one tunnel.
+/// Enough that each of the node's tunnels has some. `stalls.rs` uses one tunnel.
 const STALLED: usize = 20;
 
 #[test]
@@ -77,12 +77,12 @@ fn twenty_stalled_readers_leave_a_neighbour_moving() {
             beside < 3 * alone + Duration::from_secs(1),
             "alone {alone:?}, beside stalled readers {beside:?}"
         );
-        // The stalled ones lost nothing by it.
+        // The stalled streams lost no data meanwhile.
         stalled.next(&Report::Drained(STALLED as u64 * SMALL))
     });
 }
 
-/// How long a reader of its own takes for three downloads.
+/// The time that another reader needs for three downloads.
 fn neighbour(world: &World<'_>) -> Result<Duration> {
     let started = Instant::now();
     for _ in 0..3 {
@@ -92,8 +92,8 @@ fn neighbour(world: &World<'_>) -> Result<Duration> {
     Ok(started.elapsed())
 }
 
-/// Waits until the stalled streams are under way with most of their bytes still to come, and none
-/// moves.
+/// Waits until the stalled streams are under way, with most of their bytes still to come, and none
+/// of them moves.
 fn wait_for_standstill(world: &World<'_>) -> Result<()> {
     let mut before = Vec::new();
     wait::until(

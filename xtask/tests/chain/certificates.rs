@@ -1,4 +1,4 @@
-//! Certificates over time, and certificates that somebody else made.
+//! Tests of certificates over time, and of certificates that an operator made.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use culvert_lab::{Lab, wait, workspace};
 use crate::pki::{Authority, Use, text};
 use crate::world::{self, ECHO, SMALL, SMALL_SOURCE, World};
 
-/// What the ready certificate of the proxy says.
+/// The name in the proxy's ready certificate.
 const SERVER_NAME: &str = "tunnel.example.org";
 
 #[test]
@@ -40,8 +40,8 @@ fn new_tunnels_take_over_before_a_certificate_ends_and_a_stream_ends_with_its_ow
                 },
             )??;
             held.check().context("a renewal cuts nothing")?;
-            // The stream of before the renewal is on a tunnel whose certificate ends. Others go on
-            // meanwhile.
+            // The stream from before the renewal is on a tunnel whose certificate expires. Other
+            // streams continue meanwhile.
             wait::until(
                 "the old stream has ended with its certificate",
                 Duration::from_secs(90),
@@ -62,7 +62,8 @@ fn new_tunnels_take_over_before_a_certificate_ends_and_a_stream_ends_with_its_ow
                     Ok(())
                 },
             )?;
-            // By now the certificate of the join has ended: only a renewed one makes new tunnels.
+            // By now the certificate of the join has expired: only a renewed one can set up new
+            // tunnels.
             world.culvert.proxy.kill()?;
             world.culvert.restart_proxy()?;
             world.wait_greeting("edge-1", Duration::from_secs(30))
@@ -78,7 +79,7 @@ fn ready_certificates_with_a_name_of_their_own_take_the_place_of_joining() {
         world.culvert.wait_online(Place::Edge1)?;
         world.check_greeting("edge-1", "edge-1")?;
         world.check_greeting("10.0.3.7", "edge-1")?;
-        // There is nothing to join with, and the proxy says what to do.
+        // Agents cannot join here, and the proxy says what to do.
         match world.culvert.create_token(Place::Edge2, &[]) {
             Ok(join) => bail!("a token was made: {join:?}"),
             Err(error) => ensure!(
@@ -151,7 +152,7 @@ fn with_ready_certificates(lab: &Lab) -> Result<Options> {
     Ok(options)
 }
 
-/// On edge-2, with a good certificate and no `--server-name`.
+/// Starts an agent on edge-2, with a valid certificate and without `--server-name`.
 fn agent_without_the_name(world: &World<'_>) -> Result<Process> {
     let authority = authority(world.lab);
     let agent = authority.issue("edge-1", Use::Client)?;

@@ -1,5 +1,5 @@
-//! Chaos: whatever is killed, no client reaches another node than it meant or waits for ever, and
-//! all is well at once afterwards.
+//! Chaos: whatever program is killed, no client reaches a wrong node or waits for ever, and
+//! everything recovers soon afterwards.
 
 use std::time::{Duration, Instant};
 
@@ -13,27 +13,27 @@ use culvert_lab::{progress, wait, workspace};
 use crate::swarm::{self, Load, Steered};
 use crate::world::{self, HeldClient, World};
 
-/// From the last restart on; the promise of the README.
+/// The limit for recovery after the last restart, as the README promises.
 const RECOVERY: Duration = Duration::from_secs(3);
-/// How long everything must be well then.
+/// How long every request must succeed then.
 const CALM: Duration = Duration::from_secs(2);
-/// How long a connection from before a storm may take to show what it has come to.
+/// Time for a connection from before a storm to work or fail.
 const ANSWER: Duration = Duration::from_secs(10);
-/// A storm and the calm behind it take some seventeen seconds.
+/// A storm and the calm after it take about seventeen seconds.
 const STORMS: u32 = 8;
-/// Of the long form: a quarter of an hour.
+/// Storms of the long form: a quarter of an hour.
 const LONG_STORMS: u32 = 55;
 /// Kills in a storm.
 const KILLS: u32 = 6;
-/// Longest time that a killed program stays away, and longest time between a restart and the next
+/// Longest time that a killed program is away, and longest time between a restart and the next
 /// kill.
 const AWAY_MS: u64 = 1500;
 const PAUSE_MS: u64 = 2500;
 
-/// Agents in the order in which they were started.
+/// Agents in the order of their starts.
 const EDGES: [Place; 3] = Place::EDGES;
 
-/// Who is killed.
+/// The program that is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {
     Proxy,
@@ -41,7 +41,7 @@ enum Victim {
     Agent(usize),
 }
 
-/// The proxy twice: everything passes through it.
+/// The proxy is listed twice, because everything passes through it.
 const VICTIMS: [Victim; 6] = [
     Victim::Proxy,
     Victim::Proxy,
@@ -77,7 +77,7 @@ fn whatever_is_killed_nobody_is_misled_or_hangs_and_all_is_well_within_three_sec
 
 fn loads(world: &World<'_>, random: &mut Random) -> Result<[Load; 2]> {
     let mut by_packets = swarm::by_address(world, &EDGES)?;
-    // Two nodes have it, so nobody may answer, however few of them are there.
+    // Two nodes have this address, so no node may answer, even if only one is up.
     by_packets.push(format!("{}=nobody", Place::Edge2.address()));
     let mut by_hooks = by_packets.clone();
     by_hooks.extend(EDGES.map(|place| format!("{0}={0}", place.name())));
@@ -91,7 +91,7 @@ fn loads(world: &World<'_>, random: &mut Random) -> Result<[Load; 2]> {
     ])
 }
 
-/// Fails if a connection from before a storm neither goes on nor has failed.
+/// Fails if a connection from before a storm hangs: it must work or have failed.
 fn not_hung(held: &mut HeldClient) -> Result<()> {
     held.ask()?;
     let said = held
@@ -104,7 +104,7 @@ fn not_hung(held: &mut HeldClient) -> Result<()> {
     Ok(())
 }
 
-/// Kills one program or two, lets them be away for a while, starts them again; some times over.
+/// Kills one or two programs, starts them again after a pause, and repeats this.
 fn storm(world: &mut World<'_>, random: &mut Random) -> Result<()> {
     for _ in 0..KILLS {
         let mut victims = vec![*random.one_of(&VICTIMS)];
@@ -126,7 +126,7 @@ fn storm(world: &mut World<'_>, random: &mut Random) -> Result<()> {
         let pause = Duration::from_millis(random.below(PAUSE_MS));
         wait::throughout("restarted programs run", pause, || Ok(()))?;
     }
-    // The last restart is the one whose recovery is measured.
+    // The recovery after this last restart is measured.
     let last = *random.one_of(&VICTIMS);
     last.kill(world)?;
     last.restart(world)?;
@@ -154,7 +154,7 @@ impl Victim {
     }
 }
 
-/// From the last restart on: what fails may fail for a short time, then every request is answered.
+/// Requests may fail for a short time after the last restart; then every request must be answered.
 fn calm(loads: &mut [Load; 2], number: u32, storms: u32) -> Result<()> {
     let restarted = Instant::now();
     for load in loads.iter_mut() {
@@ -189,7 +189,7 @@ fn calm(loads: &mut [Load; 2], number: u32, storms: u32) -> Result<()> {
     Ok(())
 }
 
-/// Removes everything, and looks for what is left.
+/// Uninstalls everything, and looks for remains.
 fn uninstalled(world: &mut World<'_>) -> Result<()> {
     world.culvert.redirector.kill()?;
     let cloud = world.lab.site(Place::Cloud);
@@ -204,7 +204,7 @@ fn uninstalled(world: &mut World<'_>) -> Result<()> {
     let look = |program: &str, args: &[&str]| cloud.output(program, args);
     let cgroup = cloud.cgroup().display().to_string();
     for (what, left) in [
-        // The kernel itself puts two files of this name into every bpffs.
+        // The kernel itself creates two files of this name in every bpffs.
         (
             "pins",
             look(

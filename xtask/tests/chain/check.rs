@@ -1,4 +1,4 @@
-//! `culvert-proxy check` names what is broken, and its fix.
+//! Tests that `culvert-proxy check` names what is broken, and its fix.
 
 use std::fs;
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::world::{World, with};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// What a check says of one thing, and whether its exit code is 0.
+/// The output of the check, and whether its exit code is 0.
 #[derive(Debug)]
 struct Checked {
     passed: bool,
@@ -35,7 +35,7 @@ impl Checked {
         })
     }
 
-    /// The check's verdict, with what was found and the fix in one text.
+    /// The verdict of one check; finding and fix in one text.
     fn verdict(&self, check: &str) -> Result<(&str, String)> {
         let finding = self
             .findings
@@ -60,8 +60,7 @@ impl Checked {
     }
 }
 
-/// Breaks something, by `provoke` until the check sees it, and wants the check named with these
-/// words.
+/// Breaks something with `provoke` until the check reports it. The report must contain these words.
 fn finds(
     world: &World<'_>,
     check: &str,
@@ -87,7 +86,7 @@ fn finds(
 
 #[test]
 fn a_check_names_a_missing_hook_a_stopped_redirector_and_an_offline_node_with_their_fixes() {
-    // The check asks the DNS server at its own IPv6 address too.
+    // The check also asks the DNS server at its IPv6 address.
     let own = [
         "--dns-client".to_owned(),
         "fd00:203:0:113::1/128".to_owned(),
@@ -99,7 +98,7 @@ fn a_check_names_a_missing_hook_a_stopped_redirector_and_an_offline_node_with_th
     with(&[Place::Edge1, Place::Edge2], options, |world| {
         let good = wait::until("all is well", DEADLINE, || {
             let checked = Checked::of(world)?;
-            // The lab's cloud has the redirector in its resolv.conf, and nobody else to ask.
+            // In the lab, the redirector is the only server in the cloud's resolv.conf.
             ensure!(checked.not_ok() == ["resolver"], "{checked:?}");
             Ok(checked)
         })?;
@@ -142,7 +141,7 @@ fn a_check_names_a_missing_hook_a_stopped_redirector_and_an_offline_node_with_th
             Ok(())
         })?;
 
-        // As firewalld has it: accepted by policy, rejected by the last rule.
+        // A chain like firewalld's: accepts by policy, rejects in the last rule.
         let firewalld = "add table inet firewalld; add chain inet firewalld filter_INPUT \
             { type filter hook input priority filter + 10; policy accept; }";
         cloud.output("nft", [firewalld])?;
@@ -199,7 +198,7 @@ fn a_check_dials_itself_and_no_agent_hears_of_it() {
         ..Options::default()
     };
     with(&[Place::Edge1], options, |world| {
-        // Of streams and dials, by their outcomes.
+        // Counts of streams and dials, by their outcomes.
         let counts = || -> Result<Vec<String>> {
             let metrics = world
                 .lab

@@ -1,5 +1,5 @@
-//! Churn: connections come and go by the hundred thousand, half of them aborted, and nothing of
-//! them stays.
+//! Churn: hundreds of thousands of connections come and go, half of them aborted, and leave nothing
+//! behind.
 
 use std::time::Duration;
 
@@ -17,24 +17,23 @@ use crate::world::{self, GREET, HeldClient, World, XTASK};
 
 const EDGE: &[Place] = &[Place::Edge1];
 
-/// Connections after which pools, caches and allocators have their size.
+/// Connections after which pools, caches and allocators have reached their size.
 const WARM_UP: u64 = 20_000;
-/// What an operator of the smallest cloud node sees in some hours.
+/// The connections of the smallest cloud node in some hours.
 const COUNT: u64 = 200_000;
-/// Of the long form.
+/// The number in the long form.
 const LONG_COUNT: u64 = 1_000_000;
 
-/// Bytes that a connection may leave in memory on average: less than anything that a stream is made
-/// of.
+/// Bytes that a connection may leave in memory on average: less than the smallest part of a stream.
 const LEFT_PER_CONNECTION: u64 = 64;
-/// What an allocator keeps more or less of, however many connections there were.
+/// Variation of an allocator's reserve, whatever the number of connections.
 const ALLOWANCE: u64 = 4 << 20;
 
-/// A backend for clients that leave in the middle of its answer.
+/// The port of a backend for clients that leave in the middle of its answer.
 const SOURCE: u16 = 9007;
 const SOURCE_BYTES: u64 = 128 << 10;
 
-/// Two cores make some thousands a second when nobody else needs them.
+/// Two idle cores make several thousand per second.
 const SLOWEST_RATE: u64 = 200;
 
 const RECOVERY: Duration = Duration::from_secs(30);
@@ -42,7 +41,7 @@ const RECOVERY: Duration = Duration::from_secs(30);
 #[test]
 fn two_hundred_thousand_connections_half_of_them_aborted_leave_nothing_behind() {
     let _alone = world::alone();
-    // A line for each of them would measure the disk.
+    // A log line for each connection would make the test measure the disk.
     let quiet = vec!["--log".to_owned(), "warn".to_owned()];
     let options = Options {
         ports: vec![SOURCE],
@@ -63,7 +62,7 @@ fn two_hundred_thousand_connections_half_of_them_aborted_leave_nothing_behind() 
         churn(world, &ways, &mut random, count / 2)?;
         world.wait_for_no_streams()?;
         check_front_ends(world, count)?;
-        // What leaks grows in each half; what an allocator keeps of a busy moment does not.
+        // A leak grows in each half; an allocator's reserve from a busy moment does not.
         let allowed = ALLOWANCE + count / 2 * LEFT_PER_CONNECTION;
         wait::until("nothing more is left than before", RECOVERY, || {
             let now = Left::now(world)?;
@@ -103,14 +102,14 @@ fn source(world: &World<'_>) -> Result<Process> {
     Ok(source)
 }
 
-/// How the clients of each kind reach the node.
+/// How each kind of client reaches the node.
 struct Ways {
     by_hooks: Vec<String>,
     by_packets: Vec<String>,
 }
 
 impl Ways {
-    /// By hooks as often as by CONNECT; by packets.
+    /// Hooks and CONNECT, equally often; and packets.
     fn of(world: &World<'_>) -> Result<Self> {
         let by_packets = swarm::by_address(world, EDGE)?;
         let connect = swarm::by_connect(&world.culvert.socket("connect.sock"), EDGE);
@@ -125,7 +124,7 @@ impl Ways {
     }
 }
 
-/// Makes that many connections, a third of them by each front end.
+/// Makes that many connections, a third of them through each front end.
 fn churn(world: &World<'_>, ways: &Ways, random: &mut Random, count: u64) -> Result<()> {
     let swarms = [
         (
@@ -177,13 +176,13 @@ fn churn(world: &World<'_>, ways: &Ways, random: &mut Random, count: u64) -> Res
     Ok(())
 }
 
-/// Fails unless each front end has finished its part.
+/// Fails unless each front end has finished its share.
 fn check_front_ends(world: &World<'_>, count: u64) -> Result<()> {
     for frontend in ["ebpf", "nftables", "connect_socket"] {
         let name =
             format!("culvert_proxy_streams_total{{frontend=\"{frontend}\",outcome=\"finished\"}}");
         let finished = world.lab.site(Place::Cloud).metric(PROXY_ADMIN, &name)?;
-        // Half of a third are not aborted, and chance divides hooks from CONNECT.
+        // Half of each third is aborted, and hooks and CONNECT are chosen at random.
         let enough = f64::from(u32::try_from(count / 8)?);
         ensure!(
             finished >= enough,
@@ -193,17 +192,17 @@ fn check_front_ends(world: &World<'_>, count: u64) -> Result<()> {
     Ok(())
 }
 
-/// What connections might leave behind.
+/// Everything that connections could leave behind.
 #[derive(Debug)]
 struct Left {
     programs: [(&'static str, Held, u64); 3],
     /// Destinations of handshakes that never ended.
     tuples: usize,
-    /// Sockets of the cloud host. The kernel frees what `cv_sockets` holds with its socket, and
-    /// lists it for nobody.
+    /// Sockets of the cloud host. The kernel frees the entries of `cv_sockets` with their sockets,
+    /// but cannot list them.
     cloud_sockets: u64,
     edge_sockets: u64,
-    /// What the proxy and the agent themselves count.
+    /// The counts of the proxy and the agent themselves.
     counted: [Counted; 2],
 }
 
@@ -260,7 +259,7 @@ impl Left {
         })
     }
 
-    /// Fails if there is more now than there was.
+    /// Fails if more is left now than before.
     fn check(&self, now: &Self, memory: u64) -> Result<()> {
         for ((name, held, resident), (_, held_now, resident_now)) in
             self.programs.iter().zip(&now.programs)
@@ -296,7 +295,7 @@ impl Left {
     }
 }
 
-/// TCP sockets in use, of both families, as `/proc/net/sockstat` tells.
+/// TCP sockets in use, for both families, by `/proc/net/sockstat`.
 fn sockets(sockstat: &str) -> Result<u64> {
     let lines = sockstat.lines().filter_map(|line| {
         line.strip_prefix("TCP: inuse ")

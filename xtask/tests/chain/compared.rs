@@ -1,4 +1,4 @@
-//! `docs/compared.md` names tests; they must be there.
+//! `docs/compared.md` names tests; they must exist.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,7 +6,8 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use culvert_lab::workspace;
 
-/// What the comparison may quote beside tests: parts of the kernel's and our own programs' names.
+/// What the comparison may quote besides tests: prefixes of names in the kernel and in our
+/// programs.
 const NO_TESTS: [&str; 3] = ["bpf_", "culvert_", "cv_"];
 
 #[test]
@@ -35,7 +36,7 @@ fn every_test_that_the_comparison_names_exists_and_every_failure_has_one_or_a_se
     Ok(())
 }
 
-/// A row of a table: what went wrong for others first, the answer last.
+/// A row of a table: the problem of other projects comes first, the answer last.
 struct Entry<'a> {
     failure: &'a str,
     answer: &'a str,
@@ -57,7 +58,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// Names in backticks that look like tests': claims of four words or more.
+/// Names in backticks that look like names of tests, which have four words or more.
 fn quoted_tests(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2).filter(|quoted| {
         let is_name = quoted
@@ -102,7 +103,7 @@ fn collect(folder: &Path, found: &mut BTreeSet<String>) -> Result<()> {
     Ok(())
 }
 
-/// Functions behind an attribute `test`, `tokio::test` or `tokio::test(...)`.
+/// Functions with an attribute `test`, `tokio::test` or `tokio::test(...)`.
 fn test_functions(source: &str) -> impl Iterator<Item = &str> {
     let behind_attribute = source.split("#[").skip(1).filter(|text| {
         let attribute = text.split_once(']').map_or("", |(attribute, _)| attribute);

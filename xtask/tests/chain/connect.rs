@@ -1,4 +1,4 @@
-//! CONNECT, for clients that know of the proxy: on its Unix socket, and over mutual TLS.
+//! CONNECT, for clients that know the proxy: on its Unix socket, and over mutual TLS.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -16,9 +16,9 @@ use crate::world::{self, ECHO, FORBIDDEN, GREET, SMALL, SMALL_SOURCE, World};
 
 const EDGE: &[Place] = &[Place::Edge1];
 
-/// In every allow-list, and nobody listens there.
+/// In every allow-list, but no program listens there.
 const CLOSED: u16 = 10255;
-/// The same, and behind a [`BlackHole`] where a test makes one.
+/// The same, and a [`BlackHole`] in tests that make one.
 pub(crate) const SWALLOWED: u16 = 10250;
 
 #[test]
@@ -32,7 +32,7 @@ fn names_addresses_and_vips_lead_to_the_node() {
     });
 }
 
-/// Every way to say edge-1.
+/// Every name and address of edge-1 that a client may use.
 fn hosts(world: &World<'_>) -> Result<Vec<String>> {
     let (vip4, vip6) = (
         world.vip(Place::Edge1, "vip4")?,
@@ -50,7 +50,7 @@ fn hosts(world: &World<'_>) -> Result<Vec<String>> {
 #[test]
 fn each_refusal_has_a_status_and_says_why() {
     world::with(EDGE, Options::default(), |world| {
-        // Nodes that never came, with one address.
+        // Nodes that never connected, with the same address.
         world.culvert.create_token(Place::Edge2, &[])?;
         world.culvert.create_token(Place::Edge3, &[])?;
         let _hole = BlackHole::on(world.lab, SWALLOWED)?;
@@ -149,7 +149,7 @@ fn nothing_is_answered_before_the_backend_has() {
         let early = socket.read(&mut [0; 1]).map_err(|error| error.kind());
         ensure!(early == Err(ErrorKind::WouldBlock), "{early:?}");
         drop(hole);
-        // The kernel at the edge sends its SYN again, within the agent's patience.
+        // The kernel of the edge repeats its SYN within the agent's time limit.
         socket.set_read_timeout(Some(PATIENCE))?;
         let answer = Answer::of(&socket, &socket, b"", GREETING.len())?;
         ensure!(answer.is_greeting(), "{answer:?}");
@@ -242,19 +242,20 @@ fn a_client_with_no_certificate_or_with_an_agent_s_is_refused_over_tls() {
 
 pub(crate) const GREETING: &str = "hello from edge-1\n";
 
-/// Longer than a dial may take.
+/// Longer than the limit of a dial.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The answer to a CONNECT.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    /// With the empty line.
+    /// The head, including the empty line.
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
 }
 
 impl Answer {
-    /// Sends a request and reads until `enough` bytes came behind a head of success, or to the end.
+    /// Sends a request and reads until `enough` bytes have followed a successful head, or until the
+    /// end.
     pub(crate) fn of(
         mut output: impl Read,
         mut input: impl Write,
@@ -297,7 +298,7 @@ impl Answer {
 }
 
 fn request(target: &str) -> Vec<u8> {
-    // Kube-apiserver's Host header says this, whatever it dials.
+    // The Host header that kube-apiserver sends, whatever it dials.
     format!("CONNECT {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").into_bytes()
 }
 
@@ -312,7 +313,7 @@ pub(crate) fn unix_socket(world: &World<'_>) -> Result<UnixStream> {
     dial(&world.culvert.socket("connect.sock"))
 }
 
-/// A client that has asked for `target` and not yet read the answer.
+/// Sends a CONNECT for `target`; the answer is not read yet.
 pub(crate) fn open(world: &World<'_>, target: &str) -> Result<UnixStream> {
     let mut socket = unix_socket(world)?;
     socket.write_all(&request(target))?;
@@ -324,7 +325,7 @@ pub(crate) fn connect(world: &World<'_>, target: &str) -> Result<Answer> {
     Answer::of(&socket, &socket, &request(target), GREETING.len())
 }
 
-/// Fails if edge-1 does not greet a client of that CONNECT socket.
+/// Fails if edge-1 does not greet a client of this CONNECT socket.
 pub(crate) fn check_greeting(socket: &Path, target: &str) -> Result<()> {
     let socket = dial(socket)?;
     let answer = Answer::of(&socket, &socket, &request(target), GREETING.len())?;
@@ -332,7 +333,7 @@ pub(crate) fn check_greeting(socket: &Path, target: &str) -> Result<()> {
     Ok(())
 }
 
-/// The answer that openssl's client gets in the cloud, and what it says itself.
+/// The answer that openssl's client gets in the cloud, and openssl's own output.
 fn connect_tls(
     world: &World<'_>,
     client: Option<&Issued>,
@@ -349,7 +350,7 @@ fn connect_tls(
         "-connect",
         "203.0.113.1:7402",
     ]);
-    // The proxy shows that it is what was dialled.
+    // The proxy proves that its certificate has the dialled name.
     command.args([
         "-verify_return_error",
         "-verify_ip",
@@ -380,7 +381,7 @@ fn clients(lab: &Lab) -> Authority {
     Authority::at(lab.site(Place::Cloud).file("clients"))
 }
 
-/// The port for CONNECT over TLS, with an authority of its own for clients.
+/// Enables CONNECT over TLS, with a separate authority for clients.
 fn with_tls(lab: &Lab) -> Result<Options> {
     let authority = text(&clients(lab).make()?.certificate());
     Ok(world::proxy_options([
@@ -391,7 +392,7 @@ fn with_tls(lab: &Lab) -> Result<Options> {
     ]))
 }
 
-/// While it lives, what edge-1 dials on that port of its own goes nowhere.
+/// While it exists, dials of edge-1 to its own address and this port get no answer.
 pub(crate) struct BlackHole<'lab>(&'lab Lab);
 
 impl<'lab> BlackHole<'lab> {

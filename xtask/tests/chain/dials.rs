@@ -1,4 +1,4 @@
-//! Dials that hang, are given up, or lead nowhere: bounded, cancelled, and no burden to others.
+//! Dials that hang, are cancelled, or lead nowhere: they end in time, and do not disturb others.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -16,12 +16,12 @@ use crate::world::{self, ECHO, GREET, HeldClient, World};
 
 const EDGE: &[Place] = &[Place::Edge1];
 
-/// A client that waits for its answer to CONNECT into the black hole.
+/// A client that waits for the answer to a CONNECT into the black hole.
 fn waiting_client(world: &World<'_>) -> Result<UnixStream> {
     connect::open(world, &format!("edge-1:{SWALLOWED}"))
 }
 
-/// How many dials of the agent wait for an answer.
+/// The number of the agent's dials that wait for an answer.
 fn waiting_dials(world: &World<'_>) -> Result<usize> {
     let sockets = world
         .lab
@@ -42,7 +42,7 @@ fn wait_for_dials(world: &World<'_>, count: usize) -> Result<()> {
     )
 }
 
-/// How many dials ended by the agent's own time-out.
+/// The number of dials that ended by the agent's own timeout.
 fn timed_out(world: &World<'_>) -> Result<f64> {
     world.lab.site(Place::Edge1).metric(
         AGENT_ADMIN,
@@ -82,7 +82,7 @@ fn a_hundred_dials_into_a_black_hole_end_in_504_and_hold_up_nobody() {
     });
 }
 
-/// kubernetes #140512: the client's own time-out was over, its dial went on.
+/// kubernetes #140512: the client had timed out, but its dial continued.
 #[test]
 fn a_client_that_leaves_takes_its_waiting_dial_along() {
     world::with(EDGE, Options::default(), |world| {
@@ -90,7 +90,7 @@ fn a_client_that_leaves_takes_its_waiting_dial_along() {
         let clients = (0..20)
             .map(|_| waiting_client(world))
             .collect::<Result<Vec<_>>>()?;
-        // They have sent what they want to say, as a TLS client has.
+        // They have sent their first bytes, as a TLS client has.
         for mut client in &clients {
             client.write_all(b"hello")?;
         }
@@ -99,8 +99,8 @@ fn a_client_that_leaves_takes_its_waiting_dial_along() {
         wait_for_dials(world, 0)?;
         let timed_out = timed_out(world)?;
         ensure!(timed_out == 0.0, "{timed_out} dials went on to their end");
-        // A steered client that closes looks like one that has said all it has to say: its dial has
-        // its five seconds.
+        // A steered client that closes looks like one that has ended its direction, so its dial
+        // goes on for the full five seconds.
         for _ in 0..5 {
             world.client(&Client::dial(
                 format!("edge-1:{SWALLOWED}"),
@@ -121,7 +121,7 @@ fn a_dial_that_waits_when_its_agent_dies_fails_with_it() {
         wait_for_dials(world, 1)?;
         world.culvert.agent(0).kill()?;
         let answer = Answer::of(&client, &client, b"", 0)?;
-        // 504 would be a time-out that somebody sat through.
+        // A 504 would mean that the client waited for a timeout.
         ensure!(
             answer.head.starts_with("HTTP/1.1 502 ")
                 && answer.head.contains("connection_terminated"),
@@ -131,8 +131,8 @@ fn a_dial_that_waits_when_its_agent_dies_fails_with_it() {
     });
 }
 
-/// A tunnel for SuperEdge's proxy dialled itself for a node that had none. Here nothing of the
-/// proxy's own can be asked for.
+/// SuperEdge's proxy dialled itself if a node had no tunnel. Here, clients cannot reach any port of
+/// the proxy itself.
 #[test]
 fn connects_to_an_offline_node_or_to_the_proxy_itself_are_refused_and_leave_nothing() {
     world::with(EDGE, Options::default(), |world| {
@@ -172,8 +172,8 @@ fn connects_to_an_offline_node_or_to_the_proxy_itself_are_refused_and_leave_noth
     });
 }
 
-/// Half a `Proxy-Authorization` ended SuperEdge's whole proxy. Here a client's authority is its
-/// socket or its certificate.
+/// An incomplete `Proxy-Authorization` crashed SuperEdge's whole proxy. Here a client is authorized
+/// by its socket or its certificate.
 #[test]
 fn a_proxy_authorization_however_broken_changes_nothing() {
     world::with(EDGE, Options::default(), |world| {
@@ -200,7 +200,7 @@ fn a_proxy_authorization_however_broken_changes_nothing() {
     });
 }
 
-/// As many streams as one address may have to one node.
+/// The limit of streams from one client address to one node.
 const SHARE: usize = 256;
 
 #[test]

@@ -11,7 +11,7 @@ use culvert_lab::{Lab, wait, workspace};
 
 use crate::world::{self, ECHO, GREET, World};
 
-/// Two looks of the proxy at its file, and the redirector's work.
+/// Time for two checks of the file by the proxy, and for the redirector to apply the change.
 const TAKEN_UP: Duration = Duration::from_secs(10);
 
 #[test]
@@ -137,7 +137,7 @@ fn with_file(lab: &Lab, nodes: &str, further: &[&str]) -> Result<Options> {
     ))
 }
 
-/// As an operator's editor does: a new file in the old one's place.
+/// Writes the file as an editor does: a new file replaces the old one.
 fn write(world: &World<'_>, nodes: &str) -> Result<()> {
     let path = world.lab.site(Place::Cloud).file("nodes.toml");
     let new = path.with_extension("new");

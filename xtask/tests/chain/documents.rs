@@ -11,10 +11,10 @@ use culvert_lab::{wait, workspace};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Where they are.
+/// The document that lists the flags.
 const FLAGS: &str = "docs/flags.md";
 
-/// The demo's lab has one name: one test at a time runs it.
+/// The demo's lab has one name, so one test at a time runs it.
 static DEMO: Mutex<()> = Mutex::new(());
 
 /// Each program with its subcommands.
@@ -84,7 +84,7 @@ fn a_demo_that_fails_says_why_and_leaves_nothing() {
         return;
     }
     let _demo = DEMO.lock().unwrap_or_else(PoisonError::into_inner);
-    // The proxy refuses this and ends.
+    // The proxy refuses this setting and ends.
     let (status, said) =
         demo(demo_command().env("CULVERT_VIP4_RANGE", "127.0.0.0/8")).expect("run the demo");
     assert!(
@@ -125,7 +125,7 @@ fn a_held_demo_shows_prometheus_until_it_is_interrupted_and_leaves_nothing() {
     nothing_is_left().expect("afterwards");
 }
 
-/// With the programs that `cargo xtask test` has compiled: to compile others, with other features,
+/// Uses the programs that `cargo xtask test` has compiled: to compile others, with other features,
 /// takes minutes.
 fn demo_command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
@@ -145,7 +145,7 @@ fn demo(command: &mut Command) -> Result<(ExitStatus, String)> {
     ))
 }
 
-/// No namespace, file, cgroup or pin has the demo's name, and no process is in one.
+/// Fails if a namespace, file, cgroup or pin with the demo's name is left, or a process in one.
 fn nothing_is_left() -> Result<()> {
     let namespaces = workspace::output(Command::new("ip").args(["netns", "list"]))?;
     ensure!(!namespaces.contains("culvert-demo"), "{namespaces}");
@@ -153,7 +153,8 @@ fn nothing_is_left() -> Result<()> {
         !std::path::Path::new("/run/culvert-demo").exists(),
         "/run/culvert-demo is still there"
     );
-    // Processes and hooks live in the cgroups; pins in mounts that are gone with their processes.
+    // Processes and hooks are in the cgroups. Pins are in mounts that are removed with their
+    // processes.
     let cgroups =
         workspace::output(Command::new("find").args(["/sys/fs/cgroup", "-name", "culvert-demo"]))?;
     ensure!(cgroups.is_empty(), "{cgroups}");
@@ -171,7 +172,7 @@ fn section<'a>(document: &'a str, heading: &str) -> Result<&'a str> {
     Ok(&document[start..start + end])
 }
 
-/// All `--words` of a text, but those that every program has.
+/// All `--words` of a text, except those that every program has.
 fn flags(text: &str) -> BTreeSet<&str> {
     let is_flag = |c: char| c.is_ascii_alphanumeric() || c == '-';
     text.split(|c: char| !is_flag(c))

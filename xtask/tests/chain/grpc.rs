@@ -1,4 +1,4 @@
-//! The tunnel is gRPC: a stock client talks to an agent's end of it.
+//! The tunnel is gRPC: a stock client calls an agent's end of it.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;

@@ -1,6 +1,6 @@
-//! Ends of a tunnel that mean harm: an agent with a true certificate of its own node, and a proxy
-//! with a true certificate of the authority that agents trust. They speak HTTP/2 by hand and keep
-//! to none of its rules; their victims are the real programs.
+//! Hostile ends of a tunnel: an agent with a valid certificate of its own node, and a proxy with a
+//! valid certificate of the authority that agents trust. They write HTTP/2 by hand and break its
+//! rules; their victims are the real programs.
 
 mod agent;
 mod answers;
@@ -21,10 +21,10 @@ use culvert_lab::{progress, wait};
 use crate::life::wait_within;
 use crate::world::{ECHO, HeldClient, World};
 
-/// Longer than anything that a victim may let somebody wait for.
+/// Longer than any wait that a victim allows.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Clients of a node that harms nobody, connected before the harm begins.
+/// Clients of an honest node, connected before the attack.
 struct Bystanders(HeldClient);
 
 impl Bystanders {
@@ -33,13 +33,13 @@ impl Bystanders {
         Ok(Self(held))
     }
 
-    /// Has all of them try their connections, and a new client of `node` come through to it.
+    /// Tests all their connections, and a new client of `node`.
     fn check(&mut self, world: &World<'_>, node: &str) -> Result<()> {
         self.0.check().context("connections from before")?;
         world.check_greeting(node, node).context("a new connection")
     }
 
-    /// Does harm, with a look at the bystanders over and over meanwhile.
+    /// Runs an attack, and tests the bystanders repeatedly meanwhile.
     fn during<T: Send>(
         &mut self,
         world: &World<'_>,
@@ -60,7 +60,7 @@ impl Bystanders {
     }
 }
 
-/// What a victim held before the harm.
+/// The state of a victim before the attack.
 struct Before {
     who: &'static str,
     held: Held,
@@ -76,7 +76,7 @@ impl Before {
         })
     }
 
-    /// Fails if the victim has taken more memory than that since, or ended.
+    /// Fails if the victim has grown by more than `limit` since then, or has ended.
     fn check_memory(&self, victim: &mut Process, limit: u64, after: &str) -> Result<()> {
         victim.check()?;
         let grown = victim.resident()?.saturating_sub(self.resident);
@@ -93,13 +93,13 @@ impl Before {
         Ok(())
     }
 
-    /// Waits until the victim holds no more files and threads than before.
+    /// Waits until the victim has no more files and threads than before.
     fn wait_restored(&self, victim: &Process) -> Result<()> {
         wait_within(self.who, victim, self.held)
     }
 }
 
-/// Waits until a program has written a line with all of these words.
+/// Waits until a program has logged a line with all of these words.
 fn wait_log(victim: &Process, words: &[&str]) -> Result<()> {
     wait::until(
         &format!("a line with {words:?}"),

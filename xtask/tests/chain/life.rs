@@ -1,4 +1,4 @@
-//! Life: what ends, is cut or comes back late, and that the rest goes on.
+//! Programs and links that end, break or come back late, and everything else continues.
 
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::world::{self, ECHO, FORBIDDEN, HASTY, SMALL_SOURCE, World};
 
 const EDGE: &[Place] = &[Place::Edge1];
 
-/// A dead peer is noticed within 20 s; looking takes a little longer.
+/// A dead peer is noticed within 20 s, and the check takes a little longer.
 const NOTICED: Duration = Duration::from_secs(22);
 
-/// Back-off between attempts reaches a few seconds while the other end is away.
+/// The back-off between attempts grows to a few seconds while the other end is away.
 const RECOVERY: Duration = Duration::from_secs(30);
 
 #[test]
@@ -75,7 +75,7 @@ fn every_program_reports_to_systemd_that_it_is_ready() {
     });
 }
 
-/// The end of `NOTIFY_SOCKET` that systemd has.
+/// systemd's end of `NOTIFY_SOCKET`.
 struct Systemd {
     socket: UnixDatagram,
     name: String,
@@ -102,7 +102,7 @@ impl Systemd {
         ]
     }
 
-    /// Waits for a report, past others.
+    /// Waits for a report, and skips others.
     fn hear(&self, wanted: &str) -> Result<()> {
         let mut message = [0; 1024];
         loop {
@@ -119,7 +119,7 @@ impl Systemd {
 
 impl Drop for Systemd {
     fn drop(&mut self) {
-        // The test has said what there is to say.
+        // A leftover file does not affect the result.
         let _gone = std::fs::remove_file(&self.name);
     }
 }
@@ -142,7 +142,7 @@ fn a_killed_agent_comes_back_and_the_proxy_leaks_nothing() {
     });
 }
 
-/// Waits until a program holds no more than it did before.
+/// Waits until a program holds no more than before.
 pub(crate) fn wait_within(who: &str, process: &Process, before: Held) -> Result<()> {
     wait::until(
         &format!("{who} holds no more than before"),
@@ -161,7 +161,7 @@ fn traffic_goes_on_while_the_redirector_is_dead_and_the_next_one_takes_over_the_
         world.greeting("10.0.3.7")?;
         let (before, proxy) = (pins(world)?, world.culvert.proxy.held()?);
         world.culvert.redirector.kill()?;
-        // Names need the redirector's DNS; addresses need only the kernel.
+        // Names need the redirector's DNS server; addresses need only the kernel.
         world.check_greeting("10.0.3.7", "edge-1")?;
         world.culvert.restart_redirector()?;
         world.culvert.wait_for_redirector()?;
@@ -176,7 +176,7 @@ fn after_a_reboot_the_last_directory_steers_before_the_proxy_is_there() {
     world::with(EDGE, Options::default(), |world| {
         world.culvert.proxy.kill()?;
         world.culvert.redirector.kill()?;
-        // What a reboot takes away; the state directory stays.
+        // Removes what a reboot removes; the state directory stays.
         let cloud = world.lab.site(Place::Cloud);
         cloud.output("rm", ["-r", "/sys/fs/bpf/culvert"])?;
         cloud.output("nft", ["delete", "table", "inet", "culvert"])?;
@@ -187,7 +187,7 @@ fn after_a_reboot_the_last_directory_steers_before_the_proxy_is_there() {
                 .map(drop)
         })?;
         for host in ["10.0.3.7", "edge-1"] {
-            // Names come a moment later.
+            // Names work a moment later.
             wait::until("the proxy's port refuses", RECOVERY, || {
                 let refused = world.failing_client(&Client::talk(format!("{host}:{ECHO}"), "x"))?;
                 ensure!(
@@ -215,7 +215,7 @@ fn pins(world: &World<'_>) -> Result<String> {
 #[test]
 fn ended_connections_leave_no_file_thread_or_stream_behind() {
     world::with(EDGE, Options::default(), |world| {
-        // Once before measuring: pools and caches fill.
+        // One run before the measurement fills pools and caches.
         every_kind_of_end(world)?;
         world.wait_for_no_streams()?;
         let (proxy, agent) = (world.culvert.proxy.held()?, world.culvert.agent(0).held()?);
@@ -226,8 +226,8 @@ fn ended_connections_leave_no_file_thread_or_stream_behind() {
     });
 }
 
-/// A hundred connections that are used and dropped, some that are answered early, refused,
-/// forbidden, or given up.
+/// A hundred connections that are used and dropped, and some that are answered early, refused,
+/// forbidden, or cancelled.
 fn every_kind_of_end(world: &mut World<'_>) -> Result<()> {
     let before = (world.culvert.proxy.held()?, world.culvert.agent(0).held()?);
     let mut held = world.hold(format!("edge-1:{ECHO}"), 100)?;
@@ -272,7 +272,7 @@ fn a_cut_of_thirty_seconds_is_noticed_and_recovered_from() {
     world::with(EDGE, Options::default(), |world| {
         let cut = Cut::of(world.lab, Place::Edge1)?;
         world.culvert.wait_offline(Place::Edge1, NOTICED)?;
-        // The agent's packets were lost from the same moment on.
+        // The agent's packets were lost from the same moment.
         world.wait_missing(Place::Edge1, AGENT_ADMIN, "tunnel: ")?;
         wait::throughout("the cut lasts", Duration::from_secs(10), || Ok(()))?;
         drop(cut);
@@ -289,7 +289,7 @@ fn an_old_tunnel_that_ends_late_unregisters_nothing() {
             ..Options::default()
         },
         |world| {
-            // The first agent stands still, its connection stays up, and a second run of the same
+            // The first agent is stopped, and its connection stays up. A second agent of the same
             // node takes its place.
             world.culvert.agent(0).signal(Signal::SIGSTOP)?;
             let site = world.lab.site(Place::Edge1);

@@ -1,8 +1,8 @@
-//! The whole chain with the real programs on a real kernel: hook, proxy, tunnel, agent, backend,
-//! and back.
+//! Tests the whole chain with the real programs on a real kernel: hook, proxy, tunnel, agent,
+//! backend, and back.
 //!
-//! Needs root; without it every test is *skipped*, or fails under `REQUIRE_PRIVILEGED=1`. Several run
-//! at once, each in a lab of its own; `world::alone` is for those that need the whole machine.
+//! Without root every test is *skipped*, or fails under `REQUIRE_PRIVILEGED=1`. Several run at
+//! once, each in its own lab. Tests that need the whole machine use `world::alone`.
 
 mod admin;
 mod bytes;

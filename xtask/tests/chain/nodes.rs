@@ -1,5 +1,5 @@
-//! Nodes that are twice there, change their address or have no IPv4; and addresses that only look
-//! like a node's.
+//! Nodes with two agents, with a changed address or without IPv4; and addresses that only look like
+//! a node's.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -16,7 +16,7 @@ use crate::world::{self, ECHO, GREET, World};
 
 const EDGE: &[Place] = &[Place::Edge1];
 
-/// A peer is noticed to be dead within 18 s; then the agent dials at once.
+/// A dead peer is noticed within 18 s; then the agent dials at once.
 const BACK: Duration = Duration::from_secs(30);
 
 const SECOND_ADMIN: u16 = 7430;
@@ -28,8 +28,8 @@ fn one_tunnel() -> Options {
     }
 }
 
-/// apiserver-network-proxy #888, #889 and #894: the end of one stream took along the connections of
-/// the other.
+/// apiserver-network-proxy #888, #889 and #894: the end of one stream closed the connections of the
+/// other.
 #[test]
 fn two_agents_with_one_name_keep_their_own_streams() {
     world::with(EDGE, one_tunnel(), |world| {
@@ -65,7 +65,7 @@ fn two_agents_with_one_name_keep_their_own_streams() {
     });
 }
 
-/// Another run of edge-1's agent, once the proxy has its tunnel too.
+/// Starts another agent of edge-1, and waits until the proxy has its tunnel too.
 fn second_agent(world: &World<'_>) -> Result<Process> {
     let site = world.lab.site(Place::Edge1);
     let mut command = site.command(workspace::binary("culvert-agent"));
@@ -121,7 +121,7 @@ fn an_agent_whose_host_changes_its_address_is_back_within_half_a_minute() {
     });
 }
 
-/// A command of the router between the sites.
+/// Runs a command of the router between the sites.
 fn router(lab: &Lab, args: &[&str]) -> Result<()> {
     let netns = format!("{}-internet", lab.name().prefix());
     workspace::output(Command::new("ip").args(["-n", &netns]).args(args))?;
@@ -130,7 +130,7 @@ fn router(lab: &Lab, args: &[&str]) -> Result<()> {
 
 const EDGE_V6: &str = "fd00:10:0:3::7";
 
-/// Addresses were split at their first colon elsewhere.
+/// Other projects split addresses at the first colon.
 #[test]
 fn a_node_without_an_ipv4_address_is_reached_by_name_and_by_its_ipv6_address() {
     world::in_lab(|lab| {
@@ -141,13 +141,13 @@ fn a_node_without_an_ipv4_address_is_reached_by_name_and_by_its_ipv6_address() {
         let mut world = World::of(lab, Culvert::start(lab, &[], options)?, vec![backends]);
         let settings = ["--address", EDGE_V6, "--port", "9004"].map(str::to_owned);
         let mut join = world.culvert.create_bare_token(Place::Edge1, &settings)?;
-        // The proxy names both ways to it; this node has only one.
+        // The proxy prints two addresses of itself; this node can reach only one.
         let other = join
             .iter()
             .position(|word| word == PROXY_FOR_AGENTS)
             .context("no IPv4 way in the join command")?;
         join.drain(other - 1..=other);
-        // Quoted for a shell, for its brackets.
+        // It is quoted for a shell, because of its brackets.
         let quoted = join
             .iter()
             .position(|word| *word == format!("'{proxy}'"))
@@ -169,7 +169,7 @@ fn a_node_without_an_ipv4_address_is_reached_by_name_and_by_its_ipv6_address() {
     });
 }
 
-/// Leaves edge-1 with loopback and IPv6, and a way to the cloud.
+/// Leaves edge-1 only loopback and IPv6, with a route to the cloud.
 fn take_ipv4_from_the_edge(lab: &Lab) -> Result<()> {
     router(
         lab,
@@ -232,8 +232,8 @@ fn take_ipv4_from_the_edge(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// kubeedge #4917 and #6193: rules for a port took every connection to that port, NodePorts and the
-/// `kubernetes` Service among them.
+/// kubeedge #4917 and #6193: rules for a port captured every connection to that port, including
+/// NodePorts and the `kubernetes` Service.
 #[test]
 fn a_node_s_port_on_any_other_address_is_left_to_whoever_serves_it() {
     world::with(EDGE, Options::default(), |world| {
@@ -250,7 +250,7 @@ fn a_node_s_port_on_any_other_address_is_left_to_whoever_serves_it() {
                 .then_some(())
                 .context("not yet")
         })?;
-        // A NodePort with the number of a port of edge-1.
+        // A NodePort with the same number as a port of edge-1.
         let rule = format!("fib daddr type local tcp dport {GREET} redirect to :30100;");
         let table = format!(
             "table ip nodeport {{ chain pre {{ type nat hook prerouting priority dstnat; \
@@ -301,12 +301,12 @@ fn a_node_s_port_on_any_other_address_is_left_to_whoever_serves_it() {
     });
 }
 
-/// k0s #4493, kubermatic #16303: a cloud end that is ready only with agents never gets any where
-/// only ready ones are given agents.
+/// k0s #4493, kubermatic #16303: the cloud end is ready only if it has agents, and gets agents only
+/// if it is ready.
 #[test]
 fn a_proxy_and_a_redirector_are_ready_before_any_agent_is_there() {
     world::with(&[], Options::default(), |world| {
-        // Both were waited for; see Culvert::start.
+        // `Culvert::start` has waited for both.
         let tunnels = world
             .lab
             .site(Place::Cloud)
@@ -320,7 +320,7 @@ fn a_proxy_and_a_redirector_are_ready_before_any_agent_is_there() {
     });
 }
 
-/// apiserver-network-proxy #600: a connection could not be followed from one hop to the next.
+/// apiserver-network-proxy #600: operators could not follow a connection from one hop to the next.
 #[test]
 fn a_stream_has_one_number_in_the_pages_and_logs_of_proxy_and_agent() {
     world::with(EDGE, Options::default(), |world| {

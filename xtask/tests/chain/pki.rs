@@ -6,29 +6,29 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use culvert_lab::workspace;
 
-/// What a certificate is good for.
+/// The purpose of a certificate.
 #[derive(Clone, Copy)]
 pub(crate) enum Use {
     Client,
     Server,
 }
 
-/// An authority in a folder of its own.
+/// An authority with its own folder.
 pub(crate) struct Authority(PathBuf);
 
-/// A certificate with its key, as files.
+/// The files of a certificate and its key.
 pub(crate) struct Issued {
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
 }
 
 impl Authority {
-    /// The one in that folder.
+    /// The authority in this folder.
     pub(crate) fn at(folder: PathBuf) -> Self {
         Self(folder)
     }
 
-    /// Makes its key and certificate.
+    /// Creates its key and certificate.
     pub(crate) fn make(self) -> Result<Self> {
         std::fs::create_dir_all(&self.0).with_context(|| format!("create {}", self.0.display()))?;
         let name = self
@@ -46,17 +46,17 @@ impl Authority {
         Ok(self)
     }
 
-    /// Its certificate.
+    /// The file of its certificate.
     pub(crate) fn certificate(&self) -> PathBuf {
         self.0.join("ca.crt")
     }
 
-    /// Its key.
+    /// The file of its key.
     pub(crate) fn key(&self) -> PathBuf {
         self.0.join("ca.key")
     }
 
-    /// The proxy's flags with which it uses this authority as its own.
+    /// The proxy's flags for this authority.
     pub(crate) fn proxy_flags(&self) -> [String; 4] {
         [
             "--ca-cert".into(),
@@ -93,7 +93,7 @@ impl Authority {
     }
 }
 
-/// A path as an argument among strings.
+/// A path as a string argument.
 pub(crate) fn text(path: &Path) -> String {
     path.display().to_string()
 }

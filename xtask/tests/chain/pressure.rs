@@ -1,5 +1,4 @@
-//! Pressure: more of everything than there should ever be, ends that stand still, and clocks that
-//! jump.
+//! Pressure: more of everything than should ever occur, peers that stop, and clocks that jump.
 
 mod agents;
 mod budget;
@@ -18,10 +17,10 @@ use culvert_lab::place::Place;
 use culvert_lab::process::Process;
 use culvert_lab::{Lab, progress, wait, workspace};
 
-/// A backend of a test's own.
+/// The port of a test's own backend.
 const OWN: u16 = 9050;
 
-/// How often a long wait says how far it is.
+/// Interval between progress reports of a long wait.
 const REPORT: Duration = Duration::from_secs(5);
 
 /// Starts a load (`examples/load`) on a host and waits until it is ready.
@@ -56,7 +55,7 @@ fn start_ready(
     Ok(process)
 }
 
-/// Waits until a gauge of the proxy has a value, telling how far it is.
+/// Waits until a gauge of the proxy has a value, and reports progress.
 fn wait_gauge(lab: &Lab, name: &str, expected: usize, deadline: Duration) -> Result<()> {
     let (started, mut told) = (Instant::now(), Instant::now());
     wait::until(&format!("{name} is {expected}"), deadline, || {
@@ -73,7 +72,7 @@ fn wait_gauge(lab: &Lab, name: &str, expected: usize, deadline: Duration) -> Res
     })
 }
 
-/// Fails if a program uses more than a tenth of one processor for a while.
+/// Fails if a program uses more than a tenth of one processor during this time.
 fn expect_idle(
     who: &str,
     process: &Process,

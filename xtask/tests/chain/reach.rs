@@ -1,5 +1,5 @@
-//! How agents get to their proxies: under another address, through somebody else's proxy, to
-//! several.
+//! How agents reach their proxies: at another address, through a forward proxy, and several
+//! proxies.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn an_agent_reaches_the_proxy_under_another_address_through_a_forwarder() {
         });
         let mut world = World::of(lab, Culvert::start(lab, &[], options)?, vec![backends]);
         let mut join = world.culvert.create_token(Place::Edge1, &[])?;
-        // The proxy names both ways to it; this agent is given the second alone.
+        // The proxy prints two addresses of itself; this agent gets only the second one.
         let direct = join
             .iter()
             .position(|word| word == PROXY_FOR_AGENTS)
@@ -75,7 +75,7 @@ fn an_agent_behind_an_http_proxy_dials_out_through_it() {
     });
 }
 
-/// The forwarder's own address is the tunnels' other end, not the edge's.
+/// Proves that the tunnels' peer is the forwarder's address, not the edge's.
 fn came_from_the_cloud(world: &World<'_>) -> Result<()> {
     let tunnels = world
         .lab
@@ -94,7 +94,7 @@ fn came_from_the_cloud(world: &World<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The second proxy's ports and files are those of the first with another number.
+/// The second proxy's ports and files are those of the first one with another number.
 const SECOND_PROXY: &str = "203.0.113.1:7500";
 const SECOND_ADMIN: u16 = 7509;
 
@@ -137,7 +137,7 @@ fn one_agent_serves_two_proxies_and_does_without_either() {
     });
 }
 
-/// Both proxies know the node by the same file and trust the same authority.
+/// Both proxies read the same directory file and use the same authority.
 fn with_two_proxies(lab: &Lab) -> Result<Options> {
     let cloud = lab.site(Place::Cloud);
     let authority = Authority::at(cloud.file("operator")).make()?;

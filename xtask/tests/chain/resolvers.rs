@@ -1,6 +1,6 @@
-//! What docs/dns.md says of CoreDNS and systemd-resolved, with the real programs. Their
-//! configuration is that page's own text, so the lab has the addresses that the page uses: the
-//! redirector answers on two, and the server that hosts ask has the third.
+//! Tests docs/dns.md about CoreDNS and systemd-resolved, with the real programs. Their
+//! configuration is the text of that page, so the lab has the addresses of the page: the redirector
+//! answers on two of them, and the server that hosts ask has the third.
 
 mod coredns;
 mod resolved;
@@ -22,7 +22,8 @@ use upstream::Upstream;
 const REDIRECTORS: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 const UPSTREAM: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 53);
 
-/// Runs a test with edge-1 and that server. The redirector's further arguments are given.
+/// Runs a test with edge-1 and the upstream server. `redirector` has further arguments of the
+/// redirector.
 fn with_upstream(redirector: &[&str], test: impl FnOnce(&World<'_>, &Upstream) -> Result<()>) {
     let options = |lab: &Lab| {
         let cloud = lab.site(Place::Cloud).netns();
@@ -62,7 +63,7 @@ fn ip(netns: &Path, words: &str) -> Result<()> {
     workspace::output(&mut command).map(drop)
 }
 
-/// The block of docs/dns.md that has these words.
+/// The code block of docs/dns.md that contains these words.
 fn documented(words: &str) -> Result<String> {
     let page = std::fs::read_to_string(workspace::root().join("docs/dns.md"))
         .context("read docs/dns.md")?;
@@ -78,18 +79,18 @@ fn documented(words: &str) -> Result<String> {
         blocks.next().is_none(),
         "docs/dns.md has several blocks with {words:?}"
     );
-    // The first line is behind the fence.
+    // The text begins on the line after the fence.
     let (_, text) = block.split_once('\n').context("an empty block")?;
     Ok(format!("{text}\n"))
 }
 
-/// How a thousand names that are not Culvert's were answered.
+/// The answers to a thousand names that are not Culvert's.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Tally {
-    /// As the upstream server does.
+    /// Equal to the upstream server's answers.
     right: usize,
     refused: usize,
-    /// Anything else, with the name.
+    /// All others, with their names.
     wrong: Vec<(String, Answer)>,
 }
 
@@ -100,7 +101,7 @@ impl Tally {
         wrong: Vec::new(),
     };
 
-    /// Asks for names that nobody has asked for before, so that none comes from a cache.
+    /// Asks for new names, so that no answer comes from a cache.
     fn of(resolver: &Resolver) -> Result<Self> {
         let names: Vec<_> = (0..1000)
             .map(|number| format!("name-{number}.example.org"))
@@ -120,7 +121,7 @@ impl Tally {
     }
 }
 
-/// Fails unless all that is not Culvert's is answered as by the upstream server.
+/// Fails unless names that are not Culvert's are answered as by the upstream server.
 fn check_foreign_names(resolver: &Resolver) -> Result<()> {
     let tally = Tally::of(resolver)?;
     ensure!(tally.right == 1000, "of 1000 foreign names: {tally:?}");

@@ -1,4 +1,4 @@
-//! What no log may hold, however much is logged.
+//! What no log may contain at any log level.
 
 use std::path::Path;
 
@@ -21,7 +21,8 @@ fn no_log_holds_a_token_or_payload_even_at_its_most_verbose() {
         ..Options::default()
     };
     world::with(&[Place::Edge1], options, |world| {
-        // Steered; by CONNECT behind the request; and later.
+        // The secret is sent in a steered connection; with CONNECT directly after the request; and
+        // later.
         let target = format!("edge-1:{ECHO}");
         ensure!(world.talk(&target, PAYLOAD)? == PAYLOAD, "the echo");
         let socket = connect::open(world, &target)?;
@@ -58,13 +59,13 @@ fn no_log_holds_a_token_or_payload_even_at_its_most_verbose() {
         for place in Place::ALL {
             logs += check_logs(world.lab.site(place).folder(), &[PAYLOAD, secret])?;
         }
-        // Proxy, redirector, agent, and the join.
+        // The logs of proxy, redirector, agent, and of the join.
         ensure!(logs >= 4, "only {logs} logs with trace lines");
         Ok(())
     });
 }
 
-/// Looks through all logs of a host; returns how many were verbose.
+/// Searches all logs of a host; returns how many were verbose.
 fn check_logs(folder: &Path, secrets: &[&str]) -> Result<usize> {
     let mut verbose = 0;
     for entry in std::fs::read_dir(folder)? {

@@ -1,5 +1,5 @@
-//! One tunnel, and clients on it that do not read or leave in the middle: the others must not feel
-//! it.
+//! One tunnel with clients that do not read, or that leave in the middle: the other clients must
+//! not notice.
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -15,10 +15,10 @@ use crate::world::{self, ECHO, GIB, SMALL, SMALL_SOURCE, SOURCE, World};
 
 const EDGE: &[Place] = &[Place::Edge1];
 
-/// Longer than a peer may be silent before its tunnel is given up.
+/// Longer than a peer may be silent before its tunnel ends.
 const STALLED: Duration = Duration::from_secs(20);
 
-/// Everything meets in one tunnel.
+/// All streams share one tunnel.
 fn one_tunnel() -> Options {
     Options {
         agent: vec!["--tunnels".into(), "1".into()],
@@ -52,7 +52,7 @@ fn steered_and_connect_clients_that_stall_for_long_leave_bulk_messages_and_the_t
             }
         }
         ensure!(world.tunnel_numbers()? == before, "the tunnel was replaced");
-        // None of those that stalled lost anything by it.
+        // The stalled clients lost no data.
         steered.next(&Report::Drained(5 * SMALL))?;
         for client in &mut connected {
             let count = std::io::copy(client, &mut std::io::sink())?;
@@ -62,7 +62,7 @@ fn steered_and_connect_clients_that_stall_for_long_leave_bulk_messages_and_the_t
     });
 }
 
-/// A client that has its answer to CONNECT and reads nothing behind it.
+/// A client that has the answer to its CONNECT, and does not read what follows.
 fn stalled_connect(world: &World<'_>) -> Result<UnixStream> {
     let mut socket = connect::open(world, &format!("edge-1:{SMALL_SOURCE}"))?;
     let mut head = Vec::new();
@@ -79,15 +79,15 @@ fn stalled_connect(world: &World<'_>) -> Result<UnixStream> {
     Ok(socket)
 }
 
-/// apiserver-network-proxy #167: `kubectl logs -f`, interrupted a few times, stopped everything on
-/// that agent.
+/// apiserver-network-proxy #167: after `kubectl logs -f` was interrupted a few times, all
+/// connections of that agent stopped.
 #[test]
 fn followers_that_are_interrupted_again_and_again_wedge_nothing() {
     world::with(EDGE, one_tunnel(), |world| {
         let mut held = world.hold(format!("edge-1:{ECHO}"), 1)?;
         let before = world.tunnel_numbers()?;
         for _ in 0..5 {
-            // Each has bytes under way, and leaves with them unread.
+            // Each has bytes in flight, and closes without reading them.
             let answered = world.give_up(
                 &format!("edge-1:{SMALL_SOURCE}"),
                 40,

@@ -1,4 +1,5 @@
-//! Steering: by name and by address, by each mechanism, and only what is meant to be.
+//! Tests of steering: by name and by address, by each mechanism, and nothing that must not be
+//! steered.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -64,7 +65,7 @@ fn a_pod_reaches_nodes(mechanism: &str) {
                 ("edge-2", "edge-2"),
             ] {
                 let mut client = world.lab.site(Place::Cloud).command_in(&pod, "timeout");
-                // The pod's network has no IPv6, so a name is asked for its IPv4 address alone.
+                // The pod's network has no IPv6, so only the IPv4 address of a name is looked up.
                 let host = dns::ask(world.lab, host, dns::A)
                     .ok()
                     .and_then(Answer::first)
@@ -82,7 +83,7 @@ fn a_pod_reaches_nodes(mechanism: &str) {
     );
 }
 
-/// By its own address, by each name, by each VIP of both families.
+/// Each node must answer at its own address, at each name, and at each VIP of both families.
 fn every_node_answers(world: &World<'_>) -> Result<()> {
     let mut ways = vec![("10.0.3.7".to_owned(), "edge-1")];
     for place in Place::EDGES {
@@ -151,8 +152,8 @@ fn packets_of_another_host_to_an_intercept_port_are_dropped() {
         );
         for port in 7410..=7413 {
             let (edge, own) = (dial(Place::Edge1, port)?, dial(Place::Cloud, port)?);
-            // The proxy takes its host's connection and resets it; of another host's no packet
-            // comes through.
+            // The proxy accepts connections of its host and resets them; packets of other hosts are
+            // dropped.
             ensure!(
                 own.as_ref()
                     .is_none_or(|failure| failure.cause == Cause::Reset),
@@ -171,7 +172,8 @@ fn packets_of_another_host_to_an_intercept_port_are_dropped() {
 #[test]
 fn a_port_that_no_node_has_is_left_alone() {
     world::with(&[Place::Edge1], Options::default(), |world| {
-        // Steered, the local proxy would take the connection; left alone, nobody answers.
+        // If it were steered, the local proxy would accept the connection. If not, there is no
+        // answer.
         world.client(&Client::dial(
             format!("10.0.3.7:{GREET}"),
             Duration::from_millis(1_000),

@@ -1,5 +1,5 @@
-//! Clients in great number: each a process of the cloud, steered by the connect hooks or, outside
-//! of the hooked cgroup, by nftables alone; and CONNECT clients among them.
+//! Many clients. Each is a process in the cloud that is steered by the connect hooks or, outside
+//! the hooked cgroup, by nftables alone. Some use CONNECT.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -15,10 +15,10 @@ use serde_json::Value;
 
 use crate::world::{ECHO, GREET, HeldClient, World, XTASK};
 
-/// A report is a look at counters; requests that are under way are not waited for.
+/// Time for a report, which only reads counters and does not wait for requests in progress.
 const REPORT_TIME: Duration = Duration::from_secs(10);
 
-/// What steers a process' connections.
+/// What steers a process's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Steered {
     /// Connect hooks.
@@ -28,7 +28,7 @@ pub(crate) enum Steered {
 }
 
 impl Steered {
-    /// A program in the cloud whose connections are steered so.
+    /// A program in the cloud whose connections are steered this way.
     fn command(self, world: &World<'_>, program: impl AsRef<OsStr>) -> Command {
         let cloud = world.lab.site(Place::Cloud);
         match self {
@@ -43,13 +43,12 @@ pub(crate) fn clients(world: &World<'_>, steered: Steered) -> Command {
     steered.command(world, workspace::example("clients"))
 }
 
-/// Whether `cargo xtask test --long` runs this.
+/// Whether this is a run of `cargo xtask test --long`.
 pub(crate) fn is_long() -> bool {
     std::env::var_os(xtask::test::LONG).is_some()
 }
 
-/// Chance that can be had again: says its seed, or takes the one that is given in
-/// `CULVERT_TEST_SEED`.
+/// Random numbers that can be repeated: prints its seed, or takes the one in `CULVERT_TEST_SEED`.
 pub(crate) fn chance() -> Result<Random> {
     let seed = match std::env::var("CULVERT_TEST_SEED") {
         Ok(given) => given.parse().context("CULVERT_TEST_SEED")?,
@@ -61,7 +60,7 @@ pub(crate) fn chance() -> Result<Random> {
     Ok(Random::new(seed))
 }
 
-/// By a node's VIPs, and by its address where it is its alone.
+/// Ways to the nodes by VIP, and by address if only one node has it.
 pub(crate) fn by_address(world: &World<'_>, edges: &[Place]) -> Result<Vec<String>> {
     let mut ways = Vec::new();
     for place in edges {
@@ -75,7 +74,7 @@ pub(crate) fn by_address(world: &World<'_>, edges: &[Place]) -> Result<Vec<Strin
     Ok(ways)
 }
 
-/// By HTTP CONNECT.
+/// Ways to the nodes by HTTP CONNECT.
 pub(crate) fn by_connect(socket: &Path, edges: &[Place]) -> Vec<String> {
     edges
         .iter()
@@ -83,7 +82,7 @@ pub(crate) fn by_connect(socket: &Path, edges: &[Place]) -> Vec<String> {
         .collect()
 }
 
-/// Twenty connections to a node that are tried when asked.
+/// Twenty connections to a node, tested on request.
 pub(crate) fn held(world: &World<'_>, steered: Steered, node: Place) -> Result<HeldClient> {
     let mut command = steered.command(world, XTASK);
     let hold = Client::hold(format!("{}:{ECHO}", node.name()), 20);
@@ -92,7 +91,7 @@ pub(crate) fn held(world: &World<'_>, steered: Steered, node: Place) -> Result<H
     Ok(held)
 }
 
-/// The same for clients of each kind.
+/// The same for each kind of client.
 pub(crate) fn held_by_both(world: &World<'_>, node: Place) -> Result<[HeldClient; 2]> {
     Ok([
         held(world, Steered::ByHooks, node)?,
@@ -100,19 +99,18 @@ pub(crate) fn held_by_both(world: &World<'_>, node: Place) -> Result<[HeldClient
     ])
 }
 
-/// A load that goes on until it is dropped.
+/// A load that runs until it is dropped.
 pub(crate) struct Load {
     client: HeldClient,
     ways: Vec<String>,
 }
 
-/// What came of a load's requests since the last report.
+/// The results of a load's requests since the last report.
 #[derive(Debug)]
 pub(crate) struct Report(Value);
 
 impl Load {
-    /// Starts one thread of requests for each of the ways, which have the form that `clients
-    /// steady` takes.
+    /// Starts one thread of requests for each of the ways, in the syntax of `clients steady`.
     pub(crate) fn start(
         world: &World<'_>,
         steered: Steered,
@@ -137,7 +135,7 @@ impl Load {
         Ok(load)
     }
 
-    /// The same load by clients of each kind.
+    /// The same load for each kind of client.
     pub(crate) fn by_both(world: &World<'_>, seed: u64, ways: Vec<String>) -> Result<[Self; 2]> {
         Ok([
             Self::start(world, Steered::ByHooks, seed, ways.clone())?,
@@ -145,8 +143,7 @@ impl Load {
         ])
     }
 
-    /// What came since the last report. Whatever else, no request has been answered by another node
-    /// or hung.
+    /// The results since the last report. Fails if a request was answered by a wrong node or hung.
     pub(crate) fn report(&mut self) -> Result<Report> {
         self.client.ask()?;
         let report: Value = serde_json::from_str(&self.client.line(REPORT_TIME)?)?;
@@ -162,7 +159,7 @@ impl Load {
         Ok(Report(report))
     }
 
-    /// The same, for a time in which every request must have been answered, on every way.
+    /// The same for a time in which every request, on every way, must have been answered.
     pub(crate) fn report_all_answered(&mut self) -> Result<Report> {
         let report = self.report()?;
         ensure!(report.failed() == 0, "not all answered: {}", report.0);
@@ -189,14 +186,14 @@ impl Report {
         self.0["slowest_ms"].as_u64().unwrap_or_default()
     }
 
-    /// How long after the report before this one the last request that failed was begun.
+    /// When the last failed request began, counted from the previous report.
     pub(crate) fn last_failure(&self) -> Option<Duration> {
         self.0["last_failure_ms"]
             .as_u64()
             .map(Duration::from_millis)
     }
 
-    /// What failed, for people.
+    /// The failures as text.
     pub(crate) fn errors(&self) -> String {
         format!("{}, the last {}", self.0["errors"], self.0["last_error"])
     }

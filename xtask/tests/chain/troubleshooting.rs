@@ -1,5 +1,5 @@
-//! The faults that docs/troubleshooting.md walks through, and the documents that an operator has
-//! then: the tools they name say what they promise, and exist.
+//! Tests of docs/troubleshooting.md and of the other documents that operators use for faults: the
+//! named tools exist and report what the documents promise.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Command, Stdio};
@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::world::{self, FORBIDDEN, GREET, SINK, XTASK};
 
 const EDGE: &[Place] = &[Place::Edge1];
-/// For what follows a fault on two busy cores.
+/// Time for the effects of a fault on two busy cores.
 const SOON: Duration = Duration::from_secs(30);
 
 #[test]
@@ -38,7 +38,7 @@ fn a_stalled_backend_is_found_by_its_stream_at_both_ends() {
                 .then_some(())
                 .context("not yet")
         })?;
-        // The kernel goes on taking connections for it.
+        // The kernel still accepts connections for it.
         backend.signal(Signal::SIGSTOP)?;
         let mut upload = cloud.command(XTASK);
         Client::upload(format!("edge-1:{SINK}"), 64 << 20).complete(&mut upload)?;
@@ -59,7 +59,7 @@ fn a_stalled_backend_is_found_by_its_stream_at_both_ends() {
             }
             let waiting = number(&near, "bytes_to_backend")? - number(&far, "bytes_to_backend")?;
             ensure!(waiting > 0.0, "nothing waits in the tunnel: {near} {far}");
-            // The agent's page by the way that an operator in the cloud has.
+            // The agent's page, by the way that an operator in the cloud uses.
             let page = cloud.output(
                 "curl",
                 ["-sf", &format!("http://edge-1:{AGENT_ADMIN}/debug/streams")],
@@ -87,7 +87,7 @@ fn a_stalled_backend_is_found_by_its_stream_at_both_ends() {
     });
 }
 
-/// The stream of a stalled backend as the document has it from the proxy, and from the agent.
+/// The stream of a stalled backend, as the document shows it for the proxy and for the agent.
 fn written_streams() -> Result<[Value; 2]> {
     let text = document("troubleshooting.md")?;
     let objects = text.match_indices("\n{").filter_map(|(at, _)| {
@@ -224,7 +224,7 @@ fn a_missing_hook_is_named_by_status_explain_and_bpftool() {
         let cgroup = cloud.cgroup().display().to_string();
         let attached = || cloud.output("bpftool", ["cgroup", "show", &cgroup]);
         says(&attached()?, &["cgroup_inet4_connect"])?;
-        // A running redirector would put it back within seconds.
+        // A running redirector would restore it within seconds.
         world.culvert.redirector.kill()?;
         cloud.output("rm", ["/sys/fs/bpf/culvert/v1/links/cv_connect4"])?;
         wait::until("the kernel has let go of the hook", SOON, || {
@@ -283,7 +283,7 @@ fn the_documented_metrics_are_those_exposed_and_a_stock_prometheus_takes_them() 
             (Place::Cloud, REDIRECTOR_ADMIN, "culvert_redirector_"),
             (Place::Edge1, AGENT_ADMIN, "culvert_agent_"),
         ] {
-            // Round trips are there once they were measured.
+            // Round trips are shown once they have been measured.
             wait::until(
                 &format!("{prefix} exposes what is documented"),
                 SOON,
@@ -308,7 +308,7 @@ fn the_documented_metrics_are_those_exposed_and_a_stock_prometheus_takes_them() 
     });
 }
 
-/// Each family as operators query it, with the names of its labels.
+/// Each metric family as operators query it, with the names of its labels.
 fn exposed(text: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut families = BTreeMap::new();
     for (family, kind) in text
@@ -334,7 +334,7 @@ fn exposed(text: &str) -> BTreeMap<String, BTreeSet<String>> {
     families
 }
 
-/// All values that are exposed of labels which have a few fixed ones.
+/// All exposed values of labels that have a small fixed set of values.
 fn values(text: &str) -> BTreeSet<&str> {
     let labels = text
         .lines()
@@ -346,7 +346,7 @@ fn values(text: &str) -> BTreeSet<&str> {
     fixed.map(|(_, value)| value.trim_matches('"')).collect()
 }
 
-/// Each family, with the names of its labels, of the tables in a document.
+/// Each metric family in a document's tables, with the names of its labels.
 fn tabled(document: &str, prefix: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut families = BTreeMap::new();
     for line in document.lines() {
@@ -369,7 +369,7 @@ fn tabled(document: &str, prefix: &str) -> BTreeMap<String, BTreeSet<String>> {
     families
 }
 
-/// Debian's Prometheus takes all three programs' metrics, the agent's through its own tunnel.
+/// Debian's Prometheus scrapes all three programs, the agent through its own tunnel.
 fn scrape(lab: &Lab) -> Result<()> {
     const PORT: u16 = 9090;
     let cloud = lab.site(Place::Cloud);
@@ -424,7 +424,7 @@ fn the_line_of_a_finished_stream_has_the_documented_fields() {
         },
         |world| {
             world.check_greeting("edge-1", "edge-1")?;
-            // What leads nowhere has an error to tell, at each end.
+            // A failed stream has an error in the log of each end.
             world.failing_client(&Client::listen(format!("edge-1:{FORBIDDEN}")))?;
             world.wait_for_no_streams()?;
             let documented = document("logs.md")?;
@@ -442,7 +442,7 @@ fn the_line_of_a_finished_stream_has_the_documented_fields() {
     );
 }
 
-/// All fields of the lines that tell of a stream's end.
+/// All fields of the log lines about ended streams.
 fn logged_fields(log: &str) -> Result<BTreeSet<String>> {
     let mut fields = BTreeSet::new();
     for line in log.lines().filter(|line| line.contains("\"stream ended\"")) {
@@ -456,15 +456,15 @@ fn logged_fields(log: &str) -> Result<BTreeSet<String>> {
     Ok(fields)
 }
 
-/// The field of a row whose cell in that column says yes.
+/// The field in the row's first cell, if the cell in that column says yes.
 fn field_of_column(row: &str, column: usize) -> Option<String> {
     let cells: Vec<&str> = row.split('|').map(str::trim).collect();
     let name = cells.get(1)?.strip_prefix('`')?.strip_suffix('`')?;
     (*cells.get(column)? == "yes").then(|| name.to_owned())
 }
 
-/// Every `culvert-...` command line in the documents for operators has a subcommand and flags that
-/// the program knows.
+/// Every `culvert-...` command line in the documents for operators uses only subcommands and flags
+/// that the program has.
 #[test]
 fn the_commands_that_the_documents_name_exist() -> Result<()> {
     let mut checked = 0;
@@ -493,7 +493,7 @@ fn the_commands_that_the_documents_name_exist() -> Result<()> {
 
 const PROGRAMS: [&str; 3] = ["culvert-proxy", "culvert-redirector", "culvert-agent"];
 
-/// What the program does not know of a command line.
+/// The part of a command line that the program does not have.
 fn unknown(program: &str, words: &[&str]) -> Result<Option<String>> {
     let is_subcommand = |word: &&&str| word.bytes().all(|byte| byte.is_ascii_lowercase());
     let path: Vec<&str> = words
@@ -502,7 +502,7 @@ fn unknown(program: &str, words: &[&str]) -> Result<Option<String>> {
         .copied()
         .take(2)
         .collect();
-    // A second word may be an argument: of `explain edge`, `explain` is the subcommand.
+    // A second word may be an argument: in `explain edge`, only `explain` is a subcommand.
     for length in (0..=path.len()).rev() {
         let mut command = Command::new(workspace::binary(program));
         let Ok(help) = workspace::output(command.args(&path[..length]).arg("--help")) else {

@@ -1,4 +1,4 @@
-//! Trust: an agent is the node that its certificate says, and joins once.
+//! Tests of trust: an agent is the node in its certificate, and a token works once.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -22,7 +22,7 @@ fn a_certificate_of_another_authority_makes_nobody_a_node() {
         let forged = Authority::at(world.lab.site(Place::Edge2).file("forged"))
             .make()?
             .issue("edge-1", Use::Client)?;
-        // The real authority's certificate, so that the agent does trust the proxy.
+        // The real authority's certificate makes the agent trust the proxy.
         let ca = world.lab.site(Place::Edge1).file("agent/ca.pem");
         let mut forger = agent_with(world, &forged, &ca)?;
         expect_refusal(world, &mut forger)
@@ -65,7 +65,7 @@ fn with_operators_authority(lab: &Lab) -> Result<Options> {
     Ok(world::proxy_options(operator(lab).make()?.proxy_flags()))
 }
 
-/// An agent on edge-2 with a ready certificate.
+/// Starts an agent on edge-2 with a ready certificate.
 fn agent_with(world: &World<'_>, issued: &Issued, ca: &Path) -> Result<Process> {
     let site = world.lab.site(Place::Edge2);
     let mut command = site.command(workspace::binary("culvert-agent"));
@@ -83,7 +83,7 @@ fn agent_with(world: &World<'_>, issued: &Issued, ca: &Path) -> Result<Process> 
     site.start_process("forger", &mut command)
 }
 
-/// The agent is told, the proxy tells, and no tunnel comes of it.
+/// Fails unless the agent is refused, agent and proxy log the reason, and there is no tunnel.
 fn expect_refusal(world: &World<'_>, agent: &mut Process) -> Result<()> {
     world.wait_proxy_log(&["WARN", "198.51.100.5"])?;
     wait::until(
@@ -117,7 +117,7 @@ fn a_token_works_once() {
 #[test]
 fn a_token_makes_its_holder_the_node_it_was_made_for() {
     world::with(EDGE, Options::default(), |world| {
-        // Used on another machine: that one becomes edge-3 then, and nothing else.
+        // Used on another machine, the token makes that machine edge-3 and nothing else.
         let join = world.culvert.create_token(Place::Edge3, &[])?;
         world.culvert.join(Place::Edge2, &join)?;
         let certificate = world.lab.site(Place::Edge2).file("agent/identity.pem");
@@ -275,7 +275,7 @@ fn a_token_of_another_proxy_is_refused_before_it_is_shown() {
             !world.culvert.proxy.log().contains("certificate refused"),
             "the proxy was asked"
         );
-        // The proxy never saw the token, so it still works.
+        // The proxy never received the token, so the token still works.
         let tokens = workspace::output(&mut world.culvert.control(&["token", "list"]))?;
         ensure!(
             tokens.contains("edge-2")
@@ -309,7 +309,7 @@ fn a_removed_node_loses_its_tunnels_at_once_and_for_good() {
     });
 }
 
-/// No join, and the proxy says why, too.
+/// Fails unless the join is refused and the proxy logs the reason.
 fn expect_refused_join(
     world: &World<'_>,
     place: Place,

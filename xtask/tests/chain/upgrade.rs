@@ -1,5 +1,5 @@
-//! Upgrades: a redirector is replaced under load and nobody notices; a proxy lets its streams end
-//! first.
+//! Tests of upgrades: a redirector is replaced under load without any effect on clients; a proxy
+//! lets its streams end first.
 
 use std::time::{Duration, Instant};
 
@@ -15,16 +15,16 @@ use crate::world::{self, GREET, HeldClient, SMALL, SMALL_SOURCE, World};
 
 const EDGE: &[Place] = &[Place::Edge1];
 
-/// Agents look for the next proxy soon after the last one has gone.
+/// Agents find the next proxy soon after the last one has ended.
 const RECOVERY: Duration = Duration::from_secs(3);
 
 /// Long enough for two busy cores.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Under way when the proxy is told to end.
+/// Downloads in progress when the proxy is told to end.
 const DOWNLOADS: usize = 5;
 
-/// Short, for the test's sake.
+/// Short, to keep the test short.
 const GRACE: Duration = Duration::from_secs(3);
 
 #[test]
@@ -65,7 +65,7 @@ fn a_redirector_replaced_under_load_loses_no_connection_and_misses_none() {
     });
 }
 
-/// The numbers of the kernel programs that are attached now.
+/// The ids of the kernel programs that are attached now.
 fn programs(world: &World<'_>) -> Result<String> {
     let cloud = world.lab.site(Place::Cloud);
     cloud.output(
@@ -127,7 +127,7 @@ fn a_proxy_told_to_end_lets_its_streams_end_first_and_says_no_at_once_to_others(
     });
 }
 
-/// What clients of a draining proxy see: no answer that could be taken for one, and no wait.
+/// Proves that clients of a draining proxy get no answer that looks valid, and do not wait.
 fn refused(world: &World<'_>) -> Result<()> {
     let asked = Instant::now();
     let by_address = world.failing_client(&Client::listen(format!("10.0.3.7:{GREET}")))?;
@@ -145,7 +145,7 @@ fn refused(world: &World<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What a proxy says that is started while another one of the same state drains.
+/// The error of a proxy that is started while another one with the same state drains.
 fn second_proxy(world: &World<'_>) -> Result<String> {
     let cloud = world.lab.site(Place::Cloud);
     let mut command = cloud.command(workspace::binary("culvert-proxy"));

@@ -1,4 +1,4 @@
-//! The lab with Culvert and backends in it that every test starts from, and clients in the cloud.
+//! The lab with Culvert and backends that every test starts from, and clients in the cloud.
 
 use std::cell::Cell;
 use std::io::{BufRead, BufReader, Write};
@@ -21,12 +21,12 @@ pub(crate) const SINK: u16 = 9002;
 /// 1 GiB.
 pub(crate) const SOURCE: u16 = 9003;
 pub(crate) const GREET: u16 = 9004;
-/// [`SMALL`] bytes: what a stalled reader leaves unread.
+/// Sends [`SMALL`] bytes; a stalled reader does not read them.
 pub(crate) const SMALL_SOURCE: u16 = 9005;
-/// Answers with [`HASTY_ANSWER`] bytes and closes, whatever else was sent.
+/// Answers with [`HASTY_ANSWER`] bytes and closes without reading the rest.
 pub(crate) const HASTY: u16 = 9006;
 pub(crate) const HASTY_ANSWER: u64 = 16 << 10;
-/// Served on the edges, but in no allow-list.
+/// Served on the edges, but not in any allow-list.
 pub(crate) const FORBIDDEN: u16 = 9666;
 
 pub(crate) const GIB: u64 = 1 << 30;
@@ -35,10 +35,10 @@ pub(crate) const SMALL: u64 = 64 << 20;
 
 pub(crate) const XTASK: &str = env!("CARGO_BIN_EXE_xtask");
 
-/// Long enough for whatever a client does on two busy cores.
+/// Time for anything that a client does on two busy cores.
 const CLIENT_TIME: Duration = Duration::from_secs(120);
 
-/// Labs that are up beside each other hold it to read, a test that is alone to write.
+/// Tests with a lab hold a read lock; a test that needs the whole machine holds the write lock.
 static MACHINE: RwLock<()> = RwLock::new(());
 
 thread_local! {
@@ -46,12 +46,12 @@ thread_local! {
     static IS_ALONE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// While it lives, the test of this thread has the machine to itself.
+/// While it exists, the test of this thread has the machine to itself.
 pub(crate) struct Alone {
     _machine: RwLockWriteGuard<'static, ()>,
 }
 
-/// Waits until no other test has a lab: for tests that load the whole machine, or measure its time.
+/// Waits until no other test has a lab. For tests that load the whole machine or measure time.
 pub(crate) fn alone() -> Alone {
     let machine = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
     IS_ALONE.set(true);
@@ -73,7 +73,7 @@ pub(crate) fn with(
     prepared(edges, |_| Ok(options), test);
 }
 
-/// The same, with options that need files which the test makes in the lab.
+/// The same, with options that need files which the test creates in the lab.
 pub(crate) fn prepared(
     edges: &[Place],
     options: impl FnOnce(&Lab) -> Result<Options>,
@@ -90,7 +90,7 @@ pub(crate) fn prepared(
     });
 }
 
-/// Options for the proxy alone.
+/// Options of the proxy only.
 pub(crate) fn proxy_options<S: Into<String>>(args: impl IntoIterator<Item = S>) -> Options {
     Options {
         proxy: args.into_iter().map(Into::into).collect(),
@@ -106,13 +106,13 @@ pub(crate) fn in_lab(test: impl FnOnce(&Lab) -> Result<()>) {
     let _machine =
         (!IS_ALONE.get()).then(|| MACHINE.read().unwrap_or_else(PoisonError::into_inner));
     let lab = Lab::start_test().expect("the lab");
-    // The panic comes while the lab is up, so that it shows its logs.
+    // The panic must happen while the lab is up, so that its logs are shown.
     if let Err(error) = test(&lab) {
         panic!("{error:#}");
     }
 }
 
-/// The ports of the usual backends beside the default ones.
+/// Adds the ports of the usual backends.
 pub(crate) fn with_ports(mut options: Options) -> Options {
     options
         .ports
@@ -120,7 +120,7 @@ pub(crate) fn with_ports(mut options: Options) -> Options {
     options
 }
 
-/// The usual backends of a node.
+/// Starts the usual backends of a node.
 pub(crate) fn serve(lab: &Lab, place: Place) -> Result<Process> {
     let site = lab.site(place);
     let mut command = site.command(XTASK);
@@ -157,7 +157,7 @@ pub(crate) struct World<'lab> {
 }
 
 impl<'lab> World<'lab> {
-    /// Culvert and backends that were started by hand.
+    /// Wraps Culvert and backends that the test started itself.
     pub(crate) fn of(lab: &'lab Lab, culvert: Culvert<'lab>, backends: Vec<Process>) -> Self {
         Self {
             lab,
@@ -166,12 +166,12 @@ impl<'lab> World<'lab> {
         }
     }
 
-    /// What a client in the cloud reports; its failure is the error.
+    /// The report of a client in the cloud. If the client fails, that is the error.
     pub(crate) fn client(&self, client: &Client) -> Result<Report> {
         client_at(self.lab, Place::Cloud, client)
     }
 
-    /// Why a client in the cloud fails.
+    /// The failure of a client in the cloud.
     pub(crate) fn failing_client(&self, client: &Client) -> Result<Failure> {
         match self.client(client) {
             Ok(report) => bail!("{client:?} went through: {report:?}"),
@@ -179,7 +179,7 @@ impl<'lab> World<'lab> {
         }
     }
 
-    /// What a server answers to a text; to none, its first line.
+    /// A server's answer to a text. Without a text, the server's first line.
     pub(crate) fn talk(&self, target: &str, text: &str) -> Result<String> {
         let report = self.client(&Client::talk(target, text))?;
         let Report::Answer(answer) = report else {
@@ -188,7 +188,7 @@ impl<'lab> World<'lab> {
         Ok(answer)
     }
 
-    /// What a server sends until it closes.
+    /// Everything that a server sends until it closes.
     pub(crate) fn download(&self, target: &str) -> Result<Passed> {
         let target = target.to_owned();
         let report = self.client(&Client::Download { target })?;
@@ -198,7 +198,7 @@ impl<'lab> World<'lab> {
         Ok(passed)
     }
 
-    /// How many of so many connections are answered at once, for as long as each waits.
+    /// The number of connections, of `count`, that are answered while each waits for `patience`.
     pub(crate) fn give_up(&self, target: &str, count: usize, patience: Duration) -> Result<usize> {
         let target = target.to_owned();
         let report = self.client(&Client::GiveUp {
@@ -212,7 +212,7 @@ impl<'lab> World<'lab> {
         Ok(answered)
     }
 
-    /// A client in the cloud that is steered line by line.
+    /// A client in the cloud that acts on lines of input.
     pub(crate) fn held_client(&self, client: &Client) -> Result<HeldClient> {
         let mut command = self.lab.site(Place::Cloud).command(XTASK);
         HeldClient::spawn(client.complete(&mut command)?)
@@ -232,7 +232,7 @@ impl<'lab> World<'lab> {
         Ok(client)
     }
 
-    /// The greeting of whichever node answers.
+    /// The greeting of the node that answers.
     pub(crate) fn greeting(&self, host: &str) -> Result<String> {
         self.talk(&format!("{host}:{GREET}"), "")
     }
@@ -247,7 +247,7 @@ impl<'lab> World<'lab> {
         Ok(())
     }
 
-    /// A node's VIP, `vip4` or `vip6`, as the proxy tells it.
+    /// A node's VIP, `vip4` or `vip6`, as the proxy reports it.
     pub(crate) fn vip(&self, place: Place, family: &str) -> Result<IpAddr> {
         let nodes = self
             .lab
@@ -262,7 +262,7 @@ impl<'lab> World<'lab> {
         Ok(vip.parse()?)
     }
 
-    /// The numbers of all tunnels that are up, which no other tunnel ever has.
+    /// The numbers of all tunnels that are up. Numbers are never reused.
     pub(crate) fn tunnel_numbers(&self) -> Result<Vec<u64>> {
         let tunnels = self
             .lab
@@ -276,7 +276,7 @@ impl<'lab> World<'lab> {
             .collect())
     }
 
-    /// Waits until neither end of edge-1's tunnels knows of a stream: all have been logged.
+    /// Waits until neither end of edge-1's tunnels has a stream: then all have been logged.
     pub(crate) fn wait_for_no_streams(&self) -> Result<()> {
         wait::until("no stream is left", Duration::from_secs(30), || {
             for (place, port) in [(Place::Cloud, PROXY_ADMIN), (Place::Edge1, AGENT_ADMIN)] {
@@ -290,7 +290,7 @@ impl<'lab> World<'lab> {
         })
     }
 
-    /// Waits until the proxy has written a line with all of these words.
+    /// Waits until the proxy has logged a line with all of these words.
     pub(crate) fn wait_proxy_log(&self, words: &[&str]) -> Result<()> {
         wait::until(
             &format!("the proxy tells of {words:?}"),
@@ -305,7 +305,7 @@ impl<'lab> World<'lab> {
         )
     }
 
-    /// Waits until `/readyz` of a program says that it is not ready, with that among the reasons.
+    /// Waits until `/readyz` of a program reports that it is not ready for this reason.
     pub(crate) fn wait_missing(&self, place: Place, port: u16, reason: &str) -> Result<()> {
         wait::until(
             &format!("/readyz on {port} tells of {reason:?}"),
@@ -324,7 +324,7 @@ impl<'lab> World<'lab> {
         )
     }
 
-    /// Waits until a node answers by a name or address.
+    /// Waits until a node answers at a name or address.
     pub(crate) fn wait_greeting(&self, host: &str, deadline: Duration) -> Result<()> {
         wait::until(&format!("{host} answers"), deadline, || {
             self.greeting(host).map(drop)
@@ -332,7 +332,7 @@ impl<'lab> World<'lab> {
     }
 }
 
-/// What a client at a place reports; its failure is the error.
+/// The report of a client at a place. If the client fails, that is the error.
 pub(crate) fn client_at(lab: &Lab, place: Place, client: &Client) -> Result<Report> {
     let mut command = lab.site(place).command("timeout");
     command.arg(CLIENT_TIME.as_secs().to_string()).arg(XTASK);
@@ -353,7 +353,7 @@ pub(crate) fn report(command: &mut Command) -> Result<Report> {
     Ok(report)
 }
 
-/// A client that goes on until it is dropped.
+/// A client that runs until it is dropped.
 pub(crate) struct HeldClient {
     child: Child,
     input: ChildStdin,
@@ -361,7 +361,7 @@ pub(crate) struct HeldClient {
 }
 
 impl HeldClient {
-    /// Starts a client that is steered line by line.
+    /// Starts a client that acts on lines of input.
     pub(crate) fn spawn(command: &mut Command) -> Result<Self> {
         let mut child = command
             .stdin(Stdio::piped())
@@ -385,7 +385,7 @@ impl HeldClient {
         })
     }
 
-    /// Its next line.
+    /// The next line of its output.
     pub(crate) fn line(&self, deadline: Duration) -> Result<String> {
         self.lines
             .recv_timeout(deadline)
@@ -410,18 +410,18 @@ impl HeldClient {
         Ok(())
     }
 
-    /// Has it do its next step: try all its connections, or read on.
+    /// Makes it do its next step: test all its connections, or continue to read.
     pub(crate) fn next(&mut self, expected: &Report) -> Result<()> {
         self.ask()?;
         self.expect(expected)
     }
 
-    /// Has it do its next step, whatever it reports then.
+    /// Makes it do its next step, and does not wait for the report.
     pub(crate) fn ask(&mut self) -> Result<()> {
         writeln!(self.input, "next").context("the client is gone")
     }
 
-    /// Has it try all its connections.
+    /// Makes it test all its connections.
     pub(crate) fn check(&mut self) -> Result<()> {
         self.next(&Report::AllServed)
     }
