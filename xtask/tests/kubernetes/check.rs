@@ -1,5 +1,5 @@
-//! `culvert-proxy check --kubernetes`: what a service account lacks, and a ConfigMap that is
-//! broken.
+//! `culvert-proxy check --kubernetes`: missing permissions of a service account, and an invalid
+//! ConfigMap.
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::apiserver::ApiServer;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::cluster::{DEADLINE, config_map, node, token, with_server};
 use crate::proxy::Proxy;
 
-/// The verdict of a check, and all that it says.
+/// The verdict of a check, and its text.
 fn checked(proxy: &Proxy, kubeconfig: &str, check: &str) -> Result<(String, String)> {
     let mut command = proxy.control(&[
         "check",

@@ -1,5 +1,5 @@
-//! What kubelets say of their own nodes, written as they may write it: nothing of the cloud's is
-//! steered by it.
+//! Kubelets' claims about their own Nodes: none of them makes the redirectors steer an address of
+//! the cloud.
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::apiserver::ApiServer;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::cluster::{DEADLINE, apply, config_map, edge, node, set_status_as, with_server};
 use crate::proxy::Proxy;
 
-/// What the status of a kubelet's own Node says of its addresses, by the kubelet itself.
+/// Writes addresses into the status of a kubelet's own Node, as this kubelet.
 fn claim(server: &ApiServer, node: &str, addresses: &[&str]) -> Result<()> {
     let addresses: Vec<Value> = addresses
         .iter()
@@ -25,7 +25,7 @@ fn claim(server: &ApiServer, node: &str, addresses: &[&str]) -> Result<()> {
     )
 }
 
-/// What becomes of a node's address, and why, as the redirectors are told.
+/// The routing of a node's address and its reason, as redirectors receive them.
 fn routing(proxy: &Proxy, node: &str, address: &str) -> Result<(String, String)> {
     let nodes = proxy.json("/debug/nodes")?;
     let found = nodes
@@ -61,7 +61,7 @@ fn wait_for_routing(
     )
 }
 
-/// What the API server says that the cluster uses itself.
+/// Creates the objects from which the proxy learns the cluster's own addresses.
 fn furnish(server: &ApiServer) -> Result<()> {
     apply(
         server,
@@ -125,7 +125,7 @@ fn claimed_by_an_edge(server: &mut ApiServer) -> Result<()> {
     };
     refused(&proxy)?;
 
-    // What it last knew protects it after a restart, before any API server answers.
+    // The last known state protects it after a restart, before any API server answers.
     server.stop()?;
     proxy.restart()?;
     wait::until("the last state serves", DEADLINE, || {
@@ -191,7 +191,7 @@ fn claimed_by_a_cloud_node(server: &mut ApiServer) -> Result<()> {
         "also the address of the cloud node worker-1, which claims it since",
     ];
     wait_for_routing(&proxy, "edge-1", "10.0.3.7", contested)?;
-    // Nor does the address of the VIP range keep others out.
+    // A claimed address in the VIP range does not exclude other nodes.
     edge(server, "edge-2", "10.0.3.8")?;
     proxy.wait_for_node("edge-2", &["10.0.3.8", "198.18.0.2"])?;
     let refused = proxy

@@ -1,4 +1,4 @@
-//! A bare API server's cluster: what a test puts into it, and what it asks of it.
+//! The cluster of a bare API server: the objects that tests create and read.
 
 use std::process::Command;
 use std::time::Duration;
@@ -8,13 +8,14 @@ use culvert_lab::apiserver::{self, ApiServer};
 use culvert_lab::workspace;
 use serde_json::{Value, json};
 
-/// Two busy cores start an API server and some proxies.
+/// Time for an API server and some proxies to start on two busy cores.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(90);
 
-/// Runs a test with an API server that has Culvert's namespace, if there are programs for one.
+/// Runs a test with an API server that has Culvert's namespace, if the API server's programs are
+/// available.
 ///
 /// # Panics
-/// If the test fails.
+/// The test fails.
 pub(crate) fn with_server(test: impl FnOnce(&mut ApiServer) -> Result<()>) {
     let Some(assets) = apiserver::assets() else {
         return;
@@ -30,7 +31,7 @@ pub(crate) fn with_server(test: impl FnOnce(&mut ApiServer) -> Result<()>) {
     }
 }
 
-/// Makes, or changes, what this JSON says.
+/// Applies a JSON object.
 pub(crate) fn apply(server: &ApiServer, object: &Value) -> Result<()> {
     with_file(server, server.kubectl().args(["apply", "-f"]), object).map(drop)
 }
@@ -76,13 +77,13 @@ pub(crate) fn edge(server: &ApiServer, name: &str, address: &str) -> Result<()> 
     )
 }
 
-/// Gives the object of this path that status, as a controller would. kubectl learnt to write
-/// statuses much later than 1.20.
+/// Sets the status of the object at this path, as a controller would. kubectl can write statuses
+/// only in versions much later than 1.20.
 pub(crate) fn set_status(server: &ApiServer, path: &str, status: &Value) -> Result<()> {
     set_status_as(server, server.kubectl(), path, status)
 }
 
-/// The same, by whoever this kubectl is of.
+/// The same with the permissions of this kubectl.
 pub(crate) fn set_status_as(
     server: &ApiServer,
     mut kubectl: Command,
@@ -101,7 +102,7 @@ pub(crate) fn set_status_as(
     .map(drop)
 }
 
-/// A pod as the scheduler left it. Nobody runs it. Its UID.
+/// Creates a pod as the scheduler leaves it; nothing runs it. Returns its UID.
 pub(crate) fn pod(
     server: &ApiServer,
     namespace: &str,
@@ -123,8 +124,8 @@ pub(crate) fn pod(
         .to_owned())
 }
 
-/// A token of a service account, as kubelet asks for it: for an audience, or the API server's own;
-/// bound to a pod by name and UID, or to none.
+/// A token of a service account, as kubelet requests it: for an audience, or for the API server's
+/// own; bound to a pod by name and UID, or unbound.
 pub(crate) fn token(
     server: &ApiServer,
     [namespace, account]: [&str; 2],
@@ -149,7 +150,7 @@ pub(crate) fn token(
         .to_owned())
 }
 
-/// What kubectl says to a command that ends with the name of a file.
+/// Runs a kubectl command that ends with a file; returns its output.
 fn with_file(server: &ApiServer, command: &mut Command, content: &Value) -> Result<String> {
     let file = server.folder().join("object.json");
     std::fs::write(&file, content.to_string())?;

@@ -1,5 +1,5 @@
-//! Ten thousand nodes: what a proxy's memory is then, whether they come while it runs or are there
-//! when it starts.
+//! Ten thousand nodes: the proxy's memory, whether they are added while it runs or exist when it
+//! starts.
 
 use std::fs;
 use std::process::Command;
@@ -13,9 +13,9 @@ use crate::cluster::{DEADLINE, with_server};
 use crate::proxy::Proxy;
 
 const NODES: u32 = 10_000;
-/// The most that a proxy may ever have resident with them.
+/// Limit of the proxy's peak resident memory.
 const MEMORY: u64 = 100_000_000;
-/// As many as make a Node of some 5 kB; kubelet names up to 50.
+/// Images per Node, which give it a size of about 5 kB. kubelet reports up to 50.
 const IMAGES: u32 = 20;
 
 #[test]
@@ -47,7 +47,7 @@ fn crowd(server: &ApiServer) -> Result<()> {
     Ok(())
 }
 
-/// The most memory that the proxy ever had, once it knows all nodes.
+/// The proxy's peak memory, once it knows all nodes.
 fn peak(proxy: &mut Proxy) -> Result<u64> {
     wait::until("all nodes are known", DEADLINE, || {
         proxy.process.check()?;
@@ -58,8 +58,8 @@ fn peak(proxy: &mut Proxy) -> Result<u64> {
     proxy.process.peak_resident()
 }
 
-/// All of them as fast as the API server takes them, each with a request of its own, as kubelets
-/// would.
+/// Creates all of them as fast as the API server accepts them, with one request per node, as
+/// kubelets would.
 fn create(server: &ApiServer) -> Result<()> {
     let kubeconfig: Value = serde_json::from_str(&fs::read_to_string(server.kubeconfig())?)?;
     let cluster = &kubeconfig["clusters"][0]["cluster"];
@@ -69,7 +69,7 @@ fn create(server: &ApiServer) -> Result<()> {
         text(&cluster["server"])?,
         text(&kubeconfig["users"][0]["user"]["token"])?,
     );
-    // By its own name curl would be answered with a text laid out for readers.
+    // With its own user agent, curl would get indented JSON.
     let request = |number: u32| {
         let file = server.folder().join(format!("node-{number}.json"));
         fs::write(&file, node(number).to_string())?;

@@ -1,5 +1,5 @@
-//! Nodes and VIPs of a cluster: what the proxy makes of them, what it does without the API server,
-//! and what proxies agree on.
+//! Nodes and VIPs of a cluster: how the proxy reads them, what it does without the API server, and
+//! that proxies agree.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ fn age(proxy: &Proxy) -> Result<f64> {
         .context("no age")
 }
 
-/// Events of Nodes so far.
+/// The count of Node events with this outcome.
 fn count(proxy: &Proxy, outcome: &str) -> Result<f64> {
     let series = format!("culvert_proxy_node_events_total{{outcome=\"{outcome}\"}}");
     Ok(proxy.metric(&series)?.unwrap_or_default())
@@ -39,7 +39,7 @@ fn vips(proxy: &Proxy) -> Result<BTreeMap<String, String>> {
         .collect())
 }
 
-/// Who holds which host part, as the cluster keeps it, and the version of that.
+/// The host part of each node in the cluster's ConfigMap, and its version.
 fn kept(server: &ApiServer) -> Result<(BTreeMap<String, u32>, String)> {
     let map = get(
         server,
@@ -269,7 +269,7 @@ fn bare_edge(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"node-restriction.kubernetes.io/culvert-edge": ""}}})
 }
 
-/// What all proxies list, once it is so many nodes.
+/// The list that all proxies agree on, once it has `count` nodes.
 fn all_agree(proxies: &[Proxy; 2], count: usize) -> Result<BTreeMap<String, String>> {
     wait::until(
         &format!("both list the same {count} nodes"),

@@ -1,4 +1,4 @@
-//! Events on Nodes.
+//! Tests of Events on Nodes.
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::apiserver::ApiServer;
@@ -49,7 +49,7 @@ fn events(server: &ApiServer) -> Result<()> {
             );
         }
     }
-    // Both have said it all by now, or will: what the second says is no further Event.
+    // A repetition by the second proxy must not create another Event.
     wait::until("both proxies have told both nodes", DEADLINE, || {
         let log = std::fs::read_to_string(server.audit_log())?;
         let overtaken = log.lines().filter(|line| {

@@ -66,7 +66,8 @@ fn hosts(server: &ApiServer) -> Result<()> {
     let edge_2 = "198.18.0.2\tedge-2 # culvert";
     wait_for(server, &[registry, edge_1, edge_2, master])?;
     let settled = version(server)?;
-    // What changes nothing here is not written: the label is the news of both proxies' watches.
+    // An update without a change is not written. The label shows that both proxies have seen later
+    // events.
     workspace::output(server.kubectl().args([
         "label",
         "node",

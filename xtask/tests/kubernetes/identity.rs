@@ -1,4 +1,4 @@
-//! Who an agent is, by the token of its pod: enrolment, what is refused, and the authority that the
+//! An agent's identity by the token of its pod: enrolment, refusals, and the authority that the
 //! proxies share.
 
 pub(crate) mod site;
@@ -16,10 +16,11 @@ use crate::loopback::{echo, echo_backend};
 use crate::proxy::Proxy;
 use site::{Agent, agent_token, furnish, new_authority};
 
-/// Long enough to be seen in use, short enough to be renewed within a test: after some 40 s.
+/// Long enough to be used, and short enough to be renewed within a test, after about 40 s.
 const SHORT_LIVED: [&str; 2] = ["--certificate-lifetime", "60s"];
 
-/// Since Kubernetes 1.30 the review of a pod's token names its node; before it only the pod does.
+/// Since Kubernetes 1.30 the review of a pod's token names its node. Before, the proxy has to read
+/// the pod.
 const NODE_CLAIM_SINCE: u32 = 30;
 
 #[test]
@@ -45,7 +46,7 @@ fn enrolment(server: &mut ApiServer) -> Result<()> {
         "readiness says what it waits for"
     );
 
-    // Two at once: one of them makes the authority.
+    // Both start at once; one of them creates the authority.
     let mut proxies = [
         Proxy::start(server, "proxy-1", &[])?,
         Proxy::start(server, "proxy-2", &[])?,
@@ -71,7 +72,7 @@ fn enrolment(server: &mut ApiServer) -> Result<()> {
         "24 h"
     );
 
-    // From here on neither the API server nor the token is needed.
+    // From here on, neither the API server nor the token is needed.
     let reviews = reviews(server)?;
     server.stop()?;
     agent.set_token(None)?;
@@ -83,8 +84,8 @@ fn enrolment(server: &mut ApiServer) -> Result<()> {
     }
     server.resume()?;
 
-    // The pod is replaced: its successor enrols by itself, and the API server was asked for nothing
-    // else.
+    // The pod is replaced. Its successor enrols by itself, without further requests to the API
+    // server.
     agent.set_token(Some(&agent_token(server, "agent-later", "edge-1")?))?;
     agent.wait_for_log(&["enrolled anew"], 1)?;
     let later = self::reviews(server)?;
@@ -93,7 +94,8 @@ fn enrolment(server: &mut ApiServer) -> Result<()> {
         "{reviews} reviews before, {later} after"
     );
 
-    // The same state on another node, as by a copied disk: it does not go on as the first one.
+    // The same state directory on another node, as from a copied disk: the agent does not continue
+    // as the first node.
     agent.set_token(Some(&agent_token(server, "agent-moved", "edge-2")?))?;
     wait::until("the agent ends, to start over", DEADLINE, || {
         ensure!(agent.process.check().is_err(), "it runs");
@@ -131,7 +133,8 @@ fn rotation(server: &ApiServer) -> Result<()> {
     let old = certificates_of(&proxy.authority()?);
     let (new, key) = new_authority(server.folder())?;
 
-    // Trusted before it signs, then signing, each step seen by everybody before the next.
+    // The new authority is first trusted, then signs. Every program sees each step before the next
+    // one.
     let old_key = key_of(&proxy.authority()?);
     secret(server, &format!("{old}{new}"), &old_key)?;
     agent.mount_until(server, "old and new", |ca, _| {
@@ -152,8 +155,8 @@ fn rotation(server: &ApiServer) -> Result<()> {
     agent.wait_for_log(&["certificate renewed"], 1)?;
     drop(proxy.wait_for_stream(&target)?);
 
-    // Replaced at one stroke, which leaves every agent with a certificate that nobody knows: they
-    // enrol anew.
+    // The authority is replaced in one step, so no proxy knows any agent's certificate: the agents
+    // enrol again.
     let (third, third_key) = new_authority(server.folder())?;
     secret(server, &third, &third_key)?;
     agent.mount_until(server, "the third one", |ca, _| {
@@ -164,7 +167,7 @@ fn rotation(server: &ApiServer) -> Result<()> {
     agent.restart()?;
     proxy.wait_for_stream(&target)?;
 
-    // What cannot be used leaves the one in use.
+    // Invalid content leaves the authority in use unchanged.
     let before = proxy.authority()?;
     secret(server, &third, &key)?;
     wait::until("the proxy says what is wrong", DEADLINE, || {
@@ -176,7 +179,7 @@ fn rotation(server: &ApiServer) -> Result<()> {
         Ok(())
     })?;
     ensure!(proxy.authority()? == before, "the good one stays");
-    // And one that is deleted comes back.
+    // A deleted authority is created again.
     workspace::output(server.kubectl().args([
         "delete",
         "secret",
@@ -214,13 +217,13 @@ fn refusals(server: &ApiServer) -> Result<()> {
     agent.process.check()
 }
 
-/// A token that makes nobody a node.
+/// A token that does not make its holder a node.
 struct RefusedToken {
     name: &'static str,
     token: String,
-    /// What it is counted as.
+    /// The outcome in the metric.
     outcome: &'static str,
-    /// Of what the agent is told.
+    /// A part of the error that the agent gets.
     words: &'static str,
 }
 
@@ -395,8 +398,7 @@ fn direct(server: &ApiServer) -> Result<()> {
         explained.contains("direct: dialled from the proxy itself") && explained.contains("ok:"),
         "{explained}"
     );
-    // The cloud node, known from the cluster, is dialled too: nothing answers at its documentation
-    // address here.
+    // The cloud node of the cluster is dialled too. Here its documentation address does not answer.
     wait::until("the cloud node", DEADLINE, || {
         let cloud = proxy.explain(&["master:10250"])?;
         ensure!(
@@ -416,7 +418,7 @@ fn direct(server: &ApiServer) -> Result<()> {
     Ok(())
 }
 
-/// The port of an echo, and how clients name it on a node.
+/// Starts an echo. Returns its port, and the name by which clients dial it on a node.
 fn backend(node: &str) -> Result<(u16, String)> {
     let port = echo_backend()?;
     Ok((port, format!("{node}:{port}")))
@@ -429,14 +431,14 @@ fn forged(token: &str) -> Result<String> {
     Ok(format!("{signed}.{first}{}", &signature[1..]))
 }
 
-/// How often enrolments by tokens of pods ended so.
+/// The number of enrolments by pods' tokens with this outcome.
 fn enrolments(proxy: &Proxy, outcome: &str) -> Result<f64> {
     let series =
         format!("culvert_proxy_enrolments_total{{request=\"join_account\",outcome=\"{outcome}\"}}");
     Ok(proxy.metric(&series)?.unwrap_or_default())
 }
 
-/// How many tokens the API server was asked about.
+/// The number of tokens that the API server reviewed.
 fn reviews(server: &ApiServer) -> Result<usize> {
     let log = std::fs::read_to_string(server.audit_log())?;
     Ok(log
@@ -445,8 +447,8 @@ fn reviews(server: &ApiServer) -> Result<usize> {
         .count())
 }
 
-/// Whether a proxy asked the API server for a pod: somebody who is neither kubectl nor the API
-/// server itself, which looks whether a token's pod is there.
+/// Whether a proxy requested a pod: requests of kubectl do not count, nor those of the API server,
+/// which checks whether a token's pod exists.
 fn asked_for_pods(server: &ApiServer) -> Result<bool> {
     let log = std::fs::read_to_string(server.audit_log())?;
     let mut pods = log
@@ -459,7 +461,7 @@ fn asked_for_pods(server: &ApiServer) -> Result<bool> {
     Ok(pods.any(|line| others.iter().all(|other| !line.contains(other))))
 }
 
-/// Whether a certificate is still valid in so many hours.
+/// Whether a certificate is still valid after that many hours.
 fn lasts(file: &Path, hours: u32) -> Result<bool> {
     let seconds = (hours * 3600).to_string();
     let status = Command::new("openssl")
@@ -481,7 +483,7 @@ fn signed_by(file: &Path, authority: &str, folder: &Path) -> Result<()> {
     .map(drop)
 }
 
-/// Puts the Secret's new content.
+/// Replaces the content of the Secret.
 fn secret(server: &ApiServer, certificates: &str, key: &str) -> Result<()> {
     apply(
         server,

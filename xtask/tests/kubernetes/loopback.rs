@@ -1,4 +1,4 @@
-//! What the programs need of this host's loopback: their admin servers, and an echo.
+//! What the tests use on this host's loopback: the programs' admin servers, and an echo.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-/// A stream answers at once; two busy cores may not.
+/// Time for a stream to answer, on two busy cores.
 pub(crate) const STREAM_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The whole answer, whatever it is.
+/// The whole response, with any status.
 pub(crate) fn http_get(address: SocketAddr, path: &str) -> Result<String> {
     let mut stream =
         TcpStream::connect(address).with_context(|| format!("connect to {address}"))?;
@@ -23,7 +23,7 @@ pub(crate) fn http_get(address: SocketAddr, path: &str) -> Result<String> {
     Ok(answer)
 }
 
-/// Echoes as long as the test runs. Its port.
+/// Starts an echo that runs as long as the test. Returns its port.
 pub(crate) fn echo_backend() -> Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let port = listener.local_addr()?.port();
@@ -38,7 +38,7 @@ pub(crate) fn echo_backend() -> Result<u16> {
     Ok(port)
 }
 
-/// Sends some bytes and waits for them to come back.
+/// Sends some bytes and waits until they come back.
 pub(crate) fn echo(stream: &mut (impl Read + Write)) -> Result<()> {
     stream.write_all(b"still there?")?;
     let mut answer = [0; 12];

@@ -1,8 +1,8 @@
-//! The proxy in a cluster: real programs against a real, bare API server.
+//! Tests of the proxy in a cluster: real programs with a real, bare API server.
 //!
-//! Needs `KUBEBUILDER_ASSETS` (etcd, kube-apiserver, kubectl); without it every test is *skipped*,
-//! or fails under `REQUIRE_PRIVILEGED=1`. Several run at once, each with an
-//! API server and ports of its own.
+//! They need `KUBEBUILDER_ASSETS` (etcd, kube-apiserver, kubectl). Without it every test is
+//! *skipped*, or fails under `REQUIRE_PRIVILEGED=1`. Several run at once, each with its own API
+//! server and ports.
 
 mod check;
 mod claims;

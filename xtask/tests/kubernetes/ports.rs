@@ -1,4 +1,4 @@
-//! Ports of the cluster's edge nodes: from `culvert-ports`, and from what YurtTunnel left.
+//! Ports of the cluster's edge nodes: from `culvert-ports`, and from YurtTunnel's configuration.
 
 use anyhow::{Result, ensure};
 use culvert_lab::apiserver::ApiServer;
@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::cluster::{DEADLINE, config_map, edge, get, with_server};
 use crate::proxy::Proxy;
 
-/// The note of the Event of this reason on an object of this name.
+/// The note of the Event with this reason, on the object of this name.
 fn told(server: &ApiServer, namespace: &str, reason: &str, name: &str) -> Result<String> {
     let events = get(server, &["events.v1.events.k8s.io", "-n", namespace])?;
     let found = events["items"]
@@ -60,7 +60,7 @@ fn ports(server: &ApiServer) -> Result<()> {
         proxy.process.log()
     );
 
-    // Also with nothing but the broken one to start from.
+    // The same if the broken one is all that it starts with.
     proxy.restart()?;
     proxy.wait_for_node("edge-1", &["8080,8081,10250"])?;
 

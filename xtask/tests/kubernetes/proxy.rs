@@ -1,4 +1,4 @@
-//! A proxy of a bare API server's cluster, on this host's loopback and with nothing to steer.
+//! A proxy of a bare API server's cluster, on this host's loopback, without a redirector.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ use culvert_lab::{wait, workspace};
 use crate::cluster::DEADLINE;
 use crate::loopback::{STREAM_TIMEOUT, echo, http_get};
 
-/// A bare API server says of no range of pods, and before 1.31 of none of Services.
+/// Ranges that a bare API server does not publish: that of pods, and before 1.31 those of Services.
 const RANGES: [&str; 4] = [
     "--service-range",
     "10.96.0.0/16",
@@ -26,7 +26,7 @@ const RANGES: [&str; 4] = [
 
 pub(crate) struct Proxy {
     pub(crate) process: Process,
-    /// Where it takes agents.
+    /// The address of its agent port.
     pub(crate) agents: SocketAddr,
     admin: SocketAddr,
     folder: PathBuf,
@@ -36,8 +36,8 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Starts one named `name`, as an administrator of the cluster, that is told what the cluster
-    /// uses itself.
+    /// Starts a proxy named `name` as an administrator of the cluster. Flags give it the cluster's
+    /// own ranges.
     pub(crate) fn start(server: &ApiServer, name: &str, further: &[&str]) -> Result<Self> {
         Self::start_as(
             server,
@@ -47,7 +47,7 @@ impl Proxy {
         )
     }
 
-    /// Starts one with the rights of whom the kubeconfig is.
+    /// Starts a proxy with the permissions of this kubeconfig.
     pub(crate) fn start_as(
         server: &ApiServer,
         kubeconfig: &Path,
@@ -90,7 +90,7 @@ impl Proxy {
         })
     }
 
-    /// Ends it well and starts it again.
+    /// Terminates it and starts it again.
     pub(crate) fn restart(&mut self) -> Result<()> {
         self.process.terminate(DEADLINE)?;
         self.start_again()
@@ -102,13 +102,13 @@ impl Proxy {
         Ok(())
     }
 
-    /// The authority as it has it on disk.
+    /// The authority in its state directory.
     pub(crate) fn authority(&self) -> Result<String> {
         fs::read_to_string(self.folder.join("state/cluster-authority.pem"))
             .context("the authority on disk")
     }
 
-    /// The command line `culvert-proxy ARGS` of this proxy.
+    /// A `culvert-proxy ARGS` command for this proxy.
     pub(crate) fn control(&self, args: &[&str]) -> Command {
         let mut command = program("culvert-proxy");
         command
@@ -118,17 +118,17 @@ impl Proxy {
         command
     }
 
-    /// Where its admin pages are.
+    /// The address of its admin pages.
     pub(crate) fn admin(&self) -> SocketAddr {
         self.admin
     }
 
-    /// What it lists of its nodes.
+    /// Its list of nodes.
     pub(crate) fn nodes(&self) -> Result<String> {
         workspace::output(&mut self.control(&["node", "list"]))
     }
 
-    /// Waits until it lists a node with these words.
+    /// Waits until its list has a line of a node with these words.
     pub(crate) fn wait_for_node(&mut self, node: &str, words: &[&str]) -> Result<()> {
         wait::until(&format!("{node} with {words:?}"), DEADLINE, || {
             self.process.check()?;
@@ -142,18 +142,18 @@ impl Proxy {
         })
     }
 
-    /// What it says of a connection, whether that comes through or not.
+    /// Its explanation of a connection, whatever the exit code.
     pub(crate) fn explain(&self, args: &[&str]) -> Result<String> {
         let mut command = self.control(&["explain"]);
         Ok(String::from_utf8_lossy(&command.args(args).output()?.stdout).into_owned())
     }
 
-    /// Where the redirector learns the directory.
+    /// The socket on which it serves the directory to the redirector.
     pub(crate) fn directory_socket(&self) -> PathBuf {
         self.folder.join("directory.sock")
     }
 
-    /// What it shows as JSON at this path.
+    /// The JSON page at this path.
     pub(crate) fn json(&self, path: &str) -> Result<serde_json::Value> {
         let answer = http_get(self.admin, path)?;
         let (_, body) = answer
@@ -162,7 +162,7 @@ impl Proxy {
         serde_json::from_str(body).with_context(|| format!("{path} is not JSON: {body}"))
     }
 
-    /// The value of a metric, written as it is served; `None` if it is not.
+    /// The value of a metric; `None` if it is not served. `series` is written as in `/metrics`.
     pub(crate) fn metric(&self, series: &str) -> Result<Option<f64>> {
         let text = http_get(self.admin, "/metrics")?;
         let value = text
@@ -178,7 +178,7 @@ impl Proxy {
             .transpose()
     }
 
-    /// A stream through HTTP CONNECT.
+    /// Opens a stream by HTTP CONNECT.
     pub(crate) fn stream(&self, target: &str) -> Result<UnixStream> {
         let mut stream =
             UnixStream::connect(self.folder.join("connect.sock")).context("the CONNECT socket")?;
@@ -200,7 +200,7 @@ impl Proxy {
         Ok(stream)
     }
 
-    /// Waits for a stream to an echo.
+    /// Waits until a stream to an echo works.
     pub(crate) fn wait_for_stream(&mut self, target: &str) -> Result<UnixStream> {
         wait::until(&format!("a stream to {target}"), DEADLINE, || {
             self.process.check()?;
@@ -211,7 +211,7 @@ impl Proxy {
     }
 }
 
-/// A program without what the environment says of proxies, which does not outlive its test.
+/// A program without environment variables for proxies. It is killed when its test ends.
 pub(crate) fn program(name: &str) -> Command {
     let mut command = bound(&workspace::binary(name));
     for variable in [

@@ -1,5 +1,5 @@
-//! A certificate that was copied from a node is worth nothing once the node was removed, or deleted
-//! and made again: at no proxy, whether it was told, away or asked to renew.
+//! A copied certificate is void once its node was removed, or deleted and created again. This holds
+//! at every proxy, also at one that was away, and for renewals.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ fn revocation(server: &ApiServer) -> Result<()> {
         drop(proxy.wait_for_stream(&target)?);
     }
 
-    // The Node is still there, but somebody has its key.
+    // The Node still exists, but its key was copied.
     let stolen = steal(server, &agent, "stolen-1")?;
     let said = proxies[0].control(&["node", "remove", "edge-1"]).output()?;
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
@@ -63,7 +63,7 @@ fn revocation(server: &ApiServer) -> Result<()> {
         drop(proxy.wait_for_stream(&target)?);
     }
 
-    // The Node is deleted and made again, of which the second proxy sees nothing.
+    // The Node is deleted and created again, while the second proxy is away.
     let stolen = steal(server, &agent, "stolen-2")?;
     agent.process.terminate(DEADLINE)?;
     proxies[1].process.terminate(DEADLINE)?;
@@ -85,14 +85,14 @@ fn revocation(server: &ApiServer) -> Result<()> {
         &stolen,
         "of an earlier Node edge-1",
     )?;
-    // The agent of the Node that there is now has a pod of its own.
+    // The agent of the new Node has a new pod.
     agent.set_token(Some(&agent_token(server, "agent-again", "edge-1")?))?;
     agent.start_again()?;
     for proxy in &mut proxies {
         drop(proxy.wait_for_stream(&target)?);
     }
 
-    // A join token would be known to one proxy alone.
+    // Only one proxy would know a join token.
     let refused = proxies[0]
         .control(&["token", "create", "edge-1"])
         .output()?;
@@ -101,7 +101,7 @@ fn revocation(server: &ApiServer) -> Result<()> {
     Ok(())
 }
 
-/// Copies what the agent keeps.
+/// Copies the agent's state directory.
 fn steal(server: &ApiServer, agent: &Agent, name: &str) -> Result<PathBuf> {
     let folder = server.folder().join(name);
     fs::create_dir_all(&folder)?;
@@ -111,7 +111,7 @@ fn steal(server: &ApiServer, agent: &Agent, name: &str) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Whoever has only the stolen files gets a tunnel at no proxy, and is told why.
+/// Fails unless every proxy refuses the stolen files and the agent logs the reason.
 fn expect_refused(
     server: &ApiServer,
     proxies: &mut [Proxy; 2],

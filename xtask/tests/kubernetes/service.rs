@@ -1,5 +1,5 @@
-//! `--agent-service`: where agents dial, as the Service says, with the rights that the manifests
-//! give and no others.
+//! `--agent-service`: the addresses that agents dial, taken from the Service, with only the
+//! permissions in the manifests.
 
 use anyhow::{Result, ensure};
 use culvert_lab::apiserver::ApiServer;
@@ -95,7 +95,7 @@ fn addresses(server: &ApiServer) -> Result<()> {
     )
 }
 
-/// Waits until agents are told exactly that.
+/// Waits until the agents' ConfigMap has exactly these addresses.
 fn wait_for(server: &ApiServer, proxy: &mut Proxy, wanted: &str) -> Result<()> {
     wait::until(&format!("agents are told {wanted:?}"), DEADLINE, || {
         proxy.process.check()?;

@@ -1,4 +1,4 @@
-//! An agent with a true certificate that does as it likes.
+//! A hostile agent with a valid certificate.
 
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -18,29 +18,29 @@ use super::wire::{
 };
 use crate::world::World;
 
-/// Whose certificate it has.
+/// The node of its certificate.
 pub(super) const PLACE: Place = Place::Edge2;
 
-/// A write that takes longer than this stands still: the proxy reads no more.
+/// If a write takes longer than this, the proxy reads no more.
 const STUCK: Duration = Duration::from_secs(3);
 
 /// The first stream that the proxy opens: its `Describe` call.
 pub(super) const DESCRIBE: u32 = 1;
 
-/// A tunnel of its own making.
+/// A hand-written tunnel.
 pub(super) struct HostileAgent {
     pub(super) wire: Wire,
 }
 
 impl HostileAgent {
-    /// Gives the hostile agent its certificate.
+    /// Gets a certificate for the hostile agent.
     pub(super) fn join(world: &World<'_>) -> Result<()> {
         let join = world.culvert.create_token(PLACE, &[])?;
         world.culvert.join(PLACE, &join)
     }
 
-    /// Sets a tunnel up to where the proxy calls `Describe`; these are the settings that it
-    /// announces.
+    /// Sets a tunnel up until the proxy calls `Describe`. `settings` are the HTTP/2 settings that
+    /// it announces.
     fn connect(world: &World<'_>, settings: &[u8]) -> Result<Self> {
         let site = world.lab.site(PLACE);
         let socket = inside::run(site.netns(), || Ok(TcpStream::connect(PROXY_FOR_AGENTS)?))?;
@@ -73,7 +73,7 @@ impl HostileAgent {
         Self::described(world, &[], &DescribeResponse::default())
     }
 
-    /// The same with settings, and a description of itself, of its own.
+    /// The same with the given settings and description.
     pub(super) fn described(
         world: &World<'_>,
         settings: &[u8],
@@ -89,7 +89,7 @@ impl HostileAgent {
         Ok(agent)
     }
 
-    /// A tunnel that has answered `Describe` just now.
+    /// A tunnel that has just answered `Describe`.
     pub(super) fn announced(
         world: &World<'_>,
         settings: &[u8],
@@ -110,7 +110,7 @@ impl HostileAgent {
         Ok(agent)
     }
 
-    /// The stream of the next call.
+    /// Waits for the next call; returns its stream.
     pub(super) fn call(&mut self) -> Result<u32> {
         loop {
             let received = self.wire.next().context("wait for a call")?;
@@ -131,7 +131,7 @@ pub(super) fn response(stream: u32) -> Vec<u8> {
     )
 }
 
-/// An answer to a dial, as bytes of the stream.
+/// An answer to a dial, as a DATA frame of the stream.
 pub(super) fn opened(code: i32, message: &str) -> Vec<u8> {
     grpc(&Frame {
         kind: Some(Kind::Opened(Opened {
@@ -141,7 +141,7 @@ pub(super) fn opened(code: i32, message: &str) -> Vec<u8> {
     })
 }
 
-/// A backend's bytes, as bytes of the stream.
+/// A backend's bytes, as a DATA frame of the stream.
 pub(super) fn data(bytes: &[u8]) -> Vec<u8> {
     grpc(&Frame {
         kind: Some(Kind::Data(bytes.to_vec().into())),

@@ -1,4 +1,4 @@
-//! An agent that answers dials with whatever it likes.
+//! A hostile agent that answers dials with arbitrary bytes.
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -18,21 +18,21 @@ use super::{Before, Bystanders, PATIENCE};
 use crate::connect;
 use crate::world::{self, ECHO, World};
 
-/// A client is told this long after its dial at the latest: an agent has 8 s to answer.
+/// Limit for the client's answer, counted from its dial: an agent has 8 s to answer.
 const ANSWERED: Duration = Duration::from_secs(12);
-/// What the proxy may grow by over all of it.
+/// Limit of the proxy's growth over all cases.
 const MEMORY: u64 = 96 << 20;
-/// Longer than anything of an agent's that is passed on to clients.
+/// Longer than any text of an agent that is passed on to clients.
 const ANSWER_MAX: usize = 2 << 10;
-/// Interim answers in a row.
+/// Consecutive interim responses.
 const INTERIM: usize = 1_000_000;
 
-/// The statuses that tell a client of CONNECT what came of its dial.
+/// The statuses of failed dials for clients of CONNECT.
 const BAD: &str = "502 ";
 const LATE: &str = "504 ";
 const ESTABLISHED: &str = "200 ";
 
-/// How the agent answers, and the status that the client gets.
+/// An agent's answer, and the status that the client must get.
 struct Case {
     what: &'static str,
     status: &'static str,
@@ -160,7 +160,7 @@ impl Case {
         let started = Instant::now();
         let client = connect::open(world, &format!("{}:{ECHO}", PLACE.name()))?;
         let stream = agent.call()?;
-        // The proxy may have enough in the middle of it.
+        // The proxy may end the stream in the middle of it.
         let _sent = agent.wire.send(&(self.answer)(stream));
         let answer = whole(client)?;
         ensure!(
@@ -193,7 +193,7 @@ impl Case {
     }
 }
 
-/// All that a client gets, to its end or reset.
+/// Everything that a client receives, until the end or a reset.
 fn whole(mut client: UnixStream) -> Result<String> {
     client.set_read_timeout(Some(PATIENCE))?;
     let mut answer = Vec::new();
@@ -243,7 +243,7 @@ fn refused(stream: u32, reason: &str) -> Vec<u8> {
     message(stream, &opened(DialCode::Refused.into(), reason))
 }
 
-/// All is well, and then these bytes.
+/// A successful answer, followed by these bytes.
 fn then(stream: u32, bytes: &[u8]) -> Vec<u8> {
     message(stream, &[opened(ok(), ""), bytes.to_vec()].concat())
 }
@@ -258,7 +258,7 @@ fn cut_message(stream: u32) -> Vec<u8> {
     [then(stream, &data(b"whole")[..7]), trailers].concat()
 }
 
-/// More bytes than the client, which reads nothing meanwhile, has made room for.
+/// More bytes than the window of the client, which reads nothing.
 fn flooded(stream: u32, bytes: usize) -> Vec<u8> {
     let piece = data(&vec![7; 16_000]);
     let frames = (0..bytes / piece.len()).map(|_| frame(DATA, 0, stream, &piece));

@@ -1,5 +1,4 @@
-//! Frames in great number, from either end of a tunnel, by an end that reads nothing of what comes
-//! back.
+//! Floods of frames from either end of a tunnel. The sender reads nothing of the replies.
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::Options;
@@ -15,17 +14,17 @@ use super::wire::{
 use super::{Before, Bystanders, PATIENCE};
 use crate::world::{self, World};
 
-/// What a victim may grow by over all floods together.
+/// Limit of a victim's growth over all floods together.
 const MEMORY: u64 = 96 << 20;
 /// Frames of one flood.
 const MANY: u32 = 400_000;
 
-/// A flood: what comes before it, and its pieces by their number.
+/// A flood: the frames before it, and its frames by their number.
 struct Flood {
     what: &'static str,
     first: fn() -> Vec<u8>,
     piece: fn(u32) -> Vec<u8>,
-    /// What the victim's log says of it, where HTTP/2 has it end the connection.
+    /// The text in the victim's log, if HTTP/2 makes the victim end the connection.
     end: Option<&'static str>,
 }
 
@@ -47,7 +46,7 @@ const fn fatal(what: &'static str, end: &'static str, piece: fn(u32) -> Vec<u8>)
     }
 }
 
-/// Either end may send these.
+/// Floods that either end can send.
 const COMMON: &[Flood] = &[
     harmless("PING", |_| frame(PING, 0, 0, &[7; 8])),
     harmless("SETTINGS", |number| {
@@ -83,7 +82,7 @@ const COMMON: &[Flood] = &[
     }),
 ];
 
-/// For the end that calls: frames that only the other end may send.
+/// Floods of frames that only the agent's end may send.
 const OF_AN_AGENT: &[Flood] = &[
     harmless("RST_STREAM of a call that has ended", |_| {
         frame(RST_STREAM, 0, DESCRIBE, &[0; 4])
@@ -124,7 +123,7 @@ const OF_AN_AGENT: &[Flood] = &[
     }),
 ];
 
-/// For the end that is called.
+/// Floods of frames that only the proxy's end may send.
 const OF_A_PROXY: &[Flood] = &[
     harmless("HEADERS and RST_STREAM", |number| {
         [
@@ -237,7 +236,7 @@ fn whatever_a_proxy_floods_an_agent_with_the_agent_serves_its_other_proxy() {
     });
 }
 
-/// What the proxy's log tells of the ends of the hostile agent's tunnels.
+/// The lines in the proxy's log about the ends of the hostile agent's tunnels.
 fn ends(world: &World<'_>) -> Vec<String> {
     let log = world.culvert.proxy.log();
     let ends = log
@@ -246,7 +245,8 @@ fn ends(world: &World<'_>) -> Vec<String> {
     ends.map(str::to_owned).collect()
 }
 
-/// The agent's other connections to the hostile proxy are a tunnel more or less.
+/// Waits until the agent is restored. Its other connections to the hostile proxy may differ by a
+/// tunnel.
 fn restored(world: &mut World<'_>, hostile: &HostileProxy, before: &Before) -> Result<()> {
     let _tunnel = hostile.tunnel()?;
     before.wait_restored(world.culvert.agent(0))

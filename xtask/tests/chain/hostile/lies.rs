@@ -1,4 +1,4 @@
-//! An agent that lies about itself.
+//! A hostile agent that lies about itself.
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{Options, PROXY_ADMIN};
@@ -11,11 +11,11 @@ use super::{Before, Bystanders, PATIENCE, wait_log};
 use crate::connect;
 use crate::world::{self, ECHO, GREET, World};
 
-/// Agents' names of their tunnels, as edge-1's own have them.
+/// Names of tunnel slots, as edge-1's own agent uses them.
 const SLOTS: [&str; 2] = ["203.0.113.1:7400/0", "203.0.113.1:7400/1"];
-/// Tunnels that a node may have on a proxy.
+/// Limit of tunnels of one node on a proxy.
 const MOST_TUNNELS: usize = 32;
-/// Clears a terminal, then makes a line of a log.
+/// Clears a terminal, then looks like a line of a log.
 const FORGERY: &str = "1.0\x1b[2J\r\n2026-11-21T00:00:00Z  INFO FORGED tunnel up";
 
 #[test]
@@ -141,7 +141,7 @@ fn tunnels_of(world: &World<'_>, node: &str) -> Result<Vec<u64>> {
         .collect())
 }
 
-/// Who has which address.
+/// The proxy's list of nodes with their addresses.
 fn addresses(world: &World<'_>) -> Result<String> {
     let list = workspace::output(&mut world.culvert.control(&["node", "list"]))?;
     // The second column is the number of tunnels.

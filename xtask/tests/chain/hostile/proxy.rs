@@ -1,4 +1,4 @@
-//! A proxy with a true certificate, beside the real one, that does as it likes.
+//! A hostile proxy with a valid certificate, beside the real one.
 
 use std::cell::OnceCell;
 use std::io::ErrorKind;
@@ -22,9 +22,9 @@ use super::wire::{
 use crate::pki::{Authority, Use};
 use crate::world::{self, World};
 
-/// Where the agent finds it.
+/// The address at which the agent dials it.
 const ADDRESS: &str = "203.0.113.1:7500";
-/// A write that takes longer than this stands still: the agent reads no more.
+/// If a write takes longer than this, the agent reads no more.
 const STUCK: Duration = Duration::from_secs(3);
 
 /// The listener of the hostile proxy.
@@ -33,7 +33,7 @@ pub(super) struct HostileProxy {
     config: Arc<ServerConfig>,
 }
 
-/// A tunnel of the agent to it.
+/// A tunnel from the agent to it.
 pub(super) struct HostileTunnel {
     pub(super) wire: Wire,
     next: u32,
@@ -87,20 +87,20 @@ impl HostileProxy {
         })
     }
 
-    /// The agent's next tunnel, used as a proxy would so far.
+    /// The agent's next tunnel, after the frames that every proxy sends first.
     pub(super) fn tunnel(&self) -> Result<HostileTunnel> {
         self.tunnel_with(&[])
     }
 
-    /// The same, with settings of its own.
+    /// The same with the given settings.
     pub(super) fn tunnel_with(&self, settings: &[u8]) -> Result<HostileTunnel> {
         let mut wire = self.connection()?;
         wire.send(&[PREFACE, &frame(SETTINGS, 0, 0, settings)].concat())?;
         Ok(HostileTunnel { wire, next: 1 })
     }
 
-    /// The agent's next connection, on which nothing has been said. Those that it gave up meanwhile
-    /// are passed over.
+    /// The agent's next connection, before any frame was sent. Skips connections that the agent has
+    /// closed meanwhile.
     pub(super) fn connection(&self) -> Result<Wire> {
         wait::until("the agent dials the hostile proxy", PATIENCE, || {
             let (socket, _) = self.listener.accept()?;
@@ -116,7 +116,7 @@ impl HostileProxy {
         while tls.conn.is_handshaking() {
             tls.conn.complete_io(&mut tls.sock)?;
         }
-        // One that was given up has its end behind its handshake.
+        // A connection that the agent has closed has its end directly after the handshake.
         tls.sock.set_nonblocking(true)?;
         let said = tls.sock.peek(&mut [0; 1]);
         tls.sock.set_nonblocking(false)?;
@@ -129,7 +129,7 @@ impl HostileProxy {
 }
 
 impl HostileTunnel {
-    /// Sends the headers of a call of `Open`, and says its stream.
+    /// Sends the headers of a call of `Open`; returns its stream.
     pub(super) fn begin(&mut self) -> Result<u32> {
         let stream = self.next;
         self.next += 2;
@@ -138,7 +138,7 @@ impl HostileTunnel {
         Ok(stream)
     }
 
-    /// Calls `Open`, and says its stream.
+    /// Calls `Open`; returns its stream.
     pub(super) fn open(&mut self, open: &Open) -> Result<u32> {
         let stream = self.begin()?;
         let first = grpc(&Frame {
@@ -148,7 +148,7 @@ impl HostileTunnel {
         Ok(stream)
     }
 
-    /// The agent's answer on that stream; none if the stream was reset.
+    /// The agent's answer on that stream; `None` if the stream was reset.
     pub(super) fn dialled(&mut self, stream: u32) -> Result<Option<Opened>> {
         loop {
             let received = self.wire.next().context("wait for the agent's answer")?;

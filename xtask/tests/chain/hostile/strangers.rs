@@ -1,4 +1,5 @@
-//! Strangers at the agent port who connect and say nothing, far more of them than there are places.
+//! Strangers that connect to the agent port and send nothing, far more of them than there are
+//! handshake permits.
 
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6, TcpStream};
 use std::os::fd::AsRawFd;
@@ -15,9 +16,9 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn6, bind, con
 use super::PATIENCE;
 use crate::world::{self, World};
 
-/// More than there are places for those who have said nothing.
+/// More than the handshake permits for strangers that have sent nothing.
 const SILENT: u16 = 2400;
-/// The cloud host itself, and a /64 of which it has every address.
+/// The cloud host's address. The test uses every address of its /64.
 const CLOUD: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x203, 0, 0x113, 0, 0, 0, 1);
 const SITE: [u16; 4] = [0xfd00, 0xbad, 0, 0];
 
@@ -50,7 +51,7 @@ fn one_silent_64_locks_nobody_out() {
     });
 }
 
-/// Behind a forwarder all agents and all strangers have one address.
+/// Behind a forwarder, all agents and all strangers have the same address.
 #[test]
 fn silent_strangers_behind_the_agents_own_forwarder_lock_no_agent_out() {
     world::with(&[Place::Edge1], Options::default(), |world| {
@@ -60,8 +61,8 @@ fn silent_strangers_behind_the_agents_own_forwarder_lock_no_agent_out() {
     });
 }
 
-/// While as many strangers as may be hold connections, one joins, and one that was there comes
-/// back.
+/// While strangers hold as many connections as they can, one agent joins and another one
+/// reconnects.
 fn agents_get_in_beside(
     world: &mut World<'_>,
     strangers: &Path,
@@ -103,7 +104,7 @@ fn agents_get_in(world: &mut World<'_>) -> Result<()> {
     world.check_greeting("edge-1", "edge-1")
 }
 
-/// Keeps all connections open that the proxy leaves open, and makes those anew that it ends.
+/// Keeps all connections open that the proxy does not close, and replaces those that it closes.
 fn stay_silent(connect: &impl Fn(u16) -> Result<TcpStream>, over: &AtomicBool) -> Result<()> {
     let mut crowd = Vec::new();
     for number in 0..SILENT {
@@ -116,7 +117,7 @@ fn stay_silent(connect: &impl Fn(u16) -> Result<TcpStream>, over: &AtomicBool) -
             let waits = stranger
                 .peek(&mut [0])
                 .is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
-            // A full queue is no reason to give up.
+            // A full queue is no reason to stop.
             if !waits && let Ok(again) = connect(number) {
                 again.set_nonblocking(true)?;
                 *stranger = again;

@@ -1,5 +1,5 @@
-//! Streams that hold all that they can: windows as large as there are, ends that read nothing, more
-//! streams than there may be.
+//! Streams that hold as much as possible: maximal windows, ends that read nothing, more streams
+//! than allowed.
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::net::UnixStream;
@@ -22,15 +22,16 @@ use crate::world::{self, ECHO, SMALL_SOURCE};
 
 const UPLOADS: usize = 16;
 const DOWNLOADS: usize = 64;
-/// Streams whose windows come to 120 MiB.
+/// Streams whose windows amount to 120 MiB.
 const STALLED: usize = 24;
-/// Of a proxy with a budget of 16 MiB, with what it reads ahead and what sockets took.
+/// Limit of the memory of a proxy with a budget of 16 MiB, including what it reads ahead and what
+/// its sockets hold.
 const MEMORY_OF_BUDGET: u64 = 48 << 20;
-/// What may wait in a stream whose other end takes nothing, with all that it costs.
+/// Limit of unsent data in a stream whose other end reads nothing, including overhead.
 const MEMORY_PER_STREAM: u64 = 1 << 20;
-/// An upload that moves nothing for this long has come to its end.
+/// An upload that makes no progress for this long is stalled.
 const STILL: Duration = Duration::from_millis(300);
-/// An agent's patience with a call that says nothing.
+/// The agent's timeout for a call without a message.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[test]
@@ -61,7 +62,7 @@ fn an_agent_that_claims_every_window_and_reads_nothing_holds_a_little_for_each_s
         })??;
         let limit = UPLOADS as u64 * MEMORY_PER_STREAM;
         before.check_memory(&mut world.culvert.proxy, limit, "every window claimed")?;
-        // Beside what the proxy holds, sockets do: the clients' and the tunnel's.
+        // Sockets hold data too, in addition to the proxy: the clients' and the tunnel's.
         ensure!(
             taken <= 2 * limit,
             "{taken} bytes were taken from the clients"
@@ -72,7 +73,7 @@ fn an_agent_that_claims_every_window_and_reads_nothing_holds_a_little_for_each_s
     });
 }
 
-/// Writes until nobody takes any more; says how much was taken.
+/// Writes until the proxy accepts no more; returns how much it accepted.
 fn pour(client: &mut UnixStream) -> Result<u64> {
     client.set_write_timeout(Some(STILL))?;
     let (piece, mut taken) = (vec![7; 64 << 10], 0);
@@ -119,7 +120,7 @@ fn an_agent_whose_framing_outweighs_its_payload_has_the_proxy_hold_no_more_than_
             let framing = rough_grpc(&framing.concat());
             let harm = || -> Result<()> {
                 for (_, stream) in &stalled {
-                    // Enough for its socket to stall, then as much as its window has left.
+                    // Enough to stall the backend's socket, then as much as the window allows.
                     for piece in
                         std::iter::repeat_n(&payload, 4).chain(std::iter::repeat_n(&framing, 74))
                     {
@@ -186,7 +187,7 @@ fn a_proxy_gets_no_more_streams_of_an_agent_than_there_may_be() {
                     ensure!(number < most, "{number} streams are open")
                 }
                 Some(answer) if answer.code() == DialCode::TooManyStreams => refused += 1,
-                // Beyond what HTTP/2 was told of.
+                // More streams than the HTTP/2 settings allow.
                 None => refused += 1,
                 Some(answer) => bail!("stream {number}: {answer:?}"),
             }
@@ -237,7 +238,7 @@ fn calls_that_a_proxy_begins_and_never_makes_are_given_up() {
     });
 }
 
-/// Every other one says how long its first message will be, and nothing more.
+/// Every second call sends only the length of its first message.
 fn begin(tunnel: &mut HostileTunnel, number: u32) -> Result<u32> {
     let stream = tunnel.begin()?;
     if number % 2 == 1 {

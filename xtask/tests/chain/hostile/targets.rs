@@ -1,4 +1,4 @@
-//! A proxy that would look around in the edge's network.
+//! A hostile proxy that tries to explore the edge's network.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::world::{ECHO, FORBIDDEN, GREET};
 
 /// Addresses of services on edge-1.
 const SERVICES: [&str; 2] = ["10.96.0.10", "10.96.0.11"];
-/// Whatever a proxy says on the way to a tunnel, an agent gives it this long.
+/// The agent's timeout for everything that precedes a tunnel.
 const GREETING_TIME: Duration = Duration::from_secs(15);
 
 #[test]
@@ -22,8 +22,8 @@ fn a_hostile_proxy_has_the_agent_dial_nothing_outside_its_list() {
         let mut bystanders = Bystanders::of(world, "edge-1")?;
         let mut tunnel = hostile.tunnel()?;
         let edge = world.lab.site(Place::Edge1);
-        // As kube-proxy in IPVS mode has them, by its interface's name, and by what a dummy
-        // interface is like.
+        // Like the interfaces of kube-proxy in IPVS mode: one is recognised by its name, one
+        // because it is a dummy interface.
         for (interface, peer, address) in [
             ("kube-ipvs0", "ipvs-far", SERVICES[0]),
             ("services", "services-far", SERVICES[1]),
@@ -58,7 +58,7 @@ fn a_hostile_proxy_has_the_agent_dial_nothing_outside_its_list() {
             world.culvert.agent(0),
             &["stream ended", "forbidden", "192.168.1.10:9004"],
         )?;
-        // What is in the list is dialled all the same.
+        // Targets in the allow-list are still dialled.
         let stream = tunnel.open(&Open {
             address: "10.0.3.7".into(),
             port: GREET.into(),
@@ -75,7 +75,7 @@ fn a_hostile_proxy_has_the_agent_dial_nothing_outside_its_list() {
     });
 }
 
-/// Address, port, hops, and what the agent answers.
+/// Address, port, hops, and the agent's answer.
 fn targets() -> Vec<(&'static str, u32, u32, DialCode)> {
     let elsewhere = [
         // Other nodes, the cloud, its proxy, the router.
@@ -87,7 +87,7 @@ fn targets() -> Vec<(&'static str, u32, u32, DialCode)> {
         SERVICES[0],
         SERVICES[1],
         "::ffff:192.168.1.10",
-        // What clouds serve their secrets on, everybody, nobody, all of a link.
+        // Metadata services of clouds, broadcast, unspecified, link-local and multicast addresses.
         "169.254.169.254",
         "255.255.255.255",
         "0.0.0.0",
@@ -134,7 +134,7 @@ fn a_proxy_that_refuses_without_end_or_says_nothing_keeps_the_agent_from_nothing
                 .during(world, "edge-1", || say_until_left(connection, more))?
                 .context(what)?;
         }
-        // It is there for a proxy that has come to its senses.
+        // The agent still sets up a tunnel to a proxy that behaves again.
         let mut tunnel = hostile.tunnel()?;
         let stream = tunnel.open(&Open {
             port: GREET.into(),
@@ -161,7 +161,7 @@ fn a_proxy_that_refuses_without_end_or_says_nothing_keeps_the_agent_from_nothing
     });
 }
 
-/// Says it over and over until the agent has had enough; listens only, if there is nothing to say.
+/// Sends the bytes repeatedly until the agent closes; only listens if there are none.
 fn say_until_left(mut connection: Wire, more: &str) -> Result<()> {
     let started = Instant::now();
     while started.elapsed() < GREETING_TIME {

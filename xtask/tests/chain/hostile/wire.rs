@@ -1,4 +1,4 @@
-//! HTTP/2 by hand over TLS, for ends of a tunnel that keep to no rule.
+//! Hand-written HTTP/2 over TLS, for ends of a tunnel that break its rules.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -21,35 +21,35 @@ pub(super) const PING: u8 = 6;
 pub(super) const GOAWAY: u8 = 7;
 pub(super) const WINDOW_UPDATE: u8 = 8;
 pub(super) const CONTINUATION: u8 = 9;
-/// A type that HTTP/2 gives to nothing.
+/// A frame type that HTTP/2 does not define.
 pub(super) const UNKNOWN: u8 = 0xfa;
 
-/// Of SETTINGS and PING.
+/// Flag of SETTINGS and PING.
 const ACK: u8 = 1;
-/// Of DATA and HEADERS.
+/// Flag of DATA and HEADERS.
 pub(super) const END_STREAM: u8 = 1;
-/// Of HEADERS and what continues them.
+/// Flag of HEADERS and CONTINUATION.
 pub(super) const END_HEADERS: u8 = 4;
 
-/// The largest window there is.
+/// The largest window that HTTP/2 allows.
 pub(super) const WINDOW_MAX: u32 = (1 << 31) - 1;
-/// What the window of a connection is before anybody widens it.
+/// The initial window of a connection.
 pub(super) const WINDOW_DEFAULT: u32 = (1 << 16) - 1;
 
-/// What a client of HTTP/2 says first.
+/// The first bytes of an HTTP/2 client.
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Bytes that a flood writes at once.
 const BLOCK: usize = 16 << 10;
 
-/// A TLS connection, whichever end of it.
+/// Either end of a TLS connection.
 pub(super) trait Tls: Read + Write + Send {}
 impl<T: Read + Write + Send> Tls for T {}
 
-/// A connection on which any bytes may be sent.
+/// A connection on which a test can send any bytes.
 pub(super) struct Wire(Box<dyn Tls>);
 
-/// A frame as it came.
+/// A received frame.
 #[derive(Debug)]
 pub(super) struct Received {
     pub(super) kind: u8,
@@ -75,8 +75,8 @@ impl Wire {
         Ok(bytes)
     }
 
-    /// The next frame that is about a stream or ends the connection; the others are answered as
-    /// HTTP/2 wants it.
+    /// The next frame that belongs to a stream or ends the connection. It answers the other frames
+    /// as HTTP/2 requires.
     pub(super) fn next(&mut self) -> io::Result<Received> {
         loop {
             let head = self.read(9)?;
@@ -103,7 +103,7 @@ impl Wire {
         }
     }
 
-    /// Sends that many pieces, made by their number, without a look at what comes back.
+    /// Sends that many pieces, made by their number, without reading.
     pub(super) fn flood(&mut self, count: u32, piece: impl Fn(u32) -> Vec<u8>) -> Flooded {
         let mut block = Vec::new();
         for number in 0..count {
@@ -128,12 +128,12 @@ impl Wire {
     }
 }
 
-/// What became of a flood.
+/// The result of a flood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flooded {
-    /// The other end took it all.
+    /// The other end accepted everything.
     Swallowed,
-    /// The other end takes no more, for as long as a write may take.
+    /// The other end accepts no more, and a write has timed out.
     Stuck,
     /// The other end closed the connection.
     CutOff,
@@ -147,7 +147,7 @@ pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// A block of headers, none of them compressed.
+/// A block of headers, without compression.
 pub(super) fn headers(list: &[(&str, &str)]) -> Vec<u8> {
     let text = |text: &str| {
         [
@@ -171,13 +171,13 @@ pub(super) fn grpc(message: &impl Message) -> Vec<u8> {
     rough_grpc(&message.encode_to_vec())
 }
 
-/// A gRPC message of any bytes.
+/// A gRPC message with arbitrary bytes.
 pub(super) fn rough_grpc(message: &[u8]) -> Vec<u8> {
     let length = u32::try_from(message.len()).expect("a test's messages are short");
     [&[0], &length.to_be_bytes()[..], message].concat()
 }
 
-/// The provider that all of Culvert uses.
+/// The cryptography provider of all Culvert programs.
 pub(super) fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
 }
@@ -194,7 +194,7 @@ pub(super) fn key(path: &Path) -> Result<PrivateKeyDer<'static>> {
         .with_context(|| format!("read the key in {}", path.display()))
 }
 
-/// Who signs the other end's certificate.
+/// The authorities that may sign the other end's certificate.
 pub(super) fn roots(path: &Path) -> Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(path)? {

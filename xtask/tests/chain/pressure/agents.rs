@@ -1,5 +1,5 @@
-//! Two thousand agents on one proxy, all behind one address: they come, serve, are cut off together
-//! and come back together.
+//! Two thousand agents on one proxy, all behind one address: they connect, serve, are cut off
+//! together and reconnect together.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
@@ -17,12 +17,12 @@ use crate::world::{self, World};
 
 const AGENTS: usize = 2000;
 
-/// From a proxy that can be reached to the last of all agents: their back-off grows to 15 s, and
-/// there are 128 places for handshakes at a time.
+/// Time from when the proxy is reachable until the last agent is online: their back-off grows to 15
+/// s, and 128 handshakes can run at once.
 const ALL_ONLINE: Duration = Duration::from_secs(90);
 
-/// Memory of the proxy for one idle tunnel, unoptimised as in tests; `docs/performance.md` has that
-/// of a release.
+/// The proxy's memory per idle tunnel, in an unoptimised build as in tests. `docs/performance.md`
+/// has the number for a release.
 const MEMORY_PER_AGENT: u64 = 96 << 10;
 
 const TUNNELS: &str = "culvert_proxy_tunnels";
@@ -105,7 +105,7 @@ fn options(lab: &Lab) -> Result<Options> {
     Ok(options)
 }
 
-/// The list shows all of them with a tunnel, and every hundredth says who it is.
+/// Proves that the list shows all of them with a tunnel, and that every hundredth one answers.
 fn all_are_online_and_serve(world: &World<'_>) -> Result<()> {
     let list = workspace::output(&mut world.culvert.control(&["node", "list"]))?;
     let online = list

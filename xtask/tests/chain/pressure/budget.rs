@@ -1,4 +1,5 @@
-//! More bytes than a program may keep in memory for clients, or backends, that take nothing.
+//! Tests of the budget: more bytes than a program may hold in memory for clients or backends that
+//! read nothing.
 
 use std::time::Duration;
 
@@ -12,15 +13,15 @@ use crate::world::{self, ECHO, GIB, SMALL, SMALL_SOURCE, SOURCE};
 
 const STALLED: usize = 40;
 const UPLOADS: usize = 20;
-/// Of those that stall, as many or fewer fit into the budget: each keeps what its sockets left of a
-/// window of 5 MiB.
+/// Up to this many stalled streams fit into the budget: each holds its window of 5 MiB, less what
+/// its sockets hold.
 const WITHIN: usize = 5;
-/// Enough for three windows, not for four.
+/// Enough for three windows, but not for four.
 const BUDGET: u64 = 16 << 20;
 const BUDGET_TEXT: &str = "16MiB";
-/// Longer than it takes sockets to fill.
+/// Longer than the time in which sockets fill.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// What memory costs beyond the bytes in it, and what the proxy reads ahead.
+/// Overhead of the memory that holds the bytes, and what the proxy reads ahead.
 const BESIDE: u64 = 48 << 20;
 
 #[test]
@@ -121,7 +122,7 @@ fn an_agent_over_its_budget_resets_uploads_that_backends_do_not_take() {
     world::with(&[Place::Edge1], options, |world| {
         let mut held = world.hold(format!("edge-1:{ECHO}"), 10)?;
         let before = world.culvert.agent(0).resident()?;
-        // Whoever sends without reading keeps an echo from reading on.
+        // A client that sends without reading makes an echo stop reading.
         let upload = Client::upload(format!("edge-1:{ECHO}"), SMALL);
         let uploads: Vec<_> = (0..UPLOADS)
             .map(|_| world.held_client(&upload))

@@ -1,4 +1,4 @@
-//! Wall clocks that jump: only certificates and tokens may care. `examples/jumping_clock.rs` sets
+//! Wall clocks that jump must affect only certificates and tokens. `examples/jumping_clock.rs` sets
 //! the clocks.
 
 use std::path::PathBuf;
@@ -20,10 +20,10 @@ const DAY: i64 = 24 * HOUR;
 const NOTICED: Duration = Duration::from_secs(22);
 const RECOVERY: Duration = Duration::from_secs(30);
 
-/// Whose clock jumps.
+/// The place whose clock jumps.
 #[derive(Clone, Copy, Debug)]
 enum Clock {
-    /// The cloud's: of the proxy and the redirector.
+    /// The cloud's clock, for the proxy and the redirector.
     Cloud,
     Edge,
 }
@@ -48,9 +48,9 @@ impl Clock {
         ]
     }
 
-    /// Lets the clock be off by that many seconds from now on.
+    /// Shifts the clock by that many seconds from now on.
     fn set(self, lab: &Lab, seconds: i64) -> Result<()> {
-        // Replaced in one step: a clock must not be read half written.
+        // Replaced atomically: a program must not read half of the value.
         let (file, next) = (self.file(lab), self.file(lab).with_extension("next"));
         std::fs::write(&next, seconds.to_string())?;
         Ok(std::fs::rename(next, file)?)
@@ -112,8 +112,8 @@ fn silence_and_retries_are_timed_by_no_wall_clock() {
                 .iter()
                 .try_for_each(|clock| clock.set(world.lab, hours * HOUR))
         };
-        // Forward during a cut that is survived, back during one that is noticed: certificates are
-        // valid at both times.
+        // Forward during a cut that tunnels survive, back during one that ends them. Certificates
+        // are valid at both times.
         let tunnels = world.tunnel_numbers()?;
         let cut = Cut::of(world.lab, Place::Edge1)?;
         jump(12)?;
@@ -142,7 +142,7 @@ fn silence_and_retries_are_timed_by_no_wall_clock() {
     });
 }
 
-/// Fails if a program's own log does not show that its clock was off.
+/// Fails unless the timestamps of a program's log show that its clock was shifted.
 fn seen_in_its_log(world: &mut World<'_>, clock: Clock) -> Result<()> {
     let log = match clock {
         Clock::Cloud => world.culvert.proxy.log(),

@@ -1,5 +1,5 @@
-//! No descriptors left: new connections are refused at once, nothing spins, and what is established
-//! goes on.
+//! Without free file descriptors, new connections are refused at once, no program spins, and
+//! established connections continue.
 
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind, Read};
@@ -18,19 +18,19 @@ use super::expect_idle;
 use crate::connect;
 use crate::world::{self, ECHO, HeldClient, World};
 
-/// So many free numbers in a row are no gap.
+/// This many consecutive free numbers are not counted as a gap.
 const ROOM: u32 = 10;
 /// More than the gaps that closed files leave among a program's descriptors.
 const FILLERS: usize = 60;
-/// Clients that come meanwhile.
+/// Clients that connect meanwhile.
 const ROUNDS: usize = 20;
 
 #[test]
 fn a_proxy_without_descriptors_resets_new_clients_at_once_and_serves_them_when_it_has_some() {
     world::with(&[Place::Edge1], Options::default(), |world| {
         exhausted(world, Program::Proxy, |world| {
-            // To refuse one, its listener gives up a descriptor for a moment: another listener's
-            // client may be served with it.
+            // To refuse a connection, the listener gives up a descriptor for a moment. Another
+            // listener's client may get it.
             let gone =
                 (0..ROUNDS).map(|_| is_gone(connect::open(world, &format!("edge-1:{ECHO}"))));
             let gone = gone.collect::<Result<Vec<_>>>()?;
@@ -58,7 +58,7 @@ fn an_agent_without_descriptors_refuses_new_streams_and_serves_them_when_it_has_
     });
 }
 
-/// Whose descriptors are used up.
+/// The program whose descriptors are used up.
 #[derive(Clone, Copy)]
 enum Program {
     Proxy,
@@ -74,8 +74,8 @@ impl Program {
     }
 }
 
-/// Whether the proxy has closed a client's connection to the CONNECT socket, where another is
-/// served.
+/// Whether the proxy has closed a client's connection to the CONNECT socket, when it serves another
+/// one.
 fn is_gone(client: Result<UnixStream>) -> Result<bool> {
     let first = client.and_then(|mut client| {
         let mut first = [0; 12];
@@ -99,7 +99,7 @@ fn is_gone(client: Result<UnixStream>) -> Result<bool> {
     }
 }
 
-/// `refused`: fails if clients of the CONNECT socket are not.
+/// `refused`: clients of the CONNECT socket must be refused.
 fn exhausted(
     world: &mut World<'_>,
     program: Program,
@@ -129,8 +129,8 @@ fn exhausted(
     established.check()
 }
 
-/// Allows a running program no descriptor beyond those that it has, but for small gaps among them.
-/// Lone high ones it was born with.
+/// Limits a running program to the descriptors that it has, plus small gaps between them. Single
+/// high ones are inherited.
 fn limit_to_open_files(process: &Process) -> Result<()> {
     let pid = process.pid();
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).context("list its files")?;
@@ -147,7 +147,7 @@ fn limit_to_open_files(process: &Process) -> Result<()> {
     Ok(())
 }
 
-/// Clients that take what is left, until one is refused.
+/// Starts clients until one is refused, so that no descriptors are left.
 fn fill(world: &World<'_>) -> Result<Vec<HeldClient>> {
     let mut fillers = Vec::new();
     while fillers.len() < FILLERS {

@@ -1,5 +1,4 @@
-//! Ends that take their time: clients with hardly anything to say, backends that never close,
-//! servers that end first.
+//! Slow ends: clients that send very little, backends that never close, servers that end first.
 
 use std::time::Duration;
 
@@ -16,18 +15,18 @@ use crate::world::{self, ECHO, World, XTASK};
 const EDGE: &[Place] = &[Place::Edge1];
 const STREAMS: &str = "culvert_proxy_active_streams";
 
-/// Longer than every time limit of a dial, a handshake or a silent peer, and than the minute that
-/// others allow.
+/// Longer than every time limit of a dial, a handshake or a silent peer, and than the one minute
+/// that other proxies allow.
 const SILENCE: Duration = Duration::from_secs(61);
 
 const SLOW_CLIENTS: usize = 500;
-/// What one slow client may cost each program: half of the buffer that one read of bulk takes.
+/// The memory that a slow client may take in each program: half of the buffer of one bulk read.
 const MEMORY_PER_CLIENT: u64 = 32 << 10;
 
 #[test]
 fn clients_that_send_a_byte_now_and_then_are_kept_and_cost_no_buffers() {
     world::with(EDGE, Options::default(), |world| {
-        // A round before measuring: pools fill.
+        // One run before the measurement fills pools.
         drop(slow_clients(world, 100, Duration::from_millis(1))?);
         world.wait_for_no_streams()?;
         let before = (
@@ -59,7 +58,7 @@ fn clients_that_send_a_byte_now_and_then_are_kept_and_cost_no_buffers() {
     });
 }
 
-/// Clients that have had their first byte echoed.
+/// Clients whose first byte was echoed.
 fn slow_clients(world: &World<'_>, count: usize, pause: Duration) -> Result<world::HeldClient> {
     let client = world.held_client(&Client::Drip {
         target: format!("edge-1:{ECHO}"),
@@ -88,8 +87,8 @@ fn a_backend_that_never_closes_may_answer_for_ever_and_holds_nothing_once_its_cl
 #[test]
 fn a_backend_that_neither_answers_nor_closes_holds_nothing_for_long_once_its_client_is_gone() {
     let shorten = |lab: &culvert_lab::Lab| {
-        // A client that has closed looks like one that has only ended its direction until its
-        // kernel forgets it.
+        // A closed client looks like one that has ended its direction, until its kernel forgets the
+        // connection.
         lab.site(Place::Cloud)
             .output("sysctl", ["-qw", "net.ipv4.tcp_fin_timeout=2"])?;
         Ok(own_port())
@@ -148,7 +147,7 @@ fn backend(world: &World<'_>, behaviour: &str) -> Result<Process> {
     start_ready(world.lab, Place::Edge1, "own-backend", &mut command)
 }
 
-/// A client that has said all it has to say.
+/// A client that has ended its direction.
 fn half_closed(world: &World<'_>, lines: usize) -> Result<world::HeldClient> {
     let client = world.held_client(&Client::HalfClose {
         target: format!("edge-1:{OWN}"),

@@ -1,5 +1,5 @@
-//! Full accept queues: whoever comes then gets an error in its own time, and service as soon as
-//! there is room.
+//! Full accept queues: new clients get an error within their own time limit, and service as soon as
+//! the queue has capacity.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ fn a_backend_with_a_full_accept_queue_is_told_as_a_timeout_and_leaves_others_alo
         let backend = start_ready(world.lab, Place::Edge1, "own-backend", &mut command)?;
         backend.signal(Signal::SIGSTOP)?;
         let own = format!("edge-1:{OWN}");
-        // They take the queue's places; nobody answers.
+        // They fill the queue, and nothing accepts them.
         let waiting = world.held_client(&Client::stall(&own, 2))?;
         wait::until("the queue is full", Duration::from_secs(5), || {
             let queue = world
@@ -90,7 +90,7 @@ fn an_agent_that_finds_the_proxys_queue_full_says_so_and_gets_in_when_there_is_r
         let join = world.culvert.create_token(Place::Edge2, &[])?;
         world.culvert.join(Place::Edge2, &join)?;
         world.culvert.proxy.signal(Signal::SIGSTOP)?;
-        // Strangers from another site, who come first and stay silent.
+        // Strangers from another site that come first and send nothing.
         let strangers = Client::GiveUp {
             target: PROXY_FOR_AGENTS.to_owned(),
             count: 20,
@@ -121,14 +121,14 @@ fn an_agent_that_finds_the_proxys_queue_full_says_so_and_gets_in_when_there_is_r
     });
 }
 
-/// Listeners that are opened from now on have no longer queues.
+/// Limits the queues of listeners that are opened from now on.
 fn shorten_queues(lab: &Lab, place: Place, length: usize) -> Result<()> {
     lab.site(place)
         .output("sysctl", ["-qw", &format!("net.core.somaxconn={length}")])
         .map(drop)
 }
 
-/// How many connections found a full queue in the cloud.
+/// The number of connections in the cloud that found a full queue.
 fn overflows(lab: &Lab) -> Result<u64> {
     let counters = lab
         .site(Place::Cloud)

@@ -1,5 +1,5 @@
-//! Agents that stop reading while their connections stay up: nothing tells the proxy so but
-//! silence.
+//! Agents that stop reading while their connections stay up. The proxy can detect this only by
+//! their silence.
 
 use std::time::{Duration, Instant};
 
@@ -13,31 +13,31 @@ use nix::sys::signal::Signal;
 use crate::life::wait_within;
 use crate::world::{self, ECHO, GIB, HeldClient, SINK, World};
 
-/// A dead peer is noticed within 20 s; looking takes a little longer.
+/// A dead peer is noticed within 20 s, and the check takes a little longer.
 const NOTICED: Duration = Duration::from_secs(22);
 /// A client's attempt ends after the dial limit of each tunnel that is tried, or when the tunnels
 /// are known to be dead.
 const ANSWERED: Duration = Duration::from_secs(25);
-/// For a client to print what it knows already.
+/// Time for a client to print a report that it already has.
 const CLIENT_LIMIT: Duration = Duration::from_secs(10);
 const RECOVERY: Duration = Duration::from_secs(30);
 
 const UPLOADS: usize = 8;
-/// What the proxy may take in for uploads whose agent takes nothing: for each what waits in its
-/// stream, and some for its reads.
+/// Limit of what the proxy may buffer for uploads whose agent reads nothing: unsent data in each
+/// stream, and some for reads.
 const TAKEN_IN: u64 = UPLOADS as u64 * (1 << 20);
 
 #[test]
 fn agents_that_stop_reading_fail_their_own_clients_in_time_and_nobody_elses() {
     world::with(&Place::EDGES, Options::default(), |world| {
-        // The first connection opens what later ones share.
+        // The first connection opens files that later ones share.
         world.check_greeting("edge-3", "edge-3")?;
         let before = world.culvert.proxy.held()?;
         let mut idle = hold(world, "edge-1")?;
         let mut neighbour = hold(world, "edge-3")?;
         let uploads = uploads(world, "edge-2")?;
         let resident = world.culvert.proxy.resident()?;
-        // edge-1 stands still with nothing under way, edge-2 with its window closed.
+        // edge-1 stops without any stream, edge-2 with a closed window.
         for stopped in [0, 1] {
             world.culvert.agent(stopped).signal(Signal::SIGSTOP)?;
         }
@@ -94,7 +94,7 @@ fn hold(world: &World<'_>, node: &str) -> Result<HeldClient> {
     world.hold(format!("{node}:{ECHO}"), 20)
 }
 
-/// Uploads whose bytes have begun to arrive.
+/// Uploads whose first bytes have arrived.
 fn uploads(world: &World<'_>, node: &str) -> Result<Vec<HeldClient>> {
     let target = format!("{node}:{SINK}");
     let upload = || world.held_client(&Client::upload(&target, 8 * GIB));
@@ -118,7 +118,7 @@ fn uploads(world: &World<'_>, node: &str) -> Result<Vec<HeldClient>> {
     Ok(uploads)
 }
 
-/// Waits until the kernel has nothing left to do for a tunnel but to ask for room.
+/// Waits until a tunnel's kernel socket only probes the closed window.
 fn wait_for_closed_window(world: &World<'_>) -> Result<()> {
     wait::until(
         "a tunnel's window is closed",

@@ -17,8 +17,8 @@ const AGENTS: usize = 10;
 const STREAMS_EACH: usize = 1000;
 const STREAMS: usize = AGENTS * STREAMS_EACH;
 
-/// Memory of the proxy for one idle stream, unoptimised as in tests; `docs/performance.md` has that
-/// of a release.
+/// The proxy's memory per idle stream, in an unoptimised build as in tests. `docs/performance.md`
+/// has the number for a release.
 const MEMORY_PER_STREAM: u64 = 12 << 10;
 
 #[test]
@@ -34,7 +34,7 @@ fn ten_thousand_idle_streams_all_answer_beside_new_ones_and_leave_nothing() {
             2 * (AGENTS + 1),
             Duration::from_secs(30),
         )?;
-        // The first connection opens what later ones share.
+        // The first connection opens files that later ones share.
         world.check_greeting("10.0.3.7", "edge-1")?;
         let before = (world.culvert.proxy.held()?, world.culvert.proxy.resident()?);
         let agents_before = agents
@@ -94,7 +94,7 @@ fn name(number: usize) -> String {
     format!("crowd-{number}")
 }
 
-/// Joins a node of its own and starts its agent, all on one host.
+/// Joins one more node and starts its agent. All agents run on one host.
 fn start_agent(world: &World<'_>, number: usize) -> Result<Process> {
     let (node, site) = (name(number), world.lab.site(Place::Edge1));
     let agent = || site.command(workspace::binary("culvert-agent"));

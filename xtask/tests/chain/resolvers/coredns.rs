@@ -1,4 +1,4 @@
-//! CoreDNS in a pod.
+//! Tests CoreDNS in a pod.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::world::World;
 
-/// The block of a CoreDNS that knows nothing of Culvert.
+/// The server block of a CoreDNS without any configuration for Culvert.
 const USUAL: &str = ".:53 {
     errors
     forward . 10.0.0.53
@@ -81,7 +81,7 @@ fn coredns_without_failover_hands_on_what_the_redirector_refuses() {
             "not all of 1000 foreign names refused: {tally:?}"
         );
         drop(coredns);
-        // What kubeadm's CoreDNS does with the servers of the host's file.
+        // As kubeadm's CoreDNS uses the servers of the host's resolv.conf.
         let file = world.lab.site(Place::Cloud).file("both.conf");
         std::fs::write(
             &file,
@@ -165,8 +165,8 @@ fn coredns_with_a_hosts_file_follows_it_and_answers_all_others() {
             );
         }
         check_foreign_names(&coredns.resolver)?;
-        // Each question for another one of the new names: an answer of the upstream server stays in
-        // the cache.
+        // Each question asks for a different new name, because the upstream server's answers are
+        // cached.
         let further =
             (100..200).map(|number| format!("198.18.0.{number}\tedge-{number} # culvert\n"));
         std::fs::write(&hosts, listed + &further.collect::<String>())?;
@@ -187,7 +187,7 @@ fn coredns_with_a_hosts_file_follows_it_and_answers_all_others() {
     });
 }
 
-/// Ends when dropped.
+/// CoreDNS, running. Dropping it ends it.
 struct CoreDns {
     _process: Process,
     resolver: Resolver,

@@ -1,6 +1,6 @@
-//! systemd-resolved on the cloud host, in a mount namespace with folders `/run` and `/etc` of its
-//! own, so that nothing changes on the machine, and with a bus of its own. There is no systemd: for
-//! `systemctl restart` the test starts the program again.
+//! Tests systemd-resolved on the cloud host. It has its own bus, and its own `/run` and `/etc` in a
+//! mount namespace, so that nothing changes on the machine. There is no systemd: instead of
+//! `systemctl restart`, the test restarts the program.
 
 use std::net::Ipv4Addr;
 use std::process::Command;
@@ -20,14 +20,14 @@ use super::{
 };
 use crate::world::World;
 
-/// What the program may take to start, on two busy cores.
+/// Time for the program to start, on two busy cores.
 const START_TIME: Duration = Duration::from_secs(60);
 
-/// The stub that programs ask, by `/etc/resolv.conf` or by hand.
+/// The stub resolver that programs use, through `/etc/resolv.conf` or directly.
 const STUB: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 53);
 
-/// Makes the folders, and holds them. As on a host with systemd-resolved, `/etc/resolv.conf` leads
-/// to it.
+/// Creates the folders and holds them. As on a host with systemd-resolved, `/etc/resolv.conf` is a
+/// link to its file.
 const HOLD: &str = r#"
 mount -t tmpfs tmpfs /run
 install -d /run/dbus /run/systemd /run/etc
@@ -42,7 +42,7 @@ echo ready
 exec sleep infinity
 "#;
 
-/// Everybody may do everything: only root is there.
+/// All calls are allowed, because only root is there.
 const BUS: &str = r#"<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
 <busconfig>
@@ -135,14 +135,14 @@ fn refused(world: &World<'_>) -> Result<f64> {
         .metric(REDIRECTOR_ADMIN, answers)
 }
 
-/// The cloud host, as if it had been installed with systemd-resolved. All that it starts ends when
-/// it is dropped.
+/// The cloud host, as if systemd-resolved were installed. Dropping it ends everything that it
+/// started.
 struct Host<'lab> {
     site: &'lab Site,
     stub: Resolver,
     resolved: Option<Process>,
     _bus: Process,
-    /// Holds the folders.
+    /// The process that holds the folders.
     holder: Process,
 }
 
@@ -188,7 +188,7 @@ impl<'lab> Host<'lab> {
         })
     }
 
-    /// Does what a document has root do; returns what the last command printed.
+    /// Runs the commands that a document gives to root; returns the output of the last one.
     fn follow(&mut self, block: &str) -> Result<String> {
         let mut said = String::new();
         for line in block.lines().filter(|line| !line.is_empty()) {
@@ -212,13 +212,13 @@ impl<'lab> Host<'lab> {
         .inspect(|_status| self.resolved = Some(resolved))
     }
 
-    /// What a shell command of root's prints.
+    /// The output of a shell command that runs as root.
     fn run(&self, line: &str) -> Result<String> {
         workspace::output(inside(self.site, &self.holder, "sh").args(["-c", line]))
     }
 }
 
-/// A command in the host's folders, with the programs of the package.
+/// A command that sees the host's folders, with the programs of the package.
 fn inside(site: &Site, holder: &Process, program: impl AsRef<std::ffi::OsStr>) -> Command {
     let package = Unpacked::SystemdResolved;
     let mut command = site.command("nsenter");

@@ -1,4 +1,4 @@
-//! An ordinary DNS server on the internet: it knows one address for every name except [`NOWHERE`].
+//! An ordinary DNS server on the internet. It has one address for every name except [`NOWHERE`].
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -12,16 +12,16 @@ use anyhow::{Context, Result};
 use culvert_lab::dns;
 use culvert_lab::inside;
 
-/// What it answers.
+/// The address in its answers.
 pub(super) const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 80);
 
 /// The name that does not exist.
 pub(super) const NOWHERE: &str = "nowhere.example";
 
-/// How soon it notices that it is to end.
+/// Interval at which it checks whether to end.
 const TURN: Duration = Duration::from_millis(100);
 
-/// Ends when dropped.
+/// The server, running. Dropping it ends it.
 pub(super) struct Upstream {
     shared: Arc<Shared>,
     server: Option<JoinHandle<()>>,
@@ -50,7 +50,7 @@ impl Upstream {
         })
     }
 
-    /// The names with this ending that anybody asked it for.
+    /// The queried names with this ending.
     pub(super) fn asked(&self, ending: &str) -> Vec<String> {
         let names = self
             .shared
@@ -90,12 +90,12 @@ fn serve(socket: &UdpSocket, shared: &Shared) {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .insert(name);
-        // A client that is gone needs none.
+        // The client may be gone.
         socket.send_to(&answer, client).ok();
     }
 }
 
-/// The name that is asked for, in small letters.
+/// The name in a question, in lower case.
 fn name(question: &[u8]) -> Option<String> {
     let (mut at, mut labels) = (12, Vec::new());
     loop {
@@ -109,18 +109,18 @@ fn name(question: &[u8]) -> Option<String> {
     }
 }
 
-/// One record for a question of type A, no data for all others.
+/// One record for a question of type A; no data for all others.
 fn answer(name: &str, question: &[u8]) -> Option<Vec<u8>> {
     let end = dns::after_name(question, 12)? + 4;
     let mut packet = question.get(..end)?.to_vec();
     let exists = name != NOWHERE;
     let is_a = exists && packet[end - 4..end - 2] == dns::A.to_be_bytes();
-    // A response with recursion available; one question, that many answers, nothing else.
+    // A response with recursion available, one question and the given number of answers.
     packet[2] |= 0x80;
     packet[3] = if exists { 0x80 } else { 0x83 };
     packet[4..12].copy_from_slice(&[0, 1, 0, is_a.into(), 0, 0, 0, 0]);
     if is_a {
-        // The name of the question, type A, class IN, a minute, four bytes.
+        // The name of the question, type A, class IN, TTL of a minute, four bytes.
         packet.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
         packet.extend(ADDRESS.octets());
     }

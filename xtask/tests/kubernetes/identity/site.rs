@@ -1,5 +1,5 @@
-//! Agents of a bare API server's cluster, on this host's loopback, and what kubelet would do for
-//! their pods: mount the ConfigMap, and write their tokens.
+//! Agents of a bare API server's cluster, on this host's loopback. The tests do what kubelet does
+//! for their pods: mount the ConfigMap, and write their tokens.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -18,8 +18,8 @@ use crate::cluster::{DEADLINE, apply, edge, get, node, pod, token};
 use crate::loopback::http_get;
 use crate::proxy::program;
 
-/// Makes what the tests have in common: two edge nodes, a cloud node, and the agents' account with
-/// one of each other kind.
+/// Creates what the tests share: two edge nodes, a cloud node, and the agents' account with one
+/// account of each other kind.
 pub(crate) fn furnish(server: &ApiServer) -> Result<()> {
     for (name, address) in [("edge-1", "10.0.3.7"), ("edge-2", "10.0.3.8")] {
         edge(server, name, address)?;
@@ -38,7 +38,7 @@ pub(crate) fn furnish(server: &ApiServer) -> Result<()> {
     Ok(())
 }
 
-/// A token of an agent's pod on a node, which is made for it.
+/// Creates an agent's pod on a node; returns its token.
 pub(crate) fn agent_token(server: &ApiServer, name: &str, on: &str) -> Result<String> {
     let uid = pod(server, "culvert-system", name, "culvert-agent", on)?;
     token(
@@ -49,7 +49,7 @@ pub(crate) fn agent_token(server: &ApiServer, name: &str, on: &str) -> Result<St
     )
 }
 
-/// The pod of an agent: its process, the mounted ConfigMap, and the file of its token.
+/// An agent's pod: its process, the mounted ConfigMap, and the file of its token.
 pub(crate) struct Agent {
     pub(crate) process: Process,
     admin: SocketAddr,
@@ -60,7 +60,7 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    /// Starts one named `name` with this token; nothing is mounted yet.
+    /// Starts an agent named `name` with this token. Nothing is mounted yet.
     pub(crate) fn start(server: &ApiServer, name: &str, token: &str, backend: u16) -> Result<Self> {
         let folder = server.folder().join(name);
         fs::create_dir_all(folder.join("config"))?;
@@ -94,8 +94,7 @@ impl Agent {
         })
     }
 
-    /// Mounts the ConfigMap as it is now, the way that kubelet does: a new folder behind a link
-    /// that is swapped.
+    /// Mounts the present ConfigMap as kubelet does: a link is switched to a new folder.
     pub(crate) fn mount(&self, server: &ApiServer) -> Result<()> {
         let found = get(
             server,
@@ -122,7 +121,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Waits until the mounted ConfigMap says that, as kubelet brings changes sooner or later.
+    /// Waits until the mounted ConfigMap satisfies a condition. kubelet updates it after some time.
     pub(crate) fn mount_until(
         &self,
         server: &ApiServer,
@@ -142,7 +141,7 @@ impl Agent {
         )
     }
 
-    /// Kubelet writes another token, or takes it away.
+    /// Writes another token as kubelet would, or removes it.
     pub(crate) fn set_token(&self, token: Option<&str>) -> Result<()> {
         let path = self.folder.join("token");
         match token {
@@ -152,7 +151,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Ends it well and starts it again.
+    /// Terminates it and starts it again.
     pub(crate) fn restart(&mut self) -> Result<()> {
         self.process.terminate(DEADLINE)?;
         self.start_again()
@@ -164,12 +163,12 @@ impl Agent {
         Ok(())
     }
 
-    /// What it has in its state directory of that name.
+    /// The path of a file in its state directory.
     pub(crate) fn state(&self, file: &str) -> PathBuf {
         self.folder.join("state").join(file)
     }
 
-    /// Waits until its log has these words, all in one line, so many times.
+    /// Waits until its log has that many lines with all of these words.
     pub(crate) fn wait_for_log(&mut self, words: &[&str], times: usize) -> Result<()> {
         wait::until(
             &format!("{} says {words:?} {times} times", self.name),
@@ -187,13 +186,13 @@ impl Agent {
         )
     }
 
-    /// Why it is not ready.
+    /// The reason why it is not ready.
     pub(crate) fn missing(&self) -> Result<String> {
         http_get(self.admin, "/readyz")
     }
 }
 
-/// Makes an authority with openssl, as an operator would, and returns its certificate and key.
+/// Creates an authority with openssl, as an operator would, and returns its certificate and key.
 pub(crate) fn new_authority(folder: &Path) -> Result<(String, String)> {
     let SelfSigned { certificate, key } =
         SelfSigned::make(folder, "new-ca", "/CN=operator", AUTHORITY)?;
