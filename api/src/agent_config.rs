@@ -1,5 +1,5 @@
-//! ConfigMap `culvert-agent`: what the proxies of a Kubernetes cluster write for their agents, who
-//! mount it as a folder.
+//! The ConfigMap `culvert-agent`: the proxies of a Kubernetes cluster write it for their agents,
+//! which mount it as a folder.
 
 /// Name of the ConfigMap.
 pub const NAME: &str = "culvert-agent";
@@ -7,7 +7,7 @@ pub const NAME: &str = "culvert-agent";
 pub const CA: &str = "ca.crt";
 /// Key of the name in the proxies' certificates.
 pub const SERVER_NAME: &str = "server-name";
-/// Key of the proxies that agents dial, one `HOST:PORT` a line.
+/// Key of the proxies that agents dial, one `HOST:PORT` per line.
 pub const PROXIES: &str = "proxies";
 /// Longest list of proxies: each agent keeps tunnels to each.
 pub const MAX_PROXIES: usize = 64;

@@ -1,5 +1,5 @@
-//! What an agent dials for whom. The agent decides by it, and the proxy tells operators what the
-//! agent would decide. Pure.
+//! Which destinations an agent dials. The agent decides with this code, and the proxy uses it to
+//! tell operators what the agent would decide. Pure.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 pub struct AllowList<'a> {
     /// Allowed on the node's own addresses and on loopback.
     pub ports: &'a BTreeSet<u16>,
-    /// Dialled on 127.0.0.1, whatever address was asked for.
+    /// Always dialled on 127.0.0.1, whatever address was requested.
     pub localhost_ports: &'a BTreeSet<u16>,
     /// Further addresses that the operator named, exactly.
     pub further: &'a BTreeSet<SocketAddr>,
@@ -26,20 +26,20 @@ pub struct Candidates {
     pub second: Option<SocketAddr>,
 }
 
-/// Why nothing is dialled.
+/// Why a destination is not dialled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Forbidden {
-    /// On the node's loopback.
+    /// The port is not allowed on the node's loopback.
     #[error("port {0} is not in the agent's allow-list; `--port {0}` on the agent would allow it")]
     Port(u16),
-    /// On one of the node's own addresses.
+    /// The port is not allowed on the node's own addresses.
     #[error(
         "{0}: the port is not in the agent's allow-list; `--port {port}` on the agent would allow \
          it",
         port = .0.port()
     )]
     OwnAddress(SocketAddr),
-    /// At an address that is not the node's.
+    /// The address is not the node's and not in the list.
     #[error(
         "{0} is no address of the agent's node and not in its allow-list; `--allow {0}` on the \
          agent would allow it"
@@ -51,10 +51,10 @@ const LOOPBACK4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const LOOPBACK6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 
 impl AllowList<'_> {
-    /// What to dial for a client of `address` (`None`: the node itself) and `port`.
+    /// The addresses to dial for a request of `address` (`None`: the node itself) and `port`.
     ///
     /// # Errors
-    /// Which flag of the agent would allow it.
+    /// The destination is forbidden; the error names the agent's flag that would allow it.
     pub fn decide(&self, address: Option<IpAddr>, port: u16) -> Result<Candidates, Forbidden> {
         let is_allowed = self.ports.contains(&port);
         let Some(address) = address else {
@@ -84,7 +84,7 @@ impl AllowList<'_> {
 }
 
 impl Forbidden {
-    /// What was asked for.
+    /// The requested destination.
     #[must_use]
     pub fn target(&self) -> String {
         match self {

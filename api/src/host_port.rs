@@ -20,17 +20,17 @@ pub enum Host {
     Name(String),
 }
 
-/// `host:port`, with an IPv6 address in brackets. Two texts that mean the same are equal.
+/// `host:port`, with an IPv6 address in brackets. Texts with the same meaning are equal.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct HostPort {
-    /// To be resolved for each connection.
+    /// Resolved for each connection.
     pub host: Host,
     /// 1 to 65535.
     pub port: u16,
 }
 
-/// Why a text is no host, or no `host:port`.
+/// A text that is not a host, or not `host:port`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not {expected}: {problem}")]
 pub struct InvalidHostPort {
@@ -39,7 +39,7 @@ pub struct InvalidHostPort {
     problem: Problem,
 }
 
-/// What is wrong with it.
+/// What is wrong with the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 enum Problem {
     #[error("write a host and a port, such as proxy.example:7400 or [2001:db8::1]:7400")]
@@ -102,7 +102,7 @@ fn parse(text: &str) -> Result<HostPort, Problem> {
     Ok(HostPort { host, port })
 }
 
-/// A port as people write it: digits only, not 0.
+/// Parses a port: digits only, not 0.
 pub(crate) fn parse_port(text: &str) -> Option<u16> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|port| digits && *port != 0)
@@ -112,8 +112,8 @@ fn bracketed(text: &str) -> Option<&str> {
     text.strip_prefix('[')?.strip_suffix(']')
 }
 
-/// A DNS name. Underscores are taken too: RFC 1123 does not know them, resolvers and Docker
-/// Compose do.
+/// A DNS name. Underscores are accepted too: RFC 1123 forbids them, but resolvers and Docker
+/// Compose allow them.
 fn name(text: &str) -> Result<Host, Problem> {
     let text = text.strip_suffix('.').unwrap_or(text);
     let byte = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');

@@ -1,6 +1,6 @@
-//! `/debug/installed` of a redirector: what should be on its host, and what the kernel has of it.
-//! `culvert-proxy check` reads it. A field that is `default` was added later: an older redirector
-//! leaves it out.
+//! `/debug/installed` of a redirector: what should be on its host, and what the kernel has.
+//! `culvert-proxy check` reads it. A field with `default` was added later: an older redirector
+//! omits it.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -8,15 +8,15 @@ use std::net::SocketAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-/// The answer, as JSON.
+/// The page's content.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Installed {
     /// `--mechanism`.
     pub mechanism: Mechanism,
-    /// What steers now.
+    /// The mechanism that steers now.
     #[serde(default)]
     pub in_force: Option<Mechanism>,
-    /// Why connect hooks that were asked for are not there.
+    /// Why connect hooks are missing that were asked for.
     #[serde(default)]
     pub fallback: Option<String>,
     /// Why nothing sees pods' connections.
@@ -25,38 +25,39 @@ pub struct Installed {
     /// `--hooks`.
     #[serde(default)]
     pub hooks_see: Option<HookScope>,
-    /// Pinned links of another version: the proxy cannot take what they steer.
+    /// Pinned links of another version: the proxy cannot read the destinations of connections that
+    /// they steer.
     #[serde(default)]
     pub other_versions: Vec<String>,
     /// The connect hooks.
     pub hooks: Vec<Hook>,
-    /// The error of a connect that the hooks refuse; `None` where the kernel cannot be asked.
+    /// The error of a connect that the hooks refuse; `None` if the kernel cannot be asked.
     #[serde(default)]
     pub refusal: Option<Refusal>,
-    /// Whether the nftables table is there.
+    /// Whether the nftables table exists.
     pub table: bool,
-    /// Why that is not known.
+    /// Why it is not known whether the table exists.
     pub table_problem: Option<String>,
     /// The VIP ranges that need a route.
     pub ranges: Vec<IpNet>,
     /// The VIP ranges that have one.
     pub routes: Vec<IpNet>,
-    /// The routes lead to this host itself: the kernel makes no bridge.
+    /// The routes lead to this host itself, because the kernel cannot create a bridge.
     #[serde(default)]
     pub routes_to_host: bool,
-    /// Where connections are steered to.
+    /// The ports that connections are steered to.
     pub intercept_ports: Vec<u16>,
-    /// Where DNS is answered.
+    /// The addresses of the DNS server.
     pub dns: Vec<SocketAddr>,
     /// The zone of the nodes' names; empty without DNS.
     pub zone: String,
     /// The servers that other names are forwarded to.
     #[serde(default)]
     pub forward: Vec<SocketAddr>,
-    /// Programs of others at the same places as the hooks.
+    /// Programs of others at the attach points of the hooks.
     #[serde(default)]
     pub neighbours: Vec<Neighbours>,
-    /// Chains of other tables that drop packets to this host, as far as nft can be asked.
+    /// Chains of other tables that drop packets to this host; empty if nft cannot be asked.
     #[serde(default)]
     pub dropping_chains: Vec<String>,
 }
@@ -70,13 +71,13 @@ impl Installed {
             .any(|hook| hook.link.is_some() && hook.cgroup_id != Some(0))
     }
 
-    /// Whether hooks should be there. Where they cannot be, nftables steers in their place.
+    /// Whether hooks should exist. If they cannot be installed, nftables steers in their place.
     #[must_use]
     pub fn has_hooks(&self) -> bool {
         self.mechanism.has_ebpf() && self.fallback.is_none()
     }
 
-    /// Whether the nftables table should be there.
+    /// Whether the nftables table should exist.
     #[must_use]
     pub fn has_nftables(&self) -> bool {
         self.mechanism.has_nftables()
@@ -88,7 +89,7 @@ impl Installed {
         self.has_hooks() || self.has_nftables()
     }
 
-    /// Whether the redirector asks others for names that are not nodes'.
+    /// Whether the redirector forwards questions about other names.
     #[must_use]
     pub fn forwards(&self) -> bool {
         !self.forward.is_empty()
@@ -115,7 +116,7 @@ impl Mechanism {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Both, Self::Ebpf, Self::Nftables, Self::None];
 
-    /// What is in force where connect hooks and nftables are there, or are not.
+    /// The mechanism in force if connect hooks and nftables are or are not installed.
     #[must_use]
     pub const fn of(hooks: bool, nftables: bool) -> Self {
         match (hooks, nftables) {
@@ -126,7 +127,7 @@ impl Mechanism {
         }
     }
 
-    /// As flag, metrics and JSON have it.
+    /// The name in flags, metrics and JSON.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -179,7 +180,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// As errno is written.
+    /// The name of the errno.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -195,7 +196,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// One of the redirector's programs, by the kernel's numbers.
+/// One of the redirector's programs, with the kernel's ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hook {
     /// Its name.
@@ -205,11 +206,11 @@ pub struct Hook {
     /// `None`: it is not attached.
     #[serde(default)]
     pub program_id: Option<u32>,
-    /// Zero: the link is detached, or its cgroup is gone.
+    /// Zero if the link is detached or its cgroup was removed.
     pub cgroup_id: Option<u64>,
 }
 
-/// Programs of others at the place of one hook, by the kernel's numbers, in the order in which
+/// Programs of others at the attach point of one hook, by the kernel's ids, in the order in which
 /// they run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Neighbours {

@@ -1,5 +1,5 @@
-//! What Culvert's programs say to each other beside the tunnel: the services of the agent port and
-//! of the proxy's sockets, and the words that all of them use.
+//! What Culvert's programs share besides the tunnel: the services of the agent port and of the
+//! proxy's sockets, and common types and constants.
 #![forbid(unsafe_code)]
 
 pub mod agent_config;
@@ -42,13 +42,13 @@ pub use node_name::{InvalidNodeName, NodeName};
 pub use query::Query;
 pub use zone::{InvalidZone, Zone};
 
-/// ALPN of a tunnel: mutual TLS, then HTTP/2 with the roles turned round.
+/// ALPN of a tunnel: mutual TLS, then HTTP/2 with reversed roles.
 pub const ALPN_TUNNEL: &[u8] = b"culvert-tunnel/1";
 /// ALPN of ordinary gRPC on the agent port: `culvert.enroll.v1`.
 pub const ALPN_ENROLL: &[u8] = b"h2";
-/// What a proxy writes in place of HTTP/2's preface when it refuses an agent: this, the reason, and
-/// a line feed.
+/// What a proxy writes instead of HTTP/2's preface when it refuses an agent: this text, the reason,
+/// and a line feed.
 pub const REFUSED: &str = "REFUSED ";
 /// The name in every proxy's certificate. Agents verify it whatever host they dialled, so NAT, load
-/// balancers and forwarders in front of a proxy need nothing.
+/// balancers and forwarders in front of a proxy need no configuration.
 pub const PROXY_SERVER_NAME: &str = "culvert-proxy";

@@ -16,7 +16,7 @@ const MAX_LABEL_LENGTH: usize = 63;
 #[serde(try_from = "String", into = "String")]
 pub struct NodeName(Arc<str>);
 
-/// A text that is no node name.
+/// A text that is not a node name.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} is not a node name: use lower-case letters, digits, `-` and `.`, as in `edge-1`")]
 pub struct InvalidNodeName(String);

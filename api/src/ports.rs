@@ -1,14 +1,14 @@
-//! Ports that more than one program knows.
+//! Ports that several programs use.
 
-/// Port on which proxies take agents.
+/// The agent port of a proxy.
 pub const AGENT_PORT: u16 = 7400;
 /// Admin port of an agent, on loopback: `/metrics`, `/readyz`.
 pub const AGENT_ADMIN_PORT: u16 = 7429;
-/// Ports on which a proxy takes steered connections. Four of them, so that one client address has
-/// four times the source ports.
+/// The intercept ports of a proxy. There are four, so that one client address has four times as
+/// many source ports.
 pub const INTERCEPT_PORTS: [u16; 4] = [7410, 7411, 7412, 7413];
 /// A connection to this port of a node's VIP ends at the proxy itself, which answers how the
-/// connection was steered. No edge node serves anything on it.
+/// connection was steered. Edge nodes must not serve anything on it.
 pub const CHECK_PORT: u16 = INTERCEPT_PORTS[0];
 /// Ports of an edge node that are steered and that its agent dials, unless the operator names
 /// others: the agent's own admin port, node_exporter, kubelet, and kubelet's read-only port.

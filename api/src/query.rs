@@ -1,4 +1,4 @@
-//! What an operator may ask about: anything that a client could dial, with or without a port.
+//! What an operator can ask about: anything that a client could dial, with or without a port.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,10 +6,10 @@ use std::str::FromStr;
 
 use crate::host_port::{Host, HostPort, InvalidHostPort};
 
-/// A destination; without a port, any port of it is meant.
+/// A destination. Without a port, any of its ports is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
-    /// Whom it is about.
+    /// The host that is asked about.
     pub host: Host,
     /// 1 to 65535.
     pub port: Option<u16>,
@@ -18,7 +18,7 @@ pub struct Query {
 impl FromStr for Query {
     type Err = InvalidHostPort;
 
-    /// Reads `HOST` or `HOST:PORT`. An IPv6 address without a port may do without brackets.
+    /// Parses `HOST` or `HOST:PORT`. An IPv6 address without a port needs no brackets.
     fn from_str(text: &str) -> Result<Self, InvalidHostPort> {
         let text = text.trim();
         let is_ipv6 = text.matches(':').count() > 1 && !text.contains("]:");

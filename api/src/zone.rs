@@ -1,4 +1,4 @@
-//! The DNS zone in which nodes' names are.
+//! The DNS zone of the nodes' names.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::NodeName;
 
-/// A DNS zone that node names may be followed by, such as `edge.internal`: lower case, without a
-/// trailing dot.
+/// A DNS zone that may follow node names, such as `edge.internal`: lower case, without a trailing
+/// dot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Zone(String);
 
-/// A text that is no zone.
+/// A text that is not a zone.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} is no DNS zone: write one such as edge.internal")]
 pub struct InvalidZone(String);
@@ -32,10 +32,10 @@ impl Zone {
 impl FromStr for Zone {
     type Err = InvalidZone;
 
-    /// Reads a DNS name; upper case and a trailing dot are dropped.
+    /// Parses a DNS name. Converts it to lower case and removes a trailing dot.
     ///
     /// # Errors
-    /// Anything that could not be a node's name.
+    /// The text could not be a node's name.
     fn from_str(text: &str) -> Result<Self, InvalidZone> {
         let lower = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
         match NodeName::from_str(&lower) {

@@ -1,6 +1,6 @@
 //! The admin server of each binary: liveness, readiness, metrics, and the binary's own `/debug`
-//! pages. What changes anything, which is the log filter, is served on a Unix socket only: the TCP
-//! listener is within reach of other users, and of pods through a tunnel.
+//! pages. Requests that change something, which only the log filter does, are served on a Unix
+//! socket only: other users reach the TCP listener, and so do pods through a tunnel.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -22,13 +22,13 @@ use crate::http;
 use crate::local_socket::{LocalSocket, SocketAccess};
 use crate::{Logs, Readiness};
 
-/// A log filter is a line; a longer body is a mistake.
+/// Longest accepted log filter. A filter is one line, so a longer body is a mistake.
 const LOG_FILTER_BYTES: usize = 4096;
 
-/// Where operators and scrapers are served.
+/// The addresses of the admin server.
 #[derive(Clone, Debug)]
 pub struct AdminListen {
-    /// The program's name, for what it says to people.
+    /// The program's name, for messages.
     pub program: &'static str,
     /// All pages.
     pub address: SocketAddr,
@@ -54,9 +54,9 @@ struct Parts {
 }
 
 impl Admin {
-    /// Takes the ports and the socket. `debug` holds the binary's own routes, such as
-    /// `/debug/tunnels`. Without the socket the program does its work all the same: then the log
-    /// filter cannot be changed, which is logged with the fix.
+    /// Binds the ports and the socket. `debug` holds the binary's own routes, such as
+    /// `/debug/tunnels`. A socket that cannot be bound is logged with the fix: the program works
+    /// without it, but its log filter cannot be changed.
     ///
     /// # Errors
     /// An address cannot be bound.
@@ -128,13 +128,14 @@ impl Admin {
         })
     }
 
-    /// Where it listens; tests bind port 0.
+    /// The bound address; tests bind port 0.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves for ever: a draining process is still alive, and its metrics tell how the drain goes.
+    /// Serves for ever: a draining process is still alive, and its metrics show the progress of the
+    /// drain.
     ///
     /// # Errors
     /// None today; the type is that of a supervised task.
@@ -171,8 +172,7 @@ async fn accept(listener: &TcpListener) -> std::io::Result<tokio::net::TcpStream
     listener.accept().await.map(|(connection, _)| connection)
 }
 
-/// A page of JSON, made on a thread of its own: one that is long in the making holds up nothing
-/// else.
+/// A page of JSON. It is made on a separate thread, so that a slow page does not delay other work.
 pub async fn page<T: Serialize>(make: impl FnOnce() -> T + Send + 'static) -> Response {
     let made = tokio::task::spawn_blocking(move || Json(make()).into_response()).await;
     made.unwrap_or_else(|error| {
@@ -180,9 +180,9 @@ pub async fn page<T: Serialize>(make: impl FnOnce() -> T + Send + 'static) -> Re
     })
 }
 
-/// A web site that makes its own name lead here (DNS rebinding) could have a visitor's browser read
-/// the pages: such a name has a dot. Node names without one, `localhost` and all addresses are
-/// taken.
+/// Refuses requests with a foreign host name. A web site whose own name leads here (DNS rebinding)
+/// could otherwise read the pages with a visitor's browser. Such a name has a dot: node names
+/// without one, `localhost` and all addresses are accepted.
 async fn refuse_foreign_names(request: Request, next: Next) -> Response {
     let host = request
         .headers()
@@ -282,7 +282,7 @@ mod tests {
         answer
     }
 
-    /// Serves one, and asks for each of these; the answers.
+    /// Serves a page, requests each of these paths, and returns the answers.
     async fn answers<'a>(
         port: impl Fn(&Admin) -> SocketAddr,
         heads: &[&'a str],

@@ -6,11 +6,12 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 /// Replaces `path` by `contents` with the permission bits `mode` (such as `0o600`): after a crash
-/// the file is the old one or the new one, never a part. Missing parent directories are made, mode
-/// 0700. One writer a file: what a crash leaves beside it, as `.NAME.new`, the next write replaces.
+/// the file is the old one or the new one, never a part. Missing parent directories are created
+/// with mode 0700. A file must have only one writer: a crash may leave `.NAME.new` beside it, which
+/// the next write replaces.
 ///
 /// # Errors
-/// Any of the file system, the new file being removed.
+/// Any error of the file system. The new file is then removed.
 pub fn write_atomic(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     let directory = path
         .parent()
@@ -27,7 +28,7 @@ pub fn write_atomic(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     let new = directory.join(format!(".{name}.new"));
     let written = write(&new, contents, mode).and_then(|()| std::fs::rename(&new, path));
     if written.is_err() {
-        // The first error counts; what cannot be removed is replaced by the next write.
+        // The first error is returned. If this fails, the next write replaces the file.
         std::fs::remove_file(&new).ok();
     }
     written?;

@@ -1,22 +1,22 @@
-//! How long to wait before the next attempt: longer each time, and at random, so that the many
-//! which lost the same peer do not all come back at once.
+//! How long to wait before the next attempt: longer each time, and random, so that clients which
+//! lost the same peer do not all return at once.
 
 use std::time::Duration;
 
-/// The smallest part of a bound that is waited: a fast failure never becomes a busy loop.
+/// The smallest part of a bound that is waited, so that fast failures never make a busy loop.
 const LEAST: f64 = 0.2;
-/// A connection that lived this long was a good one: its end says nothing about the next.
+/// A connection that lived this long was a success: its end does not count as a failure.
 const GOOD_LIFE: Duration = Duration::from_secs(1);
 
-/// Counts failures in a row and bounds the wait after each: the first wait, doubled each time, up
-/// to the longest.
+/// Counts consecutive failures and bounds the wait after each: the first bound is doubled each
+/// time, up to the longest.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     first: Duration,
     longest: Duration,
     restart: Restart,
     failures: u32,
-    /// The bounds of all waits in a row.
+    /// The bounds of all consecutive waits together.
     waited: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! An error with its causes, for logs and for people.
+//! An error with its causes, as one text.
 
 use std::error::Error;
 

@@ -17,10 +17,10 @@ pub struct InterfaceAddress {
     pub ip: IpAddr,
 }
 
-/// The addresses of all interfaces, loopback too.
+/// The addresses of all interfaces, including loopback.
 ///
 /// # Errors
-/// The kernel does not say, getifaddrs(3).
+/// The kernel does not list them, getifaddrs(3).
 pub fn interface_addresses() -> io::Result<Vec<InterfaceAddress>> {
     let addresses = nix::ifaddrs::getifaddrs()?.filter_map(|address| {
         let storage = address.address.as_ref()?;
@@ -35,7 +35,7 @@ pub fn interface_addresses() -> io::Result<Vec<InterfaceAddress>> {
     Ok(addresses.collect())
 }
 
-/// All addresses of this host, loopback too.
+/// All addresses of this host, including loopback.
 ///
 /// # Errors
 /// As [`interface_addresses`].

@@ -1,5 +1,5 @@
-//! HTTP/1 for operators and scrapers: few connections, each bounded in what it may take and for how
-//! long.
+//! HTTP/1 for operators and scrapers: a limited number of connections, each with limits on memory
+//! and time.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,26 +14,27 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-/// Connections at once; one more ends the oldest, so that whoever holds them locks nobody out.
+/// Limit of concurrent connections. One more ends the oldest, so that a client which holds them all
+/// excludes nobody.
 const MAX_CONNECTIONS: usize = 64;
-/// A request's head in bytes.
+/// Limit of a request's head in bytes.
 const MAX_HEAD: usize = 16 << 10;
-/// After a failed accept, as when descriptors run out.
+/// Pause after a failed accept, as without free file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How long a connection may take for what.
+/// Time limits of a connection.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    /// A request's head, and the pause between two requests.
+    /// Limit for a request's head, and for the pause between two requests.
     head: Duration,
-    /// After this time the connection ends with the request that it is at: one that reads nothing
-    /// would stay for ever.
+    /// After this time the connection ends with its present request. Otherwise a client that reads
+    /// nothing would stay for ever.
     age: Duration,
-    /// How long that request may still take.
+    /// Limit for that last request.
     parting: Duration,
 }
 
-/// A scraper that asks every 15 s keeps its connection.
+/// A scraper with an interval of 15 s keeps its connection.
 const LIMITS: Limits = Limits {
     head: Duration::from_secs(30),
     age: Duration::from_secs(300),
@@ -74,7 +75,8 @@ async fn serve_one<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     limits: Limits,
 ) {
     let mut server = http1::Builder::new();
-    // Whoever sends a request and shuts its direction, as `nc` does, still waits for the answer.
+    // A client that sends a request and ends its direction, as `nc` does, still waits for the
+    // answer.
     server
         .half_close(true)
         .timer(TokioTimer::new())
@@ -123,7 +125,7 @@ mod tests {
             let mut answer = String::new();
             client.read_to_string(&mut answer).await.unwrap();
             assert!(answer.ends_with("here"), "{answer}");
-            // One after the other, the oldest ended.
+            // One after the other, the oldest connections were ended.
             for mut ended in silent.drain(..MAX_CONNECTIONS) {
                 assert!(matches!(ended.read(&mut [0]).await, Ok(0) | Err(_)));
             }

@@ -1,5 +1,5 @@
-//! How long ago counters last moved, found out by looking at them every second: whoever counts pays
-//! nothing for it.
+//! How long ago counters last moved. It reads them every second, so that counting costs nothing
+//! extra.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-/// How exact the answers are. Ten thousand streams are looked at in about a millisecond.
+/// The precision of the answers. Reading the counters of ten thousand streams takes about a
+/// millisecond.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What something has counted so far, in its two directions.
+/// Two counters, one per direction.
 pub type Counts = [u64; 2];
 
-/// When the counters of some things, named by `K`, last moved. Clones share it.
+/// When the counters of several things, named by `K`, last moved. Clones share it.
 #[derive(Debug)]
 pub struct Idle<K>(Arc<Mutex<HashMap<K, [Counter; 2]>>>);
 
@@ -37,7 +38,7 @@ impl<K> Default for Idle<K> {
 }
 
 impl<K: Eq + Hash> Idle<K> {
-    /// Looks at all counters that there are now; those that are gone are forgotten.
+    /// Reads all present counters, and forgets the others.
     pub fn look(&self, counters: Vec<(K, Counts)>, now: Instant) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if counters.is_empty() && known.is_empty() {
@@ -57,7 +58,7 @@ impl<K: Eq + Hash> Idle<K> {
         }));
     }
 
-    /// How long the two counters of `key` have stood still; zero as long as nobody looked.
+    /// How long the two counters of `key` have not moved; zero if they were never read.
     #[must_use]
     pub fn of(&self, key: &K, now: Instant) -> [Duration; 2] {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -66,7 +67,7 @@ impl<K: Eq + Hash> Idle<K> {
         })
     }
 
-    /// Goes on looking at what `counters` tells.
+    /// Reads the counters that `counters` returns, every second.
     ///
     /// # Errors
     /// Never: for [`crate::Supervisor::spawn_observer`].

@@ -1,10 +1,9 @@
-//! The scaffold that Culvert's three binaries stand on: logs, supervised tasks, drain on a signal,
-//! and the admin server.
+//! The scaffold of Culvert's three binaries: logs, supervised tasks, drain on a signal, and the
+//! admin server.
 //!
 //! A binary parses its flags, builds its parts, adds each to the [`Supervisor`] by name and runs
-//! it:
-//! the first task to end, or a signal, starts the drain; after the grace period what is left is
-//! dropped.
+//! it. The first task to end, or a signal, starts the drain. After the grace period, the remaining
+//! tasks are dropped.
 #![forbid(unsafe_code)]
 
 mod admin;

@@ -1,4 +1,4 @@
-//! Unix sockets of the programs: never reachable before their mode is set, and gone with their
+//! Unix sockets of the programs: not reachable before their mode is set, and removed with their
 //! owner.
 
 use std::io;
@@ -14,25 +14,25 @@ pub struct LocalSocket {
     listener: UnixListener,
     path: PathBuf,
     access: SocketAccess,
-    /// The program's user.
+    /// The user id of the program.
     owner: u32,
 }
 
-/// Who may connect.
+/// Permissions to connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketAccess {
     /// Root and the program's own user: mode 0600, and the peer's user is checked.
     Owner,
-    /// Whom the socket's group lets in too: mode 0660.
+    /// Also members of the socket's group: mode 0660.
     Group,
 }
 
 impl LocalSocket {
-    /// Takes the path, in place of a socket that nobody listens on any more. It is bound in a
-    /// private directory and moved when it has its mode, so that nobody else ever reaches it.
+    /// Binds the path, and replaces a socket without a listener. It binds in a private directory,
+    /// sets the mode and then moves the socket, so that no other user ever reaches it.
     ///
     /// # Errors
-    /// Another process listens there, or the path cannot be written to.
+    /// Another process listens there, or the path cannot be written.
     pub fn bind(path: &Path, access: SocketAccess) -> Result<Self> {
         let directory = path
             .parent()
@@ -70,10 +70,10 @@ impl LocalSocket {
         })
     }
 
-    /// The next connection of one who may connect; others are closed.
+    /// Accepts the next connection of a permitted user; closes others.
     ///
     /// # Errors
-    /// The kernel's, as when descriptors run out.
+    /// The kernel's, as without free file descriptors.
     pub async fn accept(&self) -> io::Result<UnixStream> {
         loop {
             let (stream, _) = self.listener.accept().await?;
@@ -113,7 +113,7 @@ impl SocketAccess {
 
 impl Drop for LocalSocket {
     fn drop(&mut self) {
-        // Best effort: a stale socket is replaced by the next bind.
+        // If this fails, the next bind replaces the stale socket.
         drop(std::fs::remove_file(&self.path));
     }
 }
@@ -138,7 +138,7 @@ mod tests {
                 .contains("another process listens")
         );
         let (client, served) = tokio::join!(UnixStream::connect(&path), async {
-            // The bind that was refused above has left its connection behind.
+            // The bind that was refused above has left a connection.
             socket.accept().await.unwrap();
             socket.accept().await
         });

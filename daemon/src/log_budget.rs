@@ -1,13 +1,13 @@
-//! A bound on the lines that strangers can cause in the log.
+//! Limits the log lines that strangers can cause.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Lines in a window; the others are counted.
+/// Lines in a window of one second. Further ones are only counted.
 const MAX_LINES: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// Ten lines a second, then none.
+/// Ten lines per second.
 #[derive(Debug, Default)]
 pub struct LogBudget(Mutex<Spent>);
 
@@ -19,7 +19,7 @@ struct Spent {
 }
 
 impl LogBudget {
-    /// Whether a line may be written now, and how many were not since the last one.
+    /// Whether a line may be written now, and how many lines were suppressed since the last one.
     #[must_use]
     pub fn spend(&self) -> Option<u64> {
         self.spend_at(Instant::now())

@@ -11,9 +11,9 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-/// The program answers from memory.
+/// The program answers from memory, so it answers fast.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// More than any answer.
+/// Larger than any answer.
 const MAX_ANSWER: usize = 64 << 10;
 
 /// Changes what the running program logs, until the next change or restart.
@@ -32,10 +32,10 @@ impl LogCommand {
         }
     }
 
-    /// Tells the program that listens on the socket.
+    /// Sends the filter to the program that listens on the socket.
     ///
     /// # Errors
-    /// Nobody answers there, or the filter is refused.
+    /// No program answers there, or it refuses the filter.
     pub async fn run(&self, socket: &Path) -> Result<()> {
         timeout(ANSWER_TIMEOUT, self.put(socket))
             .await
@@ -89,7 +89,7 @@ impl LogCommand {
         let mut answered = std::pin::pin!(answered);
         tokio::select! {
             answered = &mut answered => answered,
-            // It may end right behind the answer.
+            // The connection may end directly after the answer.
             _ = &mut connection => answered.await,
         }
     }

@@ -27,18 +27,18 @@ impl std::str::FromStr for LogFormat {
     }
 }
 
-/// The process' log filter. Clones share it.
+/// The process's log filter. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Logs {
     filter: reload::Handle<EnvFilter, Registry>,
 }
 
 impl Logs {
-    /// Starts logging for the whole process, panics of its tasks too. `filter` is in `tracing`'s
-    /// syntax, such as `info` or `info,culvert_proxy=debug`.
+    /// Starts logging for the whole process, including panics of its tasks. `filter` has
+    /// `tracing`'s syntax, such as `info` or `info,culvert_proxy=debug`.
     ///
     /// # Errors
-    /// A filter that does not parse, or a process that logs already.
+    /// The filter does not parse, or the process logs already.
     pub fn init(filter: &str, format: LogFormat) -> Result<Self> {
         let (layer, handle) = reload::Layer::new(parse(filter)?);
         let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(false);
@@ -55,19 +55,19 @@ impl Logs {
         Ok(Self { filter: handle })
     }
 
-    /// A filter that no logs go through.
+    /// A filter without logs.
     #[cfg(test)]
     pub(crate) fn for_tests() -> Self {
         let (layer, filter) = reload::Layer::new(EnvFilter::default());
-        // A filter ends with its layer.
+        // The filter works only while its layer exists.
         std::mem::forget(layer);
         Self { filter }
     }
 
-    /// Changes the filter from here on.
+    /// Changes the filter.
     ///
     /// # Errors
-    /// A filter that does not parse; the old one stays.
+    /// The filter does not parse; the old one stays.
     pub fn set_filter(&self, filter: &str) -> Result<()> {
         self.filter
             .reload(parse(filter)?)
@@ -75,8 +75,8 @@ impl Logs {
     }
 }
 
-/// Levels and targets only. What compares spans and fields may hold regular expressions, whose
-/// compilation takes any amount of memory.
+/// Accepts levels and targets only. Filters on spans and fields may contain regular expressions,
+/// whose compilation takes unlimited memory.
 fn parse(filter: &str) -> Result<EnvFilter> {
     let wrong = |cause: &dyn std::fmt::Display| {
         anyhow!(
@@ -87,7 +87,7 @@ fn parse(filter: &str) -> Result<EnvFilter> {
     if filter.contains(['[', ']', '{', '}']) {
         return Err(wrong(&"filters by spans and fields are not taken"));
     }
-    // The crate's own cause is in its message already.
+    // The message of this error contains its cause already.
     EnvFilter::builder()
         .with_regex(false)
         .parse(filter)
@@ -112,7 +112,7 @@ mod tests {
                 .unwrap_err();
             return;
         }
-        // This test once more, in a process of its own: logs are for a whole process.
+        // Runs this test again in another process: logging is set up once per process.
         let mut process = Command::new(std::env::current_exe().unwrap());
         process
             .args([

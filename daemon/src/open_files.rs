@@ -1,9 +1,9 @@
-//! The limit of open files: two for each relayed connection.
+//! The limit of open files. Each relayed connection needs two.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Raises the process' limit of open files as far as it may: the usual 1,024 is there for
-/// `select()`, which is not used here.
+/// Raises the process's limit of open files to its hard limit. The usual limit of 1,024 exists for
+/// `select()`, which Culvert does not use.
 pub fn raise_open_file_limit() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
         setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map(|()| (soft, hard))

@@ -1,4 +1,4 @@
-//! The metric `bytes`, which proxy and agent both have.
+//! The metric `bytes` of proxy and agent.
 
 use std::fmt;
 
@@ -9,8 +9,8 @@ use prometheus_client::metrics::counter::ConstCounter;
 
 use crate::idle::Counts;
 
-/// Shows what the function returns as counters named `bytes`, one for each direction, when metrics
-/// are asked for.
+/// Exports the result of the function as counters named `bytes`, one per direction. It is called at
+/// each scrape.
 pub struct PayloadBytes<F>(pub F);
 
 impl<F: Fn() -> Counts + Send + Sync + 'static> Collector for PayloadBytes<F> {

@@ -1,13 +1,13 @@
-//! What is wrong with something that is tried again and again: worth a line in the log when it
-//! begins and when it changes, and no more.
+//! The problem of something that is tried repeatedly. It is logged once when it begins and when it
+//! changes.
 
-/// The problem as last told.
+/// The last reported problem.
 #[derive(Debug, Default)]
 pub struct Problem(Option<String>);
 
 impl Problem {
-    /// Takes note of what is wrong now, `None` if nothing is. Returns it if it is not the same as
-    /// before.
+    /// Records the present problem; `None` if there is none. Returns it if it differs from the
+    /// previous one.
     pub fn news(&mut self, now: Option<String>) -> Option<&str> {
         if self.0 == now {
             return None;

@@ -1,10 +1,10 @@
-//! How much of something each client may have at once: no client alone keeps the others out.
+//! Limits what each client may hold at once, so that no single client excludes the others.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Permits by client, or by whatever `K` is. Clones share it.
+/// Permits per client, or per key `K`. Clones share it.
 #[derive(Debug)]
 pub struct Quota<K>(Arc<Shared<K>>);
 
@@ -21,7 +21,7 @@ struct Held<K> {
     all: usize,
 }
 
-/// One permit, given back on drop.
+/// One permit. Dropping it releases it.
 #[derive(Debug)]
 pub struct Permit<K: Eq + Hash>(Quota<K>, K);
 
@@ -32,7 +32,7 @@ impl<K> Clone for Quota<K> {
 }
 
 impl<K: Clone + Eq + Hash> Quota<K> {
-    /// `each` permits at once for one client, `all` for all of them together.
+    /// `each` permits at once for one key, `all` for all keys together.
     #[must_use]
     pub fn new(each: usize, all: usize) -> Self {
         let held = Mutex::new(Held {
@@ -42,7 +42,7 @@ impl<K: Clone + Eq + Hash> Quota<K> {
         Self(Arc::new(Shared { each, all, held }))
     }
 
-    /// One more permit for `key`; `None`: it has as many as it may have, or all are taken.
+    /// Takes a permit for `key`; `None` if the key's limit or the total limit is reached.
     #[must_use]
     pub fn take(&self, key: K) -> Option<Permit<K>> {
         let mut held = self.held();
@@ -56,7 +56,7 @@ impl<K: Clone + Eq + Hash> Quota<K> {
         Some(Permit(self.clone(), key))
     }
 
-    /// Whether no permit is out, and nothing is kept of those that were.
+    /// Whether all permits were released, and nothing is stored for them any more.
     #[must_use]
     pub fn is_unused(&self) -> bool {
         self.held().by_key.is_empty()

@@ -1,12 +1,12 @@
-//! Readiness by parts: `/readyz` is true once every gate has been opened, and until then names
-//! those that have not.
+//! Readiness by parts: `/readyz` succeeds once every gate is open, and until then names the closed
+//! gates.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// What a process waits for before it calls itself ready. Clones share their state.
+/// The gates of a process. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness {
     parts: Arc<watch::Sender<Parts>>,
@@ -19,7 +19,7 @@ struct Parts {
 }
 
 impl Readiness {
-    /// Adds something to wait for. `name` is what `/readyz` calls it.
+    /// Adds a closed gate. `name` is its name in `/readyz`.
     #[must_use = "the part is missing until its gate is opened"]
     pub fn gate(&self, name: &'static str) -> Gate {
         let gate = Gate {
@@ -30,7 +30,7 @@ impl Readiness {
         gate
     }
 
-    /// What is missing: name and reason of each closed gate, in the names' order. Empty: ready.
+    /// Name and reason of each closed gate, sorted by name. If empty, the process is ready.
     #[must_use]
     pub fn missing(&self) -> Vec<(&'static str, String)> {
         self.parts
@@ -41,7 +41,7 @@ impl Readiness {
             .collect()
     }
 
-    /// What is worth knowing of parts that are there, by their gates' names.
+    /// Remarks on open gates, by their names.
     #[must_use]
     pub fn remarks(&self) -> Vec<(&'static str, String)> {
         self.parts
@@ -52,7 +52,7 @@ impl Readiness {
             .collect()
     }
 
-    /// Waits until all gates are open, those in `without` excepted.
+    /// Waits until all gates except those in `without` are open.
     pub async fn ready_without(&self, without: &[&str]) {
         let mut parts = self.parts.subscribe();
         // The sender lives as long as `self`.
@@ -66,7 +66,7 @@ impl Readiness {
     }
 }
 
-/// One thing that a process waits for.
+/// A condition of readiness.
 #[derive(Clone, Debug)]
 pub struct Gate {
     name: &'static str,
@@ -74,13 +74,13 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// The part is there.
+    /// The condition holds.
     pub fn open(&self) {
         self.readiness
             .change(|parts| drop(parts.missing.remove(self.name)));
     }
 
-    /// Whether the part is there.
+    /// Whether the condition holds.
     #[must_use]
     pub fn is_open(&self) -> bool {
         !self
@@ -91,13 +91,13 @@ impl Gate {
             .contains_key(self.name)
     }
 
-    /// The part is not there (any more), with the reason for people.
+    /// The condition does not hold, for this reason.
     pub fn close(&self, reason: impl Into<String>) {
         self.readiness
             .change(|parts| drop(parts.missing.insert(self.name, reason.into())));
     }
 
-    /// What `/readyz` adds about the part although it is there; `None` for nothing.
+    /// Sets the remark of `/readyz` on an open gate; `None` removes it.
     pub fn remark(&self, remark: Option<String>) {
         self.readiness.change(|parts| {
             drop(match remark {

@@ -1,12 +1,11 @@
-//! What the `main` of each program does.
+//! The `main` function that the programs share.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Parser;
 
-/// Parses the command line and does what it says; prints why it could not, after the name of
-/// `program`.
+/// Parses the command line and runs it. Prints an error after the name of `program`.
 pub async fn run_main<A: Parser>(
     program: &str,
     run: impl AsyncFnOnce(A) -> Result<()>,

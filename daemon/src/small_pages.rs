@@ -1,10 +1,10 @@
-//! Memory by pages of 4 KiB.
+//! Makes the kernel use pages of 4 KiB.
 
 use nix::sys::prctl::set_thp_disable;
 
-/// Has the kernel back this process' memory with small pages only. With huge ones each 2 MiB that
-/// the allocator touches anywhere count whole: an idle stream would take more than twice the
-/// memory, and bulk is no faster for it.
+/// Makes the kernel use only small pages for this process. With huge pages, each 2 MiB in which the
+/// allocator touches any byte count as a whole: an idle stream would take more than twice the
+/// memory, and bulk is not faster.
 pub fn use_small_pages() {
     if let Err(error) = set_thp_disable(true) {
         tracing::debug!(%error, "the kernel may use huge pages");

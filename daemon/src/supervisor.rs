@@ -1,5 +1,5 @@
-//! Runs a process' tasks, each with a name and an owner, and drains them on the first end or
-//! signal.
+//! Runs a process's tasks, each with a name and an owner, and drains them when the first one ends
+//! or a signal arrives.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// Tells the tasks of a process to accept nothing new and let what they have end. Clones share
-/// their state.
+/// Tells the tasks of a process to accept nothing new and let their work end. Clones share their
+/// state.
 #[derive(Clone, Debug, Default)]
 pub struct Drain(CancellationToken);
 
 impl Drain {
-    /// Waits until the drain begins; at once if it has.
+    /// Waits until the drain has begun.
     pub async fn begun(&self) {
         self.0.cancelled().await;
     }
@@ -31,10 +31,10 @@ impl Drain {
     }
 }
 
-/// Owner of a process' long-lived tasks.
+/// Owner of a process's long-lived tasks.
 pub struct Supervisor {
     tasks: JoinSet<(&'static str, Result<()>)>,
-    /// Tasks that go on while the others drain.
+    /// Tasks that continue while the others drain.
     observers: JoinSet<(&'static str, Result<()>)>,
     drain: Drain,
     grace: Duration,
@@ -42,7 +42,7 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Listens for signals from here on. `grace` is how long tasks may take to end after the drain
+    /// Listens for signals from now on. `grace` is how long tasks may take to end after the drain
     /// began.
     ///
     /// # Errors
@@ -57,13 +57,13 @@ impl Supervisor {
         })
     }
 
-    /// What the tasks watch to know when to end.
+    /// The drain that tasks watch to know when to end.
     #[must_use]
     pub fn drain(&self) -> Drain {
         self.drain.clone()
     }
 
-    /// Starts a task. It should end only after the drain began: any earlier end stops the process.
+    /// Starts a task. It should end only after the drain began: an earlier end stops the process.
     pub fn spawn(
         &mut self,
         name: &'static str,
@@ -72,7 +72,7 @@ impl Supervisor {
         self.tasks.spawn(async move { (name, task.await) });
     }
 
-    /// Starts a task that ends with the process: what watches a drain must outlast it.
+    /// Starts a task that ends with the process: a task that watches the drain must outlast it.
     pub fn spawn_observer(
         &mut self,
         name: &'static str,

@@ -1,5 +1,5 @@
-//! Reports to systemd, where it started the process with `Type=notify` (sd_notify(3)): ready,
-//! alive, stopping, and what is missing.
+//! Reports to systemd, if it started the process with `Type=notify` (sd_notify(3)): ready, alive,
+//! stopping, and what is missing.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -13,17 +13,17 @@ use tokio::time::Instant;
 
 use crate::{Drain, Readiness, chain};
 
-/// After so long a process counts as started although it is not ready: a host whose peer is away
-/// must boot, and systemd would kill the process after 90 s.
+/// After this time a process reports that it has started although it is not ready. A host whose
+/// peer is away must boot, and systemd would kill the process after 90 s.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How often the status line is looked at where there is no watchdog.
+/// How often the status line is updated without a watchdog.
 const STATUS: Duration = Duration::from_secs(5);
 
-/// Reports until the process ends; waits for ever where nobody listens. `without` names gates that
-/// a start does not wait for.
+/// Reports until the process ends; without systemd it only waits. `without` names gates for which
+/// the start does not wait.
 ///
 /// # Errors
-/// None: a report that nobody takes is logged.
+/// None: a report that cannot be sent is logged.
 pub async fn report_to_systemd(
     readiness: Readiness,
     without: &'static [&'static str],
@@ -35,11 +35,11 @@ pub async fn report_to_systemd(
     systemd.report(&readiness, without, &drain).await
 }
 
-/// Where reports go.
+/// The connection to systemd.
 struct Systemd {
     socket: UnixDatagram,
     address: SocketAddr,
-    /// How often it wants to hear that the process is alive.
+    /// The interval at which systemd expects reports that the process is alive.
     watchdog: Option<Duration>,
     patience: Duration,
 }
@@ -54,7 +54,7 @@ impl Systemd {
             .inspect_err(|error| tracing::warn!(?path, error = chain(error), "open NOTIFY_SOCKET"))
             .ok()?;
         let limit = read("WATCHDOG_USEC").and_then(|limit| limit.to_str()?.parse().ok());
-        // As sd_watchdog_enabled(3) recommends.
+        // The interval that sd_watchdog_enabled(3) recommends.
         let watchdog = limit
             .filter(|limit| *limit > 0)
             .map(|limit| Duration::from_micros(limit) / 2);
@@ -93,7 +93,7 @@ impl Systemd {
         }
         self.send("STOPPING=1");
         loop {
-            // A drain may take longer than the watchdog waits.
+            // A drain may take longer than the watchdog's limit.
             tokio::time::sleep(self.watchdog.unwrap_or(STATUS)).await;
             if self.watchdog.is_some() {
                 self.send("WATCHDOG=1");
@@ -108,7 +108,7 @@ impl Systemd {
     }
 }
 
-/// A path, or a name without one (`@name`).
+/// A path, or an abstract name (`@name`).
 fn address(path: &OsStr) -> io::Result<SocketAddr> {
     match path.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name),
@@ -145,7 +145,7 @@ mod tests {
         }
     }
 
-    /// A process that reports to a socket of this name, with a watchdog, while `test` listens.
+    /// Runs a process that reports to a socket of this name, with a watchdog, while `test` listens.
     async fn with_systemd(
         name: &str,
         patience: Duration,
@@ -165,7 +165,7 @@ mod tests {
             ..Systemd::from_environment(environment).unwrap()
         };
         tokio::select! {
-            // First: its gates are there before anything is reported.
+            // First, so that its gates exist before anything is reported.
             biased;
             () = test(socket, readiness.clone(), drain.clone()) => {}
             _never = systemd.report(&readiness, &["directory"], &drain) => unreachable!(),

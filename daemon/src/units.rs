@@ -1,4 +1,4 @@
-//! Durations and sizes as people write them on a command line, for clap's `value_parser`.
+//! Durations and sizes on command lines, for clap's `value_parser`.
 
 use std::time::Duration;
 

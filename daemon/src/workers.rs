@@ -1,6 +1,6 @@
-//! Threads that move bytes. Each runs its own tasks, which never go to another: tasks that wake
-//! each other all the time, as a tunnel and its streams do, would else pay for a wake-up between
-//! threads with every message.
+//! Threads that move bytes. Each runs its own tasks, which never move to another thread. A tunnel
+//! and its streams wake each other all the time: on different threads, each message would cost a
+//! wake-up between threads.
 
 use std::fmt;
 use std::io;
@@ -18,13 +18,12 @@ use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-/// How many tasks have their turn before a thread looks again for what comes from outside of it:
-/// bytes, timers, and tasks of other threads. A tunnel under bulk and its streams wake each other
-/// without end, and a turn moves up to 128 KiB: with tokio's 61 and 31 turns a small message waited
-/// for milliseconds.
+/// How many tasks run before a thread checks for outside events: bytes, timers, and tasks of other
+/// threads. A tunnel under bulk and its streams wake each other endlessly, and each run moves up to
+/// 128 KiB. With tokio's defaults of 61 and 31 a small message waited for milliseconds.
 const TURNS: u32 = 3;
 
-/// A process' worker threads. Dropped, they end, and with them the tasks that are still there.
+/// A process's worker threads. Dropping this ends them and their remaining tasks.
 #[derive(Debug)]
 pub struct Workers {
     threads: Vec<(Worker, JoinHandle<()>)>,
@@ -32,15 +31,15 @@ pub struct Workers {
     stop: CancellationToken,
 }
 
-/// One of the threads. Clones are the same one.
+/// One of the threads. Clones refer to the same thread.
 #[derive(Clone, Debug)]
 pub struct Worker(Handle);
 
 impl Workers {
-    /// Starts that many threads, each with timers and sockets of its own.
+    /// Starts that many threads, each with its own timers and sockets.
     ///
     /// # Errors
-    /// The system gives no more threads or descriptors.
+    /// The system has no more threads or descriptors.
     pub fn start(count: NonZeroUsize) -> io::Result<Arc<Self>> {
         let stop = CancellationToken::new();
         let threads = (0..count.get())
@@ -59,8 +58,8 @@ impl Workers {
         self.threads[turn % self.threads.len()].0.clone()
     }
 
-    /// Adds the gauge `tasks`: how many there are at the moment, those of the calling task's
-    /// runtime included.
+    /// Adds the gauge `tasks`: the present number of tasks, including those of the calling task's
+    /// runtime.
     ///
     /// # Panics
     /// Outside of a task.
@@ -72,7 +71,7 @@ impl Workers {
     }
 }
 
-/// Counts tasks when metrics are asked for.
+/// Counts tasks at each scrape.
 #[derive(Debug)]
 struct Tasks(Vec<Handle>);
 
@@ -99,7 +98,7 @@ impl Worker {
         Self(Handle::current())
     }
 
-    /// Runs a task on this thread, until what is returned is dropped.
+    /// Runs a task on this thread until the returned handle is dropped.
     pub fn run<F>(&self, task: F) -> AbortOnDropHandle<F::Output>
     where
         F: Future<Output: Send> + Send + 'static,
@@ -107,7 +106,7 @@ impl Worker {
         AbortOnDropHandle::new(self.0.spawn(task))
     }
 
-    /// Where to spawn on this thread.
+    /// The handle for spawning tasks on this thread.
     #[must_use]
     pub fn handle(&self) -> &Handle {
         &self.0
@@ -179,7 +178,7 @@ mod tests {
         dropped_rx.await.unwrap_err();
     }
 
-    /// Well after a thread's tasks have begun.
+    /// A turn long after the thread's tasks have begun.
     const EVENT_AT: u32 = 1000;
 
     /// Keeps a thread busy: a task that is always ready counts its turns, and calls `event` in turn
