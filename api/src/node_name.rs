@@ -33,8 +33,8 @@ impl FromStr for NodeName {
     type Err = InvalidNodeName;
 
     /// # Errors
-    /// Anything but an RFC 1123 subdomain of lower-case letters, digits, `-` and `.`; an IPv4
-    /// address is none.
+    /// The text is not an RFC 1123 subdomain of lower-case letters, digits, `-` and `.`, or it is
+    /// an IPv4 address.
     fn from_str(text: &str) -> Result<Self, InvalidNodeName> {
         let valid = text.len() <= MAX_LENGTH
             && text.split('.').all(is_label)

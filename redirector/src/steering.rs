@@ -141,8 +141,8 @@ impl Steering {
         self.in_force.subscribe()
     }
 
-    /// Follows the directory until the drain begins. What is installed stays, so traffic goes on
-    /// without this process.
+    /// Follows the directory until the drain begins. What is installed stays, so the kernel keeps
+    /// steering without this process.
     pub(crate) async fn run(mut self, node_tx: watch::Sender<NodeIps>, drain: Drain) -> Result<()> {
         let (mut renewal, mut inspection) = (interval(RENEWAL), interval(INSPECTION));
         renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);

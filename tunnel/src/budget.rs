@@ -41,7 +41,7 @@ struct ProcessAccount {
 #[derive(Debug, Default)]
 struct StalledStreams {
     held: usize,
-    /// By position: the first has stalled longest.
+    /// Ordered by position: the first has stalled longest.
     by_age: BTreeMap<u64, StalledStream>,
     next: u64,
 }

@@ -1,6 +1,6 @@
-//! A wall clock that a test sets: a library that is loaded before the C library (`LD_PRELOAD`) and
-//! adds to `CLOCK_REALTIME` the seconds written in the file that `JUMPING_CLOCK` names. Every other
-//! clock is the kernel's.
+//! A wall clock that a test sets: a library that is loaded before the C library (`LD_PRELOAD`). It
+//! adds to `CLOCK_REALTIME` the seconds in the file that `JUMPING_CLOCK` names, and leaves all
+//! other clocks unchanged.
 
 #![allow(unsafe_code, reason = "takes the place of a function of the C library")]
 
@@ -19,17 +19,17 @@ fn seconds() -> i64 {
     text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
-/// As of the C library.
+/// Replaces the C library's function.
 ///
 /// # Safety
 /// `time` must be valid for writing.
-// SAFETY: the name and the signature are those of the C library's function, whose place it takes.
+// SAFETY: the name and the signature are those of the C library's function, which it replaces.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, time: *mut libc::timespec) -> c_int {
-    // SAFETY: the caller vouches for `time`.
+    // SAFETY: the caller guarantees that `time` is valid.
     let result = unsafe { libc::syscall(libc::SYS_clock_gettime, c_long::from(clock), time) };
     if result == 0 && matches!(clock, libc::CLOCK_REALTIME | libc::CLOCK_REALTIME_COARSE) {
-        // SAFETY: the kernel has just written there.
+        // SAFETY: the kernel has just written to `time`.
         unsafe { (*time).tv_sec += seconds() };
     }
     if result == 0 { 0 } else { -1 }

@@ -28,9 +28,9 @@ struct Inner {
 /// A stream that is being relayed.
 #[derive(Debug)]
 pub struct LiveStream {
-    /// What the proxy asked for.
+    /// The proxy's request.
     pub open: Open,
-    /// When it asked for it.
+    /// The time of the request.
     pub since: Instant,
     /// Bytes so far.
     pub transferred: Transferred,

@@ -1,9 +1,9 @@
 //! Unsent data: bytes that a tunnel has read from its streams' sockets and not sent yet. It is
 //! bounded for each tunnel, and for all tunnels by the budget.
 //!
-//! HTTP/2 queues up to [`SEND_BUFFER`](crate::http2::SEND_BUFFER) for each stream. With a stalled
-//! tunnel the queues of all its streams would be large together, so that a stream reads no more
-//! from its socket while its tunnel has enough to send.
+//! HTTP/2 queues up to [`SEND_BUFFER`](crate::http2::SEND_BUFFER) for each stream. The queues of
+//! all streams of a stalled tunnel would be large together. Therefore a stream stops reading from
+//! its socket while its tunnel has enough to send.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,4 +1,4 @@
-//! From a socket into a stream of the tunnel.
+//! Copies from a socket into a stream of the tunnel.
 
 use std::future::poll_fn;
 use std::io;

@@ -1,4 +1,4 @@
-//! From a stream of the tunnel to a socket.
+//! Copies from a stream of the tunnel to a socket.
 
 use std::io;
 

@@ -1,5 +1,5 @@
-//! Many short connections: half are used and ended well, half are aborted at a point that a seed
-//! chooses.
+//! Many short connections. Half are used and ended in order; half are aborted at a point that a
+//! seed chooses.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -13,11 +13,11 @@ use serde_json::json;
 
 use crate::way::{Client, Leave, Way};
 
-/// Longer than anything takes on busy cores.
+/// Longer than any step takes on busy cores.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two words on how far it is.
+/// Interval between progress reports.
 const PROGRESS: Duration = Duration::from_secs(5);
-/// More would only repeat the first.
+/// More failures would only repeat the first ones.
 const FAILURES_TOLD: usize = 5;
 
 /// What `churn` needs.
@@ -46,7 +46,7 @@ pub(crate) struct Args {
     ways: Vec<Way>,
 }
 
-/// Where a connection is aborted.
+/// The point at which a connection is aborted.
 #[derive(Clone, Copy, Debug)]
 enum Point {
     /// Before the node's backend has been reached.
@@ -68,7 +68,7 @@ struct Found {
     started: AtomicU64,
 }
 
-/// Runs them all and prints what came of them.
+/// Runs all connections and prints the results.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let (found, started, mut random) = (Found::default(), Instant::now(), Random::new(args.seed));
     std::thread::scope(|scope| {
@@ -111,7 +111,7 @@ fn work(args: &Args, mut random: Random, found: &Found) {
             return;
         }
         let way = random.one_of(&args.ways).clone();
-        // In turns, so that exactly half are aborted.
+        // Alternating, so that exactly half are aborted.
         if number.is_multiple_of(2) {
             match use_well(&way, *random.one_of(&args.greet), number) {
                 Ok(()) => {
@@ -128,7 +128,7 @@ fn work(args: &Args, mut random: Random, found: &Found) {
             }
         } else {
             let (point, leave) = (*random.one_of(&POINTS), *random.one_of(&LEAVES));
-            // What an aborted connection meets is nobody's concern.
+            // The result of an aborted connection does not matter.
             abort(args, &way, point, leave, &mut random).ok();
             let mut aborted = found.aborted.lock().expect("no thread panics with it");
             *aborted.entry(format!("{point:?} {leave:?}")).or_default() += 1;
@@ -136,7 +136,7 @@ fn work(args: &Args, mut random: Random, found: &Found) {
     }
 }
 
-/// Who answers must be the way's node, and it must send back what it is sent.
+/// The way's node must answer, and must return what it is sent.
 fn use_well(way: &Way, port: u16, number: u64) -> io::Result<()> {
     let mut client = way.connect(port, PATIENCE)?;
     let greeting = client.line()?;
@@ -158,7 +158,7 @@ fn abort(
     random: &mut Random,
 ) -> io::Result<()> {
     let client = match point {
-        // A CONNECT client leaves before the answer to its request; a steered one is connected to
+        // A CONNECT client leaves before the answer to its request. A steered one is connected to
         // the proxy at once.
         Point::Connecting => way.begin(args.source, PATIENCE)?,
         Point::Requested => {

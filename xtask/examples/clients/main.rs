@@ -1,6 +1,6 @@
-//! Clients in great number, run by the whole-chain tests as processes of a lab's hosts: many short
-//! connections, half of them aborted, or a steady load that says who answered and what hung. What
-//! they find is one line of JSON.
+//! Many clients, run by the whole-chain tests as processes of a lab's hosts: short connections,
+//! half of them aborted, or a steady load that reports who answered and what hung. A report is one
+//! line of JSON.
 
 mod churn;
 mod steady;
@@ -9,7 +9,7 @@ mod way;
 use anyhow::Result;
 use clap::Parser;
 
-/// Clients in great number.
+/// Many clients.
 #[derive(Parser)]
 enum Args {
     /// Makes short connections, aborts half of them, and prints what came of them

@@ -1,5 +1,5 @@
-//! A steady load: requests on connections of their own, each of which must end, and be answered by
-//! the right node if at all.
+//! A steady load: each request has its own connection. Each must end, and only the right node may
+//! answer.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, ErrorKind, Write};
@@ -13,14 +13,14 @@ use serde_json::{Value, json};
 
 use crate::way::Way;
 
-/// A request that takes longer hangs: the proxy gives an agent 8 s to answer, three times at most,
-/// and says so.
+/// A request that takes longer hangs. The proxy waits 8 s for an agent's answer, at most three
+/// times, and then reports the failure.
 const PATIENCE: Duration = Duration::from_secs(26);
-/// Between two requests of a thread, so that the programs under test have processors left.
+/// Pause between two requests of a thread, which leaves processor time to the programs under test.
 const PACE: Duration = Duration::from_millis(10);
 /// Longest message that is echoed.
 const MESSAGE_MAX: u64 = 16 << 10;
-/// More would only repeat the first.
+/// More failures would only repeat the first ones.
 const TOLD: usize = 5;
 
 /// What `steady` needs.
@@ -40,14 +40,14 @@ pub(crate) struct Args {
     ways: Vec<Way>,
 }
 
-/// What came of the requests since the last report.
+/// The results of the requests since the last report.
 struct Found {
     since: Instant,
     ways: BTreeMap<String, u64>,
     answered: u64,
     failed: u64,
     errors: BTreeMap<String, u64>,
-    /// When the last request that failed was begun, if that was after the last report.
+    /// When the last failed request began, if that was after the last report.
     last_failure: Option<Duration>,
     last_error: String,
     wrong: Vec<String>,
@@ -84,15 +84,15 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// How a request ended.
+/// The end of a request.
 enum End {
     Answered,
-    /// Another node, or other bytes.
+    /// Another node answered, or the bytes differ.
     Wrong(String),
     Failed(io::Error),
 }
 
-/// Goes on until its input ends.
+/// Runs until its input ends.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let (found, over, mut random) = (
         Mutex::new(Found::nothing()),
@@ -171,14 +171,14 @@ fn note(found: &mut Found, way: &Way, begun: Instant, end: End) {
     match end {
         End::Answered => {
             found.answered += 1;
-            // Only what was begun since the last report shows that a way is open now.
+            // Only requests that began after the last report prove that a way works now.
             *found.ways.entry(way.text.clone()).or_default() += u64::from(begun >= found.since);
         }
         End::Wrong(what) if found.wrong.len() < TOLD => {
             found.wrong.push(format!("{}: {what:?}", way.text))
         }
         End::Wrong(_) => {}
-        // That is what is right for an address of several nodes.
+        // This is correct for an address of several nodes.
         End::Failed(_) if way.node.is_none() => {}
         End::Failed(error) => {
             found.failed += 1;

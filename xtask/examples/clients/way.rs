@@ -1,5 +1,5 @@
-//! The ways to a node that clients of many connections take: steered by the kernel, or by HTTP
-//! CONNECT on a Unix socket.
+//! How clients with many connections reach a node: steered by the kernel, or by HTTP CONNECT on a
+//! Unix socket.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
@@ -12,18 +12,18 @@ use anyhow::{Context, Result};
 use nix::libc::linger;
 use nix::sys::socket::{setsockopt, sockopt};
 
-/// Who answers an address that several nodes have.
+/// The expected node of an address that several nodes have.
 const NOBODY: &str = "nobody";
 
-/// `HOST=NODE`, or `SOCKET,HOST=NODE` by way of a CONNECT socket; `NODE` is who must answer, or
-/// `nobody`.
+/// `HOST=NODE`, or `SOCKET,HOST=NODE` for a CONNECT socket. `NODE` must answer; `nobody` means that
+/// no node may.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Way {
-    /// As it was given.
+    /// The text of the argument.
     pub(crate) text: String,
     socket: Option<PathBuf>,
     host: String,
-    /// Who must answer, if anybody may.
+    /// The node that must answer; `None` if no node may.
     pub(crate) node: Option<String>,
 }
 
@@ -48,16 +48,16 @@ impl FromStr for Way {
     }
 }
 
-/// How a client leaves.
+/// How a client closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leave {
-    /// It has said all, and reads no more.
+    /// With FIN; it reads no further.
     Fin,
-    /// It is gone.
+    /// With RST.
     Rst,
 }
 
-/// A client's connection, with a time by which everything must have happened.
+/// A client's connection, with a deadline for everything on it.
 #[derive(Debug)]
 pub(crate) struct Client {
     stream: Stream,
@@ -71,7 +71,7 @@ enum Stream {
 }
 
 impl Way {
-    /// Connects to a port of the host. Everything on the connection, and making it, must be over
+    /// Connects to a port of the host. The connect and everything on the connection must be done
     /// within `patience`.
     pub(crate) fn connect(&self, port: u16, patience: Duration) -> io::Result<Client> {
         let mut client = self.begin(port, patience)?;
@@ -113,7 +113,7 @@ impl Way {
 }
 
 impl Client {
-    /// Everything up to the first empty line.
+    /// Reads up to the first empty line.
     fn head(&mut self) -> io::Result<String> {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -122,7 +122,7 @@ impl Client {
         Ok(String::from_utf8_lossy(&head).into_owned())
     }
 
-    /// The next line, without its end.
+    /// The next line, without its line end.
     pub(crate) fn line(&mut self) -> io::Result<String> {
         let mut line = Vec::new();
         loop {
@@ -133,14 +133,15 @@ impl Client {
         }
     }
 
-    /// Heads and lines are short, and what follows them must not be read with them.
+    /// Reads single bytes, because the bytes after a head or line must stay unread. Heads and lines
+    /// are short.
     fn byte(&mut self) -> io::Result<u8> {
         let mut byte = [0];
         self.read_exact(&mut byte)?;
         Ok(byte[0])
     }
 
-    /// Sends a message and reads the same back.
+    /// Sends a message and reads the same one back.
     pub(crate) fn echo(&mut self, message: &[u8]) -> io::Result<()> {
         self.write_all(message)?;
         let mut answer = vec![0; message.len()];
@@ -155,7 +156,7 @@ impl Client {
         }
     }
 
-    /// Ends well: says that it has said all, and reads to the other's end.
+    /// Ends in order: ends its direction, and reads to the peer's end.
     pub(crate) fn end(mut self) -> io::Result<()> {
         match &self.stream {
             Stream::Tcp(stream) => stream.shutdown(Shutdown::Write)?,
@@ -170,10 +171,10 @@ impl Client {
         }
     }
 
-    /// Ends the connection without reading what may still come.
+    /// Ends the connection without reading the rest.
     pub(crate) fn leave(self, leave: Leave) -> io::Result<()> {
         match (&self.stream, leave) {
-            // With time zero for what is unsent, closing resets.
+            // With a linger time of zero, closing sends a reset.
             (Stream::Tcp(stream), Leave::Rst) => setsockopt(
                 stream,
                 sockopt::Linger,
@@ -184,13 +185,13 @@ impl Client {
             )
             .map_err(io::Error::from),
             (Stream::Tcp(stream), Leave::Fin) => stream.shutdown(Shutdown::Write),
-            // A Unix socket knows no RST: its peer is told of a reset if bytes are left unread.
+            // A Unix socket has no RST: its peer sees a reset if bytes are left unread.
             (Stream::Unix(_), Leave::Rst) => Ok(()),
             (Stream::Unix(stream), Leave::Fin) => stream.shutdown(Shutdown::Write),
         }
     }
 
-    /// Makes the next wait end by the deadline.
+    /// Limits the next wait to the deadline.
     fn limit(&self) -> io::Result<()> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {

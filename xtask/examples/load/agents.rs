@@ -1,6 +1,6 @@
-//! Many agents in one process: the real end of a tunnel, the agent's own back-off, real
-//! certificates of an operator's authority; only what an agent is besides (state, renewal,
-//! allow-list, admin page) is missing.
+//! Many agents in one process: the real agent's end of a tunnel, the real back-off, and real
+//! certificates of an operator's authority. The other parts of an agent (state, renewal,
+//! allow-list, admin page) are missing.
 //!
 //! Node `node-0007` answers every port with `hello from node-0007`, then echoes.
 
@@ -30,7 +30,7 @@ use tokio_rustls::client::TlsStream;
 
 use crate::echo::echo;
 
-/// As long as a real agent waits.
+/// The same limit as in the real agent.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(clap::Args)]
@@ -190,7 +190,7 @@ impl Backends for Greeter {
     async fn dial(&self, _open: &Open) -> Result<TcpStream, DialFailure> {
         let dialled = async {
             let mut backend = TcpStream::connect(self.address).await?;
-            // Read by `greet`, not by the client.
+            // `greet` reads it, not the client.
             backend
                 .write_all(format!("{}\n", self.name).as_bytes())
                 .await?;

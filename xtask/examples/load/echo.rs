@@ -1,4 +1,4 @@
-//! An echo server of one task a connection, whose buffer exists only while bytes move.
+//! An echo server with one task per connection, whose buffer exists only while bytes move.
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -27,7 +27,7 @@ pub(crate) async fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// Sends back what comes until the client ends.
+/// Returns what it receives until the client ends.
 pub(crate) async fn echo(mut client: TcpStream) -> io::Result<()> {
     loop {
         client.readable().await?;

@@ -1,7 +1,7 @@
-//! Loads for the chain tests that take thousands of connections and so must not cost a thread or a
-//! process each.
+//! Loads for the chain tests that need thousands of connections, without a thread or process for
+//! each.
 //!
-//! Each runs until it is killed, in a process of its own, and prints `ready` once it is there.
+//! Each runs in its own process until it is killed, and prints `ready` when it is ready.
 #![forbid(unsafe_code)]
 
 mod agents;

@@ -1,4 +1,4 @@
-//! What the load can be told to do, one line each.
+//! The load's jobs. Each is one line of input.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use super::backend::Backend;
 use super::way::Way;
 use super::{Direction, Figures, Sent, bulk, connects, dns, memory, ping};
 
-/// One line of input.
+/// A line of input.
 #[derive(Parser)]
 #[command(no_binary_name = true)]
 struct Line {
@@ -17,7 +17,7 @@ struct Line {
     job: Job,
 }
 
-/// A job. `pid`s are the programs on the way, whose processor time or memory counts.
+/// A job. Each `pid` is a program on the way whose processor time or memory is measured.
 #[derive(Subcommand)]
 pub(super) enum Job {
     /// Streams that send all they can one way
