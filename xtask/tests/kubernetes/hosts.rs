@@ -66,8 +66,8 @@ fn hosts(server: &ApiServer) -> Result<()> {
     let edge_2 = "198.18.0.2\tedge-2 # culvert";
     wait_for(server, &[registry, edge_1, edge_2, master])?;
     let settled = version(server)?;
-    // An update without a change is not written. The label shows that both proxies have seen later
-    // events.
+    // A change that does not affect the hosts is not written. The label causes an event in both
+    // proxies' watches.
     workspace::output(server.kubectl().args([
         "label",
         "node",
