@@ -30,12 +30,7 @@ use crate::tunnels::states::Tunnels;
 pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     let outbound = Arc::new(Outbound::from_environment(|name| std::env::var(name).ok())?);
     let proxies = watch::Sender::new(proxies(&config)?);
-    let first = match &config.source {
-        Source::Cluster(cluster) => First::Enrolled(cluster.clone()),
-        Source::Joined { .. } | Source::Ready(_) => {
-            First::Stored(Certificates::load(config.source.clone())?)
-        }
-    };
+    let first = First::open(&config.source)?;
     let readiness = Readiness::default();
     let mut registry = Registry::default();
     let metrics = Arc::new(Metrics::register(&mut registry));
@@ -85,6 +80,15 @@ enum First {
 }
 
 impl First {
+    fn open(source: &Source) -> Result<Self> {
+        Ok(match source {
+            Source::Cluster(cluster) => Self::Enrolled(cluster.clone()),
+            Source::Joined { .. } | Source::Ready(_) => {
+                Self::Stored(Certificates::load(source.clone())?)
+            }
+        })
+    }
+
     /// The node, if it is known already.
     fn node(&self) -> Option<NodeName> {
         match self {

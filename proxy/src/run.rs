@@ -162,15 +162,13 @@ impl Proxy {
         let mut config = trust_config(&args.trust, &advertised, state.clone(), cluster.as_ref());
         let authority = match &cluster {
             Some(cluster) if config.source == TrustSource::Embedded => {
-                let shared = SharedAuthority::open(cluster.clone(), &state).await?;
-                config.source = TrustSource::Authority {
-                    cert: shared.file().to_owned(),
-                    key: shared.file().to_owned(),
-                };
-                Some(shared)
+                Some(SharedAuthority::open(cluster.clone(), &state).await?)
             }
             Some(_) | None => None,
         };
+        if let Some(shared) = &authority {
+            config.source = shared.source();
+        }
         let trust = Trust::open(config, directory.clone())?;
         let tokens = Tokens::open(state.clone(), args.trust.token_lifetime)?;
         let metrics = Metrics::default();

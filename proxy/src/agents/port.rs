@@ -2,13 +2,14 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_api::proto::enroll::enroll_server::EnrollServer;
 use culvert_api::{ALPN_ENROLL, ALPN_TUNNEL, NodeName, REFUSED};
 use culvert_daemon::{Drain, LogBudget, VERSION, Worker, chain};
-use culvert_tunnel::proto::tunnel::DescribeRequest;
+use culvert_tunnel::proto::tunnel::{DescribeRequest, DescribeResponse};
 use culvert_tunnel::{Driver, LastRead, ProxyTunnel, ReadAhead, Tunnel, TunnelError};
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -257,6 +258,20 @@ impl Agents {
         };
         drop(permit);
         self.strangers.proven(client.ip());
+        self.keep(&node, chain, tunnel, described, client, driven)
+            .await
+    }
+
+    /// Registers the tunnel of `node` and drives it until it ends or must be closed.
+    async fn keep(
+        &self,
+        node: &NodeName,
+        chain: &[CertificateDer<'static>],
+        tunnel: Tunnel,
+        described: DescribeResponse,
+        client: SocketAddr,
+        mut driven: Pin<&mut impl Future<Output = Result<(), TunnelError>>>,
+    ) -> Result<(), AgentError> {
         let agent_version = described.version.clone();
         let registration = self
             .parts
@@ -286,7 +301,7 @@ impl Agents {
         };
         let reason = why_down(&ended, &self.parts.drain);
         tracing::info!(%node, tunnel = generation, reason, "tunnel down");
-        self.parts.registry.history().ended(&node, reason);
+        self.parts.registry.history().ended(node, reason);
         ended
     }
 

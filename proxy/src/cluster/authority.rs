@@ -2,7 +2,7 @@
 //! them. Each keeps a copy in its state directory, from which it starts when the API server is
 //! away, and which the certificates' own watch of files takes up.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use culvert_daemon::{Drain, Problem, write_atomic};
@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep};
 use super::Cluster;
 use super::request::{RequestError, ask};
 use crate::state::{StateDir, read_bounded};
+use crate::trust::TrustSource;
 use crate::trust::authority::{Authority, AuthorityError, NewAuthority, Pem};
 
 /// The Secret, of type `kubernetes.io/tls`.
@@ -113,9 +114,12 @@ impl SharedAuthority {
         }
     }
 
-    /// The file with certificates and key.
-    pub(crate) fn file(&self) -> &Path {
-        &self.copy
+    /// The local copy, which has certificates and key in one file.
+    pub(crate) fn source(&self) -> TrustSource {
+        TrustSource::Authority {
+            cert: self.copy.clone(),
+            key: self.copy.clone(),
+        }
     }
 
     /// Follows the Secret until the drain begins, and makes it again should it be deleted.

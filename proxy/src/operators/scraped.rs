@@ -1,4 +1,5 @@
-//! What is looked up when metrics are asked for: nodes by state, and how far away agents are.
+//! Metrics that are computed at each scrape: nodes by state, refused claims, and the round trips of
+//! tunnels.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,11 +13,11 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use crate::directory::Directory;
 use crate::streams::registry::Registry;
 
-/// The parts of all tunnels whose round trips are shown. A label for each node would be thousands
-/// of series; `/debug/tunnels` and `culvert-proxy explain` have each one.
+/// The quantiles of all tunnels' round trips. A label for each node would make thousands of series;
+/// `/debug/tunnels` and `culvert-proxy explain` show each tunnel's.
 const QUANTILES: [(&str, f64); 4] = [("0", 0.0), ("0.5", 0.5), ("0.9", 0.9), ("1", 1.0)];
 
-/// Counted at each scrape.
+/// Computes its metrics at each scrape.
 pub(crate) struct Scraped {
     pub(crate) directory: Directory,
     pub(crate) registry: Registry,
@@ -50,6 +51,12 @@ impl Collector for Scraped {
         let help = "Payload bytes in memory for clients that take nothing at the moment";
         let waiting = encoder.encode_descriptor("waiting_bytes", help, None, MetricType::Gauge)?;
         ConstGauge::new(i64::try_from(self.budget.held()).unwrap_or(i64::MAX)).encode(waiting)?;
+        self.encode_round_trips(&mut encoder)
+    }
+}
+
+impl Scraped {
+    fn encode_round_trips(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let mut round_trips: Vec<Duration> = self
             .registry
             .all()

@@ -252,6 +252,14 @@ impl Job {
         }
     }
 
+    fn bulk_beside(&self) -> Path {
+        if self.is_far() {
+            Path::Direct
+        } else {
+            Path::TlsRelay
+        }
+    }
+
     /// What it finds.
     pub(super) fn rows(&self) -> Vec<Row> {
         let suffix = self.distance.suffix();
@@ -264,19 +272,11 @@ impl Job {
         match self.work {
             Work::Bulk { direction, streams } => {
                 let kind = format!("{}_{streams}", direction.word());
-                let beside = if self.is_far() {
-                    Path::Direct
-                } else {
-                    Path::TlsRelay
-                };
+                let (bulk, cpu) = (format!("bulk_{kind}"), format!("cpu_{kind}"));
+                let beside = self.bulk_beside();
                 vec![
-                    row(format!("bulk_{kind}"), "GiB/s", "gib_per_second", beside),
-                    row(
-                        format!("cpu_{kind}"),
-                        "CPU-s/GiB",
-                        "cpu_per_gib",
-                        Path::TlsRelay,
-                    ),
+                    row(bulk, "GiB/s", "gib_per_second", beside),
+                    row(cpu, "CPU-s/GiB", "cpu_per_gib", Path::TlsRelay),
                 ]
             }
             Work::Ping { connections, bulk } => {
@@ -290,60 +290,38 @@ impl Job {
                     row(format!("ping_p99_{kind}"), "us", "p99_us", Path::PlainRelay),
                 ]
             }
-            Work::NewConnections => vec![row(
-                "new_connections".into(),
-                "1/s",
-                "per_second",
-                Path::PlainRelay,
-            )],
+            Work::NewConnections => {
+                let name = "new_connections".into();
+                vec![row(name, "1/s", "per_second", Path::PlainRelay)]
+            }
             Work::FirstAnswer => vec![row("first_answer".into(), "us", "p50_us", Path::Connect)],
-            Work::Neighbour { stalled } => vec![
-                row(
-                    format!("neighbour_{stalled}"),
-                    "GiB/s",
-                    "gib_per_second",
-                    Path::TlsRelay,
-                ),
-                row(
-                    format!("neighbour_share_{stalled}"),
-                    "of alone",
-                    "share",
-                    Path::TlsRelay,
-                ),
-            ],
-            Work::IdleStreams => vec![row(
-                "memory_idle_stream".into(),
-                "kB",
-                "kb_per_stream",
-                Path::TlsRelay,
-            )],
-            Work::IdleTunnels => vec![row(
-                "memory_idle_tunnel".into(),
-                "kB",
-                "kb_per_tunnel",
-                Path::Connect,
-            )],
-            Work::StalledReaders => vec![row(
-                format!("memory_stalled_{STALLED}"),
-                "MiB",
-                "mib",
-                Path::Connect,
-            )],
+            Work::Neighbour { stalled } => {
+                let speed = format!("neighbour_{stalled}");
+                let share = format!("neighbour_share_{stalled}");
+                vec![
+                    row(speed, "GiB/s", "gib_per_second", Path::TlsRelay),
+                    row(share, "of alone", "share", Path::TlsRelay),
+                ]
+            }
+            Work::IdleStreams => {
+                let name = "memory_idle_stream".into();
+                vec![row(name, "kB", "kb_per_stream", Path::TlsRelay)]
+            }
+            Work::IdleTunnels => {
+                let name = "memory_idle_tunnel".into();
+                vec![row(name, "kB", "kb_per_tunnel", Path::Connect)]
+            }
+            Work::StalledReaders => {
+                let name = format!("memory_stalled_{STALLED}");
+                vec![row(name, "MiB", "mib", Path::Connect)]
+            }
             Work::SmallFrames => {
-                vec![row(
-                    format!("memory_one_byte_frames_{STALLED}"),
-                    "MiB",
-                    "mib",
-                    Path::Connect,
-                )]
+                let name = format!("memory_one_byte_frames_{STALLED}");
+                vec![row(name, "MiB", "mib", Path::Connect)]
             }
             Work::ConnectCost { destinations } => {
-                vec![row(
-                    format!("connect_cost_{destinations}"),
-                    "us",
-                    "p50_us",
-                    Path::InterceptEbpf,
-                )]
+                let name = format!("connect_cost_{destinations}");
+                vec![row(name, "us", "p50_us", Path::InterceptEbpf)]
             }
             Work::Dns => vec![
                 row("dns_answers".into(), "1/s", "per_second", Path::Redirector),

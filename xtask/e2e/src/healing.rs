@@ -45,11 +45,14 @@ pub(super) fn run(world: &mut World) -> Result<()> {
             Ok(())
         })
     })?;
-    cluster_state(world)
+    revocation_on_all_proxies(world)?;
+    changed_addresses(world)?;
+    new_node(world)?;
+    invalid_ports(world)?;
+    logs::prove(world, "edge-1")
 }
 
-/// What others change in the cluster.
-fn cluster_state(world: &mut World) -> Result<()> {
+fn revocation_on_all_proxies(world: &mut World) -> Result<()> {
     world.claim(
         "a certificate is revoked on all proxies, and the agent of its node enrols again by itself",
         |world| {
@@ -68,7 +71,10 @@ fn cluster_state(world: &mut World) -> Result<()> {
             ensure!(shared.contains("edge-1"), "they share {shared}");
             install::all_online(world)
         },
-    )?;
+    )
+}
+
+fn changed_addresses(world: &mut World) -> Result<()> {
     world.claim(
         "addresses that somebody changes in the ConfigMap culvert-agent are put right",
         |world| {
@@ -96,21 +102,39 @@ fn cluster_state(world: &mut World) -> Result<()> {
                 Ok(())
             })
         },
-    )?;
-    world.claim("a node that comes later is known, and forgotten when it is deleted", |world| {
-        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "edge-9", "labels": {"node-restriction.kubernetes.io/culvert-edge": ""}}});
-        world.apply("edge-9", &[node])?;
-        let known = || world.in_pod("culvert-proxy", &["node", "list"]).map(|list| list.contains("edge-9"));
-        wait::until("it is known", HEALED, || known()?.then_some(()).context("not yet"))?;
-        world.cluster.ask(&["delete", "node", "edge-9"])?;
-        wait::until("it is forgotten", HEALED, || (!known()?).then_some(()).context("not yet"))
-    })?;
+    )
+}
+
+fn new_node(world: &mut World) -> Result<()> {
+    world.claim(
+        "a node that comes later is known, and forgotten when it is deleted",
+        |world| {
+            let labels = json!({"node-restriction.kubernetes.io/culvert-edge": ""});
+            let metadata = json!({"name": "edge-9", "labels": labels});
+            let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata});
+            world.apply("edge-9", &[node])?;
+            let known = || -> Result<bool> {
+                let nodes = world.in_pod("culvert-proxy", &["node", "list"])?;
+                Ok(nodes.contains("edge-9"))
+            };
+            wait::until("it is known", HEALED, || {
+                known()?.then_some(()).context("not yet")
+            })?;
+            world.cluster.ask(&["delete", "node", "edge-9"])?;
+            wait::until("it is forgotten", HEALED, || {
+                (!known()?).then_some(()).context("not yet")
+            })
+        },
+    )
+}
+
+fn invalid_ports(world: &mut World) -> Result<()> {
     world.claim("ports that are none are an Event of their ConfigMap, and all goes on", |world| {
         let metadata = json!({"name": "culvert-ports", "namespace": CULVERT});
-        world.apply(
-            "ports",
-            &[json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"ports": "many"}})],
-        )?;
+        let data = json!({"ports": "many"});
+        let ports =
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data});
+        world.apply("ports", &[ports])?;
         wait::until("the Event", HEALED, || {
             let said = world.culvert(&["describe", "configmap", "culvert-ports"])?;
             ensure!(said.contains("InvalidPorts"), "not yet: {said}");
@@ -120,8 +144,7 @@ fn cluster_state(world: &mut World) -> Result<()> {
         let said = format!("{:#}", check.err().context("the check finds nothing wrong")?);
         ensure!(said.contains("\"many\" is no port"), "{said}");
         Ok(())
-    })?;
-    logs::prove(world, "edge-1")
+    })
 }
 
 /// kube-apiserver has been restarted: what the proxy knew goes on, and what changes afterwards

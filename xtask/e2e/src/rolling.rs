@@ -54,6 +54,10 @@ pub(super) fn run(world: &mut World) -> Result<()> {
         super::install::all_online(world)
     })?;
     super::logs::prove(world, node)?;
+    replaced_beside_a_stopped_kubelet(world)
+}
+
+fn replaced_beside_a_stopped_kubelet(world: &mut World) -> Result<()> {
     world.claim(
         "the kubelet of edge-3 is stopped: the agents of the other nodes are replaced all the same",
         |world| {

@@ -8,7 +8,8 @@ use std::time::Duration;
 use bytes::BytesMut;
 use culvert_tunnel::{RelayError, Socket};
 use futures_util::FutureExt;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, WriteHalf};
+use tokio::net::unix::OwnedReadHalf;
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
@@ -25,25 +26,14 @@ pub(super) async fn bridge(
     watch: &Socket,
     stalled: Duration,
 ) -> Result<(), RelayError> {
-    let (mut from_client, mut to_client) = tokio::io::split(tls);
-    let (mut from_proxy, mut to_proxy) = far.into_split();
+    let (mut from_client, to_client) = tokio::io::split(tls);
+    let (from_proxy, mut to_proxy) = far.into_split();
     let moved = AtomicU64::new(0);
     let inward = async {
         tokio::io::copy(&mut from_client, &mut to_proxy).await?;
         to_proxy.shutdown().await
     };
-    let outward = async {
-        let mut buffer = BytesMut::with_capacity(COPIED_AT_ONCE);
-        while from_proxy.read_buf(&mut buffer).await? > 0 {
-            while !buffer.is_empty() {
-                let written = to_client.write_buf(&mut buffer).await?;
-                moved.fetch_add(written as u64, Ordering::Relaxed);
-            }
-            // TLS keeps what the socket does not take.
-            to_client.flush().await?;
-        }
-        to_client.shutdown().await
-    };
+    let outward = copy_into_tls(from_proxy, to_client, &moved);
     let (mut inward, mut outward) = (pin!(inward.fuse()), pin!(outward.fuse()));
     let mut served = pin!(served);
     let mut said_all = false;
@@ -80,6 +70,25 @@ pub(super) async fn bridge(
         }
     }
     Ok(())
+}
+
+/// Copies until the proxy has said all, then ends the client's TLS; counts in `moved` the bytes that
+/// TLS took.
+async fn copy_into_tls(
+    mut from: OwnedReadHalf,
+    mut to: WriteHalf<TlsStream<TcpStream>>,
+    moved: &AtomicU64,
+) -> io::Result<()> {
+    let mut buffer = BytesMut::with_capacity(COPIED_AT_ONCE);
+    while from.read_buf(&mut buffer).await? > 0 {
+        while !buffer.is_empty() {
+            let written = to.write_buf(&mut buffer).await?;
+            moved.fetch_add(written as u64, Ordering::Relaxed);
+        }
+        // TLS keeps what the socket does not take.
+        to.flush().await?;
+    }
+    to.shutdown().await
 }
 
 #[cfg(test)]
