@@ -6,7 +6,9 @@ mod callers;
 mod handshake;
 pub(crate) mod identity;
 mod ledger;
+mod maintain;
 mod revocations;
+mod revoke;
 mod source;
 pub(crate) mod tokens;
 
@@ -18,13 +20,12 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use culvert_api::NodeName;
-use culvert_daemon::{Drain, Problem};
 use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::sync::watch;
 
 use crate::clock::UnixTime;
-use crate::directory::{Directory, NodeUid};
+use crate::directory::Directory;
 use crate::state::{StateDir, StateError, StateFile};
 use crate::trust::authority::{AuthorityError, ProvenKey};
 use crate::trust::identity::{Binding, Credential, IdentityError, Leaf, Purpose, RENEWAL_GRACE};
@@ -43,8 +44,6 @@ const REVOCATIONS: StateFile = StateFile {
     name: "revocations.json",
     what: "the revocations that the cluster's proxies share, as last seen",
 };
-/// How often given files are looked at, and whether the proxy's own certificate is due.
-const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Certificates hold whole seconds, and no calendar is certain beyond some years.
 const LIFETIMES: RangeInclusive<Duration> =
@@ -382,118 +381,6 @@ impl Trust {
         })
     }
 
-    /// Whether a revocation at one proxy of a cluster is one at all of them: of certificates that
-    /// an operator made they know nothing.
-    pub(crate) fn revokes_everywhere(&self) -> bool {
-        self.0.cluster.is_some() && self.material().authority().is_some()
-    }
-
-    /// Revokes all certificates that the node has now: at once, and if that cannot be written,
-    /// until this process ends. In a cluster they are those of the present Node: of others there
-    /// are none to revoke.
-    pub(crate) fn revoke(&self, node: &NodeName) -> Result<(), TrustError> {
-        let now = UnixTime::now();
-        let shared = self.revoke_shared(node, now);
-        let _change = self.ledger_change();
-        let ledger = {
-            let mut ledger = self.ledger_mut();
-            ledger.set_served(self.served());
-            ledger.revoke(node, now + self.0.config.certificate_lifetime, now);
-            ledger.clone()
-        };
-        let written = self.0.config.state.write(CERTIFICATES, &ledger);
-        shared.and(Ok(written?))
-    }
-
-    fn revoke_shared(&self, node: &NodeName, now: UnixTime) -> Result<(), TrustError> {
-        let (Some(shares), Some(uid)) = (&self.0.cluster, self.0.directory.uid(node)) else {
-            return Ok(());
-        };
-        shares.known.send_modify(|known| known.add(node, &uid, now));
-        let known = shares.known.borrow().clone();
-        Ok(self.0.config.state.write(REVOCATIONS, &known)?)
-    }
-
-    /// Revokes the certificates of a node that the directory has no more: at once, and a moment
-    /// later on disk, together with others. In a cluster they are void by themselves, unless an
-    /// operator made them.
-    pub(crate) fn departed(&self, node: &NodeName) {
-        if self.revokes_everywhere() {
-            return;
-        }
-        let now = UnixTime::now();
-        self.ledger_mut()
-            .revoke(node, now + self.0.config.certificate_lifetime, now);
-        self.0.unwritten.store(true, Ordering::Release);
-    }
-
-    /// The same for nodes that went while this proxy was not running.
-    pub(crate) fn departed_meanwhile(&self) {
-        let gone = |node: &&NodeName| !self.0.directory.contains(node);
-        let departed: Vec<NodeName> = self.ledger().holders().filter(gone).cloned().collect();
-        departed.iter().for_each(|node| self.departed(node));
-    }
-
-    /// The revocations that this proxy knows of, in a cluster; the receiver is told of new ones.
-    pub(crate) fn revocations(&self) -> Option<watch::Receiver<Revocations>> {
-        self.0
-            .cluster
-            .as_ref()
-            .map(|shares| shares.known.subscribe())
-    }
-
-    /// Takes what the cluster has of revocations, together with what this proxy knew: on disk when
-    /// this returns. The answer is what the cluster should have.
-    pub(crate) fn take_revocations(&self, found: &Revocations) -> Result<Revocations, TrustError> {
-        let Some(shares) = &self.0.cluster else {
-            return Ok(found.clone());
-        };
-        let directory = &self.0.directory;
-        let is_there = |node: &NodeName, uid: &NodeUid| {
-            !directory.is_live() || directory.uid(node).as_ref() == Some(uid)
-        };
-        let mut news = false;
-        let admission = self.admission();
-        shares.known.send_if_modified(|known| {
-            let all = known
-                .clone()
-                .merged(found)
-                .pruned(is_there, UnixTime::now());
-            news = *known != all;
-            *known = all;
-            news
-        });
-        drop(admission);
-        let known = shares.known.borrow().clone();
-        if news {
-            self.0.config.state.write(REVOCATIONS, &known)?;
-        }
-        Ok(known)
-    }
-
-    /// The cluster has these revocations now: whoever is in none of them may be admitted.
-    pub(crate) fn revocations_agreed(&self, agreed: Revocations) {
-        if let Some(shares) = &self.0.cluster {
-            shares.agreed.send_replace(Some(agreed));
-        }
-    }
-
-    /// Waits until the cluster has all revocations that this proxy knows of, so that every other
-    /// proxy learns of them. At once outside a cluster.
-    pub(crate) async fn revocations_shared(&self) {
-        let Some(shares) = &self.0.cluster else {
-            return;
-        };
-        let known = shares.known.borrow().clone();
-        let has_all = |agreed: &Option<Revocations>| {
-            agreed
-                .as_ref()
-                .is_some_and(|agreed| agreed.clone().merged(&known) == *agreed)
-        };
-        // The sender is in this trust.
-        drop(shares.agreed.subscribe().wait_for(has_all).await);
-    }
-
     /// What agents check when they join; an error if this proxy cannot enrol any.
     pub(crate) fn pin(&self) -> Result<String, TrustError> {
         self.material()
@@ -537,64 +424,6 @@ impl Trust {
         &self.0.config.server_name
     }
 
-    /// Renews the proxy's own certificate in time, takes up given files when they change and writes
-    /// down what was noted, until the drain begins.
-    pub(crate) async fn maintain(self, drain: Drain) -> anyhow::Result<()> {
-        let mut problem = Problem::default();
-        loop {
-            let last = tokio::select! {
-                () = tokio::time::sleep(POLL_INTERVAL) => false,
-                () = drain.begun() => true,
-            };
-            let trust = self.clone();
-            let now_wrong = tokio::task::spawn_blocking(move || trust.tend(UnixTime::now()))
-                .await?
-                .err();
-            let now_wrong = now_wrong.map(|error| culvert_daemon::chain(&error));
-            if let Some(reason) = problem.news(now_wrong) {
-                tracing::error!(
-                    reason,
-                    "certificates not refreshed or not noted, keeping those in use"
-                );
-            }
-            if last {
-                return Ok(());
-            }
-        }
-    }
-
-    fn tend(&self, now: UnixTime) -> Result<(), TrustError> {
-        let written = self.write_noted();
-        let refreshed = self.refresh(now);
-        self.refresh_callers().and(refreshed).and(written)
-    }
-
-    fn refresh_callers(&self) -> Result<(), TrustError> {
-        let Some(callers) = self.lock_callers().clone() else {
-            return Ok(());
-        };
-        let agents = self.material().authorities().to_vec();
-        callers.refresh(&self.0.identity, &agents)
-    }
-
-    fn refresh(&self, now: UnixTime) -> Result<(), TrustError> {
-        if !self.material().is_due(&self.0.config, now)? {
-            return Ok(());
-        }
-        let config = &self.0.config;
-        let (material, certificate) = Material::load(config, now)?;
-        let tls = |source| TrustError::Tls {
-            what: config.source.to_string(),
-            source,
-        };
-        let agent_config = agent_config(config, &self.0.identity, &material)?;
-        self.0.identity.replace(certificate).map_err(tls)?;
-        self.0.agent_config.store(Arc::new(agent_config));
-        *self.material() = material;
-        tracing::info!(source = %config.source, "proxy certificate renewed");
-        Ok(())
-    }
-
     /// Notes a certificate that somebody else made, at once for who removes its node, and a moment
     /// later on disk, together with others: thousands may come at the same time, and are seen again
     /// should this process end before.
@@ -609,32 +438,6 @@ impl Trust {
         ledger.note(&credential, now);
         self.0.unwritten.store(true, Ordering::Release);
         Ok(credential)
-    }
-
-    fn write_noted(&self) -> Result<(), TrustError> {
-        if !self.0.unwritten.swap(false, Ordering::Acquire) {
-            return Ok(());
-        }
-        let (grace, now) = (grace(self.0.cluster.is_some()), UnixTime::now());
-        let written = self.change_ledger(|ledger| ledger.prune(grace, now));
-        if written.is_err() {
-            self.0.unwritten.store(true, Ordering::Release);
-        }
-        written
-    }
-
-    /// Changes the ledger once that is on disk. What was noted meanwhile stays.
-    fn change_ledger(&self, edit: impl Fn(&mut Ledger)) -> Result<(), TrustError> {
-        let _change = self.ledger_change();
-        let edit = |ledger: &mut Ledger| {
-            ledger.set_served(self.served());
-            edit(ledger);
-        };
-        let mut next = self.ledger().clone();
-        edit(&mut next);
-        self.0.config.state.write(CERTIFICATES, &next)?;
-        edit(&mut self.ledger_mut());
-        Ok(())
     }
 
     fn served(&self) -> Duration {

@@ -1,10 +1,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use culvert_api::installed::{Hook, Neighbours};
+use culvert_api::installed::{Hook, HookScope, Installed, Mechanism, Neighbours};
+use culvert_api::proto::control::{CertificateStatus, NodeStatus};
 
-use super::super::facts::LeftOut;
+use super::super::facts::{Dialled, LeftOut};
 use super::super::finding::Verdict;
+use super::host::{cgroup2, names, resolver};
 use super::*;
+use crate::clock::UnixTime;
 use crate::cluster::ClusterFacts;
 use crate::operators::debug::Claims;
 

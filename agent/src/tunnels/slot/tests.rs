@@ -1,0 +1,319 @@
+use culvert_daemon::Readiness;
+use culvert_tunnel::proto::tunnel::{DescribeRequest, Open};
+use culvert_tunnel::{ProxyTunnel, Tunnel};
+use tempfile::TempDir;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::test_pki::Authority;
+use crate::test_proxy::{ServerTunnel, TestProxy};
+use crate::tunnels::states::Tunnels;
+
+/// An agent with one slot, of node `edge-1`.
+struct Agent {
+    readiness: Readiness,
+    drain: Drain,
+    task: JoinSet<()>,
+    _root: TempDir,
+}
+
+impl Agent {
+    fn start(proxy: &TestProxy, allow: AllowList) -> Self {
+        Self::with_life(proxy, allow, culvert_tunnel::STREAMS_IN_LIFE)
+    }
+
+    fn with_life(proxy: &TestProxy, allow: AllowList, streams_in_life: u32) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let shared = Shared {
+            allow: Arc::new(allow),
+            streams_in_life,
+            ..Shared::for_tests(proxy, root.path())
+        };
+        let (readiness, drain) = (Readiness::default(), Drain::default());
+        let name = SlotName {
+            proxy: proxy.address.clone(),
+            number: 0,
+        };
+        let entry = Tunnels::new(readiness.gate("tunnel")).entry(name.clone());
+        let mut task = JoinSet::new();
+        task.spawn(
+            TunnelSlot {
+                name,
+                shared: Arc::new(shared),
+                entry,
+            }
+            .run(drain.clone()),
+        );
+        Self {
+            readiness,
+            drain,
+            task,
+            _root: root,
+        }
+    }
+
+    /// Waits until the tunnel's gate says so.
+    async fn until_missing(&self, expected: impl Fn(&str) -> bool) {
+        let wait = async {
+            while !self
+                .readiness
+                .missing()
+                .iter()
+                .any(|(_, reason)| expected(reason))
+            {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(10), wait)
+            .await
+            .unwrap_or_else(|_| panic!("{:?}", self.readiness.missing()));
+    }
+}
+
+async fn establish(tunnel: ServerTunnel) -> (Tunnel, JoinSet<Result<(), TunnelError>>) {
+    let last_read = tunnel.get_ref().0.last_read();
+    let settings = ProxyTunnel {
+        stream_window: 1 << 20,
+        max_streams: 8,
+        streams_in_life: 1 << 29,
+        budget: Budget::new(1 << 20),
+    };
+    let (tunnel, driver) = settings.establish(tunnel, last_read).await.unwrap();
+    let mut task = JoinSet::new();
+    task.spawn(driver.run());
+    (tunnel, task)
+}
+
+#[tokio::test]
+async fn a_tunnel_that_ends_is_followed_by_another_in_the_same_slot() {
+    let mut proxy = TestProxy::start().await;
+    let _agent = Agent::start(&proxy, AllowList::default());
+    for _ in 0..2 {
+        let (tunnel, _task) = establish(proxy.tunnel_rx.recv().await.unwrap()).await;
+        let described = tunnel.describe(&DescribeRequest::default()).await.unwrap();
+        assert_eq!(described.slot, format!("{}/0", proxy.address));
+        assert_eq!(
+            (described.instance.as_str(), described.version.as_str()),
+            ("test", VERSION)
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_gets_a_tunnel_of_its_own_and_open_streams_go_on() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut proxy = TestProxy::start().await;
+    let root = tempfile::tempdir().unwrap();
+    let allow = Arc::new(AllowList {
+        ports: [port].into(),
+        ..AllowList::default()
+    });
+    let shared = Arc::new(Shared {
+        allow,
+        ..Shared::for_tests(&proxy, root.path())
+    });
+    let (readiness, drain) = (Readiness::default(), Drain::default());
+    let name = SlotName {
+        proxy: proxy.address.clone(),
+        number: 0,
+    };
+    let entry = Tunnels::new(readiness.gate("tunnel")).entry(name.clone());
+    let mut task = JoinSet::new();
+    task.spawn(
+        TunnelSlot {
+            name,
+            shared: shared.clone(),
+            entry,
+        }
+        .run(drain.clone()),
+    );
+    let (first, _first_task) = establish(proxy.tunnel_rx.recv().await.unwrap()).await;
+    let stream = first
+        .open(
+            Open {
+                port: port.into(),
+                ..Open::default()
+            },
+            None,
+        )
+        .await
+        .unwrap();
+    let (mut backend, _) = listener.accept().await.unwrap();
+
+    let state = crate::certificate::store::StateDir::new(root.path());
+    state
+        .store_join(
+            &proxy.identity("edge-1"),
+            std::slice::from_ref(&proxy.address),
+        )
+        .unwrap();
+    shared.certificates.refresh();
+    let (second, _second_task) = establish(proxy.tunnel_rx.recv().await.unwrap()).await;
+    second.describe(&DescribeRequest::default()).await.unwrap();
+    while first
+        .open(
+            Open {
+                port: port.into(),
+                ..Open::default()
+            },
+            None,
+        )
+        .await
+        .is_ok()
+    {
+        tokio::task::yield_now().await;
+    }
+    backend.write_all(b"still here").await.unwrap();
+    assert_eq!(readiness.missing(), []);
+    drain.begin();
+    assert!(
+        task.try_join_next().is_none(),
+        "the open stream holds its tunnel"
+    );
+    drop((stream, backend, first, second));
+    task.join_next().await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_drain_lets_open_streams_end_first() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut proxy = TestProxy::start().await;
+    let mut agent = Agent::start(
+        &proxy,
+        AllowList {
+            ports: [port].into(),
+            ..AllowList::default()
+        },
+    );
+    let (tunnel, mut driver) = establish(proxy.tunnel_rx.recv().await.unwrap()).await;
+    let stream = tunnel
+        .open(
+            Open {
+                port: port.into(),
+                ..Open::default()
+            },
+            None,
+        )
+        .await
+        .unwrap();
+    let (mut backend, _) = listener.accept().await.unwrap();
+    agent.drain.begin();
+    while tunnel
+        .open(
+            Open {
+                port: port.into(),
+                ..Open::default()
+            },
+            None,
+        )
+        .await
+        .is_ok()
+    {}
+    assert!(
+        agent.task.try_join_next().is_none(),
+        "the open stream holds the tunnel"
+    );
+    backend.write_all(b"last words").await.unwrap();
+    drop((stream, backend, tunnel));
+    agent.task.join_next().await.unwrap().unwrap();
+    driver.join_next().await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_worn_out_tunnel_is_replaced_before_it_is_left_and_no_stream_is_cut() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut proxy = TestProxy::start().await;
+    let allow = AllowList {
+        ports: [port].into(),
+        ..AllowList::default()
+    };
+    let agent = Agent::with_life(&proxy, allow, 2);
+    let open = || Open {
+        port: port.into(),
+        ..Open::default()
+    };
+    let (first, mut first_driver) = establish(proxy.tunnel_rx.recv().await.unwrap()).await;
+    let stream = first.open(open(), None).await.unwrap();
+    let (mut backend, _) = listener.accept().await.unwrap();
+    drop(first.open(open(), None).await.unwrap());
+    let tunnel = timeout(Duration::from_secs(10), proxy.tunnel_rx.recv())
+        .await
+        .expect("another tunnel")
+        .unwrap();
+    drop(
+        first
+            .open(open(), None)
+            .await
+            .expect("until it is used, the first takes streams"),
+    );
+    let (second, _second_driver) = establish(tunnel).await;
+    drop(second.open(open(), None).await.unwrap());
+    assert_eq!(agent.readiness.missing(), [], "there was always one");
+    let left = async { while first.open(open(), None).await.is_ok() {} };
+    timeout(OVERLAP * 4, left)
+        .await
+        .expect("the first is left then");
+    let (client, mut far) = tokio::net::UnixStream::pair().unwrap();
+    let relayed = async {
+        let mut stream = stream;
+        stream
+            .relay(&client.into(), &culvert_tunnel::Transferred::default())
+            .await
+            .unwrap();
+    };
+    let said = async {
+        backend.write_all(b"last words").await.unwrap();
+        drop(backend);
+        let mut read = [0; 10];
+        far.read_exact(&mut read).await.unwrap();
+        far.shutdown().await.unwrap();
+        read
+    };
+    let ((), read) = tokio::join!(relayed, said);
+    assert_eq!(&read, b"last words", "its streams were not cut");
+    drop(first);
+    first_driver.join_next().await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_refused_certificate_is_told_with_the_fix() {
+    let authority = Arc::new(Authority::new("culvert"));
+    let proxy = TestProxy::with_agents_of(authority, Some(&Authority::new("other"))).await;
+    let agent = Agent::start(&proxy, AllowList::default());
+    agent
+        .until_missing(|reason| {
+            reason.contains("refuses this agent's certificate") && reason.contains("join again")
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn the_proxys_own_words_on_a_refusal_are_passed_on() {
+    let mut proxy = TestProxy::start().await;
+    let agent = Agent::start(&proxy, AllowList::default());
+    let mut tunnel = proxy.tunnel_rx.recv().await.unwrap();
+    tunnel
+        .write_all(b"REFUSED node edge-1 was removed\n")
+        .await
+        .unwrap();
+    agent
+        .until_missing(|reason| {
+            reason.ends_with("does not take this node: node edge-1 was removed")
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_proxy_that_hangs_up_is_tried_again() {
+    let mut proxy = TestProxy::start().await;
+    let agent = Agent::start(&proxy, AllowList::default());
+    drop(proxy.tunnel_rx.recv().await.unwrap());
+    agent
+        .until_missing(|reason| reason.contains("closed the tunnel before using it"))
+        .await;
+    proxy.tunnel_rx.recv().await.unwrap();
+}

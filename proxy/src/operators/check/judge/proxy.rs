@@ -1,0 +1,152 @@
+//! The proxy, its intercept ports, its tunnels and what limits them.
+
+use culvert_api::agent_config::MAX_PROXIES;
+
+use super::{daemon, named};
+use crate::cluster::MAX_NODES;
+use crate::operators::check::facts::{Daemon, Dialled, Facts, LIMITS};
+use crate::operators::check::finding::{Judged, failure, ok, warning};
+
+pub(super) fn proxy(facts: &Facts) -> Option<Judged> {
+    match &facts.nodes {
+        Err(problem) => Some(failure(
+            problem,
+            "start culvert-proxy on this host, and run the check as root there",
+        )),
+        Ok(_) => Some(match &facts.proxy {
+            Ok(Daemon { missing, remarks }) if missing.is_empty() && !remarks.is_empty() => {
+                warning(
+                    format!("culvert-proxy is ready, but {}", remarks.join("; ")),
+                    "its log says more: culvert-proxy",
+                )
+            }
+            proxy => daemon(
+                proxy,
+                "culvert-proxy",
+                "culvert-proxy --admin-listen IP:PORT check",
+            ),
+        }),
+    }
+}
+
+/// Whether the proxy listens where the redirector steers to.
+pub(super) fn intercept(facts: &Facts) -> Option<Judged> {
+    let installed = facts
+        .installed
+        .as_ref()
+        .ok()
+        .filter(|installed| installed.steers())?;
+    let deaf = installed
+        .intercept_ports
+        .iter()
+        .filter(|port| !facts.listening.contains(port));
+    let deaf: Vec<String> = deaf.map(ToString::to_string).collect();
+    Some(if deaf.is_empty() {
+        ok("somebody listens on every intercept port")
+    } else {
+        failure(
+            format!(
+                "connections are steered to port {}, where nobody listens",
+                deaf.join(", ")
+            ),
+            "start the proxy, or make its --intercept-listen and the redirector's \
+             --intercept-port equal",
+        )
+    })
+}
+
+/// A connection of this process to a VIP.
+pub(super) fn dial(facts: &Facts) -> Option<Judged> {
+    let Dialled { node, vip, way } = facts.dial.as_ref()?;
+    let installed = facts.installed.as_ref().ok()?;
+    let hooked = installed.has_hooks() && installed.is_attached();
+    Some(match way.as_deref() {
+        Ok("nftables") if hooked => warning(
+            format!(
+                "a connection of this process to {vip} ({node}) came by nftables, past the \
+                 connect hooks"
+            ),
+            "--cgroup of the redirector leaves this process out: take the cgroup2 root, if all \
+             are meant",
+        ),
+        Ok("ebpf") => ok(format!(
+            "a connection of this host to {vip} ({node}) came by the connect hooks"
+        )),
+        Ok(way) => ok(format!(
+            "a connection of this host to {vip} ({node}) came by {way}"
+        )),
+        Err(problem) => failure(
+            format!(
+                "a connection of this host to {vip} ({node}) did not come to the proxy: {problem}"
+            ),
+            format!("culvert-redirector explain {vip}"),
+        ),
+    })
+}
+
+pub(super) fn tunnels(facts: &Facts) -> Option<Judged> {
+    let nodes = facts.nodes.as_ref().ok()?;
+    let offline: Vec<&str> = nodes
+        .iter()
+        .filter(|node| node.tunnels == 0)
+        .map(|node| node.name.as_str())
+        .collect();
+    let fix = |node: &str| format!("culvert-proxy explain {node}");
+    Some(match offline.first() {
+        None if nodes.is_empty() => warning(
+            "there are no nodes",
+            "culvert-proxy token create NODE; in a cluster: kubectl label node NODE \
+             node-restriction.kubernetes.io/culvert-edge=",
+        ),
+        None => ok(format!("all {} nodes have tunnels", nodes.len())),
+        Some(node) if offline.len() == nodes.len() => failure(
+            format!("no node has a tunnel: {}", named(&offline)),
+            fix(node),
+        ),
+        Some(node) => warning(
+            format!(
+                "{} of {} nodes are offline: {}",
+                offline.len(),
+                nodes.len(),
+                named(&offline)
+            ),
+            fix(node),
+        ),
+    })
+}
+
+/// Limits that nobody is told of where they are met.
+pub(super) fn caps(facts: &Facts) -> Option<Judged> {
+    let proxies = facts.cluster.as_ref()?.as_ref().ok()?.proxies;
+    Some(match proxies {
+        proxies if proxies == MAX_NODES || proxies >= MAX_PROXIES => warning(
+            format!(
+                "agents are told of {proxies} proxies, the most there can be: those of further \
+                 cloud nodes have no tunnels"
+            ),
+            format!(
+                "run proxies on at most {MAX_NODES} cloud nodes where agents come by a NodePort, \
+                 on {MAX_PROXIES} otherwise"
+            ),
+        ),
+        proxies => ok(format!("agents are told of {proxies} proxies")),
+    })
+}
+
+/// What limits did to connections.
+pub(super) fn limits(facts: &Facts) -> Option<Judged> {
+    facts.proxy.as_ref().ok()?;
+    let in_words = |(outcome, words): &(&str, &str)| {
+        let count = facts.limited.get(*outcome)?;
+        Some(format!("{count} connections {words} ({outcome})"))
+    };
+    let met: Vec<String> = LIMITS.iter().filter_map(in_words).collect();
+    Some(if met.is_empty() {
+        ok("no connection has met a limit of the proxy since it started")
+    } else {
+        warning(
+            format!("since the proxy started: {}", met.join("; ")),
+            "docs/metrics.md says whom each limit protects; the proxy's log names the clients",
+        )
+    })
+}

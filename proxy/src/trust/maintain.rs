@@ -1,0 +1,101 @@
+//! Keeps the proxy's own certificate, given files and the ledger on disk up to date.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use culvert_daemon::{Drain, Problem};
+
+use super::ledger::Ledger;
+use super::source::Material;
+use super::{CERTIFICATES, Trust, TrustError, agent_config, grace};
+use crate::clock::UnixTime;
+
+/// How often given files are looked at, and whether the proxy's own certificate is due.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
+
+impl Trust {
+    /// Renews the proxy's own certificate in time, takes up given files when they change and writes
+    /// down what was noted, until the drain begins.
+    pub(crate) async fn maintain(self, drain: Drain) -> anyhow::Result<()> {
+        let mut problem = Problem::default();
+        loop {
+            let last = tokio::select! {
+                () = tokio::time::sleep(POLL_INTERVAL) => false,
+                () = drain.begun() => true,
+            };
+            let trust = self.clone();
+            let now_wrong = tokio::task::spawn_blocking(move || trust.tend(UnixTime::now()))
+                .await?
+                .err();
+            let now_wrong = now_wrong.map(|error| culvert_daemon::chain(&error));
+            if let Some(reason) = problem.news(now_wrong) {
+                tracing::error!(
+                    reason,
+                    "certificates not refreshed or not noted, keeping those in use"
+                );
+            }
+            if last {
+                return Ok(());
+            }
+        }
+    }
+
+    pub(super) fn tend(&self, now: UnixTime) -> Result<(), TrustError> {
+        let written = self.write_noted();
+        let refreshed = self.refresh(now);
+        self.refresh_callers().and(refreshed).and(written)
+    }
+
+    fn refresh_callers(&self) -> Result<(), TrustError> {
+        let Some(callers) = self.lock_callers().clone() else {
+            return Ok(());
+        };
+        let agents = self.material().authorities().to_vec();
+        callers.refresh(&self.0.identity, &agents)
+    }
+
+    pub(super) fn refresh(&self, now: UnixTime) -> Result<(), TrustError> {
+        if !self.material().is_due(&self.0.config, now)? {
+            return Ok(());
+        }
+        let config = &self.0.config;
+        let (material, certificate) = Material::load(config, now)?;
+        let tls = |source| TrustError::Tls {
+            what: config.source.to_string(),
+            source,
+        };
+        let agent_config = agent_config(config, &self.0.identity, &material)?;
+        self.0.identity.replace(certificate).map_err(tls)?;
+        self.0.agent_config.store(Arc::new(agent_config));
+        *self.material() = material;
+        tracing::info!(source = %config.source, "proxy certificate renewed");
+        Ok(())
+    }
+
+    fn write_noted(&self) -> Result<(), TrustError> {
+        if !self.0.unwritten.swap(false, Ordering::Acquire) {
+            return Ok(());
+        }
+        let (grace, now) = (grace(self.0.cluster.is_some()), UnixTime::now());
+        let written = self.change_ledger(|ledger| ledger.prune(grace, now));
+        if written.is_err() {
+            self.0.unwritten.store(true, Ordering::Release);
+        }
+        written
+    }
+
+    /// Changes the ledger once that is on disk. What was noted meanwhile stays.
+    fn change_ledger(&self, edit: impl Fn(&mut Ledger)) -> Result<(), TrustError> {
+        let _change = self.ledger_change();
+        let edit = |ledger: &mut Ledger| {
+            ledger.set_served(self.served());
+            edit(ledger);
+        };
+        let mut next = self.ledger().clone();
+        edit(&mut next);
+        self.0.config.state.write(CERTIFICATES, &next)?;
+        edit(&mut self.ledger_mut());
+        Ok(())
+    }
+}

@@ -1,0 +1,124 @@
+//! Revokes certificates of nodes, and agrees on revocations with the cluster's other proxies.
+
+use std::sync::atomic::Ordering;
+
+use culvert_api::NodeName;
+use tokio::sync::watch;
+
+use super::{CERTIFICATES, REVOCATIONS, Revocations, Trust, TrustError};
+use crate::clock::UnixTime;
+use crate::directory::NodeUid;
+
+impl Trust {
+    /// Whether a revocation at one proxy of a cluster is one at all of them: of certificates that
+    /// an operator made they know nothing.
+    pub(crate) fn revokes_everywhere(&self) -> bool {
+        self.0.cluster.is_some() && self.material().authority().is_some()
+    }
+
+    /// Revokes all certificates that the node has now: at once, and if that cannot be written,
+    /// until this process ends. In a cluster they are those of the present Node: of others there
+    /// are none to revoke.
+    pub(crate) fn revoke(&self, node: &NodeName) -> Result<(), TrustError> {
+        let now = UnixTime::now();
+        let shared = self.revoke_shared(node, now);
+        let _change = self.ledger_change();
+        let ledger = {
+            let mut ledger = self.ledger_mut();
+            ledger.set_served(self.served());
+            ledger.revoke(node, now + self.0.config.certificate_lifetime, now);
+            ledger.clone()
+        };
+        let written = self.0.config.state.write(CERTIFICATES, &ledger);
+        shared.and(Ok(written?))
+    }
+
+    fn revoke_shared(&self, node: &NodeName, now: UnixTime) -> Result<(), TrustError> {
+        let (Some(shares), Some(uid)) = (&self.0.cluster, self.0.directory.uid(node)) else {
+            return Ok(());
+        };
+        shares.known.send_modify(|known| known.add(node, &uid, now));
+        let known = shares.known.borrow().clone();
+        Ok(self.0.config.state.write(REVOCATIONS, &known)?)
+    }
+
+    /// Revokes the certificates of a node that the directory has no more: at once, and a moment
+    /// later on disk, together with others. In a cluster they are void by themselves, unless an
+    /// operator made them.
+    pub(crate) fn departed(&self, node: &NodeName) {
+        if self.revokes_everywhere() {
+            return;
+        }
+        let now = UnixTime::now();
+        self.ledger_mut()
+            .revoke(node, now + self.0.config.certificate_lifetime, now);
+        self.0.unwritten.store(true, Ordering::Release);
+    }
+
+    /// The same for nodes that went while this proxy was not running.
+    pub(crate) fn departed_meanwhile(&self) {
+        let gone = |node: &&NodeName| !self.0.directory.contains(node);
+        let departed: Vec<NodeName> = self.ledger().holders().filter(gone).cloned().collect();
+        departed.iter().for_each(|node| self.departed(node));
+    }
+
+    /// The revocations that this proxy knows of, in a cluster; the receiver is told of new ones.
+    pub(crate) fn revocations(&self) -> Option<watch::Receiver<Revocations>> {
+        self.0
+            .cluster
+            .as_ref()
+            .map(|shares| shares.known.subscribe())
+    }
+
+    /// Takes what the cluster has of revocations, together with what this proxy knew: on disk when
+    /// this returns. The answer is what the cluster should have.
+    pub(crate) fn take_revocations(&self, found: &Revocations) -> Result<Revocations, TrustError> {
+        let Some(shares) = &self.0.cluster else {
+            return Ok(found.clone());
+        };
+        let directory = &self.0.directory;
+        let is_there = |node: &NodeName, uid: &NodeUid| {
+            !directory.is_live() || directory.uid(node).as_ref() == Some(uid)
+        };
+        let mut news = false;
+        let admission = self.admission();
+        shares.known.send_if_modified(|known| {
+            let all = known
+                .clone()
+                .merged(found)
+                .pruned(is_there, UnixTime::now());
+            news = *known != all;
+            *known = all;
+            news
+        });
+        drop(admission);
+        let known = shares.known.borrow().clone();
+        if news {
+            self.0.config.state.write(REVOCATIONS, &known)?;
+        }
+        Ok(known)
+    }
+
+    /// The cluster has these revocations now: whoever is in none of them may be admitted.
+    pub(crate) fn revocations_agreed(&self, agreed: Revocations) {
+        if let Some(shares) = &self.0.cluster {
+            shares.agreed.send_replace(Some(agreed));
+        }
+    }
+
+    /// Waits until the cluster has all revocations that this proxy knows of, so that every other
+    /// proxy learns of them. At once outside a cluster.
+    pub(crate) async fn revocations_shared(&self) {
+        let Some(shares) = &self.0.cluster else {
+            return;
+        };
+        let known = shares.known.borrow().clone();
+        let has_all = |agreed: &Option<Revocations>| {
+            agreed
+                .as_ref()
+                .is_some_and(|agreed| agreed.clone().merged(&known) == *agreed)
+        };
+        // The sender is in this trust.
+        drop(shares.agreed.subscribe().wait_for(has_all).await);
+    }
+}
