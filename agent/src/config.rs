@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use culvert_api::ports::{AGENT_ADMIN_PORT, NODE_PORTS};
-use culvert_api::{HostPort, PROXY_SERVER_NAME};
+use culvert_api::{AllowList, HostPort, PROXY_SERVER_NAME};
 use culvert_daemon::AdminListen;
 use culvert_tunnel::{Budget, KEEPALIVE_RANGE, STREAM_WINDOW_RANGE};
 
 use crate::args::{Args, RunArgs};
-use crate::backends::allow_list::AllowList;
+use crate::backends::allow_list::DialRules;
 use crate::certificate::cluster::account_token::TokenFile;
 use crate::certificate::cluster::config::ClusterDir;
 use crate::certificate::current::{ClusterSource, ReadyFiles, Source};
@@ -24,7 +24,7 @@ pub(crate) struct Config {
     /// If empty, the proxies of the join are used.
     pub(crate) proxies: Vec<HostPort>,
     pub(crate) tunnels: u8,
-    pub(crate) allow: AllowList,
+    pub(crate) allow: DialRules,
     pub(crate) admin: AdminListen,
     pub(crate) stream_window: u32,
     pub(crate) budget: Budget,
@@ -56,7 +56,7 @@ impl TryFrom<Args> for Config {
         if !KEEPALIVE_RANGE.contains(&run.keepalive) {
             return Err(ConfigError::Keepalive(run.keepalive));
         }
-        let allow = allow_list(&run);
+        let allow = dial_rules(&run);
         let admin = AdminListen {
             program: "culvert-agent",
             address: run.admin_listen,
@@ -117,7 +117,7 @@ fn source(
     }
 }
 
-fn allow_list(run: &RunArgs) -> AllowList {
+fn dial_rules(run: &RunArgs) -> DialRules {
     let admin = run.admin_listen;
     let mut ports: BTreeSet<u16> = run.port.iter().copied().collect();
     if ports.is_empty() {
@@ -133,16 +133,18 @@ fn allow_list(run: &RunArgs) -> AllowList {
     if admin.ip() == std::net::Ipv4Addr::LOCALHOST && ports.contains(&admin.port()) {
         localhost_ports.insert(admin.port());
     }
-    let explicit = run
+    let further = run
         .allow
         .iter()
         .map(|address| SocketAddr::new(address.ip().to_canonical(), address.port()))
         .collect();
     let node_addresses = run.node_address.iter().map(IpAddr::to_canonical).collect();
-    AllowList {
-        ports,
-        localhost_ports,
-        explicit,
+    DialRules {
+        list: AllowList {
+            ports,
+            localhost_ports,
+            further,
+        },
         node_addresses,
     }
 }
@@ -161,10 +163,10 @@ mod tests {
     #[test]
     fn defaults_let_the_usual_node_services_and_the_admin_port_through() {
         let allow = config(&[]).unwrap().allow;
-        assert_eq!(allow.ports, [7429, 9100, 10250, 10255].into());
-        assert_eq!(allow.localhost_ports, [7429].into());
+        assert_eq!(allow.list.ports, [7429, 9100, 10250, 10255].into());
+        assert_eq!(allow.list.localhost_ports, [7429].into());
         let moved = config(&["--admin-listen", "127.0.0.1:8000"]).unwrap().allow;
-        assert_eq!(moved.ports, [8000, 9100, 10250, 10255].into());
+        assert_eq!(moved.list.ports, [8000, 9100, 10250, 10255].into());
     }
 
     #[test]
@@ -179,12 +181,12 @@ mod tests {
         ])
         .unwrap()
         .allow;
-        assert_eq!(allow.ports, [22, 80, 443].into());
+        assert_eq!(allow.list.ports, [22, 80, 443].into());
         assert!(
-            allow.localhost_ports.is_empty(),
+            allow.list.localhost_ports.is_empty(),
             "the admin port is not among them"
         );
-        assert_eq!(allow.explicit, ["10.0.0.1:502".parse().unwrap()].into());
+        assert_eq!(allow.list.further, ["10.0.0.1:502".parse().unwrap()].into());
     }
 
     #[test]

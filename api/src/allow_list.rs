@@ -5,16 +5,14 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The rules of an agent. Addresses are canonical: never v4-mapped.
-#[derive(Clone, Copy, Debug)]
-pub struct AllowList<'a> {
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AllowList {
     /// Allowed on the node's own addresses and on loopback.
-    pub ports: &'a BTreeSet<u16>,
-    /// Always dialled on 127.0.0.1, whatever address was requested.
-    pub localhost_ports: &'a BTreeSet<u16>,
+    pub ports: BTreeSet<u16>,
+    /// Dialled on 127.0.0.1, whatever address was asked for.
+    pub localhost_ports: BTreeSet<u16>,
     /// Further addresses that the operator named, exactly.
-    pub further: &'a BTreeSet<SocketAddr>,
-    /// The node's own addresses.
-    pub own: &'a BTreeSet<IpAddr>,
+    pub further: BTreeSet<SocketAddr>,
 }
 
 /// The addresses to try for a stream, in this order.
@@ -50,12 +48,18 @@ pub enum Forbidden {
 const LOOPBACK4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const LOOPBACK6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 
-impl AllowList<'_> {
-    /// The addresses to dial for a request of `address` (`None`: the node itself) and `port`.
+impl AllowList {
+    /// What to dial for a client of `address` (`None`: the node itself) and `port`; `own` are the
+    /// node's own addresses.
     ///
     /// # Errors
-    /// The destination is forbidden; the error names the agent's flag that would allow it.
-    pub fn decide(&self, address: Option<IpAddr>, port: u16) -> Result<Candidates, Forbidden> {
+    /// Which flag of the agent would allow it.
+    pub fn decide(
+        &self,
+        own: &BTreeSet<IpAddr>,
+        address: Option<IpAddr>,
+        port: u16,
+    ) -> Result<Candidates, Forbidden> {
         let is_allowed = self.ports.contains(&port);
         let Some(address) = address else {
             return match (self.localhost_ports.contains(&port), is_allowed) {
@@ -68,7 +72,7 @@ impl AllowList<'_> {
             };
         };
         let target = SocketAddr::new(address, port);
-        let is_own = address.is_loopback() || self.own.contains(&address);
+        let is_own = address.is_loopback() || own.contains(&address);
         if self.further.contains(&target) {
             Ok(only(address, port))
         } else if self.localhost_ports.contains(&port) {
@@ -117,16 +121,16 @@ mod tests {
 
     fn decide(address: &str, port: u16) -> Result<Vec<String>, Forbidden> {
         let list = AllowList {
-            ports: &[9100, 10250].into(),
-            localhost_ports: &[10255].into(),
-            further: &[
+            ports: [9100, 10250].into(),
+            localhost_ports: [10255].into(),
+            further: [
                 "10.9.9.9:502".parse().unwrap(),
                 "[2001:db8::9]:443".parse().unwrap(),
             ]
             .into(),
-            own: &["10.0.3.7".parse().unwrap(), "2001:db8::7".parse().unwrap()].into(),
         };
-        let Candidates { first, second } = list.decide(address.parse().ok(), port)?;
+        let own = ["10.0.3.7".parse().unwrap(), "2001:db8::7".parse().unwrap()].into();
+        let Candidates { first, second } = list.decide(&own, address.parse().ok(), port)?;
         Ok([Some(first), second]
             .into_iter()
             .flatten()

@@ -9,6 +9,7 @@ pub mod installed;
 mod node_name;
 pub mod ports;
 mod query;
+mod routing;
 mod zone;
 /// The generated messages and services of `proto/`, one module per package.
 #[allow(
@@ -40,6 +41,7 @@ pub use allow_list::{AllowList, Candidates, Forbidden};
 pub use host_port::{Host, HostPort, InvalidHostPort};
 pub use node_name::{InvalidNodeName, NodeName};
 pub use query::Query;
+pub use routing::Routing;
 pub use zone::{InvalidZone, Zone};
 
 /// ALPN of a tunnel: mutual TLS, then HTTP/2 with reversed roles.

@@ -48,7 +48,7 @@ pub(crate) use node::{MAX_ADDRESSES, MAX_PORTS, never_a_nodes};
 pub(crate) use sources::Removal;
 use sources::Sources;
 pub(crate) use uid::NodeUid;
-pub(crate) use view::{AddressView, Census, Clouds, NodeView, Routing, Source};
+pub(crate) use view::{AddressView, Census, Clouds, NodeView, Source};
 use view::{Difference, View};
 pub(crate) use vips::{Most, VipError, VipRanges};
 use watch::Step;

@@ -7,7 +7,7 @@ mod watch;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use culvert_api::{NodeName, Zone};
+use culvert_api::{NodeName, Routing, Zone};
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
@@ -55,18 +55,6 @@ pub(crate) struct Address {
     /// Why it is not routed, for people to read.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) reason: String,
-}
-
-/// How connections to an address are handled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Routing {
-    /// Steered, and relayed to the node.
-    Routed,
-    /// Steered, and refused by the proxy, which names all nodes that have it.
-    Shared,
-    /// Not steered: the cloud uses it itself.
-    Protected,
 }
 
 /// The ways to read a text as a name followed by a zone.

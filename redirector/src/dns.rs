@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use culvert_api::Zone;
-use culvert_daemon::{Drain, Gate};
+use culvert_daemon::{Drain, Gate, Problem};
 use hickory_proto::ProtoError;
 use hickory_proto::rr::Name;
 use hickory_server::Server;
@@ -75,13 +75,13 @@ pub(crate) async fn serve(
     gate: Gate,
     drain: Drain,
 ) -> Result<()> {
-    let mut told = None;
+    let mut problem = Problem::default();
     loop {
         let node = *sources.node.borrow_and_update();
         match Dns::bind(&config, node, &sources).await {
             Ok(dns) => {
                 gate.open();
-                told = None;
+                problem.news(None);
                 tokio::select! {
                     ended = dns.run(drain.clone()) => return ended,
                     changed = sources.node.changed() => changed.context("the steering task has \
@@ -90,9 +90,8 @@ pub(crate) async fn serve(
             }
             Err(error) => {
                 let reason = format!("{error:#}");
-                if told.as_ref() != Some(&reason) {
+                if let Some(reason) = problem.news(Some(reason.clone())) {
                     tracing::error!(reason, "DNS is not answered; trying again");
-                    told = Some(reason.clone());
                 }
                 gate.close(reason);
                 tokio::select! {

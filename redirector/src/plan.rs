@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use culvert_api::Routing;
 use culvert_redirector_common::names::DESTINATIONS_MAX;
 use culvert_redirector_common::{DestinationKey, DestinationValue, Endpoint};
 
-use crate::directory::{Directory, Ranges, Routing};
+use crate::directory::{Directory, Ranges};
 
 /// A destination whose connections are steered to the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

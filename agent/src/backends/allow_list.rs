@@ -2,26 +2,21 @@
 //! not be able to explore the edge's network.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
-use culvert_api::Candidates;
+use culvert_api::{AllowList, Candidates};
 use culvert_tunnel::DialFailure;
 use culvert_tunnel::proto::tunnel::{Allowed, DialCode, Open};
 
-/// A longer list is not reported to the proxy: the message would be too long.
-const TOLD_MAX: usize = 1024;
+/// The agent does not report a list with more rules to the proxy: the message would be too long.
+const REPORTED_MAX: usize = 1024;
 /// The proxy that the client reached may pass a stream on to one other proxy, no further.
 const MAX_HOPS: u32 = 1;
 
 /// What may be dialled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct AllowList {
-    /// May be dialled on the node's own addresses and on loopback.
-    pub(crate) ports: BTreeSet<u16>,
-    /// Always dialled on 127.0.0.1.
-    pub(crate) localhost_ports: BTreeSet<u16>,
-    /// Further addresses that the operator allows.
-    pub(crate) explicit: BTreeSet<SocketAddr>,
+pub(crate) struct DialRules {
+    pub(crate) list: AllowList,
     /// The node's own addresses. If the operator named none, those of its interfaces are used.
     pub(crate) node_addresses: BTreeSet<IpAddr>,
 }
@@ -30,7 +25,7 @@ pub(crate) struct AllowList {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OwnAddresses(pub(crate) BTreeSet<IpAddr>);
 
-impl AllowList {
+impl DialRules {
     /// The addresses to dial for `open`.
     ///
     /// # Errors
@@ -56,33 +51,39 @@ impl AllowList {
                     .to_canonical(),
             ),
         };
-        let rules = culvert_api::AllowList {
-            ports: &self.ports,
-            localhost_ports: &self.localhost_ports,
-            further: &self.explicit,
-            own: &own.0,
-        };
-        rules
-            .decide(address, port)
+        self.list
+            .decide(&own.0, address, port)
             .map_err(|forbidden| DialFailure {
                 code: DialCode::Forbidden,
                 message: forbidden.to_string(),
             })
     }
 
-    /// The list as the proxy shows it to operators; `None` if it has more than [`TOLD_MAX`] rules.
-    pub(crate) fn told(&self) -> Option<Allowed> {
-        let rules = self.ports.len() + self.localhost_ports.len() + self.explicit.len();
-        (rules <= TOLD_MAX).then(|| Allowed {
-            ports: self.ports.iter().copied().map(u32::from).collect(),
-            localhost_ports: self
-                .localhost_ports
-                .iter()
-                .copied()
-                .map(u32::from)
-                .collect(),
-            further: self.explicit.iter().map(ToString::to_string).collect(),
+    /// The list as the proxy shows it to operators; `None` if it has more than [`REPORTED_MAX`]
+    /// rules.
+    pub(crate) fn reported(&self) -> Option<Allowed> {
+        let AllowList {
+            ports,
+            localhost_ports,
+            further,
+        } = &self.list;
+        let rules = ports.len() + localhost_ports.len() + further.len();
+        (rules <= REPORTED_MAX).then(|| Allowed {
+            ports: ports.iter().copied().map(u32::from).collect(),
+            localhost_ports: localhost_ports.iter().copied().map(u32::from).collect(),
+            further: further.iter().map(ToString::to_string).collect(),
         })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn for_port(port: u16) -> Self {
+        Self {
+            list: AllowList {
+                ports: [port].into(),
+                ..AllowList::default()
+            },
+            ..Self::default()
+        }
     }
 }
 
@@ -97,18 +98,15 @@ fn invalid(message: String) -> DialFailure {
 mod tests {
     use super::*;
 
-    fn decide(address: &str, port: u32) -> Result<SocketAddr, (DialCode, String)> {
-        let list = AllowList {
-            ports: [9100].into(),
-            ..AllowList::default()
-        };
+    fn decide(address: &str, port: u32) -> Result<std::net::SocketAddr, (DialCode, String)> {
+        let rules = DialRules::for_port(9100);
         let own = OwnAddresses(["10.0.3.7".parse().unwrap()].into());
         let open = Open {
             address: address.to_owned(),
             port,
             ..Open::default()
         };
-        let decided = list
+        let decided = rules
             .decide(&open, &own)
             .map_err(|failure| (failure.code, failure.message))?;
         Ok(decided.first)
@@ -150,7 +148,7 @@ mod tests {
             hops: 2,
             ..Open::default()
         };
-        let failure = AllowList::default()
+        let failure = DialRules::default()
             .decide(&hops, &OwnAddresses::default())
             .unwrap_err();
         assert_eq!(failure.code, DialCode::Invalid);

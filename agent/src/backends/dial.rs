@@ -16,7 +16,7 @@ use nix::net::if_::InterfaceFlags;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::backends::allow_list::{AllowList, OwnAddresses};
+use crate::backends::allow_list::{DialRules, OwnAddresses};
 use crate::metrics::{Active, Metrics};
 
 /// Interfaces that hold addresses of services, whatever their kind.
@@ -29,7 +29,7 @@ const OWN_ADDRESSES_AGE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct NodeBackends {
     node: NodeName,
-    allow: Arc<AllowList>,
+    allow: Arc<DialRules>,
     metrics: Arc<Metrics>,
     dialled: Mutex<Vec<Dialled>>,
     own: Mutex<Option<(Instant, Arc<OwnAddresses>)>>,
@@ -44,7 +44,7 @@ struct Dialled {
 }
 
 impl NodeBackends {
-    pub(crate) fn new(node: NodeName, allow: Arc<AllowList>, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(node: NodeName, allow: Arc<DialRules>, metrics: Arc<Metrics>) -> Self {
         Self {
             node,
             allow,
@@ -135,7 +135,7 @@ fn outcome(end: &StreamEnd) -> &'static str {
 
 /// The node's own addresses: those that the operator named, or else those of the interfaces at this
 /// moment, because they change while the agent runs.
-pub(crate) fn own_addresses(allow: &AllowList) -> io::Result<OwnAddresses> {
+pub(crate) fn own_addresses(allow: &DialRules) -> io::Result<OwnAddresses> {
     if !allow.node_addresses.is_empty() {
         return Ok(OwnAddresses(allow.node_addresses.clone()));
     }
@@ -195,10 +195,7 @@ mod tests {
     use super::*;
 
     fn backends(port: u16) -> NodeBackends {
-        let allow = AllowList {
-            ports: [port].into(),
-            ..AllowList::default()
-        };
+        let allow = DialRules::for_port(port);
         NodeBackends::new("edge-1".parse().unwrap(), Arc::new(allow), Arc::default())
     }
 
@@ -260,7 +257,7 @@ mod tests {
     #[test]
     fn loopback_is_among_the_interface_addresses() {
         assert!(
-            own_addresses(&AllowList::default())
+            own_addresses(&DialRules::default())
                 .unwrap()
                 .0
                 .contains(&IpAddr::from([127, 0, 0, 1]))
@@ -270,9 +267,9 @@ mod tests {
     #[test]
     fn addresses_that_the_operator_named_are_the_only_own_ones() {
         let named = IpAddr::from([10, 0, 3, 7]);
-        let allow = AllowList {
+        let allow = DialRules {
             node_addresses: [named].into(),
-            ..AllowList::default()
+            ..DialRules::default()
         };
         assert_eq!(own_addresses(&allow).unwrap().0, [named].into());
     }

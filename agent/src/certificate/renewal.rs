@@ -185,14 +185,13 @@ impl Renewal {
 
     fn report(&self, validity: Validity, now: SystemTime) {
         self.metrics.certificate_ends(validity.not_after);
-        match now <= validity.not_after {
-            true => self.gate.open(),
-            false if self.certificates.renewable().is_some() => {
-                self.gate.close("ended; being renewed")
-            }
-            false => self
-                .gate
-                .close("ended; replace the files of --cert and --key"),
+        if now <= validity.not_after {
+            self.gate.open();
+        } else if self.certificates.renewable().is_some() {
+            self.gate.close("ended; being renewed");
+        } else {
+            self.gate
+                .close("ended; replace the files of --cert and --key");
         }
     }
 

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use crate::backends::allow_list::AllowList;
+use crate::backends::allow_list::DialRules;
 use crate::backends::dial::{NodeBackends, own_addresses};
 use crate::certificate::current::Certificates;
 use crate::certificate::identity::Identity;
@@ -46,7 +46,7 @@ const REASON_MAX: u64 = 512;
 pub(crate) struct Shared {
     pub(crate) certificates: Arc<Certificates>,
     pub(crate) outbound: Arc<Outbound>,
-    pub(crate) allow: Arc<AllowList>,
+    pub(crate) allow: Arc<DialRules>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) stream_window: u32,
     pub(crate) budget: Budget,
@@ -308,7 +308,7 @@ impl TunnelSlot {
                 instance: self.shared.instance.clone(),
                 slot: self.name.to_string(),
                 addresses: addresses.unwrap_or_default(),
-                allowed: self.shared.allow.told(),
+                allowed: self.shared.allow.reported(),
                 keepalive_seconds: u32::try_from(self.shared.keepalive.as_secs())
                     .unwrap_or(u32::MAX),
             },

@@ -24,7 +24,6 @@ use tokio_util::task::TaskTracker;
 
 use crate::clients::direct::{self, Direct, DirectTarget, Reason};
 use crate::directory::Destination;
-use crate::sockets::listen;
 use crate::sockets::strangers::{HandshakePermit, handshake};
 use crate::streams::error::RouteError;
 use crate::streams::limits::ClientKind;
@@ -85,7 +84,7 @@ impl Connect {
         address: SocketAddr,
         mut permit: HandshakePermit,
     ) {
-        if let Err(error) = listen::tune(&client) {
+        if let Err(error) = culvert_tunnel::tune_relayed(&client) {
             tracing::debug!(%error, "tune a socket");
         }
         let watch = match watch(&client) {

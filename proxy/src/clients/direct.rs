@@ -18,7 +18,6 @@ use tokio::time::timeout;
 
 use crate::directory::{Destination, Directory, ResolveError};
 use crate::metrics::Metrics;
-use crate::sockets::listen;
 use crate::streams::error::RouteError;
 pub(crate) use relay::relay;
 
@@ -128,9 +127,9 @@ impl Direct {
         let address = target.address;
         let dialled = match timeout(DIAL_TIMEOUT, TcpStream::connect(address)).await {
             // No TCP_USER_TIMEOUT: it would also end a backend that takes nothing for a while.
-            Ok(dialled) => {
-                dialled.and_then(|socket| listen::tune(&socket).map(|()| Socket::from(socket)))
-            }
+            Ok(dialled) => dialled.and_then(|socket| {
+                culvert_tunnel::tune_relayed(&socket).map(|()| Socket::from(socket))
+            }),
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
         };
         let dialled = dialled.map_err(|error| {

@@ -13,7 +13,6 @@ use tokio_util::task::TaskTracker;
 
 use crate::clients::original_dst::OriginalDsts;
 use crate::directory::{Destination, Target};
-use crate::sockets::listen;
 use crate::streams::error::RouteError;
 use crate::streams::limits::ClientKind;
 use crate::streams::route::Router;
@@ -51,8 +50,8 @@ impl Intercept {
             }
             return;
         }
-        let local = accepted.local_addr().ok().map(|local| local.ip());
-        if let Err(error) = listen::tune(&accepted) {
+        let local = accepted.local_addr().ok();
+        if let Err(error) = culvert_tunnel::tune_relayed(&accepted) {
             tracing::debug!(client.addr = %client, %error, "tune a socket");
         }
         let socket = Socket::from(accepted);
@@ -61,6 +60,7 @@ impl Intercept {
             if let Some(suppressed) = self.foreign.spend() {
                 tracing::warn!(
                     client.addr = %client,
+                    intercept.addr = local.map(tracing::field::display),
                     suppressed,
                     "reset: a connection to an intercept port that nothing steered here"
                 );
@@ -75,7 +75,7 @@ impl Intercept {
             Ok(route) => route,
             Err(error) => return record.not_routed(&RouteError::from(error)),
         };
-        let kind = ClientKind::steered(client.ip(), local, original_dst);
+        let kind = ClientKind::steered(client.ip(), local.map(|local| local.ip()), original_dst);
         let routed = RoutedClient::new(self.router.clone(), route, kind, record);
         let worker = routed.worker().unwrap_or_else(|| self.workers.next());
         match socket.detach() {

@@ -11,7 +11,7 @@ use culvert_daemon::Drain;
 use futures_util::Stream;
 use tonic::{Request, Response, Status};
 
-use crate::directory::{CloudNode, Clouds, Directory, Event, NodeView, Routing, Watcher};
+use crate::directory::{CloudNode, Clouds, Directory, Event, NodeView, Watcher};
 use crate::sockets::local_grpc;
 use crate::sockets::local_socket::LocalSocket;
 
@@ -108,7 +108,7 @@ fn clouds(clouds: &Clouds) -> proto::Clouds {
 fn node(view: &NodeView) -> proto::Node {
     let address = |address: &crate::directory::AddressView| proto::Address {
         ip: address.ip.to_string(),
-        routing: routing(address.routing).into(),
+        routing: proto::Routing::from(address.routing).into(),
         reason: address.reason.clone(),
     };
     proto::Node {
@@ -123,14 +123,6 @@ fn node(view: &NodeView) -> proto::Node {
             .as_ref()
             .map(ToString::to_string)
             .unwrap_or_default(),
-    }
-}
-
-fn routing(routing: Routing) -> proto::Routing {
-    match routing {
-        Routing::Routed => proto::Routing::Routed,
-        Routing::Shared => proto::Routing::Shared,
-        Routing::Protected => proto::Routing::Protected,
     }
 }
 

@@ -337,11 +337,13 @@ impl Sources {
 
     /// The cluster alone says which nodes there are; a token may be made for any of them.
     fn accept(&self, node: &NodeName, given: &NodeSpec) -> Result<(), DirectoryError> {
-        match self.has_edge(node) {
-            true if given.addresses.is_empty() && given.ports.is_empty() => Ok(()),
-            true => Err(DirectoryError::DescribedInCluster { node: node.clone() }),
-            false => Err(DirectoryError::NotInCluster { node: node.clone() }),
+        if !self.has_edge(node) {
+            return Err(DirectoryError::NotInCluster { node: node.clone() });
         }
+        if !given.addresses.is_empty() || !given.ports.is_empty() {
+            return Err(DirectoryError::DescribedInCluster { node: node.clone() });
+        }
+        Ok(())
     }
 
     fn has_edge(&self, node: &NodeName) -> bool {

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 
+use culvert_api::Routing;
 use culvert_daemon::Drain;
 use futures_util::FutureExt;
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-use culvert_api::{NodeName, Zone};
+use culvert_api::{NodeName, Routing, Zone};
 use serde::Serialize;
 
 use super::addresses::{AddressState, Protected, address_states};
@@ -24,18 +24,6 @@ pub(crate) enum Source {
     File,
     /// The Kubernetes cluster.
     Cluster,
-}
-
-/// What becomes of connections to an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Routing {
-    /// They go to the node.
-    Routed,
-    /// Refused: other nodes have the address too, or claim it.
-    Shared,
-    /// Never steered: the cloud uses the address itself.
-    Protected,
 }
 
 /// One of a node's addresses.

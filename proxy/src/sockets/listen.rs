@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use culvert_daemon::{Drain, LogBudget};
 use futures_util::FutureExt;
 use nix::errno::Errno;
-use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio_util::task::TaskTracker;
 
@@ -180,14 +180,4 @@ pub(crate) async fn serve<L: Accept + Send + Sync>(
 /// An IPv4 address in its own family: a dual-stack socket shows it as `::ffff:a.b.c.d`.
 pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
-}
-
-/// Prepares a client's connection: small writes go out at once, and a client that vanished is
-/// noticed. One that takes no data may do so as long as it likes.
-pub(crate) fn tune(socket: &TcpStream) -> io::Result<()> {
-    socket.set_nodelay(true)?;
-    let keepalive = TcpKeepalive::new()
-        .with_time(Duration::from_secs(30))
-        .with_interval(Duration::from_secs(10));
-    SockRef::from(socket).set_tcp_keepalive(&keepalive.with_retries(3))
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use culvert_api::proto::directory as proto;
 use culvert_api::{InvalidNodeName, NodeName};
 
-use super::{Address, Directory, Node, Ranges, Routing};
+use super::{Address, Directory, Node, Ranges};
 
 /// An update that cannot be applied.
 #[derive(Debug, thiserror::Error)]
@@ -133,16 +133,10 @@ impl Node {
 
 impl Address {
     fn from_proto(address: proto::Address) -> Result<Self, NodeError> {
-        let routing = match address.routing() {
-            proto::Routing::Routed => Routing::Routed,
-            proto::Routing::Shared => Routing::Shared,
-            // A newer proxy may send other values; the node can be reached by name in any case.
-            proto::Routing::Protected | proto::Routing::Unspecified => Routing::Protected,
-        };
         let ip: IpAddr = field("an address", &address.ip)?;
         Ok(Self {
             ip: ip.to_canonical(),
-            routing,
+            routing: address.routing().into(),
             reason: address.reason,
         })
     }

@@ -9,12 +9,12 @@ use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use culvert_lab::culvert::{AGENT_ADMIN, Culvert, Options, PROXY_ADMIN};
+use culvert_lab::culvert::{AGENT_ADMIN, Culvert, Options, PROXY_ADMIN, REDIRECTOR_ADMIN};
 use culvert_lab::place::Place;
 use culvert_lab::probe::{Client, Failure, Passed, Report};
 use culvert_lab::process::Process;
 use culvert_lab::skip::may_make_labs;
-use culvert_lab::{Lab, wait};
+use culvert_lab::{Lab, progress, wait};
 
 pub(crate) const ECHO: u16 = 9001;
 pub(crate) const SINK: u16 = 9002;
@@ -86,11 +86,24 @@ pub(crate) fn prepared(
             .map(|place| serve(lab, *place))
             .collect::<Result<Vec<_>>>()?;
         let culvert = Culvert::start(lab, edges, options)?;
-        test(&mut World::of(lab, culvert, backends))
+        let mut world = World::of(lab, culvert, backends);
+        test(&mut world).inspect_err(|_| show_hook_counters(lab))
     });
 }
 
-/// Options of the proxy only.
+/// A failed connection may be one that the connect hooks counted.
+fn show_hook_counters(lab: &Lab) {
+    let metrics = lab
+        .site(Place::Cloud)
+        .http_get(REDIRECTOR_ADMIN, "/metrics");
+    for line in metrics.unwrap_or_default().lines() {
+        if line.starts_with("culvert_redirector_kernel_connections") {
+            progress::say(line);
+        }
+    }
+}
+
+/// Options for the proxy alone.
 pub(crate) fn proxy_options<S: Into<String>>(args: impl IntoIterator<Item = S>) -> Options {
     Options {
         proxy: args.into_iter().map(Into::into).collect(),

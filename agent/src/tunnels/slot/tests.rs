@@ -19,11 +19,11 @@ struct Agent {
 }
 
 impl Agent {
-    fn start(proxy: &TestProxy, allow: AllowList) -> Self {
+    fn start(proxy: &TestProxy, allow: DialRules) -> Self {
         Self::with_life(proxy, allow, culvert_tunnel::STREAMS_IN_LIFE)
     }
 
-    fn with_life(proxy: &TestProxy, allow: AllowList, streams_in_life: u32) -> Self {
+    fn with_life(proxy: &TestProxy, allow: DialRules, streams_in_life: u32) -> Self {
         let root = tempfile::tempdir().unwrap();
         let shared = Shared {
             allow: Arc::new(allow),
@@ -88,7 +88,7 @@ async fn establish(tunnel: ServerTunnel) -> (Tunnel, JoinSet<Result<(), TunnelEr
 #[tokio::test]
 async fn a_tunnel_that_ends_is_followed_by_another_in_the_same_slot() {
     let mut proxy = TestProxy::start().await;
-    let _agent = Agent::start(&proxy, AllowList::default());
+    let _agent = Agent::start(&proxy, DialRules::default());
     for _ in 0..2 {
         let (tunnel, _task) = establish(proxy.tunnel_rx.recv().await.unwrap()).await;
         let described = tunnel.describe(&DescribeRequest::default()).await.unwrap();
@@ -106,10 +106,7 @@ async fn a_renewed_certificate_gets_a_tunnel_of_its_own_and_open_streams_go_on()
     let port = listener.local_addr().unwrap().port();
     let mut proxy = TestProxy::start().await;
     let root = tempfile::tempdir().unwrap();
-    let allow = Arc::new(AllowList {
-        ports: [port].into(),
-        ..AllowList::default()
-    });
+    let allow = Arc::new(DialRules::for_port(port));
     let shared = Arc::new(Shared {
         allow,
         ..Shared::for_tests(&proxy, root.path())
@@ -181,13 +178,7 @@ async fn a_drain_lets_open_streams_end_first() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let mut proxy = TestProxy::start().await;
-    let mut agent = Agent::start(
-        &proxy,
-        AllowList {
-            ports: [port].into(),
-            ..AllowList::default()
-        },
-    );
+    let mut agent = Agent::start(&proxy, DialRules::for_port(port));
     let (tunnel, mut driver) = establish(proxy.tunnel_rx.recv().await.unwrap()).await;
     let stream = tunnel
         .open(
@@ -227,10 +218,7 @@ async fn a_worn_out_tunnel_is_replaced_before_it_is_left_and_no_stream_is_cut() 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let mut proxy = TestProxy::start().await;
-    let allow = AllowList {
-        ports: [port].into(),
-        ..AllowList::default()
-    };
+    let allow = DialRules::for_port(port);
     let agent = Agent::with_life(&proxy, allow, 2);
     let open = || Open {
         port: port.into(),
@@ -283,7 +271,7 @@ async fn a_worn_out_tunnel_is_replaced_before_it_is_left_and_no_stream_is_cut() 
 async fn a_refused_certificate_is_told_with_the_fix() {
     let authority = Arc::new(Authority::new("culvert"));
     let proxy = TestProxy::with_agents_of(authority, Some(&Authority::new("other"))).await;
-    let agent = Agent::start(&proxy, AllowList::default());
+    let agent = Agent::start(&proxy, DialRules::default());
     agent
         .until_missing(|reason| {
             reason.contains("refuses this agent's certificate") && reason.contains("join again")
@@ -294,7 +282,7 @@ async fn a_refused_certificate_is_told_with_the_fix() {
 #[tokio::test]
 async fn the_proxys_own_words_on_a_refusal_are_passed_on() {
     let mut proxy = TestProxy::start().await;
-    let agent = Agent::start(&proxy, AllowList::default());
+    let agent = Agent::start(&proxy, DialRules::default());
     let mut tunnel = proxy.tunnel_rx.recv().await.unwrap();
     tunnel
         .write_all(b"REFUSED node edge-1 was removed\n")
@@ -310,7 +298,7 @@ async fn the_proxys_own_words_on_a_refusal_are_passed_on() {
 #[tokio::test]
 async fn a_proxy_that_hangs_up_is_tried_again() {
     let mut proxy = TestProxy::start().await;
-    let agent = Agent::start(&proxy, AllowList::default());
+    let agent = Agent::start(&proxy, DialRules::default());
     drop(proxy.tunnel_rx.recv().await.unwrap());
     agent
         .until_missing(|reason| reason.contains("closed the tunnel before using it"))

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use culvert_api::NodeName;
+use culvert_api::{NodeName, Routing};
 
 use super::occurrence::Occurrence;
-use crate::directory::{AddressView, Event, LeftOut, NodeView, Routing, Source};
+use crate::directory::{AddressView, Event, LeftOut, NodeView, Source};
 
 /// A dead tunnel is noticed within 18 s of silence, an agent tries again every 2 s for a minute:
 /// what is longer is no hiccup.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use culvert_api::{AllowList, Candidates, Forbidden};
@@ -12,9 +12,7 @@ use culvert_tunnel::proto::tunnel::DescribeResponse;
 /// What an agent says that it dials.
 #[derive(Debug)]
 pub(crate) struct ReportedRules {
-    ports: BTreeSet<u16>,
-    localhost_ports: BTreeSet<u16>,
-    further: BTreeSet<SocketAddr>,
+    list: AllowList,
     own: BTreeSet<IpAddr>,
 }
 
@@ -23,9 +21,11 @@ impl ReportedRules {
     pub(crate) fn of(agent: &DescribeResponse) -> Option<Self> {
         let allowed = agent.allowed.as_ref()?;
         Some(Self {
-            ports: ports(&allowed.ports),
-            localhost_ports: ports(&allowed.localhost_ports),
-            further: parsed(&allowed.further),
+            list: AllowList {
+                ports: ports(&allowed.ports),
+                localhost_ports: ports(&allowed.localhost_ports),
+                further: parsed(&allowed.further),
+            },
             own: parsed(&agent.addresses),
         })
     }
@@ -36,19 +36,7 @@ impl ReportedRules {
         address: Option<IpAddr>,
         port: u16,
     ) -> Result<Candidates, Forbidden> {
-        let Self {
-            ports,
-            localhost_ports,
-            further,
-            own,
-        } = self;
-        AllowList {
-            ports,
-            localhost_ports,
-            further,
-            own,
-        }
-        .decide(address, port)
+        self.list.decide(&self.own, address, port)
     }
 }
 
@@ -63,12 +51,12 @@ fn parsed<T: FromStr + Ord>(texts: &[String]) -> BTreeSet<T> {
 
 impl fmt::Display for ReportedRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "it allows ports {}", listed(&self.ports))?;
-        if !self.localhost_ports.is_empty() {
-            write!(f, ", on loopback {}", listed(&self.localhost_ports))?;
+        write!(f, "it allows ports {}", listed(&self.list.ports))?;
+        if !self.list.localhost_ports.is_empty() {
+            write!(f, ", on loopback {}", listed(&self.list.localhost_ports))?;
         }
-        if !self.further.is_empty() {
-            write!(f, ", and {}", listed(&self.further))?;
+        if !self.list.further.is_empty() {
+            write!(f, ", and {}", listed(&self.list.further))?;
         }
         Ok(())
     }

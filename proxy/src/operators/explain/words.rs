@@ -3,14 +3,14 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use culvert_api::NodeName;
+use culvert_api::{NodeName, Routing};
 use culvert_daemon::chain;
 use culvert_tunnel::dial_reason;
 use culvert_tunnel::proto::tunnel::DialCode;
 
 use super::{DialError, Facts, ReportedRules, TunnelFacts};
 use crate::clients::direct::DirectTarget;
-use crate::directory::{AddressView, NodeView, ResolveError, Routing, Target};
+use crate::directory::{AddressView, NodeView, ResolveError, Target};
 use crate::streams::error::RouteError;
 
 /// What operators read.

@@ -248,10 +248,12 @@ impl Book {
             }
             Fate::Open | Fate::UsedBy(_) => {}
         }
-        match now > entry.expires {
-            true if matches!(entry.fate, Fate::UsedBy(_)) => Err(TokenError::Used(id)),
-            true => Err(TokenError::Expired(id, entry.expires)),
-            false => Ok(entry.node.clone()),
+        if now <= entry.expires {
+            Ok(entry.node.clone())
+        } else if matches!(entry.fate, Fate::UsedBy(_)) {
+            Err(TokenError::Used(id))
+        } else {
+            Err(TokenError::Expired(id, entry.expires))
         }
     }
 

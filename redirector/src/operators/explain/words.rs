@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use culvert_api::{NodeName, Zone};
+use culvert_api::{NodeName, Routing, Zone};
 use culvert_redirector_common::{Pass, Reject, Verdict};
 
-use crate::directory::{Directory, Routing};
+use crate::directory::Directory;
 
 /// Advice that starts a redirector, or shows what the running one lacks.
 const START: &str =

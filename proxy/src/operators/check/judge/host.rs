@@ -137,17 +137,9 @@ pub(super) fn hooks(facts: &Facts) -> Option<Judged> {
         .iter()
         .filter(|hook| hook.link.is_none() || hook.cgroup_id == Some(0));
     let lost: Vec<&str> = lost.map(|hook| hook.program.as_str()).collect();
-    Some(match lost.is_empty() && !installed.hooks.is_empty() {
-        true if installed.refusal == Some(Refusal::NotPermitted) => ok(format!(
-            "{} kernel programs are attached; on this kernel a refused connect fails with EPERM, \
-             not EHOSTUNREACH",
-            installed.hooks.len()
-        )),
-        true => ok(format!(
-            "{} kernel programs are attached",
-            installed.hooks.len()
-        )),
-        false => failure(
+    let attached = installed.hooks.len();
+    Some(if !lost.is_empty() || attached == 0 {
+        failure(
             format!(
                 "not attached: {}",
                 if lost.is_empty() {
@@ -159,7 +151,14 @@ pub(super) fn hooks(facts: &Facts) -> Option<Judged> {
             "the redirector attaches them again within 5 s; if not, its log says why, or somebody \
              removes them: \
              culvert-redirector status",
-        ),
+        )
+    } else if installed.refusal == Some(Refusal::NotPermitted) {
+        ok(format!(
+            "{attached} kernel programs are attached; on this kernel a refused connect fails with \
+             EPERM, not EHOSTUNREACH"
+        ))
+    } else {
+        ok(format!("{attached} kernel programs are attached"))
     })
 }
 
@@ -266,23 +265,26 @@ pub(super) fn route(facts: &Facts) -> Option<Judged> {
         .iter()
         .filter(|range| !installed.routes.contains(range));
     let lost: Vec<String> = lost.map(ToString::to_string).collect();
-    Some(match lost.is_empty() {
-        true if installed.ranges.is_empty() => warning(
-            "no VIP range is known yet",
-            "the redirector learns them of the proxy: is culvert-proxy ready?",
-        ),
-        true if installed.routes_to_host => warning(
-            "the routes of VIPs lead to this host itself: while nothing steers, its own services \
-             answer on every VIP",
-            "modprobe bridge, then restart the redirector",
-        ),
-        true => ok("every VIP range has its route"),
-        false => failure(
+    Some(if !lost.is_empty() {
+        failure(
             format!("no route to {}", lost.join(", ")),
             "the redirector's log says why: this host may use the range itself (--vip4-range and \
              --vip6-range of the proxy), \
              or have no IPv6",
-        ),
+        )
+    } else if installed.ranges.is_empty() {
+        warning(
+            "no VIP range is known yet",
+            "the redirector learns them of the proxy: is culvert-proxy ready?",
+        )
+    } else if installed.routes_to_host {
+        warning(
+            "the routes of VIPs lead to this host itself: while nothing steers, its own services \
+             answer on every VIP",
+            "modprobe bridge, then restart the redirector",
+        )
+    } else {
+        ok("every VIP range has its route")
     })
 }
 
