@@ -14,17 +14,30 @@ use aya_ebpf::programs::SockOpsContext;
 use culvert_redirector_common::{Addr, Counter, Endpoint, Role, SocketDst};
 
 use crate::maps::{CONFIG, SOCKETS, TUPLES, count};
+use crate::netns::is_of_proxy;
 use crate::stack::{TupleSlot, tuple};
 
 const AF_INET: u32 = 2;
 
 #[sock_ops]
 pub fn cv_sockops(ctx: SockOpsContext) -> u32 {
+    sockops(&ctx, || is_of_proxy(&ctx))
+}
+
+/// For kernels without `bpf_get_netns_cookie` in these programs. A second program is necessary for
+/// the reason given at `cv_connect4_old`.
+#[sock_ops]
+pub fn cv_sockops_old(ctx: SockOpsContext) -> u32 {
+    sockops(&ctx, || true)
+}
+
+#[inline(always)]
+fn sockops(ctx: &SockOpsContext, is_of_proxy: impl FnOnce() -> bool) -> u32 {
     // SAFETY: the kernel passes a valid context.
     match unsafe { read_volatile(addr_of!((*ctx.ops).op)) } {
-        BPF_SOCK_OPS_TCP_CONNECT_CB => before_syn(&ctx),
-        BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB => accepted(&ctx),
-        BPF_SOCK_OPS_STATE_CB => client_changed(&ctx),
+        BPF_SOCK_OPS_TCP_CONNECT_CB => before_syn(ctx),
+        BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB => accepted(ctx, is_of_proxy),
+        BPF_SOCK_OPS_STATE_CB => client_changed(ctx),
         _ => {}
     }
     1
@@ -33,14 +46,9 @@ pub fn cv_sockops(ctx: SockOpsContext) -> u32 {
 /// The client's socket has its source address and port, and no packet has left yet.
 #[inline(always)]
 fn before_syn(ctx: &SockOpsContext) {
-    let Some(slot) = storage(ctx, null_mut(), 0) else {
+    let Some(stored) = steered(ctx) else {
         return;
     };
-    // SAFETY: the slot is the socket's own, and the socket is locked.
-    let stored = unsafe { &*slot };
-    if stored.endpoint(Role::Client).is_none() {
-        return;
-    }
     // SAFETY: the kernel passes a valid context.
     let flags = unsafe { read_volatile(addr_of!((*ctx.ops).bpf_sock_ops_cb_flags)) };
     // Fails only on a kernel that does not know the flag. There, a failed connection's tuple stays
@@ -61,12 +69,13 @@ fn before_syn(ctx: &SockOpsContext) {
 }
 
 /// Removes the tuple of a client whose handshake failed: the next connection from its port may be
-/// another client's.
+/// another client's. Sockets that another program asked to be told about are left out: one in
+/// another network namespace may have the same addresses and ports as a client of ours.
 #[inline(always)]
 fn client_changed(ctx: &SockOpsContext) {
     // SAFETY: the kernel passes a valid context; in this call `args` are the old and the new state.
     let state = unsafe { read_volatile(addr_of!((*ctx.ops).__bindgen_anon_1.args[1])) };
-    if state == BPF_TCP_CLOSE {
+    if state == BPF_TCP_CLOSE && steered(ctx).is_some() {
         // Usually the accepted socket has removed it already.
         let mut key = TupleSlot::uninit();
         let _absent = TUPLES.remove(tuple(&mut key, &Ends::read(ctx)));
@@ -76,7 +85,7 @@ fn client_changed(ctx: &SockOpsContext) {
 /// The handshake is done, and `accept()` has not returned yet. A connection to another port costs
 /// only a look at the configuration.
 #[inline(always)]
-fn accepted(ctx: &SockOpsContext) {
+fn accepted(ctx: &SockOpsContext, is_of_proxy: impl FnOnce() -> bool) {
     // SAFETY: the kernel passes a valid context.
     let port = unsafe { read_volatile(addr_of!((*ctx.ops).local_port)) } as u16;
     let config = match CONFIG.get(0) {
@@ -85,8 +94,8 @@ fn accepted(ctx: &SockOpsContext) {
     };
     let ends = Ends::read(ctx);
     // Other network namespaces of this kernel, which act as hosts of their own, may have listeners
-    // on the same ports.
-    if !config.is_intercept(&ends.local.addr, ends.local.port) {
+    // on the same ports, even at the same addresses. Their connections must not take a destination.
+    if !config.is_intercept(&ends.local.addr, ends.local.port) || !is_of_proxy() {
         return;
     }
     let mut key = TupleSlot::uninit();
@@ -107,6 +116,15 @@ fn accepted(ctx: &SockOpsContext) {
     // The next connection from the same source port must not get this destination. Another CPU may
     // have evicted the entry already.
     let _evicted = TUPLES.remove(tuple);
+}
+
+/// What the socket of a steered client has stored.
+#[inline(always)]
+fn steered<'a>(ctx: &SockOpsContext) -> Option<&'a SocketDst> {
+    let slot = storage(ctx, null_mut(), 0)?;
+    // SAFETY: the slot is the socket's own, and the socket is locked.
+    let stored = unsafe { &*slot };
+    stored.endpoint(Role::Client).map(|_| stored)
 }
 
 /// The socket's storage. If `flags` say so, it is created from `initial`.

@@ -12,13 +12,13 @@ mod metrics;
 mod object;
 mod pins;
 mod proof;
-mod refusal;
 #[allow(
     unsafe_code,
     reason = "the only part that speaks to the kernel without aya"
 )]
 mod sys;
 mod tables;
+mod variants;
 
 pub(crate) use bypass::bypassing_data_plane;
 pub(crate) use cgroup::{CgroupError, find as find_cgroup, leaves_pods_out};
@@ -28,5 +28,5 @@ pub(crate) use mechanism::{EbpfMechanism, MechanismError, now_ns};
 pub(crate) use metrics::register as register_metrics;
 pub(crate) use pins::{PinError, Pins, cgroup_id};
 pub(crate) use proof::{Proof, ProofError, prove};
-pub(crate) use refusal::refusal_of_this_kernel;
 pub(crate) use tables::{KernelConfig, MapChanges, Tables, TablesError, kernel_config};
+pub(crate) use variants::refusal_of_this_kernel;

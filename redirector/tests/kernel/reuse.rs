@@ -3,11 +3,15 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
+use aya::programs::ProgramType;
+use aya::sys::{BpfHelper, is_helper_supported};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+
 use crate::clients::{Client, reset};
 use crate::proxy::Proxy;
 use crate::redirector::counted;
 use crate::steering::{Hooked, PROOF, tuples};
-use crate::world::{NODE4, address, in_a_world};
+use crate::world::{NODE4, Netns, address, in_a_world, sh};
 
 #[test]
 fn ten_thousand_clients_that_write_and_close_at_once_keep_their_destinations() {
@@ -57,6 +61,45 @@ fn a_source_port_used_again_does_not_inherit_a_destination() {
         reset(second);
         let _third = world.pods[0].run(|| dial("10.244.1.2:40000", "198.18.0.3:80"));
         hooked.accepts("198.18.0.3:80");
+    });
+}
+
+#[test]
+fn another_host_of_this_kernel_with_the_same_addresses_takes_no_destination() {
+    in_a_world(|world| {
+        const CLIENT: &str = "10.9.0.1:40000";
+        let hooked = Hooked::new(world);
+        sh(
+            "nft 'add table ip hold; add chain ip hold in { type filter hook input priority 0; }; \
+            add rule ip hold in tcp dport { 7410, 7411 } drop'",
+        );
+        let client = Client::bound_to(CLIENT);
+        fcntl(&client.0, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+        client.dial("198.18.0.1:80").unwrap_err();
+        assert_ne!(tuples(world), "[]", "the handshake is pending");
+        let twin = Netns::new();
+        twin.run(|| {
+            sh(&format!("ip addr add {NODE4}/32 dev lo"));
+            for port in [7410, 7411] {
+                let server = TcpListener::bind((NODE4, port)).unwrap();
+                let client = Client::bound_to(CLIENT);
+                client.dial(&format!("{NODE4}:{port}")).unwrap();
+                let (accepted, _) = server.accept().unwrap();
+                reset(client.stream());
+                drop(accepted);
+            }
+        });
+        sh("nft delete table ip hold");
+        let kernel_distinguishes_hosts =
+            is_helper_supported(ProgramType::SockOps, BpfHelper::BPF_FUNC_get_netns_cookie)
+                .unwrap();
+        if kernel_distinguishes_hosts {
+            hooked.accepts("198.18.0.1:80");
+            assert_eq!(counted("unknown"), 0);
+        } else {
+            // The proxy resets it.
+            assert_eq!(hooked.sockets.original_dst(&hooked.proxy.accept()), None);
+        }
     });
 }
 

@@ -16,15 +16,15 @@ use nix::libc::{ENOLINK, EPERM};
 use super::compatible::MapShape;
 use super::memory::{MemoryLimit, lift_limit};
 use super::pins::cgroup_id;
-use super::refusal::{refusal_of_this_kernel, variant};
 use super::sys::{LinkInfo, attached_programs, link_info, netns_cookie, open_link, update_link};
+use super::variants::Variants;
 use super::{CgroupError, PinError, Pins, cgroup, object};
 use culvert_api::installed::HookScope;
 
 /// The programs, loaded and with all maps pinned, but not necessarily attached.
 pub(crate) struct Hooks {
     ebpf: Ebpf,
-    refusal: Refusal,
+    variants: Variants,
     pins: Pins,
     cgroup: PathBuf,
     /// Where destinations are carried over. The proxy, which is not among the clients of a smaller
@@ -176,25 +176,26 @@ impl Hooks {
         });
         pins.prepare()?;
         lift_limit();
-        // Why the kernel cannot be asked shows at the programs themselves.
-        let refusal = refusal_of_this_kernel().unwrap_or(Refusal::HostUnreachable);
+        let variants = Variants::of_this_kernel();
         let netns = match scope {
             HookScope::All => 0,
             HookScope::Host => netns_cookie().map_err(HookError::Netns)?,
         };
         let mut loader = EbpfLoader::new();
         loader.override_global("ONLY_NETNS", &netns, true);
+        let proxy_netns = variants.proxy_netns.unwrap_or_default();
+        loader.override_global("PROXY_NETNS", &proxy_netns, true);
         for name in MAPS {
             check_compatible(&pins, name)?;
             loader.map_pin_path(name, pins.map(name));
         }
         let mut ebpf = loader.load(object::OBJECT)?;
         for program in PROGRAMS {
-            load_program(&mut ebpf, variant(refusal, program))?;
+            load_program(&mut ebpf, variants.name(program))?;
         }
         Ok(Self {
             ebpf,
-            refusal,
+            variants,
             pins,
             cgroup,
             root,
@@ -203,7 +204,7 @@ impl Hooks {
 
     /// Which error a refused connect gets.
     pub(crate) const fn refusal(&self) -> Refusal {
-        self.refusal
+        self.variants.refusal
     }
 
     /// Attaches all programs, in the order of [`PROGRAMS`].
@@ -270,7 +271,7 @@ impl Hooks {
         }
         let fd = self
             .ebpf
-            .program(variant(self.refusal, program))
+            .program(self.variants.name(program))
             .ok_or(HookError::Missing(program))?
             .fd();
         match update_link(
@@ -301,7 +302,7 @@ impl Hooks {
         // The kernel refuses flags on cgroup links, which always allow other programs beside them:
         // aya calls that "single".
         let mode = CgroupAttachMode::Single;
-        match self.ebpf.program_mut(variant(self.refusal, program)) {
+        match self.ebpf.program_mut(self.variants.name(program)) {
             Some(Program::CgroupSockAddr(hook)) => {
                 let id = hook.attach(cgroup, mode).map_err(attach)?;
                 FdLink::try_from(hook.take_link(id).map_err(attach)?).map_err(take)
