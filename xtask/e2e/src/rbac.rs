@@ -13,6 +13,10 @@ use crate::world::{CULVERT, World};
 /// The name of the audit log among the files of the run.
 const LOG: &str = "audit.log";
 
+/// How many lines may be unreadable. An API server that is replaced writes its last lines while its
+/// successor writes its first ones.
+const TORN_LINES: usize = 4;
+
 /// The flags that make kube-apiserver write its audit log.
 pub(super) fn audit_flags(folder: &Path) -> Result<Vec<String>> {
     let policy_file = folder.join("audit-policy.json");
@@ -103,10 +107,18 @@ impl Access {
 /// permissions are left out: every account may send them.
 fn asked(log: &str, account: &str) -> Result<BTreeSet<Access>> {
     let user = format!("system:serviceaccount:{CULVERT}:{account}");
-    let mut asked = BTreeSet::new();
+    let (mut asked, mut torn) = (BTreeSet::new(), 0);
     for line in log.lines().filter(|line| !line.is_empty()) {
-        let event: Value = serde_json::from_str(line)
-            .with_context(|| format!("a line of the audit log: {line:.200}"))?;
+        let event: Value = match serde_json::from_str(line) {
+            Ok(event) => event,
+            Err(_) if torn < TORN_LINES => {
+                torn += 1;
+                continue;
+            }
+            Err(error) => {
+                return Err(error).with_context(|| format!("a line of the audit log: {line:.200}"));
+            }
+        };
         let object = &event["objectRef"];
         let of_everybody = object["apiGroup"] == "authorization.k8s.io"
             && object["resource"] == "selfsubjectaccessreviews";
