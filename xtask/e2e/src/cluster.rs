@@ -68,14 +68,7 @@ impl Cluster {
 
     /// Creates a cluster.
     pub(super) fn up(program: PathBuf, apiserver_flags: &[String], at_end: AtEnd) -> Result<Self> {
-        let up_already = finish(Command::new(&program).arg("env"), DOWN_TIME)?
-            .status
-            .success();
-        ensure!(
-            !up_already,
-            "a cluster is up: end what uses it, then run `{} down`",
-            program.display()
-        );
+        remove_killed(&program)?;
         let mut cluster = Self {
             program,
             variables: BTreeMap::new(),
@@ -172,6 +165,30 @@ impl Cluster {
             .context("restart kube-apiserver")?;
         Ok(())
     }
+}
+
+/// Removes what a killed run left: a cluster whose API server does not answer.
+///
+/// # Errors
+///
+/// If a cluster is up.
+fn remove_killed(program: &Path) -> Result<()> {
+    let ask = |args: &[&str]| finish(Command::new(program).args(args), DOWN_TIME);
+    if !ask(&["env"])?.status.success() {
+        return Ok(());
+    }
+    ensure!(
+        !ask(&["kubectl", "get", "--raw", "/readyz"])?
+            .status
+            .success(),
+        "a cluster is up: end what uses it, then run `{} down`",
+        program.display()
+    );
+    progress::run(
+        "remove what a killed run left of its cluster",
+        Command::new(program).arg("down"),
+    )?;
+    Ok(())
 }
 
 impl Drop for Cluster {
