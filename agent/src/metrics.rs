@@ -14,11 +14,32 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
+use strum::{IntoStaticStr, VariantArray};
 
 use crate::tunnels::states::Tunnels;
 
 /// One label. Its values are a small fixed set.
 type Label = [(&'static str, &'static str); 1];
+
+/// The outcome of an attempt to set up a tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub(crate) enum AttemptOutcome {
+    Ok,
+    Unreachable,
+    Tls,
+    Refused,
+    Dismissed,
+    TimedOut,
+}
+
+/// The outcome of an attempt to renew the certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub(crate) enum RenewalOutcome {
+    Ok,
+    Failed,
+}
 
 /// All of the agent's metrics.
 #[derive(Debug, Default)]
@@ -37,7 +58,7 @@ impl Metrics {
     /// Creates the metrics and registers them with the admin server's registry.
     pub(crate) fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
-        metrics.begin_at_zero();
+        metrics.initialize_to_zero();
         let prefixed = registry.sub_registry_with_prefix("culvert_agent");
         prefixed.register(
             "build",
@@ -85,33 +106,21 @@ impl Metrics {
 
     /// Creates the label values with zero: a missing series would hide its first event from
     /// `rate()`.
-    fn begin_at_zero(&self) {
-        for code in [
-            DialCode::Ok,
-            DialCode::Forbidden,
-            DialCode::Refused,
-            DialCode::TimedOut,
-            DialCode::Unreachable,
-            DialCode::Invalid,
-            DialCode::Failed,
-        ] {
+    fn initialize_to_zero(&self) {
+        for code in culvert_tunnel::dial_codes() {
             drop(
                 self.dials
                     .get_or_create(&[("outcome", culvert_tunnel::dial_reason(code))]),
             );
         }
-        for outcome in ["ok", "failed"] {
-            drop(self.renewals.get_or_create(&[("outcome", outcome)]));
+        for outcome in RenewalOutcome::VARIANTS {
+            drop(self.renewals.get_or_create(&[("outcome", outcome.into())]));
         }
-        for outcome in [
-            "ok",
-            "unreachable",
-            "tls",
-            "refused",
-            "dismissed",
-            "timed_out",
-        ] {
-            drop(self.tunnel_attempts.get_or_create(&[("outcome", outcome)]));
+        for outcome in AttemptOutcome::VARIANTS {
+            drop(
+                self.tunnel_attempts
+                    .get_or_create(&[("outcome", outcome.into())]),
+            );
         }
     }
 
@@ -122,13 +131,13 @@ impl Metrics {
 
     /// Counts a tunnel as up while the guard lives.
     pub(crate) fn tunnel(&self) -> Active {
-        self.tunnel_attempt("ok");
+        self.tunnel_attempt(AttemptOutcome::Ok);
         Active::count(&self.tunnels)
     }
 
-    pub(crate) fn tunnel_attempt(&self, outcome: &'static str) {
+    pub(crate) fn tunnel_attempt(&self, outcome: AttemptOutcome) {
         self.tunnel_attempts
-            .get_or_create(&[("outcome", outcome)])
+            .get_or_create(&[("outcome", outcome.into())])
             .inc();
     }
 
@@ -142,8 +151,10 @@ impl Metrics {
             .inc();
     }
 
-    pub(crate) fn renewal(&self, outcome: &'static str) {
-        self.renewals.get_or_create(&[("outcome", outcome)]).inc();
+    pub(crate) fn renewal(&self, outcome: RenewalOutcome) {
+        self.renewals
+            .get_or_create(&[("outcome", outcome.into())])
+            .inc();
     }
 
     pub(crate) fn certificate_ends(&self, at: SystemTime) {

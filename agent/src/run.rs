@@ -18,7 +18,7 @@ use crate::certificate::renewal::Renewal;
 use crate::config::Config;
 use crate::dial::outbound::Outbound;
 use crate::metrics::{Metrics, RoundTrips};
-use crate::tunnels::keeper::Tunnelling;
+use crate::tunnels::keeper::TunnelKeeper;
 use crate::tunnels::slot::Shared;
 use crate::tunnels::states::Tunnels;
 
@@ -136,13 +136,13 @@ impl Agent {
             refused: refused.clone(),
         });
         let tunnels = self.config.tunnels;
-        let tunnelling = Tunnelling {
+        let keeper = TunnelKeeper {
             shared,
             all: self.tunnels,
             tunnels,
             workers: self.workers,
         };
-        let tunnelling = tunnelling.run(self.proxies.subscribe(), drain.clone());
+        let keeper = keeper.run(self.proxies.subscribe(), drain.clone());
         let renewal = Renewal {
             certificates,
             outbound: self.outbound,
@@ -151,7 +151,7 @@ impl Agent {
             gate: self.gate,
             refused,
         };
-        tokio::try_join!(renewal.run(drain), tunnelling).map(|((), ())| ())
+        tokio::try_join!(renewal.run(drain), keeper).map(|((), ())| ())
     }
 }
 

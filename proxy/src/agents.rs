@@ -1,4 +1,4 @@
-//! How agents come in: the agent port, enrolment, who is admitted, and which addresses agents are given.
+//! The agents' side: the agent port, enrolment, admission, and the addresses that agents receive.
 
 pub(crate) mod admissions;
 pub(crate) mod enroll;

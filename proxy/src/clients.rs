@@ -1,4 +1,5 @@
-//! How clients come in: steered connections, HTTP CONNECT, and what CONNECT reaches without a tunnel.
+//! The clients' side: steered connections, HTTP CONNECT, and destinations of CONNECT without a
+//! tunnel.
 
 pub(crate) mod connect;
 pub(crate) mod direct;

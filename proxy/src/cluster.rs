@@ -1,5 +1,4 @@
-//! The Kubernetes cluster as a source of nodes, ports, VIPs and trust. Nothing outside of this
-//! module names `kube`.
+//! The Kubernetes cluster as a source of nodes, ports, VIPs and trust. No other module uses `kube`.
 
 mod access;
 mod args;
@@ -30,28 +29,29 @@ pub(crate) use events::Events;
 pub(crate) use identity::{AccountError, ServiceAccounts};
 use nodes::{InvalidSelector, NodeSelector};
 
-/// Where a pod finds the namespace that it is in.
+/// The file in which a pod finds its own namespace.
 const POD_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
-/// As the manifests name it.
+/// The namespace in the manifests.
 const DEFAULT_NAMESPACE: &str = "culvert-system";
-/// How long the API server may take to accept a connection.
+/// The time limit for a connection to the API server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The API server ends a watch after this time, and it is asked again: a connection that is silent
-/// for longer is dead.
+/// The API server ends a watch after this time, and the proxy starts another. A connection that is
+/// silent for longer is dead.
 const WATCH_SECONDS: u32 = 60;
-/// How long it may be silent.
+/// The time after which a silent connection counts as dead.
 const READ_TIMEOUT: Duration = Duration::from_secs(75);
 const _: () = assert!(
     READ_TIMEOUT.as_secs() > WATCH_SECONDS as u64 && READ_TIMEOUT.as_secs() <= 90,
     "noticed in time, with no false alarm"
 );
 
-/// Between attempts to reach the API server: one that is back is found again within half a minute.
+/// The pause between attempts to reach the API server. After an outage it is found again within
+/// half a minute.
 const fn backoff() -> Backoff {
     Backoff::new(Duration::from_secs(1), Duration::from_secs(30))
 }
 
-/// Why the cluster cannot be asked.
+/// The reason why the cluster cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClusterError {
     #[error(
@@ -75,15 +75,15 @@ pub(crate) enum ClusterError {
 pub(crate) struct Cluster {
     client: Client,
     namespace: String,
-    /// Of the API server.
+    /// The API server's address.
     server: http::Uri,
-    /// Of edge nodes.
+    /// The selector of edge nodes.
     selector: NodeSelector,
     args: KubernetesArgs,
 }
 
 impl Cluster {
-    /// Prepares to ask the API server; asks nothing yet, so that a proxy starts without it.
+    /// Prepares requests to the API server without sending one, so that a proxy starts without it.
     pub(crate) async fn open(args: &KubernetesArgs) -> Result<Self, ClusterError> {
         let selector = args.node_selector.parse()?;
         let mut config = match &args.kubeconfig {

@@ -1,10 +1,10 @@
-//! Which node owns which name, address and VIP, and whether it is online: the one source of truth
-//! on this proxy.
+//! The nodes with their names, addresses and VIPs, and whether each is online: the only source of
+//! truth on this proxy.
 //!
 //! Two sources are merged: nodes made by `culvert-proxy token create`, kept in the state directory,
-//! and the file given with `--directory`, which wins for the nodes it names. In a Kubernetes
-//! cluster its Nodes are the only source, for all proxies must agree on the VIPs. Whatever changes,
-//! the whole view is computed anew, and watchers get what differs.
+//! and the file given with `--directory`, which takes precedence for its nodes. In a Kubernetes
+//! cluster its Nodes are the only source, because all proxies must agree on the VIPs. After each
+//! change the whole view is computed again, and watchers get the differences.
 
 mod addresses;
 mod allocation;
@@ -56,36 +56,37 @@ pub(crate) use watch::{Change, Event, Watcher};
 
 use crate::state::StateDir;
 
-/// Changes that a watcher may be behind before it gets a snapshot instead.
+/// Changes that a watcher can lag behind before it gets a snapshot instead.
 const WATCH_BACKLOG: usize = 256;
 
-/// Who says which nodes there are.
+/// The sources of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodesFrom {
     /// `token create` and the file.
     Operators,
-    /// A Kubernetes cluster, and nobody else.
+    /// A Kubernetes cluster, and nothing else.
     Cluster,
 }
 
-/// What the directory is made of.
+/// The settings of the directory.
 #[derive(Clone, Debug)]
 pub(crate) struct DirectoryConfig {
-    /// Where the nodes made by `token create` and the VIPs are kept.
+    /// The file of the nodes made by `token create` and of the VIPs.
     pub(crate) state: StateDir,
-    /// `--directory`.
+    /// The file of `--directory`.
     pub(crate) file: Option<PathBuf>,
     /// `--protect`.
     pub(crate) protect: Vec<IpNet>,
     /// `--edge-range`.
     pub(crate) edge_ranges: Vec<IpNet>,
-    /// `--direct`: in a cluster no kubelet's word makes any of it an edge node's.
+    /// The ranges of `--direct`. In a cluster, no kubelet can make an address of these an edge
+    /// node's.
     pub(crate) direct: Vec<IpNet>,
-    /// What the flags and the environment say that the cluster uses itself.
+    /// The cluster's own addresses and ranges, by the flags and the environment.
     pub(crate) given: ClusterOwn,
     /// `--vip4-range`.
     pub(crate) vip4_range: Ipv4Net,
-    /// `--vip6-range`; `None`: the one in the state, made once.
+    /// `--vip6-range`; `None`: the range in the state, which is made once.
     pub(crate) vip6_range: Option<Ipv6Net>,
     /// `--dns-zone`.
     pub(crate) zone: Zone,
@@ -111,8 +112,8 @@ impl DirectoryConfig {
     }
 }
 
-/// Opens the directory: reads the state and the file. A broken file is reported by
-/// [`Editor::file_problem`]; its last good version is used.
+/// Opens the directory: reads the state and the file. If the file is broken,
+/// [`Editor::file_problem`] reports it, and the last valid version is used.
 pub(crate) fn open(config: &DirectoryConfig) -> Result<Handles, DirectoryError> {
     let host = host_addresses().map_err(DirectoryError::Interfaces)?;
     let sources = Sources::open(config, host)?;
@@ -146,23 +147,23 @@ pub(crate) fn open(config: &DirectoryConfig) -> Result<Handles, DirectoryError> 
     })
 }
 
-/// One directory, by what its users may do with it.
+/// The handles of one directory, by purpose.
 pub(crate) struct Handles {
-    /// For whoever reads.
+    /// For readers.
     pub(crate) directory: Directory,
-    /// For what operators say.
+    /// For changes by operators.
     pub(crate) editor: Editor,
-    /// For what a cluster says, if there is one.
+    /// For changes by the cluster, if there is one.
     pub(crate) cluster: Option<ClusterWriter>,
 }
 
-/// What the directory says, for readers. Clones share it.
+/// Reads the directory. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Directory(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// Held while a change is worked out and written; readers do not wait for it.
+    /// Held while a change is computed and written. Readers do not wait for it.
     sources: Mutex<Sources>,
     published: RwLock<Published>,
     step_tx: broadcast::Sender<Step>,
@@ -173,11 +174,11 @@ struct Published {
     revision: u64,
     view: View,
     online: BTreeSet<NodeName>,
-    /// Of the cluster's edge nodes.
+    /// The selector of the cluster's edge nodes.
     uids: BTreeMap<NodeName, NodeUid>,
-    /// Of the cluster, if there is one.
+    /// How current the cluster's state is, if there is a cluster.
     freshness: Option<Freshness>,
-    /// Whether there is anything to show: a cluster that was never seen is not an empty one.
+    /// Whether there is content: a cluster that was never seen does not count as empty.
     is_known: bool,
 }
 
@@ -192,17 +193,18 @@ impl Directory {
         self.published().view.node(node).is_some()
     }
 
-    /// The node as it is now.
+    /// The node in its present state.
     pub(crate) fn node(&self, node: &NodeName) -> Option<NodeView> {
         self.published().view.node(node).cloned()
     }
 
-    /// How many addresses do not route, and parts of Nodes are left out, by reason.
+    /// The number of addresses that do not route and of parts of Nodes that are left out, by
+    /// reason.
     pub(crate) fn refused(&self) -> [(&'static str, usize); 3] {
         self.published().view.refused()
     }
 
-    /// Whether a cluster says which nodes there are.
+    /// Whether a cluster is the source of nodes.
     pub(crate) fn is_cluster(&self) -> bool {
         self.published().freshness.is_some()
     }
@@ -212,12 +214,12 @@ impl Directory {
         self.published().freshness == Some(Freshness::Live)
     }
 
-    /// Which Node of the cluster the edge node is at present.
+    /// The UID of the cluster's Node of this name.
     pub(crate) fn uid(&self, node: &NodeName) -> Option<NodeUid> {
         self.published().uids.get(node).cloned()
     }
 
-    /// How many nodes there are.
+    /// The number of nodes.
     pub(crate) fn census(&self) -> Census {
         self.published().view.census()
     }
@@ -232,7 +234,7 @@ impl Directory {
         self.published().view.nodes().cloned().collect()
     }
 
-    /// Says whether an agent of the node has a tunnel.
+    /// Sets whether an agent of the node has a tunnel.
     pub(crate) fn set_online(&self, node: &NodeName, online: bool) {
         let mut published = self.published_mut();
         if online {
@@ -251,7 +253,7 @@ impl Directory {
         }
     }
 
-    /// Whether there is anything to show: a cluster that was never seen is not an empty one.
+    /// Whether there is content: a cluster that was never seen does not count as empty.
     pub(crate) fn is_known(&self) -> bool {
         self.published().is_known
     }
@@ -266,18 +268,18 @@ impl Directory {
         self.published().view.clouds().clone()
     }
 
-    /// What of the cluster's Nodes is not in use, and why.
+    /// The parts of the cluster's Nodes that are left out, with reasons.
     pub(crate) fn left_out(&self) -> BTreeSet<LeftOut> {
         self.published().view.left_out().clone()
     }
 
-    /// The cloud node that a destination leads to, and what to dial: clients reach it without a
-    /// tunnel.
+    /// The cloud node that a destination leads to, and the address to dial. Clients reach it
+    /// without a tunnel.
     pub(crate) fn cloud(&self, destination: &Destination) -> Option<(NodeName, SocketAddr)> {
         self.published().view.cloud(destination)
     }
 
-    /// A snapshot, then what changes, from here on.
+    /// A snapshot, followed by all later changes.
     pub(crate) fn watch(&self) -> Watcher {
         Watcher::new(self.clone())
     }
@@ -307,9 +309,9 @@ impl Directory {
         directory
     }
 
-    /// Shows everybody what the sources say now. Returns the nodes that are gone.
+    /// Publishes the present state of the sources. Returns the nodes that were deleted.
     fn publish(&self, sources: &Sources) -> Vec<NodeName> {
-        // The long part of it, while others go on resolving.
+        // The long part runs while others still read.
         let mut view = sources.view();
         let mut published = self.published_mut();
         for node in &published.online {
@@ -324,7 +326,7 @@ impl Directory {
         published.is_known = sources.is_known();
         let uids = sources.uids();
         let mut gone = difference.removed.clone();
-        // Deleted and made again: another Node of the same name.
+        // A Node that was deleted and created again is another Node of the same name.
         gone.extend(
             published
                 .uids
@@ -335,7 +337,7 @@ impl Directory {
         published.uids = uids;
         if anew {
             published.revision += 1;
-            // Without watchers there is nobody to tell.
+            // Without watchers nobody receives it.
             drop(self.0.step_tx.send(Step::Anew));
         } else {
             self.announce(&mut published, difference)
@@ -359,7 +361,7 @@ impl Directory {
             removed,
             clouds,
         };
-        // Without watchers there is nobody to tell.
+        // Without watchers nobody receives it.
         drop(self.0.step_tx.send(Step::Change(Arc::new(change))));
     }
 
@@ -385,7 +387,7 @@ impl Directory {
     }
 }
 
-/// The directory file's text read, checked, and written again.
+/// Reads and checks the text of a directory file, and writes it again.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn rewritten(text: &str) -> Result<String, file::FileError> {
     let nodes = file::parse(text, std::path::Path::new("nodes.toml"))?;

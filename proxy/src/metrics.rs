@@ -3,8 +3,7 @@
 use std::time::Instant;
 
 use culvert_daemon::{PayloadBytes, VERSION};
-use culvert_tunnel::proto::tunnel::DialCode;
-use culvert_tunnel::{Total, dial_reason};
+use culvert_tunnel::{Total, dial_codes, dial_reason};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -13,9 +12,13 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
+use strum::{IntoStaticStr, VariantArray};
 
 /// From a backend in the same rack to the 8 s that the proxy waits for an agent's answer.
 const DIAL_BUCKETS: [f64; 10] = [0.001, 0.0025, 0.01, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
+
+/// The outcome of a dial whose client left before its end.
+const CLIENT_LEFT: &str = "client_left";
 
 /// Shared by all parts of the proxy.
 #[derive(Clone, Debug)]
@@ -49,7 +52,8 @@ struct Outcome {
 }
 
 /// How a connection to the agent port ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum AgentOutcome {
     TunnelEnded,
     TunnelFailed,
@@ -63,54 +67,13 @@ pub(crate) enum AgentOutcome {
     Evicted,
 }
 
-impl AgentOutcome {
-    const ALL: [Self; 10] = [
-        Self::TunnelEnded,
-        Self::TunnelFailed,
-        Self::CertificateEnded,
-        Self::Drained,
-        Self::Enrolled,
-        Self::EnrollFailed,
-        Self::IdentityRefused,
-        Self::HandshakeFailed,
-        Self::Busy,
-        Self::Evicted,
-    ];
-
-    /// For metrics and logs.
-    pub(crate) fn label(self) -> &'static str {
-        match self {
-            Self::TunnelEnded => "tunnel_ended",
-            Self::TunnelFailed => "tunnel_failed",
-            Self::CertificateEnded => "certificate_ended",
-            Self::Drained => "drained",
-            Self::Enrolled => "enrolled",
-            Self::EnrollFailed => "enroll_failed",
-            Self::IdentityRefused => "identity_refused",
-            Self::HandshakeFailed => "handshake_failed",
-            Self::Busy => "busy",
-            Self::Evicted => "evicted",
-        }
-    }
-}
-
 /// Whether a change of a Node matters to the directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum NodeChange {
     Changed,
     /// Only a heartbeat, or a part that nobody uses.
     Unchanged,
-}
-
-impl NodeChange {
-    const ALL: [Self; 2] = [Self::Changed, Self::Unchanged];
-
-    fn label(self) -> &'static str {
-        match self {
-            Self::Changed => "changed",
-            Self::Unchanged => "unchanged",
-        }
-    }
 }
 
 /// A dial under way: counted when it is told how it ended, or dropped.
@@ -140,7 +103,7 @@ impl Default for Metrics {
 impl Metrics {
     /// Registers all of them, and what `scraped` looks up at each scrape.
     pub(crate) fn register(&self, registry: &mut Registry, scraped: impl Collector) {
-        self.begin_at_zero();
+        self.initialize_to_zero();
         let registry = registry.sub_registry_with_prefix("culvert_proxy");
         registry.register(
             "build",
@@ -192,31 +155,19 @@ impl Metrics {
         registry.register_collector(Box::new(scraped));
     }
 
-    /// What never happened is zero, not absent: a rate sees the first time too.
-    fn begin_at_zero(&self) {
-        for code in [
-            DialCode::Ok,
-            DialCode::Forbidden,
-            DialCode::Refused,
-            DialCode::TimedOut,
-            DialCode::Unreachable,
-            DialCode::TooManyStreams,
-            DialCode::Invalid,
-            DialCode::Failed,
-        ] {
-            drop(self.dials.get_or_create(&Outcome {
-                outcome: dial_reason(code),
-            }));
-        }
-        for outcome in ["offline", "tunnel_lost", "client_left"] {
+    /// Creates the label values with zero: a missing series would hide its first event from
+    /// `rate()`.
+    fn initialize_to_zero(&self) {
+        let without_answer = ["offline", "tunnel_lost", CLIENT_LEFT];
+        for outcome in dial_codes().map(dial_reason).chain(without_answer) {
             drop(self.dials.get_or_create(&Outcome { outcome }));
         }
-        for change in NodeChange::ALL {
-            let outcome = change.label();
+        for change in NodeChange::VARIANTS {
+            let outcome = change.into();
             drop(self.node_events.get_or_create(&Outcome { outcome }));
         }
-        for end in AgentOutcome::ALL {
-            let outcome = end.label();
+        for end in AgentOutcome::VARIANTS {
+            let outcome = end.into();
             drop(self.agents.get_or_create(&Outcome { outcome }));
         }
         for request in ["join", "join_account", "renew"] {
@@ -229,7 +180,7 @@ impl Metrics {
 
     /// The cluster's API server reported a Node.
     pub(crate) fn node_event(&self, change: NodeChange) {
-        let outcome = change.label();
+        let outcome = change.into();
         self.node_events.get_or_create(&Outcome { outcome }).inc();
     }
 
@@ -245,7 +196,7 @@ impl Metrics {
         Dialling {
             metrics: self,
             started: Instant::now(),
-            outcome: "client_left",
+            outcome: CLIENT_LEFT,
         }
     }
 
@@ -258,7 +209,7 @@ impl Metrics {
 
     /// A connection to the agent port has ended.
     pub(crate) fn agent_connection(&self, outcome: AgentOutcome) {
-        let outcome = outcome.label();
+        let outcome = outcome.into();
         self.agents.get_or_create(&Outcome { outcome }).inc();
     }
 }

@@ -1,4 +1,4 @@
-//! Which tunnel a connection takes, and the connections that are open.
+//! The choice of a tunnel for each connection, and the open connections.
 
 pub(crate) mod error;
 pub(crate) mod history;

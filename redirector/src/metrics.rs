@@ -8,6 +8,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
+use strum::{IntoStaticStr, VariantArray};
 
 use crate::plan::{Liveness, Plan};
 use culvert_api::installed::Mechanism;
@@ -61,7 +62,8 @@ pub(crate) struct DnsMetrics {
 }
 
 /// The response codes that are counted separately.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 enum AnswerCode {
     NoError,
     NxDomain,
@@ -76,14 +78,6 @@ struct AnswerLabels {
 }
 
 impl AnswerCode {
-    const ALL: [Self; 5] = [
-        Self::NoError,
-        Self::NxDomain,
-        Self::Refused,
-        Self::ServFail,
-        Self::Other,
-    ];
-
     fn of(code: ResponseCode) -> Self {
         if code == ResponseCode::NoError {
             Self::NoError
@@ -97,16 +91,6 @@ impl AnswerCode {
             Self::Other
         }
     }
-
-    const fn label(self) -> &'static str {
-        match self {
-            Self::NoError => "noerror",
-            Self::NxDomain => "nxdomain",
-            Self::Refused => "refused",
-            Self::ServFail => "servfail",
-            Self::Other => "other",
-        }
-    }
 }
 
 impl Default for DnsMetrics {
@@ -115,8 +99,8 @@ impl Default for DnsMetrics {
         let metrics = Self {
             answers: Family::default(),
         };
-        for code in AnswerCode::ALL {
-            drop(metrics.of(code));
+        for code in AnswerCode::VARIANTS {
+            drop(metrics.of(*code));
         }
         metrics
     }
@@ -128,7 +112,7 @@ impl DnsMetrics {
     }
 
     fn of(&self, code: AnswerCode) -> Counter {
-        let code = code.label();
+        let code = code.into();
         self.answers.get_or_create_owned(&AnswerLabels { code })
     }
 }
@@ -142,7 +126,8 @@ pub(crate) struct SteeringMetrics {
 }
 
 /// Something that was installed and that another program has removed or changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum Drift {
     Hooks,
     Destinations,
@@ -151,9 +136,10 @@ pub(crate) enum Drift {
 }
 
 /// The outcome of putting it back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum Repair {
-    Done,
+    Repaired,
     Failed,
 }
 
@@ -173,37 +159,9 @@ struct DriftLabels {
     outcome: &'static str,
 }
 
-impl Drift {
-    const ALL: [Self; 4] = [
-        Self::Hooks,
-        Self::Destinations,
-        Self::Nftables,
-        Self::Routes,
-    ];
-
-    const fn label(self) -> &'static str {
-        match self {
-            Self::Hooks => "hooks",
-            Self::Destinations => "destinations",
-            Self::Nftables => "nftables",
-            Self::Routes => "routes",
-        }
-    }
-}
-
-impl Repair {
-    const ALL: [Self; 2] = [Self::Done, Self::Failed];
-
-    const fn label(self) -> &'static str {
-        match self {
-            Self::Done => "repaired",
-            Self::Failed => "failed",
-        }
-    }
-}
-
 /// How a planned destination is steered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 enum DestinationState {
     Online,
     Offline,
@@ -211,16 +169,6 @@ enum DestinationState {
 }
 
 impl DestinationState {
-    const ALL: [Self; 3] = [Self::Online, Self::Offline, Self::NftablesOnly];
-
-    const fn label(self) -> &'static str {
-        match self {
-            Self::Online => "online",
-            Self::Offline => "offline",
-            Self::NftablesOnly => "nftables_only",
-        }
-    }
-
     fn count(self, plan: &Plan) -> usize {
         let with = |liveness| {
             plan.destinations
@@ -231,7 +179,7 @@ impl DestinationState {
         match self {
             Self::Online => with(Liveness::Online),
             Self::Offline => with(Liveness::Offline),
-            Self::NftablesOnly => plan.beyond.len(),
+            Self::NftablesOnly => plan.nftables_only.len(),
         }
     }
 }
@@ -245,9 +193,9 @@ impl Default for SteeringMetrics {
             drift: Family::default(),
         };
         metrics.in_force(Mechanism::None);
-        for drift in Drift::ALL {
-            for repair in Repair::ALL {
-                drop(metrics.drift(drift, repair));
+        for drift in Drift::VARIANTS {
+            for repair in Repair::VARIANTS {
+                drop(metrics.drift(*drift, *repair));
             }
         }
         metrics
@@ -274,15 +222,15 @@ impl SteeringMetrics {
 
     fn drift(&self, drift: Drift, repair: Repair) -> Counter {
         self.drift.get_or_create_owned(&DriftLabels {
-            what: drift.label(),
-            outcome: repair.label(),
+            what: drift.into(),
+            outcome: repair.into(),
         })
     }
 
     pub(crate) fn planned(&self, plan: &Plan) {
-        for state in DestinationState::ALL {
+        for state in DestinationState::VARIANTS {
             let count = i64::try_from(state.count(plan)).unwrap_or(i64::MAX);
-            let state = state.label();
+            let state = state.into();
             self.destinations
                 .get_or_create(&DestinationLabels { state })
                 .set(count);

@@ -35,8 +35,8 @@ pub(crate) struct Plan {
     pub(crate) ranges: Ranges,
     /// At most as many as fit into the hooks' map.
     pub(crate) destinations: BTreeMap<Destination, Liveness>,
-    /// Ports of edge addresses beyond that capacity: only nftables can steer them.
-    pub(crate) beyond: BTreeSet<SocketAddr>,
+    /// Ports of edge addresses that exceed that capacity: only nftables can steer them.
+    pub(crate) nftables_only: BTreeSet<SocketAddr>,
 }
 
 /// Whether the directory's view of tunnels is current.
@@ -79,17 +79,18 @@ pub(crate) fn plan(directory: &Directory, freshness: Freshness) -> Plan {
             }
         }
     }
-    let beyond = beyond(&mut destinations);
+    let nftables_only = take_excess(&mut destinations);
     Plan {
         ranges: directory.ranges,
         destinations,
-        beyond,
+        nftables_only,
     }
 }
 
-/// Removes what exceeds the capacity of the hooks' map, VIPs first. A VIP without an entry is still
+/// Removes the destinations that exceed the capacity of the hooks' map, VIPs first, and returns the
+/// edge addresses among them. A VIP without an entry is still
 /// steered by its range; it is only never refused as offline.
-fn beyond(destinations: &mut BTreeMap<Destination, Liveness>) -> BTreeSet<SocketAddr> {
+fn take_excess(destinations: &mut BTreeMap<Destination, Liveness>) -> BTreeSet<SocketAddr> {
     let Some(first) = destinations.keys().nth(DESTINATIONS_MAX).copied() else {
         return BTreeSet::new();
     };
@@ -252,13 +253,13 @@ mod tests {
         assert_eq!(plan.destinations.len(), DESTINATIONS_MAX);
         // 10.0.3.7, fd00::7 and 192.168.1.10; VIPs need no entry.
         assert_eq!(
-            plan.destinations.len() + plan.beyond.len(),
+            plan.destinations.len() + plan.nftables_only.len(),
             3 * usize::from(u16::MAX)
         );
         assert!(
-            plan.beyond
+            plan.nftables_only
                 .iter()
-                .all(|beyond| !plan.destinations.contains_key(&Destination::Edge(*beyond)))
+                .all(|excess| !plan.destinations.contains_key(&Destination::Edge(*excess)))
         );
     }
 
@@ -271,6 +272,6 @@ mod tests {
         }
         let plan = plan(&directory, Freshness::Live);
         assert_eq!(plan.destinations.len(), DESTINATIONS_MAX);
-        assert!(plan.beyond.is_empty());
+        assert!(plan.nftables_only.is_empty());
     }
 }

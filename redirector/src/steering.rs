@@ -52,9 +52,9 @@ struct Progress {
     /// The ranges whose routes exist: a later overlap is reported, and no longer fatal.
     routed: Option<Ranges>,
     /// Something failed and will be tried again.
-    behind: bool,
+    incomplete: bool,
     /// How many destinations exceed the capacity of the hooks' table.
-    beyond: usize,
+    nftables_only: usize,
     /// The interfaces that lead to other hosts, as nftables has them.
     uplinks: BTreeSet<String>,
     /// Why the current uplinks are unknown.

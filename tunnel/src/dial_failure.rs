@@ -28,6 +28,11 @@ pub fn dial_reason(code: DialCode) -> &'static str {
     }
 }
 
+/// All codes that an agent can answer.
+pub fn dial_codes() -> impl Iterator<Item = DialCode> {
+    (DialCode::Ok as i32..).map_while(|code| DialCode::try_from(code).ok())
+}
+
 /// The code of an error of `connect()`.
 #[allow(
     clippy::wildcard_enum_match_arm,

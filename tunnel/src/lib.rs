@@ -44,7 +44,7 @@ pub mod proto {
 
 pub use agent_end::{AgentTunnel, AgentTunnelState, Backends, LiveStream, StreamEnd, StreamError};
 pub use budget::Budget;
-pub use dial_failure::{DialFailure, dial_code, dial_reason};
+pub use dial_failure::{DialFailure, dial_code, dial_codes, dial_reason};
 pub use error::TunnelError;
 pub use frame::FrameError;
 pub use http2::{

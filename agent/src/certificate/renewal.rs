@@ -16,7 +16,7 @@ use crate::certificate::{calls, first};
 use crate::dial::connect::connect;
 use crate::dial::outbound::Outbound;
 use crate::dial::tls;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, RenewalOutcome};
 
 /// How often files and clock are looked at. A sleep until the renewal would miss a suspended
 /// machine and a changed clock.
@@ -99,7 +99,7 @@ impl Renewal {
                 last_anew = Some(Instant::now());
                 cause = RenewalCause::WhenDue;
                 tokio::select! {
-                    done = self.enrol_anew(&identity, cluster, &mut failures) => { done?; continue }
+                    done = self.enrol_again(&identity, cluster, &mut failures) => { done?; continue }
                     () = drain.begun() => return Ok(()),
                 }
             }
@@ -151,7 +151,7 @@ impl Renewal {
 
     /// Enrols with the pod's token, because the proxies do not take the certificate or the pod is
     /// another one.
-    async fn enrol_anew(
+    async fn enrol_again(
         &self,
         identity: &Identity,
         cluster: &ClusterSource,
@@ -160,8 +160,8 @@ impl Renewal {
         match first::enrol(cluster, &self.outbound).await {
             Ok(node) => {
                 *failures = Failures::default();
-                self.metrics.renewal("ok");
-                tracing::info!(%node, "enrolled anew with the service account's token");
+                self.metrics.renewal(RenewalOutcome::Ok);
+                tracing::info!(%node, "enrolled again with the service account's token");
                 self.certificates.refresh();
                 ensure!(
                     node == identity.node,
@@ -171,11 +171,11 @@ impl Renewal {
                 );
             }
             Err(error) => {
-                self.metrics.renewal("failed");
+                self.metrics.renewal(RenewalOutcome::Failed);
                 tracing::warn!(
                     node = %identity.node,
                     reason = format!("{error:#}"),
-                    "not enrolled anew; trying again"
+                    "not enrolled again; trying again"
                 );
                 failures.add(Instant::now());
             }
@@ -207,12 +207,12 @@ impl Renewal {
             match self.renew_at(proxy, identity, state).await {
                 Ok(()) => {
                     *failures = Failures::default();
-                    self.metrics.renewal("ok");
+                    self.metrics.renewal(RenewalOutcome::Ok);
                     tracing::info!(node = %identity.node, proxy = %proxy, "certificate renewed");
                     return Ok(());
                 }
                 Err(error) => {
-                    self.metrics.renewal("failed");
+                    self.metrics.renewal(RenewalOutcome::Failed);
                     tracing::warn!(
                         node = %identity.node,
                         proxy = %proxy,
@@ -223,7 +223,7 @@ impl Renewal {
             }
         }
         match self.certificates.cluster() {
-            Some(cluster) => self.enrol_anew(identity, cluster, failures).await,
+            Some(cluster) => self.enrol_again(identity, cluster, failures).await,
             None => {
                 failures.add(Instant::now());
                 Ok(())

@@ -56,16 +56,6 @@ impl ConnectError {
             }
         )
     }
-
-    /// The label in metrics.
-    pub(crate) fn reason(&self) -> &'static str {
-        match self {
-            Self::Outbound { .. } => "unreachable",
-            Self::Tls { .. } if self.is_refusal() => "refused",
-            Self::Tls { .. } => "tls",
-            Self::TimedOut { .. } => "timed_out",
-        }
-    }
 }
 
 struct Route<'a> {

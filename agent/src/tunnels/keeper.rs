@@ -15,7 +15,7 @@ use crate::tunnels::slot::{Shared, TunnelSlot};
 use crate::tunnels::states::{SlotName, Tunnels};
 
 /// What the agent needs to keep tunnels.
-pub(crate) struct Tunnelling {
+pub(crate) struct TunnelKeeper {
     pub(crate) shared: Arc<Shared>,
     pub(crate) all: Tunnels,
     /// Tunnels to each proxy.
@@ -24,7 +24,7 @@ pub(crate) struct Tunnelling {
     pub(crate) workers: Arc<Workers>,
 }
 
-impl Tunnelling {
+impl TunnelKeeper {
     /// Keeps tunnels to the proxies until the drain begins, then waits until they end.
     pub(crate) async fn run(
         self,
@@ -44,18 +44,18 @@ impl Tunnelling {
                     Listing::Listed => {}
                     Listing::Former if before == Listing::Former => {}
                     Listing::Former => {
-                        tracing::warn!(%proxy, "the proxy is no more, but none of the \
-                        listed answers: it stays until one does")
+                        tracing::warn!(%proxy, "the proxy was removed from the list, but no \
+                        listed one answers: its tunnels stay until one does")
                     }
-                    Listing::NoMore => {
+                    Listing::Removed => {
                         tracing::info!(
                             %proxy,
-                            "the proxy is no more: its tunnels end with their streams"
+                            "the proxy was removed from the list: its tunnels end with their streams"
                         );
                         kept.drain.begin();
                     }
                 }
-                kept.listing != Listing::NoMore
+                kept.listing != Listing::Removed
             });
             for proxy in listed {
                 kept.entry(proxy.clone())
@@ -109,7 +109,7 @@ enum Listing {
     Listed,
     /// It was removed from the list while it answered, and no listed proxy has answered since.
     Former,
-    NoMore,
+    Removed,
 }
 
 fn relisted(
@@ -121,10 +121,10 @@ fn relisted(
     let replaced = listed.iter().any(|proxy| answering.contains(proxy));
     match before {
         _ if listed.contains(proxy) => Listing::Listed,
-        _ if replaced => Listing::NoMore,
+        _ if replaced => Listing::Removed,
         Listing::Former => Listing::Former,
         Listing::Listed if answering.contains(proxy) => Listing::Former,
-        Listing::Listed | Listing::NoMore => Listing::NoMore,
+        Listing::Listed | Listing::Removed => Listing::Removed,
     }
 }
 
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(relisted(Listing::Listed, &[&a], &[]), Listing::Listed);
         assert_eq!(
             relisted(Listing::Listed, &[&b], &[]),
-            Listing::NoMore,
+            Listing::Removed,
             "it did not answer either"
         );
         assert_eq!(relisted(Listing::Listed, &[&b], &[&a]), Listing::Former);
@@ -190,7 +190,7 @@ mod tests {
         );
         assert_eq!(
             relisted(Listing::Former, &[&b, &c], &[&a, &c]),
-            Listing::NoMore
+            Listing::Removed
         );
         assert_eq!(relisted(Listing::Former, &[&a], &[]), Listing::Listed);
     }
@@ -212,14 +212,14 @@ mod tests {
             let proxies = watch::Sender::new(vec![proxy.address.clone()]);
             let drain = Drain::default();
             let workers = Workers::start(NonZeroUsize::MIN).unwrap();
-            let tunnelling = Tunnelling {
+            let keeper = TunnelKeeper {
                 shared,
                 all: all.clone(),
                 tunnels: 1,
                 workers,
             };
             let mut task = JoinSet::new();
-            task.spawn(tunnelling.run(proxies.subscribe(), drain.clone()));
+            task.spawn(keeper.run(proxies.subscribe(), drain.clone()));
             Self {
                 all,
                 proxies,

@@ -22,7 +22,7 @@ use crate::certificate::identity::Identity;
 use crate::dial::connect::{CONNECT_TIMEOUT, ConnectError, Connection, connect};
 use crate::dial::outbound::Outbound;
 use crate::dial::tls::{self, TlsError};
-use crate::metrics::Metrics;
+use crate::metrics::{AttemptOutcome, Metrics};
 use crate::tunnels::states::{SlotEntry, SlotName};
 
 /// Bytes of HTTP/2's preface: enough to see that the proxy took the tunnel.
@@ -101,15 +101,17 @@ impl SlotError {
     }
 
     /// Label for metrics; none for a tunnel that was up.
-    fn reason(&self) -> Option<&'static str> {
+    fn outcome(&self) -> Option<AttemptOutcome> {
         match self {
-            Self::Connect(error) => Some(error.reason()),
-            Self::Tls(_) if self.is_refusal() => Some("refused"),
-            Self::Tls(_) => Some("tls"),
-            Self::Refused(_) => Some("refused"),
-            Self::Dismissed => Some("dismissed"),
-            Self::Unused => Some("timed_out"),
             Self::Tunnel(_) => None,
+            _ if self.is_refusal() => Some(AttemptOutcome::Refused),
+            Self::Connect(ConnectError::Outbound { .. }) => Some(AttemptOutcome::Unreachable),
+            Self::Connect(ConnectError::Tls { .. }) | Self::Tls(_) => Some(AttemptOutcome::Tls),
+            Self::Refused(_) => Some(AttemptOutcome::Refused),
+            Self::Dismissed => Some(AttemptOutcome::Dismissed),
+            Self::Connect(ConnectError::TimedOut { .. }) | Self::Unused => {
+                Some(AttemptOutcome::TimedOut)
+            }
         }
     }
 }
@@ -316,8 +318,8 @@ impl TunnelSlot {
     }
 
     fn report(&self, error: &SlotError, wait: Duration) {
-        if let Some(reason) = error.reason() {
-            self.shared.metrics.tunnel_attempt(reason);
+        if let Some(outcome) = error.outcome() {
+            self.shared.metrics.tunnel_attempt(outcome);
         }
         let text = culvert_daemon::chain(error);
         let retry_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);

@@ -1,7 +1,6 @@
-//! The certificates of the tunnels that are up. They are looked at again and again: a tunnel ends
-//! with its certificate, whether that expires, is revoked by whichever proxy, or turns out to be of
-//! a Node that is no more. Time runs on from when a tunnel was admitted: no jump of the host's
-//! clock ends it.
+//! The certificates of open tunnels. The proxy checks them repeatedly and closes a tunnel whose
+//! certificate expires, is revoked at any proxy, or belongs to a Node that was deleted. Time is
+//! measured from the admission of the tunnel, so a jump of the host's clock ends no tunnel.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,10 +14,11 @@ use crate::clock::UnixTime;
 use crate::trust::Trust;
 use crate::trust::identity::{Credential, IdentityError};
 
-/// How late a tunnel may end. All of ten thousand nodes take some ten milliseconds.
+/// The longest delay until a tunnel is closed. A check of ten thousand nodes takes some ten
+/// milliseconds.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// All of them. Clones share them.
+/// All admissions. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Admissions(Arc<Mutex<State>>);
 
@@ -31,12 +31,12 @@ struct State {
 #[derive(Debug)]
 struct Admitted {
     credential: Credential,
-    /// When it was admitted, by the host's clock and by one that does not jump.
+    /// The time of the admission, by the host's clock and by a clock that does not jump.
     since: (UnixTime, Instant),
     void_tx: oneshot::Sender<IdentityError>,
 }
 
-/// One tunnel's; dropping it ends the looking.
+/// The admission of one tunnel. Dropping it ends the checks.
 #[derive(Debug)]
 pub(crate) struct Admission {
     all: Admissions,
@@ -45,7 +45,7 @@ pub(crate) struct Admission {
 }
 
 impl Admissions {
-    /// Adds a tunnel that is up by the certificate.
+    /// Adds a tunnel that was admitted with the certificate.
     pub(crate) fn add(&self, credential: Credential) -> Admission {
         let since = (UnixTime::now(), Instant::now());
         let (void_tx, void_rx) = oneshot::channel();
@@ -67,8 +67,8 @@ impl Admissions {
         }
     }
 
-    /// Looks now and then, and at once when another proxy of the cluster has revoked something,
-    /// until the drain begins.
+    /// Checks periodically, and immediately after another proxy of the cluster has revoked a
+    /// certificate. Returns when the drain begins.
     pub(crate) async fn keep_looking(self, trust: Trust, drain: Drain) -> anyhow::Result<()> {
         let mut revocations = trust.revocations();
         loop {
@@ -96,7 +96,7 @@ impl Admissions {
         let void: Vec<_> = self.lock().admitted.iter().filter_map(check).collect();
         for (number, error) in void {
             if let Some(admitted) = self.lock().admitted.remove(&number) {
-                // A tunnel that has just ended needs not be told.
+                // A tunnel that has just ended has no receiver.
                 drop(admitted.void_tx.send(error));
             }
         }
@@ -108,11 +108,11 @@ impl Admissions {
 }
 
 impl Admission {
-    /// Completes when the certificate admits nobody any more, with the reason.
+    /// Completes when the certificate is no longer valid, with the reason.
     pub(crate) async fn void(&mut self) -> IdentityError {
         match (&mut self.void_rx).await {
             Ok(error) => error,
-            // The sender is there until it has sent.
+            // The sender exists until it has sent.
             Err(_) => std::future::pending().await,
         }
     }

@@ -1,4 +1,4 @@
-//! `culvert.enroll.v1`: how an agent comes by its certificate, and by its next.
+//! `culvert.enroll.v1`: gives agents their first certificate and renews it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -21,20 +21,19 @@ use crate::trust::{Trust, TrustError};
 
 /// A token and a signing request take less than 16 KiB.
 const MAX_REQUEST_BYTES: usize = 24 << 10;
-/// Requests worked on at once: each costs a signature and a write to disk; more wait for their
-/// turn.
+/// Concurrent requests. Each costs a signature and a write to disk. Further requests wait.
 const MAX_CONCURRENT: usize = 16;
 
-/// The client's certificates as verified in the TLS handshake, the client's own first; empty if it
-/// showed none.
+/// The client's certificates as verified in the TLS handshake, the client's own first. It is empty
+/// if the client showed none.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PeerChain(pub(crate) Vec<CertificateDer<'static>>);
 
-/// Who asks, for the log.
+/// The client, for the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientAddr(pub(crate) SocketAddr);
 
-/// Why an agent gets no certificate.
+/// The reason why an agent gets no certificate.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EnrollError {
     #[error(transparent)]
@@ -58,12 +57,12 @@ pub(crate) enum EnrollError {
     Trust(#[from] TrustError),
 }
 
-/// The service.
+/// The enrolment service.
 #[derive(Clone, Debug)]
 pub(crate) struct Enroll {
     trust: Trust,
     tokens: Tokens,
-    /// Where the proxy is part of a cluster.
+    /// Set if the proxy is part of a cluster.
     accounts: Option<Arc<ServiceAccounts>>,
     directory: Directory,
     metrics: Metrics,
@@ -134,7 +133,7 @@ impl Enroll {
         }
     }
 
-    /// Works away from the async threads, for it signs and writes to disk.
+    /// Runs on a blocking thread, because it signs and writes to disk.
     async fn work<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> Result<T, EnrollError> + Send + 'static,
@@ -148,7 +147,7 @@ impl Enroll {
         done.await.unwrap_or(Err(EnrollError::GivenUp))
     }
 
-    /// Counts and logs what came of a request.
+    /// Counts and logs the outcome of a request.
     fn answer(
         &self,
         request: &'static str,
@@ -186,8 +185,8 @@ impl Enroll {
         }
     }
 
-    /// Whose pod the token is decides who the node is. The cheap checks come first, so that
-    /// strangers cannot make the proxy ask the API server or verify signatures.
+    /// The pod of the token determines the node. The cheap checks come first, so that strangers
+    /// cannot make the proxy ask the API server or verify signatures.
     async fn join_account(
         &self,
         token: &str,
@@ -289,7 +288,7 @@ impl EnrollError {
         }
     }
 
-    /// What the agent is told: causes that lie in the proxy stay in its log.
+    /// The answer to the agent. Causes inside the proxy appear in the proxy's log only.
     fn status(&self) -> Status {
         let text = self.to_string();
         match self {

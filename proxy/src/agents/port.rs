@@ -1,4 +1,4 @@
-//! The agent port: tunnels, and enrolment, told apart by ALPN.
+//! The agent port: tunnels and enrolment, distinguished by ALPN.
 
 use std::io;
 use std::net::SocketAddr;
@@ -33,19 +33,18 @@ use crate::streams::registry::Registry;
 use crate::trust::Trust;
 use crate::trust::identity::{Credential, IdentityError, Purpose};
 
-/// For a refused agent to hear why.
+/// The time in which a refused agent can read the reason.
 const TELL_TIMEOUT: Duration = Duration::from_secs(10);
-/// When the proxy drains: for an enrolment under way to end, and for a tunnel's last bytes to go
-/// out.
+/// When the proxy drains: the time for an enrolment in progress, and for a tunnel's last bytes.
 const PARTING: Duration = Duration::from_secs(1);
 /// An enrolment is one short call.
 const ENROLL_TIMEOUT: Duration = Duration::from_secs(30);
-/// An enrolment's headers are gRPC's own.
+/// gRPC's own headers fit.
 const ENROLL_HEADER_LIST: u32 = 8 << 10;
-/// TLS records that may wait to be written: several HTTP/2 frames go out in one write.
+/// Capacity for TLS records that wait to be written: several HTTP/2 frames go out in one write.
 const TLS_BUFFER: usize = 256 << 10;
 
-/// Boxed: it is large, and moves through several futures.
+/// Boxed, because it is large and moves through several futures.
 type Tls = Box<TlsStream<ReadAhead<TcpStream>>>;
 
 /// Serves the agent port. Clones share it.
@@ -144,19 +143,19 @@ impl Agents {
     async fn serve_detached(self, socket: std::net::TcpStream, client: SocketAddr) {
         match self.serve_agent(socket, client).await {
             Ok(outcome) => self.parts.metrics.agent_connection(outcome),
-            // The service has told what came of the enrolment; how its connection ended afterwards
-            // matters little.
+            // The service has already reported the outcome of the enrolment. The end of its
+            // connection does not matter.
             Err(error @ AgentError::Enroll(_)) => {
                 tracing::debug!(client.addr = %client, reason = chain(&error), "enrolment ended");
                 self.parts.metrics.agent_connection(error.outcome());
             }
             Err(error) => {
                 if let Some(suppressed) = self.refusals.spend() {
-                    let (outcome, reason) = (error.outcome().label(), chain(&error));
+                    let outcome: &str = error.outcome().into();
                     tracing::warn!(
                         client.addr = %client,
                         outcome,
-                        reason,
+                        reason = chain(&error),
                         suppressed,
                         "agent connection"
                     );
@@ -171,7 +170,8 @@ impl Agents {
         socket: std::net::TcpStream,
         client: SocketAddr,
     ) -> Result<AgentOutcome, AgentError> {
-        // Whoever has begun to speak does not wait for a permit among those who say nothing.
+        // A connection that has already sent bytes does not wait for a permit behind the silent
+        // ones.
         let phase = if socket.peek(&mut [0]).is_ok_and(|count| count > 0) {
             Phase::Handshake
         } else {
@@ -224,7 +224,7 @@ impl Agents {
         Ok((Box::new(tls), last_read))
     }
 
-    /// The roles turn round here: the proxy becomes the client of the agent.
+    /// The roles are reversed here: the proxy becomes the client of the agent.
     async fn tunnel(
         &self,
         tls: Tls,
@@ -277,8 +277,8 @@ impl Agents {
             .parts
             .registry
             .register(node.clone(), tunnel, described, client);
-        // The node may have been removed since: its tunnels were closed before this one was among
-        // them.
+        // The node may have been removed since, when this tunnel was not yet registered and could
+        // not be closed.
         let mut admission = self.parts.admissions.add(self.identify(chain)?);
         let generation = registration.generation();
         tracing::info!(
@@ -293,8 +293,7 @@ impl Agents {
             () = registration.closed() => Ok(()),
             void = admission.void() => Err(AgentError::Void(void)),
             () = self.drained() => {
-                // Without anyone to use it the tunnel says good-bye, behind all that still waits to
-                // go out.
+                // The tunnel has no users left. It closes after all pending data is sent.
                 drop(registration);
                 timeout(PARTING, &mut driven).await.unwrap_or(Ok(())).map_err(AgentError::Tunnel)
             }
@@ -305,7 +304,8 @@ impl Agents {
         ended
     }
 
-    /// Data that waits for the node's clients, and for the node itself, counts as the node's.
+    /// Pending data for the node's clients, and for the node itself, counts against the node's
+    /// share of the budget.
     async fn establish(
         &self,
         node: &NodeName,
@@ -319,8 +319,8 @@ impl Agents {
         tunnel.establish(tls, last_read).await
     }
 
-    /// For whoever asks why the node is offline. Whoever made up a certificate did not get this
-    /// far.
+    /// Records the refusal, so that operators see why the node is offline. A client with a forged
+    /// certificate does not get this far.
     fn note_refusal(&self, refused: &AgentError) {
         if let AgentError::Identity(error) = refused
             && let Some(node) = error.node()
@@ -339,7 +339,7 @@ impl Agents {
             .map_err(AgentError::Identity)
     }
 
-    /// When the proxy drains, its tunnels stay until no client needs them.
+    /// When the proxy drains, its tunnels stay open until no client needs them.
     async fn drained(&self) {
         self.parts.drain.begun().await;
         self.parts.streams.idle().await;
@@ -374,7 +374,7 @@ impl Agents {
     }
 }
 
-/// For the log, and for who asks later.
+/// The reason why a tunnel ended, for the log and the history.
 fn why_down(ended: &Result<(), AgentError>, drain: &Drain) -> String {
     match ended {
         Ok(()) if drain.has_begun() => "the proxy drained".to_owned(),
@@ -394,7 +394,7 @@ fn why_down(ended: &Result<(), AgentError>, drain: &Drain) -> String {
 fn is_cut(error: &TunnelError) -> bool {
     match error {
         TunnelError::Http2(error) => error.get_io().map(io::Error::kind).is_some_and(|kind| {
-            // Which one depends on whether the agent's end was read from or written to last.
+            // The kind depends on whether the last operation was a read or a write.
             matches!(
                 kind,
                 io::ErrorKind::UnexpectedEof
@@ -409,8 +409,8 @@ fn is_cut(error: &TunnelError) -> bool {
     }
 }
 
-/// Tells an agent, in place of HTTP/2's first line, why it is refused: closed without a word it
-/// would not know what to mend.
+/// Sends the reason of a refusal in place of the first line of HTTP/2. Without it the agent could
+/// not report what to fix.
 async fn tell(mut tls: Tls, refused: AgentError) -> AgentError {
     let line = format!("{REFUSED}{}\n", chain(&refused));
     let told = async {

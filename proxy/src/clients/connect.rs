@@ -1,7 +1,7 @@
-//! HTTP/1.1 CONNECT: clients that know of the proxy, on a Unix socket or over mutual TLS.
+//! HTTP/1.1 CONNECT, on a Unix socket or over mutual TLS.
 //!
-//! The destination is the request's target, never its Host header, which kube-apiserver sets to
-//! 127.0.0.1 whatever it dials.
+//! The destination is the request's target, never its Host header: kube-apiserver always sets that
+//! to 127.0.0.1.
 
 mod bridge;
 pub(crate) mod request;
@@ -32,27 +32,27 @@ use crate::streams::route::Router;
 use crate::streams::routed::RoutedClient;
 use request::{BadRequest, HEAD_MAX};
 
-/// A request whose head takes longer is given up.
+/// The time limit for a request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a client of TLS may take nothing of the last bytes, which only wait for it, before they
-/// are given up.
+/// The time after which a TLS client that takes none of the last bytes is given up.
 const STALLED: Duration = Duration::from_secs(300);
-/// Bytes taken from a client before its backend has answered; more wait in its socket.
+/// Bytes that are read from a client before its backend has answered. Further bytes wait in its
+/// socket.
 const PIPELINED_MAX: usize = 64 << 10;
 
-/// Serves CONNECT requests, one a connection. Clones share it.
+/// Serves CONNECT requests, one for each connection. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Connect {
     pub(crate) router: Router,
-    /// What needs no tunnel.
+    /// Destinations without a tunnel.
     pub(crate) direct: Direct,
     pub(crate) drain: Drain,
-    /// For lines that clients can cause.
+    /// Limits the log lines that clients can cause.
     pub(crate) refusals: Arc<LogBudget>,
 }
 
 impl Connect {
-    /// Serves a client of the Unix socket; a stream to a node gets a task of its own among
+    /// Serves a client of the Unix socket. A stream to a node gets its own task among
     /// `connections`.
     pub(crate) async fn serve_unix(self, client: UnixStream, connections: TaskTracker) {
         let name = peer_name(&client);
@@ -75,7 +75,7 @@ impl Connect {
         }
     }
 
-    /// Serves a client of the mutual TLS port, which takes `permit` until it has shown its
+    /// Serves a client of the mutual TLS port. The client takes `permit` until it has shown its
     /// certificate.
     pub(crate) async fn serve_tls(
         self,
@@ -99,13 +99,14 @@ impl Connect {
         };
         drop(permit);
         match accepted {
-            // Boxed: few clients come this way, and all others would pay for the size.
+            // Boxed, because few clients take this path, and every other client would need the
+            // memory too.
             Ok(tls) => Box::pin(self.bridge(tls, watch, address)).await,
             Err(error) => self.refused(&address, &error),
         }
     }
 
-    /// One line, unless there were many lately.
+    /// Logs one line, unless there were many recently.
     pub(crate) fn refused(&self, client: &dyn std::fmt::Display, error: &dyn std::error::Error) {
         if let Some(suppressed) = self.refusals.spend() {
             tracing::warn!(
@@ -117,10 +118,10 @@ impl Connect {
         }
     }
 
-    /// Serves the inside of a TLS connection through a pair of Unix sockets. `watch` is the socket
+    /// Serves the content of a TLS connection through a pair of Unix sockets. `watch` is the socket
     /// below TLS.
     async fn bridge(&self, tls: TlsStream<TcpStream>, watch: Socket, address: SocketAddr) {
-        // Until all that was said is out, an end is a cut: no close_notify, and RST.
+        // If the connection ends before all bytes are sent, it is reset, without close_notify.
         watch.on_close(Close::Reset);
         let (near, far) = match UnixStream::pair() {
             Ok(pair) => pair,
@@ -139,26 +140,29 @@ impl Connect {
         }
     }
 
-    /// Serves the inside of a TLS connection to its end.
+    /// Serves the content of a TLS connection until its end.
     async fn serve_inside(&self, socket: Socket, name: String) -> Result<(), RelayError> {
         match self.plan(&socket, Frontend::ConnectTls, name).await? {
             Plan::Node(mut request) => {
                 let socket = socket.detach().map_err(RelayError::Socket)?;
                 let worker = request.worker();
-                // An error here means that the thread ends, with the process.
+                // The thread ends with the process; only then is there an error.
                 let served = worker.run(async move { request.serve(socket).await }).await;
                 served.unwrap_or_else(|ended| Err(RelayError::Socket(io::Error::other(ended))))
             }
-            // Boxed: few clients need no tunnel, and all others would pay for the size.
+            // Boxed, because few destinations need no tunnel, and every other client would need the
+            // memory too.
             Plan::Direct(request) => Box::pin(self.serve_direct(socket, request)).await,
             Plan::Answer(response) => answer(&socket, &response).await,
         }
     }
 
-    /// Reads a client's request and decides what to do with it. `name` is the client's in the log.
+    /// Reads a client's request and decides what to do with it. `name` identifies the client in the
+    /// log.
     ///
     /// # Errors
-    /// The client left before its request was whole, or the proxy drains.
+    ///
+    /// The client left before its request was complete, or the proxy drains.
     async fn plan(
         &self,
         socket: &Socket,
@@ -241,7 +245,7 @@ impl Connect {
         }
     }
 
-    /// Reads a request's head: where the client wants to go, and the bytes that it sent behind it.
+    /// Reads a request's head: the destination, and the bytes that the client sent after it.
     async fn request(&self, socket: &Socket) -> Result<(Destination, BytesMut), RequestError> {
         let mut buffer = BytesMut::new();
         let head = async {
@@ -265,7 +269,7 @@ impl Connect {
     }
 }
 
-/// What is done with a request.
+/// The decision about a request.
 enum Plan {
     Node(NodeRequest),
     Direct(DirectRequest),
@@ -276,16 +280,15 @@ enum Plan {
 /// A request for a connection that the proxy dials itself.
 struct DirectRequest {
     target: DirectTarget,
-    /// What the client sent after it.
+    /// The bytes that the client sent after the request.
     pipelined: BytesMut,
     record: StreamRecord,
 }
 
-/// A request that leads to a node, to be served on the thread of the tunnel that its stream will
-/// take.
+/// A request for a node. It is served on the thread of the tunnel that its stream will take.
 struct NodeRequest {
     routed: RoutedClient,
-    /// What the client sent after it.
+    /// The bytes that the client sent after the request.
     pipelined: BytesMut,
 }
 
@@ -336,8 +339,8 @@ async fn answer(socket: &Socket, response: &[u8]) -> Result<(), RelayError> {
     socket.write_all(response).await.map_err(RelayError::Socket)
 }
 
-/// Keeps what a client sends before its backend has answered, and completes when the client leaves.
-/// One that has sent bytes and then ended its direction waits for an answer.
+/// Keeps the bytes that a client sends before its backend has answered. Completes when the client
+/// leaves. A client that has sent bytes and then ended its direction still waits for an answer.
 async fn client_left(socket: &Socket, pipelined: &mut BytesMut) {
     loop {
         if pipelined.len() >= PIPELINED_MAX {
@@ -360,14 +363,14 @@ async fn client_left(socket: &Socket, pipelined: &mut BytesMut) {
     }
 }
 
-/// A second handle of a socket that TLS owns, to notice its failure while TLS waits for something
-/// else.
+/// A second handle of a socket that TLS owns. It shows the socket's failure while TLS waits for
+/// something else.
 fn watch(client: &TcpStream) -> io::Result<Socket> {
     let second = std::net::TcpStream::from(client.as_fd().try_clone_to_owned()?);
     Ok(TcpStream::from_std(second)?.into())
 }
 
-/// Whose process is at the other end of a Unix socket.
+/// The process at the other end of a Unix socket.
 fn peer_name(client: &UnixStream) -> String {
     match client.peer_cred() {
         Ok(peer) => format!("uid {} pid {}", peer.uid(), peer.pid().unwrap_or_default()),

@@ -1,6 +1,6 @@
-//! What HTTP CONNECT reaches without a tunnel: cloud nodes, and the ranges of `--direct`. Behind
-//! kube-apiserver's egress selector all that it dials in the cluster comes here. Edge addresses are
-//! never among them: whoever asks has looked for those first.
+//! The destinations of HTTP CONNECT without a tunnel: cloud nodes, and the ranges of `--direct`.
+//! With kube-apiserver's egress selector, all its connections into the cluster come here. Edge
+//! addresses are never among them, because callers look for an edge node first.
 
 mod relay;
 
@@ -30,26 +30,26 @@ pub(crate) struct Direct {
     for_whom: Clients,
 }
 
-/// Whose connections they are.
+/// The clients that a set of direct destinations is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Clients {
-    /// They may go wherever this proxy may.
+    /// They can reach everything that this proxy can dial.
     Trusted,
-    /// They are here for edge nodes.
+    /// They can reach edge nodes only.
     EdgesOnly,
 }
 
-/// Where the proxy itself may dial.
+/// A destination that the proxy itself can dial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DirectTarget {
     pub(crate) address: SocketAddr,
     pub(crate) reason: Reason,
 }
 
-/// Why it may.
+/// The reason why the proxy can dial it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// It is the address of this cloud node.
+    /// It is an address of this cloud node.
     CloudNode(NodeName),
     /// It is in this range of `--direct`.
     Range(IpNet),
@@ -83,7 +83,7 @@ impl Direct {
         }
     }
 
-    /// Where to dial for a destination that leads to no edge node because of `error`.
+    /// The address to dial for a destination that leads to no edge node because of `error`.
     pub(crate) fn target(
         &self,
         destination: &Destination,
@@ -93,7 +93,7 @@ impl Direct {
             ResolveError::UnknownAddress { .. }
             | ResolveError::UnknownName { .. }
             | ResolveError::Protected { .. } => {}
-            // Of two edge nodes, or of one that was removed just now.
+            // The address belongs to two edge nodes, or to one that was just removed.
             ResolveError::Shared { .. }
             | ResolveError::Contested { .. }
             | ResolveError::UnassignedVip { .. } => return None,
@@ -121,12 +121,13 @@ impl Direct {
         })
     }
 
-    /// Dials it. Dropping the future gives the dial up.
+    /// Dials it. Dropping the future cancels the dial.
     pub(crate) async fn dial(&self, target: &DirectTarget) -> Result<Socket, RouteError> {
         let dial = self.metrics.dial();
         let address = target.address;
         let dialled = match timeout(DIAL_TIMEOUT, TcpStream::connect(address)).await {
-            // No TCP_USER_TIMEOUT: it would also end a backend that takes nothing for a while.
+            // TCP_USER_TIMEOUT is not set: it would also end a backend that takes nothing for a
+            // while.
             Ok(dialled) => dialled.and_then(|socket| {
                 culvert_tunnel::tune_relayed(&socket).map(|()| Socket::from(socket))
             }),

@@ -1,5 +1,5 @@
-//! The intercept listener: connections that the kernel steered here, whose clients think they talk
-//! to an edge node.
+//! The intercept listener: connections that the kernel steered here. Their clients dialled an edge
+//! node.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,14 +24,13 @@ pub(crate) struct Intercept {
     pub(crate) original_dsts: Arc<OriginalDsts>,
     pub(crate) router: Router,
     pub(crate) workers: Arc<Workers>,
-    /// For lines that anybody who reaches the ports can cause.
+    /// Limits the log lines that everyone who reaches the ports can cause.
     pub(crate) foreign: Arc<LogBudget>,
 }
 
 impl Intercept {
-    /// Starts to serve a connection on the thread that its stream will be on, if it is for a node.
-    /// Whatever goes wrong ends it with RST, never FIN: the client must not take it for an empty
-    /// answer.
+    /// Starts to serve a connection that is for a node, on the thread of its stream. Every failure
+    /// ends it with RST, never with FIN: the client must not take it for an empty answer.
     pub(crate) fn serve(
         &self,
         (accepted, client): (TcpStream, SocketAddr),
@@ -39,7 +38,7 @@ impl Intercept {
     ) {
         let original_dst = self.original_dsts.of(&accepted);
         if let Some((vip, frontend)) = original_dst.filter(|(dialled, _)| self.is_check(*dialled)) {
-            // A new socket takes a word at once.
+            // A new socket has space for a word.
             if let Err(error) = SockRef::from(&accepted).send(frontend.label().as_bytes()) {
                 tracing::debug!(
                     client.addr = %client,
@@ -88,7 +87,7 @@ impl Intercept {
         }
     }
 
-    /// Whether a check dialled a node's VIP to learn how connections come here.
+    /// Whether a check dialled a node's VIP to find out how connections come here.
     fn is_check(&self, dialled: SocketAddr) -> bool {
         let by_vip = |target: Target| target.address != Some(dialled.ip());
         dialled.port() == CHECK_PORT
@@ -114,10 +113,11 @@ async fn connect(routed: &mut RoutedClient, socket: Detached) {
     };
     let opened = tokio::select! {
         opened = routed.open(Some(&socket)) => opened,
-        // The client reset its connection. A mere FIN may be a client that has sent all and waits.
+        // The client reset its connection. A client that has only sent FIN may be waiting for the
+        // answer.
         _ = socket.failure() => return,
     };
-    // How it ends is recorded.
+    // `routed` records the end.
     if let Ok(mut stream) = opened {
         drop(routed.relay(&mut stream, &[], &socket).await);
     }
@@ -131,7 +131,7 @@ mod tests {
         size_of::<F>()
     }
 
-    /// A thousand pods that keep a connection each should cost some MiB, not some hundred.
+    /// A thousand pods that keep a connection each should cost a few MiB, not hundreds.
     #[test]
     fn the_task_of_a_steered_client_is_small() {
         let size = size_of_future(serve);

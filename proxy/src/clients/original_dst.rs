@@ -1,6 +1,6 @@
-//! What the client of an intercepted connection dialled.
+//! The original destination of an intercepted connection.
 //!
-//! The connect hook leaves it in the accepted socket's storage, nftables in connection tracking. A
+//! The connect hook stores it for the accepted socket, and nftables in connection tracking. A
 //! connection with neither was made to the intercept port itself.
 
 use std::io;
@@ -21,7 +21,7 @@ use tokio::net::TcpStream;
 use crate::sockets::listen::canonical;
 use crate::streams::live::Frontend;
 
-/// How often it is tried whether the map can be read.
+/// The interval at which access to the map is tested.
 pub(crate) const TRIAL: Duration = Duration::from_secs(5);
 
 /// Reads original destinations.
@@ -30,15 +30,16 @@ pub(crate) struct OriginalDsts {
     opened: Mutex<Option<Opened>>,
 }
 
-/// The pinned map, and the pin's inode: an uninstalled and installed redirector has another map.
+/// The pinned map, and the inode of its pin. A redirector that was uninstalled and installed again
+/// has another map.
 struct Opened {
     inode: u64,
     map: SkStorage<MapData, SocketDst>,
 }
 
 impl OriginalDsts {
-    /// `bpffs` is where the redirector pins, usually `/sys/fs/bpf`. The pin may come later, and may
-    /// be replaced.
+    /// `bpffs` is where the redirector pins its maps, usually `/sys/fs/bpf`. The pin may appear
+    /// later and may be replaced.
     pub(crate) fn new(bpffs: &Path) -> Self {
         Self {
             pin: bpffs.join(SOCKETS_PIN),
@@ -46,16 +47,16 @@ impl OriginalDsts {
         }
     }
 
-    /// What the client of `accepted` dialled and how it got here; `None` for a connection made to
-    /// the intercept port itself.
+    /// The original destination of `accepted` and the mechanism that steered it. `None` for a
+    /// connection to the intercept port itself.
     pub(crate) fn of(&self, accepted: &TcpStream) -> Option<(SocketAddr, Frontend)> {
         self.stored(accepted)
             .map(|address| (address, Frontend::Ebpf))
             .or_else(|| tracked(accepted).map(|address| (address, Frontend::Nftables)))
     }
 
-    /// Keeps the gate closed while there is a map that this process cannot read: then all that
-    /// connect hooks steer is reset.
+    /// Keeps the gate closed while there is a map that this process cannot read. All connections
+    /// that the connect hooks steer are then reset.
     pub(crate) async fn watch(
         self: Arc<Self>,
         every: Duration,
@@ -129,7 +130,8 @@ fn open(pin: &Path) -> Result<SkStorage<MapData, SocketDst>, MapError> {
     SkStorage::try_from(Map::from_map_data(MapData::from_pin(pin)?)?)
 }
 
-/// What to do about a map that cannot be opened; nothing to say where the kernel's own words do.
+/// How to fix access to a map that cannot be opened. `None` if the kernel's message is clear
+/// enough.
 fn fix(error: &MapError) -> Option<&'static str> {
     let MapError::SyscallError(call) = error else {
         return None;
@@ -141,8 +143,8 @@ fn fix(error: &MapError) -> Option<&'static str> {
     )
 }
 
-/// The original destination in connection tracking. One that equals the socket's own address means
-/// that nothing was steered.
+/// The original destination in connection tracking. If it equals the socket's own address, the
+/// connection was not steered.
 fn tracked(accepted: &TcpStream) -> Option<SocketAddr> {
     let socket = SockRef::from(accepted);
     let found = found(socket.original_dst_v4()).or_else(|| found(socket.original_dst_v6()))?;
@@ -195,7 +197,8 @@ mod tests {
             readiness.ready_without(&[]).await;
             let pin = bpffs.path().join(SOCKETS_PIN);
             std::fs::create_dir_all(pin.parent().unwrap()).unwrap();
-            // No map, and refused by the kernel as one that may not be read is.
+            // A file in place of the map: the kernel refuses it as it refuses a map without
+            // permission.
             std::fs::write(&pin, "").unwrap();
             while readiness.missing().is_empty() {
                 tokio::task::yield_now().await;

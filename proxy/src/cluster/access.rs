@@ -1,5 +1,5 @@
-//! What `culvert-proxy check` asks of the cluster: the proxy's rights, the API server's clock, and
-//! the ConfigMaps of ports.
+//! The facts that `culvert-proxy check` collects from the cluster: the proxy's permissions, the API
+//! server's clock, and the ConfigMaps of ports.
 
 use std::collections::BTreeSet;
 
@@ -19,31 +19,31 @@ use super::Cluster;
 use super::request::{RequestError, ask};
 use crate::clock::UnixTime;
 
-/// By which other tunnels, and earlier versions of this one, know edge nodes.
+/// The labels by which other tunnels, and earlier versions of this one, identify edge nodes.
 const OTHER_LABELS: [&str; 3] = [
     "culvert.dev/edge",
     "openyurt.io/is-edge-worker=true",
     "superedge.io/edge-node=enable",
 ];
-/// Of each label.
+/// The most Nodes that are listed for each label.
 const MAX_LABELLED: u32 = 500;
 
-/// What the cluster says to a check.
+/// The facts that a check collects from the cluster.
 #[derive(Clone, Debug)]
 pub(crate) struct ClusterFacts {
-    /// Rights that the proxy lacks, in words.
+    /// Permissions that the proxy lacks, in words.
     pub(crate) lacking: Vec<String>,
-    /// The time by the API server's clock.
+    /// The time of the API server's clock.
     pub(crate) time: Option<UnixTime>,
-    /// What is wrong with the ConfigMaps of ports.
+    /// The problems of the ConfigMaps of ports.
     pub(crate) ports_problems: Vec<String>,
-    /// How many addresses of proxies agents are told.
+    /// The number of proxy addresses in agents' ConfigMap.
     pub(crate) proxies: usize,
     /// Nodes that have an edge label of another tunnel.
     pub(crate) other_labels: Vec<String>,
 }
 
-/// Where a right holds.
+/// The scope of a permission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scope {
     Cluster,
@@ -51,7 +51,7 @@ enum Scope {
     Namespace(&'static str),
 }
 
-/// Verbs on a resource, of an API group, of one name or of all.
+/// Verbs on a resource of an API group, for one name or for all.
 struct Right {
     namespace: Scope,
     group: &'static str,
@@ -76,7 +76,7 @@ const fn right(
     }
 }
 
-/// What every proxy of a cluster needs, as the manifests give it.
+/// The permissions that every proxy of a cluster needs. The manifests grant them.
 const RIGHTS: [Right; 17] = [
     right(Scope::Cluster, "", "nodes", "", &["list", "watch"]),
     right(
@@ -170,9 +170,9 @@ const RIGHTS: [Right; 17] = [
 ];
 
 impl Cluster {
-    /// Asks all of it.
+    /// Collects all facts.
     pub(crate) async fn facts(&self) -> Result<ClusterFacts, RequestError> {
-        // First: it says best what is wrong with an API server that cannot be asked.
+        // This is the first request: its error explains best why an API server cannot be reached.
         let time = ask(server_time(&self.client)).await?;
         let mut lacking = Vec::new();
         for attributes in self.needed() {
@@ -192,7 +192,7 @@ impl Cluster {
         })
     }
 
-    /// Those of ConfigMap culvert-agent.
+    /// The addresses in ConfigMap culvert-agent.
     async fn told_proxies(&self) -> Result<usize, RequestError> {
         let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
         let map = ask(maps.get_opt(agent_config::NAME)).await?;
@@ -205,7 +205,7 @@ impl Cluster {
             .count())
     }
 
-    /// By name.
+    /// The Nodes with an edge label of another tunnel.
     async fn other_labels(&self) -> Result<Vec<String>, RequestError> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let mut labelled = BTreeSet::new();
@@ -277,7 +277,7 @@ impl Cluster {
     }
 }
 
-/// `update configmaps/culvert-vips in culvert-system`.
+/// A text such as `update configmaps/culvert-vips in culvert-system`.
 fn in_words(attributes: &ResourceAttributes) -> String {
     let text = |part: &Option<String>| part.clone().unwrap_or_default();
     let mut words = format!("{} {}", text(&attributes.verb), text(&attributes.resource));
@@ -293,7 +293,7 @@ fn in_words(attributes: &ResourceAttributes) -> String {
     words
 }
 
-/// By the header of any answer.
+/// The time in the Date header of an answer.
 async fn server_time(client: &Client) -> Result<Option<UnixTime>, kube::Error> {
     let request = http::Request::get("/version")
         .body(Body::empty())
@@ -306,7 +306,7 @@ async fn server_time(client: &Client) -> Result<Option<UnixTime>, kube::Error> {
     Ok(date.and_then(http_date))
 }
 
-/// RFC 9110, section 5.6.7: `Sun, 06 Nov 1994 08:49:37 GMT`.
+/// Parses the format of RFC 9110, section 5.6.7: `Sun, 06 Nov 1994 08:49:37 GMT`.
 fn http_date(text: &str) -> Option<UnixTime> {
     let date = DateTimeParser::new().parse_timestamp(text).ok()?;
     date.as_second().try_into().ok().map(UnixTime::from_seconds)

@@ -1,6 +1,6 @@
-//! The authority that all proxies of a cluster share: Secret `culvert-ca`, made by the first of
-//! them. Each keeps a copy in its state directory, from which it starts when the API server is
-//! away, and which the certificates' own watch of files takes up.
+//! The authority that all proxies of a cluster share: Secret `culvert-ca`, created by the first
+//! proxy. Each proxy keeps a copy in its state directory. It starts from the copy when the API
+//! server is unreachable, and it reads its certificates from the copy.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,17 +22,17 @@ use crate::trust::authority::{Authority, AuthorityError, NewAuthority, Pem};
 const SECRET: &str = "culvert-ca";
 const CERTIFICATES: &str = "tls.crt";
 const KEY: &str = "tls.key";
-/// Key and certificates in one file, so that a crash never leaves the one without the other.
+/// The file with key and certificates. It is one file, so that a crash cannot leave one without the
+/// other.
 const COPY: &str = "cluster-authority.pem";
-/// How often the Secret is looked at: a rotation takes effect within that time, and one request
-/// costs next to nothing.
+/// The interval of reading the Secret. A rotation takes effect within this time. A request is
+/// cheap.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// How long a first start, which has no copy, waits for the API server before it gives up and says
-/// why.
+/// The time for which a first start, which has no copy, waits for the API server before it fails.
 const FIRST_START: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Why the cluster's authority cannot be used.
+/// The reason why the cluster's authority cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SharedAuthorityError {
     #[error("Secret {namespace}/{SECRET}")]
@@ -67,8 +67,8 @@ pub(crate) enum SharedAuthorityError {
 pub(crate) struct SharedAuthority {
     cluster: Cluster,
     copy: PathBuf,
-    /// An authority that this proxy made before it was part of a cluster: agents that joined then
-    /// go on.
+    /// The authority from the time before this proxy was part of a cluster. Agents that joined then
+    /// stay valid.
     former: [PathBuf; 2],
 }
 
@@ -79,10 +79,11 @@ struct Texts {
 }
 
 impl SharedAuthority {
-    /// Reads the Secret, or makes it. Without the API server the copy of the last time is enough.
+    /// Reads the Secret, or creates it. Without the API server the last copy is used.
     ///
     /// # Errors
-    /// Neither the Secret nor a copy can be had.
+    ///
+    /// There is neither a Secret nor a copy.
     pub(crate) async fn open(
         cluster: Cluster,
         state: &StateDir,
@@ -122,7 +123,7 @@ impl SharedAuthority {
         }
     }
 
-    /// Follows the Secret until the drain begins, and makes it again should it be deleted.
+    /// Follows the Secret until the drain begins, and creates it again if it is deleted.
     pub(crate) async fn follow(self, drain: Drain) -> anyhow::Result<()> {
         let mut problem = Problem::default();
         loop {
@@ -205,7 +206,7 @@ impl SharedAuthority {
         Ok(())
     }
 
-    /// What to make the Secret of: the authority that is in use, the one of the time before the
+    /// The content for a new Secret: the authority in use, the authority from the time before the
     /// cluster, or a new one.
     fn new_secret(&self) -> Result<Secret, SharedAuthorityError> {
         let [certificate, key] = &self.former;
@@ -267,7 +268,7 @@ impl SharedAuthority {
     }
 }
 
-/// The private key in a PEM text that may have certificates too.
+/// The private key in a PEM text, which can also contain certificates.
 fn key_only(text: &str) -> Option<String> {
     let start = text
         .find("-----BEGIN ")

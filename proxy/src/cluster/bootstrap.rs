@@ -1,5 +1,5 @@
-//! ConfigMap `culvert-agent`, from which agents learn where the proxies are and whom to trust.
-//! Every proxy keeps it true; whoever comes late tries again on what the other wrote.
+//! ConfigMap `culvert-agent`: the proxies' addresses and authority for agents. Every proxy keeps it
+//! up to date. After a conflict a proxy merges its part into the new version.
 
 mod addresses;
 
@@ -22,17 +22,17 @@ pub(super) use addresses::AddressesError;
 pub(crate) use addresses::MAX_NODES;
 use addresses::Proxies;
 
-/// When each proxy's address was last said to be one, as JSON: how those of proxies that are no
-/// more are known.
+/// The time at which each proxy's address was last confirmed, as JSON. It shows which proxies are
+/// gone.
 const SEEN: &str = "culvert.dev/proxies-seen";
-/// Each change is settings to the kubelet of every edge node: seldom.
+/// Each write reaches the kubelet of every edge node, so writes are rare.
 const SAY_AGAIN: Duration = Duration::from_secs(2 * 3600);
 const FORGET: Duration = Duration::from_secs(6 * 3600);
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// Proxies that write at the same time.
+/// The number of conflicts with other proxies before a write is given up.
 const MAX_CONFLICTS: usize = 8;
 
-/// Why agents cannot be settings.
+/// The reason why the ConfigMap cannot be written.
 #[derive(Debug, thiserror::Error)]
 enum PublishError {
     #[error("ConfigMap {namespace}/{NAME}")]
@@ -49,7 +49,7 @@ enum PublishError {
     NoProxy,
 }
 
-/// What agents are settings.
+/// The content of the ConfigMap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct AgentSettings {
     ca: String,
@@ -58,7 +58,7 @@ struct AgentSettings {
 }
 
 impl Cluster {
-    /// Keeps the ConfigMap true until the drain begins.
+    /// Keeps the ConfigMap up to date until the drain begins.
     pub(crate) async fn tell_agents(
         self,
         trust: Trust,
@@ -70,7 +70,10 @@ impl Cluster {
             let now_wrong = self.tell_once(&trust, &advertised).await.err();
             if let Some(reason) = problem.news(now_wrong.map(|error| culvert_daemon::chain(&error)))
             {
-                tracing::error!(reason, "agents are not settings where the proxies are");
+                tracing::error!(
+                    reason,
+                    "the proxies' addresses for agents are not published"
+                );
             }
             tokio::select! {
                 () = sleep(LOOK_EVERY) => {}
@@ -80,7 +83,7 @@ impl Cluster {
     }
 
     async fn tell_once(&self, trust: &Trust, advertised: &Advertised) -> Result<(), PublishError> {
-        // With ready certificates agents bring theirs too.
+        // With ready certificates, agents bring their own too.
         let Some(ca) = trust.authorities_pem() else {
             return Ok(());
         };
@@ -118,7 +121,7 @@ impl Cluster {
                     tracing::info!(
                         configmap = NAME,
                         proxies,
-                        "agents settings where the proxies are"
+                        "the proxies' addresses for agents are published"
                     );
                     return Ok(());
                 }
@@ -129,7 +132,7 @@ impl Cluster {
     }
 }
 
-/// The ConfigMap as it should be, if that is not what it is. What others wrote besides stays.
+/// The updated ConfigMap, or `None` if it is up to date. The content of others is kept.
 fn merge(present: Option<ConfigMap>, settings: &AgentSettings, now: UnixTime) -> Option<ConfigMap> {
     let before = present.unwrap_or_else(|| empty(NAME));
     let mut next = before.clone();
@@ -152,7 +155,7 @@ fn merge(present: Option<ConfigMap>, settings: &AgentSettings, now: UnixTime) ->
     (next != before).then_some(next)
 }
 
-/// Addresses of proxies and when they were last said.
+/// The addresses of proxies, with the time of their last confirmation.
 fn seen_now(
     mut seen: BTreeMap<String, UnixTime>,
     proxies: &Proxies,
@@ -161,7 +164,7 @@ fn seen_now(
     match proxies {
         Proxies::All(all) => seen.retain(|address, _| all.contains(address)),
         Proxies::Own(own) => {
-            // A date in the future is of a clock that was wrong.
+            // A date in the future comes from a clock that was wrong.
             seen.retain(|address, last| {
                 own.contains(address) || (now.since(*last) < FORGET && last.since(now) < FORGET)
             });

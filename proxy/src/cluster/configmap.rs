@@ -1,4 +1,4 @@
-//! Follows one ConfigMap by its name, and writes one so that nobody's change is lost.
+//! Follows one ConfigMap by name, and writes one without losing the changes of others.
 
 use culvert_daemon::Problem;
 use futures_util::{Stream, StreamExt};
@@ -11,10 +11,10 @@ use kube::runtime::{WatchStreamExt, watcher};
 use super::request::{RequestError, ask};
 use super::{Cluster, WATCH_SECONDS};
 
-/// What the API server takes of all of a ConfigMap's keys and values together.
+/// The API server's limit for all keys and values of a ConfigMap together.
 pub(super) const MAX_BYTES: usize = 1 << 20;
 
-/// A ConfigMap by namespace and name.
+/// The namespace and name of a ConfigMap.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ConfigMapName {
     pub(super) namespace: String,
@@ -32,8 +32,8 @@ impl Cluster {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// The ConfigMap now and whenever it changes; `None`: there is none. Never ends: while the API
-    /// server does not answer there is nothing new, and one line in the log.
+    /// The ConfigMap now and after each change. `None`: there is none. The stream never ends. While
+    /// the API server does not answer, it has no items, and one line is logged.
     pub(super) fn follow(
         &self,
         which: ConfigMapName,
@@ -44,7 +44,7 @@ impl Cluster {
             .fields(&by_name)
             .timeout(WATCH_SECONDS);
         let events = watcher::watcher(self.config_maps(&which.namespace), config).default_backoff();
-        // Whether the list that is being read has it.
+        // Whether the current list contains it.
         let mut listed = false;
         events.filter_map(move |event| {
             if event.is_ok() {
@@ -78,7 +78,7 @@ impl Cluster {
     }
 }
 
-/// One that is yet to be made.
+/// A ConfigMap that does not exist yet.
 pub(super) fn empty(name: &str) -> ConfigMap {
     let metadata = ObjectMeta {
         name: Some(name.to_owned()),
@@ -90,8 +90,8 @@ pub(super) fn empty(name: &str) -> ConfigMap {
     }
 }
 
-/// Replaces the ConfigMap if it still is the one that was read, or makes it if there was none: a
-/// conflict if somebody else has been faster.
+/// Replaces the ConfigMap if it is still the version that was read, or creates it if there was
+/// none. If another writer was faster, the result is a conflict.
 pub(super) async fn write(
     api: &Api<ConfigMap>,
     map: &ConfigMap,
@@ -110,7 +110,7 @@ pub(super) async fn write(
     }
 }
 
-/// Without the inside of kube's errors.
+/// The error without kube's internals.
 fn in_words(error: &watcher::Error) -> String {
     match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))

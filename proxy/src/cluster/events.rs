@@ -1,10 +1,9 @@
-//! Events: what operators see with `kubectl describe node` of a node that is offline, shares its
-//! address or claims one that is not its, and with `kubectl describe configmap` of ports that are
-//! none.
+//! Kubernetes Events, for `kubectl describe node`: a node is offline, shares its address, or claims
+//! one that is not its own. Also for `kubectl describe configmap`: a ConfigMap of ports is invalid.
 //!
-//! Every proxy reports. What they report of one occurrence has one name, so that it is one Event
-//! however many there are: the first makes it, others find it made. Nothing waits for an Event, and
-//! nothing fails for want of one.
+//! Every proxy reports. All proxies use the same name for the Event of one occurrence, so the first
+//! proxy creates it, and the others find it. Nothing waits for an Event, and nothing fails without
+//! one.
 
 mod attention;
 mod occurrence;
@@ -30,41 +29,41 @@ pub(crate) use occurrence::Occurrence;
 use occurrence::continued;
 use queue::Queue;
 
-/// How often it is looked what is due.
+/// The interval of looking for due Events.
 const TICK: Duration = Duration::from_secs(1);
-/// Events that are written in a tick: a proxy that loses all its tunnels at once is no load for the
-/// API server.
+/// Events that are written in a tick. A proxy that loses all its tunnels must not overload the API
+/// server.
 const PER_TICK: usize = 5;
-/// After the API server has not answered.
+/// The pause after the API server has not answered.
 const PAUSE: Duration = Duration::from_secs(30);
-/// Occurrences of other tasks that wait for this one.
+/// Capacity for occurrences from other tasks.
 const BACKLOG: usize = 16;
-/// What the API server takes of a reporting instance.
+/// The API server's limit for the name of a reporting instance.
 const MAX_INSTANCE_CHARS: usize = 128;
 
-/// Where other tasks tell what happened. Clones share it.
+/// The sender for occurrences from other tasks. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Events(mpsc::Sender<Occurrence>);
 
-/// What they told.
+/// The receiver of occurrences.
 pub(crate) type Occurrences = mpsc::Receiver<Occurrence>;
 
-/// What came of writing an Event.
+/// The result of writing an Event.
 enum Written {
-    /// It is there, or never will be: the next attempt would go the same way.
+    /// It exists, or the API server will never accept it. Another attempt is pointless.
     Done,
     /// The API server did not answer.
     Later,
 }
 
 impl Events {
-    /// The two ends.
+    /// Both ends of the channel.
     pub(crate) fn channel() -> (Self, Occurrences) {
         let (told_tx, told) = mpsc::channel(BACKLOG);
         (Self(told_tx), told)
     }
 
-    /// Without waiting: what does not fit is in the log only.
+    /// Reports an occurrence without waiting. If there is no capacity, it is only logged.
     pub(super) fn report(&self, occurrence: Occurrence) {
         if let Err(error) = self.0.try_send(occurrence) {
             tracing::debug!(%error, "Event dropped");
@@ -73,7 +72,7 @@ impl Events {
 }
 
 impl Cluster {
-    /// Writes Events of what the directory says and of what is told, until the drain begins.
+    /// Writes Events about the directory and about reported occurrences until the drain begins.
     pub(crate) async fn write_events(
         self,
         directory: Directory,
@@ -114,7 +113,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Writes the next few; returns when to come again.
+    /// Writes the next few. Returns the time of the next call.
     async fn write_some(&mut self, queue: &mut Queue, drain: &Drain) -> Instant {
         for _ in 0..PER_TICK {
             let Some(occurrence) = queue.pop() else { break };
@@ -161,8 +160,8 @@ impl Writer {
         let patch = async |patch| {
             ask(events.patch(&name, &PatchParams::default(), &Patch::Merge(patch))).await
         };
-        // An empty patch changes nothing and answers with what is there: no further right is needed
-        // to read it.
+        // An empty patch changes nothing and returns the object. So no further permission is
+        // necessary to read it.
         let continued = match patch(json!({})).await {
             Ok(there) => continued(&there, Timestamp::now())
                 .map(|series| (there.metadata.resource_version, series)),
@@ -177,7 +176,7 @@ impl Writer {
     }
 }
 
-/// Another proxy was faster and told the same, or the Event has come to its end just now.
+/// Another proxy was faster with the same report, or the Event has just expired.
 fn unless_overtaken(error: RequestError) -> Result<(), RequestError> {
     match error {
         RequestError::Answer {
@@ -189,7 +188,7 @@ fn unless_overtaken(error: RequestError) -> Result<(), RequestError> {
     }
 }
 
-/// The host, which is the node for a pod of the host's network.
+/// The host's name, which is the node's for a pod in the host's network.
 fn instance() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     match name.trim() {

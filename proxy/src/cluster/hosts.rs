@@ -1,9 +1,9 @@
-//! Keeps a ConfigMap in the format of a hosts file for the CoreDNS of other tunnels' set-ups: edge
-//! nodes by VIP, cloud nodes by their own address.
+//! Keeps a ConfigMap in the format of a hosts file, for the CoreDNS of other tunnels'
+//! installations. Edge nodes have their VIPs, cloud nodes their own addresses.
 //!
-//! Every proxy does; they would all write the same. Each waits a moment of its own before it
-//! writes, and then finds most times that another one has written. A write names the version that
-//! it changes, so that nobody's is lost.
+//! Every proxy does this, and all of them would write the same. Each waits a random time before it
+//! writes, and then usually finds that another one has written. A write names the version that it
+//! replaces, so no change is lost.
 
 mod lines;
 mod place;
@@ -24,15 +24,14 @@ use crate::directory::{Directory, Freshness, Source};
 use lines::{Merged, merged};
 pub(crate) use place::HostsPlace;
 
-/// What changes together is written together, by one proxy of many: each waits between one of these
-/// and two.
+/// Changes within this time are written together. Each proxy waits between one and two of these.
 const DEBOUNCE: Duration = Duration::from_secs(1);
-/// After a write that failed, and while the directory is not confirmed by the cluster.
+/// The pause after a failed write, and while the cluster has not confirmed the directory.
 const PAUSE: Duration = Duration::from_secs(15);
 
 impl Cluster {
-    /// Keeps the ConfigMap up to date, if one is wanted, until the drain begins. What it then says
-    /// stays.
+    /// Keeps the ConfigMap up to date until the drain begins, if one is configured. Its last
+    /// content stays.
     pub(crate) async fn write_hosts(self, directory: Directory, drain: Drain) -> Result<()> {
         let Some(place) = self.args.hosts_configmap.clone() else {
             drain.begun().await;
@@ -78,18 +77,18 @@ async fn at(due: Option<Instant>) {
 struct Hosts {
     cluster: Cluster,
     place: HostsPlace,
-    /// As last seen; `None`: not seen yet.
+    /// The last version of the ConfigMap; `None`: it was not read yet.
     there: Option<Option<ConfigMap>>,
     problem: Problem,
-    /// As last logged.
+    /// The state that was last logged.
     left_out: usize,
 }
 
 impl Hosts {
-    /// Writes what differs. Returns when to look again, if not only after a change.
+    /// Writes the differences. Returns the time of the next check, if one is due before the next
+    /// change.
     async fn bring_up_to_date(&mut self, directory: &Directory) -> Option<Instant> {
-        // Until the cluster has said which nodes there are, those of whom nothing is known are not
-        // gone.
+        // Until the cluster has reported its nodes, unknown ones do not count as deleted.
         if directory.freshness() != Some(Freshness::Live) {
             return Some(Instant::now() + PAUSE);
         }
@@ -110,7 +109,7 @@ impl Hosts {
                 self.problem = Problem::default();
                 None
             }
-            // Another proxy was faster; the watch brings what it wrote.
+            // Another proxy was faster. The watch will deliver its version.
             Err(error) if error.is_conflict() => Some(in_a_moment()),
             Err(error) => {
                 if let Some(reason) = self.problem.news(Some(chain(&error))) {
@@ -151,7 +150,7 @@ fn addresses(directory: &Directory) -> BTreeMap<NodeName, IpAddr> {
         .collect()
 }
 
-/// The ConfigMap as it should be, if it is not so already, and how many nodes had no room in it.
+/// The updated ConfigMap, or `None` if it is up to date, and the number of nodes that did not fit.
 fn wanted(
     there: Option<&ConfigMap>,
     nodes: &BTreeMap<NodeName, IpAddr>,

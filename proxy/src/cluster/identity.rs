@@ -1,5 +1,5 @@
-//! Which node the owner of a service-account token is: asked of the API server, after all that can
-//! be told without it.
+//! Finds the node of the owner of a service-account token. The API server decides, after all checks
+//! that do not need it.
 
 mod callers;
 mod claims;
@@ -23,16 +23,17 @@ use callers::Callers;
 pub(crate) use claims::AccountToken;
 use review::Reviewed;
 
-/// What agents' tokens are for: one for the API server itself would be worth stealing from a proxy.
+/// The audience of agents' tokens. A token for the API server itself would be worth stealing from a
+/// proxy.
 const AUDIENCE: &str = "culvert";
 const SERVICE_ACCOUNT: &str = "culvert-agent";
-/// Questions at once. Each takes some milliseconds, so a thousand agents are through within
+/// Concurrent questions. Each takes some milliseconds, so a thousand agents are done within
 /// seconds.
 const MAX_QUESTIONS: usize = 4;
-/// An agent tries again; better than a connection that waits.
+/// The time limit. An agent that tries again is better than a connection that waits.
 const TURN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why a service-account token makes nobody a node.
+/// The reason why a service-account token belongs to no node.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AccountError {
     #[error(
@@ -109,14 +110,14 @@ impl AccountError {
 #[derive(Debug)]
 pub(crate) struct ServiceAccounts {
     cluster: Cluster,
-    /// The agents' user name.
+    /// The user name of the agents' account.
     account: String,
     turns: Semaphore,
     callers: Callers,
 }
 
 impl ServiceAccounts {
-    /// Those of the cluster.
+    /// Asks `cluster` about the tokens of its agents.
     pub(crate) fn new(cluster: Cluster) -> Arc<Self> {
         let account = format!(
             "system:serviceaccount:{}:{SERVICE_ACCOUNT}",
@@ -135,8 +136,8 @@ impl ServiceAccounts {
         AccountToken::read(token, &self.account)
     }
 
-    /// The node of the token's pod, and which Node of that name if the token says so. `client` is
-    /// who showed it.
+    /// The node of the token's pod, and the UID of the Node if the token has it. `client` is the
+    /// address of the sender.
     pub(crate) async fn node(
         &self,
         token: &AccountToken,
@@ -159,7 +160,7 @@ impl ServiceAccounts {
         node
     }
 
-    /// The error for a node that the directory does not have.
+    /// The error for a node that is not in the directory.
     pub(crate) fn not_an_edge(&self, node: NodeName) -> AccountError {
         AccountError::NotAnEdge {
             node,

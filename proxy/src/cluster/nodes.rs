@@ -1,5 +1,5 @@
-//! Follows the cluster's Nodes and tells the directory: each change of what Culvert needs of a
-//! Node, once its VIP is agreed on.
+//! Follows the cluster's Nodes. Writes each relevant change to the directory after the proxies have
+//! agreed on the VIPs.
 
 mod own;
 mod record;
@@ -27,18 +27,17 @@ use crate::metrics::Metrics;
 pub(crate) use selector::{InvalidSelector, NodeSelector};
 use watch::{Reading, WatchState, WatchedNodes};
 
-/// Nodes often change together: what comes within this time is one change.
+/// Nodes often change together. Changes within this time become one.
 const SETTLE: Duration = Duration::from_millis(100);
-/// At most so often a change is worked out, written and told to all: thousands of nodes may come
-/// one by one.
+/// The minimum time between two changes of the directory. Thousands of nodes can appear one by one.
 const BETWEEN_CHANGES: Duration = Duration::from_millis(500);
-/// How soon it is noticed that somebody removed or changed the VIPs.
+/// The interval at which removed or changed VIPs are noticed.
 const RECHECK: Duration = Duration::from_secs(60);
 
-/// How often it is asked what the cluster uses itself.
+/// The interval of asking for the cluster's own addresses and ranges.
 const REASK_OWN: Duration = Duration::from_secs(30);
 
-/// Why the cluster's nodes are not those of the directory.
+/// The reason why the cluster's nodes are not in the directory.
 #[derive(Debug, thiserror::Error)]
 enum ApplyError {
     #[error("ask what the cluster uses itself")]
@@ -50,8 +49,8 @@ enum ApplyError {
 }
 
 impl Cluster {
-    /// Keeps the directory equal to the cluster's Nodes until the drain begins. `gone` is called
-    /// for every node that is no more.
+    /// Keeps the directory equal to the cluster's Nodes until the drain begins. Calls `gone` for
+    /// every node that was deleted.
     pub(crate) async fn follow_nodes(
         self,
         writer: ClusterWriter,
@@ -96,19 +95,19 @@ impl Cluster {
     }
 }
 
-/// Turns what was seen into the directory's state.
+/// Applies the watched Nodes to the directory.
 struct Applier {
     cluster: Cluster,
     vips: Api<ConfigMap>,
     writer: ClusterWriter,
     gate: Gate,
-    /// One thread that does all the work. Each thread keeps what it has freed for what it does
-    /// next: on several in turn, ten thousand nodes would have their memory several times.
+    /// One thread that does all the work. Each thread keeps freed memory for its own use, so
+    /// several threads would keep the memory of ten thousand nodes several times.
     workers: Arc<Workers>,
     backoff: Backoff,
-    /// When the API server last said what the cluster uses itself.
+    /// The time of the API server's last answer about the cluster's own addresses and ranges.
     asked_own: Option<Instant>,
-    /// When the API server's name was last looked up.
+    /// The time of the last lookup of the API server's name.
     looked_up: Option<Instant>,
 }
 
@@ -143,8 +142,8 @@ impl Applier {
         }
     }
 
-    /// The addresses by which this proxy itself reaches the API server are no edge node's, whether
-    /// it answers or not.
+    /// Protects the addresses at which this proxy reaches the API server, whether it answers or
+    /// not.
     async fn follow_api_server(&mut self) {
         if !is_due(self.looked_up) {
             return;
@@ -157,7 +156,7 @@ impl Applier {
         }
     }
 
-    /// Before the nodes: they are judged by it.
+    /// Runs before the nodes are applied, because they are checked against it.
     async fn ask_own(&mut self) -> Result<(), ApplyError> {
         if !is_due(self.asked_own) {
             return Ok(());
@@ -180,7 +179,7 @@ impl Applier {
             .expect("changing the directory does not panic")
     }
 
-    /// The nodes that are gone.
+    /// The nodes that were deleted.
     async fn apply(
         &mut self,
         records: &BTreeMap<NodeName, Record>,
@@ -219,7 +218,7 @@ impl Applier {
         }
     }
 
-    /// How long to wait before the next attempt.
+    /// The time until the next attempt.
     fn failed(&mut self, error: &ApplyError) -> Duration {
         let cause = chain(error);
         self.stale(cause.clone());
@@ -228,7 +227,7 @@ impl Applier {
             ..
         }) = error
         {
-            // This proxy is not set up like the others: nobody shall be sent to it.
+            // This proxy's flags differ from those of the others, so no client may use it.
             self.gate.close(cause);
         }
         self.backoff.wait()
@@ -239,7 +238,7 @@ fn is_due(last: Option<Instant>) -> bool {
     last.is_none_or(|last| last.elapsed() >= REASK_OWN)
 }
 
-/// Edge nodes and cloud nodes.
+/// The numbers of edge nodes and cloud nodes.
 fn split(records: &BTreeMap<NodeName, Record>) -> ClusterNodes {
     let mut nodes = ClusterNodes::default();
     for (name, record) in records {

@@ -1,8 +1,7 @@
 //! Keeps the ports that are steered on all edge nodes equal to two ConfigMaps: `culvert-ports`, and
-//! what YurtTunnel left.
+//! YurtTunnel's.
 //!
-//! A ConfigMap with a mistake in it is reported, and what it last said without one stays, also
-//! after a restart.
+//! An invalid ConfigMap is reported. Its last valid content stays in force, also after a restart.
 
 mod parse;
 
@@ -22,16 +21,16 @@ use crate::directory::{ClusterPorts, ClusterWriter};
 use crate::state::{StateDir, StateFile};
 use parse::{Format, NamedPorts, combined, parse};
 
-/// In Culvert's own namespace.
+/// It is in Culvert's own namespace.
 const CULVERT: &str = "culvert-ports";
-/// Where YurtTunnel has it, wherever Culvert is.
+/// YurtTunnel's namespace, which does not depend on Culvert's.
 const YURT_TUNNEL: (&str, &str) = ("kube-system", "yurt-tunnel-server-cfg");
 const LAST_GOOD: StateFile = StateFile {
     name: "cluster-ports.json",
     what: "the ports that the cluster's ConfigMaps last named",
 };
 
-/// What is kept on disk.
+/// The content of the file on disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LastGood {
@@ -39,11 +38,11 @@ struct LastGood {
     yurt_tunnel: Option<NamedPorts>,
 }
 
-/// What both ConfigMaps said last.
+/// The last content of both ConfigMaps.
 #[derive(Debug)]
 struct Ports {
     last_good: LastGood,
-    /// What is wrong with each, so that it is reported once.
+    /// The problem of each ConfigMap, so that it is reported once.
     problems: BTreeMap<ConfigMapName, Problem>,
 }
 
@@ -100,7 +99,7 @@ impl Cluster {
         }
     }
 
-    /// One of Culvert's own.
+    /// A ConfigMap in Culvert's own namespace.
     pub(super) fn own(&self, name: &str) -> ConfigMapName {
         ConfigMapName {
             namespace: self.namespace.clone(),
@@ -108,7 +107,7 @@ impl Cluster {
         }
     }
 
-    /// What is wrong with the ConfigMaps of ports as they are now.
+    /// The present problems of the ConfigMaps.
     pub(crate) async fn ports_problems(&self) -> Result<Vec<String>, kube::Error> {
         let (namespace, name) = YURT_TUNNEL;
         let mut problems = Vec::new();
@@ -116,7 +115,7 @@ impl Cluster {
             (Format::Culvert, self.namespace.as_str(), CULVERT),
             (Format::YurtTunnel, namespace, name),
         ] {
-            // By a list, which is a right that following them needs too.
+            // It lists, because following them needs that permission too.
             let named = ListParams::default().fields(&format!("metadata.name={name}"));
             let found = self.config_maps(namespace).list(&named).await?;
             let problem = found
@@ -131,7 +130,7 @@ impl Cluster {
 }
 
 impl Ports {
-    /// From disk. What cannot be read is only a memory: the cluster says it again.
+    /// Reads the file on disk. If it cannot be read, the cluster provides the content again.
     fn load(state: &StateDir) -> Self {
         let last_good = state.read(LAST_GOOD).unwrap_or_else(|error| {
             tracing::warn!(
@@ -146,8 +145,8 @@ impl Ports {
         }
     }
 
-    /// Applies a ConfigMap, or that there is none. If it has an error, the last good ports stay; if
-    /// there are none, its valid entries are used. Returns an error that was not there before.
+    /// Applies a ConfigMap, or its absence. If it is invalid, the last valid ports stay; without
+    /// any, its valid entries are used. Returns a problem that is new.
     fn apply(
         &mut self,
         format: Format,
@@ -185,7 +184,8 @@ impl LastGood {
     }
 }
 
-/// On disk and in the directory. What cannot be written is in force until the proxy restarts.
+/// Writes to disk and to the directory. If the disk fails, the ports are in force until the proxy
+/// restarts.
 async fn keep(writer: &ClusterWriter, state: &StateDir, last_good: &LastGood) {
     let (writer, state, last_good) = (writer.clone(), state.clone(), last_good.clone());
     let kept = tokio::task::spawn_blocking(move || {

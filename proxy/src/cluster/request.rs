@@ -1,11 +1,11 @@
-//! One request to the API server: bounded in time, with an error that an operator understands.
+//! One request to the API server, with a time limit and an error that operators understand.
 
 use std::time::Duration;
 
-/// An API server that is well answers in milliseconds.
+/// A healthy API server answers in milliseconds.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why a request came to nothing.
+/// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RequestError {
     #[error("the API server answered {code}: {message}")]
@@ -17,13 +17,13 @@ pub(crate) enum RequestError {
 }
 
 impl RequestError {
-    /// Whether somebody else has made or changed the object meanwhile.
+    /// Whether another writer has created or changed the object.
     pub(super) fn is_conflict(&self) -> bool {
         matches!(self, Self::Answer { code: 409, .. })
     }
 }
 
-/// Waits for the answer to a request, not for ever.
+/// Waits for the answer to a request, up to the time limit.
 pub(super) async fn ask<T>(
     request: impl Future<Output = Result<T, kube::Error>>,
 ) -> Result<T, RequestError> {

@@ -1,6 +1,6 @@
-//! The ConfigMap `culvert-revocations`: which Nodes' certificates `node remove` has revoked, on
-//! whichever proxy. All proxies follow it. Each puts together what it finds and what it knows, so
-//! that nothing is lost by a deleted ConfigMap or by an API server that is away.
+//! ConfigMap `culvert-revocations`: the Nodes whose certificates `node remove` has revoked at any
+//! proxy. All proxies follow it. Each one merges its content with its own knowledge, so that a
+//! deleted ConfigMap or an unreachable API server loses nothing.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -18,12 +18,12 @@ use crate::trust::{Revocations, Trust, TrustError};
 
 /// The ConfigMap's name.
 const NAME: &str = "culvert-revocations";
-/// Its key; JSON.
+/// Its key. The value is JSON.
 const REVOCATIONS: &str = "revocations";
-/// After an attempt that failed.
+/// The pause after a failed attempt.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Why the proxies do not agree on what is revoked.
+/// The reason why the proxies do not agree on revocations.
 #[derive(Debug, thiserror::Error)]
 enum ShareError {
     #[error("write the ConfigMap {NAME}")]
@@ -45,8 +45,8 @@ enum ShareError {
 }
 
 impl Cluster {
-    /// Keeps the ConfigMap and this proxy's knowledge equal until the drain begins. Nodes that were
-    /// admitted before are served without, so it keeps nothing from being ready.
+    /// Keeps the ConfigMap and this proxy's revocations equal until the drain begins. Nodes that
+    /// were admitted earlier are served without it, so it does not delay readiness.
     pub(crate) async fn share_revocations(
         self,
         trust: Trust,
@@ -97,8 +97,7 @@ impl Cluster {
     }
 }
 
-/// Takes what the ConfigMap has, and writes it if it lacks something. The answer is what was
-/// written.
+/// Takes the content of the ConfigMap, and writes what it lacks. Returns what was written.
 async fn share(
     maps: &Api<ConfigMap>,
     present: Option<&ConfigMap>,
@@ -113,7 +112,7 @@ async fn share(
     } else {
         match write(maps, &with(present.cloned(), &all)?).await {
             Ok(written) => Some(written),
-            // Another proxy was faster: its ConfigMap is about to be seen.
+            // Another proxy was faster. The watch will deliver its version.
             Err(error) if error.is_conflict() => return Ok(None),
             Err(error) => return Err(ShareError::Write(error)),
         }
@@ -122,7 +121,7 @@ async fn share(
     Ok(written)
 }
 
-/// What the ConfigMap says; `None` if it has nothing of it yet.
+/// The content of the ConfigMap; `None` if it has none yet.
 fn read(map: &ConfigMap) -> Result<Option<Revocations>, ShareError> {
     let text = map.data.as_ref().and_then(|data| data.get(REVOCATIONS));
     text.map(|text| serde_json::from_str(text))

@@ -1,6 +1,6 @@
-//! The VIPs in the ConfigMap `culvert-vips`, on which all proxies of the cluster agree by
-//! optimistic concurrency: each reads it, works out what it should be, and replaces it only if
-//! nobody else has in between.
+//! The VIPs in ConfigMap `culvert-vips`. The proxies of the cluster agree on them by optimistic
+//! concurrency: each reads the ConfigMap, computes the new content, and replaces it only if nobody
+//! has changed it in between.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,17 +18,19 @@ const NAME: &str = "culvert-vips";
 /// Its keys.
 const VIP4: &str = "vip4-range";
 const VIP6: &str = "vip6-range";
-/// Who has which host part of the ranges, and which ones are at rest; JSON.
+/// The host part of the ranges that each node has, and those that are not yet free for reuse, as
+/// JSON.
 const VIPS: &str = "vips";
-/// More nodes than these have no VIP, nor are their names kept; those that have one keep it.
+/// The limit of nodes. Further ones get no VIP, and their names are not kept. Nodes that have a VIP
+/// keep it.
 const MOST: Most = Most {
     nodes: 20_000,
     bytes: MAX_BYTES - 1024,
 };
-/// Attempts while others write at the same time, each after a short pause.
+/// Attempts while other proxies write at the same time, with a short pause after each.
 const ATTEMPTS: u32 = 20;
 
-/// Why there is no agreement on the VIPs.
+/// The reason why the proxies do not agree on the VIPs.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AgreeError {
     #[error("read the ConfigMap {NAME}")]
@@ -51,7 +53,7 @@ pub(super) enum AgreeError {
     Vips { source: VipError },
 }
 
-/// The VIPs when exactly these nodes exist, as the cluster keeps them when this returns.
+/// Computes the VIPs for exactly these nodes. The cluster has stored them when this returns.
 pub(super) async fn agree(
     api: &Api<ConfigMap>,
     proposal: &Proposal,
@@ -75,7 +77,7 @@ pub(super) async fn agree(
     Err(AgreeError::Busy)
 }
 
-/// What the ConfigMap says; `None` if it has nothing of it yet.
+/// The content of the ConfigMap; `None` if it has none yet.
 fn read(map: &ConfigMap) -> Result<Option<Allocation>, AgreeError> {
     let broken = |problem: String| AgreeError::Broken { problem };
     let none = BTreeMap::new();
@@ -99,7 +101,7 @@ fn read(map: &ConfigMap) -> Result<Option<Allocation>, AgreeError> {
         .map_or(Ok(Some(kept)), |problem| Err(broken(problem)))
 }
 
-/// The ConfigMap that was found, or a new one, with what is agreed on.
+/// The ConfigMap that was found, or a new one, with the agreed VIPs.
 fn with(found: Option<ConfigMap>, agreed: &Allocation) -> Result<ConfigMap, AgreeError> {
     let mut map = found.unwrap_or_else(|| empty(NAME));
     let data = map.data.get_or_insert_default();

@@ -1,4 +1,4 @@
-//! Which addresses lead to a node, and why the others do not. Pure.
+//! The addresses that lead to a node, and the reasons why others do not. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,32 +11,32 @@ use super::cluster_nodes::{ClusterNodes, ClusterOwn};
 use super::destination::And;
 use super::node::{NodeSpec, never_a_nodes};
 
-/// What becomes of a connection to an address that nodes have.
+/// The state of an address that edge nodes have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AddressState {
     /// One node has it, and nobody else.
     Routed(NodeName),
-    /// Several nodes have it: refused by address.
+    /// Several nodes have it. Connections to it are refused.
     Shared(Vec<NodeName>),
-    /// An edge node had it before a node of the cloud claimed it, or it is not known yet whose it
-    /// is: refused by address.
+    /// An edge node had it before a cloud node claimed it, or its owner is not known yet.
+    /// Connections to it are refused.
     Contested {
         /// The edge nodes that have it.
         owners: Vec<NodeName>,
-        /// What else it is said to be.
+        /// The other owner, in words.
         by: Protection,
     },
-    /// The cloud uses it too, or may do so: never steered.
+    /// The cloud uses it too, or can use it. It is never steered.
     Protected {
         /// The nodes that have it.
         owners: Vec<NodeName>,
-        /// What else it is.
+        /// The other owner, in words.
         by: Protection,
     },
 }
 
 impl AddressState {
-    /// Why the address does not route, naming all who have it; empty if it routes.
+    /// The reason why the address does not route, with all its owners; empty if it routes.
     pub(crate) fn reason(&self, address: IpAddr) -> String {
         match self {
             Self::Routed(_) => String::new(),
@@ -57,7 +57,7 @@ impl AddressState {
     }
 }
 
-/// Why an address does not route to the edge node that has it.
+/// The reason why an address does not route to its edge node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Protection {
     /// An interface of the proxy's host has it.
@@ -66,33 +66,33 @@ pub(crate) enum Protection {
     Range(IpNet),
     /// A cloud node has it.
     CloudNode(NodeName),
-    /// It is a kind of address that every host uses for itself.
+    /// Every host uses this kind of address for itself.
     Everyones(&'static str),
     /// VIPs come from this range.
     VipRange(IpNet),
     /// Clients of the cluster's API dial it.
     ApiServer,
-    /// Services of the cluster have addresses of this range.
+    /// It is in a range of the cluster's Services.
     ServiceRange(IpNet),
-    /// Pods of the cluster have addresses of this range.
+    /// It is in a range of the cluster's pods.
     PodRange(IpNet),
-    /// Pods of this node do, by its Node.
+    /// It is in the range of this node's pods, by its Node.
     NodesPods(IpNet, NodeName),
-    /// CONNECT dials the range from the proxy itself.
+    /// It is in a range of `--direct`, which CONNECT dials from the proxy itself.
     Direct(IpNet),
-    /// `--edge-range` is given, and does not cover it.
+    /// It is outside of `--edge-range`.
     OutsideEdgeRange,
-    /// The API server was never asked what the cluster uses itself.
+    /// The API server was not yet asked for the cluster's own ranges.
     NotAsked,
-    /// Nobody said what the cluster uses itself; these flags would.
+    /// The cluster's own ranges are unknown. These flags set them.
     Unknown {
-        /// In words.
+        /// The reason in words.
         flags: &'static str,
     },
 }
 
 impl Protection {
-    /// In words, where it came later than the edge node that has the address.
+    /// The reason in words, for an address that the edge node had first.
     pub(crate) fn contesting(&self) -> String {
         let claimed = matches!(self, Self::CloudNode(_) | Self::NodesPods(..));
         if claimed {
@@ -104,7 +104,7 @@ impl Protection {
 }
 
 impl fmt::Display for Protection {
-    /// What follows `ADDRESS of NODE`.
+    /// The text after `ADDRESS of NODE`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ProxyHost => f.write_str("is also an address of this proxy's host"),
@@ -138,37 +138,37 @@ impl fmt::Display for Protection {
     }
 }
 
-/// Addresses that never route, whichever node claims them.
+/// Addresses that never route, for any node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Protected {
     /// `--protect`.
     pub(crate) ranges: Vec<IpNet>,
     /// Addresses of the interfaces of the proxy's host.
     pub(crate) host: BTreeSet<IpAddr>,
-    /// `--edge-range`: nodes' addresses count only in these; none: anywhere.
+    /// `--edge-range`: only addresses in these ranges route; none: no restriction.
     pub(crate) edge_ranges: Vec<IpNet>,
     /// The VIP ranges.
     pub(crate) vips: Vec<IpNet>,
-    /// What a cluster uses itself, if there is one.
+    /// The cluster's own addresses and ranges, if there is a cluster.
     pub(crate) cluster: Option<ClusterProtected>,
 }
 
-/// What a cluster uses itself.
+/// A cluster's own addresses and ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClusterProtected {
-    /// Whether the API server ever was asked for the next.
+    /// Whether the API server was ever asked for `known`.
     pub(crate) asked: OwnRanges,
-    /// As the flags, the environment and the API server say.
+    /// By the flags, the environment and the API server.
     pub(crate) own: ClusterOwn,
     /// `--direct`.
     pub(crate) direct: Vec<IpNet>,
-    /// As Nodes say.
+    /// By Nodes.
     pub(crate) claims: Claims,
     /// Addresses that edge nodes had before a Node claimed them.
     pub(crate) contested: BTreeSet<IpAddr>,
 }
 
-/// Whether the API server has ever said what the cluster uses itself.
+/// Whether the API server has ever reported the cluster's own ranges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OwnRanges {
     #[default]
@@ -176,14 +176,13 @@ pub(crate) enum OwnRanges {
     Known,
 }
 
-/// What Nodes say of addresses: the kubelets' own words in part, so that they take nothing from an
-/// edge node.
+/// The claims of Nodes. Kubelets write a part of them, so they take nothing from an edge node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Claims {
     clouds: BTreeMap<IpAddr, NodeName>,
     pods: BTreeMap<IpNet, NodeName>,
-    /// Families and prefix lengths of `pods`: few, so that thousands of ranges are looked up in no
-    /// time.
+    /// The families and prefix lengths of `pods`. There are few, so a lookup in thousands of ranges
+    /// is fast.
     lengths: BTreeSet<(Family, u8)>,
     /// A cloud node among them has a range of pods.
     clouds_have_pods: bool,
@@ -204,7 +203,7 @@ fn family(address: IpAddr) -> Family {
 }
 
 impl Claims {
-    /// Those of these nodes.
+    /// The claims of these nodes.
     pub(crate) fn new(nodes: &ClusterNodes) -> Self {
         let clouds = nodes
             .clouds
@@ -225,7 +224,7 @@ impl Claims {
         }
     }
 
-    /// What an address is by them.
+    /// The owner of an address by these claims.
     pub(crate) fn by(&self, address: IpAddr) -> Option<Protection> {
         if let Some(node) = self.clouds.get(&address) {
             return Some(Protection::CloudNode(node.clone()));
@@ -238,7 +237,7 @@ impl Claims {
     }
 }
 
-/// Whether an address may route.
+/// Whether an address can route.
 enum Verdict {
     May,
     Contested(Protection),
@@ -247,7 +246,7 @@ enum Verdict {
 
 impl Protected {
     fn verdict(&self, address: IpAddr) -> Verdict {
-        // Where an operator says that edges' addresses are, no Node makes them pods' ones.
+        // Inside `--edge-range`, no Node can make an address a pod's.
         let in_edge_range = self
             .edge_ranges
             .iter()
@@ -272,7 +271,7 @@ impl Protected {
         }
     }
 
-    /// By what no kubelet says.
+    /// The reason by sources that no kubelet can write.
     fn certainly(&self, address: IpAddr) -> Option<Protection> {
         let among = |ranges: &[IpNet]| {
             ranges
@@ -310,7 +309,8 @@ impl Protected {
             .map(Protection::Direct)
     }
 
-    /// Where nothing bounds what a kubelet may say, its word alone is not believed.
+    /// If nothing bounds the claims of kubelets, an address that only a kubelet claims does not
+    /// route.
     fn unknown(&self) -> Verdict {
         let Some(cluster) = self
             .cluster
@@ -319,12 +319,12 @@ impl Protected {
         else {
             return Verdict::May;
         };
-        // By an edge's own kubelet alone they are not.
+        // The claim of an edge node's own kubelet is not enough.
         let no_pods = cluster.own.pod_ranges.is_empty() && !cluster.claims.clouds_have_pods;
         let flags = match (cluster.own.service_ranges.is_empty(), no_pods) {
             (false, false) => return Verdict::May,
-            // For a moment, after a start with the state of a version that did not ask: nothing may
-            // be dialled for real meanwhile.
+            // This lasts only for a moment after a start with the state of a version that did not
+            // ask. Until then no address of it is dialled directly.
             _ if cluster.asked == OwnRanges::Unknown => {
                 return Verdict::Contested(Protection::NotAsked);
             }
@@ -352,7 +352,7 @@ impl ClusterOwn {
     }
 }
 
-/// The state of every address that a node has.
+/// The state of every address of a node.
 pub(crate) fn address_states(
     nodes: &BTreeMap<NodeName, NodeSpec>,
     protected: &Protected,

@@ -1,4 +1,4 @@
-//! How the proxies of a cluster agree on VIPs.
+//! The agreement of a cluster's proxies on VIPs.
 
 use culvert_api::NodeName;
 use ipnet::{Ipv4Net, Ipv6Net};
@@ -7,24 +7,24 @@ use serde::{Deserialize, Serialize};
 use super::vips::{Most, VipError, VipRanges, Vips};
 use crate::clock::UnixTime;
 
-/// The VIPs as all proxies of the cluster agree on them.
+/// The VIPs on which all proxies of the cluster agree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Allocation {
-    /// Where they come from.
+    /// The ranges of the VIPs.
     pub(crate) ranges: VipRanges,
-    /// Who has which.
+    /// The VIP of each node.
     pub(crate) vips: Vips,
 }
 
 impl Allocation {
-    /// What makes no sense in it.
+    /// The reason why it is invalid.
     pub(crate) fn problem(&self) -> Option<String> {
         self.vips.problem(&self.ranges)
     }
 }
 
-/// What this proxy brings to the agreement.
+/// This proxy's contribution to the agreement.
 #[derive(Clone, Debug)]
 pub(crate) struct Proposal {
     pub(super) vip4: Ipv4Net,
@@ -33,8 +33,8 @@ pub(crate) struct Proposal {
 }
 
 impl Proposal {
-    /// The allocation, within `most`, when exactly `edges` exist: from the one that the cluster
-    /// keeps, or from this proxy's last where it keeps none.
+    /// Computes the allocation for exactly `edges`, within `most`. It starts from the cluster's
+    /// allocation, or from this proxy's last one if the cluster has none.
     pub(crate) fn agreed<'a>(
         &self,
         kept: Option<Allocation>,

@@ -1,4 +1,4 @@
-//! What a Kubernetes cluster says about its nodes, as plain data.
+//! The nodes of a Kubernetes cluster, as plain data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,19 +11,19 @@ use serde::{Deserialize, Serialize};
 use super::node::{InvalidNode, MAX_PORTS};
 use super::uid::NodeUid;
 
-/// Ports that are steered on all edge nodes of the cluster, besides each node's kubelet port and
-/// own further ones.
+/// The ports that are steered on all edge nodes of the cluster, in addition to each node's kubelet
+/// port and further ports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClusterPorts {
-    /// Dialled at the node's address.
+    /// Ports that are dialled at the node's address.
     pub(crate) ports: BTreeSet<u16>,
-    /// Dialled at the node's 127.0.0.1.
+    /// Ports that are dialled at the node's 127.0.0.1.
     pub(crate) localhost_ports: BTreeSet<u16>,
 }
 
 impl Default for ClusterPorts {
-    /// Those that everybody wants.
+    /// The default ports.
     fn default() -> Self {
         Self {
             ports: NODE_PORTS.into(),
@@ -55,22 +55,22 @@ impl ClusterPorts {
 pub(crate) struct EdgeNode {
     /// The preferred one first.
     pub(crate) addresses: Vec<IpAddr>,
-    /// Its own ports that are steered, besides the cluster's.
+    /// Its own ports that are steered, in addition to the cluster's.
     pub(crate) ports: BTreeSet<u16>,
-    /// `<node>.<zone>` is the node, besides `--dns-zone`.
+    /// A further zone: `<node>.<zone>` is the node too.
     pub(crate) zone: Option<Zone>,
-    /// Another one each time that a Node of this name is made.
+    /// The UID of the Node.
     #[serde(default)]
     pub(crate) uid: Option<NodeUid>,
 }
 
-/// A node that clients reach by themselves.
+/// A node that clients reach without a tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CloudNode {
     /// The preferred one first.
     pub(crate) addresses: Vec<IpAddr>,
-    /// Further ones of whatever type, which nobody is sent to.
+    /// Further addresses of other types. No client is sent to them.
     #[serde(default)]
     pub(crate) others: BTreeSet<IpAddr>,
 }
@@ -82,20 +82,20 @@ impl CloudNode {
     }
 }
 
-/// What the cluster uses itself, as no kubelet says it.
+/// The cluster's own addresses and ranges, from sources that no kubelet can write.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClusterOwn {
-    /// Where clients reach the API server.
+    /// The addresses of the API server.
     pub(crate) api_servers: BTreeSet<IpAddr>,
-    /// Ranges of Services; none: they are not known.
+    /// Ranges of Services; empty: unknown.
     pub(crate) service_ranges: BTreeSet<IpNet>,
-    /// Ranges of pods; none: they are not known.
+    /// Ranges of pods; empty: unknown.
     pub(crate) pod_ranges: BTreeSet<IpNet>,
 }
 
 impl ClusterOwn {
-    /// With what these say too.
+    /// Both together.
     pub(super) fn with(mut self, other: &Self) -> Self {
         self.api_servers.extend(&other.api_servers);
         self.service_ranges.extend(&other.service_ranges);
@@ -103,8 +103,8 @@ impl ClusterOwn {
         self
     }
 
-    /// What was known stays as long as nothing else is said: a ConfigMap that was deleted makes no
-    /// address anybody's.
+    /// Keeps known values until there are new ones. If a ConfigMap is deleted, its ranges stay
+    /// protected.
     pub(super) fn or(self, before: &Self) -> Self {
         Self {
             api_servers: kept_if_none(self.api_servers, &before.api_servers),
@@ -126,7 +126,7 @@ pub(crate) struct ClusterNodes {
     pub(crate) edges: BTreeMap<NodeName, EdgeNode>,
     /// By name.
     pub(crate) clouds: BTreeMap<NodeName, CloudNode>,
-    /// Ranges of nodes' pods, and a node that has each.
+    /// Ranges of nodes' pods, with a node that has each.
     #[serde(default)]
     pub(crate) pod_ranges: BTreeMap<IpNet, NodeName>,
 }
@@ -140,10 +140,10 @@ impl ClusterNodes {
     }
 }
 
-/// Something that a Node says and nobody uses.
+/// A part of a Node that is left out.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(crate) struct LeftOut {
     pub(crate) node: NodeName,
-    /// What, why, and the fix.
+    /// The part, the reason, and the fix.
     pub(crate) reason: String,
 }

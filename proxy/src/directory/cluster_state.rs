@@ -18,14 +18,14 @@ const FILE: StateFile = StateFile {
     name: "cluster-state.json",
     what: "the last state of the cluster until its API server answers",
 };
-/// As 0.1 wrote it: without what the cluster uses itself, and with ports that a kubelet may have
-/// chosen.
+/// The format of version 0.1: without the cluster's own ranges, and with ports that kubelets could
+/// choose.
 const FILE_OF_0_1: StateFile = StateFile {
     name: "cluster.json",
     ..FILE
 };
 
-/// A cluster's state as it was last applied.
+/// The state of a cluster that was last applied.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LastState {
@@ -38,8 +38,8 @@ pub(super) struct LastState {
 }
 
 impl LastState {
-    /// The cloud nodes with the addresses that can be theirs, and what of all nodes is left out: no
-    /// Node keeps the others out.
+    /// The cloud nodes with their valid addresses, and the parts of all nodes that are left out. No
+    /// Node delays the others.
     pub(super) fn in_use(&self) -> (BTreeMap<NodeName, CloudNode>, BTreeSet<LeftOut>) {
         let ranges = &self.allocation.ranges;
         let (mut clouds, mut left_out) = (self.nodes.clouds.clone(), BTreeSet::new());
@@ -86,7 +86,7 @@ struct OnDisk {
 }
 
 impl OnDisk {
-    /// What a kubelet may have said of ports and zones is not believed.
+    /// Ports and zones that a kubelet could have written are dropped.
     fn distrusted(mut self) -> Self {
         for edge in self
             .kept
@@ -108,7 +108,7 @@ pub(super) struct ClusterSource {
 }
 
 impl ClusterSource {
-    /// Reads the last state. What is on disk but makes no sense is an error.
+    /// Reads the last state. Invalid content is an error.
     pub(super) fn open(state: &StateDir) -> Result<Self, StateError> {
         let stored: OnDisk = match state.read(FILE)? {
             Some(stored) => stored,
@@ -149,12 +149,13 @@ impl ClusterSource {
         })?)
     }
 
-    /// What the cluster uses itself, as its API server last said; `None`: it was never asked.
+    /// The cluster's own addresses and ranges, by the last answer of its API server; `None`: it was
+    /// never asked.
     pub(super) fn own(&self) -> Option<&ClusterOwn> {
         self.stored.own.as_ref()
     }
 
-    /// Takes what the API server says that the cluster uses itself.
+    /// Sets the cluster's own addresses and ranges, by the API server.
     pub(super) fn set_own(&mut self, own: ClusterOwn) -> Result<(), StateError> {
         let own = match &self.stored.own {
             Some(before) => own.or(before),
@@ -170,7 +171,8 @@ impl ClusterSource {
         }
     }
 
-    /// Takes the nodes; `old_claims` are those of the nodes before. Their claims now.
+    /// Applies the nodes. `old_claims` are the claims of the previous nodes. Returns the new
+    /// claims.
     pub(super) fn set(
         &mut self,
         nodes: ClusterNodes,
@@ -194,7 +196,7 @@ impl ClusterSource {
         Ok(claims)
     }
 
-    /// Writes down that the state is still true.
+    /// Writes the time at which the state was last confirmed.
     pub(super) fn confirm(&mut self) -> Result<(), StateError> {
         let mut stored = self.stored.clone();
         let Some(kept) = &mut stored.kept else {
@@ -230,9 +232,8 @@ impl ClusterSource {
     }
 }
 
-/// Addresses of edge nodes that by `claims`, those of `nodes`, are the cloud's too, and that an edge
-/// node had `before`, with the claims of that time. They stay contested until one of both sides
-/// gives them up.
+/// Edge nodes' addresses that the cloud also has by `claims`, if an edge node had them `before`, by
+/// the claims of that time. They stay contested until one of the two owners gives them up.
 fn contested(
     nodes: &ClusterNodes,
     claims: &Claims,

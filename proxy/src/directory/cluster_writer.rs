@@ -1,4 +1,5 @@
-//! What a Kubernetes cluster says: its Nodes, its ports, and whether its API server answers.
+//! Changes of the directory by a Kubernetes cluster: its Nodes, its ports, and whether its API
+//! server answers.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,7 +14,7 @@ use super::freshness::Freshness;
 use super::sources::Refreshed;
 use crate::clock::UnixTime;
 
-/// Writes to the directory what the cluster says. Clones share it.
+/// Writes the cluster's state to the directory. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct ClusterWriter(Directory);
 
@@ -22,12 +23,13 @@ impl ClusterWriter {
         Self(directory)
     }
 
-    /// What readers see.
+    /// The reader's handle.
     pub(crate) fn directory(&self) -> &Directory {
         &self.0
     }
 
-    /// Says which ports are steered on all edge nodes of the cluster. On disk when this returns.
+    /// Sets the ports that are steered on all edge nodes of the cluster. They are on disk when this
+    /// returns.
     pub(crate) fn set_ports(&self, ports: ClusterPorts) -> Result<(), DirectoryError> {
         let mut sources = self.0.sources();
         sources.set_ports(ports)?;
@@ -35,7 +37,8 @@ impl ClusterWriter {
         Ok(())
     }
 
-    /// Takes the cluster's nodes and VIPs. On disk when this returns the nodes that are gone.
+    /// Applies the cluster's nodes and VIPs. They are on disk when this returns. Returns the nodes
+    /// that were deleted.
     pub(crate) fn set_cluster(
         &self,
         nodes: ClusterNodes,
@@ -46,7 +49,8 @@ impl ClusterWriter {
         Ok(self.0.publish(&sources))
     }
 
-    /// Takes what the API server says that the cluster uses itself. On disk when this returns.
+    /// Sets the cluster's own addresses and ranges, by the API server. They are on disk when this
+    /// returns.
     pub(crate) fn set_own(&self, own: ClusterOwn) -> Result<(), DirectoryError> {
         let mut sources = self.0.sources();
         if sources.set_own(own)? == Refreshed::Changed {
@@ -55,7 +59,7 @@ impl ClusterWriter {
         Ok(())
     }
 
-    /// Takes the addresses by which this proxy itself reaches the API server.
+    /// Sets the addresses at which this proxy reaches the API server.
     pub(crate) fn set_api_servers(&self, addresses: BTreeSet<IpAddr>) {
         let mut sources = self.0.sources();
         if sources.set_api_servers(addresses) == Refreshed::Changed {
@@ -63,17 +67,17 @@ impl ClusterWriter {
         }
     }
 
-    /// What this proxy has to say about the VIPs of its cluster.
+    /// This proxy's contribution to the agreement on VIPs.
     pub(crate) fn proposal(&self) -> Proposal {
         self.0.sources().proposal()
     }
 
-    /// The API server confirms the cluster's state. Returns what was before.
+    /// The API server confirms the cluster's state. Returns the previous freshness.
     pub(crate) fn set_live(&self) -> Option<Freshness> {
         self.0.published_mut().freshness.replace(Freshness::Live)
     }
 
-    /// The API server no longer confirms the cluster's state. Returns what was before.
+    /// The API server no longer confirms the cluster's state. Returns the previous freshness.
     pub(crate) fn set_stale(&self, cause: String) -> Option<Freshness> {
         let mut published = self.0.published_mut();
         let since = match &published.freshness {
@@ -85,7 +89,7 @@ impl ClusterWriter {
             .replace(Freshness::Stale { since, cause })
     }
 
-    /// Writes down that the cluster's state is still true, if it is.
+    /// Writes the time of the last confirmation, if the API server still confirms the state.
     pub(crate) fn confirm(&self) -> Result<(), DirectoryError> {
         match self.0.freshness() {
             Some(Freshness::Live) => self.0.sources().confirm_cluster(),

@@ -1,4 +1,4 @@
-//! What a client asked for, and why the directory could not say where it is.
+//! The destination of a client, and why the directory cannot resolve it.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -6,28 +6,28 @@ use std::str::FromStr;
 
 use culvert_api::{Host, HostPort, InvalidHostPort, NodeName};
 
-/// What a client dialled.
+/// The destination that a client dialled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Destination {
     /// An edge node's address or VIP.
     Address(SocketAddr),
-    /// A node's name, bare or followed by the zone, and the port.
+    /// A node's name, alone or followed by the zone, and the port.
     Name(String, u16),
 }
 
-/// Where a connection goes.
+/// The target of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
-    /// Whose agent dials.
+    /// The node whose agent dials.
     pub(crate) node: NodeName,
-    /// What the agent dials; `None`: the directory has no address of the node, and the agent uses
-    /// its loopback.
+    /// The address that the agent dials. `None`: the directory has no address of the node, and the
+    /// agent uses its loopback.
     pub(crate) address: Option<IpAddr>,
-    /// The port it dials.
+    /// The port that the agent dials.
     pub(crate) port: u16,
 }
 
-/// Why a destination leads to no node.
+/// The reason why a destination leads to no node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ResolveError {
     /// No node has the address.
@@ -38,7 +38,7 @@ pub(crate) enum ResolveError {
     UnknownAddress {
         /// What was dialled.
         address: IpAddr,
-        /// How many nodes there are.
+        /// The number of nodes.
         nodes: NodeCount,
     },
     /// No node has the name.
@@ -48,10 +48,10 @@ pub(crate) enum ResolveError {
     UnknownName {
         /// What was dialled.
         name: String,
-        /// How many nodes there are.
+        /// The number of nodes.
         nodes: NodeCount,
     },
-    /// The address is in a VIP range but no node's.
+    /// The address is in a VIP range, but no node has it.
     #[error("{address} is in the VIP range but no node has it: look the node's name up again")]
     UnassignedVip {
         /// What was dialled.
@@ -62,27 +62,27 @@ pub(crate) enum ResolveError {
     Shared {
         /// What was dialled.
         address: IpAddr,
-        /// The nodes, in the order of their names.
+        /// The nodes, sorted by name.
         owners: Vec<NodeName>,
     },
-    /// The address is a node's, and the cloud's too.
+    /// The address belongs to a node and to the cloud.
     #[error("{address} of {} {protection}: use the node's name", And(owners))]
     Protected {
         /// What was dialled.
         address: IpAddr,
         /// The nodes that have it.
         owners: Vec<NodeName>,
-        /// What else it is.
+        /// The other owner, in words.
         protection: String,
     },
-    /// The address was a node's before a node of the cloud claimed it.
+    /// The address was a node's before a cloud node claimed it.
     #[error("{address} of {} {protection}: use the node's name", And(owners))]
     Contested {
         /// What was dialled.
         address: IpAddr,
         /// The edge nodes that have it.
         owners: Vec<NodeName>,
-        /// What else it is said to be.
+        /// The other owner, in words.
         protection: String,
     },
 }
@@ -112,7 +112,7 @@ impl ResolveError {
     }
 }
 
-/// How many nodes the directory has, in words.
+/// The number of nodes in words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodeCount(pub(crate) usize);
 

@@ -1,4 +1,4 @@
-//! What operators say: nodes made by `token create`, and the file.
+//! Changes of the directory by operators: nodes made by `token create`, and the file.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use super::Directory;
 use super::error::DirectoryError;
 use super::sources::{Refreshed, Removal, Sources};
 
-/// How often the file and the host's interfaces are looked at.
+/// The interval of checking the file and the host's interfaces.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Writes to the directory what operators say. Clones share it.
+/// Writes operators' changes to the directory. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Editor(Directory);
 
@@ -23,8 +23,8 @@ impl Editor {
         Self(directory)
     }
 
-    /// Adds the node, or changes what is given: no addresses or no ports leave those that it has.
-    /// On disk when this returns.
+    /// Adds the node, or changes its given properties. Without addresses or ports it keeps those
+    /// that it has. The change is on disk when this returns.
     pub(crate) fn put(
         &self,
         node: &NodeName,
@@ -34,19 +34,18 @@ impl Editor {
         self.change(|sources| sources.put(node, addresses, ports))
     }
 
-    /// Removes what `token create` made of the node; the file may still describe it.
+    /// Removes the part of the node that `token create` made. The file can still describe the node.
     pub(crate) fn remove(&self, node: &NodeName) -> Result<Removal, DirectoryError> {
         self.change(|sources| sources.remove(node))
     }
 
-    /// Why the file's present content is not in use.
+    /// The reason why the file's present content is not in use.
     pub(crate) fn file_problem(&self) -> Option<String> {
         self.0.sources().file_problem()
     }
 
-    /// Keeps up with the file and the host's interfaces until the drain begins. `removed` is called
-    /// for every node that the file no longer has and nobody else knows: its tunnels have to be
-    /// closed.
+    /// Follows the file and the host's interfaces until the drain begins. Calls `removed` for every
+    /// node that no source has any more: its tunnels must be closed.
     pub(crate) async fn maintain(
         self,
         gate: Gate,
@@ -70,8 +69,8 @@ impl Editor {
         }
     }
 
-    /// Reads the file and the interfaces again. Returns the nodes that are gone by it; what fails
-    /// is logged and leaves all as it is.
+    /// Reads the file and the interfaces again. Returns the nodes that were removed. Failures are
+    /// logged and change nothing.
     pub(super) fn refresh(&self) -> Vec<NodeName> {
         let host = match host_addresses() {
             Ok(host) => host,

@@ -1,4 +1,4 @@
-//! Why the directory cannot be opened or changed.
+//! Errors of opening or changing the directory.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use super::node::InvalidNode;
 use super::vips::VipError;
 use crate::state::StateError;
 
-/// Why the directory cannot be opened or changed.
+/// The reason why the directory cannot be opened or changed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DirectoryError {
     #[error(transparent)]

@@ -1,4 +1,4 @@
-//! The static directory: one TOML file that the operator keeps, with a table for each node.
+//! The static directory: one TOML file that the operator maintains, with a table for each node.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::node::{InvalidNode, NodeSpec};
 use crate::state::read_bounded;
 
-/// Why the file's nodes cannot be used.
+/// The reason why the file's nodes cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FileError {
     #[error("read the directory file {}", path.display())]
@@ -53,7 +53,7 @@ pub(crate) fn read(path: &Path) -> Result<String, FileError> {
 
 /// The nodes in the text of the file at `path`.
 pub(crate) fn parse(text: &str, path: &Path) -> Result<BTreeMap<NodeName, NodeSpec>, FileError> {
-    // Many programs empty a file before they write it anew; all tunnels would be closed in between.
+    // Many programs empty a file before they write it. An empty file would close all tunnels.
     if text.trim().is_empty() {
         return Err(FileError::Empty {
             path: path.to_owned(),

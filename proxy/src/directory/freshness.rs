@@ -5,19 +5,19 @@ use crate::clock::UnixTime;
 /// How current the directory is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Freshness {
-    /// As the API server says now.
+    /// The API server confirms it now.
     Live,
-    /// The last state of the cluster, or none yet.
+    /// It is the last state of the cluster, or there is none yet.
     Stale {
         /// When the API server last confirmed it; `None`: never.
         since: Option<UnixTime>,
-        /// Why it does not now.
+        /// The reason why the API server does not confirm it now.
         cause: String,
     },
 }
 
 impl Freshness {
-    /// What operators should know of it.
+    /// A note for operators.
     pub(crate) fn note(&self) -> Option<String> {
         match self {
             Self::Live => None,
@@ -36,7 +36,7 @@ impl Freshness {
         }
     }
 
-    /// How long ago the API server confirmed the state; infinite if it never did.
+    /// The time since the last confirmation; infinite if there was none.
     pub(crate) fn age_seconds(&self) -> f64 {
         match self {
             Self::Live => 0.0,

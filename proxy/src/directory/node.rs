@@ -1,4 +1,4 @@
-//! What an operator says about a node, and what of it can be true.
+//! An operator's description of a node, and its validation.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use culvert_api::Zone;
 use culvert_api::ports::NODE_PORTS;
 use serde::{Deserialize, Serialize};
 
-/// A host with more addresses than this is described by a mistake.
+/// A host with more addresses is described wrongly.
 pub(crate) const MAX_ADDRESSES: usize = 16;
 /// Each port of each address is an entry in the kernel's tables.
 pub(crate) const MAX_PORTS: usize = 64;
@@ -15,14 +15,14 @@ pub(crate) const MAX_PORTS: usize = 64;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NodeSpec {
-    /// The node's own addresses, the preferred one first. None: it is reached by name only and
-    /// dials its loopback.
+    /// The node's own addresses, the preferred one first. Without any, clients reach it by name
+    /// only, and its agent dials its loopback.
     #[serde(default)]
     pub(crate) addresses: Vec<IpAddr>,
     /// Ports on these addresses that the redirector steers into the proxy.
     #[serde(default = "default_ports")]
     pub(crate) ports: Vec<u16>,
-    /// `<node>.<zone>` is the node, besides `--dns-zone`.
+    /// A further zone: `<node>.<zone>` is the node too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) zone: Option<Zone>,
 }
@@ -31,7 +31,7 @@ fn default_ports() -> Vec<u16> {
     NODE_PORTS.to_vec()
 }
 
-/// Why a node cannot be as described.
+/// The reason why a description is invalid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum InvalidNode {
     #[error(
@@ -50,7 +50,7 @@ pub(crate) enum InvalidNode {
 }
 
 impl NodeSpec {
-    /// A node without addresses, and the ports that everybody wants.
+    /// A node without addresses, with the default ports.
     pub(crate) fn with_default_ports() -> Self {
         Self {
             addresses: Vec::new(),
@@ -59,7 +59,8 @@ impl NodeSpec {
         }
     }
 
-    /// The same node written one way: v4-mapped addresses as IPv4, nothing twice, ports in order.
+    /// The same node in a canonical form: v4-mapped addresses as IPv4, without duplicates, and with
+    /// sorted ports.
     pub(crate) fn checked(self) -> Result<Self, InvalidNode> {
         let mut addresses = Vec::new();
         for address in self.addresses.iter().map(IpAddr::to_canonical) {
@@ -98,7 +99,7 @@ impl NodeSpec {
     }
 }
 
-/// What an address is that can identify no node; `None` for all others.
+/// The kind of an address that cannot identify a node; `None` for all others.
 pub(crate) fn never_a_nodes(address: IpAddr) -> Option<&'static str> {
     let (link_local, broadcast) = match address {
         IpAddr::V4(v4) => (v4.is_link_local(), v4.is_broadcast()),

@@ -1,5 +1,5 @@
-//! `culvert.directory.v1`: tells the redirectors on this host what the directory says, and every
-//! change of it.
+//! `culvert.directory.v1`: sends the directory to the redirectors on this host, followed by every
+//! change.
 
 use std::pin::Pin;
 
@@ -57,7 +57,7 @@ async fn next(watcher: &mut Watcher, drain: &Drain) -> Option<proto::Update> {
     }
 }
 
-/// Of the version only what a version can be goes into the log.
+/// Only characters that a version can have are logged.
 fn version(request: &proto::WatchRequest) -> String {
     request
         .version
@@ -67,7 +67,7 @@ fn version(request: &proto::WatchRequest) -> String {
         .collect()
 }
 
-/// An event as it goes over the wire. Pure.
+/// An event in its wire format. Pure.
 fn update(event: Event) -> proto::Update {
     match event {
         Event::Snapshot {

@@ -1,4 +1,4 @@
-//! Where nodes come from: those that `token create` made, kept on disk with the VIPs, and the
+//! The sources of nodes: nodes made by `token create`, kept on disk with the VIPs, and the
 //! operator's file; or a cluster alone.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,29 +24,31 @@ use super::{DirectoryConfig, DirectoryError, NodesFrom};
 use crate::clock::UnixTime;
 use crate::state::{StateDir, StateError};
 
-/// The operator's file as it last was good: used when the proxy starts and finds the file broken.
+/// The last valid version of the operator's file. It is used if the file is broken when the proxy
+/// starts.
 const LAST_GOOD: &str = "directory-last-good.toml";
-/// Far more than one proxy has tunnels for, and well within the default VIP range.
+/// More nodes than one proxy can have tunnels for, and far fewer than the default VIP range has
+/// addresses.
 const MAX_NODES: usize = 20_000;
-/// What the removal of a node left.
+/// The effect of removing a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Removal {
-    /// Nothing.
+    /// Nothing is left.
     Gone,
-    /// The node itself, for this file still describes it.
+    /// The node stays, because this file describes it.
     StillInFile(PathBuf),
-    /// The node itself, for the cluster still has it.
+    /// The node stays, because the cluster has it.
     StillInCluster,
 }
 
-/// Whether there may be something new.
+/// Whether the view can have changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refreshed {
     Unchanged,
     Changed,
 }
 
-/// Everything that the view is computed from.
+/// All inputs of the view.
 #[derive(Debug)]
 pub(super) struct Sources {
     state: StateDir,
@@ -58,17 +60,17 @@ pub(super) struct Sources {
     wanted: (Ipv4Net, Option<Ipv6Net>),
     /// If set, it is the only source.
     cluster: Option<ClusterSource>,
-    /// What the flags and the environment say that the cluster uses itself.
+    /// The cluster's own addresses and ranges, by the flags and the environment.
     given: ClusterOwn,
 }
 
 #[derive(Debug)]
 struct DirectoryFile {
     path: PathBuf,
-    /// As it was last taken up, so that only changes are looked at.
+    /// The text that was last read, to notice changes.
     text: Option<String>,
     nodes: BTreeMap<NodeName, NodeSpec>,
-    /// Whether a version of it was ever good.
+    /// Whether any version of it was valid.
     was_loaded: bool,
     problem: Option<String>,
 }
@@ -169,7 +171,7 @@ impl Sources {
         })
     }
 
-    /// Whether there is anything to show: a cluster without a state yet is not an empty one.
+    /// Whether there is content: a cluster without a state does not count as empty.
     pub(super) fn is_known(&self) -> bool {
         self.cluster
             .as_ref()
@@ -181,7 +183,7 @@ impl Sources {
         self.cluster.as_ref()?.last()
     }
 
-    /// Which Nodes the cluster's edge nodes are.
+    /// The UIDs of the cluster's edge nodes.
     pub(super) fn uids(&self) -> BTreeMap<NodeName, NodeUid> {
         let edges = self.last().into_iter().flat_map(|last| &last.nodes.edges);
         edges
@@ -232,7 +234,7 @@ impl Sources {
         Ok(())
     }
 
-    /// Takes what the API server says that the cluster uses itself.
+    /// Sets the cluster's own addresses and ranges, by the API server.
     pub(super) fn set_own(&mut self, own: ClusterOwn) -> Result<Refreshed, DirectoryError> {
         let Some(cluster) = &mut self.cluster else {
             return Ok(Refreshed::Unchanged);
@@ -246,7 +248,7 @@ impl Sources {
         Ok(Refreshed::Changed)
     }
 
-    /// Takes the addresses by which this proxy itself reaches the API server.
+    /// Sets the addresses at which this proxy reaches the API server.
     pub(super) fn set_api_servers(&mut self, addresses: BTreeSet<IpAddr>) -> Refreshed {
         if self.given.api_servers == addresses {
             return Refreshed::Unchanged;
@@ -263,7 +265,7 @@ impl Sources {
         }
     }
 
-    /// Works out what is protected; with other claims of Nodes if they have changed.
+    /// Computes the protected addresses, with the claims of Nodes if they have changed.
     fn protect(&mut self, claims: Option<Claims>) {
         let last = self.cluster.as_ref().and_then(ClusterSource::last);
         let ranges = last.map_or(self.stored.ranges, |last| last.allocation.ranges);
@@ -288,7 +290,7 @@ impl Sources {
         self.file.as_ref()?.problem.clone()
     }
 
-    /// Whether there is a file but no version of it was ever good.
+    /// Whether there is a file, but no version of it was valid.
     pub(super) fn lacks_file(&self) -> bool {
         self.file.as_ref().is_some_and(|file| !file.was_loaded)
     }
@@ -335,7 +337,7 @@ impl Sources {
         self.commit(nodes, self.declared().clone())
     }
 
-    /// The cluster alone says which nodes there are; a token may be made for any of them.
+    /// Only the cluster adds nodes. A token can be made for any of them.
     fn accept(&self, node: &NodeName, given: &NodeSpec) -> Result<(), DirectoryError> {
         if !self.has_edge(node) {
             return Err(DirectoryError::NotInCluster { node: node.clone() });
@@ -379,7 +381,7 @@ impl Sources {
         }
     }
 
-    /// Takes up the file if its text has changed, and the host's addresses.
+    /// Reads the file if its text has changed, and sets the host's addresses.
     pub(super) fn refresh(&mut self, host: BTreeSet<IpAddr>) -> Refreshed {
         let hosts = if self.protected.host == host {
             Refreshed::Unchanged
@@ -460,7 +462,7 @@ impl Sources {
         }
     }
 
-    /// Allocates VIPs for these nodes, writes what has to be kept, and only then believes it.
+    /// Allocates VIPs for these nodes and writes the new state. Uses it only after it is written.
     fn commit(
         &mut self,
         nodes: BTreeMap<NodeName, NodeSpec>,
@@ -519,7 +521,7 @@ impl Sources {
     }
 }
 
-/// The file wins for the nodes that it describes.
+/// The file takes precedence for its nodes.
 fn merged(
     made: &BTreeMap<NodeName, NodeSpec>,
     declared: &BTreeMap<NodeName, NodeSpec>,

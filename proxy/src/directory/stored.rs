@@ -1,5 +1,5 @@
-//! What this proxy keeps on disk: the nodes that `token create` made, and the VIPs of all nodes
-//! with their ranges.
+//! The state on disk: the nodes that `token create` made, and the VIPs of all nodes with their
+//! ranges.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -27,7 +27,7 @@ pub(super) struct Stored {
 }
 
 impl Stored {
-    /// Reads it; in the ranges that the flags ask for.
+    /// Reads the file, for the ranges of the flags.
     pub(super) fn open(
         config: &DirectoryConfig,
         host: &BTreeSet<IpAddr>,
@@ -44,7 +44,7 @@ impl Stored {
         }
     }
 
-    /// Writes it; on disk when this returns.
+    /// Writes the file. It is on disk when this returns.
     pub(super) fn write(&self, state: &StateDir) -> Result<(), StateError> {
         state.write(NODES, self)
     }

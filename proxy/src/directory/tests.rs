@@ -1,4 +1,4 @@
-//! The directory with real files: what survives, what is refused, and what watchers see.
+//! The directory with real files: what it keeps, what it refuses, and what watchers see.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -269,7 +269,7 @@ fn the_hosts_own_addresses_are_protected() {
         .unwrap()
         .into_iter()
         .find(|address| never_a_nodes(*address).is_none());
-    // A host without a network has nothing to protect.
+    // A host without a network has no addresses to protect.
     let Some(own) = own else { return };
     directory
         .editor()

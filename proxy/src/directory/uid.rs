@@ -1,4 +1,4 @@
-//! Which Node of that name: Kubernetes gives each one that is made a UID of its own.
+//! The UID of a Node. Kubernetes gives each new Node another one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// A UUID has 36.
+/// A UUID has 36 characters.
 const MAX_UID: usize = 64;
 
-/// The UID of a Node: another one each time that a Node of the same name is made. Clones share it.
+/// The UID of a Node. A Node that is deleted and created again has another one. Clones share it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct NodeUid(Arc<str>);
 
-/// A text that is no UID.
+/// A text that is not a UID.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no UID: it has 1 to {MAX_UID} letters, digits and hyphens")]
 pub(crate) struct InvalidUid(String);

@@ -1,5 +1,5 @@
-//! The directory as everybody else sees it: computed whole from the nodes, and the answers it
-//! gives. Pure.
+//! The directory as readers see it: computed from all nodes at once, with the answers to lookups.
+//! Pure.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -14,7 +14,7 @@ use super::destination::{Destination, NodeCount, ResolveError, Target};
 use super::node::NodeSpec;
 use super::vips::{VipRanges, Vips};
 
-/// Who says that a node exists.
+/// The source of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Source {
@@ -31,11 +31,11 @@ pub(crate) enum Source {
 pub(crate) struct AddressView {
     pub(crate) ip: IpAddr,
     pub(crate) routing: Routing,
-    /// Why it does not route; empty if it does.
+    /// The reason why it does not route; empty if it does.
     pub(crate) reason: String,
 }
 
-/// A node with all that the directory knows of it.
+/// A node with all its properties in the directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct NodeView {
     pub(crate) name: NodeName,
@@ -46,12 +46,12 @@ pub(crate) struct NodeView {
     /// Whether an agent of the node has a tunnel to a proxy.
     pub(crate) online: bool,
     pub(crate) source: Source,
-    /// `<node>.<zone>` is the node, besides `--dns-zone`.
+    /// A further zone: `<node>.<zone>` is the node too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) zone: Option<Zone>,
 }
 
-/// How many nodes there are, by whether they have a tunnel.
+/// The number of nodes, by whether they have a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Census {
     pub(crate) online: usize,
@@ -65,21 +65,21 @@ impl Census {
     }
 }
 
-/// What differs between two views.
+/// The differences between two views.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Difference {
-    /// Nodes that are new or changed, each whole.
+    /// Nodes that are new or changed, each completely.
     pub(crate) changed: Vec<NodeView>,
-    /// Nodes that are gone.
+    /// Nodes that were deleted.
     pub(crate) removed: Vec<NodeName>,
-    /// All cloud nodes, if any of them is new, changed or gone.
+    /// All cloud nodes, if any of them is new, changed or deleted.
     pub(crate) clouds: Option<Clouds>,
 }
 
 /// The cluster's cloud nodes by name. Clones share them.
 pub(crate) type Clouds = Arc<BTreeMap<NodeName, CloudNode>>;
 
-/// All nodes, and what leads to them.
+/// All nodes, with their names, addresses and VIPs.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     ranges: VipRanges,
@@ -93,7 +93,7 @@ pub(crate) struct View {
     left_out: BTreeSet<LeftOut>,
 }
 
-/// What a view is computed from.
+/// The inputs of a view.
 pub(crate) struct ViewInput<'a> {
     pub(crate) nodes: &'a BTreeMap<NodeName, NodeSpec>,
     pub(crate) source: &'a dyn Fn(&NodeName) -> Source,
@@ -107,8 +107,8 @@ pub(crate) struct ViewInput<'a> {
 }
 
 impl View {
-    /// All nodes are offline at first. Those without a VIP are left out: the caller allocates
-    /// before.
+    /// All nodes are offline at first. Nodes without a VIP are left out; the caller allocates VIPs
+    /// first.
     pub(crate) fn new(given: &ViewInput<'_>) -> Self {
         let addresses = address_states(given.nodes, given.protected);
         let mut nodes = BTreeMap::new();
@@ -171,7 +171,8 @@ impl View {
         }
     }
 
-    /// How many addresses do not route, and parts of Nodes are left out, by reason.
+    /// The number of addresses that do not route and of parts of Nodes that are left out, by
+    /// reason.
     pub(crate) fn refused(&self) -> [(&'static str, usize); 3] {
         let protected = |state: &&AddressState| matches!(state, AddressState::Protected { .. });
         let protected = self.addresses.values().filter(protected).count();
@@ -196,7 +197,7 @@ impl View {
         self.nodes.values()
     }
 
-    /// Says whether the node has a tunnel; the node as it is now if that is news.
+    /// Sets whether the node has a tunnel. Returns the changed node, if it has changed.
     pub(crate) fn set_online(&mut self, name: &NodeName, online: bool) -> Option<NodeView> {
         let node = self
             .nodes
@@ -218,8 +219,8 @@ impl View {
         Ok(target)
     }
 
-    /// The cloud node that a destination leads to, and the address to dial: never one that is
-    /// refused as an edge node's.
+    /// The cloud node that a destination leads to, and the address to dial. Addresses that are
+    /// refused as an edge node's are never returned.
     pub(crate) fn cloud(&self, destination: &Destination) -> Option<(NodeName, SocketAddr)> {
         let is_clouds = |address: &IpAddr| {
             self.addresses
@@ -244,8 +245,8 @@ impl View {
                             .values()
                             .any(|node| node.zone.as_ref().is_some_and(|own| own.as_str() == zone))
                 };
-                // As the redirectors' DNS: with dots and without a zone it is a name of whoever has
-                // that domain.
+                // The redirectors' DNS does the same: a name with dots and without the zone belongs
+                // to another domain.
                 let is_zone = |name: &NodeName, zone: Option<&str>| match zone {
                     Some(zone) => any_zone(zone),
                     None => !name.as_str().contains('.'),
@@ -328,7 +329,7 @@ impl View {
         })
     }
 
-    /// The node's first address of the family that was dialled, else its first.
+    /// The node's first address of the dialled family, or else its first address.
     fn preferred(&self, node: &NodeName, dialled: Option<IpAddr>) -> Option<IpAddr> {
         let addresses = &self.nodes.get(node)?.addresses;
         let same_family = |view: &&AddressView| {
@@ -341,7 +342,7 @@ impl View {
             .map(|view| view.ip)
     }
 
-    /// What has changed since an older view.
+    /// The differences from an older view.
     pub(crate) fn since(&self, older: &Self) -> Difference {
         let changed = self
             .nodes
@@ -359,7 +360,7 @@ impl View {
     }
 }
 
-/// The node that `text` names, bare or followed by a zone, in any case and with or without a last
+/// The node that `text` names, alone or followed by a zone, in any case, with or without a final
 /// dot.
 fn named(text: &str, is_named: impl Fn(&NodeName, Option<&str>) -> bool) -> Option<NodeName> {
     let lower = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();

@@ -1,5 +1,5 @@
-//! The VIPs: one for each node, allocated once and kept, at rest for a day after the node is gone.
-//! Pure.
+//! The VIPs: one for each node, allocated once. A VIP stays reserved for a day after its node was
+//! deleted. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::UnixTime;
 
-/// How long a VIP belongs to nobody after its node is gone: longer than anyone keeps a looked-up
-/// address.
+/// The time for which a VIP is not reused after its node was deleted. It is longer than anyone
+/// caches an address.
 const REST: Duration = Duration::from_secs(24 * 3600);
 
-/// Ranges in which VIPs would not be the node's alone.
+/// Ranges in which a VIP could belong to others.
 const EVERYONES: [(&str, &str); 7] = [
     ("0.0.0.0/8", "the unspecified addresses"),
     ("127.0.0.0/8", "the loopback addresses"),
@@ -26,11 +26,11 @@ const EVERYONES: [(&str, &str); 7] = [
     ("ff00::/8", "the multicast addresses"),
 ];
 
-/// The ranges that VIPs are taken from. A node has the same host part in both.
+/// The ranges of VIPs. A node has the same host part in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct VipRanges {
-    /// Such as 198.18.0.0/15, which RFC 2544 keeps from the internet.
+    /// A range such as 198.18.0.0/15, which RFC 2544 reserves.
     pub(crate) vip4: Ipv4Net,
     /// A unique local /64, RFC 4193.
     pub(crate) vip6: Ipv6Net,
@@ -45,7 +45,7 @@ pub(crate) struct Vip {
     pub(crate) v6: Ipv6Addr,
 }
 
-/// What is wrong with the ranges, or that they are full.
+/// The reason why the ranges are invalid or full.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum VipError {
     #[error(
@@ -77,7 +77,7 @@ pub(crate) enum VipError {
 }
 
 impl VipRanges {
-    /// Refuses ranges without room and ranges that hold addresses of the cloud or of everybody.
+    /// Refuses ranges that are too small, and ranges with addresses of the cloud or of general use.
     pub(crate) fn checked(
         vip4: Ipv4Net,
         vip6: Ipv6Net,
@@ -130,8 +130,8 @@ impl VipRanges {
         }
     }
 
-    /// Host parts that look like hosts: `.0` and `.255` do not, to people and to old network
-    /// equipment.
+    /// Skips host parts `.0` and `.255`, which people and old network equipment do not take for
+    /// hosts.
     fn offsets(&self) -> impl Iterator<Item = u32> {
         let size = 1_u64 << (32 - self.vip4.prefix_len());
         let last = u32::try_from(size - 1).unwrap_or(u32::MAX);
@@ -144,33 +144,33 @@ impl VipRanges {
     }
 }
 
-/// A unique local /64 of its own, as RFC 4193 wants it: `fd`, 40 random bits, subnet 0.
+/// A new unique local /64 by RFC 4193: `fd`, 40 random bits, subnet 0.
 pub(crate) fn random_vip6_range() -> Ipv6Net {
     let random: u64 = rand::random::<u64>() & 0xff_ffff_ffff;
     let network = 0xfd_u128 << 120 | u128::from(random) << 80;
     Ipv6Net::new_assert(Ipv6Addr::from(network), 64)
 }
 
-/// What a node's host part takes of the JSON besides its name: `"":4294967295,`.
+/// The length of a node's entry in JSON without its name: `"":4294967295,`.
 const HELD_BYTES: usize = 14;
-/// The same of one at rest: `"":{"offset":4294967295,"until":18446744073709551615},`.
+/// The same for a reserved host part: `"":{"offset":4294967295,"until":18446744073709551615},`.
 const RESTING_BYTES: usize = 56;
 
-/// What VIPs may grow to.
+/// The limits of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Most {
-    /// Nodes that have one.
+    /// Nodes that have a VIP.
     pub(crate) nodes: usize,
-    /// Their JSON.
+    /// The length of their JSON.
     pub(crate) bytes: usize,
 }
 
-/// Who has which host part of the ranges.
+/// The host part of each node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Vips {
     held: BTreeMap<NodeName, u32>,
-    /// Gone nodes' host parts: their own if they come back in time, nobody's until then.
+    /// Reserved host parts of deleted nodes. A node that comes back in time gets its own again.
     resting: BTreeMap<NodeName, Resting>,
 }
 
@@ -187,8 +187,8 @@ impl Vips {
         self.held.get(node).map(|offset| ranges.vip(*offset))
     }
 
-    /// What is held when exactly `nodes` exist: those who have a VIP keep it, new nodes get the
-    /// lowest free one.
+    /// The allocation for exactly `nodes`: nodes with a VIP keep it, and new nodes get the lowest
+    /// free one.
     pub(crate) fn reconciled<'a>(
         &self,
         nodes: impl Iterator<Item = &'a NodeName>,
@@ -215,8 +215,8 @@ impl Vips {
         Ok(next)
     }
 
-    /// The same for nodes that others may add: who does not fit gets none, and takes none from
-    /// those that have one.
+    /// The same for nodes that others can add. A node that does not fit gets no VIP, and takes none
+    /// from others.
     pub(crate) fn reconciled_as_fits<'a>(
         &self,
         nodes: impl Iterator<Item = &'a NodeName>,
@@ -263,7 +263,7 @@ impl Vips {
         next
     }
 
-    /// Without what has rested, and with the VIPs of nodes that are gone at rest.
+    /// Removes expired reservations, and reserves the VIPs of deleted nodes.
     fn stepped(&self, nodes: &BTreeSet<&NodeName>, now: UnixTime) -> Self {
         let mut next = self.clone();
         next.resting.retain(|_, resting| resting.until > now);
@@ -290,7 +290,7 @@ impl Vips {
             .collect()
     }
 
-    /// Their JSON is no longer than this.
+    /// An upper bound of the length of their JSON.
     fn bytes(&self) -> usize {
         let held: usize = self
             .held
@@ -304,7 +304,8 @@ impl Vips {
             .sum::<usize>()
     }
 
-    /// What is left of the allocations in other ranges, and how many nodes have to get a new one.
+    /// Moves the allocation to other ranges. Returns it with the number of nodes that need a new
+    /// VIP.
     pub(crate) fn moved(mut self, ranges: &VipRanges) -> (Self, usize) {
         let before = self.held.len();
         self.held.retain(|_, offset| ranges.usable(*offset));
@@ -314,7 +315,7 @@ impl Vips {
         (self, lost)
     }
 
-    /// Two nodes with one VIP, or a VIP outside the ranges: the file was edited by hand.
+    /// Two nodes with one VIP, or a VIP outside of the ranges: somebody has edited the file.
     pub(crate) fn problem(&self, ranges: &VipRanges) -> Option<String> {
         let mut seen: BTreeMap<u32, &NodeName> = BTreeMap::new();
         let resting = self
@@ -343,7 +344,7 @@ impl Vips {
     }
 }
 
-/// What a range of VIPs must not overlap, in words.
+/// The other use of a range that VIPs must not overlap, in words.
 pub(super) fn foreign(protect: &[IpNet], host: &BTreeSet<IpAddr>) -> Vec<(IpNet, String)> {
     let everyones = EVERYONES
         .iter()

@@ -1,5 +1,5 @@
-//! Following the directory: a snapshot first, then every change; a follower that lags gets a new
-//! snapshot.
+//! Follows the directory: a snapshot first, then every change. A watcher that lags too far behind
+//! gets a new snapshot.
 
 use std::sync::Arc;
 
@@ -10,50 +10,50 @@ use tokio::sync::broadcast::error::RecvError;
 use super::view::Clouds;
 use super::{Directory, NodeView, VipRanges};
 
-/// One step of the directory's life.
+/// One change of the directory.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Change {
-    /// Grows with every change.
+    /// It increases with every change.
     pub(crate) revision: u64,
-    /// Nodes that are new or changed, each whole.
+    /// Nodes that are new or changed, each completely.
     pub(crate) changed: Vec<NodeView>,
-    /// Nodes that are gone.
+    /// Nodes that were deleted.
     pub(crate) removed: Vec<NodeName>,
-    /// All cloud nodes, if any of them is new, changed or gone.
+    /// All cloud nodes, if any of them is new, changed or deleted.
     pub(crate) clouds: Option<Clouds>,
 }
 
-/// What watchers are told of.
+/// A notification for watchers.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     Change(Arc<Change>),
-    /// Nothing that came before holds: they take a snapshot.
+    /// All earlier events are void. Watchers take a snapshot.
     Anew,
 }
 
-/// What a watcher sees.
+/// An event for a watcher.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// All there is; replaces everything seen before.
+    /// The complete state. It replaces everything before.
     Snapshot {
-        /// The revision that this is the state of.
+        /// The revision of this state.
         revision: u64,
-        /// Where VIPs come from.
+        /// The ranges of the VIPs.
         ranges: VipRanges,
         /// All nodes.
         nodes: Vec<NodeView>,
         /// The cluster's cloud nodes.
         clouds: Clouds,
     },
-    /// What differs from the state so far.
+    /// The differences from the state so far.
     Change(Arc<Change>),
 }
 
-/// Follows the directory.
+/// A watcher of the directory.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     directory: Directory,
-    /// `None` until the (next) snapshot.
+    /// `None` until the first or next snapshot.
     step_rx: Option<broadcast::Receiver<Step>>,
 }
 
@@ -65,13 +65,13 @@ impl Watcher {
         }
     }
 
-    /// Waits for the next event; the first is a snapshot, as soon as there is anything to show.
+    /// Waits for the next event. The first one is a snapshot, as soon as there is content.
     pub(crate) async fn next(&mut self) -> Event {
         if let Some(step_rx) = &mut self.step_rx {
             match step_rx.recv().await {
                 Ok(Step::Change(change)) => return Event::Change(change),
-                // Cannot be closed: this watcher keeps the directory, and with it the sender,
-                // alive.
+                // The channel cannot close: this watcher keeps the directory alive, which has the
+                // sender.
                 Ok(Step::Anew) | Err(RecvError::Lagged(_) | RecvError::Closed) => {}
             }
         }
@@ -81,13 +81,13 @@ impl Watcher {
                 self.step_rx = Some(step_rx);
                 return event;
             }
-            // Whatever it is, there may be something to show now.
+            // After any notification there can be content.
             drop(step_rx.recv().await);
         }
     }
 
     fn snapshot(&self) -> (Option<Event>, broadcast::Receiver<Step>) {
-        // Under one lock, so that no change falls between the snapshot and the subscription.
+        // Both under one lock, so that no change falls between the snapshot and the subscription.
         let published = self.directory.published();
         let event = Event::Snapshot {
             revision: published.revision,

@@ -1,4 +1,4 @@
-//! Why a client gets no connection.
+//! The reasons why a client gets no connection.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use culvert_tunnel::{DialFailure, OpenError, dial_reason};
 use crate::directory::ResolveError;
 use crate::streams::limits::{MAX_STREAMS_PER_AGENT, SHARE};
 
-/// Why a client gets no connection.
+/// The reason why a client gets no connection.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RouteError {
     /// The destination leads to no node.
@@ -17,13 +17,13 @@ pub(crate) enum RouteError {
     /// The node has no tunnel.
     #[error("{node} is offline: its agent has no tunnel to this proxy")]
     Offline { node: NodeName },
-    /// The agent has all the streams it may have.
+    /// The agent has reached its limit of streams.
     #[error("{node} has {MAX_STREAMS_PER_AGENT} streams, as many as one agent may have")]
     TooManyStreams { node: NodeName },
-    /// The client has all the streams to the node that it may have.
+    /// The client has reached its limit of streams to the node.
     #[error("this client has {SHARE} streams to {node}, as many as one address may have")]
     ShareTaken { node: NodeName },
-    /// The agent says that there is no connection, and why.
+    /// The agent could not connect, with its reason.
     #[error("{node}: {}", .failure.message)]
     Dial {
         node: NodeName,
@@ -35,7 +35,7 @@ pub(crate) enum RouteError {
         address: SocketAddr,
         failure: DialFailure,
     },
-    /// No tunnel of the node could be used.
+    /// None of the node's tunnels worked.
     #[error("open a stream to {node}")]
     Tunnel { node: NodeName, source: OpenError },
 }

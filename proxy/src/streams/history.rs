@@ -1,4 +1,4 @@
-//! Why a node's last tunnel ended, and why its agent was last refused: what an operator asks of a
+//! Why each node's last tunnel ended, and why its agent was last refused. Operators need this for a
 //! node that is offline.
 
 use std::collections::BTreeMap;
@@ -13,20 +13,20 @@ use crate::directory::Directory;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Event {
     pub(crate) at: UnixTime,
-    /// For people.
+    /// The reason, for people.
     pub(crate) reason: String,
 }
 
-/// What is remembered of a node.
+/// The last events of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LastEvents {
     /// The end of its last tunnel.
     pub(crate) ended: Option<Event>,
-    /// The last time that its agent, by a certificate of our authority, was not taken.
+    /// The last refusal of its agent, which had a certificate of our authority.
     pub(crate) refused: Option<Event>,
 }
 
-/// The past of every node of the directory, since this proxy started. Clones share it.
+/// The last events of every node in the directory, since this proxy started. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct History {
     directory: Directory,
@@ -41,17 +41,17 @@ impl History {
         }
     }
 
-    /// What is remembered of the node.
+    /// The last events of the node.
     pub(crate) fn of(&self, node: &NodeName) -> LastEvents {
         self.lock().get(node).cloned().unwrap_or_default()
     }
 
-    /// A tunnel of the node has ended.
+    /// Records that a tunnel of the node has ended.
     pub(crate) fn ended(&self, node: &NodeName, reason: String) {
         self.note(node, |past, at| past.ended = Some(Event { at, reason }));
     }
 
-    /// An agent of the node was not taken.
+    /// Records that an agent of the node was refused.
     pub(crate) fn refused(&self, node: &NodeName, reason: String) {
         self.note(node, |past, at| past.refused = Some(Event { at, reason }));
     }
@@ -64,7 +64,8 @@ impl History {
         let mut nodes = self.lock();
         change(nodes.entry(node.clone()).or_default(), UnixTime::now());
         if nodes.len() > known {
-            // Some were removed meanwhile: never more than the directory has.
+            // Nodes that were removed are dropped, so the history is never larger than the
+            // directory.
             nodes.retain(|node, _| self.directory.contains(node));
         }
     }

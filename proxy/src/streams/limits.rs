@@ -1,4 +1,4 @@
-//! How the clients of a node share its streams: none of them takes what the others need.
+//! Shares a node's streams among its clients, so that no client takes what the others need.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,31 +8,32 @@ use culvert_tunnel::DEFAULT_MAX_STREAMS;
 
 use crate::directory::Target;
 
-/// Streams that one agent relays at once, whatever the number of its tunnels: what its stream
-/// windows may hold must be bounded.
+/// Streams that one agent relays concurrently over all its tunnels. This bounds the memory that
+/// stream windows can take.
 pub(crate) const MAX_STREAMS_PER_AGENT: u32 = DEFAULT_MAX_STREAMS;
-/// Streams to one node that one address may have: a quarter of all.
+/// Streams to one node for one client address: a quarter of all.
 pub(crate) const SHARE: u32 = MAX_STREAMS_PER_AGENT / 4;
-/// Streams of a node that no pod takes: for this host's programs that ask its kubelet and for
-/// clients of CONNECT, kube-apiserver being one or the other.
+/// Streams of a node that pods cannot take. They are reserved for this host's programs that connect
+/// to the node's kubelet, and for clients of CONNECT. kube-apiserver is one of these two.
 const RESERVED: u32 = 16;
-/// The kubelet's port, and KubeEdge's.
+/// The ports of the kubelet and of KubeEdge's.
 const KUBELET: [u16; 2] = [10250, 10350];
 
-/// Who asks for a stream.
+/// The kind of client that asks for a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientKind {
-    /// A client of CONNECT, whom the socket's mode or a certificate let in.
+    /// A client of CONNECT. The socket's mode or a certificate has admitted it.
     Connect,
     /// A program of this host.
     Host,
-    /// Another address, which is a pod's.
+    /// Any other address: it is a pod's.
     Address(IpAddr),
 }
 
 impl ClientKind {
-    /// The client of a steered connection: `local` is the proxy's end, `dialled` what the client
-    /// thinks it talks to. A host dials itself, and a VIP from that very VIP.
+    /// The kind of a steered client. `local` is the proxy's end, `dialled` is the client's original
+    /// destination. A program of this host connects from the same address that it connects to, or
+    /// from the VIP that it dials.
     pub(crate) fn steered(client: IpAddr, local: Option<IpAddr>, dialled: SocketAddr) -> Self {
         let client = client.to_canonical();
         let is_host = client.is_loopback()
@@ -45,7 +46,7 @@ impl ClientKind {
         }
     }
 
-    /// How many streams of a node may be taken for this one to get another.
+    /// The number of the node's streams below which this client gets another one.
     pub(super) fn limit(self, target: &Target) -> u32 {
         let may_take_all = match self {
             Self::Connect => true,
@@ -60,7 +61,8 @@ impl ClientKind {
     }
 }
 
-/// One stream of an address' share of a node, given back on drop; other clients need none.
+/// One stream of an address's share of a node. Dropping it gives the stream back. Other clients
+/// need none.
 pub(crate) type Share = Option<Permit<(NodeName, IpAddr)>>;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The connections of clients: live ones for `/debug/streams`, and one log line for each at its
-//! end.
+//! The connections of clients: the open ones for `/debug/streams`, and one log line for each when
+//! it ends.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use crate::directory::Destination;
 use crate::metrics::Metrics;
 use crate::streams::error::RouteError;
 
-/// How a connection came to the proxy.
+/// The way by which a connection came to the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Frontend {
     /// Steered by the connect hook.
@@ -41,7 +41,7 @@ impl Frontend {
     }
 }
 
-/// All live connections of clients. Clones share it.
+/// All open connections of clients. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Streams(Arc<Shared>);
 
@@ -62,7 +62,7 @@ struct Live {
     transferred: Transferred,
 }
 
-/// A live connection as `/debug/streams` shows it.
+/// An open connection as `/debug/streams` shows it.
 #[derive(Debug, Serialize)]
 pub(crate) struct StreamView {
     pub(crate) stream: u64,
@@ -70,20 +70,21 @@ pub(crate) struct StreamView {
     client: String,
     original_dst: String,
     node: Option<NodeName>,
-    /// `tunnel`, or `direct` from the proxy itself.
+    /// `tunnel`, or `direct` for a connection that the proxy dialled itself.
     mechanism: &'static str,
     age_seconds: f64,
     bytes_to_backend: u64,
     bytes_to_client: u64,
 }
 
-/// How a connection ended: the label, and the text where something was wrong.
+/// How a connection ended: the label, and the reason after a failure.
 struct End {
     outcome: &'static str,
     reason: Option<String>,
 }
 
-/// One client's connection: logged and counted when it is dropped, with the end that it was told.
+/// The record of one client's connection. When it is dropped, it is logged and counted with the end
+/// that was set.
 pub(crate) struct StreamRecord {
     streams: Streams,
     live: Arc<Live>,
@@ -99,7 +100,8 @@ impl Streams {
         }))
     }
 
-    /// A client has said where it wants to go. `client` is its address, or what it is.
+    /// Begins the record of a client whose destination is known. `client` is its address or a
+    /// description.
     pub(crate) fn begin(
         &self,
         number: u64,
@@ -133,14 +135,14 @@ impl Streams {
         }
     }
 
-    /// Waits until there is no live connection.
+    /// Waits until no connection is open.
     pub(crate) async fn idle(&self) {
         let mut count_rx = self.0.count_tx.subscribe();
-        // An error would mean that the sender is gone, which `self` holds.
+        // The sender is in `self`, so there is no error.
         let _idle = count_rx.wait_for(|count| *count == 0).await;
     }
 
-    /// The payload of every live connection so far, by its number: to the backend and to the
+    /// The payload bytes of every open connection so far, by its number: to the backend and to the
     /// client.
     pub(crate) fn counts(&self) -> Vec<(u64, Counts)> {
         let counts = |live: &Live| {
@@ -155,10 +157,10 @@ impl Streams {
             .collect()
     }
 
-    /// Every live connection, oldest first.
+    /// Every open connection, oldest first.
     pub(crate) fn views(&self) -> Vec<StreamView> {
-        // What is shown is made without the lock, for which connections that begin and end would
-        // wait.
+        // The texts are made without the lock, because connections that begin and end wait for the
+        // lock.
         let live: Vec<_> = self.lock().values().cloned().collect();
         live.iter().map(|live| live.view()).collect()
     }
@@ -189,28 +191,28 @@ impl Live {
 }
 
 impl StreamRecord {
-    /// The node that the destination leads to.
+    /// Sets the node of the destination.
     pub(crate) fn routed_to(&self, node: &NodeName) {
-        // Set once: a connection goes to one node.
+        // It is set once, because a connection goes to one node.
         self.live.node.get_or_init(|| node.clone());
     }
 
-    /// No tunnel is needed: the proxy itself dials.
+    /// Marks a connection that the proxy dials itself, without a tunnel.
     pub(crate) fn direct(&self) {
         self.live.direct.store(true, Ordering::Relaxed);
     }
 
-    /// The number of the stream.
+    /// Sets the number of the stream.
     pub(crate) fn number(&self) -> u64 {
         self.live.number
     }
 
-    /// Where bytes are counted.
+    /// The counters of the payload.
     pub(crate) fn transferred(&self) -> &Transferred {
         &self.live.transferred
     }
 
-    /// There was no connection.
+    /// Records that no connection was made.
     pub(crate) fn not_routed(&mut self, error: &RouteError) {
         self.end = Some(End {
             outcome: error.reason(),
@@ -218,7 +220,7 @@ impl StreamRecord {
         });
     }
 
-    /// The relay has ended.
+    /// Records the end of the relay.
     pub(crate) fn relayed(&mut self, result: &Result<(), RelayError>) {
         self.end = Some(match result {
             Ok(()) => End {
@@ -236,8 +238,8 @@ impl StreamRecord {
 impl Drop for StreamRecord {
     fn drop(&mut self) {
         let view = self.live.view();
-        // A record dropped without an end: the client left before its backend answered, or the
-        // proxy ends.
+        // The record has no end yet: the client left before its backend answered, or the proxy
+        // stops.
         let End { outcome, reason } = self.end.take().unwrap_or(End {
             outcome: "client_left",
             reason: None,

@@ -1,8 +1,8 @@
-//! Which tunnels there are, by node.
+//! The tunnels of each node.
 //!
-//! Each registration has a number of its own, its generation: a tunnel that ends late removes
-//! itself and nothing newer. Where an agent came back before its old tunnels were noticed to be
-//! dead, those are superseded: new streams use them only when there is no other.
+//! Each registration has a number, its generation, so a tunnel that ends late removes only itself.
+//! An agent can come back before its dead tunnels are noticed. These are then superseded: new
+//! streams use them only if there is no other.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use crate::directory::Directory;
 use crate::metrics::Metrics;
 use crate::streams::history::History;
 
-/// Tunnels that one node may have here; a new one closes the oldest.
+/// Tunnels of one node at this proxy. A further one closes the oldest.
 const TUNNELS_PER_NODE: usize = 32;
 
 /// All tunnels of this proxy. Clones share it.
@@ -39,7 +39,7 @@ struct State {
     nodes: HashMap<NodeName, Vec<Arc<Registered>>>,
 }
 
-/// A tunnel and what is known of it.
+/// A tunnel and its properties.
 pub(crate) struct Registered {
     pub(crate) generation: u64,
     pub(crate) node: NodeName,
@@ -47,13 +47,13 @@ pub(crate) struct Registered {
     pub(crate) described: DescribeResponse,
     pub(crate) agent: SocketAddr,
     pub(crate) since: Instant,
-    /// Moves the tunnel's bytes, and those of its streams.
+    /// The worker thread that moves the bytes of the tunnel and of its streams.
     pub(crate) worker: Worker,
     close: CancellationToken,
 }
 
 impl Registered {
-    /// Whether `self` takes the place of the earlier `other` of the same node.
+    /// Whether `self` replaces the earlier tunnel `other` of the same node.
     fn supersedes(&self, other: &Self) -> bool {
         self.generation > other.generation
             && (self.described.instance != other.described.instance
@@ -61,7 +61,7 @@ impl Registered {
     }
 }
 
-/// Keeps a tunnel registered; dropping it removes just that tunnel.
+/// Keeps a tunnel registered. Dropping it removes this tunnel only.
 pub(crate) struct Registration {
     registry: Registry,
     registered: Arc<Registered>,
@@ -78,13 +78,13 @@ impl Registry {
         }))
     }
 
-    /// Why tunnels ended and agents were refused.
+    /// The reasons why tunnels ended and agents were refused.
     pub(crate) fn history(&self) -> &History {
         &self.0.history
     }
 
-    /// Adds a tunnel of `node`, whose agent is at `agent` and which the calling thread moves; the
-    /// node is online from here on.
+    /// Adds a tunnel of `node` that the calling thread moves. `agent` is the agent's address. The
+    /// node is online afterwards.
     pub(crate) fn register(
         &self,
         node: NodeName,
@@ -108,17 +108,17 @@ impl Registry {
             close,
         });
         let tunnels = state.nodes.entry(registered.node.clone()).or_default();
-        // Those that are closed already stay listed until their own threads have seen it.
+        // A closed tunnel stays listed until its own thread has noticed.
         let open: Vec<_> = tunnels
             .iter()
             .filter(|tunnel| !tunnel.close.is_cancelled())
             .collect();
         if open.len() >= TUNNELS_PER_NODE {
-            // The oldest: an agent needs a few, and replaces those that it lost.
+            // The oldest one is closed. An agent needs only a few, and replaces those that it lost.
             open[0].close.cancel();
         }
         tunnels.push(registered.clone());
-        // Told under the lock, so that the directory hears of comings and goings in their order.
+        // The lock is held, so that the directory gets all changes of a node in their order.
         self.0.directory.set_online(&registered.node, true);
         self.0.metrics.tunnels.inc();
         Registration {
@@ -127,7 +127,7 @@ impl Registry {
         }
     }
 
-    /// The node's tunnels in the order in which a new stream should try them. One that is worn out
+    /// The node's tunnels in the order in which a new stream tries them. A tunnel that is worn out
     /// is closed as soon as it has no streams, if there is another.
     pub(crate) fn candidates(&self, node: &NodeName) -> Vec<Arc<Registered>> {
         let mut tunnels = self.lock().nodes.get(node).cloned().unwrap_or_default();
@@ -162,7 +162,7 @@ impl Registry {
         }
     }
 
-    /// What the node's agent last said about itself.
+    /// The agent's last report about itself.
     pub(crate) fn described(&self, node: &NodeName) -> Option<DescribeResponse> {
         let state = self.lock();
         let newest = state.nodes.get(node)?.last()?;
@@ -176,7 +176,7 @@ impl Registry {
         tunnels
     }
 
-    /// A tunnel of `node` to an agent that says nothing.
+    /// A tunnel of `node` to an agent that sends nothing.
     #[cfg(test)]
     pub(crate) async fn register_for_tests(&self, node: &str) -> Registration {
         let agent = "10.0.3.7:40000".parse().unwrap();
@@ -195,12 +195,12 @@ impl Registry {
 }
 
 impl Registration {
-    /// Number of the registration, in logs.
+    /// The number of the registration, for logs.
     pub(crate) fn generation(&self) -> u64 {
         self.registered.generation
     }
 
-    /// Completes when the tunnel is to be closed.
+    /// Completes when the tunnel must be closed.
     pub(crate) async fn closed(&self) {
         self.registered.close.cancelled().await;
     }
@@ -342,7 +342,7 @@ mod tests {
     async fn each_tunnel_too_many_closes_the_oldest_that_is_open() {
         let (_state, registry) = registry();
         let mut tunnels = Vec::new();
-        // None of them ends meanwhile: a thread may be slow to see that its tunnel is closed.
+        // No tunnel leaves the list meanwhile: its thread may notice late that it is closed.
         for slot in 0..TUNNELS_PER_NODE + 2 {
             tunnels.push(register(&registry, "run", &slot.to_string()).await);
         }

@@ -1,4 +1,4 @@
-//! From what a client dialled to a stream whose backend has answered.
+//! Takes a client from its destination to a stream whose backend has answered.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::streams::limits::{ClientKind, MAX_STREAMS_PER_AGENT, SHARE, Share};
 use crate::streams::live::{Frontend, StreamRecord, Streams};
 use crate::streams::registry::{Registered, Registry};
 
-/// Tunnels that are tried for one stream before its client is told that there is no way.
+/// Tunnels that are tried for one stream.
 const ATTEMPTS: usize = 3;
 
 /// Finds nodes and opens streams to them. Clones share it.
@@ -29,11 +29,11 @@ struct Shared {
     streams: Streams,
     metrics: Metrics,
     next_stream: AtomicU64,
-    /// By client address and node.
+    /// The streams of each client address to each node.
     shares: Quota<(NodeName, IpAddr)>,
 }
 
-/// Where a destination leads.
+/// The route to a destination.
 pub(crate) struct Route {
     pub(crate) target: Target,
     destination: Destination,
@@ -42,8 +42,8 @@ pub(crate) struct Route {
 }
 
 impl Route {
-    /// The thread on which the stream is best opened and relayed: that of the tunnel which is
-    /// tried first.
+    /// The worker thread on which the stream is best opened and relayed: the thread of the first
+    /// tunnel.
     pub(crate) fn worker(&self) -> Option<Worker> {
         self.tunnels.first().map(|tunnel| tunnel.worker.clone())
     }
@@ -73,12 +73,14 @@ impl Router {
         }))
     }
 
-    /// A number for a stream, unique in this run of the proxy, the same in its log and the agent's.
+    /// A number for a stream, unique in this run of the proxy. The logs of proxy and agent have the
+    /// same number.
     pub(crate) fn number(&self) -> u64 {
         self.0.next_stream.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A client has said where it wants to go. `client` is its address, or what it is.
+    /// Begins the record of a client whose destination is known. `client` is its address or a
+    /// description.
     pub(crate) fn begin(
         &self,
         frontend: Frontend,
@@ -91,12 +93,12 @@ impl Router {
             .begin(number, frontend, client, destination.clone())
     }
 
-    /// Where `destination` leads.
+    /// Resolves `destination`.
     pub(crate) fn resolve(&self, destination: &Destination) -> Result<Target, ResolveError> {
         self.0.directory.resolve(destination)
     }
 
-    /// Where `destination` leads, and by which tunnels.
+    /// The route to `destination`, with its tunnels.
     pub(crate) fn route(&self, destination: Destination) -> Result<Route, ResolveError> {
         let target = self.resolve(&destination)?;
         let tunnels = self.0.registry.candidates(&target.node);
@@ -107,8 +109,7 @@ impl Router {
         })
     }
 
-    /// Lets a client have one more stream to the route's node, as long as it holds what is
-    /// returned.
+    /// Reserves one more stream to the route's node for a client, until the result is dropped.
     pub(super) fn share(&self, route: &Route, client: ClientKind) -> Result<Share, RouteError> {
         let node = || route.target.node.clone();
         let share = match client {
@@ -125,8 +126,8 @@ impl Router {
         }
     }
 
-    /// Opens stream `number`; an `early` client's first bytes go ahead. Dropping the future cancels
-    /// the dial at the agent.
+    /// Opens stream `number`. The first bytes of an `early` client are sent along. Dropping the
+    /// future cancels the dial at the agent.
     pub(crate) async fn open(
         &self,
         route: &Route,
@@ -134,7 +135,7 @@ impl Router {
         early: Option<Early<'_>>,
     ) -> Result<Stream, RouteError> {
         let dial = self.0.metrics.dial();
-        // Boxed: a stream's task keeps capacity for all that it ever awaits.
+        // Boxed, because a stream's task keeps space for every future that it awaits.
         let opened = Box::pin(open_in_any(route, number, early)).await;
         dial.ended(
             opened
@@ -169,8 +170,9 @@ async fn open_in_any(
         };
         match registered.tunnel.open(open, early).await {
             Ok(stream) => return Ok(stream),
-            // The tunnel failed, not the backend, whose dial the agent bounds: another one may do.
-            // The client's bytes may have reached the backend, which must not get them twice.
+            // The tunnel failed, not the backend, because the agent bounds its dial. Another tunnel
+            // can work, unless the backend may already have the first bytes of the client: it must
+            // not get them twice.
             Err(error @ (OpenError::Tunnel(_) | OpenError::TimedOut))
                 if !early.is_some_and(Early::has_gone) =>
             {

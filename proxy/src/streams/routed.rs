@@ -1,4 +1,4 @@
-//! A client that is being routed: from the moment that its node is known until its stream ends.
+//! A client that is being routed, from the resolution of its node until the end of its stream.
 
 use culvert_daemon::Worker;
 use culvert_tunnel::{Early, RelayError, Socket, Stream};
@@ -8,7 +8,7 @@ use crate::streams::limits::{ClientKind, Share};
 use crate::streams::live::StreamRecord;
 use crate::streams::route::{Route, Router};
 
-/// A client on its way to a node. Dropped before its stream has ended, it has left.
+/// A client on its way to a node. If it is dropped before its stream has ended, it counts as left.
 pub(crate) struct RoutedClient {
     router: Router,
     route: Route,
@@ -34,16 +34,17 @@ impl RoutedClient {
         }
     }
 
-    /// The thread on which the client is best served.
+    /// The worker thread on which the client is best served.
     pub(crate) fn worker(&self) -> Option<Worker> {
         self.route.worker()
     }
 
-    /// Opens the client's stream; the first bytes of an `early` one go ahead. Dropping the future
-    /// cancels the dial at the agent.
+    /// Opens the client's stream. The first bytes of an `early` client are sent along. Dropping the
+    /// future cancels the dial at the agent.
     ///
     /// # Errors
-    /// It is recorded already.
+    ///
+    /// The stream cannot be opened; this is already recorded.
     pub(crate) async fn open(&mut self, early: Option<&Socket>) -> Result<Stream, RouteError> {
         let opened = match self.router.share(&self.route, self.client) {
             Ok(share) => {
@@ -63,10 +64,12 @@ impl RoutedClient {
         opened
     }
 
-    /// Sends what the client said while its stream was being opened, then relays to the end.
+    /// Sends the bytes that the client sent while its stream was being opened, then relays until
+    /// the end.
     ///
     /// # Errors
-    /// It is recorded already.
+    ///
+    /// The relay failed; this is already recorded.
     pub(crate) async fn relay(
         &mut self,
         stream: &mut Stream,

@@ -35,7 +35,7 @@ impl Steering {
         let Some(plan) = self.plan() else {
             return Ok(());
         };
-        self.progress.behind = false;
+        self.progress.incomplete = false;
         self.metrics.planned(&plan);
         self.apply_routes(&plan).await?;
         self.apply_hooks(&plan);
@@ -43,7 +43,7 @@ impl Steering {
         self.apply_nftables(&plan).await?;
         self.retire_hooks();
         self.apply_beyond(&plan);
-        if !self.progress.behind && !self.gates.switched_off.is_open() {
+        if !self.progress.incomplete && !self.gates.switched_off.is_open() {
             self.remove_switched_off().await?;
             self.gates.switched_off.open();
         }
@@ -73,7 +73,7 @@ impl Steering {
                 let reason = chain(&error);
                 tracing::error!(reason, "routes not made");
                 self.gates.route.close(reason);
-                self.progress.behind = true;
+                self.progress.incomplete = true;
             }
         }
         Ok(())
@@ -88,13 +88,13 @@ impl Steering {
             .apply(intercept, plan)
             .and_then(|()| ebpf.prove(intercept.node, plan.ranges));
         match applied {
-            Ok(()) if ebpf.is_complete() && !self.hooks.is_dangerous() => self.gates.hooks.open(),
+            Ok(()) if ebpf.is_complete() && !self.hooks.is_in_conflict() => self.gates.hooks.open(),
             Ok(()) => {}
             Err(error) => {
                 let reason = chain(&error);
                 tracing::error!(reason, "connect hooks not up to date");
                 self.gates.hooks.close(reason);
-                self.progress.behind = true;
+                self.progress.incomplete = true;
             }
         }
     }
@@ -125,7 +125,7 @@ impl Steering {
                 tracing::error!(%error, "nftables not updated");
                 self.progress.table = false;
                 self.gates.nftables.close(error.to_string());
-                self.progress.behind = true;
+                self.progress.incomplete = true;
                 Ok(())
             }
         }
@@ -139,7 +139,7 @@ impl Steering {
             }
             Err(error) => {
                 self.progress.unguarded = Some(format!("interfaces not read: {}", chain(&error)));
-                self.progress.behind = true;
+                self.progress.incomplete = true;
             }
         }
     }
@@ -166,8 +166,9 @@ impl Steering {
     /// nftables has no limit of its own and steers what exceeds the hooks' table. Without nftables
     /// nothing steers it.
     fn apply_beyond(&mut self, plan: &Plan) {
-        let destinations = plan.beyond.len();
-        let is_news = std::mem::replace(&mut self.progress.beyond, destinations) != destinations;
+        let destinations = plan.nftables_only.len();
+        let is_news =
+            std::mem::replace(&mut self.progress.nftables_only, destinations) != destinations;
         if destinations == 0 || self.ebpf.is_none() {
             return;
         }

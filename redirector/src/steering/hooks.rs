@@ -25,8 +25,8 @@ const FOLLOWERS: usize = 64;
 pub(super) struct HookHealth {
     fallback: Option<Fallback>,
     /// Consecutive inspections that found a Cilium in conflict with the hooks.
-    dangers: u32,
-    /// Other programs that the hooks have moved behind.
+    conflicts: u32,
+    /// Other programs after which the hooks have moved.
     followed: BTreeSet<u32>,
 }
 
@@ -47,8 +47,8 @@ impl HookHealth {
     }
 
     /// Whether a Cilium is in conflict with the hooks for too long.
-    pub(super) fn is_dangerous(&self) -> bool {
-        self.dangers >= PATIENCE
+    pub(super) fn is_in_conflict(&self) -> bool {
+        self.conflicts >= PATIENCE
     }
 
     /// Counts down to the next attempt.
@@ -78,7 +78,7 @@ impl HookHealth {
         });
     }
 
-    /// Whether there are followers that the hooks have not moved behind yet.
+    /// Whether there are followers after which the hooks have not moved yet.
     fn is_overtaken(&mut self, followers: BTreeSet<u32>) -> bool {
         let is_news = self.followed.len() < FOLLOWERS && !followers.is_subset(&self.followed);
         self.followed.extend(followers);
@@ -134,7 +134,7 @@ impl Steering {
     fn fall_back(&mut self, reason: String) {
         self.ebpf = None;
         self.progress.hooked = false;
-        self.progress.behind = true;
+        self.progress.incomplete = true;
         self.hooks.fell_back(reason);
         self.gates.hooks.open();
     }
@@ -151,7 +151,7 @@ impl Steering {
                 let reason = chain(&error);
                 tracing::error!(reason, "connect hooks not taken away");
                 self.gates.hooks.close(reason);
-                self.progress.behind = true;
+                self.progress.incomplete = true;
             }
         }
     }
@@ -171,14 +171,16 @@ impl Steering {
             ebpf.followers(),
         );
         if let Some(danger) = danger {
-            return self.endure(danger);
+            return self.handle_conflict(danger);
         }
-        if self.hooks.is_dangerous() {
+        if self.hooks.is_in_conflict() {
             self.gates.hooks.open();
         }
-        self.hooks.dangers = 0;
+        self.hooks.conflicts = 0;
         if self.hooks.is_overtaken(followers) {
-            tracing::info!("programs of others came after the connect hooks; moving behind them");
+            tracing::info!(
+                "other programs were attached after the connect hooks; moving the hooks after them"
+            );
             self.reinstall_hooks();
         }
     }
@@ -186,7 +188,7 @@ impl Steering {
     fn reinstall_hooks(&mut self) {
         let known = self.plan();
         match self.install_hooks(known.as_ref()) {
-            Ok(()) => self.metrics.drifted(Drift::Hooks, Repair::Done),
+            Ok(()) => self.metrics.drifted(Drift::Hooks, Repair::Repaired),
             Err(error) => {
                 let reason = format!("{error:#}");
                 tracing::error!(reason, "connect hooks not installed");
@@ -199,17 +201,17 @@ impl Steering {
 
     /// A Cilium on this host cannot start beside the hooks, unless it is about to attach hooks like
     /// them.
-    fn endure(&mut self, danger: String) {
-        self.hooks.dangers = self.hooks.dangers.saturating_add(1);
-        if !self.hooks.is_dangerous() {
+    fn handle_conflict(&mut self, danger: String) {
+        self.hooks.conflicts = self.hooks.conflicts.saturating_add(1);
+        if !self.hooks.is_in_conflict() {
             return;
         }
         if self.config.mechanism == Mechanism::Both && self.nft.is_some() {
-            self.hooks.dangers = 0;
+            self.hooks.conflicts = 0;
             return self.fall_back(danger);
         }
         // Nothing else steers, and an unsteered connection dials the real address.
-        if self.hooks.dangers == PATIENCE {
+        if self.hooks.conflicts == PATIENCE {
             tracing::error!(danger, "the connect hooks stay: nothing else steers");
         }
         self.gates.hooks.close(danger);
@@ -228,7 +230,7 @@ impl Steering {
             Ok(()) if self.ebpf.is_some() => {
                 tracing::info!("connect hooks installed after all");
                 // `apply` proves that they steer.
-                self.progress.behind = true;
+                self.progress.incomplete = true;
             }
             Ok(()) => {}
             Err(error) => self.fall_back(format!("{error:#}")),

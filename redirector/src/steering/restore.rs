@@ -22,7 +22,7 @@ impl Steering {
         self.restore_nftables().await;
         self.restore_routes().await;
         self.follow_uplinks().await;
-        if self.progress.behind {
+        if self.progress.incomplete {
             self.apply().await?;
         }
         self.publish();
@@ -36,13 +36,13 @@ impl Steering {
         match ebpf.restore() {
             Ok(true) => {
                 tracing::warn!("somebody changed what the connect hooks steer; put right");
-                self.metrics.drifted(Drift::Destinations, Repair::Done);
+                self.metrics.drifted(Drift::Destinations, Repair::Repaired);
             }
             Ok(false) => {}
             Err(error) => {
                 self.metrics.drifted(Drift::Destinations, Repair::Failed);
                 self.gates.hooks.close(chain(&error));
-                self.progress.behind = true;
+                self.progress.incomplete = true;
             }
         }
     }
@@ -54,7 +54,7 @@ impl Steering {
                 tracing::warn!(
                     "somebody removed or changed the table inet culvert; installed again"
                 );
-                self.metrics.drifted(Drift::Nftables, Repair::Done);
+                self.metrics.drifted(Drift::Nftables, Repair::Repaired);
                 self.table_is_there();
             }
             Ok(false) => {}
@@ -62,7 +62,7 @@ impl Steering {
                 self.metrics.drifted(Drift::Nftables, Repair::Failed);
                 self.progress.table = false;
                 self.gates.nftables.close(error.to_string());
-                self.progress.behind = true;
+                self.progress.incomplete = true;
             }
         }
     }
@@ -80,7 +80,7 @@ impl Steering {
                 "this host has another address; connections are steered to it too"
             );
             self.config.intercept.node = node;
-            self.progress.behind = true;
+            self.progress.incomplete = true;
             node_tx.send_replace(node);
         }
     }
@@ -94,7 +94,7 @@ impl Steering {
                 .await
                 .is_ok_and(|uplinks| uplinks != self.progress.uplinks)
         {
-            self.progress.behind = true;
+            self.progress.incomplete = true;
         }
     }
 
@@ -109,13 +109,13 @@ impl Steering {
         {
             Ok(true) => {
                 tracing::warn!("somebody removed routes of VIPs; made again");
-                self.metrics.drifted(Drift::Routes, Repair::Done);
+                self.metrics.drifted(Drift::Routes, Repair::Repaired);
             }
             Ok(false) => {}
             Err(error) => {
                 self.metrics.drifted(Drift::Routes, Repair::Failed);
                 self.gates.route.close(chain(&error));
-                self.progress.behind = true;
+                self.progress.incomplete = true;
             }
         }
     }

@@ -21,7 +21,7 @@ const PACE: Duration = Duration::from_millis(10);
 /// Longest message that is echoed.
 const MESSAGE_MAX: u64 = 16 << 10;
 /// More failures would only repeat the first ones.
-const TOLD: usize = 5;
+const MAX_EXAMPLES: usize = 5;
 
 /// What `steady` needs.
 #[derive(clap::Args)]
@@ -165,7 +165,7 @@ fn request(way: &Way, port: u16, random: &mut Random) -> End {
 fn note(found: &mut Found, way: &Way, begun: Instant, end: End) {
     let took = begun.elapsed();
     found.slowest = found.slowest.max(took);
-    if took >= PATIENCE && found.hung.len() < TOLD {
+    if took >= PATIENCE && found.hung.len() < MAX_EXAMPLES {
         found.hung.push(format!("{}: {took:?}", way.text));
     }
     match end {
@@ -174,7 +174,7 @@ fn note(found: &mut Found, way: &Way, begun: Instant, end: End) {
             // Only requests that began after the last report prove that a way works now.
             *found.ways.entry(way.text.clone()).or_default() += u64::from(begun >= found.since);
         }
-        End::Wrong(what) if found.wrong.len() < TOLD => {
+        End::Wrong(what) if found.wrong.len() < MAX_EXAMPLES => {
             found.wrong.push(format!("{}: {what:?}", way.text))
         }
         End::Wrong(_) => {}

@@ -10,6 +10,7 @@ pub mod dns;
 pub mod inside;
 pub mod interrupt;
 mod lab;
+mod log_line;
 mod name;
 mod network;
 pub mod place;
@@ -26,4 +27,5 @@ pub mod wait;
 pub mod workspace;
 
 pub use lab::Lab;
+pub use log_line::LogLine;
 pub use name::LabName;

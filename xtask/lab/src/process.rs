@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::{progress, wait};
+use crate::{LogLine, progress, wait};
 
 /// The kernel counts processor time of programs in hundredths of a second.
 const TICK_MS: u64 = 10;
@@ -74,6 +74,35 @@ impl Process {
         std::fs::read(&self.log)
             .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
             .unwrap_or_default()
+    }
+
+    /// The lines of its JSON log.
+    pub fn log_lines(&self) -> Vec<LogLine> {
+        LogLine::parse_all(&self.log())
+    }
+
+    /// The lines with this message in its JSON log, with fields that contain these texts.
+    pub fn logged(&self, message: &str, fields: &[(&str, &str)]) -> Vec<LogLine> {
+        let mut lines = self.log_lines();
+        lines.retain(|line| line.is(message, fields));
+        lines
+    }
+
+    /// Waits until its JSON log has such a line.
+    ///
+    /// # Errors
+    /// It is not there within `patience`; the error contains the log.
+    pub fn wait_logged(
+        &self,
+        message: &str,
+        fields: &[(&str, &str)],
+        patience: Duration,
+    ) -> Result<()> {
+        let what = format!("{} logs {message:?} with {fields:?}", self.name);
+        wait::until(&what, patience, || {
+            let found = !self.logged(message, fields).is_empty();
+            found.then_some(()).with_context(|| self.log())
+        })
     }
 
     /// Fails with the end of its log if it has ended.

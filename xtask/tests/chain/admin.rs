@@ -214,7 +214,7 @@ fn what_is_logged_can_be_changed_while_a_program_runs() {
 
 /// The numbers of ended streams that the proxy and the agent have logged.
 fn ended(world: &mut World<'_>) -> (usize, usize) {
-    let ended = |process: &Process| process.log().matches("stream ended").count();
+    let ended = |process: &Process| process.logged("stream ended", &[]).len();
     (ended(&world.culvert.proxy), ended(world.culvert.agent(0)))
 }
 

@@ -88,18 +88,13 @@ fn ready_certificates_with_a_name_of_their_own_take_the_place_of_joining() {
             ),
         }
         let mut misled = agent_without_the_name(world)?;
-        wait::until(
-            "an agent that expects another name says so",
+        // It names the name that it expects.
+        misled.wait_logged(
+            "no tunnel; trying again",
+            &[("reason", "culvert-proxy")],
             Duration::from_secs(10),
-            || {
-                misled.check()?;
-                let told = misled
-                    .log()
-                    .lines()
-                    .any(|line| line.contains("WARN") && line.contains("culvert-proxy"));
-                told.then_some(()).with_context(|| misled.log())
-            },
-        )
+        )?;
+        misled.check()
     });
 }
 
@@ -159,6 +154,7 @@ fn agent_without_the_name(world: &World<'_>) -> Result<Process> {
     let site = world.lab.site(Place::Edge2);
     let mut command = site.command(workspace::binary("culvert-agent"));
     command
+        .args(["--log-format", "json"])
         .args(["--proxy", PROXY_FOR_AGENTS, "--cert"])
         .arg(agent.certificate)
         .arg("--key")

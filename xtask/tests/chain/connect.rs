@@ -236,7 +236,7 @@ fn a_client_with_no_certificate_or_with_an_agent_s_is_refused_over_tls() {
                 "{who}: {answer:?} {said}"
             );
         }
-        world.wait_proxy_log(&["WARN", "CONNECT refused", "TLS handshake failed"])
+        world.wait_proxy_log("CONNECT refused", &[("reason", "TLS handshake failed")])
     });
 }
 

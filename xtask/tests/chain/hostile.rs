@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::process::{Held, Process};
-use culvert_lab::{progress, wait};
+use culvert_lab::progress;
 
 use crate::life::wait_within;
 use crate::world::{ECHO, HeldClient, World};
@@ -97,19 +97,4 @@ impl Before {
     fn wait_restored(&self, victim: &Process) -> Result<()> {
         wait_within(self.who, victim, self.held)
     }
-}
-
-/// Waits until a program has logged a line with all of these words.
-fn wait_log(victim: &Process, words: &[&str]) -> Result<()> {
-    wait::until(
-        &format!("a line with {words:?}"),
-        Duration::from_secs(10),
-        || {
-            let told = victim
-                .log()
-                .lines()
-                .any(|line| words.iter().all(|word| line.contains(word)));
-            told.then_some(()).context("no such line in its log")
-        },
-    )
 }

@@ -137,7 +137,7 @@ fn a_node_without_an_ipv4_address_is_reached_by_name_and_by_its_ipv6_address() {
         take_ipv4_from_the_edge(lab)?;
         let backends = world::serve(lab, Place::Edge1)?;
         let proxy = "[fd00:203:0:113::1]:7400";
-        let options = world::with_ports(world::proxy_options(["--advertise", proxy]));
+        let options = world::with_defaults(world::proxy_options(["--advertise", proxy]));
         let mut world = World::of(lab, Culvert::start(lab, &[], options)?, vec![backends]);
         let settings = ["--address", EDGE_V6, "--port", "9004"].map(str::to_owned);
         let mut join = world.culvert.create_bare_token(Place::Edge1, &settings)?;
@@ -344,24 +344,14 @@ fn a_stream_has_one_number_in_the_pages_and_logs_of_proxy_and_agent() {
         );
         drop(held);
         world.wait_for_no_streams()?;
-        let agent_log = world.lab.site(Place::Edge1).file("culvert-agent.log");
         wait::until("both logs have them", Duration::from_secs(5), || {
-            for (who, log) in [
-                ("proxy", world.culvert.proxy.log()),
-                ("agent", std::fs::read_to_string(&agent_log)?),
+            for (who, lines) in [
+                ("proxy", world.culvert.proxy.logged("stream ended", &[])),
+                ("agent", world.culvert.agent(0).logged("stream ended", &[])),
             ] {
-                let of = |line: &str| {
-                    line.split("stream=")
-                        .nth(1)?
-                        .split_whitespace()
-                        .next()?
-                        .parse()
-                        .ok()
-                };
-                let logged: BTreeSet<u64> = log
-                    .lines()
-                    .filter(|line| line.contains("stream ended"))
-                    .filter_map(of)
+                let logged: BTreeSet<u64> = lines
+                    .iter()
+                    .filter_map(|line| line.field("stream").parse().ok())
                     .collect();
                 ensure!(
                     proxy.is_subset(&logged),

@@ -27,7 +27,7 @@ fn an_agent_reaches_the_proxy_under_another_address_through_a_forwarder() {
         ]);
         let _forwarder = cloud.start_process("forwarder", &mut forwarder)?;
         let backends = world::serve(lab, Place::Edge1)?;
-        let options = world::with_ports(Options {
+        let options = world::with_defaults(Options {
             proxy: vec!["--advertise".into(), "203.0.113.1:7444".into()],
             ..Options::default()
         });
@@ -65,7 +65,7 @@ fn an_agent_behind_an_http_proxy_dials_out_through_it() {
             "HTTPS_PROXY".to_owned(),
             "http://203.0.113.1:3128".to_owned(),
         )];
-        let options = world::with_ports(Options {
+        let options = world::with_defaults(Options {
             agent_env,
             ..Options::default()
         });

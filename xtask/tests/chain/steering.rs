@@ -102,7 +102,13 @@ fn every_node_answers(world: &World<'_>) -> Result<()> {
 fn two_nodes_with_one_address_are_refused_by_address_and_reached_by_name() {
     world::with(&Place::EDGES, Options::default(), |world| {
         world.failing_client(&Client::listen(format!("192.168.1.10:{GREET}")))?;
-        world.wait_proxy_log(&["192.168.1.10", "edge-2", "edge-3"])?;
+        world.wait_proxy_log(
+            "stream ended",
+            &[
+                ("original_dst", "192.168.1.10"),
+                ("reason", "edge-2 and edge-3"),
+            ],
+        )?;
         world.check_greeting("edge-2", "edge-2")?;
         world.check_greeting("edge-3", "edge-3")
     });

@@ -24,7 +24,7 @@ const SOON: Duration = Duration::from_secs(30);
 #[test]
 fn a_stalled_backend_is_found_by_its_stream_at_both_ends() {
     world::in_lab(|lab| {
-        let _culvert = Culvert::start(lab, EDGE, world::with_ports(Options::default()))?;
+        let _culvert = Culvert::start(lab, EDGE, world::with_defaults(Options::default()))?;
         let (cloud, edge) = (lab.site(Place::Cloud), lab.site(Place::Edge1));
         let mut serve = edge.command(XTASK);
         let backend = edge.start_process(
@@ -414,32 +414,23 @@ fn scrape(lab: &Lab) -> Result<()> {
 
 #[test]
 fn the_line_of_a_finished_stream_has_the_documented_fields() {
-    let json = || vec!["--log-format".to_owned(), "json".to_owned()];
-    world::with(
-        EDGE,
-        Options {
-            proxy: json(),
-            agent: json(),
-            ..Options::default()
-        },
-        |world| {
-            world.check_greeting("edge-1", "edge-1")?;
-            // A failed stream has an error in the log of each end.
-            world.failing_client(&Client::listen(format!("edge-1:{FORBIDDEN}")))?;
-            world.wait_for_no_streams()?;
-            let documented = document("logs.md")?;
-            let logs = [world.culvert.proxy.log(), world.culvert.agent(0).log()];
-            for (column, log) in [2, 3].into_iter().zip(logs) {
-                let real = logged_fields(&log)?;
-                let written: BTreeSet<String> = documented
-                    .lines()
-                    .filter_map(|line| field_of_column(line, column))
-                    .collect();
-                ensure!(real == written, "logged {real:?}\ndocumented {written:?}");
-            }
-            Ok(())
-        },
-    );
+    world::with(EDGE, Options::default(), |world| {
+        world.check_greeting("edge-1", "edge-1")?;
+        // A failed stream has an error in the log of each end.
+        world.failing_client(&Client::listen(format!("edge-1:{FORBIDDEN}")))?;
+        world.wait_for_no_streams()?;
+        let documented = document("logs.md")?;
+        let logs = [world.culvert.proxy.log(), world.culvert.agent(0).log()];
+        for (column, log) in [2, 3].into_iter().zip(logs) {
+            let real = logged_fields(&log)?;
+            let written: BTreeSet<String> = documented
+                .lines()
+                .filter_map(|line| field_of_column(line, column))
+                .collect();
+            ensure!(real == written, "logged {real:?}\ndocumented {written:?}");
+        }
+        Ok(())
+    });
 }
 
 /// All fields of the log lines about ended streams.

@@ -69,10 +69,12 @@ fn with_operators_authority(lab: &Lab) -> Result<Options> {
 fn agent_with(world: &World<'_>, issued: &Issued, ca: &Path) -> Result<Process> {
     let site = world.lab.site(Place::Edge2);
     let mut command = site.command(workspace::binary("culvert-agent"));
-    command
-        .arg("--state-dir")
-        .arg(site.file("agent"))
-        .args(["--proxy", PROXY_FOR_AGENTS]);
+    command.arg("--state-dir").arg(site.file("agent")).args([
+        "--proxy",
+        PROXY_FOR_AGENTS,
+        "--log-format",
+        "json",
+    ]);
     command
         .arg("--cert")
         .arg(&issued.certificate)
@@ -85,17 +87,14 @@ fn agent_with(world: &World<'_>, issued: &Issued, ca: &Path) -> Result<Process> 
 
 /// Fails unless the agent is refused, agent and proxy log the reason, and there is no tunnel.
 fn expect_refusal(world: &World<'_>, agent: &mut Process) -> Result<()> {
-    world.wait_proxy_log(&["WARN", "198.51.100.5"])?;
+    world.wait_proxy_log("agent connection", &[("client.addr", "198.51.100.5")])?;
     wait::until(
         "the agent says that it is refused",
         Duration::from_secs(10),
         || {
             agent.check()?;
-            agent
-                .log()
-                .contains("WARN")
-                .then_some(())
-                .with_context(|| agent.log())
+            let refused = !agent.logged("no tunnel; trying again", &[]).is_empty();
+            refused.then_some(()).with_context(|| agent.log())
         },
     )?;
     ensure!(
@@ -225,7 +224,10 @@ fn a_node_that_left_the_directory_file_comes_back_without_its_old_certificate() 
             .culvert
             .wait_offline(Place::Edge2, Duration::from_secs(20))?;
         std::fs::write(&file, FILE_WITH_EDGE_2)?;
-        world.wait_proxy_log(&["WARN", "the certificate of edge-2 was revoked"])?;
+        world.wait_proxy_log(
+            "agent connection",
+            &[("reason", "the certificate of edge-2 was revoked")],
+        )?;
         ensure!(world.culvert.tunnels("edge-2")? == 0, "it has a tunnel");
         // A new token makes it the node again.
         let join = world.culvert.create_bare_token(Place::Edge2, &[])?;
@@ -272,7 +274,11 @@ fn a_token_of_another_proxy_is_refused_before_it_is_shown() {
         join[at] = format!("sha256:{}", "0".repeat(64));
         expect_no_join(world, Place::Edge2, &join, "pin")?;
         ensure!(
-            !world.culvert.proxy.log().contains("certificate refused"),
+            world
+                .culvert
+                .proxy
+                .logged("certificate refused", &[])
+                .is_empty(),
             "the proxy was asked"
         );
         // The proxy never received the token, so the token still works.
@@ -317,7 +323,7 @@ fn expect_refused_join(
     reason: &str,
 ) -> Result<()> {
     expect_no_join(world, place, join, reason)?;
-    world.wait_proxy_log(&["WARN", "certificate refused", reason])
+    world.wait_proxy_log("certificate refused", &[("reason", reason)])
 }
 
 fn expect_no_join(world: &World<'_>, place: Place, join: &[String], reason: &str) -> Result<()> {

@@ -190,13 +190,7 @@ fn a_stream_that_outlasts_the_grace_period_is_reset_and_does_not_look_ended() {
             matches!(&broken, Report::Broken { count: 20, first } if first.cause == Cause::Reset),
             "{broken:?}"
         );
-        let told = world
-            .culvert
-            .proxy
-            .log()
-            .lines()
-            .filter(|line| line.contains("stream ended"))
-            .count();
+        let told = world.culvert.proxy.logged("stream ended", &[]).len();
         ensure!(told >= 20, "the log tells the end of {told} streams");
         Ok(())
     });

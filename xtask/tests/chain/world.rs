@@ -80,7 +80,7 @@ pub(crate) fn prepared(
     test: impl FnOnce(&mut World<'_>) -> Result<()>,
 ) {
     in_lab(|lab| {
-        let options = with_ports(options(lab)?);
+        let options = with_defaults(options(lab)?);
         let backends = edges
             .iter()
             .map(|place| serve(lab, *place))
@@ -125,8 +125,11 @@ pub(crate) fn in_lab(test: impl FnOnce(&Lab) -> Result<()>) {
     }
 }
 
-/// Adds the ports of the usual backends.
-pub(crate) fn with_ports(mut options: Options) -> Options {
+/// Adds the ports of the usual backends, and logs in JSON.
+pub(crate) fn with_defaults(mut options: Options) -> Options {
+    for environment in [&mut options.cloud_env, &mut options.agent_env] {
+        environment.push(("CULVERT_LOG_FORMAT".to_owned(), "json".to_owned()));
+    }
     options
         .ports
         .extend([ECHO, SINK, SOURCE, GREET, SMALL_SOURCE, HASTY]);
@@ -303,19 +306,10 @@ impl<'lab> World<'lab> {
         })
     }
 
-    /// Waits until the proxy has logged a line with all of these words.
-    pub(crate) fn wait_proxy_log(&self, words: &[&str]) -> Result<()> {
-        wait::until(
-            &format!("the proxy tells of {words:?}"),
-            Duration::from_secs(10),
-            || {
-                let log = self.culvert.proxy.log();
-                let told = log
-                    .lines()
-                    .any(|line| words.iter().all(|word| line.contains(word)));
-                told.then_some(()).context("no such line in its log")
-            },
-        )
+    /// Waits until the proxy has logged this message, with fields that contain these texts.
+    pub(crate) fn wait_proxy_log(&self, message: &str, fields: &[(&str, &str)]) -> Result<()> {
+        let patience = Duration::from_secs(10);
+        self.culvert.proxy.wait_logged(message, fields, patience)
     }
 
     /// Waits until `/readyz` of a program reports that it is not ready for this reason.

@@ -62,7 +62,7 @@ fn wait_for_routing(
 }
 
 /// Creates the objects from which the proxy learns the cluster's own addresses.
-fn furnish(server: &ApiServer) -> Result<()> {
+fn create_objects(server: &ApiServer) -> Result<()> {
     apply(
         server,
         &json!({"apiVersion": "v1", "kind": "Endpoints", "metadata": {"namespace": "default", "name": "kubernetes"},
@@ -83,7 +83,7 @@ fn a_kubelets_own_word_makes_no_address_of_the_clouds_an_edge_nodes() {
 }
 
 fn claimed_by_an_edge(server: &mut ApiServer) -> Result<()> {
-    furnish(server)?;
+    create_objects(server)?;
     edge(server, "edge-1", "10.0.3.7")?;
     node(server, "master", "192.0.2.10", &json!({}))?;
     let external = json!({"addresses": [

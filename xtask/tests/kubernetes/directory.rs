@@ -247,14 +247,13 @@ fn agreement(server: &ApiServer) -> Result<()> {
         DEADLINE,
         || {
             other.process.check()?;
-            ensure!(
-                other
-                    .process
-                    .log()
-                    .contains("give --vip4-range 198.18.0.0/15"),
-                "{}",
-                other.process.log()
-            );
+            let advice = [("reason", "give --vip4-range 198.18.0.0/15")];
+            let advised = other
+                .process
+                .log_lines()
+                .iter()
+                .any(|line| line.has(&advice));
+            ensure!(advised, "{}", other.process.log());
             Ok(())
         },
     )?;

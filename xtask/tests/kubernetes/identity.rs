@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::cluster::{DEADLINE, apply, get, pod, token, with_server};
 use crate::loopback::{echo, echo_backend};
 use crate::proxy::Proxy;
-use site::{Agent, agent_token, furnish, new_authority};
+use site::{Agent, ENROLLED_AGAIN, NOT_ENROLLED, agent_token, create_objects, new_authority};
 
 /// Long enough to be used, and short enough to be renewed within a test, after about 40 s.
 const SHORT_LIVED: [&str; 2] = ["--certificate-lifetime", "60s"];
@@ -29,7 +29,7 @@ fn a_pod_becomes_its_node_by_its_token_and_needs_it_no_more() {
 }
 
 fn enrolment(server: &mut ApiServer) -> Result<()> {
-    furnish(server)?;
+    create_objects(server)?;
     let (backend, target) = backend("edge-1")?;
     let mut agent = Agent::start(
         server,
@@ -38,8 +38,8 @@ fn enrolment(server: &mut ApiServer) -> Result<()> {
         backend,
     )?;
     agent.wait_for_log(
-        &["not enrolled yet", "ca.crt", "ConfigMap culvert-agent"],
-        1,
+        NOT_ENROLLED,
+        &[("reason", "ca.crt"), ("reason", "ConfigMap culvert-agent")],
     )?;
     ensure!(
         agent.missing()?.contains("ConfigMap culvert-agent"),
@@ -87,7 +87,7 @@ fn enrolment(server: &mut ApiServer) -> Result<()> {
     // The pod is replaced. Its successor enrols by itself, without further requests to the API
     // server.
     agent.set_token(Some(&agent_token(server, "agent-later", "edge-1")?))?;
-    agent.wait_for_log(&["enrolled anew"], 1)?;
+    agent.wait_for_log(ENROLLED_AGAIN, &[])?;
     let later = self::reviews(server)?;
     ensure!(
         later == reviews + 1,
@@ -117,7 +117,7 @@ fn the_authority_is_rotated_and_replaced_and_streams_go_on_until_their_certifica
 }
 
 fn rotation(server: &ApiServer) -> Result<()> {
-    furnish(server)?;
+    create_objects(server)?;
     let (backend, target) = backend("edge-1")?;
     let mut proxy = Proxy::start(server, "proxy", &SHORT_LIVED)?;
     let mut agent = Agent::start(
@@ -152,7 +152,7 @@ fn rotation(server: &ApiServer) -> Result<()> {
     agent.mount_until(server, "the new one alone", |ca, _| {
         ca.matches("BEGIN").count() == 1
     })?;
-    agent.wait_for_log(&["certificate renewed"], 1)?;
+    agent.wait_for_log("certificate renewed", &[])?;
     drop(proxy.wait_for_stream(&target)?);
 
     // The authority is replaced in one step, so no proxy knows any agent's certificate: the agents
@@ -162,7 +162,7 @@ fn rotation(server: &ApiServer) -> Result<()> {
     agent.mount_until(server, "the third one", |ca, _| {
         ca.starts_with(&first_lines(&third))
     })?;
-    agent.wait_for_log(&["enrolled anew"], 1)?;
+    agent.wait_for_log(ENROLLED_AGAIN, &[])?;
     drop(proxy.wait_for_stream(&target)?);
     agent.restart()?;
     proxy.wait_for_stream(&target)?;
@@ -170,14 +170,11 @@ fn rotation(server: &ApiServer) -> Result<()> {
     // Invalid content leaves the authority in use unchanged.
     let before = proxy.authority()?;
     secret(server, &third, &key)?;
-    wait::until("the proxy says what is wrong", DEADLINE, || {
-        let log = proxy.process.log();
-        ensure!(
-            log.contains("tls.key: is not the key of the first certificate"),
-            "{log}"
-        );
-        Ok(())
-    })?;
+    proxy.process.wait_logged(
+        "the cluster's authority cannot be followed, keeping the one in use",
+        &[("reason", "tls.key: is not the key of the first certificate")],
+        DEADLINE,
+    )?;
     ensure!(proxy.authority()? == before, "the good one stays");
     // A deleted authority is created again.
     workspace::output(server.kubectl().args([
@@ -200,7 +197,7 @@ fn a_token_of_anybody_else_is_refused_with_the_reason_counted_and_never_printed(
 }
 
 fn refusals(server: &ApiServer) -> Result<()> {
-    furnish(server)?;
+    create_objects(server)?;
     let (backend, target) = backend("edge-1")?;
     let mut proxy = Proxy::start(server, "proxy", &[])?;
     let good = agent_token(server, "agent", "edge-1")?;
@@ -334,16 +331,16 @@ impl RefusedToken {
         agent.mount_until(server, "the proxy", |_, told| {
             told.contains(&proxy.agents.to_string())
         })?;
-        agent.wait_for_log(&["not enrolled yet", words], 1)?;
+        agent.wait_for_log(NOT_ENROLLED, &[("reason", words)])?;
         ensure!(
             enrolments(proxy, outcome)? > before,
             "{name} is not counted as {outcome}"
         );
         let log = proxy.process.log();
-        ensure!(
-            log.contains(&format!("outcome=\"{outcome}\"")),
-            "{name}: {log}"
-        );
+        let refusals = proxy
+            .process
+            .logged("certificate refused", &[("outcome", outcome)]);
+        ensure!(!refusals.is_empty(), "{name}: {log}");
         let secret = token.rsplit('.').next().unwrap_or(token);
         let printed = log.contains(secret) || agent.process.log().contains(secret);
         ensure!(
@@ -377,22 +374,19 @@ fn connect_reaches_direct_ranges_from_the_proxy_itself_and_nothing_else() {
 }
 
 fn direct(server: &ApiServer) -> Result<()> {
-    furnish(server)?;
+    create_objects(server)?;
     let mut proxy = Proxy::start(server, "proxy", &["--direct", "127.0.0.0/8"])?;
     let target = format!("127.0.0.1:{}", echo_backend()?);
     drop(proxy.wait_for_stream(&target)?);
-    wait::until("its line in the log", DEADLINE, || {
-        let log = proxy.process.log();
-        let line = log
-            .lines()
-            .find(|line| line.contains("stream ended") && line.contains(&target));
-        let line = line.with_context(|| log.clone())?;
-        ensure!(
-            line.contains("mechanism=\"direct\"") && line.contains("bytes_to_backend=12"),
-            "{line}"
-        );
-        Ok(())
-    })?;
+    proxy.process.wait_logged(
+        "stream ended",
+        &[
+            ("original_dst", &target),
+            ("mechanism", "direct"),
+            ("bytes_to_backend", "12"),
+        ],
+        DEADLINE,
+    )?;
     let explained = proxy.explain(&[&target, "--dial"])?;
     ensure!(
         explained.contains("direct: dialled from the proxy itself") && explained.contains("ok:"),

@@ -214,6 +214,7 @@ impl Proxy {
 /// A program without environment variables for proxies. It is killed when its test ends.
 pub(crate) fn program(name: &str) -> Command {
     let mut command = bound(&workspace::binary(name));
+    command.env("CULVERT_LOG_FORMAT", "json");
     for variable in [
         "HTTPS_PROXY",
         "https_proxy",

@@ -11,7 +11,7 @@ use culvert_lab::process::Process;
 use culvert_lab::{wait, workspace};
 
 use crate::cluster::{DEADLINE, edge, get};
-use crate::identity::site::{Agent, agent_token, furnish};
+use crate::identity::site::{Agent, ENROLLED_AGAIN, agent_token, create_objects};
 use crate::loopback::echo_backend;
 use crate::proxy::{Proxy, program};
 
@@ -21,7 +21,7 @@ fn what_one_proxy_revokes_or_the_cluster_deletes_is_void_at_all_of_them() {
 }
 
 fn revocation(server: &ApiServer) -> Result<()> {
-    furnish(server)?;
+    create_objects(server)?;
     let backend = echo_backend()?;
     let target = format!("edge-1:{backend}");
     let mut proxies = [
@@ -58,7 +58,7 @@ fn revocation(server: &ApiServer) -> Result<()> {
         "{shared}"
     );
     expect_refused(server, &mut proxies, "thief-1", &stolen, "was revoked")?;
-    agent.wait_for_log(&["enrolled anew"], 1)?;
+    agent.wait_for_log(ENROLLED_AGAIN, &[])?;
     for proxy in &mut proxies {
         drop(proxy.wait_for_stream(&target)?);
     }
@@ -140,17 +140,17 @@ fn expect_refused(
         DEADLINE,
         || {
             thief.check()?;
-            let log = thief.log();
             for proxy in proxies.iter() {
                 let at = proxy.agents.to_string();
-                let refused = log
-                    .lines()
-                    .any(|line| line.contains(&at) && line.contains(words));
-                ensure!(refused, "not at {at}: {log}");
+                let refused = thief.logged(
+                    "no tunnel; trying again",
+                    &[("tunnel", &at), ("reason", words)],
+                );
+                ensure!(!refused.is_empty(), "not at {at}: {}", thief.log());
             }
             Ok(())
         },
     )?;
-    ensure!(!thief.log().contains("tunnel up"), "{}", thief.log());
+    ensure!(thief.logged("tunnel up", &[]).is_empty(), "{}", thief.log());
     Ok(())
 }

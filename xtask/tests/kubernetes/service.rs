@@ -67,8 +67,10 @@ fn addresses(server: &ApiServer) -> Result<()> {
         &mut proxy,
         "203.0.113.9:7400\nagents.example:7400\n",
     )?;
+    let forbidden = [("reason", "answered 403")];
+    let lines = proxy.process.log_lines();
     ensure!(
-        !proxy.process.log().contains("answered 403"),
+        !lines.iter().any(|line| line.has(&forbidden)),
         "{}",
         proxy.process.log()
     );
@@ -80,14 +82,11 @@ fn addresses(server: &ApiServer) -> Result<()> {
         "culvert-system",
         "culvert-proxy",
     ]))?;
-    wait::until("the proxy says that there is no Service", DEADLINE, || {
-        ensure!(
-            proxy.process.log().contains("there is no such Service"),
-            "{}",
-            proxy.process.log()
-        );
-        Ok(())
-    })?;
+    proxy.process.wait_logged(
+        "the proxies' addresses for agents are not published",
+        &[("reason", "there is no such Service")],
+        DEADLINE,
+    )?;
     wait_for(
         server,
         &mut proxy,

@@ -1,4 +1,4 @@
-//! Enrolment as agents see it: what they get, and what each mistake is answered.
+//! Enrolment from the agent's point of view: its results, and the answer to each mistake.
 
 use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::pem::PemObject;
@@ -176,8 +176,8 @@ async fn every_misuse_of_a_token_has_its_own_answer() {
 #[tokio::test]
 async fn an_expired_token_is_told_so() {
     let site = Site::new();
-    // The clock of tokens ticks in seconds: one of no length is over with the second in which it
-    // was made.
+    // The clock of tokens has a resolution of one second, so a token without lifetime expires with
+    // the second in which it was made.
     let token = site
         .tokens
         .create(&edge_1(), Some(std::time::Duration::ZERO))

@@ -1,4 +1,4 @@
-//! Copies between a client of TLS and the Unix socket at whose other end it is served.
+//! Copies between a TLS client and the Unix socket through which it is served.
 
 use std::io;
 use std::pin::pin;
@@ -13,12 +13,12 @@ use tokio::net::unix::OwnedReadHalf;
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
-/// Bytes copied into TLS at once.
+/// Bytes that are copied into TLS in one step.
 const COPIED_AT_ONCE: usize = 64 << 10;
 
-/// Runs `served`, which talks to the peer of `far`, and copies between `far` and the client. What
-/// was said last still gets out, however long the client takes for it, as long as it takes
-/// something within `stalled`.
+/// Runs `served`, which talks to the peer of `far`, and copies between `far` and the client. The
+/// last bytes are still sent, however long the client needs, as long as it takes some of them
+/// within `stalled`.
 pub(super) async fn bridge(
     served: impl Future<Output = Result<(), RelayError>>,
     tls: TlsStream<TcpStream>,
@@ -57,7 +57,8 @@ pub(super) async fn bridge(
                 ended.map_err(RelayError::Socket)?;
                 said_all = true;
             }
-            // Nobody reads what the client still says; it only must not wait for that.
+            // Nobody reads what the client still sends. It is read so that the client does not
+            // block.
             _ = inward.as_mut() => {}
             failed = watch.failure() => return Err(RelayError::Socket(failed)),
             () = tokio::time::sleep(stalled) => {
@@ -72,8 +73,8 @@ pub(super) async fn bridge(
     Ok(())
 }
 
-/// Copies until the proxy has said all, then ends the client's TLS; counts in `moved` the bytes that
-/// TLS took.
+/// Copies until the proxy has sent everything, then ends the client's TLS. Adds the bytes that TLS
+/// took to `moved`.
 async fn copy_into_tls(
     mut from: OwnedReadHalf,
     mut to: WriteHalf<TlsStream<TcpStream>>,
@@ -85,7 +86,7 @@ async fn copy_into_tls(
             let written = to.write_buf(&mut buffer).await?;
             moved.fetch_add(written as u64, Ordering::Relaxed);
         }
-        // TLS keeps what the socket does not take.
+        // TLS keeps the bytes that the socket does not take.
         to.flush().await?;
     }
     to.shutdown().await
@@ -102,11 +103,13 @@ mod tests {
     use super::super::watch;
     use super::*;
 
-    /// What is said to a client of TLS, most of it still under way when all of it was said.
+    /// The bytes that are sent to a TLS client. Most of them are still in transit when the last one
+    /// is written.
     const SAID: usize = 4 << 20;
 
-    /// Bridges [`SAID`] bytes to a client that reads until all were said, then pauses, and goes on
-    /// after that; `ends` hears when the bridge has ended. How it ended, and what the client got.
+    /// Bridges [`SAID`] bytes to a client that reads until all are written, then pauses, then
+    /// continues. `ends` is notified when the bridge has ended. Returns the result of the bridge
+    /// and the bytes that the client got.
     async fn bridged(
         stalled: Duration,
         pause: impl Future<Output = ()>,
@@ -186,7 +189,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_of_tls_that_pauses_at_the_end_gets_all_that_was_said() {
-        // Time for an impatient bridge to give up.
+        // The bridge has time to give up.
         let pause = tokio::time::sleep(Duration::from_millis(200));
         let ends = tokio::sync::Notify::new();
         let both = timeout(

@@ -5,9 +5,9 @@ use httparse::{EMPTY_HEADER, Request, Status};
 
 use crate::directory::Destination;
 
-/// The longest head that is read, in bytes.
+/// The maximum length of a head, in bytes.
 pub(crate) const HEAD_MAX: usize = 16 << 10;
-/// The most headers that are read.
+/// The maximum number of headers.
 const HEADERS_MAX: usize = 64;
 
 /// A request that cannot be served.
@@ -25,7 +25,7 @@ pub(crate) enum BadRequest {
     Target(InvalidHostPort),
 }
 
-/// The destination and the length of the head at the start of `buffer`; `None`: more bytes are
+/// The destination and the length of the head at the start of `buffer`. `None`: more bytes are
 /// needed.
 pub(crate) fn parse(buffer: &[u8]) -> Result<Option<(Destination, usize)>, BadRequest> {
     let mut headers = [EMPTY_HEADER; HEADERS_MAX];

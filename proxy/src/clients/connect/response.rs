@@ -1,4 +1,4 @@
-//! Answers to CONNECT requests; refusals carry `Proxy-Status` (RFC 9209).
+//! Answers to CONNECT requests. Refusals carry `Proxy-Status` (RFC 9209).
 
 use culvert_daemon::chain;
 use culvert_tunnel::{OpenError, proto::tunnel::DialCode};
@@ -7,20 +7,20 @@ use super::request::BadRequest;
 use crate::directory::ResolveError;
 use crate::streams::error::RouteError;
 
-/// The backend has answered; from here on the bytes are its own.
+/// The backend has answered. All following bytes are its own.
 pub(super) const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection Established\r\n\r\n";
 
-/// A status code with its phrase, and RFC 9209's error type.
+/// A status code with its phrase, and the error type of RFC 9209.
 type Refusal = (&'static str, &'static str);
 
 const BAD_REQUEST: Refusal = ("400 Bad Request", "http_request_error");
 
-/// The answer to a request that cannot be understood.
+/// The answer to a malformed request.
 pub(super) fn bad_request(bad: &BadRequest) -> Vec<u8> {
     render(BAD_REQUEST, &bad.to_string())
 }
 
-/// The answer to a request that leads to no connection.
+/// The answer to a request whose connection was not made.
 pub(super) fn refusal(error: &RouteError) -> Vec<u8> {
     render(classify(error), &chain(error))
 }
@@ -77,7 +77,7 @@ fn render((status, error): Refusal, details: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// A structured field's string (RFC 8941): printable ASCII, `"` and `\` escaped.
+/// A string of a structured field (RFC 8941): printable ASCII, with `"` and `\` escaped.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for character in text.chars() {

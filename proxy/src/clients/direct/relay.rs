@@ -1,5 +1,5 @@
-//! Copies between two sockets of this host, to the same end as through a tunnel: each direction
-//! ends on its own, and what is cut short is reset at both.
+//! Relays between two sockets of this host with the same semantics as a tunnel: each direction ends
+//! on its own, and a failure resets both sockets.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -9,9 +9,9 @@ use bytes::{Bytes, BytesMut};
 use culvert_tunnel::{Close, Meter, RelayError, Socket, Transferred};
 use tokio::time::timeout;
 
-/// How long one side may go on when the other has gone.
+/// The time for which one side can continue after the other has gone.
 const PARTING: Duration = Duration::from_secs(2);
-/// As much as a socket gives at once.
+/// The most that a socket delivers at once.
 const BUFFER: usize = 64 << 10;
 
 /// Relays until both directions have ended. `pipelined` is what the client sent before its backend
@@ -51,8 +51,8 @@ pub(crate) async fn relay(
     relayed.map_err(RelayError::Socket)
 }
 
-/// Runs the direction that is left. That from `reader` has ended, so nothing else would notice that
-/// its peer has gone altogether and reads no more; then the other side may still end by itself.
+/// Runs the remaining direction. The direction from `reader` has ended, so only its failure shows
+/// that its peer has gone completely. The other side then has some time to end by itself.
 async fn second_half(
     mut left: Pin<&mut impl Future<Output = io::Result<()>>>,
     reader: &Socket,
@@ -76,7 +76,7 @@ async fn copy(from: &Socket, to: &Socket, meter: &Meter) -> io::Result<()> {
                 meter.add(read);
                 buffer.clear();
             }
-            // While nothing moves, nothing is held.
+            // An idle connection holds no buffer.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => buffer = BytesMut::new(),
             Err(error) => return Err(error),
         }

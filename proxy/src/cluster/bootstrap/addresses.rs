@@ -1,5 +1,5 @@
-//! Where agents dial the proxies: what `--advertise` says, or else the addresses of the Service
-//! that `--agent-service` names.
+//! The addresses of proxies for agents: those of `--advertise`, or else the addresses of the
+//! Service in `--agent-service`.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -13,10 +13,10 @@ use super::super::Cluster;
 use super::super::request::{RequestError, ask};
 use crate::advertise::Advertised;
 
-/// Nodes whose ports are told to agents: enough, and each agent keeps tunnels to all of them.
+/// The most Nodes whose ports are published. Each agent keeps tunnels to all of them.
 pub(crate) const MAX_NODES: usize = 16;
 
-/// Why the Service does not tell addresses.
+/// The reason why the Service has no addresses.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::cluster) enum AddressesError {
     #[error("--agent-service {service}: {what}")]
@@ -41,12 +41,12 @@ pub(in crate::cluster) enum AddressesError {
     NoneReady(String),
 }
 
-/// `host:port` of proxies.
+/// The addresses of proxies, as `host:port`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Proxies {
-    /// This proxy's own; there may be others.
+    /// This proxy's own addresses. Other proxies have others.
     Own(BTreeSet<String>),
-    /// There are no others.
+    /// All addresses.
     All(BTreeSet<String>),
 }
 
@@ -59,7 +59,7 @@ impl Proxies {
 }
 
 impl Cluster {
-    /// Where agents dial.
+    /// The addresses for agents.
     pub(super) async fn agents_dial(
         &self,
         advertised: &Advertised,
@@ -110,7 +110,7 @@ impl Cluster {
         }
     }
 
-    /// The Nodes on which pods of the Service are ready, [`MAX_NODES`] at most.
+    /// The Nodes on which pods of the Service are ready, at most [`MAX_NODES`].
     async fn nodes_of_ready_pods(
         &self,
         name: &str,
@@ -136,7 +136,7 @@ impl Cluster {
     }
 }
 
-/// The error of a request for the sake of `service`.
+/// The error of a request about `service`.
 fn requested(
     service: &str,
     what: &'static str,
@@ -149,7 +149,7 @@ fn requested(
     }
 }
 
-/// The Service's port for agents: the one that leads to `agent_port`, or its only one.
+/// The Service's port for agents: the one that leads to `agent_port`, or the only one.
 fn agents_port(service: &Service, agent_port: u16) -> Option<&ServicePort> {
     let ports = service.spec.as_ref()?.ports.as_deref()?;
     let leads_there = |port: &&ServicePort| match &port.target_port {
@@ -202,7 +202,7 @@ fn is_ready(pod: &Pod) -> bool {
         .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// The address by which a node is most likely reached from outside.
+/// The address at which a node is most likely reachable from outside.
 fn dialled(node: &Node) -> Option<String> {
     let addresses = node.status.as_ref()?.addresses.as_deref()?;
     let of_type = |wanted: &str| addresses.iter().find(|address| address.type_ == wanted);

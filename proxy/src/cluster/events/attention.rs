@@ -1,5 +1,5 @@
-//! What of the directory deserves an Event: what lasts for a while, so that an agent that
-//! reconnects or a node that moves makes none. Pure.
+//! Finds the conditions in the directory that need an Event. They must last for a while, so that an
+//! agent that reconnects or a node that moves causes none. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,11 +10,11 @@ use culvert_api::{NodeName, Routing};
 use super::occurrence::Occurrence;
 use crate::directory::{AddressView, Event, LeftOut, NodeView, Source};
 
-/// A dead tunnel is noticed within 18 s of silence, an agent tries again every 2 s for a minute:
-/// what is longer is no hiccup.
+/// A dead tunnel is noticed within 18 s of silence, and an agent retries every 2 s for a minute. A
+/// condition that lasts longer than this is reported.
 pub(super) const GRACE: Duration = Duration::from_secs(30);
 
-/// What is wrong with which node, and since when.
+/// The current conditions of each node, with their start.
 #[derive(Debug, Default)]
 pub(super) struct Attention {
     nodes: BTreeMap<NodeName, Vec<OngoingCondition>>,
@@ -32,7 +32,7 @@ enum Condition {
 struct OngoingCondition {
     condition: Condition,
     since: Instant,
-    /// Of whom the address is, in words; empty for a node that is offline.
+    /// The owners of the address, in words; empty for a node that is offline.
     owners: String,
     report: ReportState,
 }
@@ -50,7 +50,7 @@ enum ReportState {
 }
 
 impl Attention {
-    /// Takes note of what the directory says now; returns what has to be told at once.
+    /// Takes the present state of the directory. Returns the occurrences to report immediately.
     pub(super) fn see(&mut self, event: &Event, now: Instant) -> Vec<Occurrence> {
         match event {
             Event::Snapshot { nodes, .. } => {
@@ -76,7 +76,7 @@ impl Attention {
         }
     }
 
-    /// What of Nodes is left out and was not told.
+    /// The parts of Nodes that are left out and were not reported yet.
     pub(super) fn left_out(&mut self, now: BTreeSet<LeftOut>) -> Vec<Occurrence> {
         let news = now
             .difference(&self.left_out)
@@ -86,7 +86,7 @@ impl Attention {
         news
     }
 
-    /// What has lasted for the grace period by now and was not told.
+    /// The conditions that have lasted for the grace period and were not reported yet.
     pub(super) fn due(&mut self, now: Instant) -> Vec<Occurrence> {
         let mut due = Vec::new();
         for (name, standings) in &mut self.nodes {
@@ -107,8 +107,8 @@ impl Attention {
         due
     }
 
-    /// A node that was said to be offline and is not is told at once. One that the cluster does not
-    /// know has no Events.
+    /// The return of a node that was reported as offline is reported immediately. A node that is
+    /// not in the cluster has no Events.
     fn node(&mut self, node: &NodeView, now: Instant) -> Option<Occurrence> {
         if node.source != Source::Cluster {
             return None;

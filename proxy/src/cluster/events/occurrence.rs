@@ -1,5 +1,5 @@
-//! Something that operators find with `kubectl describe` and `kubectl get events`, and its form as
-//! an Event. Pure.
+//! An occurrence that operators see with `kubectl describe` and `kubectl get events`, and its form
+//! as an Event. Pure.
 
 use culvert_api::NodeName;
 use data_encoding::HEXLOWER;
@@ -12,24 +12,24 @@ use sha2::{Digest, Sha256};
 use super::super::configmap::ConfigMapName;
 
 const REPORTER: &str = "culvert-proxy";
-/// Where Events of what has no namespace, as Nodes, are kept: `default` is refused by API servers
-/// before 1.21.
+/// The namespace of Events about objects without a namespace, such as Nodes. API servers before
+/// 1.21 do not accept `default` here.
 const NODES_NAMESPACE: &str = "kube-system";
-/// What the API server takes.
+/// The API server's limit.
 const MAX_NOTE_BYTES: usize = 1024;
 const MAX_NAME_BYTES: usize = 253;
-/// Proxies notice the same thing at different times; whoever comes later than this reports another
-/// such thing.
+/// Proxies notice the same occurrence at different times. A later report than this is another
+/// occurrence.
 const ONE_OCCURRENCE: SignedDuration = SignedDuration::from_secs(60);
 
-/// What it is about.
+/// The object of an occurrence.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum About {
     Node(NodeName),
     ConfigMap { which: ConfigMapName, uid: String },
 }
 
-/// What happened; the names are interface.
+/// The kind of an occurrence. The names are an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Reason {
     EdgeOffline,
@@ -39,12 +39,12 @@ pub(super) enum Reason {
     InvalidPorts,
 }
 
-/// Something that happened.
+/// An occurrence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Occurrence {
     pub(super) about: About,
     pub(super) reason: Reason,
-    /// The same on every proxy, so that their Events are one.
+    /// It is the same at every proxy, so that their Events become one.
     pub(super) note: String,
 }
 
@@ -78,7 +78,7 @@ impl Occurrence {
         }
     }
 
-    /// Something that the Node says and nobody uses, with the reason.
+    /// A part of the Node that is left out, with the reason.
     pub(super) fn refused(node: &NodeName, reason: &str) -> Self {
         let note = cut(reason, MAX_NOTE_BYTES);
         Self {
@@ -88,7 +88,7 @@ impl Occurrence {
         }
     }
 
-    /// About a ConfigMap of ports, with what is wrong with it.
+    /// An invalid ConfigMap of ports, with the problem.
     pub(in super::super) fn invalid_ports(
         which: ConfigMapName,
         uid: String,
@@ -105,7 +105,7 @@ impl Occurrence {
         }
     }
 
-    /// Where its Event is.
+    /// The namespace of its Event.
     pub(super) fn namespace(&self) -> &str {
         match &self.about {
             About::Node(_) => NODES_NAMESPACE,
@@ -113,8 +113,8 @@ impl Occurrence {
         }
     }
 
-    /// The Event as the first proxy makes it. Its name is the same on every proxy: a second one
-    /// finds it made.
+    /// The Event as the first proxy creates it. Its name is the same at every proxy, so a second
+    /// proxy finds it.
     pub(super) fn event(&self, instance: &str, now: Timestamp) -> Event {
         Event {
             metadata: ObjectMeta {
@@ -162,7 +162,7 @@ impl Occurrence {
 
     fn regarding(&self) -> ObjectReference {
         let (kind, namespace, name, uid) = match &self.about {
-            // As the kubelet has it, and kubectl looks for: the uid of a Node in Events is its
+            // kubectl searches for the value that kubelet uses: in Events, the uid of a Node is its
             // name.
             About::Node(node) => ("Node", None, node.to_string(), node.to_string()),
             About::ConfigMap { which, uid } => (
@@ -183,7 +183,7 @@ impl Occurrence {
     }
 }
 
-/// How an Event that is there already goes on; `None`: another proxy has just told the same.
+/// The update of an Event that exists; `None`: another proxy has just reported the same.
 pub(super) fn continued(event: &Event, now: Timestamp) -> Option<EventSeries> {
     let last = event
         .series

@@ -1,10 +1,10 @@
-//! What is to be told, in its order, without what has meanwhile become untrue. Pure.
+//! The queue of Events to write, in order. Events that are no longer true are removed. Pure.
 
 use std::collections::VecDeque;
 
 use super::occurrence::{Occurrence, Reason};
 
-/// More than this at once nobody reads.
+/// The capacity. Nobody reads more.
 const MOST: usize = 1000;
 
 /// Occurrences that wait.
@@ -12,8 +12,8 @@ const MOST: usize = 1000;
 pub(super) struct Queue(VecDeque<Occurrence>);
 
 impl Queue {
-    /// A node that comes back before its absence was told has nothing to tell, nor has one that
-    /// goes again.
+    /// A node that comes back before its absence was reported needs no Event. The same holds for a
+    /// node that leaves again.
     pub(super) fn extend(&mut self, occurrences: impl IntoIterator<Item = Occurrence>) {
         for occurrence in occurrences {
             let opposite = match occurrence.reason {

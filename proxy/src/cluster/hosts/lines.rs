@@ -1,24 +1,24 @@
-//! The text of a hosts file in which some lines are ours and others are not. Pure.
+//! The text of a hosts file in which some lines are ours. Pure.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use culvert_api::NodeName;
 
-/// Ends each line of ours; resolvers ignore what follows `#`.
+/// The end of each of our lines. Resolvers ignore text after `#`.
 const MARK: &str = "# culvert";
 
-/// A hosts file as it should be.
+/// The updated hosts file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Merged {
     pub(super) text: String,
-    /// Nodes for which there was no room.
+    /// Nodes that did not fit.
     pub(super) left_out: usize,
 }
 
-/// `before` with a line for each of `nodes` and no other line of ours, in at most `room` bytes.
-/// Lines of others stay as they are, but for those that name nothing but such nodes: an earlier
-/// tunnel made them, and half of all connections would go astray.
+/// Updates `before`: each of `nodes` gets a line, all other lines of ours are removed, and the text
+/// has at most `room` bytes. Other lines stay, except those that name only such nodes: an earlier
+/// tunnel made them, and half of all connections would take them.
 pub(super) fn merged(before: &str, nodes: &BTreeMap<NodeName, IpAddr>, room: usize) -> Merged {
     let is_node = |name: &str| {
         name.parse()

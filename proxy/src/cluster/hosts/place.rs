@@ -1,22 +1,22 @@
-//! Where the hosts file is: a ConfigMap and a key of it. Pure.
+//! The location of the hosts file: a ConfigMap and its key. Pure.
 
 use std::str::FromStr;
 
 use super::super::configmap::ConfigMapName;
 
-/// SuperEdge's key, and that of whoever has no other.
+/// SuperEdge's key, and the default.
 const KEY: &str = "hosts";
-/// YurtTunnel's and Raven's ConfigMaps, and their key.
+/// The ConfigMaps of YurtTunnel and Raven, with their key.
 const YURT: ([&str; 2], &str) = (["yurt-tunnel-nodes", "edge-tunnel-nodes"], "tunnel-nodes");
 
-/// `--hosts-configmap`.
+/// The value of `--hosts-configmap`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HostsPlace {
     pub(in super::super) config_map: ConfigMapName,
     pub(super) key: String,
 }
 
-/// A text that names no ConfigMap.
+/// A text that does not name a ConfigMap.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} names no ConfigMap: write NAMESPACE/NAME, such as kube-system/yurt-tunnel-nodes, or \

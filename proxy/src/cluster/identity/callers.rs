@@ -1,20 +1,20 @@
-//! How many refused tokens an address may make the proxy ask the API server about. Pure but for its
-//! lock.
+//! Limits how many refused tokens of one address the proxy sends to the API server. Pure except for
+//! its lock.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Refusals of one address within [`WINDOW`]; a site's agents may all come from one, and theirs are
-/// not refused.
+/// Refusals of one address within [`WINDOW`]. All agents of a site can share an address, but their
+/// tokens are not refused.
 const MAX_REFUSALS: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(60);
-/// Addresses that are remembered. Beyond, all are forgotten: how many questions there are at once
-/// is bounded besides.
+/// Addresses with recent refusals. If there are more, all are forgotten. The number of concurrent
+/// questions is bounded elsewhere.
 const MAX_ADDRESSES: usize = 4096;
 
-/// Who had tokens refused lately.
+/// The addresses whose tokens were refused recently.
 #[derive(Debug, Default)]
 pub(super) struct Callers(Mutex<HashMap<IpAddr, Refusals>>);
 
@@ -34,7 +34,7 @@ impl Callers {
         refusals.is_none_or(|refusals| refusals.count < MAX_REFUSALS)
     }
 
-    /// The API server refused one.
+    /// Counts a token that the API server refused.
     pub(super) fn refused(&self, address: IpAddr, now: Instant) {
         let mut callers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if callers.len() >= MAX_ADDRESSES {
@@ -55,7 +55,7 @@ impl Callers {
     }
 }
 
-/// Whoever has one IPv6 address has all of its /64.
+/// The owner of one IPv6 address has the whole /64.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX))),

@@ -1,15 +1,15 @@
-//! What a service-account token says of itself. Anybody can write that: it only spares the API
-//! server the tokens that it would refuse anyway. Pure.
+//! The unverified claims of a service-account token. Anybody can write them. They only spare the
+//! API server the tokens that it would certainly refuse. Pure.
 
 use data_encoding::BASE64URL_NOPAD;
 use serde::Deserialize;
 
 use super::{AUDIENCE, AccountError};
 
-/// Real ones have about 1 KiB.
+/// Real tokens have about 1 KiB.
 const MAX_TOKEN_BYTES: usize = 8 << 10;
 
-/// A token that may be an agent's. Never printed.
+/// A token that can be an agent's. It is never printed.
 #[derive(Clone)]
 pub(crate) struct AccountToken(String);
 
@@ -19,7 +19,7 @@ impl AccountToken {
         &self.0
     }
 
-    /// Reads a token that claims to be of the user `account`.
+    /// Reads a token that claims to belong to the user `account`.
     pub(super) fn read(text: &str, account: &str) -> Result<Self, AccountError> {
         let claims = claims(text).ok_or(AccountError::Malformed)?;
         if claims.sub != account {
@@ -87,7 +87,7 @@ fn claims(text: &str) -> Option<Claims> {
     serde_json::from_slice(&part(claims)?).ok()
 }
 
-/// What a stranger wrote, for an error.
+/// A stranger's text, shortened for an error.
 fn short(text: &str) -> String {
     text.chars()
         .filter(|character| !character.is_control())

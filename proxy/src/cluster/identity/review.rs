@@ -1,4 +1,4 @@
-//! What the API server's word on a token makes of its owner. Pure.
+//! Judges the API server's answer about a token. Pure.
 
 use culvert_api::NodeName;
 use k8s_openapi::api::authentication::v1::{TokenReviewStatus, UserInfo};
@@ -9,27 +9,27 @@ use crate::directory::NodeUid;
 
 const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
 const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
-/// Since Kubernetes 1.30.
+/// Exists since Kubernetes 1.30.
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 const NODE_UID: &str = "authentication.kubernetes.io/node-uid";
 
-/// What a reviewed token tells.
+/// The content of a reviewed token.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reviewed {
-    /// The node that its owner runs on, and which Node of that name it was then.
+    /// The node of its pod, and the UID of that Node.
     Node(NodeName, Option<NodeUid>),
-    /// The pod that it is bound to: that one knows its node.
+    /// The pod that it is bound to. The pod has the name of its node.
     Pod(BoundPod),
 }
 
-/// The one pod that a token is bound to.
+/// The pod that a token is bound to.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct BoundPod {
     pub(super) name: String,
     uid: String,
 }
 
-/// Judges an answer to a TokenReview for the user `account`.
+/// Judges the answer to a TokenReview for the user `account`.
 pub(super) fn judge(status: TokenReviewStatus, account: &str) -> Result<Reviewed, AccountError> {
     if status.authenticated != Some(true) {
         let said = status
@@ -40,7 +40,8 @@ pub(super) fn judge(status: TokenReviewStatus, account: &str) -> Result<Reviewed
             said.chars().take(300).collect(),
         ));
     }
-    // An API server that knows nothing of audiences would take any token, and answer without them.
+    // An API server that does not know audiences accepts any token, and answers without an
+    // audience.
     let audiences = status.audiences.unwrap_or_default();
     if !audiences.iter().any(|audience| audience == AUDIENCE) {
         return Err(AccountError::Audience {
@@ -93,7 +94,7 @@ pub(super) fn node_of_pod(bound: &BoundPod, found: Option<&Pod>) -> Result<NodeN
     Ok(node.ok_or_else(|| wrong("is on no node yet"))?.parse()?)
 }
 
-/// The one value of that name.
+/// The only value with this name.
 fn extra<'a>(user: &'a UserInfo, name: &str) -> Option<&'a str> {
     match user.extra.as_ref()?.get(name)?.as_slice() {
         [value] if !value.is_empty() => Some(value),

@@ -1,10 +1,10 @@
-//! What the cluster uses itself, as only administrators and the API server write it: no kubelet's
-//! word decides here.
+//! The addresses and ranges that the cluster itself uses. Only administrators and the API server
+//! can write these objects; kubelets cannot.
 //!
 //! The API server's addresses are those that this proxy dials, the endpoints of the Service
-//! `kubernetes`, and kubeadm's endpoint of the control plane, which may be a load balancer. Ranges
-//! of Services are in ServiceCIDR objects (Kubernetes 1.31 and later) and, as ranges of pods, in
-//! the ConfigMap that kubeadm keeps.
+//! `kubernetes`, and kubeadm's endpoint of the control plane, which can be a load balancer. Ranges
+//! of Services are in ServiceCIDR objects (Kubernetes 1.31 and later). Like the ranges of pods,
+//! they are also in the ConfigMap of kubeadm.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,23 +17,23 @@ use crate::cluster::Cluster;
 use crate::cluster::request::{RequestError, ask};
 use crate::directory::ClusterOwn;
 
-/// The endpoints of the API server: every version has one of both, most have both.
+/// The endpoints of the API server. Every version has one of these objects, most have both.
 const ENDPOINTS: [&str; 2] = [
     "/api/v1/namespaces/default/endpoints/kubernetes",
     "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes",
 ];
-/// Since Kubernetes 1.33 and, if that is not there, 1.31.
+/// It exists since Kubernetes 1.33 and, as a beta version, since 1.31.
 const SERVICE_CIDRS: [&str; 2] = [
     "/apis/networking.k8s.io/v1/servicecidrs",
     "/apis/networking.k8s.io/v1beta1/servicecidrs",
 ];
 const KUBEADM: &str = "/api/v1/namespaces/kube-system/configmaps/kubeadm-config";
-/// How long a name of the API server may take to be looked up.
+/// The time limit for the lookup of the API server's name.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Cluster {
-    /// Asks for all of it. What this API server does not have, or the proxy's roles do not allow,
-    /// is not known.
+    /// Asks for all of it. Objects that the API server does not have, or that the proxy has no
+    /// permission for, count as unknown.
     pub(super) async fn cluster_own(&self) -> Result<ClusterOwn, RequestError> {
         let mut own = ClusterOwn::default();
         for path in ENDPOINTS {
@@ -59,7 +59,7 @@ impl Cluster {
         Ok(own)
     }
 
-    /// The object of this path; `None` if there is no such thing for this proxy.
+    /// The object at this path; `None` if it does not exist or the permission is missing.
     async fn read(&self, path: &str) -> Result<Option<Value>, RequestError> {
         let answered = ask(async {
             let request = http::Request::get(path)
@@ -86,9 +86,10 @@ impl Cluster {
         }
     }
 
-    /// Where this proxy reaches the API server: none if a name cannot be looked up now.
+    /// The addresses at which this proxy reaches the API server; none if the lookup of its name
+    /// fails.
     pub(crate) async fn api_addresses(&self) -> BTreeSet<IpAddr> {
-        // Pods dial this one, also where the proxy has a kubeconfig.
+        // Pods dial this address, even if the proxy has a kubeconfig.
         let of_pods = std::env::var("KUBERNETES_SERVICE_HOST").ok();
         let mut addresses: BTreeSet<IpAddr> =
             of_pods.iter().filter_map(|text| address(text)).collect();
@@ -104,7 +105,7 @@ fn address(text: &str) -> Option<IpAddr> {
         .map(|address: IpAddr| address.to_canonical())
 }
 
-/// Of an address or a name.
+/// The addresses of a host, which is an address or a name.
 async fn addresses_of(host: &str) -> Vec<IpAddr> {
     match address(host) {
         Some(address) => vec![address],
@@ -123,7 +124,7 @@ async fn looked_up(host: &str) -> Vec<IpAddr> {
     }
 }
 
-/// Of Endpoints or of an EndpointSlice.
+/// The addresses in Endpoints or in an EndpointSlice.
 fn endpoint_addresses(object: &Value) -> BTreeSet<IpAddr> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let of_subset = |subset: &Value| {
@@ -149,7 +150,7 @@ fn endpoint_addresses(object: &Value) -> BTreeSet<IpAddr> {
         .collect()
 }
 
-/// Of a list of ServiceCIDRs.
+/// The ranges in a list of ServiceCIDRs.
 fn service_ranges(list: &Value) -> BTreeSet<IpNet> {
     let items = list["items"].as_array().into_iter().flatten();
     let texts = items
@@ -161,8 +162,8 @@ fn service_ranges(list: &Value) -> BTreeSet<IpNet> {
         .collect()
 }
 
-/// The ranges that kubeadm's ClusterConfiguration, which is YAML as kubeadm writes it, has under
-/// `networking`.
+/// The ranges under `networking` in kubeadm's ClusterConfiguration, in the YAML that kubeadm
+/// writes.
 fn subnets(configuration: &str, key: &str) -> BTreeSet<IpNet> {
     let values = configuration.lines().filter_map(|line| {
         line.trim()

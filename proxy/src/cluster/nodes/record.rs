@@ -1,4 +1,5 @@
-//! What Culvert needs of a Node: a small record, made as it comes off the wire. Pure.
+//! The part of a Node that Culvert needs: a small record that is made while the Node is parsed.
+//! Pure.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,30 +16,30 @@ use super::NodeSelector;
 use crate::directory::NodeUid;
 use crate::directory::{CloudNode, EdgeNode, MAX_ADDRESSES, MAX_PORTS, never_a_nodes};
 
-/// Label with further ports of the node that are steered, such as `8080.9256`. API servers with the
-/// admission plugin NodeRestriction let no kubelet write labels of this prefix; its annotations and
-/// most other labels a kubelet may write as it likes.
+/// Label with further ports of the node that are steered, such as `8080.9256`. With the admission
+/// plugin NodeRestriction, no kubelet can write labels with this prefix. A kubelet can write its
+/// Node's annotations and most other labels.
 const PORTS: &str = "node-restriction.kubernetes.io/culvert-ports";
-/// Label with a zone of the node's name besides --dns-zone.
+/// Label with a zone for the node's name in addition to --dns-zone.
 const ZONE: &str = "node-restriction.kubernetes.io/culvert-zone";
-/// The same as annotations, ports with commas: read with --trust-node-annotations only.
+/// The same as annotations, with commas between ports. They count only with
+/// --trust-node-annotations.
 const PORTS_ANNOTATION: &str = "culvert.dev/ports";
 const ZONE_ANNOTATION: &str = "culvert.dev/zone";
-/// Where kubelets listen, KubeEdge's at the second one. A kubelet may say any port: others are an
-/// operator's to name.
+/// The ports of kubelets; the second one is KubeEdge's. A kubelet can claim any port, so only an
+/// operator can add others.
 const KUBELET_PORTS: [u16; 2] = [10250, 10350];
-/// Addresses of other types of a cloud node that are protected.
+/// Protected addresses of a cloud node that have other types.
 const MAX_OTHERS: usize = 64;
-/// A node has one of each family, which is in `podCIDR` too.
+/// A node has one range of each family, and `podCIDR` repeats one of them.
 const MAX_POD_RANGES: usize = 4;
-/// Of 4,096 addresses, and of 256 networks: a range that says more is not one node's, and would
-/// take others' addresses from them.
+/// Ranges of 4,096 addresses and of 256 networks. A larger range is not a node's own and would take
+/// addresses from others.
 const SHORTEST_POD_RANGES: (u8, u8) = (20, 56);
-/// Where nobody asks for more: such an annotation is cut for logs.
+/// The length at which an annotation is cut in logs.
 const MAX_SHOWN: usize = 100;
 
-/// The parts of a Node that are read at all; its list of images, for one, is longer than everything
-/// else.
+/// The parts of a Node that are parsed. The rest is larger, for example the list of images.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct WatchedNode {
     metadata: ObjectMeta,
@@ -114,7 +115,7 @@ impl Resource for WatchedNode {
     }
 }
 
-/// Whether annotations of Nodes are believed, which their kubelets may write.
+/// Whether annotations of Nodes count. Their kubelets can write them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Annotations {
     /// `--trust-node-annotations`.
@@ -122,37 +123,37 @@ pub(crate) enum Annotations {
     Ignored,
 }
 
-/// A node as the directory takes it.
+/// A node in the form that the directory needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) kind: Kind,
-    /// Ranges of its pods.
+    /// The ranges of its pods.
     pub(super) pods: BTreeSet<IpNet>,
 }
 
-/// Which end it is.
+/// Whether it is an edge node or a cloud node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Edge(EdgeNode),
     Cloud(CloudNode),
 }
 
-/// What comes of a Node.
+/// The result for a Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reduced {
-    /// `None`: it is left out, because of its name, and so always.
+    /// `None`: its name is invalid, so it is always left out.
     pub(super) node: Option<(NodeName, Record)>,
-    /// What was left out, and why; for the log.
+    /// The parts that were left out, with reasons, for the log.
     pub(super) problems: Vec<String>,
 }
 
 impl WatchedNode {
-    /// Its name as the API server has it.
+    /// Its name in the API server.
     pub(super) fn name(&self) -> &str {
         self.metadata.name.as_deref().unwrap_or_default()
     }
 
-    /// The record; what makes no sense is left out and said.
+    /// Makes the record. Invalid parts are left out and reported.
     pub(super) fn reduced(&self, edges: &NodeSelector, annotations: Annotations) -> Reduced {
         let mut problems = Vec::new();
         let name = match self.name().parse::<NodeName>() {
@@ -218,7 +219,7 @@ impl WatchedNode {
         addresses
     }
 
-    /// Addresses of other types: a cloud node's are protected too.
+    /// Addresses of other types. Those of a cloud node are protected too.
     fn others(&self, addresses: &[IpAddr]) -> BTreeSet<IpAddr> {
         let given = self
             .status
@@ -231,7 +232,7 @@ impl WatchedNode {
             .collect()
     }
 
-    /// Usually the controllers' word; the kubelet's where no controller has given any.
+    /// The ranges that the controllers have set. Without them, those that the kubelet has set.
     fn pods(&self, problems: &mut Vec<String>) -> BTreeSet<IpNet> {
         let spec = self.spec.iter();
         let given = spec.flat_map(|spec| {
@@ -296,7 +297,7 @@ impl WatchedNode {
         }
     }
 
-    /// The label, or the annotation where that is believed.
+    /// The label, or the annotation if annotations count.
     fn operators(
         &self,
         label: &str,

@@ -5,11 +5,11 @@ use std::str::FromStr;
 
 use kube::core::{Expression, Selector, SelectorExt};
 
-/// Says which nodes are edge nodes, by their labels.
+/// Selects edge nodes by their labels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodeSelector(Selector);
 
-/// A text that is no selector.
+/// A text that is not a selector.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "--node-selector: {text:?} is no label selector: {problem}: write one such as \
@@ -42,7 +42,7 @@ impl FromStr for NodeSelector {
     }
 }
 
-/// The parts between commas that are not inside of parentheses.
+/// The parts between commas outside of parentheses.
 fn requirements(text: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_i32;
     text.split(move |character| {
@@ -80,7 +80,7 @@ fn expression(text: &str) -> Result<Expression, &'static str> {
     }
 }
 
-/// A label's key: a name of up to 63 characters, which a DNS name and a slash may come before.
+/// A label's key: a name of up to 63 characters, optionally after a DNS name and a slash.
 fn key(text: &str) -> Result<String, &'static str> {
     let (prefix, name) = text.trim().rsplit_once('/').unwrap_or(("", text.trim()));
     let in_prefix = |byte: u8| {

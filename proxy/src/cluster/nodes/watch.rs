@@ -1,6 +1,5 @@
-//! Lists and watches the Nodes, for ever: what is known of them, and whether it is current.
-//! kube-runtime's watcher does not say when a watch that broke is up again, and this has to be
-//! known.
+//! Lists and watches the Nodes, and knows whether its state is current. kube-runtime's watcher does
+//! not report when a broken watch works again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
@@ -21,26 +20,26 @@ use crate::cluster::backoff;
 use crate::cluster::{READ_TIMEOUT, WATCH_SECONDS};
 use crate::metrics::{Metrics, NodeChange};
 
-/// Nodes in one answer: of those with hundreds of images, some 10 MB.
+/// Nodes in one answer. With hundreds of images each, they have some 10 MB.
 const PAGE: u32 = 250;
-/// A page comes at once or not at all.
+/// The time limit for one page.
 const LIST_TIMEOUT: Duration = Duration::from_secs(60);
-/// So long without a word, and the directory counts as stale.
+/// After this time without data, the directory counts as stale.
 const SILENCE: Duration = READ_TIMEOUT;
-/// A watch that ends sooner than this is as good as none.
+/// A watch that ends sooner than this counts as failed.
 const SHORT: Duration = Duration::from_secs(5);
-/// "Gone": too much has happened since.
+/// The status "Gone": the resource version is too old.
 const GONE: u16 = 410;
 
 /// How Nodes are read.
 #[derive(Clone, Debug)]
 pub(super) struct Reading {
-    /// Which ones are edge nodes.
+    /// Selects the edge nodes.
     pub(super) edges: NodeSelector,
     pub(super) annotations: Annotations,
 }
 
-/// What is known of the Nodes.
+/// The state of the Nodes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WatchedNodes {
     pub(super) state: WatchState,
@@ -48,17 +47,17 @@ pub(super) struct WatchedNodes {
     pub(super) nodes: Option<Arc<BTreeMap<NodeName, Record>>>,
 }
 
-/// Whether it is current.
+/// Whether the state is current.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum WatchState {
     #[default]
     Starting,
     Following,
-    /// With the cause.
+    /// The cause.
     Lost(String),
 }
 
-/// Why following ended.
+/// The reason why a watch ended.
 #[derive(Debug, thiserror::Error)]
 enum WatchError {
     #[error("list the cluster's nodes")]
@@ -78,7 +77,7 @@ enum WatchError {
 }
 
 impl WatchError {
-    /// Whether everything has to be listed anew.
+    /// Whether all Nodes must be listed again.
     fn is_gone(&self) -> bool {
         match self {
             Self::List(kube::Error::Api(status)) | Self::Watch(kube::Error::Api(status)) => {
@@ -118,9 +117,9 @@ struct Watcher {
     reading: Reading,
     metrics: Metrics,
     nodes_tx: Sender<WatchedNodes>,
-    /// What was left out of Nodes, by the names that the API server has.
+    /// The parts of Nodes that were left out, by the Nodes' names in the API server.
     problems: HashMap<String, Vec<String>>,
-    /// How far the Nodes were followed.
+    /// The last resource version.
     version: Option<String>,
     /// See [`SILENCE`].
     silence: Duration,
@@ -162,7 +161,7 @@ impl Watcher {
             self.following();
             backoff.reset();
             let mut events = events.boxed();
-            // An end without an error is the time-out that was asked for.
+            // Without an error, the watch ended at the requested time-out.
             loop {
                 let event = timeout(self.silence, events.try_next()).await;
                 let event = event.map_err(|_elapsed| WatchError::Silent(self.silence))?;
@@ -177,7 +176,7 @@ impl Watcher {
         }
     }
 
-    /// All Nodes, page by page; the version to watch from.
+    /// Lists all Nodes, page by page. Returns the version at which the watch begins.
     async fn list(&mut self) -> Result<String, WatchError> {
         let (mut nodes, mut problems) = (BTreeMap::new(), HashMap::new());
         let mut params = ListParams::default().limit(PAGE);
@@ -239,7 +238,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// Heartbeats end here.
+    /// Changes that are only heartbeats end here.
     fn put(&mut self, name: &str, Reduced { node, problems }: Reduced) {
         if problems.is_empty() {
             self.problems.remove(name);
@@ -264,8 +263,7 @@ impl Watcher {
             .is_some_and(|nodes| nodes.get(name) == Some(record))
     }
 
-    /// In place: a copy of thousands of nodes is made only while somebody still reads the one
-    /// before.
+    /// The map is changed in place. It is copied only while a reader still has the previous one.
     fn edit(&self, edit: impl FnOnce(&mut BTreeMap<NodeName, Record>)) {
         self.nodes_tx
             .send_modify(|seen| edit(Arc::make_mut(seen.nodes.get_or_insert_default())));
@@ -308,7 +306,7 @@ mod tests {
     const LIST: &str =
         r#"{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}"#;
 
-    /// Lists no Nodes, begins every watch, and says nothing more.
+    /// Lists no Nodes, accepts every watch, and then sends nothing.
     async fn silent_server(listener: TcpListener) -> Infallible {
         let mut connections = Vec::new();
         loop {

@@ -1,4 +1,4 @@
-//! The ports in a ConfigMap, Culvert's own or YurtTunnel's. Pure.
+//! Parses the ports in a ConfigMap of Culvert or of YurtTunnel. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,12 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::directory::ClusterPorts;
 
-/// With two ConfigMaps and the ports of a node's own, a node stays below what the directory takes.
+/// The limit for one ConfigMap. With two of them and a node's own ports, a node stays within the
+/// limit of the directory.
 const MAX_PORTS: usize = 28;
-/// What is shown of a text that is no port.
+/// The length at which an invalid text is cut in messages.
 const SHOWN_CHARS: usize = 40;
 
-/// Whose ConfigMap it is.
+/// The owner of the ConfigMap's format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     /// `culvert-ports`.
@@ -20,23 +21,23 @@ pub(super) enum Format {
     YurtTunnel,
 }
 
-/// What a key holds.
+/// The meaning of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Ports,
     LocalhostPorts,
 }
 
-/// What one ConfigMap says.
+/// The content of one ConfigMap.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NamedPorts {
-    /// `None`: nothing is said about them.
+    /// `None`: the ConfigMap does not mention them.
     pub(super) ports: Option<BTreeSet<u16>>,
     pub(super) localhost_ports: BTreeSet<u16>,
 }
 
-/// Why a ConfigMap is not as it should be.
+/// The reason why a ConfigMap is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Problem {
     #[error("{key}: {entry:?} is no port: write 1 to 65535, with commas between them")]
@@ -66,8 +67,8 @@ impl Format {
         }
     }
 
-    /// YurtTunnel wrote `9100=10264`: connections to 9100, for one of its own listeners, which
-    /// Culvert has no use for.
+    /// YurtTunnel has entries such as `9100=10264`: connections to 9100 went to one of its own
+    /// listeners. Culvert does not need the second port.
     fn port(self, entry: &str) -> Option<u16> {
         let port = |text: &str| text.trim().parse::<u16>().ok().filter(|port| *port != 0);
         match entry.split_once('=') {
@@ -77,7 +78,7 @@ impl Format {
     }
 }
 
-/// What can be read of the ConfigMap's data, and what is wrong with the rest.
+/// The valid part of the ConfigMap's data, and the problems of the rest.
 pub(super) fn parse(
     format: Format,
     data: &BTreeMap<String, String>,
@@ -126,8 +127,8 @@ fn shown(text: &str) -> String {
     text.chars().take(SHOWN_CHARS).collect()
 }
 
-/// What both ConfigMaps say together. YurtTunnel's ports came to its own default ones; Culvert's
-/// take the place of them.
+/// The ports of both ConfigMaps. YurtTunnel's are added to its default ones. Culvert's replace the
+/// defaults.
 pub(super) fn combined(culvert: &NamedPorts, yurt_tunnel: &NamedPorts) -> ClusterPorts {
     let mut ports = culvert
         .ports

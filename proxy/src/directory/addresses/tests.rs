@@ -1,4 +1,4 @@
-//! Which addresses of nodes route.
+//! The addresses of nodes that route.
 
 use super::*;
 use crate::directory::CloudNode;
@@ -18,7 +18,7 @@ fn states(nodes: &[(&str, &[&str])], protected: &Protected) -> BTreeMap<IpAddr, 
     address_states(&nodes.iter().map(node).collect(), protected)
 }
 
-/// Claims of cloud nodes' addresses, and of nodes' pods.
+/// The claims of cloud nodes' addresses, and of nodes' pods.
 fn claims(clouds: &[(&str, &[&str])], pods: &[(&str, &str)]) -> Claims {
     let cloud = |(name, addresses): &(&str, &[&str])| {
         let addresses: Vec<IpAddr> = addresses.iter().map(|text| text.parse().unwrap()).collect();

@@ -1,4 +1,4 @@
-//! What is remembered of a cluster, and how its proxies agree.
+//! The saved state of a cluster, and the agreement of its proxies.
 
 use super::*;
 use crate::directory::allocation::Proposal;

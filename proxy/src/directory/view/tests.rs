@@ -1,4 +1,4 @@
-//! Which node a destination leads to, and what of it has changed.
+//! The resolution of destinations, and the differences between views.
 
 use super::*;
 use crate::clock::UnixTime;

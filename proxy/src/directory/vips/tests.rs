@@ -143,7 +143,7 @@ fn nodes_that_do_not_fit_are_left_out_and_take_nothing_from_the_others() {
         shown(&bounded)
     );
 
-    // Gone ones need more; those that rest longest keep their place.
+    // Reserved entries are longer. Those with the longest reservation are kept.
     let gone = as_fits(&bounded, &names(&["z"]), most);
     assert!(
         shown(&gone) <= 2_000 + 24 && gone.held.len() == 1,

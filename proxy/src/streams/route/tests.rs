@@ -1,4 +1,4 @@
-//! Which tunnels a stream is tried in.
+//! The order in which tunnels are tried.
 
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::streams::registry::Registration;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// An agent whose dials never come to anything.
+/// An agent whose dials never complete.
 #[derive(Default)]
 struct Hanging {
     dials: AtomicUsize,
@@ -117,8 +117,8 @@ async fn two_tunnels() -> TwoTunnels {
     }
 }
 
-/// Loses the first tunnel while a stream opens in it, and the second one too if that is tried; says
-/// why it was not opened and how often the agent has dialled.
+/// Closes the first tunnel while a stream opens in it, and the second one too if it is tried.
+/// Returns the error and the number of dials at the agent.
 async fn lose_tunnels(said: &[u8]) -> (&'static str, usize) {
     let TwoTunnels {
         router,

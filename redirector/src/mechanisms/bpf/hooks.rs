@@ -64,7 +64,7 @@ pub(crate) enum HookChange {
     /// The earlier link was on another cgroup, or on one that is gone.
     Replaced,
     /// Programs of others had come after it, and may make any address an edge node's.
-    MovedBehind,
+    MovedLast,
 }
 
 impl HookChange {
@@ -74,7 +74,7 @@ impl HookChange {
             Self::Attached => "attached",
             Self::TakenOver => "taken over",
             Self::Replaced => "moved from another cgroup",
-            Self::MovedBehind => "moved behind programs of others",
+            Self::MovedLast => "moved after other programs",
         }
     }
 }
@@ -88,14 +88,14 @@ pub(crate) enum HookError {
     Cgroup(#[from] CgroupError),
     #[error(
         "load the kernel programs; needs root, or CAP_BPF and CAP_NET_ADMIN{}",
-        MemoryLimit::behind(errno_of_map(.0))
+        MemoryLimit::causing(errno_of_map(.0))
     )]
     Load(#[from] EbpfError),
     #[error(
         "load the kernel program {program}; Linux 5.10 and later take it, and nftables does \
          without it \
          (--mechanism nftables){}",
-        MemoryLimit::behind(errno_of_program(.source))
+        MemoryLimit::causing(errno_of_program(.source))
     )]
     LoadProgram {
         program: &'static str,
@@ -252,7 +252,7 @@ impl Hooks {
         self.pin_new_link(program, &replacement)?;
         std::fs::rename(&replacement, &pin).map_err(HookError::link("replace", &pin))?;
         Ok(if taken_over {
-            HookChange::MovedBehind
+            HookChange::MovedLast
         } else {
             HookChange::Replaced
         })

@@ -24,8 +24,8 @@ pub(super) fn lift_limit() {
 }
 
 impl MemoryLimit {
-    /// The present limit, if it may be the cause of a call's error.
-    pub(super) fn behind(error: Option<i32>) -> Self {
+    /// The present limit, if it can be the cause of a call's error.
+    pub(super) fn causing(error: Option<i32>) -> Self {
         let limit = getrlimit(Resource::RLIMIT_MEMLOCK)
             .ok()
             .map(|(soft, _)| soft);
@@ -59,7 +59,7 @@ mod tests {
         );
         assert_eq!(MemoryLimit(None).to_string(), "");
         assert_eq!(
-            MemoryLimit::behind(Some(nix::libc::EINVAL)),
+            MemoryLimit::causing(Some(nix::libc::EINVAL)),
             MemoryLimit(None)
         );
     }

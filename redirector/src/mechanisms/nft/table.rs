@@ -92,7 +92,7 @@ impl TableSpec {
             .destinations
             .keys()
             .filter_map(edge)
-            .chain(plan.beyond.iter().copied())
+            .chain(plan.nftables_only.iter().copied())
             .collect();
         Self {
             intercept,

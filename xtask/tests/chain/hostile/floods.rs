@@ -236,13 +236,13 @@ fn whatever_a_proxy_floods_an_agent_with_the_agent_serves_its_other_proxy() {
     });
 }
 
-/// The lines in the proxy's log about the ends of the hostile agent's tunnels.
+/// The reasons in the proxy's log for the ends of the hostile agent's tunnels.
 fn ends(world: &World<'_>) -> Vec<String> {
-    let log = world.culvert.proxy.log();
-    let ends = log
-        .lines()
-        .filter(|line| line.contains("tunnel down") && line.contains(PLACE.name()));
-    ends.map(str::to_owned).collect()
+    let lines = world
+        .culvert
+        .proxy
+        .logged("tunnel down", &[("node", PLACE.name())]);
+    lines.iter().map(|line| line.field("reason")).collect()
 }
 
 /// Waits until the agent is restored. Its other connections to the hostile proxy may differ by a

@@ -7,7 +7,7 @@ use culvert_lab::{wait, workspace};
 use culvert_tunnel::proto::tunnel::{Allowed, DescribeResponse};
 
 use super::agent::{HostileAgent, PLACE};
-use super::{Before, Bystanders, PATIENCE, wait_log};
+use super::{Before, Bystanders, PATIENCE};
 use crate::connect;
 use crate::world::{self, ECHO, GREET, World};
 
@@ -20,7 +20,8 @@ const FORGERY: &str = "1.0\x1b[2J\r\n2026-11-21T00:00:00Z  INFO FORGED tunnel up
 
 #[test]
 fn an_agent_that_lies_about_its_node_draws_no_connection_and_forges_no_line() {
-    world::with(&[Place::Edge1], Options::default(), |world| {
+    let options = world::proxy_options(["--log-format", "text"]);
+    world::with(&[Place::Edge1], options, |world| {
         let mut bystanders = Bystanders::of(world, "edge-1")?;
         HostileAgent::join(world)?;
         let before = tunnels_of(world, "edge-1")?;
@@ -116,9 +117,9 @@ fn an_agent_that_makes_tunnels_without_end_keeps_as_many_as_a_node_may_have() {
         })?;
         before.check_memory(&mut world.culvert.proxy, 32 << 20, "twice as many tunnels")?;
         bystanders.check(world, "edge-1")?;
-        wait_log(
-            &world.culvert.proxy,
-            &["tunnel down", PLACE.name(), "too many tunnels"],
+        world.wait_proxy_log(
+            "tunnel down",
+            &[("node", PLACE.name()), ("reason", "too many tunnels")],
         )?;
         drop(tunnels);
         before.wait_restored(&world.culvert.proxy)

@@ -8,7 +8,7 @@ use culvert_lab::place::Place;
 use culvert_tunnel::proto::tunnel::{DialCode, Open};
 
 use super::wire::Wire;
-use super::{Bystanders, proxy, wait_log};
+use super::{Bystanders, PATIENCE, proxy};
 use crate::world::{ECHO, FORBIDDEN, GREET};
 
 /// Addresses of services on edge-1.
@@ -54,9 +54,10 @@ fn a_hostile_proxy_has_the_agent_dial_nothing_outside_its_list() {
             );
         }
         ensure!(dialled()? == before, "something was dialled");
-        wait_log(
-            world.culvert.agent(0),
-            &["stream ended", "forbidden", "192.168.1.10:9004"],
+        world.culvert.agent(0).wait_logged(
+            "stream ended",
+            &[("outcome", "forbidden"), ("reason", "192.168.1.10:9004")],
+            PATIENCE,
         )?;
         // Targets in the allow-list are still dialled.
         let stream = tunnel.open(&Open {
@@ -152,9 +153,15 @@ fn a_proxy_that_refuses_without_end_or_says_nothing_keeps_the_agent_from_nothing
         bystanders
             .during(world, "edge-1", || say_until_left(connection, "x"))?
             .context("an endless reason")?;
-        wait_log(world.culvert.agent(0), &["does not take this node", "xxx"])?;
+        let no_tunnel = "no tunnel; trying again";
+        let endless = [("reason", "xxx")];
+        let agent = world.culvert.agent(0);
+        agent.wait_logged(no_tunnel, &endless, PATIENCE)?;
+        let lines = agent.logged(no_tunnel, &endless);
         ensure!(
-            !world.culvert.agent(0).log().contains('\x1b'),
+            lines
+                .iter()
+                .all(|line| !line.field("reason").contains('\x1b')),
             "the log passes on what commands a terminal"
         );
         Ok(())

@@ -31,17 +31,9 @@ fn over_the_budget_stalled_clients_are_reset_and_memory_stays_bounded() {
         let mut held = world.hold(format!("edge-1:{ECHO}"), 10)?;
         let before = world.culvert.proxy.resident()?;
         let stalled = world.stall(format!("edge-1:{SOURCE}"), STALLED)?;
-        let line = [
-            "stream ended",
-            "outcome=\"buffer_budget\"",
-            "--buffer-budget",
-        ];
+        let fields = [("outcome", "buffer_budget"), ("reason", "--buffer-budget")];
         wait::until("all but the last few are reset", DEADLINE, || {
-            let log = world.culvert.proxy.log();
-            let reset = log
-                .lines()
-                .filter(|text| line.iter().all(|word| text.contains(word)))
-                .count();
+            let reset = world.culvert.proxy.logged("stream ended", &fields).len();
             ensure!(reset >= STALLED - WITHIN, "{reset} are");
             Ok(())
         })?;
@@ -93,12 +85,12 @@ fn over_the_budget_those_are_reset_that_stalled_first_and_later_ones_lose_nothin
         let mut second = world.held_client(&stall)?;
         second.expect(&Report::Stalled)?;
         wait::until("as many are reset as others have come", DEADLINE, || {
+            let over_budget = [("outcome", "buffer_budget")];
             let reset = world
                 .culvert
                 .proxy
-                .log()
-                .matches("outcome=\"buffer_budget\"")
-                .count();
+                .logged("stream ended", &over_budget)
+                .len();
             ensure!(reset == 3, "{reset} are");
             Ok(())
         })?;

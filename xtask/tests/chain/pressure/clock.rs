@@ -9,7 +9,7 @@ use culvert_lab::culvert::Options;
 use culvert_lab::cut::Cut;
 use culvert_lab::place::Place;
 use culvert_lab::probe::{Cause, Client};
-use culvert_lab::{Lab, progress, wait, workspace};
+use culvert_lab::{Lab, LogLine, progress, wait, workspace};
 
 use super::expect_idle;
 use crate::world::{self, ECHO, World};
@@ -144,14 +144,12 @@ fn silence_and_retries_are_timed_by_no_wall_clock() {
 
 /// Fails unless the timestamps of a program's log show that its clock was shifted.
 fn seen_in_its_log(world: &mut World<'_>, clock: Clock) -> Result<()> {
-    let log = match clock {
-        Clock::Cloud => world.culvert.proxy.log(),
-        Clock::Edge => world.culvert.agent(0).log(),
+    let lines = match clock {
+        Clock::Cloud => world.culvert.proxy.log_lines(),
+        Clock::Edge => world.culvert.agent(0).log_lines(),
     };
-    let dates = log
-        .lines()
-        .filter_map(|line| Some(line.split_once('T')?.0.to_owned()));
-    let dates: std::collections::BTreeSet<_> = dates.filter(|date| date.len() == 10).collect();
+    let date = |line: &LogLine| Some(line.timestamp.split_once('T')?.0.to_owned());
+    let dates: std::collections::BTreeSet<_> = lines.iter().filter_map(date).collect();
     ensure!(dates.len() >= 4, "the clock never jumped: {dates:?}");
     Ok(())
 }

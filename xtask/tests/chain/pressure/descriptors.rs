@@ -37,7 +37,10 @@ fn a_proxy_without_descriptors_resets_new_clients_at_once_and_serves_them_when_i
             ensure!(gone.contains(&true), "all are served");
             Ok(())
         })?;
-        world.wait_proxy_log(&["WARN", "accept", "Too many open files", "refused=true"])
+        world.wait_proxy_log(
+            "accept",
+            &[("error", "Too many open files"), ("refused", "true")],
+        )
     });
 }
 
@@ -54,7 +57,7 @@ fn an_agent_without_descriptors_refuses_new_streams_and_serves_them_when_it_has_
             }
             Ok(())
         })?;
-        world.wait_proxy_log(&["stream ended", "Too many open files"])
+        world.wait_proxy_log("stream ended", &[("reason", "Too many open files")])
     });
 }
 

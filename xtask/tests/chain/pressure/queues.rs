@@ -41,7 +41,10 @@ fn a_backend_with_a_full_accept_queue_is_told_as_a_timeout_and_leaves_others_alo
         })?;
         let refused = world.failing_client(&Client::talk(&own, "x"))?;
         ensure!(refused.cause == Cause::Reset, "{refused}");
-        world.wait_proxy_log(&["stream ended", "outcome=\"timed_out\"", &OWN.to_string()])?;
+        world.wait_proxy_log(
+            "stream ended",
+            &[("outcome", "timed_out"), ("original_dst", &OWN.to_string())],
+        )?;
         world.check_greeting("edge-1", "edge-1")?;
         backend.signal(Signal::SIGCONT)?;
         drop(waiting);

@@ -18,9 +18,13 @@ use crate::cluster::{DEADLINE, apply, edge, get, node, pod, token};
 use crate::loopback::http_get;
 use crate::proxy::program;
 
+/// The agent's messages about enrolment.
+pub(crate) const NOT_ENROLLED: &str = "not enrolled yet; trying again";
+pub(crate) const ENROLLED_AGAIN: &str = "enrolled again with the service account's token";
+
 /// Creates what the tests share: two edge nodes, a cloud node, and the agents' account with one
 /// account of each other kind.
-pub(crate) fn furnish(server: &ApiServer) -> Result<()> {
+pub(crate) fn create_objects(server: &ApiServer) -> Result<()> {
     for (name, address) in [("edge-1", "10.0.3.7"), ("edge-2", "10.0.3.8")] {
         edge(server, name, address)?;
     }
@@ -168,22 +172,10 @@ impl Agent {
         self.folder.join("state").join(file)
     }
 
-    /// Waits until its log has that many lines with all of these words.
-    pub(crate) fn wait_for_log(&mut self, words: &[&str], times: usize) -> Result<()> {
-        wait::until(
-            &format!("{} says {words:?} {times} times", self.name),
-            DEADLINE,
-            || {
-                self.process.check()?;
-                let log = self.process.log();
-                let found = log
-                    .lines()
-                    .filter(|line| words.iter().all(|word| line.contains(word)))
-                    .count();
-                ensure!(found >= times, "{log}");
-                Ok(())
-            },
-        )
+    /// Waits until it has logged this message, with fields that contain these texts.
+    pub(crate) fn wait_for_log(&mut self, message: &str, fields: &[(&str, &str)]) -> Result<()> {
+        self.process.wait_logged(message, fields, DEADLINE)?;
+        self.process.check()
     }
 
     /// The reason why it is not ready.
