@@ -39,7 +39,7 @@ pub enum Forbidden {
     OwnAddress(SocketAddr),
     /// The address is not the node's and not in the list.
     #[error(
-        "{0} is no address of the agent's node and not in its allow-list; `--allow {0}` on the \
+        "{0} is not an address of the agent's node and not in its allow-list; `--allow {0}` on the \
          agent would allow it"
     )]
     OtherAddress(SocketAddr),

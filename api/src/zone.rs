@@ -15,7 +15,7 @@ pub struct Zone(String);
 
 /// A text that is not a zone.
 #[derive(Debug, thiserror::Error)]
-#[error("{0:?} is no DNS zone: write one such as edge.internal")]
+#[error("{0:?} is not a DNS zone: write one such as edge.internal")]
 pub struct InvalidZone(String);
 
 /// Longest text of a zone that an error repeats.

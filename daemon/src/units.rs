@@ -11,7 +11,7 @@ use bytesize::ByteSize;
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| {
         format!(
-            "{text:?} is no duration ({error}): write a number and a unit, as in `500ms`, \
+            "{text:?} is not a duration ({error}): write a number and a unit, as in `500ms`, \
             `30s`, `1h30m` or `30d`"
         )
     })
@@ -24,7 +24,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 pub fn parse_size(text: &str) -> Result<u32, String> {
     let wrong = |reason: String| {
         format!(
-            "{text:?} is no size ({reason}): write bytes, or a number and a unit, as in `512KiB`, \
+            "{text:?} is not a size ({reason}): write bytes, or a number and a unit, as in `512KiB`, \
              `4MiB` or `1GiB`"
         )
     };

@@ -17,7 +17,7 @@ fuzz_target!(|bytes: &[u8]| {
             assert_eq!(
                 connect_request(&bytes[..length - 1]),
                 Ok(None),
-                "a part is no head"
+                "a part is not a head"
             );
             assert_eq!(
                 destination(&target),

@@ -1,25 +1,25 @@
-//! Under which names agents reach this proxy: what join commands tell them to dial.
+//! The names under which agents reach this proxy, as join commands print them.
 
 use std::net::{IpAddr, SocketAddr};
 
 use culvert_api::HostPort;
 use culvert_daemon::{host_addresses, source_address};
 
-/// Documentation addresses (RFC 5737, RFC 3849): a route to them is a route to anywhere. No packet
+/// Documentation addresses (RFC 5737, RFC 3849): the route to them is the default route. No packet
 /// is sent.
 const ANYWHERE: [&str; 2] = ["192.0.2.1:9", "[2001:db8::1]:9"];
 
-/// What join commands say.
+/// The facts for join commands.
 #[derive(Clone, Debug)]
 pub(crate) struct Advertised {
     /// `--advertise`, the preferred one first.
     pub(crate) given: Vec<HostPort>,
-    /// Where the proxy takes agents.
+    /// The address on which the proxy accepts agents.
     pub(crate) agent_listen: SocketAddr,
 }
 
 impl Advertised {
-    /// The proxies for a join command, and a note for the operator if they had to be assumed.
+    /// The proxies for a join command, and a note for the operator if they are a guess.
     pub(crate) fn proxies(&self) -> (Vec<HostPort>, Option<String>) {
         if !self.given.is_empty() {
             return (self.given.clone(), None);

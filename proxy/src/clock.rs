@@ -29,7 +29,7 @@ impl UnixTime {
         self.0
     }
 
-    /// The time that much earlier, not before 1970.
+    /// The time that much earlier, at the earliest 1970.
     pub(crate) fn before(self, span: Duration) -> Self {
         Self(self.0.saturating_sub(span.as_secs()))
     }
@@ -39,7 +39,7 @@ impl UnixTime {
         Duration::from_secs(self.0.saturating_sub(earlier.0))
     }
 
-    /// As certificates hold it; times beyond the year 9999 are cut to 1970.
+    /// The form in certificates. Times after the year 9999 become 1970.
     pub(crate) fn to_date(self) -> OffsetDateTime {
         i64::try_from(self.0)
             .ok()

@@ -55,7 +55,7 @@ const fn backoff() -> Backoff {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClusterError {
     #[error(
-        "--kubernetes: this is no pod with a service account: give --kubeconfig, or set \
+        "--kubernetes: this is not a pod with a service account: give --kubeconfig, or set \
          automountServiceAccountToken"
     )]
     NotInCluster(#[source] kube::config::InClusterError),

@@ -1,5 +1,5 @@
-//! What the fuzz targets (`fuzz/`) call: the parsers of what clients, strangers and operators
-//! write. What they make of it comes back as text, so that a target can have it read again.
+//! The functions that the fuzz targets (`fuzz/`) call: the parsers of what clients, strangers and
+//! operators write. The result is text, so that a target can parse it again.
 
 use culvert_daemon::chain;
 
@@ -13,19 +13,21 @@ use crate::trust::tokens::{self, TokenText};
 pub const HEAD_MAX: usize = request::HEAD_MAX;
 
 /// The destination in a CONNECT request's head and the head's length; `None`: more bytes are
-/// needed.
+/// necessary.
 ///
 /// # Errors
-/// Why it cannot be served.
+///
+/// The reason why it cannot be served.
 pub fn connect_request(bytes: &[u8]) -> Result<Option<(String, usize)>, String> {
     let parsed = request::parse(bytes).map_err(|bad| chain(&bad))?;
     Ok(parsed.map(|(destination, length)| (destination.to_string(), length)))
 }
 
-/// A destination as it is shown.
+/// A destination in its displayed form.
 ///
 /// # Errors
-/// Why it is none.
+///
+/// The reason why it is not one.
 pub fn destination(text: &str) -> Result<String, String> {
     text.parse::<Destination>()
         .map(|destination| destination.to_string())
@@ -35,7 +37,8 @@ pub fn destination(text: &str) -> Result<String, String> {
 /// A join token as the join command shows it.
 ///
 /// # Errors
-/// Why it is none; nothing of its secret.
+///
+/// The reason why it is not one, without any of its secret.
 pub fn join_token(text: &str) -> Result<String, String> {
     text.parse::<TokenText>()
         .map(|token| token.reveal())
@@ -45,15 +48,17 @@ pub fn join_token(text: &str) -> Result<String, String> {
 /// The file of join tokens as it would be written again.
 ///
 /// # Errors
-/// Why the proxy would not start with it.
+///
+/// The reason why the proxy would not start with it.
 pub fn token_file(text: &str) -> Result<String, String> {
     tokens::rewritten(text).map_err(|error| chain(&error))
 }
 
-/// The directory file with every node written one way.
+/// The directory file with every node in one form.
 ///
 /// # Errors
-/// Why it is not used.
+///
+/// The reason why it is not used.
 pub fn directory_file(text: &str) -> Result<String, String> {
     directory::rewritten(text).map_err(|error| chain(&error))
 }
@@ -62,7 +67,8 @@ pub fn directory_file(text: &str) -> Result<String, String> {
 /// nothing.
 ///
 /// # Errors
-/// Why it makes nobody a node.
+///
+/// The reason why it identifies nobody as a node.
 pub fn certificate(der: &[u8]) -> Result<(String, Option<String>), String> {
     let credential = Leaf::read(&der.into())
         .and_then(Leaf::credential)
@@ -73,7 +79,7 @@ pub fn certificate(der: &[u8]) -> Result<(String, Option<String>), String> {
     ))
 }
 
-/// What a URI in a certificate binds it to, written one way; `None`: nothing.
+/// The binding in a URI of a certificate, in one form; `None`: no binding.
 #[must_use]
 pub fn binding(uri: &str) -> Option<String> {
     Binding::from_uri(uri).map(|binding| binding.to_string())
@@ -82,7 +88,8 @@ pub fn binding(uri: &str) -> Option<String> {
 /// The digest of the key in a certificate signing request (PKCS#10, DER).
 ///
 /// # Errors
-/// Why it is refused.
+///
+/// The reason why it is refused.
 pub fn signing_request(der: &[u8]) -> Result<[u8; 32], String> {
     ProvenKey::from_csr(der)
         .map(|key| key.digest())

@@ -1,7 +1,7 @@
-//! The proxy: takes tunnels from agents on edge nodes, and connects cloud clients through them.
+//! The proxy: accepts tunnels from agents on edge nodes, and connects cloud clients through them.
 //!
-//! A library so that the fuzz targets reach its parsers; the program is `main.rs`, which only calls
-//! [`main`].
+//! It is a library so that the fuzz targets reach its parsers. The program is `main.rs`, which only
+//! calls [`main`].
 #![forbid(unsafe_code)]
 
 mod advertise;
@@ -28,7 +28,7 @@ use culvert_daemon::{Logs, run_main};
 
 use args::{Args, Command};
 
-/// Does what the command line says; prints why it could not.
+/// Runs the command line; prints the error if it fails.
 pub async fn main() -> ExitCode {
     run_main("culvert-proxy", start).await
 }

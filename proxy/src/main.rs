@@ -3,8 +3,7 @@
 
 use std::process::ExitCode;
 
-/// Streams allocate and free 64 KiB buffers all the time, which the system's allocator does not do
-/// well.
+/// Streams allocate and free 64 KiB buffers all the time. The system's allocator is slow at that.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

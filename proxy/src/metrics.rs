@@ -51,7 +51,7 @@ struct Outcome {
     outcome: &'static str,
 }
 
-/// How a connection to the agent port ended.
+/// The outcome of a connection to the agent port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub(crate) enum AgentOutcome {
@@ -72,11 +72,11 @@ pub(crate) enum AgentOutcome {
 #[strum(serialize_all = "snake_case")]
 pub(crate) enum NodeChange {
     Changed,
-    /// Only a heartbeat, or a part that nobody uses.
+    /// Only a heartbeat, or a part without a reader.
     Unchanged,
 }
 
-/// A dial under way: counted when it is told how it ended, or dropped.
+/// A dial under way. It is counted when its outcome is known, or on drop.
 #[derive(Debug)]
 pub(crate) struct Dialling<'a> {
     metrics: &'a Metrics,
@@ -101,7 +101,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Registers all of them, and what `scraped` looks up at each scrape.
+    /// Registers all metrics, and `scraped`, which computes its own at each scrape.
     pub(crate) fn register(&self, registry: &mut Registry, scraped: impl Collector) {
         self.initialize_to_zero();
         let registry = registry.sub_registry_with_prefix("culvert_proxy");
@@ -178,20 +178,20 @@ impl Metrics {
         }
     }
 
-    /// The cluster's API server reported a Node.
+    /// Counts a report of the cluster's API server about a Node.
     pub(crate) fn node_event(&self, change: NodeChange) {
         let outcome = change.into();
         self.node_events.get_or_create(&Outcome { outcome }).inc();
     }
 
-    /// A client's connection through `frontend` has ended.
+    /// Counts a client's connection through `frontend` that has ended.
     pub(crate) fn stream_ended(&self, frontend: &'static str, outcome: &'static str) {
         self.streams
             .get_or_create(&Stream { frontend, outcome })
             .inc();
     }
 
-    /// A dial begins. Dropped before its end it counts as one whose client left.
+    /// Begins a dial. If it is dropped before its end, it counts as one whose client left.
     pub(crate) fn dial(&self) -> Dialling<'_> {
         Dialling {
             metrics: self,
@@ -200,14 +200,14 @@ impl Metrics {
         }
     }
 
-    /// A request for a certificate was answered.
+    /// Counts the answer to a request for a certificate.
     pub(crate) fn enrolment(&self, request: &'static str, outcome: &'static str) {
         self.enrolments
             .get_or_create(&Enrolment { request, outcome })
             .inc();
     }
 
-    /// A connection to the agent port has ended.
+    /// Counts a connection to the agent port that has ended.
     pub(crate) fn agent_connection(&self, outcome: AgentOutcome) {
         let outcome = outcome.into();
         self.agents.get_or_create(&Outcome { outcome }).inc();
@@ -215,7 +215,7 @@ impl Metrics {
 }
 
 impl Dialling<'_> {
-    /// What came of it.
+    /// Notes the outcome.
     pub(crate) fn ended(mut self, outcome: &'static str) {
         self.outcome = outcome;
     }

@@ -1,4 +1,4 @@
-//! Puts the running proxy together: opens its state, binds everything, then serves it under one
+//! Puts the running proxy together: opens its state, binds all sockets, and serves under one
 //! supervisor.
 
 use std::collections::BTreeSet;
@@ -52,15 +52,15 @@ use crate::streams::route::Router;
 use crate::trust::tokens::Tokens;
 use crate::trust::{Trust, TrustConfig, TrustSource};
 
-/// Agents' certificates by default: an edge site may be off for weeks.
+/// The default validity of agents' certificates: an edge site may be off for weeks.
 const LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
-/// In a cluster an agent that was off for long enrols anew by itself.
+/// In a cluster an agent that was off for longer enrols again by itself.
 const CLUSTER_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
-/// How long a start waits for the API server to say which certificates are revoked.
+/// The time that a start waits for the API server to list the revoked certificates.
 const REVOCATIONS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where operators reach the proxy; subcommands too need to know.
+/// The sockets for operators; subcommands connect to them.
 pub(crate) struct Sockets {
     pub(crate) control: PathBuf,
     pub(crate) admin: PathBuf,
@@ -94,7 +94,8 @@ pub(crate) async fn run(args: RunArgs, sockets: Sockets, logs: Logs) -> Result<(
     proxy.spawn_maintenance(&mut supervisor, &readiness);
     proxy.spawn_cluster(&mut supervisor, &readiness);
     proxy.spawn_operators(&mut supervisor, &sockets.control)?;
-    // Until they are known no certificate is admitted that this proxy has not seen before.
+    // Until the revocations are known, no certificate is admitted that this proxy has not seen
+    // before.
     if timeout(REVOCATIONS_TIMEOUT, proxy.trust.revocations_shared())
         .await
         .is_err()
@@ -131,15 +132,15 @@ struct Proxy {
     workers: Arc<Workers>,
     budget: Budget,
     editor: Editor,
-    /// Of which the proxy is a part.
+    /// The cluster that the proxy is a part of.
     cluster: Option<JoinedCluster>,
 }
 
-/// A Kubernetes cluster that says which nodes there are.
+/// A Kubernetes cluster as the source of nodes.
 struct JoinedCluster {
     cluster: Cluster,
     writer: ClusterWriter,
-    /// The one that the cluster's proxies share, unless the operator's own files are used.
+    /// The authority that the cluster's proxies share, unless the operator's own files are used.
     authority: Option<SharedAuthority>,
 }
 
@@ -265,7 +266,7 @@ impl Proxy {
         supervisor.spawn("certificates", self.trust.clone().maintain(drain));
     }
 
-    /// Follows what the cluster says.
+    /// Follows the cluster's changes.
     fn spawn_cluster(&self, supervisor: &mut Supervisor, readiness: &Readiness) {
         let Some(JoinedCluster {
             cluster,

@@ -1,5 +1,5 @@
-//! The proxy's state directory: JSON files with a version, read strictly, replaced whole, and one
-//! process at a time.
+//! The proxy's state directory: JSON files with a version, strictly parsed, replaced atomically,
+//! and locked by one process.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -11,11 +11,11 @@ use culvert_daemon::write_atomic;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Version of the layout of every state file. A newer one is refused, never guessed at.
+/// Version of the layout of every state file. A newer one is refused.
 const FORMAT: u32 = 1;
-/// State and keys are the proxy's own business.
+/// Only the proxy's user may read state and keys.
 const PRIVATE: u32 = 0o600;
-/// Far above what 20,000 nodes take; a larger file is not ours.
+/// Far above the size of the state for 20,000 nodes. A larger file was not written by the proxy.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// The state directory, locked for this process. Clones share the lock.
@@ -25,7 +25,7 @@ pub(crate) struct StateDir {
     _lock: Arc<File>,
 }
 
-/// What goes wrong with the state directory.
+/// The failures of the state directory.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StateError {
     #[error(
@@ -71,7 +71,7 @@ pub(crate) enum StateError {
     },
 }
 
-/// A state file: its name in the directory, and what is lost without it, for people.
+/// A state file: its name in the directory, and for people what is lost without it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StateFile {
     pub(crate) name: &'static str,
@@ -91,7 +91,7 @@ struct Versioned<T> {
 }
 
 impl StateDir {
-    /// Makes the directory, mode 0700, if it is missing, and takes its lock.
+    /// Creates the directory with mode 0700 if it is missing, and locks it.
     pub(crate) fn open(path: &Path) -> Result<Self, StateError> {
         let failed = |source| StateError::Make {
             path: path.to_owned(),
@@ -126,8 +126,8 @@ impl StateDir {
         self.path.join(name)
     }
 
-    /// The file's content; `None` if there is none yet. A file that does not parse is an error and
-    /// stays as it is.
+    /// The file's content; `None` if there is no file yet. A file that does not parse is an error
+    /// and stays as it is.
     pub(crate) fn read<T: DeserializeOwned>(
         &self,
         file: StateFile,
@@ -141,7 +141,7 @@ impl StateDir {
         parse(&text, &path, file).map(Some)
     }
 
-    /// Replaces the file whole; on disk when this returns.
+    /// Replaces the file atomically. It is on disk when this returns.
     pub(crate) fn write<T: Serialize>(
         &self,
         file: StateFile,
@@ -152,7 +152,7 @@ impl StateDir {
         written.map_err(|source| StateError::Write { path, source })
     }
 
-    /// An error about content that parses but makes no sense.
+    /// An error about content that parses but is not plausible.
     pub(crate) fn invalid(&self, file: StateFile, problem: impl Into<String>) -> StateError {
         StateError::Invalid {
             path: self.join(file.name),
@@ -190,8 +190,8 @@ pub(crate) fn parse<T: DeserializeOwned>(
         .map_err(broken)
 }
 
-/// The text of a file with this content. Not laid out for readers: of ten thousand nodes that would
-/// be several times as long.
+/// The text of a file with this content. It is compact: pretty-printed, ten thousand nodes would
+/// take several times as much.
 pub(crate) fn text<T: Serialize>(content: &T) -> io::Result<Vec<u8>> {
     let mut text = serde_json::to_vec(&Versioned {
         version: FORMAT,

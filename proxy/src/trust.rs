@@ -1,5 +1,5 @@
-//! Who is who: the proxy's own certificate, those of agents, and which node a client certificate
-//! makes of its owner.
+//! Identities: the proxy's own certificate, agents' certificates, and the node that a client
+//! certificate stands for.
 
 pub(crate) mod authority;
 mod callers;
@@ -45,26 +45,26 @@ const REVOCATIONS: StateFile = StateFile {
     what: "the revocations that the cluster's proxies share, as last seen",
 };
 
-/// Certificates hold whole seconds, and no calendar is certain beyond some years.
+/// Certificates round times to whole seconds, and calendars are reliable for some years only.
 const LIFETIMES: RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(3650 * 24 * 3600);
 
-/// What trust is made of.
+/// The configuration of trust.
 #[derive(Clone, Debug)]
 pub(crate) struct TrustConfig {
     pub(crate) state: StateDir,
-    /// Where certificates come from.
+    /// The source of certificates.
     pub(crate) source: TrustSource,
-    /// `--server-name`: what agents verify, whatever host they dial.
+    /// `--server-name`: the name that agents verify, whatever host they dial.
     pub(crate) server_name: String,
-    /// Hosts of `--advertise`: in the proxy's certificate too, for CONNECT callers that verify the
-    /// host they dial.
+    /// Hosts of `--advertise`. They are in the proxy's certificate too, for CONNECT callers that
+    /// verify the host they dial.
     pub(crate) hosts: Vec<String>,
-    /// `--certificate-lifetime`: how long agents' certificates are valid.
+    /// `--certificate-lifetime`: the validity of agents' certificates.
     pub(crate) certificate_lifetime: Duration,
 }
 
-/// Why trust cannot be set up, or a certificate not be given.
+/// The reason why trust cannot be set up, or a certificate cannot be issued.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TrustError {
     #[error(transparent)]
@@ -83,7 +83,7 @@ pub(crate) enum TrustError {
          --server-name"
     )]
     ServerName { file: String, name: String },
-    #[error("{0:?} is no server name: give a DNS name with --server-name")]
+    #[error("{0:?} is not a server name: give a DNS name with --server-name")]
     ServerNameText(String),
     #[error(
         "a certificate lifetime of {} s is not possible: --certificate-lifetime takes 1s to 3650d",
@@ -108,14 +108,14 @@ pub(crate) enum TrustError {
     NoAuthority,
 }
 
-/// A certificate for an agent, and what it needs to trust proxies.
+/// An agent's certificate, and what the agent needs to trust proxies.
 #[derive(Debug)]
 pub(crate) struct Issued {
     pub(crate) chain_pem: String,
     pub(crate) ca_pem: String,
 }
 
-/// Trust. Clones share it.
+/// Issues certificates and judges those of agents. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Trust(Arc<Shared>);
 
@@ -128,11 +128,12 @@ struct Shared {
     material: Mutex<Material>,
     callers: Mutex<Option<Callers>>,
     ledger: RwLock<Ledger>,
-    /// Held while the ledger is changed and written; who only reads it does not wait for the disk.
+    /// Held while the ledger is changed and written. Readers of the ledger do not wait for the
+    /// disk.
     ledger_change: Mutex<()>,
-    /// Certificates were seen that the ledger on disk does not have yet.
+    /// Whether certificates were seen that the ledger on disk does not have yet.
     unwritten: AtomicBool,
-    /// Where the proxy is part of a cluster.
+    /// Set in a cluster.
     cluster: Option<Shares>,
     steady: SteadyClock,
     admission: Mutex<()>,
@@ -141,13 +142,13 @@ struct Shared {
 /// What the proxies of a cluster share about certificates.
 #[derive(Debug)]
 struct Shares {
-    /// All revocations that this proxy knows of.
+    /// All revocations that this proxy knows.
     known: watch::Sender<Revocations>,
-    /// What the cluster had of them last; `None`: it was not asked yet.
+    /// The cluster's revocations as last read; `None`: not read yet.
     agreed: watch::Sender<Option<Revocations>>,
 }
 
-/// How long proxies have run on this state, which no jump of a wall clock changes.
+/// The time for which proxies have run on this state. No jump of a wall clock changes it.
 #[derive(Debug)]
 struct SteadyClock {
     started: Instant,
@@ -155,7 +156,7 @@ struct SteadyClock {
 }
 
 impl Trust {
-    /// Reads or makes what the source says.
+    /// Reads or creates the material that the source names.
     pub(crate) fn open(config: TrustConfig, directory: Directory) -> Result<Self, TrustError> {
         if !LIFETIMES.contains(&config.certificate_lifetime) {
             return Err(TrustError::Lifetime(config.certificate_lifetime));
@@ -205,21 +206,21 @@ impl Trust {
         })))
     }
 
-    /// For the agent port: take it anew for each connection, for it changes with the files it is
-    /// made of.
+    /// TLS settings for the agent port. Call this for each connection: the settings change with the
+    /// files.
     pub(crate) fn server_config(&self) -> Arc<ServerConfig> {
         self.0.agent_config.load_full()
     }
 
-    /// For the CONNECT listener: TLS with the proxy's certificate and a required client certificate
-    /// of an authority in the file, which is read again when it changes.
+    /// TLS settings for the CONNECT listener: the proxy's certificate, and a required client
+    /// certificate of an authority in the file. The file is read again when it changes.
     pub(crate) fn callers(&self, client_ca: &Path) -> Result<Callers, TrustError> {
         let callers = Callers::open(client_ca, &self.0.identity, self.material().authorities())?;
         *self.lock_callers() = Some(callers.clone());
         Ok(callers)
     }
 
-    /// The node that the owner of this verified chain is, and by which certificate.
+    /// The node that a verified chain belongs to, and what is kept of its certificate.
     pub(crate) fn identify(
         &self,
         chain: &[CertificateDer<'_>],
@@ -236,14 +237,14 @@ impl Trust {
         }
     }
 
-    /// Whether a tunnel that is up by the certificate may go on.
+    /// Whether a tunnel that uses the certificate may continue.
     pub(crate) fn check(
         &self,
         credential: &Credential,
         now: UnixTime,
     ) -> Result<(), IdentityError> {
         match self.judge(credential, Purpose::Tunnel, now) {
-            // It was admitted when more was known.
+            // The certificate was admitted with more knowledge than there is now.
             Ok(_) | Err(IdentityError::Undecided { .. }) => Ok(()),
             Err(error) => Err(error),
         }
@@ -270,8 +271,9 @@ impl Trust {
         Ok(standing)
     }
 
-    /// Of a Node: a certificate is of the one that there is now, and made after its last
-    /// revocation. One that was never seen before has to wait until it is known what was revoked.
+    /// Judges a Node's certificate: it must belong to the present Node and be issued after the
+    /// Node's last revocation. A certificate that was never seen before has to wait until the
+    /// revocations are known.
     fn standing_in_cluster(
         &self,
         shares: &Shares,
@@ -296,7 +298,7 @@ impl Trust {
             Some(_) | None if self.material().authority().is_some() => {
                 return Err(IdentityError::Unbound { node: node() });
             }
-            // An operator makes all certificates here.
+            // An operator issues all certificates here.
             Some(_) | None => self.ledger().status(credential),
         };
         if standing == CertificateStatus::New && shares.agreed.borrow().is_none() {
@@ -305,16 +307,16 @@ impl Trust {
         Ok(standing)
     }
 
-    /// What a proxy made outside a cluster says itself whether it was revoked: one is enough to
-    /// know that the node had any. All others have to be known again.
+    /// A certificate issued outside a cluster says by itself whether it was revoked. So one such
+    /// certificate is enough to know that the node had any. All others must be in the ledger.
     fn is_noted(&self, credential: &Credential) -> bool {
         self.0.cluster.is_some()
             || credential.binding.is_none()
             || !self.ledger().holds_any(&credential.node)
     }
 
-    /// Held while somebody is admitted or a node removed, so that no certificate is made of what
-    /// was true a moment ago.
+    /// Held while an agent is admitted or a node is removed, so that no certificate is issued on
+    /// outdated facts.
     pub(crate) fn admission(&self) -> MutexGuard<'_, ()> {
         self.0
             .admission
@@ -322,8 +324,8 @@ impl Trust {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a certificate for the node, which showed `shown` for it: the new one is void when that
-    /// one is.
+    /// Issues a certificate for the node, which showed `shown` for it. The new one is void when
+    /// `shown` is.
     pub(crate) fn issue(
         &self,
         node: &NodeName,
@@ -381,7 +383,7 @@ impl Trust {
         })
     }
 
-    /// What agents check when they join; an error if this proxy cannot enrol any.
+    /// The pin that agents check when they join. Fails if this proxy cannot enrol agents.
     pub(crate) fn pin(&self) -> Result<String, TrustError> {
         self.material()
             .authority()
@@ -389,14 +391,14 @@ impl Trust {
             .ok_or(TrustError::NoAuthority)
     }
 
-    /// The authorities that agents trust for proxies, in PEM, if this proxy enrols any.
+    /// The authorities that agents trust for proxies, in PEM, if this proxy enrols agents.
     pub(crate) fn authorities_pem(&self) -> Option<String> {
         self.material()
             .authority()
             .map(|authority| authority.pem().to_owned())
     }
 
-    /// The certificates in use and whose they are: the proxy's own first, then the authorities of
+    /// The certificates in use with their roles: the proxy's own first, then the authorities of
     /// agents.
     pub(crate) fn certificates(&self) -> Vec<(&'static str, Leaf)> {
         let own = self.0.identity.present();
@@ -414,7 +416,7 @@ impl Trust {
             .collect()
     }
 
-    /// The directory that says which nodes there are.
+    /// The directory that the trust consults.
     pub(crate) fn directory(&self) -> &Directory {
         &self.0.directory
     }
@@ -424,12 +426,12 @@ impl Trust {
         &self.0.config.server_name
     }
 
-    /// Notes a certificate that somebody else made, at once for who removes its node, and a moment
-    /// later on disk, together with others: thousands may come at the same time, and are seen again
-    /// should this process end before.
+    /// Notes a certificate that somebody else issued. It counts at once for the removal of its
+    /// node. It is written to disk a moment later, together with others: thousands may come at the
+    /// same time, and they are seen again if this process ends before the write.
     fn note(&self, credential: Credential, now: UnixTime) -> Result<Credential, IdentityError> {
         let mut ledger = self.ledger_mut();
-        // The node may have been removed since somebody looked.
+        // The node may have been removed since the caller looked.
         if self.0.cluster.is_none() && ledger.status(&credential) == CertificateStatus::Revoked {
             return Err(IdentityError::Revoked {
                 node: credential.node,
@@ -480,8 +482,8 @@ impl Trust {
     }
 }
 
-/// How long after its end a certificate is renewed. In a cluster an agent enrols again by its
-/// token, and a certificate that was stolen is worth nothing once it has ended.
+/// The time after its end for which a certificate can be renewed. In a cluster an agent enrols
+/// again with its token, and a stolen certificate is worth nothing after its end.
 fn grace(in_cluster: bool) -> Duration {
     if in_cluster {
         Duration::ZERO

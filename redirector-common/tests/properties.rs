@@ -315,7 +315,7 @@ proptest! {
         let dialled = SocketAddr::new(address.ip().to_canonical(), address.port());
         prop_assert_eq!(client.endpoint(Role::Client).map(|endpoint| endpoint.socket_addr()), Some(dialled));
         prop_assert_eq!(client.accepted().original_dst(), Some(dialled));
-        prop_assert_eq!(client.original_dst(), None, "a client's socket is no accepted one");
+        prop_assert_eq!(client.original_dst(), None, "a client's socket is not an accepted one");
         prop_assert_eq!(client.accepted().endpoint(Role::Client), None, "whose peer is the true \
             client");
     }

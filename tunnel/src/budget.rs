@@ -252,7 +252,7 @@ impl Share {
 
     /// The socket has taken `taken` bytes, and `waiting` bytes still wait. The stream moves to the
     /// last position once its socket took all that it held at the current one: a byte now and then
-    /// is no progress.
+    /// does not count as progress.
     pub(crate) fn moves(&mut self, taken: usize, waiting: usize) {
         let Some((position, _)) = &mut self.stalled else {
             return;

@@ -123,7 +123,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
     /// Runs the tunnel until it ends.
     ///
     /// # Errors
-    /// The connection failed, or its peer is silent. It is no error that the agent drained it, or
+    /// The connection failed, or its peer is silent. It is not an error that the agent drained it, or
     /// that all clones of its [`Tunnel`] were dropped.
     pub async fn run(self) -> Result<(), TunnelError> {
         let Self {

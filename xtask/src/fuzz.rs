@@ -138,7 +138,7 @@ fn fuzz(target: &str, seconds: u32) -> Result<()> {
 }
 
 fn replay(target: &str, input: &Path) -> Result<()> {
-    ensure!(input.is_file(), "{} is no file", input.display());
+    ensure!(input.is_file(), "{} is not a file", input.display());
     let status = program(target)?
         .arg(input)
         .status()

@@ -42,12 +42,12 @@ impl DialRules {
             )));
         }
         let port = u16::try_from(open.port).ok().filter(|port| *port != 0);
-        let port = port.ok_or_else(|| invalid(format!("{} is no TCP port", open.port)))?;
+        let port = port.ok_or_else(|| invalid(format!("{} is not a TCP port", open.port)))?;
         let address = match open.address.as_str() {
             "" => None,
             text => Some(
                 text.parse::<IpAddr>()
-                    .map_err(|_| invalid(format!("{text:?} is no IP address")))?
+                    .map_err(|_| invalid(format!("{text:?} is not an IP address")))?
                     .to_canonical(),
             ),
         };

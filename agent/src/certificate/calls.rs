@@ -33,7 +33,7 @@ pub(crate) enum EnrollError {
     Status(Box<Status>),
     #[error("no answer within {} s", CALL_TIMEOUT.as_secs())]
     TimedOut,
-    #[error("the proxy's answer is no usable certificate")]
+    #[error("the proxy's answer is not a usable certificate")]
     Answer(#[source] IdentityError),
 }
 

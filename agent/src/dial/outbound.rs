@@ -34,7 +34,7 @@ pub(crate) struct Outbound {
 /// HTTPS_PROXY cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "HTTPS_PROXY is no usable setting: write http://[USER:PASSWORD@]HOST:PORT (https:// and socks \
+    "HTTPS_PROXY is not a usable setting: write http://[USER:PASSWORD@]HOST:PORT (https:// and socks \
      are not supported)"
 )]
 pub(crate) struct InvalidForwardProxy;

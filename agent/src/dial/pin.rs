@@ -20,7 +20,7 @@ pub(crate) struct Pin([u8; 32]);
 /// A text that is not a pin.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{0:?} is no CA pin: copy `sha256:` and its 64 hex digits from `culvert-proxy token create`"
+    "{0:?} is not a CA pin: copy `sha256:` and its 64 hex digits from `culvert-proxy token create`"
 )]
 pub(crate) struct InvalidPin(String);
 

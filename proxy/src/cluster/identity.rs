@@ -42,7 +42,7 @@ pub(crate) enum AccountError {
     )]
     NoCluster,
     #[error(
-        "this is no service-account token: --service-account-token must be the file of a \
+        "this is not a service-account token: --service-account-token must be the file of a \
          projected token with audience {AUDIENCE}"
     )]
     Malformed,
@@ -71,7 +71,7 @@ pub(crate) enum AccountError {
     #[error(transparent)]
     NodeName(#[from] InvalidNodeName),
     #[error(
-        "{node} is no edge node: label it as --node-selector says ({selector:?}), or keep the \
+        "{node} is not an edge node: label it as --node-selector says ({selector:?}), or keep the \
          agent's DaemonSet off it"
     )]
     NotAnEdge { node: NodeName, selector: String },

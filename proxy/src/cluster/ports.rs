@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(take(&mut ports, "8080"), (vec![8080], None));
         let (kept, problem) = take(&mut ports, "9090, x");
         assert_eq!(kept, [8080]);
-        assert!(problem.unwrap().contains("\"x\" is no port"));
+        assert!(problem.unwrap().contains("\"x\" is not a port"));
         assert_eq!(
             take(&mut ports, "9090, x"),
             (vec![8080], None),

@@ -91,7 +91,7 @@ fn read(map: &ConfigMap) -> Result<Option<Allocation>, AgreeError> {
             Ok(None)
         };
     };
-    let no_range = |key: &str| broken(format!("{key} is no range"));
+    let no_range = |key: &str| broken(format!("{key} is not a range"));
     let vip4 = vip4.trim().parse().map_err(|_| no_range(VIP4))?;
     let vip6 = vip6.trim().parse().map_err(|_| no_range(VIP6))?;
     let ranges = VipRanges::checked(vip4, vip6, &[]).map_err(|error| broken(error.to_string()))?;
@@ -149,7 +149,7 @@ mod tests {
             let map = map(&[(VIP4, vip4), (VIP6, "fd00:1::/64"), (VIPS, vips)]);
             read(&map).unwrap_err().to_string()
         };
-        assert!(problem("198.18", "{}").contains("vip4-range is no range"));
+        assert!(problem("198.18", "{}").contains("vip4-range is not a range"));
         assert!(problem("198.18.0.0/15", "{}").contains("vips: missing field"));
         let twice = r#"{"held": {"a": 1, "b": 1}, "resting": {}}"#;
         assert!(problem("198.18.0.0/15", twice).contains("a and b have the same host part 1"));

@@ -156,7 +156,7 @@ pub(crate) struct Protected {
 /// A cluster's own addresses and ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClusterProtected {
-    /// Whether the API server was ever asked for `known`.
+    /// Whether `known` includes the ranges of the API server.
     pub(crate) asked: OwnRanges,
     /// By the flags, the environment and the API server.
     pub(crate) own: ClusterOwn,

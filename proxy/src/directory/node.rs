@@ -45,7 +45,7 @@ pub(crate) enum InvalidNode {
         what: &'static str,
         most: usize,
     },
-    #[error("0 is no port: write 1 to 65535")]
+    #[error("0 is not a port: write 1 to 65535")]
     Port,
 }
 

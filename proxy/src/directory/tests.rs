@@ -360,7 +360,7 @@ async fn a_watcher_that_lags_gets_a_new_snapshot() {
 async fn change(watcher: &mut Watcher) -> Arc<Change> {
     match watcher.next().await {
         Event::Change(change) => change,
-        snapshot @ Event::Snapshot { .. } => panic!("{snapshot:?} is no change"),
+        snapshot @ Event::Snapshot { .. } => panic!("{snapshot:?} is not a change"),
     }
 }
 

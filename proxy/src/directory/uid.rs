@@ -16,7 +16,7 @@ pub(crate) struct NodeUid(Arc<str>);
 
 /// A text that is not a UID.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no UID: it has 1 to {MAX_UID} letters, digits and hyphens")]
+#[error("{0:?} is not a UID: it has 1 to {MAX_UID} letters, digits and hyphens")]
 pub(crate) struct InvalidUid(String);
 
 impl FromStr for NodeUid {

@@ -304,8 +304,8 @@ impl Vips {
             .sum::<usize>()
     }
 
-    /// Moves the allocation to other ranges. Returns it with the number of nodes that need a new
-    /// VIP.
+    /// Removes allocations outside of other ranges. Returns the allocation and the number of nodes
+    /// that need a new VIP.
     pub(crate) fn moved(mut self, ranges: &VipRanges) -> (Self, usize) {
         let before = self.held.len();
         self.held.retain(|_, offset| ranges.usable(*offset));

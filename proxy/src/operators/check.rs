@@ -1,5 +1,5 @@
-//! `culvert-proxy check`: goes through everything that connections to edge nodes rest on, and says
-//! for each what is wrong and what to do.
+//! `culvert-proxy check`: tests everything that connections to edge nodes depend on, and says for
+//! each failure what to do.
 
 mod dial;
 mod dns;
@@ -47,7 +47,7 @@ enum Output {
 }
 
 impl CheckCommand {
-    /// Checks this host, whose proxy has this control socket and this admin address.
+    /// Checks this host, with its proxy's control socket and admin address.
     pub(crate) async fn run(&self, control_socket: &Path, proxy_admin: SocketAddr) -> Result<()> {
         let findings = judge::findings(&Facts::gather(self, control_socket, proxy_admin).await);
         match self.output {

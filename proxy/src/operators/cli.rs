@@ -1,5 +1,5 @@
-//! `culvert-proxy node ...`, `culvert-proxy token ...` and `culvert-proxy explain`: what operators
-//! type, and what they get to see.
+//! The command lines of operators: `culvert-proxy node ...`, `culvert-proxy token ...` and
+//! `culvert-proxy explain`, with their output.
 
 mod client;
 mod explain;
@@ -75,7 +75,7 @@ pub(crate) enum NodeCommand {
 }
 
 impl TokenCommand {
-    /// Asks the proxy that listens on the socket, and prints what it says.
+    /// Sends the command to the proxy behind the socket, and prints the answer.
     pub(crate) async fn run(&self, control_socket: &Path) -> Result<()> {
         let mut client = Client::connect(control_socket).await?;
         match self {
@@ -103,7 +103,7 @@ impl TokenCommand {
 }
 
 impl NodeCommand {
-    /// Asks the proxy that listens on the socket, and prints what it says.
+    /// Sends the command to the proxy behind the socket, and prints the answer.
     pub(crate) async fn run(&self, control_socket: &Path) -> Result<()> {
         let mut client = Client::connect(control_socket).await?;
         match self {
@@ -132,7 +132,7 @@ impl TokenCreate {
             node: self.node.to_string(),
             addresses: self.address.iter().map(ToString::to_string).collect(),
             ports: self.port.iter().copied().map(u32::from).collect(),
-            // Zero asks for the default: nobody wants a token that is over at once.
+            // Zero asks for the default: a token without lifetime would be of no use.
             lifetime_seconds: self
                 .lifetime
                 .map_or(0, |lifetime| lifetime.as_secs().max(1)),
@@ -158,7 +158,7 @@ fn join_command(created: &proto::CreateTokenResponse) -> Result<String> {
     Ok(words.join(" "))
 }
 
-/// The text as one word for a shell, in quotes where it needs them.
+/// The text as one word for a shell, quoted where necessary.
 fn shell_word(text: &str) -> String {
     let plain =
         |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b':' | b'-' | b'_');
@@ -185,7 +185,7 @@ fn token_table(tokens: &[proto::TokenStatus]) -> String {
     )
 }
 
-/// A line for each node, and below it one for each address that does not route.
+/// A line for each node, followed by a line for each address that does not route.
 fn node_table(nodes: &[proto::NodeStatus]) -> String {
     let row = |node: &proto::NodeStatus| {
         let ports: Vec<String> = node.ports.iter().map(ToString::to_string).collect();

@@ -1,5 +1,5 @@
-//! `culvert.control.v1`: what `culvert-proxy node ...`, `token ...` and `explain` ask of the
-//! running proxy.
+//! `culvert.control.v1`: the running proxy's answers to `culvert-proxy node ...`, `token ...` and
+//! `explain`.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -21,13 +21,13 @@ use crate::trust::identity::Leaf;
 use crate::trust::tokens::{TokenView, Tokens, TokensError};
 use crate::trust::{Trust, TrustError};
 
-/// Longer than this nobody keeps a join command by intention.
+/// The longest lifetime of a token. Nobody keeps a join command longer on purpose.
 const MAX_TOKEN_LIFETIME: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// How long an operator waits for the other proxies of a cluster to be told.
+/// The time that an operator waits until a cluster's other proxies have a change.
 const SHARED_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What operators see and change.
+/// The parts that operators see and change.
 #[derive(Clone)]
 pub(crate) struct Control {
     pub(crate) directory: Directory,
@@ -150,7 +150,7 @@ impl Service for Control {
     }
 }
 
-/// A request for a token whose parts are what they should be.
+/// A checked request for a token.
 struct TokenRequest {
     node: NodeName,
     addresses: Vec<IpAddr>,
@@ -164,12 +164,12 @@ impl TryFrom<proto::CreateTokenRequest> for TokenRequest {
     fn try_from(request: proto::CreateTokenRequest) -> Result<Self, Status> {
         let address = |text: &String| {
             text.parse().map_err(|_| {
-                Status::invalid_argument(format!("{text:?} is no IP address, such as 10.0.3.7"))
+                Status::invalid_argument(format!("{text:?} is not an IP address, such as 10.0.3.7"))
             })
         };
         let port = |port: &u32| {
             let no_port =
-                || Status::invalid_argument(format!("{port} is no port: write 1 to 65535"));
+                || Status::invalid_argument(format!("{port} is not a port: write 1 to 65535"));
             u16::try_from(*port)
                 .ok()
                 .filter(|port| *port != 0)
@@ -200,7 +200,7 @@ impl TryFrom<proto::CreateTokenRequest> for TokenRequest {
 }
 
 impl Control {
-    /// Works away from the async threads, for it writes to disk.
+    /// Runs on a blocking thread, because it writes to disk.
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> Result<T, Status> + Send + 'static,
@@ -257,7 +257,7 @@ impl Control {
         })
     }
 
-    /// Why addresses of the node do not route.
+    /// The reasons why addresses of the node do not route.
     fn address_notes(&self, node: &NodeName) -> Vec<String> {
         let addresses = self
             .directory
@@ -271,7 +271,7 @@ impl Control {
             .collect()
     }
 
-    /// Shuts the node out first, whatever can be written to disk of it.
+    /// Shuts the node out first, whether or not that can be written to disk.
     fn remove(&self, node: &NodeName) -> Result<(), Status> {
         let _admission = self.trust.admission();
         let absent = !self.directory.contains(node);
@@ -357,7 +357,7 @@ impl Control {
     }
 }
 
-/// Whatever an operator's wish can fail with.
+/// The ways in which an operator's request can fail.
 #[derive(Debug, thiserror::Error)]
 enum ControlError {
     #[error(transparent)]

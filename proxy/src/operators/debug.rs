@@ -13,10 +13,10 @@ use crate::directory::Directory;
 use crate::streams::live::{StreamView, Streams};
 use crate::streams::registry::{Registered, Registry};
 
-/// Which of the nodes' own claims count, as `/debug/claims` shows it.
+/// The settings that decide which of the nodes' own claims count, as `/debug/claims` shows them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Claims {
-    /// `--edge-range`; none: addresses anywhere.
+    /// `--edge-range`; empty: addresses anywhere.
     pub(crate) edge_ranges: Vec<IpNet>,
     /// `--trust-node-annotations`.
     pub(crate) annotations: bool,
@@ -35,7 +35,7 @@ struct TunnelView {
     round_trip_seconds: Option<f64>,
 }
 
-/// A stream as `/debug/streams` shows it: with how long nothing has moved in each direction, to
+/// A stream as `/debug/streams` shows it, with the time since the last byte in each direction, to
 /// within a second.
 #[derive(Debug, Serialize)]
 struct StreamPage {
@@ -63,7 +63,7 @@ impl From<&Registered> for TunnelView {
     }
 }
 
-/// The proxy's own routes. Somebody has to keep `idle` looking at the streams.
+/// The proxy's own routes. The caller must let `idle` observe the streams.
 pub(crate) fn routes(
     claims: Claims,
     directory: Directory,

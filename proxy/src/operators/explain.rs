@@ -1,5 +1,5 @@
-//! `culvert-proxy explain`: what would happen to a connection, and why. What is known is gathered
-//! here; the words are found in [`words`].
+//! `culvert-proxy explain`: what would happen to a connection, and why. This module gathers the
+//! facts; [`words`] puts them into words.
 
 mod reported_rules;
 mod words;
@@ -21,17 +21,18 @@ use crate::streams::route::{Route, Router};
 pub(crate) use reported_rules::ReportedRules;
 pub(crate) use words::{Explanation, Line};
 
-/// All attempts of a dial together; less than the command waits for the proxy's answer.
+/// The limit for all attempts of a dial together; less than the command waits for the proxy's
+/// answer.
 const DIAL_TIME: Duration = Duration::from_secs(9);
 
-/// Whether to try it.
+/// Whether to dial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dial {
     Yes,
     No,
 }
 
-/// Answers operators. Clones share what they look at.
+/// Answers operators. Clones share what they inspect.
 #[derive(Clone)]
 pub(crate) struct Explainer {
     directory: Directory,
@@ -41,7 +42,7 @@ pub(crate) struct Explainer {
     started: UnixTime,
 }
 
-/// Why there is no explanation.
+/// The reason why there is no explanation.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ExplainError {
     #[error(transparent)]
@@ -50,14 +51,14 @@ pub(crate) enum ExplainError {
     NoPort { destination: String },
 }
 
-/// All that is known of a destination.
+/// All facts about a destination.
 #[derive(Debug)]
 struct Facts {
     query: Query,
     target: Result<Target, ResolveError>,
-    /// What CONNECT dials in place of a node.
+    /// The address that CONNECT dials without a tunnel.
     direct: Option<DirectTarget>,
-    /// The target's node, or those that have the address.
+    /// The target's node, or the nodes that have the address.
     owners: Vec<NodeView>,
     zone: Zone,
     tunnels: Vec<TunnelFacts>,
@@ -67,7 +68,7 @@ struct Facts {
 }
 
 impl Facts {
-    /// The address that was asked about; `None` for a name.
+    /// The address in the question; `None` for a name.
     fn address(&self) -> Option<IpAddr> {
         match self.query.host {
             Host::Address(ip) => Some(ip),
@@ -87,7 +88,7 @@ struct TunnelFacts {
     silent: bool,
 }
 
-/// How a dial that was tried went wrong.
+/// The way in which a test dial failed.
 #[derive(Debug, thiserror::Error)]
 enum DialError {
     #[error(transparent)]
@@ -107,7 +108,7 @@ impl Explainer {
         }
     }
 
-    /// The same, knowing what CONNECT reaches without a tunnel.
+    /// The same, with what CONNECT reaches without a tunnel.
     pub(crate) fn with_direct(self, direct: Direct) -> Self {
         Self {
             direct: Some(direct),
@@ -115,7 +116,7 @@ impl Explainer {
         }
     }
 
-    /// Explains what `text` asks about; dials it if told to, and sends nothing.
+    /// Explains what `text` asks about. Dials it if asked to, and sends nothing.
     pub(crate) async fn explain(
         &self,
         text: &str,
@@ -182,7 +183,7 @@ impl Explainer {
             "dialled for `explain`"
         );
         let opened = timeout(DIAL_TIME, self.router.open(route, number, None)).await;
-        // The stream is dropped, and with it reset, before anything was sent.
+        // Dropping the stream resets it before anything was sent.
         opened.map_err(|_| DialError::TimedOut)?.map(drop)?;
         Ok(started.elapsed())
     }
@@ -194,7 +195,7 @@ impl Explainer {
     }
 }
 
-/// Where a question without a port is asked for any, port 0 stands, which nobody can dial.
+/// Port 0, which nobody can dial, stands for a question without a port.
 fn destination(query: &Query) -> Destination {
     Destination::from(HostPort {
         host: query.host.clone(),

@@ -1,5 +1,5 @@
-//! Metrics that are computed at each scrape: nodes by state, refused claims, and the round trips of
-//! tunnels.
+//! Metrics that are computed at each scrape: nodes by state, refused claims, and the round-trip
+//! times of tunnels.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use crate::directory::Directory;
 use crate::streams::registry::Registry;
 
-/// The quantiles of all tunnels' round trips. A label for each node would make thousands of series;
-/// `/debug/tunnels` and `culvert-proxy explain` show each tunnel's.
+/// The quantiles of all tunnels' round-trip times. A label for each node would create thousands of
+/// series. `/debug/tunnels` and `culvert-proxy explain` show each tunnel's.
 const QUANTILES: [(&str, f64); 4] = [("0", 0.0), ("0.5", 0.5), ("0.9", 0.9), ("1", 1.0)];
 
 /// Computes its metrics at each scrape.

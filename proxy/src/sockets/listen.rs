@@ -1,5 +1,5 @@
-//! What all of the proxy's listeners share: dual-stack sockets, accepting without ever spinning,
-//! and bounded connections.
+//! What all of the proxy's listeners share: dual-stack sockets, accepting without a busy loop, and
+//! bounded connections.
 
 use std::fs::File;
 use std::io;
@@ -16,17 +16,18 @@ use tokio_util::task::TaskTracker;
 
 use crate::sockets::local_socket::LocalSocket;
 
-/// Connections that may wait to be accepted.
+/// The length of the accept queue.
 const BACKLOG: i32 = 4096;
-/// After a failed accept, as when descriptors run out: long enough not to spin, short enough not to
-/// be noticed.
+/// The pause after a failed accept, for example without free descriptors: long enough to avoid a
+/// busy loop, short enough to stay unnoticed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Takes a TCP port. An unspecified IPv6 address takes IPv4 too, and becomes 0.0.0.0 on a host
+/// Binds a TCP port. An unspecified IPv6 address accepts IPv4 too, and becomes 0.0.0.0 on a host
 /// without IPv6.
 ///
 /// # Errors
-/// The port is taken or may not be taken.
+///
+/// The port is taken or may not be bound.
 pub(crate) fn bind(address: SocketAddr) -> Result<TcpListener> {
     let bound = match bind_once(address) {
         Err(error) if address.ip().is_unspecified() && address.is_ipv6() && no_ipv6(&error) => {
@@ -65,13 +66,13 @@ fn bind_once(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// A listener of either family.
 pub(crate) trait Accept {
-    /// What it accepts.
+    /// The accepted sockets.
     type Connection: Send + 'static;
 
     /// The next connection.
     fn accept_one(&self) -> impl Future<Output = io::Result<Self::Connection>> + Send;
 
-    /// Ends a connection that cannot be served, so that its peer sees an error.
+    /// Resets a connection that cannot be served, so that its peer sees an error.
     fn reset(connection: Self::Connection);
 }
 
@@ -101,8 +102,8 @@ impl Accept for LocalSocket {
     }
 }
 
-/// A descriptor kept for when there is no other: with it a client is taken and reset at once, where
-/// it would else hang in the queue until some other connection ends.
+/// A spare descriptor for when no other is free: with it a client is accepted and reset at once.
+/// Without it the client would hang in the queue until another connection ends.
 #[derive(Debug)]
 struct Spare(Option<File>);
 
@@ -111,21 +112,21 @@ impl Spare {
         Self(File::open("/dev/null").ok())
     }
 
-    /// Refuses the next client, if there is one. Whether it did.
+    /// Refuses the next client, if there is one. Returns whether there was one.
     fn refuse<L: Accept>(&mut self, listener: &L) -> bool {
         let Some(spare) = self.0.take() else {
             *self = Self::new();
             return false;
         };
         drop(spare);
-        // Nobody may be waiting: an accept asks for a descriptor before it looks. Then the spare
-        // one is taken back at once, before it serves a client of another listener.
+        // There may be no client: accept takes a descriptor before it looks. Then the spare one is
+        // taken back at once, before it serves a client of another listener.
         let refused = match listener.accept_one().now_or_never() {
             Some(Ok(connection)) => {
                 L::reset(connection);
                 true
             }
-            // Another task was faster to take the descriptor.
+            // Another task took the descriptor first.
             Some(Err(_)) | None => false,
         };
         *self = Self::new();
@@ -139,12 +140,13 @@ fn out_of_descriptors(error: &io::Error) -> bool {
         .any(|errno| error.raw_os_error() == Some(*errno as i32))
 }
 
-/// Serves a listener's connections, each in a task that `serve_one` starts among those it is given.
-/// When the drain begins, nothing more is accepted and what is open may end. Tasks that outlive
-/// this one end with their thread. They are in no `JoinSet`: one may start its successor, and this
-/// one need not wake when one ends.
+/// Serves a listener's connections. `serve_one` starts a task for each among those it is given.
+/// When the drain begins, no more connections are accepted and open ones may end. Tasks that
+/// outlive this one end with their thread. They are not in a `JoinSet`: a task may start its
+/// successor, and their ends need not wake this one.
 ///
 /// # Errors
+///
 /// None today; the type is that of a supervised task.
 pub(crate) async fn serve<L: Accept + Send + Sync>(
     listener: L,

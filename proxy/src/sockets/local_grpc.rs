@@ -19,7 +19,7 @@ use tower::Service;
 use crate::sockets::listen;
 use crate::sockets::local_socket::LocalSocket;
 
-/// How long calls may go on when the proxy drains.
+/// The time that calls may continue during a drain.
 const PARTING: Duration = Duration::from_secs(1);
 
 /// Serves a gRPC service on the socket until the drain begins; then calls may end.
@@ -61,7 +61,7 @@ where
         ended = &mut served => ended,
         () = drain.begun() => {
             served.as_mut().graceful_shutdown();
-            // One that has not said a word yet would never end.
+            // A connection without any request would never end.
             timeout(PARTING, served).await.unwrap_or(Ok(()))
         }
     };

@@ -1,6 +1,6 @@
-//! Permits for connections whose peers have not shown who they are yet. Whoever takes many loses
-//! them to those who take few, and the oldest to newcomers: nobody is locked out by connections
-//! that say nothing.
+//! Permits for connections whose peers have not shown an identity yet. An address with many permits
+//! loses them to addresses with few, and the oldest connection gives way to a newcomer. So silent
+//! connections lock nobody out.
 
 mod handshake;
 mod pool;
@@ -16,21 +16,21 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use handshake::{HandshakeError, handshake, say_busy};
 use pool::{Limits, Origin, Pool};
 
-/// What a stranger is at. Each has permits of its own.
+/// The phase of a stranger's connection. Each phase has its own permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// It has not said what it wants.
+    /// The peer has not sent anything yet.
     Silent,
-    /// It has begun to speak TLS.
+    /// TLS has begun.
     Handshake,
-    /// TLS is done: an enrolment, or a tunnel that is being set up.
+    /// TLS is complete: the connection enrols, or a tunnel is being set up.
     Call,
 }
 
-/// A permit costs a descriptor, and in the later phases a TLS session. Who says nothing costs
-/// little: two thousand agents that come at once all find room to begin. Handshakes share the
-/// processors: so many at a time still end in time, and none loses its permit to another of them. An
-/// enrolment may wait for the API server.
+/// The permits of a phase. A permit costs a descriptor, and in the later phases a TLS session. A
+/// silent connection costs little: two thousand agents that come at once all find room to begin.
+/// Handshakes share the processors: with this limit they still end in time, and none loses its
+/// permit to another. An enrolment may wait for the API server.
 const LIMITS: [Limits; 3] = [
     Limits {
         permits: 2048,
@@ -45,9 +45,9 @@ const LIMITS: [Limits; 3] = [
         spared: Duration::from_secs(8),
     },
 ];
-/// How long an address is remembered from which there was a tunnel.
+/// The time for which an address is remembered after a tunnel from it.
 const KNOWN_FOR: Duration = Duration::from_secs(24 * 3600);
-/// Addresses that are remembered; one more takes the place of the oldest.
+/// The number of remembered addresses. One more replaces the oldest.
 const KNOWN_MAX: usize = 16 << 10;
 
 /// The permits. Clones share them.
@@ -56,13 +56,13 @@ pub(crate) struct Strangers(Arc<Mutex<Permits>>);
 
 #[derive(Debug, Default)]
 struct Permits {
-    /// For strangers, and for addresses from which there was a tunnel lately.
+    /// The pools of strangers and of addresses that lately had a tunnel.
     pools: [[Pool; 3]; 2],
     known: HashMap<IpNet, Instant>,
     next: u64,
 }
 
-/// A permit, given back on drop.
+/// A permit, returned on drop.
 #[derive(Debug)]
 pub(crate) struct HandshakePermit {
     strangers: Strangers,
@@ -74,13 +74,13 @@ pub(crate) struct HandshakePermit {
     evicted: CancellationToken,
 }
 
-/// All permits are taken, by nobody who has more than a share.
+/// All permits are taken, and nobody has more than a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too many connections have not shown who they are yet")]
 pub(crate) struct Full;
 
 impl Strangers {
-    /// A permit for a new connection from `address`, in the phase that it is at.
+    /// A permit for a new connection from `address` that is in this phase.
     pub(crate) fn enter(&self, address: IpAddr, phase: Phase) -> Result<HandshakePermit, Full> {
         let origin = Origin::of(address);
         let (mut permits, now) = (self.lock(), Instant::now());
@@ -99,7 +99,7 @@ impl Strangers {
         })
     }
 
-    /// There is a tunnel from `address`: it has permits that strangers do not take from now on.
+    /// Notes a tunnel from `address`. From now on it has permits that strangers do not take.
     pub(crate) fn proven(&self, address: IpAddr) {
         let (mut permits, now) = (self.lock(), Instant::now());
         let known = &mut permits.known;
@@ -141,7 +141,8 @@ impl Permits {
 }
 
 impl HandshakePermit {
-    /// Takes a permit of the next phase and gives up the one it has; keeps it if there is none.
+    /// Takes a permit of the next phase and returns the present one. Keeps the present one if there
+    /// is none.
     pub(crate) fn advance(&mut self, phase: Phase) -> Result<(), Full> {
         if self.phase == phase {
             return Ok(());
@@ -160,7 +161,7 @@ impl HandshakePermit {
         Ok(())
     }
 
-    /// Cancelled when the permit goes to somebody else: then the connection is to end.
+    /// Cancelled when somebody else gets the permit: the connection must end then.
     pub(crate) fn evicted(&self) -> CancellationToken {
         self.evicted.clone()
     }

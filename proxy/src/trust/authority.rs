@@ -1,4 +1,4 @@
-//! The certificate authority: makes the proxy's own certificate and those of agents.
+//! The certificate authority: issues the proxy's own certificate and those of agents.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,16 +23,16 @@ use crate::state::{StateDir, read_bounded};
 use crate::trust::identity::{Binding, Leaf, Serial};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// Nobody visits every edge node again to change the authority that it pinned.
+/// Long, because replacing the authority that edge nodes have pinned means a visit to each.
 const AUTHORITY_LIFETIME: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
-/// The proxy's own certificate lives in memory only; it is made anew long before this is over.
+/// The proxy's own certificate lives in memory only. It is renewed long before its end.
 const SERVER_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
 /// A request with an RSA key of 8192 bits takes 2 KiB.
 const MAX_CSR_BYTES: usize = 8 << 10;
 const CERT_FILE: &str = "ca.crt";
 const KEY_FILE: &str = "ca.key";
 
-/// Why certificates cannot be made.
+/// The reason why certificates cannot be issued.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AuthorityError {
     #[error("read {}", path.display())]
@@ -55,7 +55,7 @@ pub(crate) enum AuthorityError {
     },
 }
 
-/// Why a certificate signing request is refused.
+/// The reason why a certificate signing request is refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CsrError {
     #[error("the certificate signing request has {0} bytes, at most {MAX_CSR_BYTES} are read")]
@@ -72,11 +72,11 @@ pub(crate) enum CsrError {
     KeyKind,
 }
 
-/// A public key whose owner proved to have the private one.
+/// A public key whose owner proved possession of the private key.
 #[derive(Clone, Debug)]
 pub(crate) struct ProvenKey(PublicKey);
 
-/// A certificate that was made for a node.
+/// A certificate that was issued for a node.
 #[derive(Debug)]
 pub(crate) struct NodeCertificate {
     pub(crate) pem: String,
@@ -91,14 +91,14 @@ pub(crate) struct ServerCertificate {
     pub(crate) key: PrivateKeyDer<'static>,
 }
 
-/// PEM text, and where it is from.
+/// A PEM text and its origin.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pem<'a> {
     pub(crate) origin: &'a Path,
     pub(crate) text: &'a str,
 }
 
-/// A new authority's certificate and key, in PEM.
+/// The certificate and key of a new authority, in PEM.
 pub(crate) struct NewAuthority {
     pub(crate) certificate: String,
     pub(crate) key: String,
@@ -107,14 +107,14 @@ pub(crate) struct NewAuthority {
 /// Signs certificates.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    /// The first signs; the others are trusted besides, while one authority takes over from
-    /// another.
+    /// The first authority signs. The others are trusted too, during the change from one authority
+    /// to the next.
     certificates: Vec<CertificateDer<'static>>,
     pem: String,
 }
 
 impl ProvenKey {
-    /// Takes the key, and nothing else, out of a PKCS#10 request in DER.
+    /// Reads the public key from a PKCS#10 request in DER, and nothing else.
     pub(crate) fn from_csr(der: &[u8]) -> Result<Self, CsrError> {
         if der.len() > MAX_CSR_BYTES {
             return Err(CsrError::TooLarge(der.len()));
@@ -137,14 +137,14 @@ impl ProvenKey {
         }
     }
 
-    /// SHA-256 of the key, to know it again.
+    /// SHA-256 of the key, to recognise it.
     pub(crate) fn digest(&self) -> [u8; 32] {
         Sha256::digest(self.0.der_bytes()).into()
     }
 }
 
 impl Authority {
-    /// The authority in the state directory, made on the first start.
+    /// The authority in the state directory, created on the first start.
     pub(crate) fn embedded(state: &StateDir) -> Result<Self, AuthorityError> {
         let (cert, key) = (state.join(CERT_FILE), state.join(KEY_FILE));
         match (cert.exists(), key.exists()) {
@@ -163,7 +163,7 @@ impl Authority {
         }
     }
 
-    /// An authority's own certificate for the key in a file.
+    /// Issues an authority's own certificate for the key in a file.
     fn certify(cert: &Path, key: &Path) -> Result<Self, AuthorityError> {
         let pair = read_key(Pem {
             origin: key,
@@ -174,7 +174,7 @@ impl Authority {
         Self::from_files(cert, key)
     }
 
-    /// A new authority that is in no file yet.
+    /// Creates an authority that is in no file yet.
     pub(crate) fn generate() -> Result<NewAuthority, AuthorityError> {
         let pair = KeyPair::generate().map_err(|source| sign_error("the authority", source))?;
         Ok(NewAuthority {
@@ -183,8 +183,8 @@ impl Authority {
         })
     }
 
-    /// An authority from PEM files: its certificate, perhaps with others that are to be trusted
-    /// too, and its key.
+    /// Reads an authority from PEM files: its certificate, optionally followed by others to trust,
+    /// and its key.
     pub(crate) fn from_files(cert: &Path, key: &Path) -> Result<Self, AuthorityError> {
         Self::from_pem(
             Pem {
@@ -198,14 +198,14 @@ impl Authority {
         )
     }
 
-    /// The same from texts, which may be one and the same.
+    /// Reads an authority from PEM texts. Both may be the same text.
     pub(crate) fn from_pem(cert: Pem<'_>, key: Pem<'_>) -> Result<Self, AuthorityError> {
         let certificates = certificates_in(cert)?;
         let pair = read_key(key)?;
         let own =
             Leaf::read(&certificates[0]).map_err(|error| unusable(cert, error.to_string()))?;
         if !own.may_sign {
-            let problem = "its first certificate is no authority's: give the certificate that has \
+            let problem = "its first certificate is not an authority's: give the certificate that has \
                 CA:TRUE first";
             return Err(unusable(cert, problem.to_owned()));
         }
@@ -227,13 +227,14 @@ impl Authority {
         })
     }
 
-    /// What agents check when they join: `sha256:` and the digest of the authority's certificate.
+    /// The pin that agents check when they join: `sha256:` and the digest of the authority's
+    /// certificate.
     pub(crate) fn pin(&self) -> String {
         let digest = Sha256::digest(&self.certificates[0]);
         format!("sha256:{}", HEXLOWER.encode(&digest))
     }
 
-    /// The certificates that agents trust for proxies and the proxy for agents.
+    /// The certificates that agents trust for proxies, and the proxy for agents.
     pub(crate) fn certificates(&self) -> &[CertificateDer<'static>] {
         &self.certificates
     }
@@ -243,7 +244,7 @@ impl Authority {
         &self.pem
     }
 
-    /// A certificate for the proxy under these names, DNS names or IP addresses.
+    /// Issues a certificate for the proxy under these names: DNS names or IP addresses.
     pub(crate) fn server_certificate(
         &self,
         names: &[String],
@@ -264,7 +265,7 @@ impl Authority {
         })
     }
 
-    /// A certificate that makes the key's owner the node.
+    /// Issues a certificate that identifies the key's owner as the node.
     pub(crate) fn node_certificate(
         &self,
         (node, binding): (&NodeName, &Binding),
@@ -340,8 +341,8 @@ fn private_key_in(pem: Pem<'_>) -> Result<PrivateKeyDer<'static>, AuthorityError
     key.map_err(|error| unusable(pem, format!("has no private key in PEM: {error}")))
 }
 
-/// The certificates of a PEM text and nothing else: it is given to everybody, and a key may stand
-/// in the same text.
+/// The certificates of a PEM text, without anything else: the result is public, and the text may
+/// also hold a key.
 fn certificates_only(text: &str) -> String {
     const END: &str = "-----END CERTIFICATE-----";
     let parts = text.split("-----BEGIN CERTIFICATE-----").skip(1);
@@ -388,7 +389,7 @@ fn params(
 ) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
-    // RFC 5280 bounds common names to 64 characters; who a certificate names is in the SAN.
+    // RFC 5280 limits common names to 64 characters; the identity is in the SAN.
     params.distinguished_name.push(
         DnType::CommonName,
         common_name.chars().take(64).collect::<String>(),

@@ -1,5 +1,5 @@
-//! Who may call on the CONNECT port: owners of certificates of the authorities in the operator's
-//! file as it is now, and nobody whom an authority of the agents vouches for, as those are now.
+//! Callers of the CONNECT port: owners of certificates from the authorities in the operator's file,
+//! as the file is now. A certificate from an authority of the agents is refused.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,16 +14,16 @@ use crate::state::read_bounded;
 use crate::trust::authority::{AuthorityError, Pem, certificates_in};
 use crate::trust::identity::Leaf;
 
-/// The TLS settings for callers, replaced while connections go on. Clones share them.
+/// The TLS settings for callers, replaced while connections continue. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Callers(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     client_ca: PathBuf,
-    /// `None`: nobody may call, for the agents' authority is all that is left.
+    /// `None`: every caller is refused, because only the agents' authority is left.
     config: ArcSwapOption<ServerConfig>,
-    /// What it was made of.
+    /// The inputs of these settings.
     made_of: Mutex<MadeOf>,
 }
 
@@ -49,15 +49,15 @@ impl Callers {
         Ok(callers)
     }
 
-    /// Take it again for each connection, for it changes with the file. `None`: nobody may call
-    /// now.
+    /// Call this for each connection: the settings change with the file. `None`: every caller is
+    /// refused now.
     pub(crate) fn server_config(&self) -> Option<Arc<ServerConfig>> {
         self.0.config.load_full()
     }
 
-    /// Takes up the file and the agents' authorities if they have changed. A file that cannot be
-    /// used leaves the last good one in use, but one with an authority of the agents lets nobody
-    /// in: that authority could have made anybody's certificate.
+    /// Reloads the file and the agents' authorities if they have changed. If the file is invalid,
+    /// the last valid one stays in use. If the file has an authority of the agents, every caller is
+    /// refused: that authority could issue a certificate in anybody's name.
     pub(super) fn refresh(
         &self,
         identity: &ServerIdentity,
@@ -72,7 +72,7 @@ impl Callers {
         let (text, problem) = match read(client_ca) {
             Ok(text) => (text, None),
             Err(problem) if made_of.text.is_empty() => return Err(problem.into()),
-            // The agents' authorities count though the file is broken for now.
+            // The agents' authorities count even while the file is invalid.
             Err(problem) => (made_of.text.clone(), Some(problem)),
         };
         let now = MadeOf {

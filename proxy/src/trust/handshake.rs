@@ -1,4 +1,5 @@
-//! TLS on the agent port: who may shake hands, and with which certificate the proxy answers.
+//! TLS on the agent port: the client certificates that are accepted, and the certificate that the
+//! proxy shows.
 
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-/// The proxy's certificate, replaced while connections go on. Clones share it.
+/// The proxy's certificate, replaced while connections continue. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerIdentity(Arc<ArcSwap<CertifiedKey>>);
 
@@ -42,7 +43,7 @@ impl ServerIdentity {
         Ok(())
     }
 
-    /// What handshakes use now.
+    /// The certificate that handshakes use now.
     pub(crate) fn present(&self) -> Arc<CertifiedKey> {
         self.0.load_full()
     }
@@ -58,8 +59,8 @@ impl ResolvesServerCert for ServerIdentity {
     }
 }
 
-/// For the agent port: TLS 1.3, tunnel or enrolment by ALPN, and a client certificate of one of
-/// `authorities` or none.
+/// TLS settings for the agent port: TLS 1.3, tunnel or enrolment by ALPN, and an optional client
+/// certificate of one of `authorities`.
 pub(super) fn agent_config(
     identity: &ServerIdentity,
     authorities: &[CertificateDer<'static>],
@@ -76,8 +77,8 @@ pub(super) fn agent_config(
     Ok(config)
 }
 
-/// For callers of CONNECT: a client certificate of one of `authorities` is required, but none that
-/// an authority of the agents made.
+/// TLS settings for CONNECT: a client certificate of one of `authorities` is required, and none
+/// that an authority of the agents issued.
 pub(super) fn caller_config(
     identity: &ServerIdentity,
     authorities: &[CertificateDer<'static>],
@@ -120,7 +121,7 @@ fn roots(authorities: &[CertificateDer<'static>]) -> Arc<RootCertStore> {
     Arc::new(roots)
 }
 
-/// Verifies client certificates as everybody does, but for one rule.
+/// Verifies client certificates by the standard rules with one exception.
 #[derive(Debug)]
 struct ClientVerifier {
     webpki: Arc<dyn ClientCertVerifier>,
@@ -129,10 +130,10 @@ struct ClientVerifier {
 
 #[derive(Debug)]
 enum Rule {
-    /// Certificates that expired a while ago pass, for the identity check tells a tunnel from a
-    /// renewal and the handshake cannot.
+    /// Certificates that expired recently pass: the identity check tells a tunnel from a renewal,
+    /// and the handshake cannot.
     ExpiredMayRenew,
-    /// No authority with one of these public keys may stand between the certificate and its root.
+    /// No authority with one of these public keys may be between the certificate and its root.
     NotThrough(Vec<Vec<u8>>),
 }
 
@@ -155,7 +156,7 @@ impl ClientCertVerifier for ClientVerifier {
         intermediates: &[CertificateDer<'_>],
         now: TlsTime,
     ) -> Result<ClientCertVerified, Error> {
-        // Nothing of a stranger's certificate is parsed here before webpki has found it good.
+        // No part of a stranger's certificate is parsed here before webpki accepts it.
         let verified = self
             .webpki
             .verify_client_cert(end_entity, intermediates, now);
@@ -165,7 +166,7 @@ impl ClientCertVerifier for ClientVerifier {
                     let verified =
                         self.webpki
                             .verify_client_cert(end_entity, intermediates, then)?;
-                    // Not an authority on the way to its root.
+                    // It is not an authority on the path to its root.
                     if ends_at(end_entity, then) {
                         Ok(verified)
                     } else {
@@ -209,8 +210,8 @@ fn has_key(certificate: &CertificateDer<'_>, keys: &[Vec<u8>]) -> bool {
     Leaf::read(certificate).is_ok_and(|certificate| keys.contains(&certificate.public_key))
 }
 
-/// When a certificate ended of which nothing else was found wrong yet, if that is not longer ago
-/// than the grace for renewals.
+/// The end of a certificate whose only fault so far is that it has expired, within the grace for
+/// renewals.
 fn lately_expired(verified: &Result<ClientCertVerified, Error>, now: TlsTime) -> Option<TlsTime> {
     let Err(Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. })) =
         verified

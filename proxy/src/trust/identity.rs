@@ -1,4 +1,4 @@
-//! Which node a certificate names, and whether that still holds. Pure.
+//! The node that a certificate names, and whether the certificate is still valid. Pure.
 
 mod binding;
 
@@ -16,25 +16,25 @@ use x509_parser::prelude::FromDer;
 use crate::clock::UnixTime;
 pub(crate) use binding::Binding;
 
-/// How long after its end a certificate still gets its node a new one, outside a cluster: an edge
-/// site may be off for a season.
+/// The time after its end for which a certificate still gets its node a new one, outside a cluster:
+/// an edge site may be off for a season.
 pub(crate) const RENEWAL_GRACE: Duration = Duration::from_secs(90 * 24 * 3600);
-/// How far two hosts' clocks may be apart at a certificate's end. A twentieth of its validity if
-/// that is less.
+/// The largest difference between two hosts' clocks that is tolerated at a certificate's end. It is
+/// a twentieth of the validity if that is less.
 const CLOCK_SLACK: Duration = Duration::from_secs(60);
 /// RFC 5280: at most 20 octets.
 const MAX_SERIAL_BYTES: usize = 20;
 
-/// What a certificate is shown for.
+/// The purpose of showing a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// To be the node: the certificate must not have expired.
+    /// To act as the node: the certificate must not have expired.
     Tunnel,
-    /// To get a new certificate: it may have expired a while ago.
+    /// To get a new certificate: it may have expired some time ago.
     Renew,
 }
 
-/// Why a certificate does not make its owner a node.
+/// The reason why a certificate does not identify its owner as a node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum IdentityError {
     #[error("no client certificate: join first, with a token from `culvert-proxy token create`")]
@@ -123,7 +123,7 @@ impl IdentityError {
 pub(crate) struct Serial(Vec<u8>);
 
 impl Serial {
-    /// 126 random bits: unguessable, positive, and never with a leading zero.
+    /// 126 random bits: unpredictable, positive, and never with a leading zero.
     pub(crate) fn random() -> Self {
         let mut bytes: [u8; 16] = rand::random();
         bytes[0] = bytes[0] & 0x7f | 0x40;
@@ -145,7 +145,7 @@ impl TryFrom<String> for Serial {
             .filter(|bytes| bytes.len() <= MAX_SERIAL_BYTES);
         bytes
             .map(Self)
-            .ok_or_else(|| format!("{text:?} is no serial number in hexadecimal digits"))
+            .ok_or_else(|| format!("{text:?} is not a serial number in hexadecimal digits"))
     }
 }
 
@@ -161,12 +161,13 @@ impl fmt::Debug for Serial {
     }
 }
 
-/// What matters of a certificate.
+/// The parts of a certificate that matter here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Leaf {
-    /// All subject alternative names but the binding; others than DNS names in their debug form.
+    /// All subject alternative names except the binding. Those that are not DNS names are in their
+    /// debug form.
     pub(crate) names: Vec<String>,
-    /// `None`: an operator made the certificate.
+    /// `None`: an operator issued the certificate.
     pub(crate) binding: Option<Binding>,
     pub(crate) serial: Serial,
     pub(crate) not_before: UnixTime,
@@ -196,7 +197,7 @@ impl Leaf {
             .flat_map(|extension| &extension.value.general_names)
         {
             match binding(general) {
-                // Two are none.
+                // Two bindings count as none.
                 Some(binding) if bound.is_none() => bound = Some(binding),
                 Some(_) | None => names.push(name(general)),
             }
@@ -221,7 +222,7 @@ impl Leaf {
             .map_err(|_| IdentityError::Names(self.names.clone()))
     }
 
-    /// What is kept of the certificate while a tunnel is up by it.
+    /// What is kept of the certificate while its tunnel is up.
     pub(crate) fn credential(self) -> Result<Credential, IdentityError> {
         let node = self.node()?;
         let Self {
@@ -241,7 +242,7 @@ impl Leaf {
     }
 }
 
-/// A certificate that makes its owner a node, as far as that may end.
+/// A certificate that identifies its owner as a node, with its dates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Credential {
     pub(crate) node: NodeName,
@@ -252,13 +253,13 @@ pub(crate) struct Credential {
 }
 
 impl Credential {
-    /// The last moment at which a tunnel may be up by it.
+    /// The last moment at which a tunnel may use it.
     pub(crate) fn ends(&self) -> UnixTime {
         self.not_after + CLOCK_SLACK.min(self.not_after.since(self.not_before) / 20)
     }
 
-    /// Whether the certificate may serve the purpose at this time. `grace` is how long after its
-    /// end it may be renewed.
+    /// Whether the certificate may serve the purpose at this time. `grace` is the time after its
+    /// end for which it can be renewed.
     pub(crate) fn timely(
         &self,
         purpose: Purpose,

@@ -1,5 +1,5 @@
-//! Which nodes were removed and which certificates were seen, so that removing a node revokes what
-//! it had. Pure.
+//! The nodes that were removed and the certificates that were seen, so that removing a node revokes
+//! its certificates. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock::UnixTime;
 use crate::trust::identity::{Credential, RENEWAL_GRACE, Serial};
 
-/// Certificates of one node that are remembered one by one; a node renews long before it has as
+/// Certificates of one node that are remembered individually. A node renews long before it has as
 /// many.
 const MAX_PER_NODE: usize = 64;
 
@@ -19,34 +19,34 @@ const MAX_PER_NODE: usize = 64;
 #[serde(deny_unknown_fields)]
 pub(super) struct Ledger {
     nodes: BTreeMap<NodeName, Record>,
-    /// Seconds for which proxies have run on this state: time that has passed for certain, whatever
-    /// a wall clock says.
+    /// The seconds for which proxies have run on this state. This time has certainly passed,
+    /// whatever a wall clock says.
     #[serde(default)]
     served: u64,
 }
 
-/// A node's certificates. One that says after which revocation it was made is void if that is not
-/// the last one. Of the others, which an operator made, those that end by `revoked_until` are
-/// revoked unless they are in `valid`: so a removed node needs no list of all that it ever had.
+/// A node's certificates. A certificate that names the revocation before it is void unless that is
+/// the node's last one. Of the others, which an operator issued, those that end by `revoked_until`
+/// are revoked unless they are in `valid`. So a removed node needs no list of all its certificates.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Record {
     valid: BTreeMap<Serial, UnixTime>,
     revoked_until: Option<UnixTime>,
-    /// The revocation by date is not forgotten before proxies have run for so long. A clock that
-    /// jumps ahead readmits nobody.
+    /// The revocation by date is kept until proxies have run for this long. A clock that jumps
+    /// ahead readmits nobody.
     #[serde(default)]
     kept_until_served: u64,
     /// When the node was last removed. Never forgotten: a proxy that does not know it may have
-    /// renewed since.
+    /// renewed a certificate since.
     #[serde(default)]
     revocation: UnixTime,
 }
 
-/// What the ledger says of a certificate.
+/// The ledger's verdict on a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CertificateStatus {
-    /// Given or seen before, and not revoked.
+    /// Issued or seen before, and not revoked.
     Known,
     /// Not seen before; nothing speaks against it.
     New,
@@ -69,14 +69,14 @@ impl Ledger {
         }
     }
 
-    /// Whether the certificate was given or seen before.
+    /// Whether the certificate was issued or seen before.
     pub(super) fn has(&self, credential: &Credential) -> bool {
         self.nodes
             .get(&credential.node)
             .is_some_and(|record| record.valid.contains_key(&credential.serial))
     }
 
-    /// Whether any certificate of the node was given or seen.
+    /// Whether any certificate of the node was issued or seen.
     pub(super) fn holds_any(&self, node: &NodeName) -> bool {
         self.nodes
             .get(node)
@@ -91,7 +91,7 @@ impl Ledger {
             .unwrap_or_default()
     }
 
-    /// The nodes that certificates were noted of.
+    /// The nodes that have noted certificates.
     pub(super) fn holders(&self) -> impl Iterator<Item = &NodeName> {
         self.nodes
             .iter()
@@ -99,8 +99,8 @@ impl Ledger {
             .map(|(node, _)| node)
     }
 
-    /// Notes a certificate as the node's. The oldest of too many is forgotten, and revoked if an
-    /// operator made it.
+    /// Notes a certificate as the node's. Above the limit the oldest is forgotten, and revoked if
+    /// an operator issued it.
     pub(super) fn note(&mut self, credential: &Credential, now: UnixTime) {
         let served = self.served;
         let record = self.nodes.entry(credential.node.clone()).or_default();
@@ -125,30 +125,30 @@ impl Ledger {
         }
     }
 
-    /// Revokes all certificates of the node that were made before, and of those that an operator
-    /// made, those that end by `latest` or were noted.
+    /// Revokes all certificates of the node that were issued before, and of those that an operator
+    /// issued, those that end by `latest` or were noted.
     pub(super) fn revoke(&mut self, node: &NodeName, latest: UnixTime, now: UnixTime) {
         let served = self.served;
         let record = self.nodes.entry(node.clone()).or_default();
         let noted = record.valid.values().copied().max();
         record.revoke_until(noted.max(Some(latest)).unwrap_or(latest), now, served);
         record.valid.clear();
-        // A clock that was set back makes no revocation void.
+        // A clock that was set back does not make a revocation void.
         record.revocation = now.max(record.revocation + Duration::from_secs(1));
     }
 
-    /// How long proxies have run on this state.
+    /// The time for which proxies have run on this state.
     pub(super) fn served(&self) -> Duration {
         Duration::from_secs(self.served)
     }
 
-    /// Proxies have run on this state for so long.
+    /// Adds time for which proxies have run on this state.
     pub(super) fn set_served(&mut self, served: Duration) {
         self.served = served.as_secs();
     }
 
-    /// Forgets what ended more than `grace` ago. Beside a revocation by date nothing is forgotten:
-    /// a certificate that is not known any more would be revoked by it.
+    /// Forgets certificates that ended more than `grace` ago. If there is a revocation by date,
+    /// nothing is forgotten: it would revoke a forgotten certificate.
     pub(super) fn prune(&mut self, grace: Duration, now: UnixTime) {
         let over = |expires: UnixTime, grace| now.since(expires) > grace;
         for record in self.nodes.values_mut() {
@@ -187,7 +187,7 @@ mod tests {
         "edge-1".parse().unwrap()
     }
 
-    /// One that an operator made.
+    /// A certificate that an operator issued.
     fn ready(not_after: UnixTime) -> Credential {
         Credential {
             node: node(),
@@ -198,7 +198,7 @@ mod tests {
         }
     }
 
-    /// One that a proxy made after that revocation.
+    /// A certificate that a proxy issued after that revocation.
     fn made(revocation: UnixTime) -> Credential {
         Credential {
             binding: Some(Binding {
@@ -220,7 +220,7 @@ mod tests {
         ledger.revoke(&node(), NOW + 30 * DAY, NOW);
         assert_eq!(ledger.status(&old), CertificateStatus::Revoked);
         assert_eq!(ledger.status(&unseen), CertificateStatus::Revoked);
-        // Made right after the node came back, with a shorter lifetime than before.
+        // Issued right after the node came back, with a shorter lifetime than before.
         let new = ready(NOW + DAY);
         ledger.note(&new, NOW);
         assert_eq!(ledger.status(&new), CertificateStatus::Known);
@@ -249,7 +249,7 @@ mod tests {
             ledger.status(&made(ledger.revocation(&node()))),
             CertificateStatus::New
         );
-        // It is not forgotten with time, nor by a clock that was set back.
+        // Neither time nor a clock that was set back removes the revocation.
         ledger.set_served(1000 * DAY);
         ledger.prune(RENEWAL_GRACE, NOW + 1000 * DAY);
         assert_eq!(
@@ -308,7 +308,7 @@ mod tests {
         );
         ledger.note(&old, NOW);
         ledger.revoke(&node(), NOW + 30 * DAY, NOW);
-        // The node is back, with a certificate that ends before those that were revoked.
+        // The node is back, with a certificate that ends before the revoked ones.
         ledger.note(&new, NOW);
         ledger.set_served(DAY);
         for days in [120, 4000, 1] {

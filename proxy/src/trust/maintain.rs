@@ -1,4 +1,4 @@
-//! Keeps the proxy's own certificate, given files and the ledger on disk up to date.
+//! Keeps the proxy's own certificate, the given files and the ledger on disk up to date.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,12 +11,12 @@ use super::source::Material;
 use super::{CERTIFICATES, Trust, TrustError, agent_config, grace};
 use crate::clock::UnixTime;
 
-/// How often given files are looked at, and whether the proxy's own certificate is due.
+/// The interval of checks for changed files and for the end of the proxy's own certificate.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 impl Trust {
-    /// Renews the proxy's own certificate in time, takes up given files when they change and writes
-    /// down what was noted, until the drain begins.
+    /// Renews the proxy's own certificate in time, reloads given files when they change and writes
+    /// the noted certificates, until the drain begins.
     pub(crate) async fn maintain(self, drain: Drain) -> anyhow::Result<()> {
         let mut problem = Problem::default();
         loop {
@@ -85,7 +85,7 @@ impl Trust {
         written
     }
 
-    /// Changes the ledger once that is on disk. What was noted meanwhile stays.
+    /// Changes the ledger after the change is on disk. Certificates noted meanwhile stay.
     fn change_ledger(&self, edit: impl Fn(&mut Ledger)) -> Result<(), TrustError> {
         let _change = self.ledger_change();
         let edit = |ledger: &mut Ledger| {

@@ -1,6 +1,6 @@
-//! The revocations that the proxies of a cluster share: which Node's certificates are void that
-//! were made before when. Each proxy keeps all that it knows; two sets are put together by taking
-//! the later of each. Pure.
+//! The revocations that the proxies of a cluster share. A revocation makes a Node's certificates
+//! void that were issued before a time. Each proxy keeps all that it knows. Two sets merge by
+//! taking the later revocation of each Node. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::clock::UnixTime;
 use crate::directory::NodeUid;
 
-/// A Node that is gone needs none: its UID never returns. Until then a proxy may be late to hear of
-/// a new one.
+/// A deleted Node needs no revocation: its UID never returns. Until this time has passed, a proxy
+/// may be late to learn of a new one.
 const KEPT_WITHOUT_NODE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// By the Node's UID.
@@ -20,7 +20,7 @@ const KEPT_WITHOUT_NODE: Duration = Duration::from_secs(7 * 24 * 3600);
 #[serde(transparent)]
 pub(crate) struct Revocations(BTreeMap<NodeUid, Revocation>);
 
-/// A Node's last one.
+/// A Node's last revocation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Revocation {
@@ -38,7 +38,7 @@ impl Revocations {
             .unwrap_or_default()
     }
 
-    /// Revokes what was made for the Node until now.
+    /// Revokes what was issued for the Node until now.
     pub(crate) fn add(&mut self, node: &NodeName, uid: &NodeUid, now: UnixTime) {
         // Later than each one before, whatever the clock says.
         let at = now.max(self.last(uid) + Duration::from_secs(1));
@@ -51,7 +51,7 @@ impl Revocations {
         );
     }
 
-    /// All of both.
+    /// The merged set of both.
     pub(crate) fn merged(mut self, other: &Self) -> Self {
         for (uid, revocation) in &other.0 {
             if revocation.at > self.last(uid) {
@@ -61,7 +61,7 @@ impl Revocations {
         self
     }
 
-    /// Without those of Nodes that are long gone.
+    /// The set without Nodes that were deleted long ago.
     pub(crate) fn pruned(
         mut self,
         is_there: impl Fn(&NodeName, &NodeUid) -> bool,

@@ -1,4 +1,4 @@
-//! Revokes certificates of nodes, and agrees on revocations with the cluster's other proxies.
+//! Revokes nodes' certificates, and shares revocations with the cluster's other proxies.
 
 use std::sync::atomic::Ordering;
 
@@ -10,15 +10,15 @@ use crate::clock::UnixTime;
 use crate::directory::NodeUid;
 
 impl Trust {
-    /// Whether a revocation at one proxy of a cluster is one at all of them: of certificates that
-    /// an operator made they know nothing.
+    /// Whether a revocation at one proxy of a cluster reaches all of them. Certificates that an
+    /// operator issued are revoked at one proxy only.
     pub(crate) fn revokes_everywhere(&self) -> bool {
         self.0.cluster.is_some() && self.material().authority().is_some()
     }
 
-    /// Revokes all certificates that the node has now: at once, and if that cannot be written,
-    /// until this process ends. In a cluster they are those of the present Node: of others there
-    /// are none to revoke.
+    /// Revokes all present certificates of the node: at once, and if that cannot be written, until
+    /// this process ends. In a cluster these are the certificates of the present Node: other Nodes
+    /// have none to revoke.
     pub(crate) fn revoke(&self, node: &NodeName) -> Result<(), TrustError> {
         let now = UnixTime::now();
         let shared = self.revoke_shared(node, now);
@@ -42,9 +42,9 @@ impl Trust {
         Ok(self.0.config.state.write(REVOCATIONS, &known)?)
     }
 
-    /// Revokes the certificates of a node that the directory has no more: at once, and a moment
+    /// Revokes the certificates of a node that is no longer in the directory: at once, and a moment
     /// later on disk, together with others. In a cluster they are void by themselves, unless an
-    /// operator made them.
+    /// operator issued them.
     pub(crate) fn departed(&self, node: &NodeName) {
         if self.revokes_everywhere() {
             return;
@@ -55,14 +55,14 @@ impl Trust {
         self.0.unwritten.store(true, Ordering::Release);
     }
 
-    /// The same for nodes that went while this proxy was not running.
+    /// The same for nodes that were removed while this proxy was not running.
     pub(crate) fn departed_meanwhile(&self) {
         let gone = |node: &&NodeName| !self.0.directory.contains(node);
         let departed: Vec<NodeName> = self.ledger().holders().filter(gone).cloned().collect();
         departed.iter().for_each(|node| self.departed(node));
     }
 
-    /// The revocations that this proxy knows of, in a cluster; the receiver is told of new ones.
+    /// The revocations that this proxy knows, in a cluster. The receiver sees new ones.
     pub(crate) fn revocations(&self) -> Option<watch::Receiver<Revocations>> {
         self.0
             .cluster
@@ -70,8 +70,8 @@ impl Trust {
             .map(|shares| shares.known.subscribe())
     }
 
-    /// Takes what the cluster has of revocations, together with what this proxy knew: on disk when
-    /// this returns. The answer is what the cluster should have.
+    /// Merges the cluster's revocations into what this proxy knows, on disk when this returns.
+    /// Returns what the cluster should have.
     pub(crate) fn take_revocations(&self, found: &Revocations) -> Result<Revocations, TrustError> {
         let Some(shares) = &self.0.cluster else {
             return Ok(found.clone());
@@ -99,15 +99,16 @@ impl Trust {
         Ok(known)
     }
 
-    /// The cluster has these revocations now: whoever is in none of them may be admitted.
+    /// Notes that the cluster has these revocations now. An agent with none of them may be
+    /// admitted.
     pub(crate) fn revocations_agreed(&self, agreed: Revocations) {
         if let Some(shares) = &self.0.cluster {
             shares.agreed.send_replace(Some(agreed));
         }
     }
 
-    /// Waits until the cluster has all revocations that this proxy knows of, so that every other
-    /// proxy learns of them. At once outside a cluster.
+    /// Waits until the cluster has all revocations that this proxy knows, so that every other proxy
+    /// learns of them. Returns at once outside a cluster.
     pub(crate) async fn revocations_shared(&self) {
         let Some(shares) = &self.0.cluster else {
             return;
@@ -118,7 +119,7 @@ impl Trust {
                 .as_ref()
                 .is_some_and(|agreed| agreed.clone().merged(&known) == *agreed)
         };
-        // The sender is in this trust.
+        // The sender is a part of this trust.
         drop(shares.agreed.subscribe().wait_for(has_all).await);
     }
 }

@@ -1,4 +1,5 @@
-//! Where certificates come from: the embedded authority, the operator's, or ready certificates.
+//! Sources of certificates: the embedded authority, the operator's authority, or ready
+//! certificates.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,19 +14,19 @@ use crate::trust::authority::{
 };
 use crate::trust::identity::Leaf;
 
-/// Where certificates come from.
+/// The source of certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TrustSource {
-    /// An authority in the state directory, made on the first start.
+    /// An authority in the state directory, created on the first start.
     Embedded,
     /// `--ca-cert` and `--ca-key`.
     Authority {
-        /// The authority's certificate, perhaps with others to trust too; PEM.
+        /// The authority's certificate, optionally followed by others to trust; PEM.
         cert: PathBuf,
         /// Its key; PEM.
         key: PathBuf,
     },
-    /// `--tls-cert`, `--tls-key` and `--agent-ca`: nobody enrols here.
+    /// `--tls-cert`, `--tls-key` and `--agent-ca`: agents cannot enrol here.
     Ready {
         /// The proxy's certificate and its chain; PEM.
         cert: PathBuf,
@@ -61,14 +62,14 @@ impl fmt::Display for TrustSource {
     }
 }
 
-/// What was read or made.
+/// The material that was read or created.
 #[derive(Debug)]
 pub(super) struct Material {
     kind: Kind,
     /// Contents of the given files when they were read.
     contents: Vec<Vec<u8>>,
-    /// While the proxy's own certificate is good. Outside it has to be made anew, also when the
-    /// clock was set back.
+    /// The time within which the proxy's own certificate is kept. Outside it a new one is issued,
+    /// also after the clock was set back.
     fresh: Option<Range<UnixTime>>,
 }
 
@@ -128,7 +129,7 @@ impl Material {
         ))
     }
 
-    /// Whether the files have changed or the proxy's certificate nears its end.
+    /// Whether the files have changed or the proxy's certificate is near its end.
     pub(super) fn is_due(&self, config: &TrustConfig, now: UnixTime) -> Result<bool, TrustError> {
         Ok(self
             .fresh
@@ -144,7 +145,7 @@ impl Material {
         }
     }
 
-    /// Who signs agents' certificates.
+    /// The signer of agents' certificates.
     pub(super) fn authorities(&self) -> &[CertificateDer<'static>] {
         match &self.kind {
             Kind::Authority(authority) => authority.certificates(),
@@ -153,7 +154,7 @@ impl Material {
     }
 }
 
-/// When a third of the validity is left.
+/// The moment when a third of the validity is left.
 fn renewal_time(leaf: &Leaf) -> UnixTime {
     leaf.not_after
         .before(leaf.not_after.since(leaf.not_before) / 3)

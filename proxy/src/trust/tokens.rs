@@ -1,4 +1,4 @@
-//! Join tokens: made for one node, used once, kept only as a digest.
+//! Join tokens: created for one node, used once, stored as a digest only.
 
 mod book;
 
@@ -17,7 +17,7 @@ const TOKENS: StateFile = StateFile {
     what: "the join tokens that were not used yet",
 };
 
-/// A token that was just made.
+/// A new token.
 #[derive(Debug)]
 pub(crate) struct NewToken {
     /// Printed once and never stored.
@@ -25,7 +25,7 @@ pub(crate) struct NewToken {
     pub(crate) expires: UnixTime,
 }
 
-/// Why tokens cannot be changed.
+/// The reason why tokens cannot be changed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TokensError {
     #[error(transparent)]
@@ -50,7 +50,7 @@ struct Shared {
 }
 
 impl Tokens {
-    /// `lifetime` is that of tokens that are not given one of their own.
+    /// `lifetime` is the default lifetime of a token.
     pub(crate) fn open(state: StateDir, lifetime: Duration) -> Result<Self, StateError> {
         let book = state.read(TOKENS)?.unwrap_or_default();
         Ok(Self(Arc::new(Shared {
@@ -60,7 +60,7 @@ impl Tokens {
         })))
     }
 
-    /// Makes a token for the node.
+    /// Creates a token for the node.
     pub(crate) fn create(
         &self,
         node: &NodeName,
@@ -72,23 +72,24 @@ impl Tokens {
         Ok(NewToken { text, expires })
     }
 
-    /// The node that the token is for, if it could be redeemed now with this key. Changes nothing.
+    /// The node that the token is for, if this key could redeem it now. Changes nothing.
     pub(crate) fn check(&self, text: &TokenText) -> Result<NodeName, TokenError> {
         self.book().check(text, None, UnixTime::now())
     }
 
-    /// Uses the token up for the owner of the key with this digest. On disk when this returns: a
-    /// crash before the answer is sent leaves a used token, which the same key may redeem again.
+    /// Uses the token up for the owner of the key with this digest. It is on disk when this
+    /// returns: a crash before the answer is sent leaves a used token, which the same key may
+    /// redeem again.
     pub(crate) fn redeem(&self, text: &TokenText, key: [u8; 32]) -> Result<NodeName, TokensError> {
         self.change(|book| Ok(book.redeem(text, key, UnixTime::now())?))
     }
 
-    /// All tokens that have not expired for long.
+    /// All tokens, without those that expired long ago.
     pub(crate) fn list(&self) -> Vec<TokenView> {
         self.book().list(UnixTime::now())
     }
 
-    /// Makes a token useless.
+    /// Deletes a token.
     pub(crate) fn revoke(&self, id: &str) -> Result<(), TokensError> {
         let unknown = || TokensError::Unknown {
             id: id.chars().take(64).collect(),
@@ -96,7 +97,7 @@ impl Tokens {
         self.change(|book| book.revoke(id).then_some(()).ok_or_else(unknown))
     }
 
-    /// Makes all tokens of a node useless.
+    /// Deletes all tokens of a node.
     pub(crate) fn revoke_of(&self, node: &NodeName) -> Result<(), TokensError> {
         self.change(|book| {
             book.revoke_of(node);
@@ -123,7 +124,7 @@ impl Tokens {
     }
 }
 
-/// The file's text read, all of it looked at, and written again.
+/// Checks the file's text and writes it again.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn rewritten(text: &str) -> Result<String, StateError> {
     let book: Book = crate::state::parse(text, std::path::Path::new(TOKENS.name), TOKENS)?;

@@ -65,7 +65,7 @@ pub(crate) enum RouteError {
     #[error("make the interface {SINK}; needs root, or CAP_NET_ADMIN")]
     MakeSink(#[source] rtnetlink::Error),
     #[error(
-        "the interface {SINK} is there, and is no bridge of culvert-redirector: give it another \
+        "the interface {SINK} is there, and is not a bridge of culvert-redirector: give it another \
          name"
     )]
     ForeignSink,

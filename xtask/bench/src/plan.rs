@@ -202,7 +202,7 @@ pub(super) fn jobs() -> Vec<Job> {
     jobs
 }
 
-/// The jobs that find the rows of these names, or, where a name is no row's, all rows whose names
+/// The jobs that find the rows of these names, or, where a name is not a row's, all rows whose names
 /// contain it; all jobs if no name is given.
 pub(super) fn chosen(only: &[String]) -> Vec<Job> {
     let jobs = jobs();

@@ -142,7 +142,7 @@ fn invalid_ports(world: &mut World) -> Result<()> {
         })?;
         let check = world.in_pod("culvert-proxy", &["check", "--kubernetes"]);
         let said = format!("{:#}", check.err().context("the check finds nothing wrong")?);
-        ensure!(said.contains("\"many\" is no port"), "{said}");
+        ensure!(said.contains("\"many\" is not a port"), "{said}");
         Ok(())
     })
 }

@@ -39,7 +39,7 @@ fn load_one(world: &World, image: &str, program: &Path) -> Result<()> {
 fn copy(from: &Path, folder: &Path, inside: &Path) -> Result<()> {
     ensure!(
         inside.is_absolute(),
-        "{} is no absolute path",
+        "{} is not an absolute path",
         inside.display()
     );
     let to = folder.join(inside.strip_prefix("/")?);

@@ -251,7 +251,7 @@ fn write_files(folder: &Path, ports: Ports) -> Result<()> {
 }
 
 fn write_kubeconfig(folder: &Path, port: u16, name: &str, token: &str) -> Result<PathBuf> {
-    ensure!(!name.contains('/'), "{name:?} is no file name");
+    ensure!(!name.contains('/'), "{name:?} is not a file name");
     let path = folder.join(format!("{name}.kubeconfig"));
     let config = serde_json::json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "test",

@@ -177,7 +177,7 @@ impl Site {
         value
             .trim()
             .parse()
-            .with_context(|| format!("{name}: {value:?} is no number"))
+            .with_context(|| format!("{name}: {value:?} is not a number"))
     }
 
     /// Its network namespace.

@@ -28,7 +28,7 @@ fn read(path: PathBuf) -> Result<(String, Vec<u8>)> {
         .strip_prefix("/")
         .unwrap_or(&path)
         .to_str()
-        .context("a path that is no text")?;
+        .context("a path that is not a text")?;
     Ok((inside.to_owned(), bytes))
 }
 

@@ -245,7 +245,7 @@ impl Left {
         let dumped: Value = serde_json::from_str(&dumped).context("read cv_tuples")?;
         Ok(Self {
             programs,
-            tuples: dumped.as_array().context("cv_tuples is no list")?.len(),
+            tuples: dumped.as_array().context("cv_tuples is not a list")?.len(),
             cloud_sockets: sockets(
                 &cloud.output("cat", ["/proc/net/sockstat", "/proc/net/sockstat6"])?,
             )?,

@@ -277,7 +277,7 @@ fn refused_tokens(server: &ApiServer, good: &str) -> Result<Vec<RefusedToken>> {
             "no-token",
             "hello".to_owned(),
             "malformed_token",
-            "this is no service-account token",
+            "this is not a service-account token",
         ),
         (
             "other-audience",
@@ -302,7 +302,7 @@ fn refused_tokens(server: &ApiServer, good: &str) -> Result<Vec<RefusedToken>> {
             "cloud-node",
             cloud_node,
             "not_an_edge",
-            "master is no edge node",
+            "master is not an edge node",
         ),
         ("deleted", deleted, "not_authenticated", gone),
         ("replaced", replaced, "not_authenticated", gone),

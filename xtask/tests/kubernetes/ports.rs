@@ -50,7 +50,7 @@ fn ports(server: &ApiServer) -> Result<()> {
     )?;
     wait::until("the Event", DEADLINE, || {
         let note = told(server, "culvert-system", "InvalidPorts", "culvert-ports")?;
-        ensure!(note.contains("ports: \"80x80\" is no port"), "{note}");
+        ensure!(note.contains("ports: \"80x80\" is not a port"), "{note}");
         Ok(())
     })?;
     proxy.wait_for_node("edge-1", &["8080,8081,10250"])?;

@@ -247,7 +247,9 @@ impl WatchedNode {
                 Ok(range) => problems.push(format!(
                     "{range} is too wide for one node's pods: name it by --pod-range"
                 )),
-                Err(_) => problems.push(format!("{:?} is no range of a node's pods", shown(text))),
+                Err(_) => {
+                    problems.push(format!("{:?} is not a range of a node's pods", shown(text)))
+                }
             }
         }
         ranges
@@ -334,7 +336,7 @@ fn is_one_nodes(pods: IpNet) -> bool {
 
 fn address(text: &str) -> Result<IpAddr, String> {
     let Ok(address) = text.parse::<IpAddr>() else {
-        return Err(format!("{:?} is no address", shown(text)));
+        return Err(format!("{:?} is not an address", shown(text)));
     };
     match never_a_nodes(address.to_canonical()) {
         Some(what) => Err(format!("{address} is {what}, which no node has to itself")),
@@ -356,7 +358,7 @@ fn further_ports(text: &str) -> Result<BTreeSet<u16>, String> {
         part.parse()
             .ok()
             .and_then(port)
-            .ok_or_else(|| format!("{:?} is no port", shown(part)))
+            .ok_or_else(|| format!("{:?} is not a port", shown(part)))
     };
     let ports: BTreeSet<u16> = parts.map(number).collect::<Result<_, _>>()?;
     if ports.len() > MAX_PORTS {

@@ -12,7 +12,7 @@ pub(crate) struct NodeSelector(Selector);
 /// A text that is not a selector.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "--node-selector: {text:?} is no label selector: {problem}: write one such as \
+    "--node-selector: {text:?} is not a label selector: {problem}: write one such as \
      node-restriction.kubernetes.io/culvert-edge, key=value or key in (a,b)"
 )]
 pub(crate) struct InvalidSelector {
@@ -91,7 +91,7 @@ fn key(text: &str) -> Result<String, &'static str> {
         || prefix.len() > 253
         || !prefix.bytes().all(in_prefix)
     {
-        Err("a part of it is no label's key")
+        Err("a part of it is not a label's key")
     } else {
         Ok(text.trim().to_owned())
     }
@@ -103,7 +103,7 @@ fn value(text: &str) -> Result<String, &'static str> {
     if text.len() <= 63 && text.bytes().all(inner) {
         Ok(text.to_owned())
     } else {
-        Err("a part of it is no label's key or value")
+        Err("a part of it is not a label's key or value")
     }
 }
 

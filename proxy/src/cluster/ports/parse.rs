@@ -40,9 +40,9 @@ pub(super) struct NamedPorts {
 /// The reason why a ConfigMap is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Problem {
-    #[error("{key}: {entry:?} is no port: write 1 to 65535, with commas between them")]
+    #[error("{key}: {entry:?} is not a port: write 1 to 65535, with commas between them")]
     NoPort { key: String, entry: String },
-    #[error("{key:?} is no key of it: the keys are ports and localhost-ports")]
+    #[error("{key:?} is not a key of it: the keys are ports and localhost-ports")]
     UnknownKey { key: String },
     #[error(
         "{given} ports: at most {MAX_PORTS} are possible, and every port of a node is reached by \
@@ -202,11 +202,14 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named_and_the_rest_is_read() {
         for (data, told) in [
-            (("ports", "9100, 91o0"), "ports: \"91o0\" is no port"),
-            (("ports", "9100, 0"), "\"0\" is no port"),
-            (("ports", "9100, 65536"), "\"65536\" is no port"),
-            (("ports", "9100, 10250=10250"), "\"10250=10250\" is no port"),
-            (("ports", "9100 9200, 9100"), "\"9100 9200\" is no port"),
+            (("ports", "9100, 91o0"), "ports: \"91o0\" is not a port"),
+            (("ports", "9100, 0"), "\"0\" is not a port"),
+            (("ports", "9100, 65536"), "\"65536\" is not a port"),
+            (
+                ("ports", "9100, 10250=10250"),
+                "\"10250=10250\" is not a port",
+            ),
+            (("ports", "9100 9200, 9100"), "\"9100 9200\" is not a port"),
         ] {
             let (given, problem) = read(Format::Culvert, &[data]);
             assert_eq!(given.ports, Some(BTreeSet::from([9100])));
@@ -216,13 +219,18 @@ mod tests {
             );
         }
         let (_, problem) = read(Format::Culvert, &[("port", "9100")]);
-        assert!(problem.unwrap().to_string().contains("\"port\" is no key"));
+        assert!(
+            problem
+                .unwrap()
+                .to_string()
+                .contains("\"port\" is not a key")
+        );
         let (_, problem) = read(Format::YurtTunnel, &[("dnat-ports-pair", "9100=x")]);
         assert!(
             problem
                 .unwrap()
                 .to_string()
-                .contains("\"9100=x\" is no port")
+                .contains("\"9100=x\" is not a port")
         );
     }
 

@@ -153,7 +153,7 @@ async fn bad_wishes_are_refused_with_the_fix_and_change_nothing() {
     let (_path, control) = control(None);
     for (node, address, text) in [
         ("Edge_1", "10.0.3.7", "is not a node name"),
-        ("edge-1", "10.0.3", "is no IP address"),
+        ("edge-1", "10.0.3", "is not an IP address"),
         ("edge-1", "127.0.0.1", "is a loopback address"),
         ("edge-1", "198.18.0.9", "is in the VIP range"),
         ("culvert-proxy", "10.0.3.7", "name the node otherwise"),
@@ -169,7 +169,7 @@ async fn bad_wishes_are_refused_with_the_fix_and_change_nothing() {
     refused(
         control.create_token(request).await,
         Code::InvalidArgument,
-        "70000 is no port",
+        "70000 is not a port",
     );
     let mut request = wish("edge-1", &[]);
     request.get_mut().lifetime_seconds = u64::MAX;

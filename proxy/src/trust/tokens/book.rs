@@ -104,7 +104,7 @@ impl fmt::Debug for TokenText {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TokenError {
     #[error(
-        "this is no join token: copy the whole command that `culvert-proxy token create` printed"
+        "this is not a join token: copy the whole command that `culvert-proxy token create` printed"
     )]
     Malformed,
     #[error(

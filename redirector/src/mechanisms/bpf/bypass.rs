@@ -48,7 +48,7 @@ mod tests {
             std::fs::write(path, "").unwrap();
         };
         // The first is a pin of a Cilium beside kube-proxy, which leaves pods to netfilter. The
-        // second is in Calico's folder, but is no route map.
+        // second is in Calico's folder, but is not a route map.
         pin("cilium/devices/eth0");
         pin("tc/globals/cilium_lxc");
         assert_eq!(bypassing_data_plane(bpffs.path()), None);

@@ -41,7 +41,7 @@ fn edge(reduced: &Reduced) -> &EdgeNode {
                 ..
             },
         )) => edge,
-        other => panic!("{other:?} is no edge node"),
+        other => panic!("{other:?} is not an edge node"),
     }
 }
 

@@ -668,14 +668,14 @@ fn a_broken_config_map_of_ports_is_named() {
         change(facts.cluster.as_mut().unwrap(), |cluster| {
             cluster
                 .ports_problems
-                .push("ports: \"x\" is no port".into())
+                .push("ports: \"x\" is not a port".into())
         });
     });
     assert_eq!(
         (finding.check, finding.verdict),
         ("ports", Verdict::Failure)
     );
-    assert!(finding.found.contains("\"x\" is no port"));
+    assert!(finding.found.contains("\"x\" is not a port"));
 }
 
 #[test]
