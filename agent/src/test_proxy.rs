@@ -32,18 +32,18 @@ pub(crate) struct TestProxy {
     pub(crate) address: HostPort,
     pub(crate) authority: Arc<Authority>,
     pub(crate) tunnel_rx: mpsc::Receiver<ServerTunnel>,
-    seen: Arc<Seen>,
+    requests: Arc<Requests>,
     _tasks: JoinSet<()>,
 }
 
 /// The certificate requests of joins, and the number of renewals.
 #[derive(Default)]
-struct Seen(Mutex<Vec<Vec<u8>>>, AtomicUsize);
+struct Requests(Mutex<Vec<Vec<u8>>>, AtomicUsize);
 
 #[derive(Clone)]
 struct FakeEnroll {
     authority: Arc<Authority>,
-    seen: Arc<Seen>,
+    requests: Arc<Requests>,
 }
 
 impl TestProxy {
@@ -63,10 +63,10 @@ impl TestProxy {
             &authority,
             agents.unwrap_or(&authority),
         )));
-        let seen = Arc::<Seen>::default();
+        let requests = Arc::<Requests>::default();
         let enroll = FakeEnroll {
             authority: authority.clone(),
-            seen: seen.clone(),
+            requests: requests.clone(),
         };
         let (tunnel_tx, tunnel_rx) = mpsc::channel(16);
         let mut tasks = JoinSet::new();
@@ -75,7 +75,7 @@ impl TestProxy {
             address,
             authority,
             tunnel_rx,
-            seen,
+            requests,
             _tasks: tasks,
         }
     }
@@ -86,15 +86,15 @@ impl TestProxy {
     }
 
     pub(crate) fn joins(&self) -> usize {
-        self.seen.0.lock().unwrap().len()
+        self.requests.0.lock().unwrap().len()
     }
 
     pub(crate) fn renewals(&self) -> usize {
-        self.seen.1.load(Ordering::Relaxed)
+        self.requests.1.load(Ordering::Relaxed)
     }
 
     pub(crate) fn last_two_keys_are_equal(&self) -> bool {
-        let requests = self.seen.0.lock().unwrap();
+        let requests = self.requests.0.lock().unwrap();
         let key = |csr: &Vec<u8>| {
             let request =
                 rcgen::CertificateSigningRequestParams::from_der(&csr.clone().into()).unwrap();
@@ -139,7 +139,7 @@ async fn accept(
             if stream.get_ref().1.alpn_protocol() == Some(ALPN_ENROLL) {
                 serve_enroll(stream, enroll).await;
             } else {
-                // A test that has seen enough drops the receiver.
+                // A test that has requests enough drops the receiver.
                 let _unwanted = tunnel_tx.send(stream).await;
             }
         });
@@ -159,7 +159,7 @@ async fn serve_enroll(stream: ServerTunnel, enroll: FakeEnroll) {
 impl Enroll for FakeEnroll {
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<Certificate>, Status> {
         let request = request.into_inner();
-        self.seen.0.lock().unwrap().push(request.csr.clone());
+        self.requests.0.lock().unwrap().push(request.csr.clone());
         match request.token.strip_prefix("good-") {
             Some(node) => Ok(Response::new(self.certificate(request.csr, node))),
             None => Err(Status::permission_denied(
@@ -169,7 +169,7 @@ impl Enroll for FakeEnroll {
     }
 
     async fn renew(&self, request: Request<RenewRequest>) -> Result<Response<Certificate>, Status> {
-        self.seen.1.fetch_add(1, Ordering::Relaxed);
+        self.requests.1.fetch_add(1, Ordering::Relaxed);
         Ok(Response::new(
             self.certificate(request.into_inner().csr, "edge-1"),
         ))

@@ -12,11 +12,11 @@ pub struct Quota<K>(Arc<Shared<K>>);
 struct Shared<K> {
     each: usize,
     all: usize,
-    held: Mutex<Held<K>>,
+    in_use: Mutex<InUse<K>>,
 }
 
 #[derive(Debug)]
-struct Held<K> {
+struct InUse<K> {
     by_key: HashMap<K, usize>,
     all: usize,
 }
@@ -35,48 +35,48 @@ impl<K: Clone + Eq + Hash> Quota<K> {
     /// `each` permits at once for one key, `all` for all keys together.
     #[must_use]
     pub fn new(each: usize, all: usize) -> Self {
-        let held = Mutex::new(Held {
+        let in_use = Mutex::new(InUse {
             by_key: HashMap::new(),
             all: 0,
         });
-        Self(Arc::new(Shared { each, all, held }))
+        Self(Arc::new(Shared { each, all, in_use }))
     }
 
     /// Takes a permit for `key`; `None` if the key's limit or the total limit is reached.
     #[must_use]
     pub fn take(&self, key: K) -> Option<Permit<K>> {
-        let mut held = self.held();
-        let of_key = held.by_key.get(&key).copied().unwrap_or_default();
-        if of_key >= self.0.each || held.all >= self.0.all {
+        let mut in_use = self.in_use();
+        let of_key = in_use.by_key.get(&key).copied().unwrap_or_default();
+        if of_key >= self.0.each || in_use.all >= self.0.all {
             return None;
         }
-        held.by_key.insert(key.clone(), of_key + 1);
-        held.all += 1;
-        drop(held);
+        in_use.by_key.insert(key.clone(), of_key + 1);
+        in_use.all += 1;
+        drop(in_use);
         Some(Permit(self.clone(), key))
     }
 
     /// Whether all permits were released, and nothing is stored for them any more.
     #[must_use]
     pub fn is_unused(&self) -> bool {
-        self.held().by_key.is_empty()
+        self.in_use().by_key.is_empty()
     }
 }
 
 impl<K> Quota<K> {
-    fn held(&self) -> MutexGuard<'_, Held<K>> {
-        self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn in_use(&self) -> MutexGuard<'_, InUse<K>> {
+        self.0.in_use.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<K: Eq + Hash> Drop for Permit<K> {
     fn drop(&mut self) {
-        let mut held = self.0.held();
-        held.all -= 1;
-        if let Some(of_key) = held.by_key.get_mut(&self.1) {
+        let mut in_use = self.0.in_use();
+        in_use.all -= 1;
+        if let Some(of_key) = in_use.by_key.get_mut(&self.1) {
             *of_key -= 1;
             if *of_key == 0 {
-                held.by_key.remove(&self.1);
+                in_use.by_key.remove(&self.1);
             }
         }
     }

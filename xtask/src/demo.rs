@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{Culvert, Options};
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::{Lab, LabName, inside, interrupt, progress, wait, workspace};
 
 use crate::{build_ebpf, setup};
@@ -74,11 +74,11 @@ fn show(lab: &Lab, args: &Args, started: Instant) -> Result<()> {
         "==> hosts cloud, edge-1 (10.0.3.7), edge-2 and edge-3 (both 192.168.1.10), each edge \
          behind its own NAT",
     );
-    let mut edges = Place::EDGES
-        .map(|place| EdgePrograms::start(lab.site(place)))
+    let mut edges = Host::EDGES
+        .map(|host| EdgePrograms::start(lab.site(host)))
         .into_iter()
         .collect::<Result<Vec<_>>>()?;
-    let mut monitoring = Monitoring::start(lab.site(Place::Cloud))?;
+    let mut monitoring = Monitoring::start(lab.site(Host::Cloud))?;
 
     progress::say(
         "==> without Culvert: Prometheus cannot reach, and cannot even resolve, any of them",
@@ -96,7 +96,7 @@ fn show(lab: &Lab, args: &Args, started: Instant) -> Result<()> {
         "==> starting culvert-proxy and culvert-redirector in the cloud, joining culvert-agent on \
          each edge",
     );
-    let mut culvert = Culvert::start(lab, &Place::EDGES, Options::default())?;
+    let mut culvert = Culvert::start(lab, &Host::EDGES, Options::default())?;
     let after = wait::until("every target is up", SCRAPE_TIME, || monitoring.all_up())?;
     println!(
         "\nwith Culvert, as Prometheus' own API tells it:\n\n{}",
@@ -125,7 +125,7 @@ fn show(lab: &Lab, args: &Args, started: Instant) -> Result<()> {
 /// Shows that edge-2 and edge-3, which share an address, are refused by address, with the output of
 /// `explain`.
 fn show_shared_address(lab: &Lab) -> Result<()> {
-    let cloud = lab.site(Place::Cloud);
+    let cloud = lab.site(Host::Cloud);
     let state = cloud.file("redirector").display().to_string();
     let explained = |what: &str| {
         let text = cloud.output(
@@ -144,7 +144,7 @@ fn show_shared_address(lab: &Lab) -> Result<()> {
 }
 
 fn show_kernel(lab: &Lab) -> Result<()> {
-    let cloud = lab.site(Place::Cloud);
+    let cloud = lab.site(Host::Cloud);
     let cgroup = cloud.cgroup().display().to_string();
     println!(
         "\n$ bpftool cgroup show {cgroup}\n{}",
@@ -175,7 +175,7 @@ fn hold(
 ) -> Result<()> {
     inside::forward(
         port,
-        lab.site(Place::Cloud).netns().to_path_buf(),
+        lab.site(Host::Cloud).netns().to_path_buf(),
         monitoring::PORT,
     )?;
     println!(

@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::{LabName, site};
 
 /// Run a command as a process of a host of the held demo.
@@ -22,9 +22,9 @@ pub struct Args {
 /// # Errors
 /// The host is unknown, or the demo is not up.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let place = Place::from_name(&args.host)
+    let host = Host::from_name(&args.host)
         .with_context(|| format!("no host {:?}: cloud, edge-1, edge-2 or edge-3", args.host))?;
-    let status = site::enter(&LabName::demo(), place, &args.command[0])
+    let status = site::enter(&LabName::demo(), host, &args.command[0])
         .context("the demo is not up: start `cargo xtask demo --hold` in another terminal")?
         .args(&args.command[1..])
         .status()?;

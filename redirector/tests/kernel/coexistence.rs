@@ -17,14 +17,19 @@ use crate::world::{Cgroup, NODE4, NODE6, World, address, eventually, in_a_world,
 /// cgroup first, then those of its parents; in one cgroup, in the order in which they were
 /// attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Position {
     Below,
     Before,
     Behind,
     Above,
 }
 
-const PLACES: [Place; 4] = [Place::Below, Place::Before, Place::Behind, Place::Above];
+const POSITIONS: [Position; 4] = [
+    Position::Below,
+    Position::Before,
+    Position::Behind,
+    Position::Above,
+];
 
 /// Three nested cgroups. Ours is the middle one; this process is in the innermost.
 struct Nest<'a> {
@@ -45,28 +50,28 @@ impl<'a> Nest<'a> {
         Self { world, inner, ours }
     }
 
-    fn cgroup(&self, place: Place) -> &Path {
+    fn cgroup(&self, place: Position) -> &Path {
         match place {
-            Place::Below => self.inner.path(),
-            Place::Before | Place::Behind => self.ours.path(),
-            Place::Above => self.world.cgroup(),
+            Position::Below => self.inner.path(),
+            Position::Before | Position::Behind => self.ours.path(),
+            Position::Above => self.world.cgroup(),
         }
     }
 
     /// Attaches one program per position, with its rules; `start` starts our hooks in between.
-    fn around<T>(&self, rules: impl Fn(Place) -> Vec<Rule>, start: impl FnOnce(&str) -> T) -> T {
-        let attach = |place: Place| {
+    fn around<T>(&self, rules: impl Fn(Position) -> Vec<Rule>, start: impl FnOnce(&str) -> T) -> T {
+        let attach = |place: Position| {
             for (family, suffix) in [(Family::V4, "4"), (Family::V6, "6")] {
                 let name = format!("other_{place:?}{suffix}").to_lowercase();
                 Foreign::load(self.world, &name, family, &rules(place))
                     .attach(self.cgroup(place), "multi");
             }
         };
-        [Place::Below, Place::Before, Place::Above]
+        [Position::Below, Position::Before, Position::Above]
             .into_iter()
             .for_each(attach);
         let started = start(self.ours.path().to_str().unwrap());
-        attach(Place::Behind);
+        attach(Position::Behind);
         started
     }
 }
@@ -76,7 +81,7 @@ fn ip(text: &str) -> IpAddr {
 }
 
 /// An address of each family that only this position's program uses.
-fn own(place: Place, what: u8) -> [IpAddr; 2] {
+fn own(place: Position, what: u8) -> [IpAddr; 2] {
     let number = what + place as u8;
     [
         ip(&format!("192.0.2.{number}")),
@@ -108,7 +113,7 @@ pub(crate) fn assert_ours_steers(proxy: &Proxy, sockets: &Sockets) {
 
 #[track_caller]
 fn assert_theirs_work(server: &TcpListener) {
-    for place in PLACES {
+    for place in POSITIONS {
         for denied in own(place, DENIED) {
             let error = TcpStream::connect((denied, 80)).unwrap_err();
             assert_eq!(
@@ -176,7 +181,7 @@ fn what_another_program_refuses_is_refused_and_leaves_nothing() {
         let nest = Nest::new(world);
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let rules = |place| {
-            if place == Place::Before {
+            if place == Position::Before {
                 vec![Rule::Deny(ip("10.0.3.7"))]
             } else {
                 Vec::new()
@@ -220,11 +225,11 @@ fn an_address_that_another_program_makes_an_edge_address_is_steered() {
         eventually("ours goes behind who came later", || {
             followers(world).is_empty().then_some(())
         });
-        for place in PLACES {
+        for place in POSITIONS {
             let _client = TcpStream::connect((own(place, REWRITTEN)[0], 80)).unwrap();
             let accepted = proxy.accept();
             // If the other program is above our hook, nftables sees the connection.
-            let seen_by = if place == Place::Above {
+            let seen_by = if place == Position::Above {
                 so_original_dst(&accepted)
             } else {
                 sockets.original_dst(&accepted)
@@ -239,7 +244,7 @@ fn a_program_that_tolerates_none_beside_it_leaves_the_work_to_nftables() {
     in_a_world(|world| {
         let nest = Nest::new(world);
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
-        for place in [Place::Before, Place::Above] {
+        for place in [Position::Before, Position::Above] {
             let other = Foreign::load(
                 world,
                 &format!("exclusive_{}", place as u8),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A way from a client to the backend.
+/// A path from a client to the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Path {
     /// One TCP connection.
@@ -17,7 +17,7 @@ pub(super) enum Path {
     InterceptEbpf,
     /// Culvert, steered by nftables.
     InterceptNft,
-    /// No way to a backend: the redirector itself answers.
+    /// No path to a backend: the redirector itself answers.
     Redirector,
 }
 
@@ -87,7 +87,7 @@ impl Distance {
     }
 }
 
-/// Which way bulk goes, seen from the client.
+/// The direction of bulk, seen from the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     Up,

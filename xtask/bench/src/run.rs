@@ -48,28 +48,31 @@ pub(super) fn run(world: &mut World<'_>, job: &Job, path: Path, pace: Pace) -> R
         | Work::SmallFrames
         | Work::IdleStreams => {
             let route = world.route(path, job.distance)?;
-            let (way, pids) = (&route.way, pid_options(&route.pids));
+            let (endpoint, pids) = (&route.endpoint, pid_options(&route.pids));
             let line = match job.work {
                 Work::Bulk { direction, streams } => {
-                    format!("bulk {way} {} {streams} {seconds}{pids}", direction.word())
+                    format!(
+                        "bulk {endpoint} {} {streams} {seconds}{pids}",
+                        direction.word()
+                    )
                 }
                 Work::Ping { connections, bulk } => {
-                    format!("ping {way} {connections} {bulk} {seconds}")
+                    format!("ping {endpoint} {connections} {bulk} {seconds}")
                 }
-                Work::NewConnections => format!("connects {way} {AT_ONCE} {seconds}"),
-                Work::FirstAnswer => format!("connects {way} 1 {seconds}"),
-                Work::Neighbour { stalled } => format!("neighbour {way} {stalled} {seconds}"),
+                Work::NewConnections => format!("connects {endpoint} {AT_ONCE} {seconds}"),
+                Work::FirstAnswer => format!("connects {endpoint} 1 {seconds}"),
+                Work::Neighbour { stalled } => format!("neighbour {endpoint} {stalled} {seconds}"),
                 // The first process is the proxy.
                 Work::StalledReaders => format!(
-                    "stalled {way} bulk {STALLED}{}",
+                    "stalled {endpoint} bulk {STALLED}{}",
                     pid_options(&route.pids[..1])
                 ),
                 Work::SmallFrames => format!(
-                    "stalled {way} bytes {STALLED}{}",
+                    "stalled {endpoint} bytes {STALLED}{}",
                     pid_options(&route.pids[..1])
                 ),
                 Work::IdleStreams | Work::IdleTunnels | Work::ConnectCost { .. } | Work::Dns => {
-                    format!("idle {way} {IDLE_STREAMS}{pids}")
+                    format!("idle {endpoint} {IDLE_STREAMS}{pids}")
                 }
             };
             world.load(path).run(&line)

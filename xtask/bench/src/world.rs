@@ -14,7 +14,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::process::Process;
 use culvert_lab::site::Site;
 use culvert_lab::{Lab, wait, workspace};
@@ -31,9 +31,9 @@ const BACKENDS: [u16; 2] = [9100, 9101];
 /// Time for programs that start side by side on two cores.
 const START_TIME: Duration = Duration::from_secs(20);
 
-/// The way of the load to the backend, and the processes on it.
+/// The endpoint that the load dials, and the processes on it.
 pub(super) struct Route {
-    pub(super) way: String,
+    pub(super) endpoint: String,
     pub(super) pids: Vec<u32>,
 }
 
@@ -53,7 +53,7 @@ impl<'lab> World<'lab> {
     /// Starts everything; `programs` is the folder of the binaries.
     pub(super) fn start(lab: &'lab Lab, programs: &FilePath, is_far: bool) -> Result<Self> {
         let starter = Starter {
-            cloud: lab.site(Place::Cloud),
+            cloud: lab.site(Host::Cloud),
             programs: programs.to_path_buf(),
         };
         // Closed connections must not use up the ports of the next job.
@@ -68,7 +68,7 @@ impl<'lab> World<'lab> {
         let worker = starter.programs.join("culvert-bench");
         let hooked = load(&mut starter.cloud.command(&worker), BACKENDS[0])?;
         let elsewhere = &mut lab
-            .site(Place::Edge1)
+            .site(Host::Edge1)
             .command_in(starter.cloud.netns(), &worker);
         let unhooked = load(elsewhere, BACKENDS[1])?;
         let relays = Relays::start(&starter)?;
@@ -112,7 +112,7 @@ impl<'lab> World<'lab> {
         }
         Ok(match path {
             Path::Direct => Route {
-                way: tcp(BACKENDS[0]),
+                endpoint: tcp(BACKENDS[0]),
                 pids: Vec::new(),
             },
             Path::PlainRelay => self.relays.plain(),
@@ -140,12 +140,12 @@ impl<'lab> World<'lab> {
 
     /// A backend at an address that no edge node has.
     pub(super) fn not_steered(&self) -> SocketAddr {
-        (Place::Cloud.address(), BACKENDS[0]).into()
+        (Host::Cloud.address(), BACKENDS[0]).into()
     }
 
     /// The redirector's DNS server.
     pub(super) fn dns(&self) -> SocketAddr {
-        (Place::Cloud.address(), 53).into()
+        (Host::Cloud.address(), 53).into()
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::{progress, workspace};
 
-use crate::command::{Done, finish};
+use crate::command::{Finished, finish};
 
 /// The environment variable that names the program.
 const PROGRAM: &str = "E2E_CLUSTER";
@@ -113,7 +113,7 @@ impl Cluster {
 
     /// The output of a kubectl command that takes long.
     pub(super) fn ask_within(&self, deadline: Duration, args: &[&str]) -> Result<String> {
-        let said = finish(&mut self.kubectl(args), deadline).and_then(Done::success);
+        let said = finish(&mut self.kubectl(args), deadline).and_then(Finished::success);
         said.with_context(|| format!("kubectl {}", args.join(" ")))
     }
 
@@ -135,7 +135,7 @@ impl Cluster {
     pub(super) fn on(&self, node: &str, line: &[&str]) -> Result<String> {
         let (program, args) = line.split_first().context("an empty command")?;
         let said =
-            finish(self.enter(node, program).args(args), KUBECTL_TIME).and_then(Done::success);
+            finish(self.enter(node, program).args(args), KUBECTL_TIME).and_then(Finished::success);
         said.with_context(|| format!("{} on {node}", line.join(" ")))
     }
 

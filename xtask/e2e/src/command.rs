@@ -16,13 +16,13 @@ use nix::unistd::Pid;
 
 /// The output and status of a command that has ended.
 #[derive(Debug)]
-pub(super) struct Done {
+pub(super) struct Finished {
     pub(super) status: ExitStatus,
     pub(super) out: String,
     pub(super) err: String,
 }
 
-impl Done {
+impl Finished {
     /// What it printed, if it succeeded.
     pub(super) fn success(self) -> Result<String> {
         ensure!(
@@ -37,7 +37,7 @@ impl Done {
 }
 
 /// Runs a command to its end, at most for `deadline`.
-pub(super) fn finish(command: &mut Command, deadline: Duration) -> Result<Done> {
+pub(super) fn finish(command: &mut Command, deadline: Duration) -> Result<Finished> {
     let child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -57,7 +57,7 @@ pub(super) fn finish(command: &mut Command, deadline: Duration) -> Result<Done> 
             err.join().unwrap_or_default(),
         );
         match status? {
-            Some(status) => Ok(Done { status, out, err }),
+            Some(status) => Ok(Finished { status, out, err }),
             None => bail!("no end within {deadline:?}; so far it said: {out}{err}"),
         }
     })
@@ -187,14 +187,14 @@ impl Running {
     }
 
     /// Waits until it ends by itself.
-    pub(super) fn end(mut self, deadline: Duration) -> Result<Done> {
+    pub(super) fn end(mut self, deadline: Duration) -> Result<Finished> {
         drop(self.stdin.take());
         let status = self.group.wait(deadline)?;
         let out = self.said();
         let status = status.with_context(|| {
             format!("{}: no end within {deadline:?}; it said: {out}", self.what)
         })?;
-        Ok(Done {
+        Ok(Finished {
             status,
             out,
             err: String::new(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::cluster::MASTER;
-use crate::command::{Done, Running, finish};
+use crate::command::{Finished, Running, finish};
 use crate::pods;
 use crate::world::World;
 
@@ -94,7 +94,7 @@ pub(super) fn finish_download(download: Running, expected: &str) -> Result<()> {
     check_digest(download.end(DOWNLOAD_TIME)?, expected)
 }
 
-fn check_digest(done: Done, expected: &str) -> Result<()> {
+fn check_digest(done: Finished, expected: &str) -> Result<()> {
     let said = done.success().context("download")?;
     ensure!(
         said.split_whitespace().next() == Some(expected),

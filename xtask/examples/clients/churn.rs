@@ -11,7 +11,7 @@ use anyhow::Result;
 use culvert_lab::random::Random;
 use serde_json::json;
 
-use crate::way::{Client, Leave, Way};
+use crate::target::{Client, Leave, Target};
 
 /// Longer than any step takes on busy cores.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -41,9 +41,9 @@ pub(crate) struct Args {
     /// What these clients are called in their progress
     #[arg(long)]
     name: String,
-    /// `HOST=NODE`, or `SOCKET,HOST=NODE` by way of a CONNECT socket
+    /// `HOST=NODE`, or `SOCKET,HOST=NODE` through a CONNECT socket
     #[arg(required = true)]
-    ways: Vec<Way>,
+    targets: Vec<Target>,
 }
 
 /// The point at which a connection is aborted.
@@ -61,7 +61,7 @@ const POINTS: [Point; 3] = [Point::Connecting, Point::Requested, Point::Answered
 const LEAVES: [Leave; 2] = [Leave::Fin, Leave::Rst];
 
 #[derive(Default)]
-struct Found {
+struct Results {
     whole: AtomicU64,
     aborted: Mutex<BTreeMap<String, u64>>,
     failures: Mutex<Vec<String>>,
@@ -70,33 +70,34 @@ struct Found {
 
 /// Runs all connections and prints the results.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let (found, started, mut random) = (Found::default(), Instant::now(), Random::new(args.seed));
+    let (results, started, mut random) =
+        (Results::default(), Instant::now(), Random::new(args.seed));
     std::thread::scope(|scope| {
         for _ in 0..args.threads {
             let random = random.split();
-            scope.spawn(|| work(args, random, &found));
+            scope.spawn(|| work(args, random, &results));
         }
         let mut told = Instant::now();
-        while found.started.load(Ordering::Relaxed) < args.count {
+        while results.started.load(Ordering::Relaxed) < args.count {
             std::thread::sleep(Duration::from_millis(100));
             if told.elapsed() >= PROGRESS {
                 told = Instant::now();
-                tell(args, &found, started);
+                tell(args, &results, started);
             }
         }
     });
-    tell(args, &found, started);
-    let failures = found.failures.lock().expect("no thread panics with it");
+    tell(args, &results, started);
+    let failures = results.failures.lock().expect("no thread panics with it");
     println!(
         "{}",
-        json!({"whole": found.whole, "aborted": *found.aborted.lock().expect("as above"), "failed": failures.len(),
+        json!({"whole": results.whole, "aborted": *results.aborted.lock().expect("as above"), "failed": failures.len(),
             "failures": failures.iter().take(FAILURES_TOLD).collect::<Vec<_>>()})
     );
     Ok(())
 }
 
-fn tell(args: &Args, found: &Found, since: Instant) {
-    let done = found.started.load(Ordering::Relaxed).min(args.count);
+fn tell(args: &Args, results: &Results, since: Instant) {
+    let done = results.started.load(Ordering::Relaxed).min(args.count);
     let rate = u128::from(done) * 1000 / since.elapsed().as_millis().max(1);
     eprintln!(
         "    {}: {done} of {} connections, {rate} a second",
@@ -104,22 +105,22 @@ fn tell(args: &Args, found: &Found, since: Instant) {
     );
 }
 
-fn work(args: &Args, mut random: Random, found: &Found) {
+fn work(args: &Args, mut random: Random, results: &Results) {
     loop {
-        let number = found.started.fetch_add(1, Ordering::Relaxed);
+        let number = results.started.fetch_add(1, Ordering::Relaxed);
         if number >= args.count {
             return;
         }
-        let way = random.one_of(&args.ways).clone();
+        let target = random.one_of(&args.targets).clone();
         // Alternating, so that exactly half are aborted.
         if number.is_multiple_of(2) {
-            match use_well(&way, *random.one_of(&args.greet), number) {
+            match use_well(&target, *random.one_of(&args.greet), number) {
                 Ok(()) => {
-                    found.whole.fetch_add(1, Ordering::Relaxed);
+                    results.whole.fetch_add(1, Ordering::Relaxed);
                 }
                 Err(error) => {
-                    let failure = format!("{}: {error}", way.text);
-                    found
+                    let failure = format!("{}: {error}", target.text);
+                    results
                         .failures
                         .lock()
                         .expect("no thread panics with it")
@@ -129,18 +130,18 @@ fn work(args: &Args, mut random: Random, found: &Found) {
         } else {
             let (point, leave) = (*random.one_of(&POINTS), *random.one_of(&LEAVES));
             // The result of an aborted connection does not matter.
-            abort(args, &way, point, leave, &mut random).ok();
-            let mut aborted = found.aborted.lock().expect("no thread panics with it");
+            abort(args, &target, point, leave, &mut random).ok();
+            let mut aborted = results.aborted.lock().expect("no thread panics with it");
             *aborted.entry(format!("{point:?} {leave:?}")).or_default() += 1;
         }
     }
 }
 
-/// The way's node must answer, and must return what it is sent.
-fn use_well(way: &Way, port: u16, number: u64) -> io::Result<()> {
-    let mut client = way.connect(port, PATIENCE)?;
+/// The target's node must answer, and must return what it is sent.
+fn use_well(target: &Target, port: u16, number: u64) -> io::Result<()> {
+    let mut client = target.connect(port, PATIENCE)?;
     let greeting = client.line()?;
-    let expected = format!("hello from {}", way.node.as_deref().unwrap_or_default());
+    let expected = format!("hello from {}", target.node.as_deref().unwrap_or_default());
     if greeting != expected {
         return Err(io::Error::other(format!(
             "{greeting:?} in place of {expected:?}"
@@ -152,7 +153,7 @@ fn use_well(way: &Way, port: u16, number: u64) -> io::Result<()> {
 
 fn abort(
     args: &Args,
-    way: &Way,
+    target: &Target,
     point: Point,
     leave: Leave,
     random: &mut Random,
@@ -160,15 +161,15 @@ fn abort(
     let client = match point {
         // A CONNECT client leaves before the answer to its request. A steered one is connected to
         // the proxy at once.
-        Point::Connecting => way.begin(args.source, PATIENCE)?,
+        Point::Connecting => target.begin(args.source, PATIENCE)?,
         Point::Requested => {
-            let mut client = way.connect(*random.one_of(&args.greet), PATIENCE)?;
+            let mut client = target.connect(*random.one_of(&args.greet), PATIENCE)?;
             let length = usize::try_from(random.below(4000)).unwrap_or_default();
             client.write_all(&vec![b'r'; length])?;
             client
         }
         Point::Answered => {
-            let mut client = way.connect(args.source, PATIENCE)?;
+            let mut client = target.connect(args.source, PATIENCE)?;
             read_some(&mut client, random.below(args.source_bytes))?;
             client
         }

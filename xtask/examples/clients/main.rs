@@ -4,7 +4,7 @@
 
 mod churn;
 mod steady;
-mod way;
+mod target;
 
 use anyhow::Result;
 use clap::Parser;

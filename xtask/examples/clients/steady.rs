@@ -11,7 +11,7 @@ use anyhow::Result;
 use culvert_lab::random::Random;
 use serde_json::{Value, json};
 
-use crate::way::Way;
+use crate::target::Target;
 
 /// A request that takes longer hangs. The proxy waits 8 s for an agent's answer, at most three
 /// times, and then reports the failure.
@@ -28,22 +28,22 @@ const MAX_EXAMPLES: usize = 5;
 pub(crate) struct Args {
     #[arg(long)]
     seed: u64,
-    /// Threads for each way
+    /// Threads for each target
     #[arg(long)]
     threads: usize,
     /// A port that names its node and then echoes
     #[arg(long)]
     port: u16,
-    /// `HOST=NODE`, or `SOCKET,HOST=NODE` by way of a CONNECT socket; `HOST=nobody` for an address
+    /// `HOST=NODE`, or `SOCKET,HOST=NODE` through a CONNECT socket; `HOST=nobody` for an address
     /// that must not answer
     #[arg(required = true)]
-    ways: Vec<Way>,
+    targets: Vec<Target>,
 }
 
 /// The results of the requests since the last report.
-struct Found {
+struct Results {
     since: Instant,
-    ways: BTreeMap<String, u64>,
+    targets: BTreeMap<String, u64>,
     answered: u64,
     failed: u64,
     errors: BTreeMap<String, u64>,
@@ -55,11 +55,11 @@ struct Found {
     slowest: Duration,
 }
 
-impl Found {
+impl Results {
     fn nothing() -> Self {
         Self {
             since: Instant::now(),
-            ways: BTreeMap::new(),
+            targets: BTreeMap::new(),
             answered: 0,
             failed: 0,
             errors: BTreeMap::new(),
@@ -73,7 +73,7 @@ impl Found {
 
     fn report(&self) -> Value {
         json!({
-            "answered": self.answered, "failed": self.failed, "errors": self.errors, "ways": self.ways,
+            "answered": self.answered, "failed": self.failed, "errors": self.errors, "targets": self.targets,
             "last_failure_ms": self.last_failure.map(millis), "last_error": self.last_error,
             "wrong": self.wrong, "hung": self.hung, "slowest_ms": millis(self.slowest),
         })
@@ -94,31 +94,31 @@ enum End {
 
 /// Runs until its input ends.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let (found, over, mut random) = (
-        Mutex::new(Found::nothing()),
+    let (results, over, mut random) = (
+        Mutex::new(Results::nothing()),
         AtomicBool::new(false),
         Random::new(args.seed),
     );
     std::thread::scope(|scope| {
-        for way in &args.ways {
+        for target in &args.targets {
             for _ in 0..args.threads {
                 let random = random.split();
-                scope.spawn(|| work(args.port, way, random, &found, &over));
+                scope.spawn(|| work(args.port, target, random, &results, &over));
             }
         }
-        let reported = report(&found);
+        let reported = report(&results);
         over.store(true, Ordering::Relaxed);
         reported
     })
 }
 
-fn report(found: &Mutex<Found>) -> Result<()> {
+fn report(results: &Mutex<Results>) -> Result<()> {
     let mut out = io::stdout();
     for line in io::stdin().lock().lines() {
         line?;
         let last = std::mem::replace(
-            &mut *found.lock().expect("no thread panics with it"),
-            Found::nothing(),
+            &mut *results.lock().expect("no thread panics with it"),
+            Results::nothing(),
         );
         writeln!(out, "{}", last.report())?;
         out.flush()?;
@@ -126,13 +126,19 @@ fn report(found: &Mutex<Found>) -> Result<()> {
     Ok(())
 }
 
-fn work(port: u16, way: &Way, mut random: Random, found: &Mutex<Found>, over: &AtomicBool) {
+fn work(
+    port: u16,
+    target: &Target,
+    mut random: Random,
+    results: &Mutex<Results>,
+    over: &AtomicBool,
+) {
     while !over.load(Ordering::Relaxed) {
         let begun = Instant::now();
-        let end = request(way, port, &mut random);
+        let end = request(target, port, &mut random);
         note(
-            &mut found.lock().expect("no thread panics with it"),
-            way,
+            &mut results.lock().expect("no thread panics with it"),
+            target,
             begun,
             end,
         );
@@ -140,10 +146,14 @@ fn work(port: u16, way: &Way, mut random: Random, found: &Mutex<Found>, over: &A
     }
 }
 
-fn request(way: &Way, port: u16, random: &mut Random) -> End {
-    let talked = way.connect(port, PATIENCE).and_then(|mut client| {
+fn request(target: &Target, port: u16, random: &mut Random) -> End {
+    let talked = target.connect(port, PATIENCE).and_then(|mut client| {
         let greeting = client.line()?;
-        let Some(expected) = way.node.as_ref().map(|node| format!("hello from {node}")) else {
+        let Some(expected) = target
+            .node
+            .as_ref()
+            .map(|node| format!("hello from {node}"))
+        else {
             return Ok(Some(greeting));
         };
         if greeting != expected {
@@ -162,33 +172,34 @@ fn request(way: &Way, port: u16, random: &mut Random) -> End {
     }
 }
 
-fn note(found: &mut Found, way: &Way, begun: Instant, end: End) {
+fn note(results: &mut Results, target: &Target, begun: Instant, end: End) {
     let took = begun.elapsed();
-    found.slowest = found.slowest.max(took);
-    if took >= PATIENCE && found.hung.len() < MAX_EXAMPLES {
-        found.hung.push(format!("{}: {took:?}", way.text));
+    results.slowest = results.slowest.max(took);
+    if took >= PATIENCE && results.hung.len() < MAX_EXAMPLES {
+        results.hung.push(format!("{}: {took:?}", target.text));
     }
     match end {
         End::Answered => {
-            found.answered += 1;
-            // Only requests that began after the last report prove that a way works now.
-            *found.ways.entry(way.text.clone()).or_default() += u64::from(begun >= found.since);
+            results.answered += 1;
+            // Only requests that began after the last report prove that a target works now.
+            *results.targets.entry(target.text.clone()).or_default() +=
+                u64::from(begun >= results.since);
         }
-        End::Wrong(what) if found.wrong.len() < MAX_EXAMPLES => {
-            found.wrong.push(format!("{}: {what:?}", way.text))
+        End::Wrong(what) if results.wrong.len() < MAX_EXAMPLES => {
+            results.wrong.push(format!("{}: {what:?}", target.text))
         }
         End::Wrong(_) => {}
         // This is correct for an address of several nodes.
-        End::Failed(_) if way.node.is_none() => {}
+        End::Failed(_) if target.node.is_none() => {}
         End::Failed(error) => {
-            found.failed += 1;
-            *found
+            results.failed += 1;
+            *results
                 .errors
                 .entry(format!("{:?}", error.kind()))
                 .or_default() += 1;
-            if let Some(at) = begun.checked_duration_since(found.since) {
-                found.last_failure = found.last_failure.max(Some(at));
-                found.last_error = format!("{}: {error}", way.text);
+            if let Some(at) = begun.checked_duration_since(results.since) {
+                results.last_failure = results.last_failure.max(Some(at));
+                results.last_error = format!("{}: {error}", target.text);
             }
         }
     }

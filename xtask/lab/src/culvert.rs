@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::place::Place;
+use crate::host::Host;
 use crate::process::Process;
 use crate::site::Site;
 use crate::{Lab, wait, workspace};
@@ -62,7 +62,7 @@ impl<'lab> Culvert<'lab> {
     ///
     /// # Errors
     /// A program does not start or is not ready in time.
-    pub fn start(lab: &'lab Lab, edges: &[Place], options: Options) -> Result<Self> {
+    pub fn start(lab: &'lab Lab, edges: &[Host], options: Options) -> Result<Self> {
         let proxy = start_proxy(lab, &options)?;
         let redirector = start_redirector(lab, &options)?;
         let mut culvert = Self {
@@ -73,14 +73,14 @@ impl<'lab> Culvert<'lab> {
             agents: Vec::new(),
         };
         culvert.wait_for_proxy()?;
-        for place in edges {
-            let join = culvert.create_token(*place, &[])?;
-            culvert.join(*place, &join)?;
-            culvert.start_agent(*place)?;
+        for host in edges {
+            let join = culvert.create_token(*host, &[])?;
+            culvert.join(*host, &join)?;
+            culvert.start_agent(*host)?;
         }
         culvert.wait_for_redirector()?;
-        for place in edges {
-            culvert.wait_online(*place)?;
+        for host in edges {
+            culvert.wait_online(*host)?;
         }
         Ok(culvert)
     }
@@ -102,7 +102,7 @@ impl<'lab> Culvert<'lab> {
         wait_ready(
             "culvert-proxy",
             self.lab,
-            Place::Cloud,
+            Host::Cloud,
             PROXY_ADMIN,
             &mut self.proxy,
         )
@@ -125,7 +125,7 @@ impl<'lab> Culvert<'lab> {
         wait_ready(
             "culvert-redirector",
             self.lab,
-            Place::Cloud,
+            Host::Cloud,
             REDIRECTOR_ADMIN,
             &mut self.redirector,
         )
@@ -135,21 +135,21 @@ impl<'lab> Culvert<'lab> {
     ///
     /// # Errors
     /// It cannot be started. That it does not connect is not detected here.
-    pub fn start_agent(&mut self, place: Place) -> Result<()> {
-        let agent = start_agent(self.lab, place, &self.options)?;
+    pub fn start_agent(&mut self, host: Host) -> Result<()> {
+        let agent = start_agent(self.lab, host, &self.options)?;
         self.agents.push(agent);
         Ok(())
     }
 
-    /// Restarts the agent with index `nth`, which runs on `place`, after it was ended.
+    /// Restarts the agent with index `nth`, which runs on `host`, after it was ended.
     ///
     /// # Errors
     /// It cannot be started. That it does not connect is not detected here.
     ///
     /// # Panics
     /// There are fewer agents.
-    pub fn restart_agent(&mut self, nth: usize, place: Place) -> Result<()> {
-        self.agents[nth] = start_agent(self.lab, place, &self.options)?;
+    pub fn restart_agent(&mut self, nth: usize, host: Host) -> Result<()> {
+        self.agents[nth] = start_agent(self.lab, host, &self.options)?;
         Ok(())
     }
 
@@ -165,7 +165,7 @@ impl<'lab> Culvert<'lab> {
     pub fn control(&self, args: &[&str]) -> Command {
         let mut command = self
             .lab
-            .site(Place::Cloud)
+            .site(Host::Cloud)
             .command(workspace::binary("culvert-proxy"));
         command
             .args(args)
@@ -176,21 +176,21 @@ impl<'lab> Culvert<'lab> {
 
     /// One of the sockets in the cloud.
     pub fn socket(&self, name: &str) -> PathBuf {
-        self.lab.site(Place::Cloud).file(name)
+        self.lab.site(Host::Cloud).file(name)
     }
 
     /// Creates a token for a node. Returns the arguments of `culvert-agent` that join it.
     ///
     /// # Errors
     /// The proxy creates no token.
-    pub fn create_token(&self, place: Place, further: &[&str]) -> Result<Vec<String>> {
-        let address = place.address().to_string();
+    pub fn create_token(&self, host: Host, further: &[&str]) -> Result<Vec<String>> {
+        let address = host.address().to_string();
         let mut args = vec!["--address".to_owned(), address];
         for port in DEFAULT_PORTS.iter().chain(&self.options.ports) {
             args.extend(["--port".to_owned(), port.to_string()]);
         }
         args.extend(further.iter().copied().map(str::to_owned));
-        self.create_bare_token(place, &args)
+        self.create_bare_token(host, &args)
     }
 
     /// Creates a token for a node with only the given settings. Returns the arguments of
@@ -198,11 +198,11 @@ impl<'lab> Culvert<'lab> {
     ///
     /// # Errors
     /// The proxy creates no token.
-    pub fn create_bare_token(&self, place: Place, settings: &[String]) -> Result<Vec<String>> {
-        self.create_node_token(place.name(), settings)
+    pub fn create_bare_token(&self, host: Host, settings: &[String]) -> Result<Vec<String>> {
+        self.create_node_token(host.name(), settings)
     }
 
-    /// The same for a node that is not a place of the lab.
+    /// The same for a node that is not a host of the lab.
     ///
     /// # Errors
     /// The proxy creates no token.
@@ -215,8 +215,8 @@ impl<'lab> Culvert<'lab> {
     ///
     /// # Errors
     /// The join fails; the error contains the agent's output.
-    pub fn join(&self, place: Place, join: &[String]) -> Result<()> {
-        let site = self.lab.site(place);
+    pub fn join(&self, host: Host, join: &[String]) -> Result<()> {
+        let site = self.lab.site(host);
         let state = site.file("agent").display().to_string();
         let args = join.iter().cloned().chain(["--state-dir".into(), state]);
         let mut command = site.command(workspace::binary("culvert-agent"));
@@ -231,11 +231,11 @@ impl<'lab> Culvert<'lab> {
     ///
     /// # Errors
     /// It has none in time.
-    pub fn wait_online(&self, place: Place) -> Result<()> {
+    pub fn wait_online(&self, host: Host) -> Result<()> {
         wait::until(
-            &format!("{} has its tunnels", place.name()),
+            &format!("{} has its tunnels", host.name()),
             START_TIME,
-            || self.check_tunnels(place.name(), |tunnels| tunnels > 0),
+            || self.check_tunnels(host.name(), |tunnels| tunnels > 0),
         )
     }
 
@@ -243,9 +243,9 @@ impl<'lab> Culvert<'lab> {
     ///
     /// # Errors
     /// It still has one at the deadline.
-    pub fn wait_offline(&self, place: Place, deadline: Duration) -> Result<()> {
-        wait::until(&format!("{} is offline", place.name()), deadline, || {
-            self.check_tunnels(place.name(), |tunnels| tunnels == 0)
+    pub fn wait_offline(&self, host: Host, deadline: Duration) -> Result<()> {
+        wait::until(&format!("{} is offline", host.name()), deadline, || {
+            self.check_tunnels(host.name(), |tunnels| tunnels == 0)
         })
     }
 
@@ -262,7 +262,7 @@ impl<'lab> Culvert<'lab> {
     pub fn tunnels(&self, node: &str) -> Result<usize> {
         let tunnels = self
             .lab
-            .site(Place::Cloud)
+            .site(Host::Cloud)
             .json(PROXY_ADMIN, "/debug/tunnels")?;
         let list = tunnels
             .as_array()
@@ -298,7 +298,7 @@ fn confine(command: &mut Command, capabilities: &str, program: &str) {
 }
 
 fn start_proxy(lab: &Lab, options: &Options) -> Result<Process> {
-    let cloud = lab.site(Place::Cloud);
+    let cloud = lab.site(Host::Cloud);
     let mut command = confined(cloud, PROXY_CAPABILITIES, "culvert-proxy");
     command
         .args(["--advertise", PROXY_FOR_AGENTS, "--state-dir"])
@@ -317,7 +317,7 @@ fn start_proxy(lab: &Lab, options: &Options) -> Result<Process> {
 }
 
 fn start_redirector(lab: &Lab, options: &Options) -> Result<Process> {
-    let cloud = lab.site(Place::Cloud);
+    let cloud = lab.site(Host::Cloud);
     // LimitMEMLOCK of the unit. Root without CAP_SYS_RESOURCE keeps its limit, which matters only
     // to kernels before 5.11.
     let mut command = cloud.command("sh");
@@ -339,7 +339,7 @@ fn start_redirector(lab: &Lab, options: &Options) -> Result<Process> {
         .arg(cloud.file("redirector"))
         // The cloud's own address is public; the second one is the address range of its pods.
         .arg("--dns-client")
-        .arg(format!("{}/32,10.244.0.0/16", Place::Cloud.address()));
+        .arg(format!("{}/32,10.244.0.0/16", Host::Cloud.address()));
     cloud.start_process(
         "culvert-redirector",
         command
@@ -348,8 +348,8 @@ fn start_redirector(lab: &Lab, options: &Options) -> Result<Process> {
     )
 }
 
-fn start_agent(lab: &Lab, place: Place, options: &Options) -> Result<Process> {
-    let site = lab.site(place);
+fn start_agent(lab: &Lab, host: Host, options: &Options) -> Result<Process> {
+    let site = lab.site(host);
     let mut command = confined(site, AGENT_CAPABILITIES, "culvert-agent");
     command
         .arg("--state-dir")
@@ -365,16 +365,10 @@ fn start_agent(lab: &Lab, place: Place, options: &Options) -> Result<Process> {
     site.start_process("culvert-agent", &mut command)
 }
 
-fn wait_ready(
-    name: &str,
-    lab: &Lab,
-    place: Place,
-    admin: u16,
-    process: &mut Process,
-) -> Result<()> {
+fn wait_ready(name: &str, lab: &Lab, host: Host, admin: u16, process: &mut Process) -> Result<()> {
     wait::until(&format!("{name} is ready"), START_TIME, || {
         process.check()?;
-        lab.site(place).http_get(admin, "/readyz").map(drop)
+        lab.site(host).http_get(admin, "/readyz").map(drop)
     })
 }
 

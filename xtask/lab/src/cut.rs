@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::place::Place;
+use crate::host::Host;
 use crate::{Lab, network, workspace};
 
 /// While it exists, the internet drops every packet from and to a site.
@@ -18,8 +18,8 @@ impl Cut {
     ///
     /// # Errors
     /// The rule cannot be set.
-    pub fn of(lab: &Lab, place: Place) -> Result<Self> {
-        let (router, link) = (lab.name().netns(network::INTERNET), place.router_link());
+    pub fn of(lab: &Lab, host: Host) -> Result<Self> {
+        let (router, link) = (lab.name().netns(network::INTERNET), host.router_link());
         let table = format!("cut_{link}");
         let rules = format!(
             "add table inet {table}

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::place::Place;
+use crate::host::Host;
 use crate::{Lab, inside};
 use anyhow::{Context, Result, bail, ensure};
 
@@ -50,7 +50,7 @@ impl Answer {
 /// # Errors
 /// No answer comes in time, or it cannot be parsed.
 pub fn ask(lab: &Lab, name: &str, kind: u16) -> Result<Answer> {
-    Resolver::seen_from(lab.site(Place::Cloud).netns(), Place::Cloud.address()).ask(name, kind)
+    Resolver::seen_from(lab.site(Host::Cloud).netns(), Host::Cloud.address()).ask(name, kind)
 }
 
 /// A DNS server, asked from a network namespace.

@@ -15,8 +15,8 @@ use std::sync::Once;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::host::Host;
 use crate::name::NameLock;
-use crate::place::Place;
 use crate::site::Site;
 use crate::{LabName, cgroup, network, process, workspace};
 
@@ -68,15 +68,15 @@ impl Lab {
             _lock: lock,
         };
         network::make(&lab.name)?;
-        for place in Place::ALL {
-            lab.sites.push(Site::start(&lab.name, place)?);
+        for host in Host::ALL {
+            lab.sites.push(Site::start(&lab.name, host)?);
         }
         Ok(lab)
     }
 
     /// One of the hosts.
-    pub fn site(&self, place: Place) -> &Site {
-        &self.sites[place as usize]
+    pub fn site(&self, host: Host) -> &Site {
+        &self.sites[host as usize]
     }
 
     /// The network namespace of the router between the hosts. Servers of the internet can run

@@ -68,8 +68,8 @@ impl LabName {
         Path::new(RUN).join(&self.0)
     }
 
-    pub(crate) fn netns(&self, place: &str) -> String {
-        format!("{}-{place}", self.0)
+    pub(crate) fn netns(&self, host: &str) -> String {
+        format!("{}-{host}", self.0)
     }
 
     pub(crate) fn cgroup(&self) -> Result<PathBuf> {

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::place::Place;
+use crate::host::Host;
 use crate::{LabName, workspace};
 
 /// The router between the sites.
@@ -25,8 +25,8 @@ const CLOUD_V6: (&str, &str) = ("fd00:203:0:113::1", "fd00:203:0:113::2");
 pub(crate) fn make(name: &LabName) -> Result<()> {
     let internet = name.netns(INTERNET);
     let mut links = format!("netns add {internet}\n");
-    for place in Place::ALL {
-        let (site, link) = (name.netns(place.name()), place.router_link());
+    for host in Host::ALL {
+        let (site, link) = (name.netns(host.name()), host.router_link());
         links += &format!(
             "netns add {site}\nlink add wan netns {site} type veth peer name {link} netns \
              {internet}\n"
@@ -35,10 +35,10 @@ pub(crate) fn make(name: &LabName) -> Result<()> {
     ip_batch(&[], &links)?;
     ip_batch(&["-n", &internet], &router_commands())?;
     inside(&internet, "sysctl", &["-qw", "net.ipv4.ip_forward=1"])?;
-    for place in Place::ALL {
-        let site = name.netns(place.name());
-        ip_batch(&["-n", &site], &site_commands(place))?;
-        if place != Place::Cloud {
+    for host in Host::ALL {
+        let site = name.netns(host.name());
+        ip_batch(&["-n", &site], &site_commands(host))?;
+        if host != Host::Cloud {
             nft(&site, SITE_RULES)?;
         }
     }
@@ -47,7 +47,7 @@ pub(crate) fn make(name: &LabName) -> Result<()> {
 
 /// Creates a pod's namespace behind the cloud host; returns its name.
 pub(crate) fn make_pod(name: &LabName) -> Result<String> {
-    let (cloud, pod) = (name.netns(Place::Cloud.name()), name.netns(POD));
+    let (cloud, pod) = (name.netns(Host::Cloud.name()), name.netns(POD));
     ip_batch(
         &[],
         &format!(
@@ -67,12 +67,8 @@ pub(crate) fn make_pod(name: &LabName) -> Result<String> {
 
 /// Removes all namespaces of that name, and with them everything in them.
 pub(crate) fn remove(name: &LabName) -> Result<()> {
-    for place in Place::ALL
-        .map(Place::name)
-        .into_iter()
-        .chain([INTERNET, POD])
-    {
-        let netns = name.netns(place);
+    for host in Host::ALL.map(Host::name).into_iter().chain([INTERNET, POD]) {
+        let netns = name.netns(host);
         if std::path::Path::new(NAMES).join(&netns).exists() {
             workspace::output(Command::new("ip").args(["netns", "delete", &netns]))?;
         }
@@ -99,17 +95,14 @@ table ip site {
 
 fn router_commands() -> String {
     let mut commands = String::from("link set lo up\n");
-    for place in Place::ALL {
-        let link = place.router_link();
-        commands += &format!(
-            "addr add {} dev {link}\nlink set {link} up\n",
-            place.wan().1
-        );
+    for host in Host::ALL {
+        let link = host.router_link();
+        commands += &format!("addr add {} dev {link}\nlink set {link} up\n", host.wan().1);
     }
     commands += &format!(
         "addr add {}/64 dev {} nodad\n",
         CLOUD_V6.1,
-        Place::Cloud.router_link()
+        Host::Cloud.router_link()
     );
     // As in the real internet, packets to private addresses are dropped without an answer.
     for range in [
@@ -123,19 +116,19 @@ fn router_commands() -> String {
     commands
 }
 
-fn site_commands(place: Place) -> String {
-    let (own, router) = place.wan();
+fn site_commands(host: Host) -> String {
+    let (own, router) = host.wan();
     let gateway = router.split('/').next().unwrap_or_default();
     let mut commands = format!(
         "link set lo up\naddr add {own} dev wan\nlink set wan up\nroute add default via {gateway}\n"
     );
-    if place == Place::Cloud {
+    if host == Host::Cloud {
         commands += &format!(
             "addr add {}/64 dev wan nodad\nroute add default via {} dev wan\n",
             CLOUD_V6.0, CLOUD_V6.1
         );
     } else {
-        commands += &format!("addr add {}/32 dev lo\n", place.address());
+        commands += &format!("addr add {}/32 dev lo\n", host.address());
     }
     commands
 }

@@ -16,14 +16,14 @@ const TICK_MS: u64 = 10;
 
 /// Kernel resources of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct KernelResources {
     /// Open files, including sockets.
     pub files: usize,
     /// Threads.
     pub threads: usize,
 }
 
-impl Held {
+impl KernelResources {
     /// Whether this is no more than `before`. A pool for blocking work may have one more thread by
     /// chance.
     #[must_use]
@@ -164,7 +164,7 @@ impl Process {
     ///
     /// # Errors
     /// It has ended.
-    pub fn held(&self) -> Result<Held> {
+    pub fn kernel_resources(&self) -> Result<KernelResources> {
         let count = |what: &str| {
             let folder = format!("/proc/{}/{what}", self.pid());
             anyhow::Ok(
@@ -173,7 +173,7 @@ impl Process {
                     .count(),
             )
         };
-        Ok(Held {
+        Ok(KernelResources {
             files: count("fd")?,
             threads: count("task")?,
         })

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::place::Place;
+use crate::host::Host;
 use crate::process::Process;
 use crate::{LabName, inside, network, wait, workspace};
 
@@ -24,7 +24,7 @@ const HOLD: &str = r#"echo $$ > "$0/cgroup.procs" && exec nsenter --net="$1" uns
 
 /// A running host.
 pub struct Site {
-    place: Place,
+    host: Host,
     netns: PathBuf,
     cgroup: PathBuf,
     folder: PathBuf,
@@ -32,14 +32,14 @@ pub struct Site {
 }
 
 impl Site {
-    pub(crate) fn start(name: &LabName, place: Place) -> Result<Self> {
-        let netns = Path::new(network::NAMES).join(name.netns(place.name()));
-        let cgroup = name.cgroup()?.join(place.name());
-        let folder = name.folder().join(place.name());
+    pub(crate) fn start(name: &LabName, host: Host) -> Result<Self> {
+        let netns = Path::new(network::NAMES).join(name.netns(host.name()));
+        let cgroup = name.cgroup()?.join(host.name());
+        let folder = name.folder().join(host.name());
         for made in [&cgroup, &folder] {
             std::fs::create_dir_all(made).with_context(|| format!("create {}", made.display()))?;
         }
-        let resolv_conf = if place == Place::Cloud {
+        let resolv_conf = if host == Host::Cloud {
             resolv_conf(&folder)?
         } else {
             PathBuf::new()
@@ -50,14 +50,14 @@ impl Site {
             .args(["-c", HOLD])
             .arg(&cgroup)
             .arg(&netns)
-            .arg(place.name())
+            .arg(host.name())
             .arg(resolv_conf)
             .arg(&ready);
         let mut holder = Process::start("host", &folder, &mut command)?;
         std::fs::write(folder.join("pid"), holder.pid().to_string())
             .context("write the host's pid")?;
         wait::until(
-            &format!("host {}", place.name()),
+            &format!("host {}", host.name()),
             Duration::from_secs(60),
             || {
                 holder.check()?;
@@ -68,7 +68,7 @@ impl Site {
             },
         )?;
         Ok(Self {
-            place,
+            host,
             netns,
             cgroup,
             folder,
@@ -77,8 +77,8 @@ impl Site {
     }
 
     /// Which host this is.
-    pub fn place(&self) -> Place {
-        self.place
+    pub fn host(&self) -> Host {
+        self.host
     }
 
     /// Files of this host.
@@ -190,14 +190,10 @@ impl Site {
 ///
 /// # Errors
 /// No such lab is up.
-pub fn enter(
-    name: &LabName,
-    place: Place,
-    program: impl AsRef<std::ffi::OsStr>,
-) -> Result<Command> {
-    let pid = name.folder().join(place.name()).join("pid");
+pub fn enter(name: &LabName, host: Host, program: impl AsRef<std::ffi::OsStr>) -> Result<Command> {
+    let pid = name.folder().join(host.name()).join("pid");
     let pid = std::fs::read_to_string(&pid).with_context(|| format!("read {}", pid.display()))?;
-    let cgroup = name.cgroup()?.join(place.name());
+    let cgroup = name.cgroup()?.join(host.name());
     Ok(enter_command(
         &cgroup,
         pid.trim().parse()?,
@@ -229,7 +225,7 @@ fn resolv_conf(folder: &Path) -> Result<PathBuf> {
     let path = folder.join("resolv.conf");
     let text = format!(
         "nameserver {}\noptions timeout:1 attempts:1\n",
-        Place::Cloud.address()
+        Host::Cloud.address()
     );
     std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
     Ok(path)

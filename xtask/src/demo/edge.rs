@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::Lab;
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::process::Process;
 use culvert_lab::self_signed::SelfSigned;
 use culvert_lab::site::Site;
@@ -47,7 +47,7 @@ impl EdgePrograms {
 
 /// `openssl s_server` with the node's own certificate; it serves one file.
 fn start_kubelet(site: &Site) -> Result<Process> {
-    let name = site.place().name();
+    let name = site.host().name();
     let folder = site.file("kubelet");
     std::fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
     std::fs::write(
@@ -56,7 +56,7 @@ fn start_kubelet(site: &Site) -> Result<Process> {
     )
     .context("write the kubelet's page")?;
     let subject = format!("/O=system:nodes/CN=system:node:{name}");
-    let names = format!("subjectAltName=DNS:{name},IP:{}", site.place().address());
+    let names = format!("subjectAltName=DNS:{name},IP:{}", site.host().address());
     SelfSigned::make(&folder, "kubelet", &subject, &names)?;
     let mut command = site.command("sh");
     // s_server serves files of its working directory, which is the root directory in a new mount
@@ -68,19 +68,19 @@ fn start_kubelet(site: &Site) -> Result<Process> {
     site.start_process("kubelet", command.arg(&folder).arg(KUBELET.to_string()))
 }
 
-fn certificate(lab: &Lab, place: Place) -> PathBuf {
-    lab.site(place).file("kubelet/kubelet.crt")
+fn certificate(lab: &Lab, host: Host) -> PathBuf {
+    lab.site(host).file("kubelet/kubelet.crt")
 }
 
 /// Shows that curl sees and verifies the server's own certificate, by name and by address.
 pub(super) fn show_kubelet(lab: &Lab) -> Result<()> {
-    for (place, host) in [
-        (Place::Edge1, "10.0.3.7"),
-        (Place::Edge2, "edge-2"),
-        (Place::Edge3, "edge-3"),
+    for (host, address) in [
+        (Host::Edge1, "10.0.3.7"),
+        (Host::Edge2, "edge-2"),
+        (Host::Edge3, "edge-3"),
     ] {
-        let url = format!("https://{host}:{KUBELET}/healthz");
-        let mut curl = lab.site(Place::Cloud).command("curl");
+        let url = format!("https://{address}:{KUBELET}/healthz");
+        let mut curl = lab.site(Host::Cloud).command("curl");
         curl.args([
             "--silent",
             "--show-error",
@@ -89,7 +89,7 @@ pub(super) fn show_kubelet(lab: &Lab) -> Result<()> {
             "10",
             "--cacert",
         ])
-        .arg(certificate(lab, place))
+        .arg(certificate(lab, host))
         .arg(&url);
         let done = curl.output().context("run curl")?;
         let (page, said) = (
@@ -107,12 +107,12 @@ pub(super) fn show_kubelet(lab: &Lab) -> Result<()> {
             .context("curl saw no certificate")?;
         println!(
             "\n$ curl --cacert {}.crt {url}\n    {}\n    {}",
-            place.name(),
+            host.name(),
             subject.trim_start_matches(['*', ' ']),
             page.trim()
         );
         ensure!(
-            page.contains(place.name()),
+            page.contains(host.name()),
             "{url} was answered by another node: {page}"
         );
     }

@@ -6,27 +6,27 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{AGENT_ADMIN, Options, PROXY_ADMIN, REDIRECTOR_ADMIN};
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::probe::Client;
 use culvert_lab::process::Process;
 use culvert_lab::{wait, workspace};
 
 use crate::world::{self, ECHO, GREET, World};
 
-const EDGE: &[Place] = &[Place::Edge1];
+const EDGE: &[Host] = &[Host::Edge1];
 
 /// Each program's admin server, and the prefix of its metrics.
-const PROGRAMS: [(Place, u16, &str); 3] = [
-    (Place::Cloud, PROXY_ADMIN, "culvert_proxy_"),
-    (Place::Cloud, REDIRECTOR_ADMIN, "culvert_redirector_"),
-    (Place::Edge1, AGENT_ADMIN, "culvert_agent_"),
+const PROGRAMS: [(Host, u16, &str); 3] = [
+    (Host::Cloud, PROXY_ADMIN, "culvert_proxy_"),
+    (Host::Cloud, REDIRECTOR_ADMIN, "culvert_redirector_"),
+    (Host::Edge1, AGENT_ADMIN, "culvert_agent_"),
 ];
 
 #[test]
 fn every_program_says_when_it_is_ready_and_what_it_measures() {
     world::with(EDGE, Options::default(), |world| {
-        for (place, port, prefix) in PROGRAMS {
-            let site = world.lab.site(place);
+        for (host, port, prefix) in PROGRAMS {
+            let site = world.lab.site(host);
             site.http_get(port, "/livez")
                 .with_context(|| prefix.to_owned())?;
             site.http_get(port, "/readyz")
@@ -42,22 +42,22 @@ fn every_program_says_when_it_is_ready_and_what_it_measures() {
 fn a_program_that_is_not_ready_says_what_is_missing() {
     world::with(EDGE, Options::default(), |world| {
         world.culvert.proxy.kill()?;
-        world.wait_missing(Place::Edge1, AGENT_ADMIN, "tunnel: ")?;
+        world.wait_missing(Host::Edge1, AGENT_ADMIN, "tunnel: ")?;
         // Without the saved directory, the redirector has nothing to install.
         world
             .culvert
             .redirector
             .terminate(Duration::from_secs(10))?;
-        std::fs::remove_dir_all(world.lab.site(Place::Cloud).file("redirector"))?;
+        std::fs::remove_dir_all(world.lab.site(Host::Cloud).file("redirector"))?;
         world.culvert.restart_redirector()?;
-        world.wait_missing(Place::Cloud, REDIRECTOR_ADMIN, "directory: ")?;
+        world.wait_missing(Host::Cloud, REDIRECTOR_ADMIN, "directory: ")?;
         // What the proxy lacks is tested with its directory file.
         world.culvert.restart_proxy()?;
         world.culvert.wait_for_redirector()?;
         wait::until("the agent is ready", Duration::from_secs(30), || {
             world
                 .lab
-                .site(Place::Edge1)
+                .site(Host::Edge1)
                 .http_get(AGENT_ADMIN, "/readyz")
                 .map(drop)
         })
@@ -78,45 +78,45 @@ fn a_stream_under_way_is_seen_in_all_three() {
             );
             Ok(())
         })?;
-        for (place, port, page, words) in [
+        for (host, port, page, words) in [
             (
-                Place::Cloud,
+                Host::Cloud,
                 PROXY_ADMIN,
                 "nodes",
                 vec!["\"edge-1\"", "\"online\":true", "10.0.3.7"],
             ),
             (
-                Place::Cloud,
+                Host::Cloud,
                 PROXY_ADMIN,
                 "tunnels",
                 vec!["\"edge-1\"", "198.51.100.1", "round_trip_seconds"],
             ),
             (
-                Place::Cloud,
+                Host::Cloud,
                 PROXY_ADMIN,
                 "streams",
                 vec!["\"edge-1\"", &target, "\"bytes_to_backend\":5"],
             ),
             (
-                Place::Edge1,
+                Host::Edge1,
                 AGENT_ADMIN,
                 "tunnels",
                 vec!["203.0.113.1:7400", "\"up\"", "\"streams\":1"],
             ),
             (
-                Place::Edge1,
+                Host::Edge1,
                 AGENT_ADMIN,
                 "streams",
                 vec![&target, "\"bytes_to_client\":5"],
             ),
             (
-                Place::Cloud,
+                Host::Cloud,
                 REDIRECTOR_ADMIN,
                 "destinations",
                 vec![&target, "\"edge-1\""],
             ),
             (
-                Place::Cloud,
+                Host::Cloud,
                 REDIRECTOR_ADMIN,
                 "hooks",
                 vec!["connect4", "connect6", "sockops"],
@@ -124,7 +124,7 @@ fn a_stream_under_way_is_seen_in_all_three() {
         ] {
             let shown = world
                 .lab
-                .site(place)
+                .site(host)
                 .json(port, &format!("/debug/{page}"))?
                 .to_string();
             let absent: Vec<_> = words
@@ -142,28 +142,28 @@ fn a_stream_under_way_is_seen_in_all_three() {
 
 /// Payload bytes by the counters of the proxy and the agent, each to the backend and to the client.
 fn counted_bytes(world: &World<'_>) -> Result<[f64; 4]> {
-    let count = |place, port, program, direction| {
-        world.lab.site(place).metric(
+    let count = |host, port, program, direction| {
+        world.lab.site(host).metric(
             port,
             &format!("culvert_{program}_bytes_total{{direction=\"{direction}\"}}"),
         )
     };
     Ok([
-        count(Place::Cloud, PROXY_ADMIN, "proxy", "to_backend")?,
-        count(Place::Cloud, PROXY_ADMIN, "proxy", "to_client")?,
-        count(Place::Edge1, AGENT_ADMIN, "agent", "to_backend")?,
-        count(Place::Edge1, AGENT_ADMIN, "agent", "to_client")?,
+        count(Host::Cloud, PROXY_ADMIN, "proxy", "to_backend")?,
+        count(Host::Cloud, PROXY_ADMIN, "proxy", "to_client")?,
+        count(Host::Edge1, AGENT_ADMIN, "agent", "to_backend")?,
+        count(Host::Edge1, AGENT_ADMIN, "agent", "to_client")?,
     ])
 }
 
 /// Changes what a program logs, as an operator on its host does.
 fn log(world: &World<'_>, program: &str, filter: &str) -> Result<()> {
-    let (place, socket) = match program {
-        "culvert-proxy" => (Place::Cloud, "admin.sock"),
-        "culvert-redirector" => (Place::Cloud, "redirector.sock"),
-        _ => (Place::Edge1, "agent.sock"),
+    let (host, socket) = match program {
+        "culvert-proxy" => (Host::Cloud, "admin.sock"),
+        "culvert-redirector" => (Host::Cloud, "redirector.sock"),
+        _ => (Host::Edge1, "agent.sock"),
     };
-    let site = world.lab.site(place);
+    let site = world.lab.site(host);
     let mut command = site.command(workspace::binary(program));
     workspace::output(
         command
@@ -262,7 +262,7 @@ fn metrics_can_be_scraped_from_pods_and_nothing_else_can() {
         let pod = world.lab.add_pod()?;
         for (program, port) in ports {
             let ask = |page: &str, wanted: &str| {
-                let mut curl = world.lab.site(Place::Cloud).command_in(&pod, "curl");
+                let mut curl = world.lab.site(Host::Cloud).command_in(&pod, "curl");
                 let url = format!("http://203.0.113.1:{port}{page}");
                 let said = workspace::output(curl.args([
                     "-s",
@@ -295,7 +295,7 @@ fn strangers_at_the_agent_port_do_no_harm() {
             // With any answer or none, the connection ends.
             world::client_at(
                 world.lab,
-                Place::Edge2,
+                Host::Edge2,
                 &Client::talk("203.0.113.1:7400", sent),
             )
             .ok();

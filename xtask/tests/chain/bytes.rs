@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 use culvert_lab::culvert::{Options, PROXY_ADMIN};
 use culvert_lab::cut::Cut;
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::probe::{Client, Report};
 use culvert_lab::wait;
 
@@ -13,7 +13,7 @@ use crate::world::{
     self, ECHO, GIB, HASTY, HASTY_ANSWER, SINK, SMALL, SMALL_SOURCE, SOURCE, World,
 };
 
-const EDGE: &[Place] = &[Place::Edge1];
+const EDGE: &[Host] = &[Host::Edge1];
 
 #[test]
 fn a_client_that_shuts_its_direction_still_reads_all() {
@@ -102,7 +102,7 @@ fn wait_for_standstill(world: &World<'_>) -> Result<()> {
         || {
             let streams = world
                 .lab
-                .site(Place::Cloud)
+                .site(Host::Cloud)
                 .json(PROXY_ADMIN, "/debug/streams")?;
             let now: Vec<u64> = streams
                 .as_array()
@@ -147,7 +147,7 @@ fn a_cut_of_five_seconds_with_a_hundred_clients_giving_up_ends_no_established_st
     world::with(EDGE, Options::default(), |world| {
         let mut established = world.hold(format!("edge-1:{ECHO}"), 20)?;
         let tunnels = world.culvert.tunnels("edge-1")?;
-        let cut = Cut::of(world.lab, Place::Edge1)?;
+        let cut = Cut::of(world.lab, Host::Edge1)?;
         let started = Instant::now();
         let answered =
             world.give_up(&format!("edge-1:{ECHO}"), 100, Duration::from_millis(2_000))?;

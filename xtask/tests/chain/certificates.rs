@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::culvert::{AGENT_ADMIN, Options, PROXY_FOR_AGENTS};
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::process::Process;
 use culvert_lab::{Lab, wait, workspace};
 
@@ -17,12 +17,12 @@ const SERVER_NAME: &str = "tunnel.example.org";
 #[test]
 fn new_tunnels_take_over_before_a_certificate_ends_and_a_stream_ends_with_its_own() {
     world::with(
-        &[Place::Edge1],
+        &[Host::Edge1],
         world::proxy_options(["--certificate-lifetime", "60s"]),
         |world| {
             let mut held = world.hold(format!("edge-1:{ECHO}"), 10)?;
             let tunnels = world.culvert.tunnels("edge-1")?;
-            let edge = world.lab.site(Place::Edge1);
+            let edge = world.lab.site(Host::Edge1);
             wait::until(
                 "the certificate was renewed, with downloads going on",
                 Duration::from_secs(90),
@@ -74,13 +74,13 @@ fn new_tunnels_take_over_before_a_certificate_ends_and_a_stream_ends_with_its_ow
 #[test]
 fn ready_certificates_with_a_name_of_their_own_take_the_place_of_joining() {
     world::prepared(&[], with_ready_certificates, |world| {
-        let _backends = world::serve(world.lab, Place::Edge1)?;
-        world.culvert.start_agent(Place::Edge1)?;
-        world.culvert.wait_online(Place::Edge1)?;
+        let _backends = world::serve(world.lab, Host::Edge1)?;
+        world.culvert.start_agent(Host::Edge1)?;
+        world.culvert.wait_online(Host::Edge1)?;
         world.check_greeting("edge-1", "edge-1")?;
         world.check_greeting("10.0.3.7", "edge-1")?;
         // Agents cannot join here, and the proxy says what to do.
-        match world.culvert.create_token(Place::Edge2, &[]) {
+        match world.culvert.create_token(Host::Edge2, &[]) {
             Ok(join) => bail!("a token was made: {join:?}"),
             Err(error) => ensure!(
                 error.to_string().contains("--cert, --key and --ca"),
@@ -99,7 +99,7 @@ fn ready_certificates_with_a_name_of_their_own_take_the_place_of_joining() {
 }
 
 fn authority(lab: &Lab) -> Authority {
-    Authority::at(lab.site(Place::Cloud).file("elsewhere"))
+    Authority::at(lab.site(Host::Cloud).file("elsewhere"))
 }
 
 fn with_ready_certificates(lab: &Lab) -> Result<Options> {
@@ -110,7 +110,7 @@ fn with_ready_certificates(lab: &Lab) -> Result<Options> {
     );
     let (ca, nodes) = (
         text(&authority.certificate()),
-        lab.site(Place::Cloud).file("nodes.toml"),
+        lab.site(Host::Cloud).file("nodes.toml"),
     );
     std::fs::write(
         &nodes,
@@ -151,7 +151,7 @@ fn with_ready_certificates(lab: &Lab) -> Result<Options> {
 fn agent_without_the_name(world: &World<'_>) -> Result<Process> {
     let authority = authority(world.lab);
     let agent = authority.issue("edge-1", Use::Client)?;
-    let site = world.lab.site(Place::Edge2);
+    let site = world.lab.site(Host::Edge2);
     let mut command = site.command(workspace::binary("culvert-agent"));
     command
         .args(["--log-format", "json"])

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::Options;
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::probe::{Cause, Report};
 use culvert_lab::random::Random;
 use culvert_lab::{progress, wait, workspace};
@@ -31,7 +31,7 @@ const AWAY_MS: u64 = 1500;
 const PAUSE_MS: u64 = 2500;
 
 /// Agents in the order of their starts.
-const EDGES: [Place; 3] = Place::EDGES;
+const EDGES: [Host; 3] = Host::EDGES;
 
 /// The program that is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,9 +78,9 @@ fn whatever_is_killed_nobody_is_misled_or_hangs_and_all_is_well_within_three_sec
 fn loads(world: &World<'_>, random: &mut Random) -> Result<[Load; 2]> {
     let mut by_packets = swarm::by_address(world, &EDGES)?;
     // Two nodes have this address, so no node may answer, even if only one is up.
-    by_packets.push(format!("{}=nobody", Place::Edge2.address()));
+    by_packets.push(format!("{}=nobody", Host::Edge2.address()));
     let mut by_hooks = by_packets.clone();
-    by_hooks.extend(EDGES.map(|place| format!("{0}={0}", place.name())));
+    by_hooks.extend(EDGES.map(|host| format!("{0}={0}", host.name())));
     by_hooks.extend(swarm::by_connect(
         &world.culvert.socket("connect.sock"),
         &EDGES,
@@ -192,7 +192,7 @@ fn calm(loads: &mut [Load; 2], number: u32, storms: u32) -> Result<()> {
 /// Uninstalls everything, and looks for remains.
 fn uninstalled(world: &mut World<'_>) -> Result<()> {
     world.culvert.redirector.kill()?;
-    let cloud = world.lab.site(Place::Cloud);
+    let cloud = world.lab.site(Host::Cloud);
     let state = cloud.file("redirector");
     let uninstall = [
         workspace::binary("culvert-redirector"),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{AGENT_ADMIN, Options};
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::wait;
 use serde_json::Value;
 
@@ -95,7 +95,7 @@ fn a_check_names_a_missing_hook_a_stopped_redirector_and_an_offline_node_with_th
         redirector: own.into(),
         ..Options::default()
     };
-    with(&[Place::Edge1, Place::Edge2], options, |world| {
+    with(&[Host::Edge1, Host::Edge2], options, |world| {
         let good = wait::until("all is well", DEADLINE, || {
             let checked = Checked::of(world)?;
             // In the lab, the redirector is the only server in the cloud's resolv.conf.
@@ -126,7 +126,7 @@ fn a_check_names_a_missing_hook_a_stopped_redirector_and_an_offline_node_with_th
             "{good:?}"
         );
 
-        let cloud = world.lab.site(Place::Cloud);
+        let cloud = world.lab.site(Host::Cloud);
         let pin = "/sys/fs/bpf/culvert/v1/links/cv_sockops";
         // The redirector attaches it again within 5 s.
         finds(
@@ -186,7 +186,7 @@ fn a_check_names_a_missing_hook_a_stopped_redirector_and_an_offline_node_with_th
             page.contains("FAILURE  redirector") && page.contains("fix: start culvert-redirector"),
             "{page}"
         );
-        fs::write(world.lab.site(Place::Cloud).file("check.txt"), page).context("keep the page")
+        fs::write(world.lab.site(Host::Cloud).file("check.txt"), page).context("keep the page")
     });
 }
 
@@ -197,12 +197,12 @@ fn a_check_dials_itself_and_no_agent_hears_of_it() {
         redirector: mechanism.into(),
         ..Options::default()
     };
-    with(&[Place::Edge1], options, |world| {
+    with(&[Host::Edge1], options, |world| {
         // Counts of streams and dials, by their outcomes.
         let counts = || -> Result<Vec<String>> {
             let metrics = world
                 .lab
-                .site(Place::Edge1)
+                .site(Host::Edge1)
                 .http_get(AGENT_ADMIN, "/metrics")?;
             let is_count = |line: &&str| {
                 ["culvert_agent_streams_total{", "culvert_agent_dials_total{"]

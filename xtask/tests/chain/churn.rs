@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{AGENT_ADMIN, Options, PROXY_ADMIN};
-use culvert_lab::place::Place;
-use culvert_lab::process::{Held, Process};
+use culvert_lab::host::Host;
+use culvert_lab::process::{KernelResources, Process};
 use culvert_lab::random::Random;
 use culvert_lab::site::Site;
 use culvert_lab::{progress, wait};
@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::swarm::{self, Steered};
 use crate::world::{self, GREET, HeldClient, World, XTASK};
 
-const EDGE: &[Place] = &[Place::Edge1];
+const EDGE: &[Host] = &[Host::Edge1];
 
 /// Connections after which pools, caches and allocators have reached their size.
 const WARM_UP: u64 = 20_000;
@@ -51,21 +51,21 @@ fn two_hundred_thousand_connections_half_of_them_aborted_leave_nothing_behind() 
     };
     world::with(EDGE, options, |world| {
         let _source = source(world)?;
-        let (ways, mut random) = (Ways::of(world)?, swarm::chance()?);
-        churn(world, &ways, &mut random, WARM_UP)?;
+        let (targets, mut random) = (Targets::of(world)?, swarm::chance()?);
+        churn(world, &targets, &mut random, WARM_UP)?;
         world.wait_for_no_streams()?;
-        let before = Left::now(world)?;
+        let before = Leftovers::now(world)?;
         let count = if swarm::is_long() { LONG_COUNT } else { COUNT } - WARM_UP;
-        churn(world, &ways, &mut random, count / 2)?;
+        churn(world, &targets, &mut random, count / 2)?;
         world.wait_for_no_streams()?;
-        let middle = Left::now(world)?;
-        churn(world, &ways, &mut random, count / 2)?;
+        let middle = Leftovers::now(world)?;
+        churn(world, &targets, &mut random, count / 2)?;
         world.wait_for_no_streams()?;
         check_front_ends(world, count)?;
         // A leak grows in each half; an allocator's reserve from a busy moment does not.
         let allowed = ALLOWANCE + count / 2 * LEFT_PER_CONNECTION;
         wait::until("nothing more is left than before", RECOVERY, || {
-            let now = Left::now(world)?;
+            let now = Leftovers::now(world)?;
             before.check(&now, u64::MAX)?;
             before
                 .check(&now, allowed)
@@ -73,7 +73,7 @@ fn two_hundred_thousand_connections_half_of_them_aborted_leave_nothing_behind() 
         })?;
         progress::say(&format!(
             "    before {before:?}\n    after  {:?}",
-            Left::now(world)?
+            Leftovers::now(world)?
         ));
         ensure!(
             world.culvert.tunnels("edge-1")? == 2,
@@ -84,7 +84,7 @@ fn two_hundred_thousand_connections_half_of_them_aborted_leave_nothing_behind() 
 }
 
 fn source(world: &World<'_>) -> Result<Process> {
-    let site = world.lab.site(Place::Edge1);
+    let site = world.lab.site(Host::Edge1);
     let mut command = site.command(XTASK);
     let source = site.start_process(
         "source",
@@ -103,12 +103,12 @@ fn source(world: &World<'_>) -> Result<Process> {
 }
 
 /// How each kind of client reaches the node.
-struct Ways {
+struct Targets {
     by_hooks: Vec<String>,
     by_packets: Vec<String>,
 }
 
-impl Ways {
+impl Targets {
     /// Hooks and CONNECT, equally often; and packets.
     fn of(world: &World<'_>) -> Result<Self> {
         let by_packets = swarm::by_address(world, EDGE)?;
@@ -125,17 +125,22 @@ impl Ways {
 }
 
 /// Makes that many connections, a third of them through each front end.
-fn churn(world: &World<'_>, ways: &Ways, random: &mut Random, count: u64) -> Result<()> {
+fn churn(world: &World<'_>, targets: &Targets, random: &mut Random, count: u64) -> Result<()> {
     let swarms = [
         (
             "hooks and CONNECT",
             Steered::ByHooks,
-            &ways.by_hooks,
+            &targets.by_hooks,
             count - count / 3,
         ),
-        ("packets", Steered::ByPackets, &ways.by_packets, count / 3),
+        (
+            "packets",
+            Steered::ByPackets,
+            &targets.by_packets,
+            count / 3,
+        ),
     ];
-    let started = swarms.into_iter().map(|(name, steered, ways, count)| {
+    let started = swarms.into_iter().map(|(name, steered, targets, count)| {
         let mut command = swarm::clients(world, steered);
         command.args([
             "churn",
@@ -158,7 +163,7 @@ fn churn(world: &World<'_>, ways: &Ways, random: &mut Random, count: u64) -> Res
             "--count",
             &count.to_string(),
         ]);
-        Ok((HeldClient::spawn(command.args(ways))?, count))
+        Ok((HeldClient::spawn(command.args(targets))?, count))
     });
     for (client, count) in started.collect::<Result<Vec<_>>>()? {
         let said = client.line(Duration::from_secs(60 + count / SLOWEST_RATE))?;
@@ -181,7 +186,7 @@ fn check_front_ends(world: &World<'_>, count: u64) -> Result<()> {
     for frontend in ["ebpf", "nftables", "connect_socket"] {
         let name =
             format!("culvert_proxy_streams_total{{frontend=\"{frontend}\",outcome=\"finished\"}}");
-        let finished = world.lab.site(Place::Cloud).metric(PROXY_ADMIN, &name)?;
+        let finished = world.lab.site(Host::Cloud).metric(PROXY_ADMIN, &name)?;
         // Half of each third is aborted, and hooks and CONNECT are chosen at random.
         let enough = f64::from(u32::try_from(count / 8)?);
         ensure!(
@@ -194,8 +199,8 @@ fn check_front_ends(world: &World<'_>, count: u64) -> Result<()> {
 
 /// Everything that connections could leave behind.
 #[derive(Debug)]
-struct Left {
-    programs: [(&'static str, Held, u64); 3],
+struct Leftovers {
+    programs: [(&'static str, KernelResources, u64); 3],
     /// Destinations of handshakes that never ended.
     tuples: usize,
     /// Sockets of the cloud host. The kernel frees the entries of `cv_sockets` with their sockets,
@@ -222,16 +227,17 @@ impl Counted {
     }
 }
 
-impl Left {
+impl Leftovers {
     fn now(world: &mut World<'_>) -> Result<Self> {
-        let look =
-            |name, process: &Process| anyhow::Ok((name, process.held()?, process.resident()?));
+        let look = |name, process: &Process| {
+            anyhow::Ok((name, process.kernel_resources()?, process.resident()?))
+        };
         let programs = [
             look("the proxy", &world.culvert.proxy)?,
             look("the redirector", &world.culvert.redirector)?,
             look("the agent", world.culvert.agent(0))?,
         ];
-        let (cloud, edge) = (world.lab.site(Place::Cloud), world.lab.site(Place::Edge1));
+        let (cloud, edge) = (world.lab.site(Host::Cloud), world.lab.site(Host::Edge1));
         let dumped = cloud.output(
             "bpftool",
             [
@@ -261,12 +267,12 @@ impl Left {
 
     /// Fails if more is left now than before.
     fn check(&self, now: &Self, memory: u64) -> Result<()> {
-        for ((name, held, resident), (_, held_now, resident_now)) in
+        for ((name, resources, resident), (_, resources_now, resident_now)) in
             self.programs.iter().zip(&now.programs)
         {
             ensure!(
-                held_now.is_within(*held),
-                "{name} holds {held_now:?}, before {held:?}"
+                resources_now.is_within(*resources),
+                "{name} holds {resources_now:?}, before {resources:?}"
             );
             let grown = resident_now.saturating_sub(*resident);
             ensure!(

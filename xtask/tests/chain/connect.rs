@@ -9,12 +9,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use culvert_lab::Lab;
 use culvert_lab::culvert::Options;
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 
 use crate::pki::{Authority, Issued, Use, text};
 use crate::world::{self, ECHO, FORBIDDEN, GREET, SMALL, SMALL_SOURCE, World};
 
-const EDGE: &[Place] = &[Place::Edge1];
+const EDGE: &[Host] = &[Host::Edge1];
 
 /// In every allow-list, but no program listens there.
 const CLOSED: u16 = 10255;
@@ -35,8 +35,8 @@ fn names_addresses_and_vips_lead_to_the_node() {
 /// Every name and address of edge-1 that a client may use.
 fn hosts(world: &World<'_>) -> Result<Vec<String>> {
     let (vip4, vip6) = (
-        world.vip(Place::Edge1, "vip4")?,
-        world.vip(Place::Edge1, "vip6")?,
+        world.vip(Host::Edge1, "vip4")?,
+        world.vip(Host::Edge1, "vip6")?,
     );
     Ok(vec![
         "edge-1".into(),
@@ -51,8 +51,8 @@ fn hosts(world: &World<'_>) -> Result<Vec<String>> {
 fn each_refusal_has_a_status_and_says_why() {
     world::with(EDGE, Options::default(), |world| {
         // Nodes that never connected, with the same address.
-        world.culvert.create_token(Place::Edge2, &[])?;
-        world.culvert.create_token(Place::Edge3, &[])?;
+        world.culvert.create_token(Host::Edge2, &[])?;
+        world.culvert.create_token(Host::Edge3, &[])?;
         let _hole = BlackHole::on(world.lab, SWALLOWED)?;
         for (target, status, error) in [
             ("edge-1".to_owned(), "400 Bad Request", "http_request_error"),
@@ -213,12 +213,12 @@ fn a_client_with_a_certificate_of_its_own_authority_connects_over_tls() {
 #[test]
 fn a_client_with_no_certificate_or_with_an_agent_s_is_refused_over_tls() {
     world::prepared(EDGE, with_tls, |world| {
-        let identity = world.lab.site(Place::Edge1).file("agent/identity.pem");
+        let identity = world.lab.site(Host::Edge1).file("agent/identity.pem");
         let agent = Issued {
             certificate: identity.clone(),
             key: identity,
         };
-        let stranger = Authority::at(world.lab.site(Place::Cloud).file("strangers")).make()?;
+        let stranger = Authority::at(world.lab.site(Host::Cloud).file("strangers")).make()?;
         let stranger = stranger.issue("prometheus", Use::Client)?;
         for (who, certificate, alert) in [
             ("nobody", None, "certificate required"),
@@ -340,7 +340,7 @@ fn connect_tls(
     target: &str,
     enough: usize,
 ) -> Result<(Answer, String)> {
-    let site = world.lab.site(Place::Cloud);
+    let site = world.lab.site(Host::Cloud);
     let mut command = site.command("timeout");
     command.args([
         "20",
@@ -357,7 +357,7 @@ fn connect_tls(
         "203.0.113.1",
         "-CAfile",
     ]);
-    command.arg(world.lab.site(Place::Edge1).file("agent/ca.pem"));
+    command.arg(world.lab.site(Host::Edge1).file("agent/ca.pem"));
     if let Some(Issued { certificate, key }) = client {
         command.arg("-cert").arg(certificate).arg("-key").arg(key);
     }
@@ -378,7 +378,7 @@ fn connect_tls(
 
 /// The authority of CONNECT clients.
 fn clients(lab: &Lab) -> Authority {
-    Authority::at(lab.site(Place::Cloud).file("clients"))
+    Authority::at(lab.site(Host::Cloud).file("clients"))
 }
 
 /// Enables CONNECT over TLS, with a separate authority for clients.
@@ -401,7 +401,7 @@ impl<'lab> BlackHole<'lab> {
             "table ip hole {{ chain in \
              {{ type filter hook input priority filter; iifname lo tcp dport {port} drop; }}; }}"
         );
-        lab.site(Place::Edge1).output("nft", [rules])?;
+        lab.site(Host::Edge1).output("nft", [rules])?;
         Ok(Self(lab))
     }
 }
@@ -410,7 +410,7 @@ impl Drop for BlackHole<'_> {
     fn drop(&mut self) {
         if let Err(error) = self
             .0
-            .site(Place::Edge1)
+            .site(Host::Edge1)
             .output("nft", ["delete table ip hole"])
         {
             eprintln!("closing the black hole: {error:#}");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{AGENT_ADMIN, Options, PROXY_ADMIN};
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::probe::{Client, Report};
 use culvert_lab::wait;
 
@@ -14,7 +14,7 @@ use crate::connect::{self, Answer, BlackHole, GREETING, SWALLOWED};
 use crate::life;
 use crate::world::{self, ECHO, GREET, HeldClient, World};
 
-const EDGE: &[Place] = &[Place::Edge1];
+const EDGE: &[Host] = &[Host::Edge1];
 
 /// A client that waits for the answer to a CONNECT into the black hole.
 fn waiting_client(world: &World<'_>) -> Result<UnixStream> {
@@ -25,7 +25,7 @@ fn waiting_client(world: &World<'_>) -> Result<UnixStream> {
 fn waiting_dials(world: &World<'_>) -> Result<usize> {
     let sockets = world
         .lab
-        .site(Place::Edge1)
+        .site(Host::Edge1)
         .output("ss", ["-Htn", "state", "syn-sent"])?;
     Ok(sockets.lines().count())
 }
@@ -44,7 +44,7 @@ fn wait_for_dials(world: &World<'_>, count: usize) -> Result<()> {
 
 /// The number of dials that ended by the agent's own timeout.
 fn timed_out(world: &World<'_>) -> Result<f64> {
-    world.lab.site(Place::Edge1).metric(
+    world.lab.site(Host::Edge1).metric(
         AGENT_ADMIN,
         "culvert_agent_dials_total{outcome=\"timed_out\"}",
     )
@@ -136,7 +136,7 @@ fn a_dial_that_waits_when_its_agent_dies_fails_with_it() {
 #[test]
 fn connects_to_an_offline_node_or_to_the_proxy_itself_are_refused_and_leave_nothing() {
     world::with(EDGE, Options::default(), |world| {
-        world.culvert.create_token(Place::Edge2, &[])?;
+        world.culvert.create_token(Host::Edge2, &[])?;
         let offline = [("edge-2:9100".to_owned(), "503")];
         let own = [
             "127.0.0.1:7409",
@@ -205,8 +205,8 @@ const SHARE: usize = 256;
 
 #[test]
 fn a_pod_that_takes_all_the_streams_it_can_get_leaves_the_others_theirs() {
-    world::with(&[Place::Edge1], Options::default(), |world| {
-        let (pod, cloud) = (world.lab.add_pod()?, world.lab.site(Place::Cloud));
+    world::with(&[Host::Edge1], Options::default(), |world| {
+        let (pod, cloud) = (world.lab.add_pod()?, world.lab.site(Host::Cloud));
         let in_the_pod = || cloud.command_in(&pod, world::XTASK);
         let target = format!("10.0.3.7:{ECHO}");
         let all = Client::hold(&target, SHARE);

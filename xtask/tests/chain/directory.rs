@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{Options, PROXY_ADMIN, REDIRECTOR_ADMIN};
 use culvert_lab::dns::{self, Answer};
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::probe::{Cause, Client};
 use culvert_lab::{Lab, wait, workspace};
 
@@ -20,7 +20,7 @@ fn a_directory_file_is_followed_while_it_changes_and_kept_while_it_is_broken() {
         &[],
         |lab| with_file(lab, &node_with(&[GREET]), &[]),
         |world| {
-            let _backends = world::serve(world.lab, Place::Edge1)?;
+            let _backends = world::serve(world.lab, Host::Edge1)?;
             join(world)?;
             world.check_greeting("10.0.3.7", "edge-1")?;
             let echo = format!("10.0.3.7:{ECHO}");
@@ -54,7 +54,7 @@ fn a_directory_file_is_followed_while_it_changes_and_kept_while_it_is_broken() {
                     world.culvert.proxy.kill()?;
                     world.culvert.restart_proxy()?;
                     world.culvert.wait_for_proxy()?;
-                    world.culvert.wait_online(Place::Edge1)?;
+                    world.culvert.wait_online(Host::Edge1)?;
                 }
                 let answer = world.talk(&echo, "hello")?;
                 ensure!(
@@ -81,11 +81,11 @@ fn a_proxy_that_never_had_a_good_directory_file_is_not_ready_and_says_where_it_i
         |lab| with_file(lab, "[nodes]\n", &[]),
         |world| {
             world.culvert.proxy.kill()?;
-            let cloud = world.lab.site(Place::Cloud);
+            let cloud = world.lab.site(Host::Cloud);
             std::fs::remove_file(cloud.file("proxy/directory-last-good.toml"))?;
             write(world, "[nodes.edge-1]\nadresses = []\n")?;
             world.culvert.restart_proxy()?;
-            world.wait_missing(Place::Cloud, PROXY_ADMIN, "nodes.toml, line 2")?;
+            world.wait_missing(Host::Cloud, PROXY_ADMIN, "nodes.toml, line 2")?;
             write(world, "[nodes.edge-1]\n")?;
             world.culvert.wait_for_proxy()
         },
@@ -100,7 +100,7 @@ fn addresses_that_the_cloud_uses_itself_are_never_steered() {
         &[],
         |lab| with_file(lab, nodes, &["--protect", "10.0.0.0/16"]),
         |world| {
-            let _backends = world::serve(world.lab, Place::Edge1)?;
+            let _backends = world::serve(world.lab, Host::Edge1)?;
             join(world)?;
             world.check_greeting("edge-1", "edge-1")?;
             let dialled = world.failing_client(&Client::dial(
@@ -110,7 +110,7 @@ fn addresses_that_the_cloud_uses_itself_are_never_steered() {
             ensure!(dialled.cause == Cause::TimedOut, "{dialled}");
             let steered = world
                 .lab
-                .site(Place::Cloud)
+                .site(Host::Cloud)
                 .json(REDIRECTOR_ADMIN, "/debug/destinations")?
                 .to_string();
             ensure!(
@@ -132,7 +132,7 @@ fn node_with(ports: &[u16]) -> String {
 }
 
 fn with_file(lab: &Lab, nodes: &str, further: &[&str]) -> Result<Options> {
-    let path = lab.site(Place::Cloud).file("nodes.toml");
+    let path = lab.site(Host::Cloud).file("nodes.toml");
     std::fs::write(&path, nodes)?;
     let path = path.display().to_string();
     Ok(world::proxy_options(
@@ -142,7 +142,7 @@ fn with_file(lab: &Lab, nodes: &str, further: &[&str]) -> Result<Options> {
 
 /// Writes the file as an editor does: a new file replaces the old one.
 fn write(world: &World<'_>, nodes: &str) -> Result<()> {
-    let path = world.lab.site(Place::Cloud).file("nodes.toml");
+    let path = world.lab.site(Host::Cloud).file("nodes.toml");
     let new = path.with_extension("new");
     std::fs::write(&new, nodes)?;
     std::fs::rename(&new, &path).with_context(|| format!("replace {}", path.display()))
@@ -150,8 +150,8 @@ fn write(world: &World<'_>, nodes: &str) -> Result<()> {
 
 /// Joins edge-1, which the file describes.
 fn join(world: &mut World<'_>) -> Result<()> {
-    let join = world.culvert.create_bare_token(Place::Edge1, &[])?;
-    world.culvert.join(Place::Edge1, &join)?;
-    world.culvert.start_agent(Place::Edge1)?;
-    world.culvert.wait_online(Place::Edge1)
+    let join = world.culvert.create_bare_token(Host::Edge1, &[])?;
+    world.culvert.join(Host::Edge1, &join)?;
+    world.culvert.start_agent(Host::Edge1)?;
+    world.culvert.wait_online(Host::Edge1)
 }

@@ -15,7 +15,7 @@ mod wire;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use culvert_lab::process::{Held, Process};
+use culvert_lab::process::{KernelResources, Process};
 use culvert_lab::progress;
 
 use crate::life::wait_within;
@@ -63,7 +63,7 @@ impl Bystanders {
 /// The state of a victim before the attack.
 struct Before {
     who: &'static str,
-    held: Held,
+    resources: KernelResources,
     resident: u64,
 }
 
@@ -71,7 +71,7 @@ impl Before {
     fn of(who: &'static str, victim: &Process) -> Result<Self> {
         Ok(Self {
             who,
-            held: victim.held()?,
+            resources: victim.kernel_resources()?,
             resident: victim.resident()?,
         })
     }
@@ -95,6 +95,6 @@ impl Before {
 
     /// Waits until the victim has no more files and threads than before.
     fn wait_restored(&self, victim: &Process) -> Result<()> {
-        wait_within(self.who, victim, self.held)
+        wait_within(self.who, victim, self.resources)
     }
 }

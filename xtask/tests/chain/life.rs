@@ -6,15 +6,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{AGENT_ADMIN, Options};
 use culvert_lab::cut::Cut;
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::probe::{Cause, Client, Phase};
-use culvert_lab::process::{Held, Process};
+use culvert_lab::process::{KernelResources, Process};
 use culvert_lab::{wait, workspace};
 use nix::sys::signal::Signal;
 
 use crate::world::{self, ECHO, FORBIDDEN, HASTY, SMALL_SOURCE, World};
 
-const EDGE: &[Place] = &[Place::Edge1];
+const EDGE: &[Host] = &[Host::Edge1];
 
 /// A dead peer is noticed within 20 s, and the check takes a little longer.
 const NOTICED: Duration = Duration::from_secs(22);
@@ -26,13 +26,13 @@ const RECOVERY: Duration = Duration::from_secs(30);
 fn a_killed_proxy_comes_back_with_the_same_nodes_and_agents_return() {
     world::with(EDGE, Options::default(), |world| {
         let vips = (
-            world.vip(Place::Edge1, "vip4")?,
-            world.vip(Place::Edge1, "vip6")?,
+            world.vip(Host::Edge1, "vip4")?,
+            world.vip(Host::Edge1, "vip6")?,
         );
         world.greeting("edge-1")?;
         let (agent, redirector) = (
-            world.culvert.agent(0).held()?,
-            world.culvert.redirector.held()?,
+            world.culvert.agent(0).kernel_resources()?,
+            world.culvert.redirector.kernel_resources()?,
         );
         world.culvert.proxy.kill()?;
         let refused = world.failing_client(&Client::talk(format!("edge-1:{ECHO}"), "x"))?;
@@ -44,8 +44,8 @@ fn a_killed_proxy_comes_back_with_the_same_nodes_and_agents_return() {
         world.wait_greeting("edge-1", RECOVERY)?;
         world.wait_greeting("10.0.3.7", RECOVERY)?;
         let now = (
-            world.vip(Place::Edge1, "vip4")?,
-            world.vip(Place::Edge1, "vip6")?,
+            world.vip(Host::Edge1, "vip4")?,
+            world.vip(Host::Edge1, "vip6")?,
         );
         ensure!(now == vips, "VIPs: {now:?}, before {vips:?}");
         wait_within("the agent", world.culvert.agent(0), agent)?;
@@ -130,12 +130,12 @@ fn a_killed_agent_comes_back_and_the_proxy_leaks_nothing() {
         let held = world.hold(format!("edge-1:{ECHO}"), 20)?;
         drop(held);
         world.wait_for_no_streams()?;
-        let proxy = world.culvert.proxy.held()?;
+        let proxy = world.culvert.proxy.kernel_resources()?;
         let _held = world.hold(format!("edge-1:{ECHO}"), 20)?;
         world.culvert.agent(0).kill()?;
-        world.culvert.wait_offline(Place::Edge1, RECOVERY)?;
-        world.culvert.start_agent(Place::Edge1)?;
-        world.culvert.wait_online(Place::Edge1)?;
+        world.culvert.wait_offline(Host::Edge1, RECOVERY)?;
+        world.culvert.start_agent(Host::Edge1)?;
+        world.culvert.wait_online(Host::Edge1)?;
         world.wait_greeting("edge-1", RECOVERY)?;
         world.wait_for_no_streams()?;
         wait_within("the proxy", &world.culvert.proxy, proxy)
@@ -143,12 +143,12 @@ fn a_killed_agent_comes_back_and_the_proxy_leaks_nothing() {
 }
 
 /// Waits until a program holds no more than before.
-pub(crate) fn wait_within(who: &str, process: &Process, before: Held) -> Result<()> {
+pub(crate) fn wait_within(who: &str, process: &Process, before: KernelResources) -> Result<()> {
     wait::until(
         &format!("{who} holds no more than before"),
         RECOVERY,
         || {
-            let now = process.held()?;
+            let now = process.kernel_resources()?;
             ensure!(now.is_within(before), "{now:?}, before {before:?}");
             Ok(())
         },
@@ -159,7 +159,7 @@ pub(crate) fn wait_within(who: &str, process: &Process, before: Held) -> Result<
 fn traffic_goes_on_while_the_redirector_is_dead_and_the_next_one_takes_over_the_pins() {
     world::with(EDGE, Options::default(), |world| {
         world.greeting("10.0.3.7")?;
-        let (before, proxy) = (pins(world)?, world.culvert.proxy.held()?);
+        let (before, proxy) = (pins(world)?, world.culvert.proxy.kernel_resources()?);
         world.culvert.redirector.kill()?;
         // Names need the redirector's DNS server; addresses need only the kernel.
         world.check_greeting("10.0.3.7", "edge-1")?;
@@ -177,7 +177,7 @@ fn after_a_reboot_the_last_directory_steers_before_the_proxy_is_there() {
         world.culvert.proxy.kill()?;
         world.culvert.redirector.kill()?;
         // Removes what a reboot removes; the state directory stays.
-        let cloud = world.lab.site(Place::Cloud);
+        let cloud = world.lab.site(Host::Cloud);
         cloud.output("rm", ["-r", "/sys/fs/bpf/culvert"])?;
         cloud.output("nft", ["delete", "table", "inet", "culvert"])?;
         world.culvert.restart_redirector()?;
@@ -205,7 +205,7 @@ fn after_a_reboot_the_last_directory_steers_before_the_proxy_is_there() {
 fn pins(world: &World<'_>) -> Result<String> {
     let found = world
         .lab
-        .site(Place::Cloud)
+        .site(Host::Cloud)
         .output("find", ["/sys/fs/bpf/culvert", "-type", "f"])?;
     let mut pins: Vec<&str> = found.lines().collect();
     pins.sort_unstable();
@@ -218,7 +218,10 @@ fn ended_connections_leave_no_file_thread_or_stream_behind() {
         // One run before the measurement fills pools and caches.
         every_kind_of_end(world)?;
         world.wait_for_no_streams()?;
-        let (proxy, agent) = (world.culvert.proxy.held()?, world.culvert.agent(0).held()?);
+        let (proxy, agent) = (
+            world.culvert.proxy.kernel_resources()?,
+            world.culvert.agent(0).kernel_resources()?,
+        );
         every_kind_of_end(world)?;
         world.wait_for_no_streams()?;
         wait_within("the proxy", &world.culvert.proxy, proxy)?;
@@ -229,10 +232,16 @@ fn ended_connections_leave_no_file_thread_or_stream_behind() {
 /// A hundred connections that are used and dropped, and some that are answered early, refused,
 /// forbidden, or cancelled.
 fn every_kind_of_end(world: &mut World<'_>) -> Result<()> {
-    let before = (world.culvert.proxy.held()?, world.culvert.agent(0).held()?);
+    let before = (
+        world.culvert.proxy.kernel_resources()?,
+        world.culvert.agent(0).kernel_resources()?,
+    );
     let mut held = world.hold(format!("edge-1:{ECHO}"), 100)?;
     held.check()?;
-    let now = (world.culvert.proxy.held()?, world.culvert.agent(0).held()?);
+    let now = (
+        world.culvert.proxy.kernel_resources()?,
+        world.culvert.agent(0).kernel_resources()?,
+    );
     let (proxy, agent) = (now.0.files - before.0.files, now.1.files - before.1.files);
     ensure!(
         proxy >= 90 && agent >= 90,
@@ -260,7 +269,7 @@ fn every_kind_of_end(world: &mut World<'_>) -> Result<()> {
 fn a_cut_of_five_seconds_is_survived_by_the_same_tunnels() {
     world::with(EDGE, Options::default(), |world| {
         let mut held = world.hold(format!("edge-1:{ECHO}"), 1)?;
-        let cut = Cut::of(world.lab, Place::Edge1)?;
+        let cut = Cut::of(world.lab, Host::Edge1)?;
         wait::throughout("the cut lasts", Duration::from_secs(5), || Ok(()))?;
         drop(cut);
         held.check()
@@ -270,10 +279,10 @@ fn a_cut_of_five_seconds_is_survived_by_the_same_tunnels() {
 #[test]
 fn a_cut_of_thirty_seconds_is_noticed_and_recovered_from() {
     world::with(EDGE, Options::default(), |world| {
-        let cut = Cut::of(world.lab, Place::Edge1)?;
-        world.culvert.wait_offline(Place::Edge1, NOTICED)?;
+        let cut = Cut::of(world.lab, Host::Edge1)?;
+        world.culvert.wait_offline(Host::Edge1, NOTICED)?;
         // The agent's packets were lost from the same moment.
-        world.wait_missing(Place::Edge1, AGENT_ADMIN, "tunnel: ")?;
+        world.wait_missing(Host::Edge1, AGENT_ADMIN, "tunnel: ")?;
         wait::throughout("the cut lasts", Duration::from_secs(10), || Ok(()))?;
         drop(cut);
         world.wait_greeting("edge-1", RECOVERY)
@@ -292,7 +301,7 @@ fn an_old_tunnel_that_ends_late_unregisters_nothing() {
             // The first agent is stopped, and its connection stays up. A second agent of the same
             // node takes its place.
             world.culvert.agent(0).signal(Signal::SIGSTOP)?;
-            let site = world.lab.site(Place::Edge1);
+            let site = world.lab.site(Host::Edge1);
             let mut command = site.command(workspace::binary("culvert-agent"));
             command.arg("--state-dir").arg(site.file("agent")).args([
                 "--admin-listen",

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{AGENT_ADMIN, Culvert, Options, PROXY_ADMIN, PROXY_FOR_AGENTS};
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::probe::{Client, Report};
 use culvert_lab::process::Process;
 use culvert_lab::{Lab, wait, workspace};
 
 use crate::world::{self, ECHO, GREET, World};
 
-const EDGE: &[Place] = &[Place::Edge1];
+const EDGE: &[Host] = &[Host::Edge1];
 
 /// A dead peer is noticed within 18 s; then the agent dials at once.
 const BACK: Duration = Duration::from_secs(30);
@@ -40,7 +40,7 @@ fn two_agents_with_one_name_keep_their_own_streams() {
             let _second = world.hold(&target, 3)?;
             let streams = world
                 .lab
-                .site(Place::Edge1)
+                .site(Host::Edge1)
                 .json(SECOND_ADMIN, "/debug/streams")?;
             ensure!(
                 streams.as_array().map(Vec::len) == Some(3),
@@ -67,7 +67,7 @@ fn two_agents_with_one_name_keep_their_own_streams() {
 
 /// Starts another agent of edge-1, and waits until the proxy has its tunnel too.
 fn second_agent(world: &World<'_>) -> Result<Process> {
-    let site = world.lab.site(Place::Edge1);
+    let site = world.lab.site(Host::Edge1);
     let mut command = site.command(workspace::binary("culvert-agent"));
     command
         .arg("--state-dir")
@@ -103,14 +103,14 @@ fn an_agent_whose_host_changes_its_address_is_back_within_half_a_minute() {
             world.lab,
             &["addr", "add", "198.51.100.14/30", "dev", "site1"],
         )?;
-        let ip = |args: &[&str]| world.lab.site(Place::Edge1).output("ip", args).map(drop);
+        let ip = |args: &[&str]| world.lab.site(Host::Edge1).output("ip", args).map(drop);
         ip(&["addr", "add", "198.51.100.13/30", "dev", "wan"])?;
         ip(&["addr", "del", "198.51.100.1/30", "dev", "wan"])?;
         ip(&["route", "replace", "default", "via", "198.51.100.14"])?;
         wait::until("tunnels come from the new address", BACK, || {
             let tunnels = world
                 .lab
-                .site(Place::Cloud)
+                .site(Host::Cloud)
                 .json(PROXY_ADMIN, "/debug/tunnels")?
                 .to_string();
             ensure!(tunnels.contains("198.51.100.13"), "{tunnels}");
@@ -135,12 +135,12 @@ const EDGE_V6: &str = "fd00:10:0:3::7";
 fn a_node_without_an_ipv4_address_is_reached_by_name_and_by_its_ipv6_address() {
     world::in_lab(|lab| {
         take_ipv4_from_the_edge(lab)?;
-        let backends = world::serve(lab, Place::Edge1)?;
+        let backends = world::serve(lab, Host::Edge1)?;
         let proxy = "[fd00:203:0:113::1]:7400";
         let options = world::with_defaults(world::proxy_options(["--advertise", proxy]));
         let mut world = World::of(lab, Culvert::start(lab, &[], options)?, vec![backends]);
         let settings = ["--address", EDGE_V6, "--port", "9004"].map(str::to_owned);
-        let mut join = world.culvert.create_bare_token(Place::Edge1, &settings)?;
+        let mut join = world.culvert.create_bare_token(Host::Edge1, &settings)?;
         // The proxy prints two addresses of itself; this node can reach only one.
         let other = join
             .iter()
@@ -153,15 +153,15 @@ fn a_node_without_an_ipv4_address_is_reached_by_name_and_by_its_ipv6_address() {
             .position(|word| *word == format!("'{proxy}'"))
             .with_context(|| format!("{join:?}"))?;
         join[quoted] = proxy.to_owned();
-        world.culvert.join(Place::Edge1, &join)?;
-        world.culvert.start_agent(Place::Edge1)?;
-        world.culvert.wait_online(Place::Edge1)?;
+        world.culvert.join(Host::Edge1, &join)?;
+        world.culvert.start_agent(Host::Edge1)?;
+        world.culvert.wait_online(Host::Edge1)?;
         let by_address = format!("[{EDGE_V6}]");
         world.wait_greeting(&by_address, Duration::from_secs(10))?;
         for host in [
             by_address,
             "edge-1".into(),
-            world.vip(Place::Edge1, "vip4")?.to_string(),
+            world.vip(Host::Edge1, "vip4")?.to_string(),
         ] {
             world.check_greeting(&host, "edge-1")?;
         }
@@ -192,7 +192,7 @@ fn take_ipv4_from_the_edge(lab: &Lab) -> Result<()> {
         "net.ipv6.conf.all.forwarding=1",
     ];
     workspace::output(Command::new("ip").args(forward))?;
-    let edge = lab.site(Place::Edge1);
+    let edge = lab.site(Host::Edge1);
     edge.output("ip", ["addr", "del", "10.0.3.7/32", "dev", "lo"])?;
     edge.output("ip", ["-4", "addr", "flush", "dev", "wan"])?;
     edge.output(
@@ -237,7 +237,7 @@ fn take_ipv4_from_the_edge(lab: &Lab) -> Result<()> {
 #[test]
 fn a_node_s_port_on_any_other_address_is_left_to_whoever_serves_it() {
     world::with(EDGE, Options::default(), |world| {
-        let cloud = world.lab.site(Place::Cloud);
+        let cloud = world.lab.site(Host::Cloud);
         let mut server = cloud.command(world::XTASK);
         let server = cloud.start_process(
             "other-backend",
@@ -271,7 +271,7 @@ fn a_node_s_port_on_any_other_address_is_left_to_whoever_serves_it() {
         for (who, greeting, host) in [
             (
                 "another host",
-                world::client_at(world.lab, Place::Edge2, &Client::listen(&node))?,
+                world::client_at(world.lab, Host::Edge2, &Client::listen(&node))?,
                 "cloud",
             ),
             ("the host", world.client(&Client::listen(&node))?, "cloud"),
@@ -309,12 +309,12 @@ fn a_proxy_and_a_redirector_are_ready_before_any_agent_is_there() {
         // `Culvert::start` has waited for both.
         let tunnels = world
             .lab
-            .site(Place::Cloud)
+            .site(Host::Cloud)
             .json(PROXY_ADMIN, "/debug/tunnels")?;
         ensure!(tunnels.as_array().is_some_and(Vec::is_empty), "{tunnels}");
         world
             .lab
-            .site(Place::Cloud)
+            .site(Host::Cloud)
             .http_get(PROXY_ADMIN, "/readyz")
             .map(drop)
     });
@@ -325,8 +325,8 @@ fn a_proxy_and_a_redirector_are_ready_before_any_agent_is_there() {
 fn a_stream_has_one_number_in_the_pages_and_logs_of_proxy_and_agent() {
     world::with(EDGE, Options::default(), |world| {
         let held = world.hold(format!("edge-1:{ECHO}"), 3)?;
-        let numbers = |place: Place, admin: u16| -> Result<BTreeSet<u64>> {
-            let streams = world.lab.site(place).json(admin, "/debug/streams")?;
+        let numbers = |host: Host, admin: u16| -> Result<BTreeSet<u64>> {
+            let streams = world.lab.site(host).json(admin, "/debug/streams")?;
             Ok(streams
                 .as_array()
                 .into_iter()
@@ -335,8 +335,8 @@ fn a_stream_has_one_number_in_the_pages_and_logs_of_proxy_and_agent() {
                 .collect())
         };
         let (proxy, agent) = (
-            numbers(Place::Cloud, PROXY_ADMIN)?,
-            numbers(Place::Edge1, AGENT_ADMIN)?,
+            numbers(Host::Cloud, PROXY_ADMIN)?,
+            numbers(Host::Edge1, AGENT_ADMIN)?,
         );
         ensure!(
             proxy.len() == 3 && proxy == agent,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::PROXY_ADMIN;
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::process::Process;
 use culvert_lab::{Lab, progress, wait, workspace};
 
@@ -24,25 +24,25 @@ const OWN: u16 = 9050;
 const REPORT: Duration = Duration::from_secs(5);
 
 /// Starts a load (`examples/load`) on a host and waits until it is ready.
-fn start_load(lab: &Lab, place: Place, name: &str, args: &[&str]) -> Result<Process> {
+fn start_load(lab: &Lab, host: Host, name: &str, args: &[&str]) -> Result<Process> {
     let program = workspace::example("load");
     ensure!(
         program.exists(),
         "{} is missing: `cargo build -p xtask --examples` makes it",
         program.display()
     );
-    let site = lab.site(place);
-    start_ready(lab, place, name, site.command(program).args(args))
+    let site = lab.site(host);
+    start_ready(lab, host, name, site.command(program).args(args))
 }
 
 /// Starts a program that prints `ready`.
 fn start_ready(
     lab: &Lab,
-    place: Place,
+    host: Host,
     name: &str,
     command: &mut std::process::Command,
 ) -> Result<Process> {
-    let mut process = lab.site(place).start_process(name, command)?;
+    let mut process = lab.site(host).start_process(name, command)?;
     wait::until(&format!("{name} is ready"), Duration::from_secs(30), || {
         process.check()?;
         process
@@ -59,7 +59,7 @@ fn start_ready(
 fn wait_gauge(lab: &Lab, name: &str, expected: usize, deadline: Duration) -> Result<()> {
     let (started, mut told) = (Instant::now(), Instant::now());
     wait::until(&format!("{name} is {expected}"), deadline, || {
-        let now = lab.site(Place::Cloud).metric(PROXY_ADMIN, name)?;
+        let now = lab.site(Host::Cloud).metric(PROXY_ADMIN, name)?;
         if told.elapsed() >= REPORT {
             told = Instant::now();
             progress::say(&format!(

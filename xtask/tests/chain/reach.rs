@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{AGENT_ADMIN, Culvert, Options, PROXY_ADMIN, PROXY_FOR_AGENTS};
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::process::Process;
 use culvert_lab::{Lab, wait, workspace};
 
@@ -13,12 +13,12 @@ use crate::connect;
 use crate::pki::{Authority, text};
 use crate::world::{self, GREET, World};
 
-const EDGE: &[Place] = &[Place::Edge1];
+const EDGE: &[Host] = &[Host::Edge1];
 
 #[test]
 fn an_agent_reaches_the_proxy_under_another_address_through_a_forwarder() {
     world::in_lab(|lab| {
-        let cloud = lab.site(Place::Cloud);
+        let cloud = lab.site(Host::Cloud);
         let mut forwarder = cloud.command(world::XTASK);
         forwarder.args([
             "probe",
@@ -26,13 +26,13 @@ fn an_agent_reaches_the_proxy_under_another_address_through_a_forwarder() {
             &format!("7444=forward:{PROXY_FOR_AGENTS}"),
         ]);
         let _forwarder = cloud.start_process("forwarder", &mut forwarder)?;
-        let backends = world::serve(lab, Place::Edge1)?;
+        let backends = world::serve(lab, Host::Edge1)?;
         let options = world::with_defaults(Options {
             proxy: vec!["--advertise".into(), "203.0.113.1:7444".into()],
             ..Options::default()
         });
         let mut world = World::of(lab, Culvert::start(lab, &[], options)?, vec![backends]);
-        let mut join = world.culvert.create_token(Place::Edge1, &[])?;
+        let mut join = world.culvert.create_token(Host::Edge1, &[])?;
         // The proxy prints two addresses of itself; this agent gets only the second one.
         let direct = join
             .iter()
@@ -43,9 +43,9 @@ fn an_agent_reaches_the_proxy_under_another_address_through_a_forwarder() {
             join.iter().any(|word| word == "203.0.113.1:7444"),
             "{join:?}"
         );
-        world.culvert.join(Place::Edge1, &join)?;
-        world.culvert.start_agent(Place::Edge1)?;
-        world.culvert.wait_online(Place::Edge1)?;
+        world.culvert.join(Host::Edge1, &join)?;
+        world.culvert.start_agent(Host::Edge1)?;
+        world.culvert.wait_online(Host::Edge1)?;
         came_from_the_cloud(&world)?;
         world.wait_greeting("10.0.3.7", Duration::from_secs(5))
     });
@@ -54,13 +54,13 @@ fn an_agent_reaches_the_proxy_under_another_address_through_a_forwarder() {
 #[test]
 fn an_agent_behind_an_http_proxy_dials_out_through_it() {
     world::in_lab(|lab| {
-        let cloud = lab.site(Place::Cloud);
+        let cloud = lab.site(Host::Cloud);
         let mut proxy = cloud.command(world::XTASK);
         let _proxy = cloud.start_process(
             "http-proxy",
             proxy.args(["probe", "serve", "3128=http-proxy"]),
         )?;
-        let backends = world::serve(lab, Place::Edge1)?;
+        let backends = world::serve(lab, Host::Edge1)?;
         let agent_env = vec![(
             "HTTPS_PROXY".to_owned(),
             "http://203.0.113.1:3128".to_owned(),
@@ -79,7 +79,7 @@ fn an_agent_behind_an_http_proxy_dials_out_through_it() {
 fn came_from_the_cloud(world: &World<'_>) -> Result<()> {
     let tunnels = world
         .lab
-        .site(Place::Cloud)
+        .site(Host::Cloud)
         .json(PROXY_ADMIN, "/debug/tunnels")?;
     let agents: Vec<&str> = tunnels
         .as_array()
@@ -108,7 +108,7 @@ fn one_agent_serves_two_proxies_and_does_without_either() {
             || {
                 let tunnels = world
                     .lab
-                    .site(Place::Edge1)
+                    .site(Host::Edge1)
                     .json(AGENT_ADMIN, "/debug/tunnels")?;
                 let up = tunnels
                     .as_array()
@@ -139,7 +139,7 @@ fn one_agent_serves_two_proxies_and_does_without_either() {
 
 /// Both proxies read the same directory file and use the same authority.
 fn with_two_proxies(lab: &Lab) -> Result<Options> {
-    let cloud = lab.site(Place::Cloud);
+    let cloud = lab.site(Host::Cloud);
     let authority = Authority::at(cloud.file("operator")).make()?;
     std::fs::write(cloud.file("nodes.toml"), "[nodes.edge-1]\n")?;
     let mut options = world::proxy_options(authority.proxy_flags());
@@ -150,7 +150,7 @@ fn with_two_proxies(lab: &Lab) -> Result<Options> {
 }
 
 fn start_second_proxy(world: &World<'_>) -> Result<Process> {
-    let cloud = world.lab.site(Place::Cloud);
+    let cloud = world.lab.site(Host::Cloud);
     let mut command = cloud.command(workspace::binary("culvert-proxy"));
     command.args(Authority::at(cloud.file("operator")).proxy_flags());
     command.args([

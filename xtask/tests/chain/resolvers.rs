@@ -13,7 +13,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::Options;
 use culvert_lab::dns::{self, Answer, Resolver};
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::{Lab, workspace};
 
 use crate::world::{self, World};
@@ -26,17 +26,17 @@ const UPSTREAM: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 53);
 /// redirector.
 fn with_upstream(redirector: &[&str], test: impl FnOnce(&World<'_>, &Upstream) -> Result<()>) {
     let options = |lab: &Lab| {
-        let cloud = lab.site(Place::Cloud).netns();
+        let cloud = lab.site(Host::Cloud).netns();
         for address in REDIRECTORS {
             ip(cloud, &format!("addr add {address}/32 dev lo"))?;
         }
         ip(&lab.internet(), &format!("addr add {UPSTREAM}/32 dev lo"))?;
         ip(
             &lab.internet(),
-            &format!("route add 10.244.0.0/24 via {}", Place::Cloud.address()),
+            &format!("route add 10.244.0.0/24 via {}", Host::Cloud.address()),
         )?;
         let mut args = vec!["--dns-client".to_owned(), "10.0.0.0/24".to_owned()];
-        for address in [Place::Cloud.address().to_string().as_str()]
+        for address in [Host::Cloud.address().to_string().as_str()]
             .into_iter()
             .chain(REDIRECTORS)
         {
@@ -48,7 +48,7 @@ fn with_upstream(redirector: &[&str], test: impl FnOnce(&World<'_>, &Upstream) -
             ..Options::default()
         })
     };
-    world::prepared(&[Place::Edge1], options, |world| {
+    world::prepared(&[Host::Edge1], options, |world| {
         let upstream = Upstream::start(&world.lab.internet(), UPSTREAM)?;
         test(world, &upstream)
     });
@@ -136,7 +136,7 @@ fn check_foreign_names(resolver: &Resolver) -> Result<()> {
 /// Fails unless these names are answered with the VIPs of edge-1.
 fn check_vips(world: &World<'_>, resolver: &Resolver, names: &[&str]) -> Result<()> {
     for (kind, family) in [(dns::A, "vip4"), (dns::AAAA, "vip6")] {
-        let vip: IpAddr = world.vip(Place::Edge1, family)?;
+        let vip: IpAddr = world.vip(Host::Edge1, family)?;
         for name in names {
             let answer = resolver.ask(name, kind)?;
             ensure!(

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::Options;
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::workspace;
 
 use crate::connect::{self, Answer};
@@ -20,7 +20,7 @@ fn no_log_holds_a_token_or_payload_even_at_its_most_verbose() {
         cloud_env: trace(),
         ..Options::default()
     };
-    world::with(&[Place::Edge1], options, |world| {
+    world::with(&[Host::Edge1], options, |world| {
         // The secret is sent in a steered connection; with CONNECT directly after the request; and
         // later.
         let target = format!("edge-1:{ECHO}");
@@ -31,14 +31,14 @@ fn no_log_holds_a_token_or_payload_even_at_its_most_verbose() {
         drop(socket);
         world.wait_for_no_streams()?;
 
-        let join = world.culvert.create_token(Place::Edge2, &[])?;
+        let join = world.culvert.create_token(Host::Edge2, &[])?;
         let token = join
             .iter()
             .skip_while(|word| *word != "--token")
             .nth(1)
             .context("no token")?;
         let (edge, agent) = (
-            world.lab.site(Place::Edge2),
+            world.lab.site(Host::Edge2),
             workspace::binary("culvert-agent"),
         );
         let log = edge.file("join.log");
@@ -56,8 +56,8 @@ fn no_log_holds_a_token_or_payload_even_at_its_most_verbose() {
 
         let secret = token.rsplit('.').next().context("a token has parts")?;
         let mut logs = 0;
-        for place in Place::ALL {
-            logs += check_logs(world.lab.site(place).folder(), &[PAYLOAD, secret])?;
+        for host in Host::ALL {
+            logs += check_logs(world.lab.site(host).folder(), &[PAYLOAD, secret])?;
         }
         // The logs of proxy, redirector, agent, and of the join.
         ensure!(logs >= 4, "only {logs} logs with trace lines");

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::Options;
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::probe::{Client, Report};
 
 use crate::connect;
 use crate::world::{self, ECHO, GIB, SMALL, SMALL_SOURCE, SOURCE, World};
 
-const EDGE: &[Place] = &[Place::Edge1];
+const EDGE: &[Host] = &[Host::Edge1];
 
 /// Longer than a peer may be silent before its tunnel ends.
 const STALLED: Duration = Duration::from_secs(20);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::Options;
 use culvert_lab::dns::{self, Answer};
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::probe::{Cause, Client, Failure, Phase, Report};
 
 use crate::world::{self, FORBIDDEN, GREET, World};
@@ -21,14 +21,14 @@ fn steered_by(mechanism: &str) -> Options {
 
 #[test]
 fn both_mechanisms_together_reach_every_node() {
-    world::with(&Place::EDGES, steered_by("both"), |world| {
+    world::with(&Host::EDGES, steered_by("both"), |world| {
         every_node_answers(world)
     });
 }
 
 #[test]
 fn connect_hooks_alone_reach_every_node() {
-    world::with(&Place::EDGES, steered_by("ebpf"), |world| {
+    world::with(&Host::EDGES, steered_by("ebpf"), |world| {
         every_node_answers(world)?;
         let mapped = world.greeting("[::ffff:10.0.3.7]")?;
         ensure!(mapped == "hello from edge-1", "v4-mapped: {mapped}");
@@ -38,7 +38,7 @@ fn connect_hooks_alone_reach_every_node() {
 
 #[test]
 fn nftables_alone_reaches_every_node() {
-    world::with(&Place::EDGES, steered_by("nftables"), |world| {
+    world::with(&Host::EDGES, steered_by("nftables"), |world| {
         every_node_answers(world)
     });
 }
@@ -55,7 +55,7 @@ fn pods_are_steered_by_nftables_alone() {
 
 fn a_pod_reaches_nodes(mechanism: &str) {
     world::with(
-        &[Place::Edge1, Place::Edge2],
+        &[Host::Edge1, Host::Edge2],
         steered_by(mechanism),
         |world| {
             let pod = world.lab.add_pod()?;
@@ -64,7 +64,7 @@ fn a_pod_reaches_nodes(mechanism: &str) {
                 ("edge-1", "edge-1"),
                 ("edge-2", "edge-2"),
             ] {
-                let mut client = world.lab.site(Place::Cloud).command_in(&pod, "timeout");
+                let mut client = world.lab.site(Host::Cloud).command_in(&pod, "timeout");
                 // The pod's network has no IPv6, so only the IPv4 address of a name is looked up.
                 let host = dns::ask(world.lab, host, dns::A)
                     .ok()
@@ -85,14 +85,14 @@ fn a_pod_reaches_nodes(mechanism: &str) {
 
 /// Each node must answer at its own address, at each name, and at each VIP of both families.
 fn every_node_answers(world: &World<'_>) -> Result<()> {
-    let mut ways = vec![("10.0.3.7".to_owned(), "edge-1")];
-    for place in Place::EDGES {
-        ways.push((place.name().to_owned(), place.name()));
-        ways.push((format!("{}.edge.internal", place.name()), place.name()));
-        ways.push((world.vip(place, "vip4")?.to_string(), place.name()));
-        ways.push((format!("[{}]", world.vip(place, "vip6")?), place.name()));
+    let mut targets = vec![("10.0.3.7".to_owned(), "edge-1")];
+    for host in Host::EDGES {
+        targets.push((host.name().to_owned(), host.name()));
+        targets.push((format!("{}.edge.internal", host.name()), host.name()));
+        targets.push((world.vip(host, "vip4")?.to_string(), host.name()));
+        targets.push((format!("[{}]", world.vip(host, "vip6")?), host.name()));
     }
-    for (host, node) in ways {
+    for (host, node) in targets {
         world.check_greeting(&host, node)?;
     }
     Ok(())
@@ -100,7 +100,7 @@ fn every_node_answers(world: &World<'_>) -> Result<()> {
 
 #[test]
 fn two_nodes_with_one_address_are_refused_by_address_and_reached_by_name() {
-    world::with(&Place::EDGES, Options::default(), |world| {
+    world::with(&Host::EDGES, Options::default(), |world| {
         world.failing_client(&Client::listen(format!("192.168.1.10:{GREET}")))?;
         world.wait_proxy_log(
             "stream ended",
@@ -116,8 +116,8 @@ fn two_nodes_with_one_address_are_refused_by_address_and_reached_by_name() {
 
 #[test]
 fn without_a_mechanism_names_resolve_and_nothing_is_steered() {
-    world::with(&[Place::Edge1], steered_by("none"), |world| {
-        let vip = world.vip(Place::Edge1, "vip4")?;
+    world::with(&[Host::Edge1], steered_by("none"), |world| {
+        let vip = world.vip(Host::Edge1, "vip4")?;
         ensure!(
             dns::ask(world.lab, "edge-1.edge.internal", dns::A)? == Answer::Addresses(vec![vip]),
             "its name"
@@ -133,7 +133,7 @@ fn without_a_mechanism_names_resolve_and_nothing_is_steered() {
 
 #[test]
 fn a_direct_connect_to_the_intercept_port_is_reset() {
-    world::with(&[Place::Edge1], Options::default(), |world| {
+    world::with(&[Host::Edge1], Options::default(), |world| {
         let failure =
             world.failing_client(&Client::talk("203.0.113.1:7410", "GET / HTTP/1.0\r\n\r\n"))?;
         ensure!(failure.cause == Cause::Reset, "{failure}");
@@ -143,8 +143,8 @@ fn a_direct_connect_to_the_intercept_port_is_reset() {
 
 #[test]
 fn packets_of_another_host_to_an_intercept_port_are_dropped() {
-    world::with(&[Place::Edge1], Options::default(), |world| {
-        let dial = |from: Place, port: u16| {
+    world::with(&[Host::Edge1], Options::default(), |world| {
+        let dial = |from: Host, port: u16| {
             let target = format!("203.0.113.1:{port}");
             let dial = Client::dial(target, Duration::from_millis(1_500));
             match world::client_at(world.lab, from, &dial) {
@@ -153,11 +153,11 @@ fn packets_of_another_host_to_an_intercept_port_are_dropped() {
             }
         };
         ensure!(
-            dial(Place::Edge1, 7400)?.is_none(),
+            dial(Host::Edge1, 7400)?.is_none(),
             "the edge cannot reach the cloud at all"
         );
         for port in 7410..=7413 {
-            let (edge, own) = (dial(Place::Edge1, port)?, dial(Place::Cloud, port)?);
+            let (edge, own) = (dial(Host::Edge1, port)?, dial(Host::Cloud, port)?);
             // The proxy accepts connections of its host and resets them; packets of other hosts are
             // dropped.
             ensure!(
@@ -177,7 +177,7 @@ fn packets_of_another_host_to_an_intercept_port_are_dropped() {
 
 #[test]
 fn a_port_that_no_node_has_is_left_alone() {
-    world::with(&[Place::Edge1], Options::default(), |world| {
+    world::with(&[Host::Edge1], Options::default(), |world| {
         // If it were steered, the local proxy would accept the connection. If not, there is no
         // answer.
         world.client(&Client::dial(
@@ -195,10 +195,10 @@ fn a_port_that_no_node_has_is_left_alone() {
 
 #[test]
 fn names_have_addresses_and_unknown_ones_do_not_exist() {
-    world::with(&[Place::Edge1], Options::default(), |world| {
+    world::with(&[Host::Edge1], Options::default(), |world| {
         let (vip4, vip6) = (
-            world.vip(Place::Edge1, "vip4")?,
-            world.vip(Place::Edge1, "vip6")?,
+            world.vip(Host::Edge1, "vip4")?,
+            world.vip(Host::Edge1, "vip6")?,
         );
         for name in ["edge-1", "edge-1.edge.internal", "EDGE-1.edge.internal"] {
             ensure!(
@@ -228,8 +228,8 @@ fn names_have_addresses_and_unknown_ones_do_not_exist() {
 
 #[test]
 fn bpftool_shows_the_maps_with_their_fields() {
-    world::with(&[Place::Edge1], Options::default(), |world| {
-        let cloud = world.lab.site(Place::Cloud);
+    world::with(&[Host::Edge1], Options::default(), |world| {
+        let cloud = world.lab.site(Host::Cloud);
         let maps = cloud.output("find", ["/sys/fs/bpf/culvert/v1/maps", "-name", "cv_*"])?;
         ensure!(maps.lines().count() >= 3, "pinned maps: {maps}");
         let destinations = maps
@@ -247,8 +247,8 @@ fn bpftool_shows_the_maps_with_their_fields() {
 
 #[test]
 fn uninstall_leaves_nothing() {
-    world::with(&[Place::Edge1], Options::default(), |world| {
-        let cloud = world.lab.site(Place::Cloud);
+    world::with(&[Host::Edge1], Options::default(), |world| {
+        let cloud = world.lab.site(Host::Cloud);
         world
             .culvert
             .redirector
@@ -275,11 +275,11 @@ fn uninstall_leaves_nothing() {
 
 #[test]
 fn steering_goes_to_the_listener_of_the_node_s_own_address() {
-    world::with(&[Place::Edge1], Options::default(), |world| {
+    world::with(&[Host::Edge1], Options::default(), |world| {
         let _held = world.hold(format!("10.0.3.7:{}", world::ECHO), 1)?;
         let sockets = world
             .lab
-            .site(Place::Cloud)
+            .site(Host::Cloud)
             .output("ss", ["-Htn", "state", "established", "dst", "203.0.113.1"])?;
         let steered = sockets
             .lines()

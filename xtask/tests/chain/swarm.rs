@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::probe::{self, Client};
 use culvert_lab::random::Random;
 use culvert_lab::{progress, workspace};
@@ -28,9 +28,9 @@ pub(crate) enum Steered {
 }
 
 impl Steered {
-    /// A program in the cloud whose connections are steered this way.
+    /// A program in the cloud whose connections are steered like this.
     fn command(self, world: &World<'_>, program: impl AsRef<OsStr>) -> Command {
-        let cloud = world.lab.site(Place::Cloud);
+        let cloud = world.lab.site(Host::Cloud);
         match self {
             Self::ByHooks => cloud.command(program),
             Self::ByPackets => cloud.unhooked_command(program),
@@ -60,30 +60,30 @@ pub(crate) fn chance() -> Result<Random> {
     Ok(Random::new(seed))
 }
 
-/// Ways to the nodes by VIP, and by address if only one node has it.
-pub(crate) fn by_address(world: &World<'_>, edges: &[Place]) -> Result<Vec<String>> {
-    let mut ways = Vec::new();
-    for place in edges {
-        let node = place.name();
-        ways.push(format!("{}={node}", world.vip(*place, "vip4")?));
-        ways.push(format!("[{}]={node}", world.vip(*place, "vip6")?));
-        if *place == Place::Edge1 {
-            ways.push(format!("{}={node}", place.address()));
+/// Targets: the nodes by VIP, and by address if only one node has it.
+pub(crate) fn by_address(world: &World<'_>, edges: &[Host]) -> Result<Vec<String>> {
+    let mut targets = Vec::new();
+    for host in edges {
+        let node = host.name();
+        targets.push(format!("{}={node}", world.vip(*host, "vip4")?));
+        targets.push(format!("[{}]={node}", world.vip(*host, "vip6")?));
+        if *host == Host::Edge1 {
+            targets.push(format!("{}={node}", host.address()));
         }
     }
-    Ok(ways)
+    Ok(targets)
 }
 
-/// Ways to the nodes by HTTP CONNECT.
-pub(crate) fn by_connect(socket: &Path, edges: &[Place]) -> Vec<String> {
+/// Targets: the nodes by HTTP CONNECT.
+pub(crate) fn by_connect(socket: &Path, edges: &[Host]) -> Vec<String> {
     edges
         .iter()
-        .map(|place| format!("{},{1}={1}", socket.display(), place.name()))
+        .map(|host| format!("{},{1}={1}", socket.display(), host.name()))
         .collect()
 }
 
 /// Twenty connections to a node, tested on request.
-pub(crate) fn held(world: &World<'_>, steered: Steered, node: Place) -> Result<HeldClient> {
+pub(crate) fn held(world: &World<'_>, steered: Steered, node: Host) -> Result<HeldClient> {
     let mut command = steered.command(world, XTASK);
     let hold = Client::hold(format!("{}:{ECHO}", node.name()), 20);
     let held = HeldClient::spawn(hold.complete(&mut command)?)?;
@@ -92,7 +92,7 @@ pub(crate) fn held(world: &World<'_>, steered: Steered, node: Place) -> Result<H
 }
 
 /// The same for each kind of client.
-pub(crate) fn held_by_both(world: &World<'_>, node: Place) -> Result<[HeldClient; 2]> {
+pub(crate) fn held_by_both(world: &World<'_>, node: Host) -> Result<[HeldClient; 2]> {
     Ok([
         held(world, Steered::ByHooks, node)?,
         held(world, Steered::ByPackets, node)?,
@@ -102,7 +102,7 @@ pub(crate) fn held_by_both(world: &World<'_>, node: Place) -> Result<[HeldClient
 /// A load that runs until it is dropped.
 pub(crate) struct Load {
     client: HeldClient,
-    ways: Vec<String>,
+    targets: Vec<String>,
 }
 
 /// The results of a load's requests since the last report.
@@ -110,12 +110,12 @@ pub(crate) struct Load {
 pub(crate) struct Report(Value);
 
 impl Load {
-    /// Starts one thread of requests for each of the ways, in the syntax of `clients steady`.
+    /// Starts one thread of requests for each of the targets, in the syntax of `clients steady`.
     pub(crate) fn start(
         world: &World<'_>,
         steered: Steered,
         seed: u64,
-        ways: Vec<String>,
+        targets: Vec<String>,
     ) -> Result<Self> {
         let mut command = clients(world, steered);
         command.args([
@@ -128,18 +128,18 @@ impl Load {
             &seed.to_string(),
         ]);
         let mut load = Self {
-            client: HeldClient::spawn(command.args(&ways))?,
-            ways,
+            client: HeldClient::spawn(command.args(&targets))?,
+            targets,
         };
         load.report()?;
         Ok(load)
     }
 
     /// The same load for each kind of client.
-    pub(crate) fn by_both(world: &World<'_>, seed: u64, ways: Vec<String>) -> Result<[Self; 2]> {
+    pub(crate) fn by_both(world: &World<'_>, seed: u64, targets: Vec<String>) -> Result<[Self; 2]> {
         Ok([
-            Self::start(world, Steered::ByHooks, seed, ways.clone())?,
-            Self::start(world, Steered::ByPackets, seed, ways)?,
+            Self::start(world, Steered::ByHooks, seed, targets.clone())?,
+            Self::start(world, Steered::ByPackets, seed, targets)?,
         ])
     }
 
@@ -159,14 +159,16 @@ impl Load {
         Ok(Report(report))
     }
 
-    /// The same for a time in which every request, on every way, must have been answered.
+    /// The same for a time in which every request, on every target, must have been answered.
     pub(crate) fn report_all_answered(&mut self) -> Result<Report> {
         let report = self.report()?;
         ensure!(report.failed() == 0, "not all answered: {}", report.0);
         let silent: Vec<_> = self
-            .ways
+            .targets
             .iter()
-            .filter(|way| !way.ends_with("=nobody") && report.0["ways"][way] == Value::Null)
+            .filter(|target| {
+                !target.ends_with("=nobody") && report.0["targets"][target] == Value::Null
+            })
             .collect();
         ensure!(silent.is_empty(), "no answer by {silent:?}: {}", report.0);
         Ok(report)

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{AGENT_ADMIN, Culvert, Options, PROXY_ADMIN, REDIRECTOR_ADMIN};
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::probe::Client;
 use culvert_lab::site::Site;
 use culvert_lab::unpacked::Unpacked;
@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::world::{self, FORBIDDEN, GREET, SINK, XTASK};
 
-const EDGE: &[Place] = &[Place::Edge1];
+const EDGE: &[Host] = &[Host::Edge1];
 /// Time for the effects of a fault on two busy cores.
 const SOON: Duration = Duration::from_secs(30);
 
@@ -25,7 +25,7 @@ const SOON: Duration = Duration::from_secs(30);
 fn a_stalled_backend_is_found_by_its_stream_at_both_ends() {
     world::in_lab(|lab| {
         let _culvert = Culvert::start(lab, EDGE, world::with_defaults(Options::default()))?;
-        let (cloud, edge) = (lab.site(Place::Cloud), lab.site(Place::Edge1));
+        let (cloud, edge) = (lab.site(Host::Cloud), lab.site(Host::Edge1));
         let mut serve = edge.command(XTASK);
         let backend = edge.start_process(
             "stalled",
@@ -181,7 +181,7 @@ fn explain_tells_what_becomes_of_a_destination_and_how_its_dial_goes() {
 fn an_offline_node_is_told_with_when_and_why_its_tunnel_ended() {
     world::with(EDGE, Options::default(), |world| {
         world.culvert.agent(0).kill()?;
-        world.culvert.wait_offline(Place::Edge1, SOON)?;
+        world.culvert.wait_offline(Host::Edge1, SOON)?;
         let told = workspace::output(&mut world.culvert.control(&["explain", "edge-1:9004"]))?;
         says(
             &told,
@@ -205,11 +205,11 @@ fn an_offline_node_is_told_with_when_and_why_its_tunnel_ended() {
         })?;
         let offline = world
             .lab
-            .site(Place::Cloud)
+            .site(Host::Cloud)
             .metric(PROXY_ADMIN, "culvert_proxy_nodes{state=\"offline\"}")?;
         ensure!(offline == 1.0, "{offline} nodes are offline");
-        world.culvert.start_agent(Place::Edge1)?;
-        world.culvert.wait_online(Place::Edge1)?;
+        world.culvert.start_agent(Host::Edge1)?;
+        world.culvert.wait_online(Host::Edge1)?;
         says(
             &workspace::output(&mut world.culvert.control(&["explain", "edge-1:9004"]))?,
             &["up for", "the last tunnel ended"],
@@ -220,7 +220,7 @@ fn an_offline_node_is_told_with_when_and_why_its_tunnel_ended() {
 #[test]
 fn a_missing_hook_is_named_by_status_explain_and_bpftool() {
     world::with(EDGE, Options::default(), |world| {
-        let cloud = world.lab.site(Place::Cloud);
+        let cloud = world.lab.site(Host::Cloud);
         let cgroup = cloud.cgroup().display().to_string();
         let attached = || cloud.output("bpftool", ["cgroup", "show", &cgroup]);
         says(&attached()?, &["cgroup_inet4_connect"])?;
@@ -256,7 +256,7 @@ fn a_missing_hook_is_named_by_status_explain_and_bpftool() {
 
 /// A subcommand of the redirector, as an operator calls it.
 fn redirector(lab: &Lab, args: &[&str]) -> Result<String> {
-    let cloud = lab.site(Place::Cloud);
+    let cloud = lab.site(Host::Cloud);
     let mut command = cloud.command(workspace::binary("culvert-redirector"));
     workspace::output(
         command
@@ -278,17 +278,17 @@ fn the_documented_metrics_are_those_exposed_and_a_stock_prometheus_takes_them() 
         world.check_greeting("edge-1", "edge-1")?;
         world.wait_for_no_streams()?;
         let documented = document("metrics.md")?;
-        for (place, port, prefix) in [
-            (Place::Cloud, PROXY_ADMIN, "culvert_proxy_"),
-            (Place::Cloud, REDIRECTOR_ADMIN, "culvert_redirector_"),
-            (Place::Edge1, AGENT_ADMIN, "culvert_agent_"),
+        for (host, port, prefix) in [
+            (Host::Cloud, PROXY_ADMIN, "culvert_proxy_"),
+            (Host::Cloud, REDIRECTOR_ADMIN, "culvert_redirector_"),
+            (Host::Edge1, AGENT_ADMIN, "culvert_agent_"),
         ] {
             // Round trips are shown once they have been measured.
             wait::until(
                 &format!("{prefix} exposes what is documented"),
                 SOON,
                 || {
-                    let text = world.lab.site(place).http_get(port, "/metrics")?;
+                    let text = world.lab.site(host).http_get(port, "/metrics")?;
                     ensure!(text.ends_with("# EOF\n"), "no end: {text}");
                     let (real, written) = (exposed(&text), tabled(&documented, prefix));
                     ensure!(real == written, "exposed {real:?}\ndocumented {written:?}");
@@ -372,7 +372,7 @@ fn tabled(document: &str, prefix: &str) -> BTreeMap<String, BTreeSet<String>> {
 /// Debian's Prometheus scrapes all three programs, the agent through its own tunnel.
 fn scrape(lab: &Lab) -> Result<()> {
     const PORT: u16 = 9090;
-    let cloud = lab.site(Place::Cloud);
+    let cloud = lab.site(Host::Cloud);
     let config = cloud.file("culvert-prometheus.yml");
     let targets = format!(
         "'127.0.0.1:{PROXY_ADMIN}', '127.0.0.1:{REDIRECTOR_ADMIN}', 'edge-1:{AGENT_ADMIN}'"

@@ -7,23 +7,23 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::culvert::{Options, PROXY_FOR_AGENTS};
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::process::Process;
 use culvert_lab::{Lab, wait, workspace};
 
 use crate::pki::{Authority, Issued, Use};
 use crate::world::{self, World};
 
-const EDGE: &[Place] = &[Place::Edge1];
+const EDGE: &[Host] = &[Host::Edge1];
 
 #[test]
 fn a_certificate_of_another_authority_makes_nobody_a_node() {
     world::with(EDGE, Options::default(), |world| {
-        let forged = Authority::at(world.lab.site(Place::Edge2).file("forged"))
+        let forged = Authority::at(world.lab.site(Host::Edge2).file("forged"))
             .make()?
             .issue("edge-1", Use::Client)?;
         // The real authority's certificate makes the agent trust the proxy.
-        let ca = world.lab.site(Place::Edge1).file("agent/ca.pem");
+        let ca = world.lab.site(Host::Edge1).file("agent/ca.pem");
         let mut forger = agent_with(world, &forged, &ca)?;
         expect_refusal(world, &mut forger)
     });
@@ -43,7 +43,7 @@ fn a_certificate_for_a_node_that_nobody_added_is_refused() {
 fn an_operator_s_authority_signs_what_agents_join_with() {
     world::prepared(EDGE, with_operators_authority, |world| {
         world.check_greeting("edge-1", "edge-1")?;
-        let identity = world.lab.site(Place::Edge1).file("agent/identity.pem");
+        let identity = world.lab.site(Host::Edge1).file("agent/identity.pem");
         let mode = std::fs::metadata(&identity)?.permissions().mode() & 0o777;
         ensure!(mode == 0o600, "{} has mode {mode:o}", identity.display());
         let mut verify = Command::new("openssl");
@@ -58,7 +58,7 @@ fn an_operator_s_authority_signs_what_agents_join_with() {
 
 /// The operator's own authority.
 fn operator(lab: &Lab) -> Authority {
-    Authority::at(lab.site(Place::Cloud).file("operator"))
+    Authority::at(lab.site(Host::Cloud).file("operator"))
 }
 
 fn with_operators_authority(lab: &Lab) -> Result<Options> {
@@ -67,7 +67,7 @@ fn with_operators_authority(lab: &Lab) -> Result<Options> {
 
 /// Starts an agent on edge-2 with a ready certificate.
 fn agent_with(world: &World<'_>, issued: &Issued, ca: &Path) -> Result<Process> {
-    let site = world.lab.site(Place::Edge2);
+    let site = world.lab.site(Host::Edge2);
     let mut command = site.command(workspace::binary("culvert-agent"));
     command.arg("--state-dir").arg(site.file("agent")).args([
         "--proxy",
@@ -107,9 +107,9 @@ fn expect_refusal(world: &World<'_>, agent: &mut Process) -> Result<()> {
 #[test]
 fn a_token_works_once() {
     world::with(EDGE, Options::default(), |world| {
-        let join = world.culvert.create_token(Place::Edge2, &[])?;
-        world.culvert.join(Place::Edge2, &join)?;
-        expect_refused_join(world, Place::Edge3, &join, "used")
+        let join = world.culvert.create_token(Host::Edge2, &[])?;
+        world.culvert.join(Host::Edge2, &join)?;
+        expect_refused_join(world, Host::Edge3, &join, "used")
     });
 }
 
@@ -117,9 +117,9 @@ fn a_token_works_once() {
 fn a_token_makes_its_holder_the_node_it_was_made_for() {
     world::with(EDGE, Options::default(), |world| {
         // Used on another machine, the token makes that machine edge-3 and nothing else.
-        let join = world.culvert.create_token(Place::Edge3, &[])?;
-        world.culvert.join(Place::Edge2, &join)?;
-        let certificate = world.lab.site(Place::Edge2).file("agent/identity.pem");
+        let join = world.culvert.create_token(Host::Edge3, &[])?;
+        world.culvert.join(Host::Edge2, &join)?;
+        let certificate = world.lab.site(Host::Edge2).file("agent/identity.pem");
         let names = workspace::output(
             Command::new("openssl")
                 .args(["x509", "-noout", "-ext", "subjectAltName", "-in"])
@@ -136,7 +136,7 @@ fn a_token_makes_its_holder_the_node_it_was_made_for() {
 #[test]
 fn a_wrong_token_is_refused() {
     world::with(EDGE, Options::default(), |world| {
-        let mut join = world.culvert.create_token(Place::Edge2, &[])?;
+        let mut join = world.culvert.create_token(Host::Edge2, &[])?;
         let at = join
             .iter()
             .position(|word| word == "--token")
@@ -144,7 +144,7 @@ fn a_wrong_token_is_refused() {
             + 1;
         let last = join[at].pop().context("an empty token")?;
         join[at].push(if last == 'a' { 'b' } else { 'a' });
-        expect_refused_join(world, Place::Edge2, &join, "token")
+        expect_refused_join(world, Host::Edge2, &join, "token")
     });
 }
 
@@ -153,12 +153,12 @@ fn an_expired_token_is_refused() {
     world::with(EDGE, Options::default(), |world| {
         let join = world
             .culvert
-            .create_token(Place::Edge2, &["--lifetime", "1s"])?;
+            .create_token(Host::Edge2, &["--lifetime", "1s"])?;
         wait::until("the token has expired", Duration::from_secs(5), || {
             let listed = workspace::output(&mut world.culvert.control(&["token", "list"]))?;
             listed.contains("expired").then_some(()).context(listed)
         })?;
-        expect_refused_join(world, Place::Edge2, &join, "expired")
+        expect_refused_join(world, Host::Edge2, &join, "expired")
     });
 }
 
@@ -166,8 +166,8 @@ fn an_expired_token_is_refused() {
 fn root_joins_and_the_agents_own_user_runs_by_it() {
     const NOBODY: u32 = 65534;
     world::with(EDGE, Options::default(), |world| {
-        let join = world.culvert.create_token(Place::Edge2, &[])?;
-        let site = world.lab.site(Place::Edge2);
+        let join = world.culvert.create_token(Host::Edge2, &[])?;
+        let site = world.lab.site(Host::Edge2);
         let state = site.file("of-nobody/agent");
         let mut command = site.command(workspace::binary("culvert-agent"));
         command
@@ -214,15 +214,15 @@ fn root_joins_and_the_agents_own_user_runs_by_it() {
 #[test]
 fn a_node_that_left_the_directory_file_comes_back_without_its_old_certificate() {
     world::prepared(EDGE, with_a_file, |world| {
-        let file = world.lab.site(Place::Cloud).file("nodes.toml");
-        let join = world.culvert.create_bare_token(Place::Edge2, &[])?;
-        world.culvert.join(Place::Edge2, &join)?;
-        world.culvert.start_agent(Place::Edge2)?;
-        world.culvert.wait_online(Place::Edge2)?;
+        let file = world.lab.site(Host::Cloud).file("nodes.toml");
+        let join = world.culvert.create_bare_token(Host::Edge2, &[])?;
+        world.culvert.join(Host::Edge2, &join)?;
+        world.culvert.start_agent(Host::Edge2)?;
+        world.culvert.wait_online(Host::Edge2)?;
         std::fs::write(&file, "[nodes]\n")?;
         world
             .culvert
-            .wait_offline(Place::Edge2, Duration::from_secs(20))?;
+            .wait_offline(Host::Edge2, Duration::from_secs(20))?;
         std::fs::write(&file, FILE_WITH_EDGE_2)?;
         world.wait_proxy_log(
             "agent connection",
@@ -230,16 +230,16 @@ fn a_node_that_left_the_directory_file_comes_back_without_its_old_certificate() 
         )?;
         ensure!(world.culvert.tunnels("edge-2")? == 0, "it has a tunnel");
         // A new token makes it the node again.
-        let join = world.culvert.create_bare_token(Place::Edge2, &[])?;
-        world.culvert.join(Place::Edge2, &join)?;
-        world.culvert.wait_online(Place::Edge2)
+        let join = world.culvert.create_bare_token(Host::Edge2, &[])?;
+        world.culvert.join(Host::Edge2, &join)?;
+        world.culvert.wait_online(Host::Edge2)
     });
 }
 
 const FILE_WITH_EDGE_2: &str = "[nodes.edge-2]\n";
 
 fn with_a_file(lab: &Lab) -> Result<Options> {
-    let file = lab.site(Place::Cloud).file("nodes.toml");
+    let file = lab.site(Host::Cloud).file("nodes.toml");
     std::fs::write(&file, FILE_WITH_EDGE_2)?;
     Ok(world::proxy_options([
         "--directory".to_owned(),
@@ -250,7 +250,7 @@ fn with_a_file(lab: &Lab) -> Result<Options> {
 #[test]
 fn a_revoked_token_is_refused() {
     world::with(EDGE, Options::default(), |world| {
-        let join = world.culvert.create_token(Place::Edge2, &[])?;
+        let join = world.culvert.create_token(Host::Edge2, &[])?;
         let listed = workspace::output(&mut world.culvert.control(&["token", "list"]))?;
         let line = listed
             .lines()
@@ -258,21 +258,21 @@ fn a_revoked_token_is_refused() {
             .with_context(|| listed.clone())?;
         let id = line.split_whitespace().next().context("no id")?;
         workspace::output(&mut world.culvert.control(&["token", "revoke", id]))?;
-        expect_refused_join(world, Place::Edge2, &join, "token")
+        expect_refused_join(world, Host::Edge2, &join, "token")
     });
 }
 
 #[test]
 fn a_token_of_another_proxy_is_refused_before_it_is_shown() {
     world::with(EDGE, Options::default(), |world| {
-        let mut join = world.culvert.create_token(Place::Edge2, &[])?;
+        let mut join = world.culvert.create_token(Host::Edge2, &[])?;
         let at = join
             .iter()
             .position(|word| word == "--ca-pin")
             .context("no --ca-pin")?
             + 1;
         join[at] = format!("sha256:{}", "0".repeat(64));
-        expect_no_join(world, Place::Edge2, &join, "pin")?;
+        expect_no_join(world, Host::Edge2, &join, "pin")?;
         ensure!(
             world
                 .culvert
@@ -300,7 +300,7 @@ fn a_removed_node_loses_its_tunnels_at_once_and_for_good() {
         workspace::output(&mut world.culvert.control(&["node", "remove", "edge-1"]))?;
         world
             .culvert
-            .wait_offline(Place::Edge1, Duration::from_secs(5))?;
+            .wait_offline(Host::Edge1, Duration::from_secs(5))?;
         let nodes = workspace::output(&mut world.culvert.control(&["node", "list"]))?;
         ensure!(!nodes.contains("edge-1"), "{nodes}");
         wait::throughout(
@@ -316,19 +316,14 @@ fn a_removed_node_loses_its_tunnels_at_once_and_for_good() {
 }
 
 /// Fails unless the join is refused and the proxy logs the reason.
-fn expect_refused_join(
-    world: &World<'_>,
-    place: Place,
-    join: &[String],
-    reason: &str,
-) -> Result<()> {
-    expect_no_join(world, place, join, reason)?;
+fn expect_refused_join(world: &World<'_>, host: Host, join: &[String], reason: &str) -> Result<()> {
+    expect_no_join(world, host, join, reason)?;
     world.wait_proxy_log("certificate refused", &[("reason", reason)])
 }
 
-fn expect_no_join(world: &World<'_>, place: Place, join: &[String], reason: &str) -> Result<()> {
-    let error = match world.culvert.join(place, join) {
-        Ok(()) => bail!("{} joined", place.name()),
+fn expect_no_join(world: &World<'_>, host: Host, join: &[String], reason: &str) -> Result<()> {
+    let error = match world.culvert.join(host, join) {
+        Ok(()) => bail!("{} joined", host.name()),
         Err(error) => error.to_string(),
     };
     ensure!(

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::culvert::{Options, PROXY_ADMIN};
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::probe::{Cause, Client, Phase, Report};
 use culvert_lab::{progress, wait, workspace};
 use nix::sys::signal::Signal;
@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 use crate::swarm::{self, Load, Steered};
 use crate::world::{self, GREET, HeldClient, SMALL, SMALL_SOURCE, World};
 
-const EDGE: &[Place] = &[Place::Edge1];
+const EDGE: &[Host] = &[Host::Edge1];
 
 /// Agents find the next proxy soon after the last one has ended.
 const RECOVERY: Duration = Duration::from_secs(3);
@@ -29,10 +29,10 @@ const GRACE: Duration = Duration::from_secs(3);
 
 #[test]
 fn a_redirector_replaced_under_load_loses_no_connection_and_misses_none() {
-    world::with(&Place::EDGES, Options::default(), |world| {
+    world::with(&Host::EDGES, Options::default(), |world| {
         let seed = swarm::chance()?.number();
-        let addresses = swarm::by_address(world, &Place::EDGES)?;
-        let mut held = swarm::held_by_both(world, Place::Edge1)?;
+        let addresses = swarm::by_address(world, &Host::EDGES)?;
+        let mut held = swarm::held_by_both(world, Host::Edge1)?;
         let mut loads = Load::by_both(world, seed, addresses)?;
         for end in [Signal::SIGTERM, Signal::SIGKILL, Signal::SIGTERM] {
             let programs = programs(world)?;
@@ -67,7 +67,7 @@ fn a_redirector_replaced_under_load_loses_no_connection_and_misses_none() {
 
 /// The ids of the kernel programs that are attached now.
 fn programs(world: &World<'_>) -> Result<String> {
-    let cloud = world.lab.site(Place::Cloud);
+    let cloud = world.lab.site(Host::Cloud);
     cloud.output(
         "bpftool",
         ["cgroup", "show", &cloud.cgroup().display().to_string()],
@@ -77,13 +77,13 @@ fn programs(world: &World<'_>) -> Result<String> {
 #[test]
 fn a_proxy_told_to_end_lets_its_streams_end_first_and_says_no_at_once_to_others() {
     world::with(EDGE, Options::default(), |world| {
-        let mut held = swarm::held_by_both(world, Place::Edge1)?;
+        let mut held = swarm::held_by_both(world, Host::Edge1)?;
         let mut downloads = world.stall(format!("edge-1:{SMALL_SOURCE}"), DOWNLOADS)?;
         let (seed, addresses) = (swarm::chance()?.number(), swarm::by_address(world, EDGE)?);
         let mut loads = Load::by_both(world, seed, addresses)?;
         world.culvert.proxy.signal(Signal::SIGTERM)?;
         wait::until("the proxy takes no more", DEADLINE, || refused(world))?;
-        world.wait_missing(Place::Cloud, PROXY_ADMIN, "listeners: the proxy drains")?;
+        world.wait_missing(Host::Cloud, PROXY_ADMIN, "listeners: the proxy drains")?;
         wait::throughout("streams go on", Duration::from_secs(2), || {
             refused(world)?;
             held.iter_mut().try_for_each(HeldClient::check)
@@ -147,7 +147,7 @@ fn refused(world: &World<'_>) -> Result<()> {
 
 /// The error of a proxy that is started while another one with the same state drains.
 fn second_proxy(world: &World<'_>) -> Result<String> {
-    let cloud = world.lab.site(Place::Cloud);
+    let cloud = world.lab.site(Host::Cloud);
     let mut command = cloud.command(workspace::binary("culvert-proxy"));
     let done = command
         .arg("--state-dir")
@@ -175,7 +175,7 @@ fn wait_ended(world: &mut World<'_>) -> Result<()> {
 fn a_stream_that_outlasts_the_grace_period_is_reset_and_does_not_look_ended() {
     let options = world::proxy_options(["--grace", &format!("{}s", GRACE.as_secs())]);
     world::with(EDGE, options, |world| {
-        let mut held = swarm::held(world, Steered::ByHooks, Place::Edge1)?;
+        let mut held = swarm::held(world, Steered::ByHooks, Host::Edge1)?;
         let told = Instant::now();
         world.culvert.proxy.signal(Signal::SIGTERM)?;
         wait_ended(world)?;

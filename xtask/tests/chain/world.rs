@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::culvert::{AGENT_ADMIN, Culvert, Options, PROXY_ADMIN, REDIRECTOR_ADMIN};
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::probe::{Client, Failure, Passed, Report};
 use culvert_lab::process::Process;
 use culvert_lab::skip::may_make_labs;
@@ -66,7 +66,7 @@ impl Drop for Alone {
 
 /// Runs a test in a lab with Culvert on the given edges.
 pub(crate) fn with(
-    edges: &[Place],
+    edges: &[Host],
     options: Options,
     test: impl FnOnce(&mut World<'_>) -> Result<()>,
 ) {
@@ -75,7 +75,7 @@ pub(crate) fn with(
 
 /// The same, with options that need files which the test creates in the lab.
 pub(crate) fn prepared(
-    edges: &[Place],
+    edges: &[Host],
     options: impl FnOnce(&Lab) -> Result<Options>,
     test: impl FnOnce(&mut World<'_>) -> Result<()>,
 ) {
@@ -83,7 +83,7 @@ pub(crate) fn prepared(
         let options = with_defaults(options(lab)?);
         let backends = edges
             .iter()
-            .map(|place| serve(lab, *place))
+            .map(|host| serve(lab, *host))
             .collect::<Result<Vec<_>>>()?;
         let culvert = Culvert::start(lab, edges, options)?;
         let mut world = World::of(lab, culvert, backends);
@@ -93,9 +93,7 @@ pub(crate) fn prepared(
 
 /// A failed connection may be one that the connect hooks counted.
 fn show_hook_counters(lab: &Lab) {
-    let metrics = lab
-        .site(Place::Cloud)
-        .http_get(REDIRECTOR_ADMIN, "/metrics");
+    let metrics = lab.site(Host::Cloud).http_get(REDIRECTOR_ADMIN, "/metrics");
     for line in metrics.unwrap_or_default().lines() {
         if line.starts_with("culvert_redirector_kernel_connections") {
             progress::say(line);
@@ -137,8 +135,8 @@ pub(crate) fn with_defaults(mut options: Options) -> Options {
 }
 
 /// Starts the usual backends of a node.
-pub(crate) fn serve(lab: &Lab, place: Place) -> Result<Process> {
-    let site = lab.site(place);
+pub(crate) fn serve(lab: &Lab, host: Host) -> Result<Process> {
+    let site = lab.site(host);
     let mut command = site.command(XTASK);
     command.args([
         "probe",
@@ -184,7 +182,7 @@ impl<'lab> World<'lab> {
 
     /// The report of a client in the cloud. If the client fails, that is the error.
     pub(crate) fn client(&self, client: &Client) -> Result<Report> {
-        client_at(self.lab, Place::Cloud, client)
+        client_at(self.lab, Host::Cloud, client)
     }
 
     /// The failure of a client in the cloud.
@@ -230,7 +228,7 @@ impl<'lab> World<'lab> {
 
     /// A client in the cloud that acts on lines of input.
     pub(crate) fn held_client(&self, client: &Client) -> Result<HeldClient> {
-        let mut command = self.lab.site(Place::Cloud).command(XTASK);
+        let mut command = self.lab.site(Host::Cloud).command(XTASK);
         HeldClient::spawn(client.complete(&mut command)?)
     }
 
@@ -264,14 +262,14 @@ impl<'lab> World<'lab> {
     }
 
     /// A node's VIP, `vip4` or `vip6`, as the proxy reports it.
-    pub(crate) fn vip(&self, place: Place, family: &str) -> Result<IpAddr> {
+    pub(crate) fn vip(&self, host: Host, family: &str) -> Result<IpAddr> {
         let nodes = self
             .lab
-            .site(Place::Cloud)
+            .site(Host::Cloud)
             .json(PROXY_ADMIN, "/debug/nodes")?;
         let node = nodes
             .as_array()
-            .and_then(|all| all.iter().find(|node| node["name"] == place.name()));
+            .and_then(|all| all.iter().find(|node| node["name"] == host.name()));
         let vip = node
             .and_then(|node| node[family].as_str())
             .with_context(|| format!("no {family} in {nodes}"))?;
@@ -282,7 +280,7 @@ impl<'lab> World<'lab> {
     pub(crate) fn tunnel_numbers(&self) -> Result<Vec<u64>> {
         let tunnels = self
             .lab
-            .site(Place::Cloud)
+            .site(Host::Cloud)
             .json(PROXY_ADMIN, "/debug/tunnels")?;
         Ok(tunnels
             .as_array()
@@ -295,8 +293,8 @@ impl<'lab> World<'lab> {
     /// Waits until neither end of edge-1's tunnels has a stream: then all have been logged.
     pub(crate) fn wait_for_no_streams(&self) -> Result<()> {
         wait::until("no stream is left", Duration::from_secs(30), || {
-            for (place, port) in [(Place::Cloud, PROXY_ADMIN), (Place::Edge1, AGENT_ADMIN)] {
-                let streams = self.lab.site(place).json(port, "/debug/streams")?;
+            for (host, port) in [(Host::Cloud, PROXY_ADMIN), (Host::Edge1, AGENT_ADMIN)] {
+                let streams = self.lab.site(host).json(port, "/debug/streams")?;
                 ensure!(
                     streams.as_array().is_some_and(Vec::is_empty),
                     "{port}: {streams}"
@@ -313,14 +311,14 @@ impl<'lab> World<'lab> {
     }
 
     /// Waits until `/readyz` of a program reports that it is not ready for this reason.
-    pub(crate) fn wait_missing(&self, place: Place, port: u16, reason: &str) -> Result<()> {
+    pub(crate) fn wait_missing(&self, host: Host, port: u16, reason: &str) -> Result<()> {
         wait::until(
             &format!("/readyz on {port} tells of {reason:?}"),
             Duration::from_secs(10),
             || {
                 let error = self
                     .lab
-                    .site(place)
+                    .site(host)
                     .http_get(port, "/readyz")
                     .err()
                     .context("it is ready")?
@@ -339,9 +337,9 @@ impl<'lab> World<'lab> {
     }
 }
 
-/// The report of a client at a place. If the client fails, that is the error.
-pub(crate) fn client_at(lab: &Lab, place: Place, client: &Client) -> Result<Report> {
-    let mut command = lab.site(place).command("timeout");
+/// The report of a client on a host. If the client fails, that is the error.
+pub(crate) fn client_at(lab: &Lab, host: Host, client: &Client) -> Result<Report> {
+    let mut command = lab.site(host).command("timeout");
     command.arg(CLIENT_TIME.as_secs().to_string()).arg(XTASK);
     report(client.complete(&mut command)?)
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::apiserver::ApiServer;
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::{Lab, dns, skip, wait, workspace};
 use serde_json::{Value, json};
 
@@ -305,7 +305,7 @@ fn names(server: &ApiServer) -> Result<()> {
     let mut proxy = Proxy::start(server, "proxy", &[])?;
     proxy.wait_for_node("edge-1", &["198.18.0.1"])?;
     let lab = Lab::start_test()?;
-    let cloud = lab.site(Place::Cloud);
+    let cloud = lab.site(Host::Cloud);
     let mut redirector = cloud.command(workspace::binary("culvert-redirector"));
     redirector
         .arg("--cgroup")
@@ -320,7 +320,7 @@ fn names(server: &ApiServer) -> Result<()> {
         .arg(cloud.file("redirector.sock"));
     redirector
         .arg("--dns-client")
-        .arg(format!("{}/32", Place::Cloud.address()));
+        .arg(format!("{}/32", Host::Cloud.address()));
     let mut redirector = cloud.start_process("culvert-redirector", &mut redirector)?;
     let expect = |name: &str, address: Option<&str>| {
         wait::until(&format!("{name} is {address:?}"), DEADLINE, || {

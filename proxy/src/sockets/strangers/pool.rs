@@ -47,11 +47,11 @@ pub(super) struct Limits {
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     /// By their numbers, which rise: the first is the oldest.
-    held: BTreeMap<u64, Held>,
+    holders: BTreeMap<u64, Holder>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct Holder {
     origin: Origin,
     since: Instant,
     evicted: CancellationToken,
@@ -67,17 +67,17 @@ impl Pool {
         limits: Limits,
         now: Instant,
     ) -> bool {
-        if self.held.len() >= limits.permits {
+        if self.holders.len() >= limits.permits {
             let Some(victim) = self.victim(origin, limits, now) else {
                 return false;
             };
-            if let Some(held) = self.held.remove(&victim) {
-                held.evicted.cancel();
+            if let Some(holder) = self.holders.remove(&victim) {
+                holder.evicted.cancel();
             }
         }
-        self.held.insert(
+        self.holders.insert(
             number,
-            Held {
+            Holder {
                 origin,
                 since: now,
                 evicted: evicted.clone(),
@@ -88,19 +88,22 @@ impl Pool {
 
     /// Gives it back.
     pub(super) fn leave(&mut self, number: u64) {
-        self.held.remove(&number);
+        self.holders.remove(&number);
     }
 
     /// The oldest permit of whoever holds most, if the newcomer holds fewer even with one more;
     /// otherwise the oldest of all, once it is no longer spared.
     fn victim(&self, origin: Origin, limits: Limits, now: Instant) -> Option<u64> {
-        let site = most(self.held.values().map(|held| held.origin.site))?;
-        let in_site = self.held.values().filter(|held| held.origin.site == site.0);
-        let host = most(in_site.map(|held| held.origin.host))?;
+        let site = most(self.holders.values().map(|holder| holder.origin.site))?;
+        let in_site = self
+            .holders
+            .values()
+            .filter(|holder| holder.origin.site == site.0);
+        let host = most(in_site.map(|holder| holder.origin.host))?;
         let mine = |belongs: &dyn Fn(&Origin) -> bool| {
-            self.held
+            self.holders
                 .values()
-                .filter(|held| belongs(&held.origin))
+                .filter(|holder| belongs(&holder.origin))
                 .count()
         };
         let has_fewer = if origin.site == site.0 {
@@ -110,18 +113,18 @@ impl Pool {
         };
         if has_fewer {
             return self
-                .held
+                .holders
                 .iter()
-                .find(|(_, held)| held.origin.host == host.0)
+                .find(|(_, holder)| holder.origin.host == host.0)
                 .map(|(number, _)| *number);
         }
-        let (number, oldest) = self.held.first_key_value()?;
+        let (number, oldest) = self.holders.first_key_value()?;
         (now.saturating_duration_since(oldest.since) >= limits.spared).then_some(*number)
     }
 
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.held.is_empty()
+        self.holders.is_empty()
     }
 }
 

@@ -5,12 +5,12 @@ mod backend;
 mod bulk;
 mod connects;
 mod dns;
+mod endpoint;
 mod job;
 mod memory;
 mod moved;
 mod observed;
 mod ping;
-mod way;
 
 use std::io::{BufRead, Write};
 use std::net::SocketAddr;

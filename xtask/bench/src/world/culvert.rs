@@ -168,7 +168,7 @@ impl<'lab> Culvert<'lab> {
     pub(super) fn by_connect(&self, node: &str) -> Route {
         let socket = self.starter.cloud.file("connect.sock");
         Route {
-            way: format!("connect:{}:{node}:{}", socket.display(), BACKENDS[0]),
+            endpoint: format!("connect:{}:{node}:{}", socket.display(), BACKENDS[0]),
             pids: self.pids(node),
         }
     }
@@ -176,7 +176,7 @@ impl<'lab> Culvert<'lab> {
     /// The route by a node's VIP, which the kernel steers.
     pub(super) fn by_address(&self, node: &str, port: u16) -> Result<Route> {
         Ok(Route {
-            way: format!("tcp:{}:{port}", self.vip(node)?),
+            endpoint: format!("tcp:{}:{port}", self.vip(node)?),
             pids: self.pids(node),
         })
     }

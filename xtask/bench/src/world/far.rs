@@ -95,18 +95,18 @@ impl Link {
         let [plain_far, tls_far] = relays.far_pids();
         Ok(match path {
             Path::PlainRelay => Route {
-                way: tcp(self.base + 11),
+                endpoint: tcp(self.base + 11),
                 pids: vec![self.plain.pid(), plain_far],
             },
             Path::TlsRelay => Route {
-                way: tcp(self.base + 12),
+                endpoint: tcp(self.base + 12),
                 pids: vec![self.tls.pid(), tls_far],
             },
             Path::Connect => culvert.by_connect(&self.node),
             Path::InterceptEbpf => culvert.by_address(&self.node, BACKENDS[0])?,
             Path::InterceptNft => culvert.by_address(&self.node, BACKENDS[1])?,
             Path::Direct | Path::Redirector => Route {
-                way: tcp(self.base),
+                endpoint: tcp(self.base),
                 pids: Vec::new(),
             },
         })

@@ -42,14 +42,14 @@ impl Relays {
 
     pub(super) fn plain(&self) -> Route {
         Route {
-            way: tcp(PLAIN[0]),
+            endpoint: tcp(PLAIN[0]),
             pids: self.plain.iter().map(Process::pid).collect(),
         }
     }
 
     pub(super) fn tls(&self) -> Route {
         Route {
-            way: tcp(TLS[0]),
+            endpoint: tcp(TLS[0]),
             pids: self.tls.iter().map(Process::pid).collect(),
         }
     }

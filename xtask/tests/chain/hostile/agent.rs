@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use culvert_api::{ALPN_TUNNEL, PROXY_SERVER_NAME};
 use culvert_lab::culvert::PROXY_FOR_AGENTS;
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::{inside, wait};
 use culvert_tunnel::proto::tunnel::{DescribeResponse, Frame, Opened, frame::Kind};
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
@@ -19,7 +19,7 @@ use super::wire::{
 use crate::world::World;
 
 /// The node of its certificate.
-pub(super) const PLACE: Place = Place::Edge2;
+pub(super) const PLACE: Host = Host::Edge2;
 
 /// If a write takes longer than this, the proxy reads no more.
 const STUCK: Duration = Duration::from_secs(3);

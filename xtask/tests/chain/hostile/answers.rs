@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::Options;
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::wait;
 use culvert_tunnel::proto::tunnel::DialCode;
 
@@ -139,7 +139,7 @@ const CASES: &[Case] = &[
 
 #[test]
 fn an_agent_that_answers_dials_with_rubbish_fails_its_own_clients_in_time_and_nobody_elses() {
-    world::with(&[Place::Edge1], Options::default(), |world| {
+    world::with(&[Host::Edge1], Options::default(), |world| {
         let mut bystanders = Bystanders::of(world, "edge-1")?;
         HostileAgent::join(world)?;
         let before = Before::of("the proxy", &world.culvert.proxy)?;

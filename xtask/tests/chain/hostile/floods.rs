@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::Options;
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::{progress, wait};
 
 use super::agent::{DESCRIBE, HostileAgent, PLACE};
@@ -185,7 +185,7 @@ const OF_A_PROXY: &[Flood] = &[
 
 #[test]
 fn whatever_an_agent_floods_its_tunnel_with_the_proxy_and_other_nodes_go_on() {
-    world::with(&[Place::Edge1], Options::default(), |world| {
+    world::with(&[Host::Edge1], Options::default(), |world| {
         let mut bystanders = Bystanders::of(world, "edge-1")?;
         HostileAgent::join(world)?;
         let before = Before::of("the proxy", &world.culvert.proxy)?;

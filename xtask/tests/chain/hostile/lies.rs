@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{Options, PROXY_ADMIN};
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::{wait, workspace};
 use culvert_tunnel::proto::tunnel::{Allowed, DescribeResponse};
 
@@ -21,12 +21,12 @@ const FORGERY: &str = "1.0\x1b[2J\r\n2026-11-21T00:00:00Z  INFO FORGED tunnel up
 #[test]
 fn an_agent_that_lies_about_its_node_draws_no_connection_and_forges_no_line() {
     let options = world::proxy_options(["--log-format", "text"]);
-    world::with(&[Place::Edge1], options, |world| {
+    world::with(&[Host::Edge1], options, |world| {
         let mut bystanders = Bystanders::of(world, "edge-1")?;
         HostileAgent::join(world)?;
         let before = tunnels_of(world, "edge-1")?;
         let nodes = addresses(world)?;
-        let vip = world.vip(Place::Edge1, "vip4")?;
+        let vip = world.vip(Host::Edge1, "vip4")?;
         let mut liars = Vec::new();
         for slot in SLOTS {
             let describe = DescribeResponse {
@@ -95,7 +95,7 @@ fn an_agent_that_lies_about_its_node_draws_no_connection_and_forges_no_line() {
 
 #[test]
 fn an_agent_that_makes_tunnels_without_end_keeps_as_many_as_a_node_may_have() {
-    world::with(&[Place::Edge1], Options::default(), |world| {
+    world::with(&[Host::Edge1], Options::default(), |world| {
         let mut bystanders = Bystanders::of(world, "edge-1")?;
         HostileAgent::join(world)?;
         let before = Before::of("the proxy", &world.culvert.proxy)?;
@@ -130,7 +130,7 @@ fn an_agent_that_makes_tunnels_without_end_keeps_as_many_as_a_node_may_have() {
 fn tunnels_of(world: &World<'_>, node: &str) -> Result<Vec<u64>> {
     let tunnels = world
         .lab
-        .site(Place::Cloud)
+        .site(Host::Cloud)
         .json(PROXY_ADMIN, "/debug/tunnels")?;
     let of_node = tunnels
         .as_array()

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use culvert_api::{ALPN_TUNNEL, PROXY_SERVER_NAME};
 use culvert_lab::culvert::PROXY_FOR_AGENTS;
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::{Lab, inside, wait};
 use culvert_tunnel::proto::tunnel::{Frame, Open, Opened, frame::Kind};
 use prost::Message;
@@ -43,7 +43,7 @@ pub(super) struct HostileTunnel {
 pub(super) fn with_hostile_proxy(test: impl FnOnce(&mut World<'_>, &HostileProxy) -> Result<()>) {
     let hostile = OnceCell::new();
     let options = |lab: &Lab| {
-        let authority = Authority::at(lab.site(Place::Cloud).file("operator")).make()?;
+        let authority = Authority::at(lab.site(Host::Cloud).file("operator")).make()?;
         hostile
             .set(HostileProxy::listen(lab, &authority)?)
             .ok()
@@ -61,14 +61,14 @@ pub(super) fn with_hostile_proxy(test: impl FnOnce(&mut World<'_>, &HostileProxy
         .to_vec();
         Ok(options)
     };
-    world::prepared(&[Place::Edge1], options, |world| {
+    world::prepared(&[Host::Edge1], options, |world| {
         test(world, hostile.get().context("it does not listen")?)
     });
 }
 
 impl HostileProxy {
     fn listen(lab: &Lab, authority: &Authority) -> Result<Self> {
-        let listener = inside::run(lab.site(Place::Cloud).netns(), || {
+        let listener = inside::run(lab.site(Host::Cloud).netns(), || {
             Ok(TcpListener::bind(ADDRESS)?)
         })?;
         listener.set_nonblocking(true)?;

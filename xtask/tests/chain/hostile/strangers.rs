@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{Options, PROXY_ADMIN, PROXY_FOR_AGENTS};
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::{inside, wait};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn6, bind, connect, socket};
 
@@ -24,8 +24,8 @@ const SITE: [u16; 4] = [0xfd00, 0xbad, 0, 0];
 
 #[test]
 fn one_silent_64_locks_nobody_out() {
-    world::with(&[Place::Edge1], Options::default(), |world| {
-        let cloud = world.lab.site(Place::Cloud);
+    world::with(&[Host::Edge1], Options::default(), |world| {
+        let cloud = world.lab.site(Host::Cloud);
         cloud.output("sysctl", ["-qw", "net.ipv6.ip_nonlocal_bind=1"])?;
         cloud.output(
             "ip",
@@ -54,10 +54,10 @@ fn one_silent_64_locks_nobody_out() {
 /// Behind a forwarder, all agents and all strangers have the same address.
 #[test]
 fn silent_strangers_behind_the_agents_own_forwarder_lock_no_agent_out() {
-    world::with(&[Place::Edge1], Options::default(), |world| {
+    world::with(&[Host::Edge1], Options::default(), |world| {
         let proxy: SocketAddr = PROXY_FOR_AGENTS.parse()?;
         let same_address = |_| Ok(TcpStream::connect_timeout(&proxy, PATIENCE)?);
-        agents_get_in_beside(world, world.lab.site(Place::Edge2).netns(), same_address)
+        agents_get_in_beside(world, world.lab.site(Host::Edge2).netns(), same_address)
     });
 }
 
@@ -79,7 +79,7 @@ fn agents_get_in_beside(
 }
 
 fn agents_get_in(world: &mut World<'_>) -> Result<()> {
-    let cloud = world.lab.site(Place::Cloud);
+    let cloud = world.lab.site(Host::Cloud);
     wait::until("the crowd is larger than its places", PATIENCE, || {
         let turned_away = |outcome: &str| {
             cloud.metric(
@@ -91,16 +91,16 @@ fn agents_get_in(world: &mut World<'_>) -> Result<()> {
         ensure!(busy + evicted > 0.0, "nobody was turned away");
         Ok(())
     })?;
-    let join = world.culvert.create_token(Place::Edge2, &[])?;
+    let join = world.culvert.create_token(Host::Edge2, &[])?;
     wait::until("edge-2 joins", PATIENCE, || {
-        world.culvert.join(Place::Edge2, &join)
+        world.culvert.join(Host::Edge2, &join)
     })?;
-    world.culvert.start_agent(Place::Edge2)?;
-    world.culvert.wait_online(Place::Edge2)?;
+    world.culvert.start_agent(Host::Edge2)?;
+    world.culvert.wait_online(Host::Edge2)?;
     world.culvert.agent(0).kill()?;
-    world.culvert.wait_offline(Place::Edge1, PATIENCE)?;
-    world.culvert.restart_agent(0, Place::Edge1)?;
-    world.culvert.wait_online(Place::Edge1)?;
+    world.culvert.wait_offline(Host::Edge1, PATIENCE)?;
+    world.culvert.restart_agent(0, Host::Edge1)?;
+    world.culvert.wait_online(Host::Edge1)?;
     world.check_greeting("edge-1", "edge-1")
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::culvert::Options;
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_tunnel::DEFAULT_MAX_STREAMS;
 use culvert_tunnel::proto::tunnel::{DescribeResponse, DialCode, Open};
 
@@ -36,7 +36,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[test]
 fn an_agent_that_claims_every_window_and_reads_nothing_holds_a_little_for_each_stream() {
-    world::with(&[Place::Edge1], Options::default(), |world| {
+    world::with(&[Host::Edge1], Options::default(), |world| {
         let mut bystanders = Bystanders::of(world, "edge-1")?;
         HostileAgent::join(world)?;
         let before = Before::of("the proxy", &world.culvert.proxy)?;
@@ -90,7 +90,7 @@ fn pour(client: &mut UnixStream) -> Result<u64> {
 #[test]
 fn an_agent_whose_framing_outweighs_its_payload_has_the_proxy_hold_no_more_than_its_budget() {
     world::with(
-        &[Place::Edge1],
+        &[Host::Edge1],
         world::proxy_options(["--buffer-budget", "16MiB"]),
         |world| {
             let mut bystanders = Bystanders::of(world, "edge-1")?;

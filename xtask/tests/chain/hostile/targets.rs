@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::culvert::AGENT_ADMIN;
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_tunnel::proto::tunnel::{DialCode, Open};
 
 use super::wire::Wire;
@@ -21,7 +21,7 @@ fn a_hostile_proxy_has_the_agent_dial_nothing_outside_its_list() {
     proxy::with_hostile_proxy(|world, hostile| {
         let mut bystanders = Bystanders::of(world, "edge-1")?;
         let mut tunnel = hostile.tunnel()?;
-        let edge = world.lab.site(Place::Edge1);
+        let edge = world.lab.site(Host::Edge1);
         // Like the interfaces of kube-proxy in IPVS mode: one is recognised by its name, one
         // because it is a dummy interface.
         for (interface, peer, address) in [

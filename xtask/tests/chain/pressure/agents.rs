@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{Options, PROXY_FOR_AGENTS};
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::process::Held;
 use culvert_lab::{Lab, progress, workspace};
 
@@ -46,7 +46,7 @@ fn two_thousand_agents_register_serve_and_all_come_back_after_a_restart() {
             "--count",
             &count,
         ];
-        let agents = start_load(world.lab, Place::Edge1, "agents", &args)?;
+        let agents = start_load(world.lab, Host::Edge1, "agents", &args)?;
         wait_gauge(world.lab, TUNNELS, AGENTS, ALL_ONLINE)?;
         let grown = world.culvert.proxy.resident()?.saturating_sub(resident) / AGENTS as u64;
         progress::say(&format!(
@@ -70,22 +70,22 @@ fn two_thousand_agents_register_serve_and_all_come_back_after_a_restart() {
         ));
         all_are_online_and_serve(world)?;
 
-        let held = world.culvert.proxy.held()?;
+        let resources = world.culvert.proxy.kernel_resources()?;
         drop(agents);
         wait_gauge(world.lab, TUNNELS, 0, Duration::from_secs(30))?;
         wait_within(
             "the proxy",
             &world.culvert.proxy,
-            Held {
-                files: held.files - AGENTS,
-                ..held
+            KernelResources {
+                files: resources.files - AGENTS,
+                ..resources
             },
         )
     });
 }
 
 fn authority(lab: &Lab) -> Authority {
-    Authority::at(lab.site(Place::Cloud).file("operator"))
+    Authority::at(lab.site(Host::Cloud).file("operator"))
 }
 
 fn node(number: usize) -> String {
@@ -94,7 +94,7 @@ fn node(number: usize) -> String {
 
 fn options(lab: &Lab) -> Result<Options> {
     let authority = authority(lab).make()?;
-    let nodes = lab.site(Place::Cloud).file("nodes.toml");
+    let nodes = lab.site(Host::Cloud).file("nodes.toml");
     let mut list = String::new();
     for number in 0..AGENTS {
         writeln!(list, "[nodes.{}]", node(number))?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use culvert_lab::culvert::{AGENT_ADMIN, Options, PROXY_ADMIN};
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::probe::{Cause, Client, Phase, Report};
 use culvert_lab::{progress, wait};
 
@@ -27,7 +27,7 @@ const BESIDE: u64 = 48 << 20;
 #[test]
 fn over_the_budget_stalled_clients_are_reset_and_memory_stays_bounded() {
     let options = world::proxy_options(["--buffer-budget", BUDGET_TEXT]);
-    world::with(&[Place::Edge1], options, |world| {
+    world::with(&[Host::Edge1], options, |world| {
         let mut held = world.hold(format!("edge-1:{ECHO}"), 10)?;
         let before = world.culvert.proxy.resident()?;
         let stalled = world.stall(format!("edge-1:{SOURCE}"), STALLED)?;
@@ -39,7 +39,7 @@ fn over_the_budget_stalled_clients_are_reset_and_memory_stays_bounded() {
         })?;
         let waiting = world
             .lab
-            .site(Place::Cloud)
+            .site(Host::Cloud)
             .metric(PROXY_ADMIN, "culvert_proxy_waiting_bytes")?;
         ensure!(
             waiting > 0.0 && waiting <= BUDGET as f64,
@@ -64,13 +64,13 @@ fn over_the_budget_stalled_clients_are_reset_and_memory_stays_bounded() {
 #[test]
 fn over_the_budget_those_are_reset_that_stalled_first_and_later_ones_lose_nothing() {
     let options = world::proxy_options(["--buffer-budget", BUDGET_TEXT]);
-    world::with(&[Place::Edge1], options, |world| {
+    world::with(&[Host::Edge1], options, |world| {
         let stall = Client::stall(format!("edge-1:{SMALL_SOURCE}"), 3);
         let mut first = world.held_client(&stall)?;
         let waiting = || {
             world
                 .lab
-                .site(Place::Cloud)
+                .site(Host::Cloud)
                 .metric(PROXY_ADMIN, "culvert_proxy_waiting_bytes")
         };
         wait::until("the budget is as good as used up", DEADLINE, || {
@@ -111,7 +111,7 @@ fn an_agent_over_its_budget_resets_uploads_that_backends_do_not_take() {
         agent: vec!["--buffer-budget".into(), BUDGET_TEXT.into()],
         ..Options::default()
     };
-    world::with(&[Place::Edge1], options, |world| {
+    world::with(&[Host::Edge1], options, |world| {
         let mut held = world.hold(format!("edge-1:{ECHO}"), 10)?;
         let before = world.culvert.agent(0).resident()?;
         // A client that sends without reading makes an echo stop reading.
@@ -119,20 +119,20 @@ fn an_agent_over_its_budget_resets_uploads_that_backends_do_not_take() {
         let uploads: Vec<_> = (0..UPLOADS)
             .map(|_| world.held_client(&upload))
             .collect::<Result<_>>()?;
-        let ended = |place, port, name: &str| {
+        let ended = |host, port, name: &str| {
             wait::until("all but the last few are reset", DEADLINE, || {
-                let reset = world.lab.site(place).metric(port, name)?;
+                let reset = world.lab.site(host).metric(port, name)?;
                 ensure!(reset >= (UPLOADS - WITHIN) as f64, "{reset} are");
                 Ok(())
             })
         };
         ended(
-            Place::Edge1,
+            Host::Edge1,
             AGENT_ADMIN,
             "culvert_agent_streams_total{outcome=\"buffer_budget\"}",
         )?;
         ended(
-            Place::Cloud,
+            Host::Cloud,
             PROXY_ADMIN,
             "culvert_proxy_streams_total{frontend=\"ebpf\",outcome=\"peer_reset\"}",
         )?;

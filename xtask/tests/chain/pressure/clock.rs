@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use culvert_lab::culvert::Options;
 use culvert_lab::cut::Cut;
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::probe::{Cause, Client};
 use culvert_lab::{Lab, LogLine, progress, wait, workspace};
 
@@ -20,7 +20,7 @@ const DAY: i64 = 24 * HOUR;
 const NOTICED: Duration = Duration::from_secs(22);
 const RECOVERY: Duration = Duration::from_secs(30);
 
-/// The place whose clock jumps.
+/// The host whose clock jumps.
 #[derive(Clone, Copy, Debug)]
 enum Clock {
     /// The cloud's clock, for the proxy and the redirector.
@@ -32,11 +32,11 @@ impl Clock {
     const BOTH: [Self; 2] = [Self::Cloud, Self::Edge];
 
     fn file(self, lab: &Lab) -> PathBuf {
-        let place = match self {
-            Self::Cloud => Place::Cloud,
-            Self::Edge => Place::Edge1,
+        let host = match self {
+            Self::Cloud => Host::Cloud,
+            Self::Edge => Host::Edge1,
         };
-        lab.site(place).file("clock")
+        lab.site(host).file("clock")
     }
 
     fn environment(self, lab: &Lab) -> Vec<(String, String)> {
@@ -72,7 +72,7 @@ fn with_clocks(test: impl FnOnce(&mut World<'_>) -> Result<()>) {
             ..Options::default()
         })
     };
-    world::prepared(&[Place::Edge1], options, test);
+    world::prepared(&[Host::Edge1], options, test);
 }
 
 #[test]
@@ -115,15 +115,15 @@ fn silence_and_retries_are_timed_by_no_wall_clock() {
         // Forward during a cut that tunnels survive, back during one that ends them. Certificates
         // are valid at both times.
         let tunnels = world.tunnel_numbers()?;
-        let cut = Cut::of(world.lab, Place::Edge1)?;
+        let cut = Cut::of(world.lab, Host::Edge1)?;
         jump(12)?;
         wait::throughout("the cut lasts", Duration::from_secs(5), || Ok(()))?;
         drop(cut);
         world.check_greeting("edge-1", "edge-1")?;
         ensure!(world.tunnel_numbers()? == tunnels, "a tunnel was replaced");
-        let cut = Cut::of(world.lab, Place::Edge1)?;
+        let cut = Cut::of(world.lab, Host::Edge1)?;
         jump(-12)?;
-        world.culvert.wait_offline(Place::Edge1, NOTICED)?;
+        world.culvert.wait_offline(Host::Edge1, NOTICED)?;
         wait::until(
             "the kernel says that the node is away",
             Duration::from_secs(5),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::culvert::Options;
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::probe::{Cause, Client, Report};
 use culvert_lab::process::Process;
 use culvert_lab::{wait, workspace};
@@ -27,7 +27,7 @@ const ROUNDS: usize = 20;
 
 #[test]
 fn a_proxy_without_descriptors_resets_new_clients_at_once_and_serves_them_when_it_has_some() {
-    world::with(&[Place::Edge1], Options::default(), |world| {
+    world::with(&[Host::Edge1], Options::default(), |world| {
         exhausted(world, Program::Proxy, |world| {
             // To refuse a connection, the listener gives up a descriptor for a moment. Another
             // listener's client may get it.
@@ -46,7 +46,7 @@ fn a_proxy_without_descriptors_resets_new_clients_at_once_and_serves_them_when_i
 
 #[test]
 fn an_agent_without_descriptors_refuses_new_streams_and_serves_them_when_it_has_some() {
-    world::with(&[Place::Edge1], Options::default(), |world| {
+    world::with(&[Host::Edge1], Options::default(), |world| {
         exhausted(world, Program::Agent, |world| {
             for _ in 0..ROUNDS {
                 let answer = format!("{:?}", connect::connect(world, &format!("edge-1:{ECHO}"))?);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::culvert::Options;
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::probe::{Client, Report};
 use culvert_lab::process::Process;
 use culvert_lab::{progress, wait};
@@ -12,7 +12,7 @@ use culvert_lab::{progress, wait};
 use super::{OWN, start_ready, wait_gauge};
 use crate::world::{self, ECHO, World, XTASK};
 
-const EDGE: &[Place] = &[Place::Edge1];
+const EDGE: &[Host] = &[Host::Edge1];
 const STREAMS: &str = "culvert_proxy_active_streams";
 
 /// Longer than every time limit of a dial, a handshake or a silent peer, and than the one minute
@@ -89,7 +89,7 @@ fn a_backend_that_neither_answers_nor_closes_holds_nothing_for_long_once_its_cli
     let shorten = |lab: &culvert_lab::Lab| {
         // A closed client looks like one that has ended its direction, until its kernel forgets the
         // connection.
-        lab.site(Place::Cloud)
+        lab.site(Host::Cloud)
             .output("sysctl", ["-qw", "net.ipv4.tcp_fin_timeout=2"])?;
         Ok(own_port())
     };
@@ -142,9 +142,9 @@ fn own_port() -> Options {
 }
 
 fn backend(world: &World<'_>, behaviour: &str) -> Result<Process> {
-    let mut command = world.lab.site(Place::Edge1).command(XTASK);
+    let mut command = world.lab.site(Host::Edge1).command(XTASK);
     command.args(["probe", "serve", &format!("{OWN}={behaviour}")]);
-    start_ready(world.lab, Place::Edge1, "own-backend", &mut command)
+    start_ready(world.lab, Host::Edge1, "own-backend", &mut command)
 }
 
 /// A client that has ended its direction.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{AGENT_ADMIN, Options, PROXY_FOR_AGENTS};
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::probe::{Cause, Client, Phase};
 use culvert_lab::{Lab, wait};
 use nix::sys::signal::Signal;
@@ -21,11 +21,11 @@ fn a_backend_with_a_full_accept_queue_is_told_as_a_timeout_and_leaves_others_alo
         ports: vec![OWN],
         ..Options::default()
     };
-    world::with(&[Place::Edge1], options, |world| {
-        shorten_queues(world.lab, Place::Edge1, 1)?;
-        let mut command = world.lab.site(Place::Edge1).command(XTASK);
+    world::with(&[Host::Edge1], options, |world| {
+        shorten_queues(world.lab, Host::Edge1, 1)?;
+        let mut command = world.lab.site(Host::Edge1).command(XTASK);
         command.args(["probe", "serve", &format!("{OWN}=echo")]);
-        let backend = start_ready(world.lab, Place::Edge1, "own-backend", &mut command)?;
+        let backend = start_ready(world.lab, Host::Edge1, "own-backend", &mut command)?;
         backend.signal(Signal::SIGSTOP)?;
         let own = format!("edge-1:{OWN}");
         // They fill the queue, and nothing accepts them.
@@ -33,7 +33,7 @@ fn a_backend_with_a_full_accept_queue_is_told_as_a_timeout_and_leaves_others_alo
         wait::until("the queue is full", Duration::from_secs(5), || {
             let queue = world
                 .lab
-                .site(Place::Edge1)
+                .site(Host::Edge1)
                 .output("ss", ["-tlnH", &format!("sport = :{OWN}")])?;
             (queue.split_whitespace().nth(1) == Some("2"))
                 .then_some(())
@@ -57,10 +57,10 @@ fn a_backend_with_a_full_accept_queue_is_told_as_a_timeout_and_leaves_others_alo
 #[test]
 fn clients_that_find_the_proxys_queue_full_time_out_and_the_tunnels_are_those_of_before() {
     let options = |lab: &Lab| {
-        shorten_queues(lab, Place::Cloud, 4)?;
+        shorten_queues(lab, Host::Cloud, 4)?;
         Ok(Options::default())
     };
-    world::prepared(&[Place::Edge1], options, |world| {
+    world::prepared(&[Host::Edge1], options, |world| {
         let mut held = world.hold(format!("edge-1:{ECHO}"), 10)?;
         let tunnels = world.tunnel_numbers()?;
         world.culvert.proxy.signal(Signal::SIGSTOP)?;
@@ -86,12 +86,12 @@ fn clients_that_find_the_proxys_queue_full_time_out_and_the_tunnels_are_those_of
 #[test]
 fn an_agent_that_finds_the_proxys_queue_full_says_so_and_gets_in_when_there_is_room() {
     let options = |lab: &Lab| {
-        shorten_queues(lab, Place::Cloud, 4)?;
+        shorten_queues(lab, Host::Cloud, 4)?;
         Ok(Options::default())
     };
-    world::prepared(&[Place::Edge1], options, |world| {
-        let join = world.culvert.create_token(Place::Edge2, &[])?;
-        world.culvert.join(Place::Edge2, &join)?;
+    world::prepared(&[Host::Edge1], options, |world| {
+        let join = world.culvert.create_token(Host::Edge2, &[])?;
+        world.culvert.join(Host::Edge2, &join)?;
         world.culvert.proxy.signal(Signal::SIGSTOP)?;
         // Strangers from another site that come first and send nothing.
         let strangers = Client::GiveUp {
@@ -99,10 +99,10 @@ fn an_agent_that_finds_the_proxys_queue_full_says_so_and_gets_in_when_there_is_r
             count: 20,
             patience: Duration::from_secs(1),
         };
-        world::client_at(world.lab, Place::Edge3, &strangers)?;
+        world::client_at(world.lab, Host::Edge3, &strangers)?;
         ensure!(overflows(world.lab)? > 0, "no queue was full");
-        world.culvert.start_agent(Place::Edge2)?;
-        let edge = world.lab.site(Place::Edge2);
+        world.culvert.start_agent(Host::Edge2)?;
+        let edge = world.lab.site(Host::Edge2);
         wait::until(
             "the agent says that it waits for the proxy",
             Duration::from_secs(20),
@@ -120,22 +120,20 @@ fn an_agent_that_finds_the_proxys_queue_full_says_so_and_gets_in_when_there_is_r
             },
         )?;
         world.culvert.proxy.signal(Signal::SIGCONT)?;
-        world.culvert.wait_online(Place::Edge2)
+        world.culvert.wait_online(Host::Edge2)
     });
 }
 
 /// Limits the queues of listeners that are opened from now on.
-fn shorten_queues(lab: &Lab, place: Place, length: usize) -> Result<()> {
-    lab.site(place)
+fn shorten_queues(lab: &Lab, host: Host, length: usize) -> Result<()> {
+    lab.site(host)
         .output("sysctl", ["-qw", &format!("net.core.somaxconn={length}")])
         .map(drop)
 }
 
 /// The number of connections in the cloud that found a full queue.
 fn overflows(lab: &Lab) -> Result<u64> {
-    let counters = lab
-        .site(Place::Cloud)
-        .output("cat", ["/proc/net/netstat"])?;
+    let counters = lab.site(Host::Cloud).output("cat", ["/proc/net/netstat"])?;
     let mut lines = counters
         .lines()
         .filter(|line| line.starts_with("TcpExt:"))

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{Options, PROXY_ADMIN};
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::probe::{Cause, Client, Phase, Report};
 use culvert_lab::{progress, wait};
 use nix::sys::signal::Signal;
@@ -29,7 +29,7 @@ const TAKEN_IN: u64 = UPLOADS as u64 * (1 << 20);
 
 #[test]
 fn agents_that_stop_reading_fail_their_own_clients_in_time_and_nobody_elses() {
-    world::with(&Place::EDGES, Options::default(), |world| {
+    world::with(&Host::EDGES, Options::default(), |world| {
         // The first connection opens files that later ones share.
         world.check_greeting("edge-3", "edge-3")?;
         let before = world.culvert.proxy.held()?;
@@ -59,10 +59,10 @@ fn agents_that_stop_reading_fail_their_own_clients_in_time_and_nobody_elses() {
         let grown = world.culvert.proxy.resident()?.saturating_sub(resident);
         ensure!(grown <= TAKEN_IN, "the proxy took in {grown} bytes");
 
-        for place in [Place::Edge1, Place::Edge2] {
+        for host in [Host::Edge1, Host::Edge2] {
             world
                 .culvert
-                .wait_offline(place, NOTICED.saturating_sub(started.elapsed()))?;
+                .wait_offline(host, NOTICED.saturating_sub(started.elapsed()))?;
         }
         idle.ask()?;
         let failed = idle.report(CLIENT_LIMIT)?;
@@ -102,7 +102,7 @@ fn uploads(world: &World<'_>, node: &str) -> Result<Vec<HeldClient>> {
     wait::until("all uploads move", Duration::from_secs(10), || {
         let streams = world
             .lab
-            .site(Place::Cloud)
+            .site(Host::Cloud)
             .json(PROXY_ADMIN, "/debug/streams")?;
         let of_node = streams
             .as_array()
@@ -126,7 +126,7 @@ fn wait_for_closed_window(world: &World<'_>) -> Result<()> {
         || {
             let sockets = world
                 .lab
-                .site(Place::Cloud)
+                .site(Host::Cloud)
                 .output("ss", ["-tnoH", "sport = :7400"])?;
             sockets
                 .contains("persist")

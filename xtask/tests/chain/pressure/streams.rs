@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use culvert_lab::culvert::Options;
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::probe::{Client, Report};
 use culvert_lab::process::Process;
 use culvert_lab::{progress, wait, workspace};
@@ -23,8 +23,8 @@ const MEMORY_PER_STREAM: u64 = 12 << 10;
 
 #[test]
 fn ten_thousand_idle_streams_all_answer_beside_new_ones_and_leave_nothing() {
-    world::with(&[Place::Edge1], Options::default(), |world| {
-        let _echo = start_load(world.lab, Place::Edge1, "echo", &["echo", &OWN.to_string()])?;
+    world::with(&[Host::Edge1], Options::default(), |world| {
+        let _echo = start_load(world.lab, Host::Edge1, "echo", &["echo", &OWN.to_string()])?;
         let agents = (0..AGENTS)
             .map(|number| start_agent(world, number))
             .collect::<Result<Vec<_>>>()?;
@@ -96,7 +96,7 @@ fn name(number: usize) -> String {
 
 /// Joins one more node and starts its agent. All agents run on one host.
 fn start_agent(world: &World<'_>, number: usize) -> Result<Process> {
-    let (node, site) = (name(number), world.lab.site(Place::Edge1));
+    let (node, site) = (name(number), world.lab.site(Host::Edge1));
     let agent = || site.command(workspace::binary("culvert-agent"));
     let join = world
         .culvert

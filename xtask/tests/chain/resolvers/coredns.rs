@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::dns::{self, Answer, Resolver};
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::process::Process;
 use culvert_lab::wait;
 use xtask::setup;
@@ -82,7 +82,7 @@ fn coredns_without_failover_hands_on_what_the_redirector_refuses() {
         );
         drop(coredns);
         // As kubeadm's CoreDNS uses the servers of the host's resolv.conf.
-        let file = world.lab.site(Place::Cloud).file("both.conf");
+        let file = world.lab.site(Host::Cloud).file("both.conf");
         std::fs::write(
             &file,
             format!("nameserver {}\nnameserver {UPSTREAM}\n", REDIRECTORS[0]),
@@ -106,7 +106,7 @@ fn coredns_goes_on_to_the_next_server_while_a_redirector_is_away() {
         let zone_only = documented("edge.internal:53 {")? + USUAL;
         let everything = without("kubernetes", &documented("failover REFUSED")?)?;
         ip(
-            world.lab.site(Place::Cloud).netns(),
+            world.lab.site(Host::Cloud).netns(),
             &format!("addr del {}/32 dev lo", REDIRECTORS[0]),
         )?;
         let coredns = CoreDns::start(world, &pod, &zone_only)?;
@@ -143,7 +143,7 @@ fn coredns_may_ask_nobody_but_a_redirector_that_forwards() {
 #[test]
 fn coredns_with_a_hosts_file_follows_it_and_answers_all_others() {
     with_upstream(&[], |world, _upstream| {
-        let cloud = world.lab.site(Place::Cloud);
+        let cloud = world.lab.site(Host::Cloud);
         let (hosts, resolv_conf) = (cloud.file("tunnel-nodes"), cloud.file("upstream.conf"));
         let listed = documented("edge-1 # culvert")?;
         std::fs::write(&hosts, &listed)?;
@@ -196,7 +196,7 @@ struct CoreDns {
 impl CoreDns {
     fn start(world: &World<'_>, pod: &Path, corefile: &str) -> Result<Self> {
         let program = setup::coredns().context("no CoreDNS: run `cargo xtask setup`")?;
-        let cloud = world.lab.site(Place::Cloud);
+        let cloud = world.lab.site(Host::Cloud);
         let file = cloud.file("Corefile");
         std::fs::write(&file, corefile).context("write the Corefile")?;
         let mut process = cloud.start_process(

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::culvert::REDIRECTOR_ADMIN;
 use culvert_lab::dns::Resolver;
-use culvert_lab::place::Place;
+use culvert_lab::host::Host;
 use culvert_lab::process::Process;
 use culvert_lab::site::Site;
 use culvert_lab::unpacked::Unpacked;
@@ -59,7 +59,7 @@ fn systemd_resolved_asks_the_redirector_for_the_zone_and_believes_the_link_s_ser
         let mut host = Host::start(world)?;
         let said = host.follow(&documented("resolved.conf.d")?)?;
         for family in ["vip4", "vip6"] {
-            let vip = world.vip(Place::Edge1, family)?.to_string();
+            let vip = world.vip(Host::Edge1, family)?.to_string();
             ensure!(said.contains(&vip), "resolvectl found no {vip}: {said}");
         }
         host.run(&format!("resolvectl dns wan {UPSTREAM}"))?;
@@ -83,7 +83,7 @@ fn systemd_resolved_asks_the_redirector_for_the_zone_and_believes_the_link_s_ser
 #[test]
 fn systemd_resolved_finds_bare_names_only_where_the_zone_is_a_search_domain() {
     with_upstream(&[], |world, _upstream| {
-        let vip = world.vip(Place::Edge1, "vip4")?.to_string();
+        let vip = world.vip(Host::Edge1, "vip4")?.to_string();
         let bare = "getent ahostsv4 edge-1";
         let block = documented("resolved.conf.d")?;
         let mut host = Host::start(world)?;
@@ -131,7 +131,7 @@ fn refused(world: &World<'_>) -> Result<f64> {
     let answers = "culvert_redirector_dns_answers_total{code=\"refused\"}";
     world
         .lab
-        .site(Place::Cloud)
+        .site(Host::Cloud)
         .metric(REDIRECTOR_ADMIN, answers)
 }
 
@@ -148,7 +148,7 @@ struct Host<'lab> {
 
 impl<'lab> Host<'lab> {
     fn start(world: &World<'lab>) -> Result<Self> {
-        let site = world.lab.site(Place::Cloud);
+        let site = world.lab.site(Host::Cloud);
         let mut holder = site.start_process(
             "folders",
             site.command("unshare")

@@ -20,7 +20,7 @@ pub(super) const SINK: u8 = b'U';
 pub(super) const SOURCE: u8 = b'D';
 /// Sends one byte at a time, endlessly.
 pub(super) const DRIP: u8 = b'1';
-/// Pause between two bytes of a drip: long enough that no program on the way joins them.
+/// Pause between two bytes of a drip: long enough that no program on the path joins them.
 const DRIP_PAUSE: Duration = Duration::from_millis(2);
 /// Size of one read or write of bulk.
 pub(super) const PIECE: usize = 256 << 10;

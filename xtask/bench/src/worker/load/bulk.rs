@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use super::backend::{Backend, DRIP, PIECE, SINK, SOURCE};
+use super::endpoint::{Endpoint, Stream};
 use super::moved::Moved;
 use super::observed::{processor_time, resident};
-use super::way::{Stream, Way};
 use super::{Direction, Figures, PATIENCE, Sent};
 
 const GIB: f64 = (1 << 30) as f64;
 /// Time for windows and buffers to grow, after all streams have started.
 const WARM_UP: Duration = Duration::from_millis(500);
-/// Time until all windows on the way are full of bulk.
+/// Time until all windows on the path are full of bulk.
 const FILLED: Duration = Duration::from_secs(2);
 /// Time for two thousand bytes from each backend that sends one at a time; it would take hours to
 /// fill windows with them.
@@ -31,7 +31,7 @@ pub(super) struct Bulk {
 
 impl Bulk {
     pub(super) fn start(
-        way: &Way,
+        endpoint: &Endpoint,
         directions: impl IntoIterator<Item = Direction>,
     ) -> Result<Self> {
         let mut bulk = Self {
@@ -40,7 +40,7 @@ impl Bulk {
             down: Arc::default(),
         };
         for direction in directions {
-            let mut stream = way.connect()?;
+            let mut stream = endpoint.connect()?;
             bulk.handles.push(stream.try_clone()?);
             let down = bulk.down.clone();
             // They end with an error when the handle ends them.
@@ -116,7 +116,7 @@ fn receive(stream: &mut Stream, down: &Moved) -> std::io::Result<()> {
 }
 
 pub(super) fn run(
-    way: &Way,
+    endpoint: &Endpoint,
     direction: Direction,
     streams: usize,
     seconds: f64,
@@ -124,7 +124,7 @@ pub(super) fn run(
     backend: &Backend,
 ) -> Result<Figures> {
     let under_way_before = backend.received().under_way();
-    let bulk = Bulk::start(way, std::iter::repeat_n(direction, streams))?;
+    let bulk = Bulk::start(endpoint, std::iter::repeat_n(direction, streams))?;
     let under_way = || bulk.down.under_way() + backend.received().under_way() - under_way_before;
     bulk.settle(under_way)?;
     let bytes = || bulk.down.bytes() + backend.received().bytes();
@@ -143,36 +143,41 @@ pub(super) fn run(
 
 /// Measures one stream down, alone and then beside connections whose data is not read.
 pub(super) fn neighbour(
-    way: &Way,
+    endpoint: &Endpoint,
     stalled: usize,
     seconds: f64,
     backend: &Backend,
 ) -> Result<Figures> {
-    let alone = rate(run(way, Direction::Down, 1, seconds, &[], backend)?);
-    let readers = stall(way, Sent::Bulk, stalled)?;
-    let beside = rate(run(way, Direction::Down, 1, seconds, &[], backend)?);
+    let alone = rate(run(endpoint, Direction::Down, 1, seconds, &[], backend)?);
+    let readers = stall(endpoint, Sent::Bulk, stalled)?;
+    let beside = rate(run(endpoint, Direction::Down, 1, seconds, &[], backend)?);
     readers.iter().for_each(Stream::end);
     Ok(vec![("gib_per_second", beside), ("share", beside / alone)])
 }
 
 /// Measures the memory that processes hold for connections whose data is not read.
-pub(super) fn stalled(way: &Way, sent: Sent, stalled: usize, pids: &[u32]) -> Result<Figures> {
+pub(super) fn stalled(
+    endpoint: &Endpoint,
+    sent: Sent,
+    stalled: usize,
+    pids: &[u32],
+) -> Result<Figures> {
     let before = resident(pids)?;
-    let readers = stall(way, sent, stalled)?;
+    let readers = stall(endpoint, sent, stalled)?;
     let taken = resident(pids)?.saturating_sub(before) as f64;
     readers.iter().for_each(Stream::end);
     Ok(vec![("mib", taken / (1 << 20) as f64)])
 }
 
 /// Opens connections that do not read, and waits until their buffers have filled.
-fn stall(way: &Way, sent: Sent, count: usize) -> Result<Vec<Stream>> {
+fn stall(endpoint: &Endpoint, sent: Sent, count: usize) -> Result<Vec<Stream>> {
     let (wish, time) = match sent {
         Sent::Bulk => (SOURCE, FILLED),
         Sent::Bytes => (DRIP, DRIPPED),
     };
     let mut readers = Vec::new();
     for _ in 0..count {
-        let mut reader = way.connect()?;
+        let mut reader = endpoint.connect()?;
         reader.write_all(&[wish])?;
         readers.push(reader);
     }

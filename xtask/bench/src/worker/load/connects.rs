@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use socket2::SockRef;
 
+use super::endpoint::Endpoint;
 use super::observed::percentile;
-use super::way::Way;
 use super::{Figures, ping};
 
 /// Connects, pings once and closes, repeatedly. Measures the rate, and the median time from the
 /// start of a connect to its answer.
-pub(super) fn run(way: &Way, at_once: usize, seconds: f64) -> Result<Figures> {
+pub(super) fn run(endpoint: &Endpoint, at_once: usize, seconds: f64) -> Result<Figures> {
     let started = Instant::now();
     let until = started + Duration::from_secs_f64(seconds);
     let times = thread::scope(|scope| {
         let threads: Vec<_> = (0..at_once)
-            .map(|_| scope.spawn(|| one_after_another(way, until)))
+            .map(|_| scope.spawn(|| one_after_another(endpoint, until)))
             .collect();
         threads
             .into_iter()
@@ -33,11 +33,11 @@ pub(super) fn run(way: &Way, at_once: usize, seconds: f64) -> Result<Figures> {
     ])
 }
 
-fn one_after_another(way: &Way, until: Instant) -> Result<Vec<Duration>> {
+fn one_after_another(endpoint: &Endpoint, until: Instant) -> Result<Vec<Duration>> {
     let mut times = Vec::new();
     while Instant::now() < until {
         let started = Instant::now();
-        let stream = ping::open(way)?;
+        let stream = ping::open(endpoint)?;
         times.push(started.elapsed());
         drop(stream);
     }

@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use super::backend::Backend;
-use super::way::Way;
+use super::endpoint::Endpoint;
 use super::{Direction, Figures, Sent, bulk, connects, dns, memory, ping};
 
 /// A line of input.
@@ -17,12 +17,12 @@ struct Line {
     job: Job,
 }
 
-/// A job. Each `pid` is a program on the way whose processor time or memory is measured.
+/// A job. Each `pid` is a program on the path whose processor time or memory is measured.
 #[derive(Subcommand)]
 pub(super) enum Job {
     /// Streams that send all they can one way
     Bulk {
-        way: Way,
+        endpoint: Endpoint,
         direction: Direction,
         streams: usize,
         seconds: f64,
@@ -31,26 +31,26 @@ pub(super) enum Job {
     },
     /// Connections with 100 bytes there and back, beside as many bulk streams, every other one up
     Ping {
-        way: Way,
+        endpoint: Endpoint,
         connections: usize,
         bulk: usize,
         seconds: f64,
     },
     /// Connects, pings once and closes, over and over
     Connects {
-        way: Way,
+        endpoint: Endpoint,
         at_once: usize,
         seconds: f64,
     },
     /// One bulk stream down, alone and then beside connections with data that nobody reads
     Neighbour {
-        way: Way,
+        endpoint: Endpoint,
         stalled: usize,
         seconds: f64,
     },
     /// Connections with data that nobody reads
     Stalled {
-        way: Way,
+        endpoint: Endpoint,
         sent: Sent,
         count: usize,
         #[arg(long)]
@@ -58,7 +58,7 @@ pub(super) enum Job {
     },
     /// Streams that do nothing
     Idle {
-        way: Way,
+        endpoint: Endpoint,
         streams: usize,
         #[arg(long)]
         pid: Vec<u32>,
@@ -82,35 +82,39 @@ impl Job {
     pub(super) fn run(self, backend: &Backend) -> Result<Figures> {
         match self {
             Self::Bulk {
-                way,
+                endpoint,
                 direction,
                 streams,
                 seconds,
                 pid,
-            } => bulk::run(&way, direction, streams, seconds, &pid, backend),
+            } => bulk::run(&endpoint, direction, streams, seconds, &pid, backend),
             Self::Ping {
-                way,
+                endpoint,
                 connections,
                 bulk,
                 seconds,
-            } => ping::run(&way, connections, bulk, seconds),
+            } => ping::run(&endpoint, connections, bulk, seconds),
             Self::Connects {
-                way,
+                endpoint,
                 at_once,
                 seconds,
-            } => connects::run(&way, at_once, seconds),
+            } => connects::run(&endpoint, at_once, seconds),
             Self::Neighbour {
-                way,
+                endpoint,
                 stalled,
                 seconds,
-            } => bulk::neighbour(&way, stalled, seconds, backend),
+            } => bulk::neighbour(&endpoint, stalled, seconds, backend),
             Self::Stalled {
-                way,
+                endpoint,
                 sent,
                 count,
                 pid,
-            } => bulk::stalled(&way, sent, count, &pid),
-            Self::Idle { way, streams, pid } => memory::idle(&way, streams, &pid),
+            } => bulk::stalled(&endpoint, sent, count, &pid),
+            Self::Idle {
+                endpoint,
+                streams,
+                pid,
+            } => memory::idle(&endpoint, streams, &pid),
             Self::ConnectCost { to, count } => connects::cost(to, count),
             Self::Dns {
                 server,

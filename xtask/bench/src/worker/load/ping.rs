@@ -9,22 +9,27 @@ use anyhow::{Result, ensure};
 
 use super::backend::ECHO;
 use super::bulk::Bulk;
+use super::endpoint::{Endpoint, Stream};
 use super::observed::percentile;
-use super::way::{Stream, Way};
 use super::{Direction, Figures};
 
 /// Time until threads run and bulk has filled its buffers.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-pub(super) fn run(way: &Way, connections: usize, bulk: usize, seconds: f64) -> Result<Figures> {
+pub(super) fn run(
+    endpoint: &Endpoint,
+    connections: usize,
+    bulk: usize,
+    seconds: f64,
+) -> Result<Figures> {
     let mut streams = (0..connections)
-        .map(|_| open(way))
+        .map(|_| open(endpoint))
         .collect::<Result<Vec<_>>>()?;
     let directions = [Direction::Up, Direction::Down]
         .into_iter()
         .cycle()
         .take(bulk);
-    let bulk = Bulk::start(way, directions)?;
+    let bulk = Bulk::start(endpoint, directions)?;
     let (counts, stop) = (AtomicBool::new(false), AtomicBool::new(false));
     let times = thread::scope(|scope| {
         let threads: Vec<_> = streams
@@ -51,8 +56,8 @@ pub(super) fn run(way: &Way, connections: usize, bulk: usize, seconds: f64) -> R
 }
 
 /// A connection to an echo that has answered once.
-pub(super) fn open(way: &Way) -> Result<Stream> {
-    let mut stream = way.connect()?;
+pub(super) fn open(endpoint: &Endpoint) -> Result<Stream> {
+    let mut stream = endpoint.connect()?;
     stream.write_all(&[ECHO])?;
     stream.ping()?;
     Ok(stream)

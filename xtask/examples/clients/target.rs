@@ -18,7 +18,7 @@ const NOBODY: &str = "nobody";
 /// `HOST=NODE`, or `SOCKET,HOST=NODE` for a CONNECT socket. `NODE` must answer; `nobody` means that
 /// no node may.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Way {
+pub(crate) struct Target {
     /// The text of the argument.
     pub(crate) text: String,
     socket: Option<PathBuf>,
@@ -27,16 +27,16 @@ pub(crate) struct Way {
     pub(crate) node: Option<String>,
 }
 
-impl FromStr for Way {
+impl FromStr for Target {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let (place, node) = text
+        let (address, node) = text
             .split_once('=')
             .context("expected [SOCKET,]HOST=NODE")?;
-        let (socket, host) = match place.split_once(',') {
+        let (socket, host) = match address.split_once(',') {
             Some((socket, host)) => (Some(socket.into()), host),
-            None => (None, place),
+            None => (None, address),
         };
         let node = (node != NOBODY).then(|| node.to_owned());
         Ok(Self {
@@ -70,7 +70,7 @@ enum Stream {
     Unix(UnixStream),
 }
 
-impl Way {
+impl Target {
     /// Connects to a port of the host. The connect and everything on the connection must be done
     /// within `patience`.
     pub(crate) fn connect(&self, port: u16, patience: Duration) -> io::Result<Client> {
@@ -238,13 +238,13 @@ mod tests {
 
     #[test]
     fn ways_are_read_from_the_command_line() {
-        let way: Way = "/run/connect.sock,[fd00::1]=edge-2".parse().unwrap();
+        let target: Target = "/run/connect.sock,[fd00::1]=edge-2".parse().unwrap();
         assert_eq!(
-            (way.socket, way.host.as_str()),
+            (target.socket, target.host.as_str()),
             (Some("/run/connect.sock".into()), "[fd00::1]")
         );
-        assert_eq!(way.node.as_deref(), Some("edge-2"));
-        assert_eq!("192.168.1.10=nobody".parse::<Way>().unwrap().node, None);
-        assert!("edge-1".parse::<Way>().is_err());
+        assert_eq!(target.node.as_deref(), Some("edge-2"));
+        assert_eq!("192.168.1.10=nobody".parse::<Target>().unwrap().node, None);
+        assert!("edge-1".parse::<Target>().is_err());
     }
 }

@@ -12,12 +12,12 @@ use super::PATIENCE;
 
 /// `tcp:ADDRESS`, or `connect:SOCKET:HOST:PORT` for HTTP CONNECT on a Unix socket.
 #[derive(Clone, Debug)]
-pub(super) enum Way {
+pub(super) enum Endpoint {
     Tcp(SocketAddr),
     Connect { socket: PathBuf, target: String },
 }
 
-impl FromStr for Way {
+impl FromStr for Endpoint {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -32,12 +32,12 @@ impl FromStr for Way {
                     target: target.to_owned(),
                 })
             }
-            _ => bail!("{text:?} is no way"),
+            _ => bail!("{text:?} is not an endpoint"),
         }
     }
 }
 
-impl Way {
+impl Endpoint {
     pub(super) fn connect(&self) -> Result<Stream> {
         match self {
             Self::Tcp(address) => {

@@ -4,18 +4,18 @@ use std::net::{IpAddr, Ipv4Addr};
 
 /// A host of the lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum Host {
     /// Runs Prometheus, the proxy and the redirector.
     Cloud,
     /// An edge node with a unique address.
     Edge1,
-    /// An edge node with the same address as [`Place::Edge3`].
+    /// An edge node with the same address as [`Host::Edge3`].
     Edge2,
-    /// An edge node with the same address as [`Place::Edge2`].
+    /// An edge node with the same address as [`Host::Edge2`].
     Edge3,
 }
 
-impl Place {
+impl Host {
     /// All hosts, in the order of their numbers.
     pub const ALL: [Self; 4] = [Self::Cloud, Self::Edge1, Self::Edge2, Self::Edge3];
     /// The edge nodes.
@@ -42,7 +42,7 @@ impl Place {
 
     /// The host with that name.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|place| place.name() == name)
+        Self::ALL.into_iter().find(|host| host.name() == name)
     }
 
     /// The host's address in the internet and the router's end of the link, as CIDRs of one /30.
@@ -72,10 +72,10 @@ mod tests {
     #[test]
     fn hosts_keep_to_their_own_links() {
         assert_eq!(
-            Place::Edge3.wan(),
+            Host::Edge3.wan(),
             ("198.51.100.9/30".into(), "198.51.100.10/30".into())
         );
-        assert_eq!(Place::Edge3.router_link(), "site3");
-        assert_eq!(Place::from_name("edge-2"), Some(Place::Edge2));
+        assert_eq!(Host::Edge3.router_link(), "site3");
+        assert_eq!(Host::from_name("edge-2"), Some(Host::Edge2));
     }
 }
