@@ -17,8 +17,23 @@ use strum::{IntoStaticStr, VariantArray};
 /// From a backend in the same rack to the 8 s that the proxy waits for an agent's answer.
 const DIAL_BUCKETS: [f64; 10] = [0.001, 0.0025, 0.01, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
 
-/// The outcome of a dial whose client left before its end.
-const CLIENT_LEFT: &str = "client_left";
+/// The outcome of a dial without an answer of the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub(crate) enum Unanswered {
+    Offline,
+    TunnelLost,
+    ClientLeft,
+}
+
+/// A request for a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub(crate) enum CertificateRequest {
+    Join,
+    JoinAccount,
+    Renew,
+}
 
 /// Shared by all parts of the proxy.
 #[derive(Clone, Debug)]
@@ -158,8 +173,8 @@ impl Metrics {
     /// Creates the label values with zero: a missing series would hide its first event from
     /// `rate()`.
     fn initialize_to_zero(&self) {
-        let without_answer = ["offline", "tunnel_lost", CLIENT_LEFT];
-        for outcome in dial_codes().map(dial_reason).chain(without_answer) {
+        let unanswered = Unanswered::VARIANTS.iter().map(Into::into);
+        for outcome in dial_codes().map(dial_reason).chain(unanswered) {
             drop(self.dials.get_or_create(&Outcome { outcome }));
         }
         for change in NodeChange::VARIANTS {
@@ -170,9 +185,9 @@ impl Metrics {
             let outcome = end.into();
             drop(self.agents.get_or_create(&Outcome { outcome }));
         }
-        for request in ["join", "join_account", "renew"] {
+        for request in CertificateRequest::VARIANTS {
             drop(self.enrolments.get_or_create(&Enrolment {
-                request,
+                request: request.into(),
                 outcome: "ok",
             }));
         }
@@ -196,12 +211,13 @@ impl Metrics {
         Dialling {
             metrics: self,
             started: Instant::now(),
-            outcome: CLIENT_LEFT,
+            outcome: Unanswered::ClientLeft.into(),
         }
     }
 
     /// Counts the answer to a request for a certificate.
-    pub(crate) fn enrolment(&self, request: &'static str, outcome: &'static str) {
+    pub(crate) fn enrolment(&self, request: CertificateRequest, outcome: &'static str) {
+        let request = request.into();
         self.enrolments
             .get_or_create(&Enrolment { request, outcome })
             .inc();

@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status};
 
 use crate::cluster::{AccountError, ServiceAccounts};
 use crate::directory::Directory;
-use crate::metrics::Metrics;
+use crate::metrics::{CertificateRequest, Metrics};
 use crate::trust::authority::{CsrError, ProvenKey};
 use crate::trust::identity::{Credential, IdentityError, Purpose};
 use crate::trust::tokens::{TokenError, TokenText, Tokens, TokensError};
@@ -92,14 +92,14 @@ impl Service for Enroll {
         } = request.into_inner();
         if service_account_token.is_empty() {
             let joined = self.work(move |enroll| enroll.join_now(&token, &csr)).await;
-            self.answer("join", client, joined)
+            self.answer(CertificateRequest::Join, client, joined)
         } else {
             let joined = if token.is_empty() {
                 self.join_account(&service_account_token, csr, client).await
             } else {
                 Err(EnrollError::TwoTokens)
             };
-            self.answer("join_account", client, joined)
+            self.answer(CertificateRequest::JoinAccount, client, joined)
         }
     }
 
@@ -110,7 +110,7 @@ impl Service for Enroll {
         let renewed = self
             .work(move |enroll| enroll.renew_now(&chain, &csr))
             .await;
-        self.answer("renew", client, renewed)
+        self.answer(CertificateRequest::Renew, client, renewed)
     }
 }
 
@@ -150,12 +150,13 @@ impl Enroll {
     /// Counts and logs the outcome of a request.
     fn answer(
         &self,
-        request: &'static str,
+        request: CertificateRequest,
         client: Option<SocketAddr>,
         done: Result<Certificate, EnrollError>,
     ) -> Result<Response<Certificate>, Status> {
         let outcome = done.as_ref().map_or_else(EnrollError::reason, |_| "ok");
         self.metrics.enrolment(request, outcome);
+        let request: &str = request.into();
         let client = client.map(tracing::field::display);
         match done {
             Ok(certificate) => {

@@ -6,6 +6,7 @@ use culvert_api::NodeName;
 use culvert_tunnel::{DialFailure, OpenError, dial_reason};
 
 use crate::directory::ResolveError;
+use crate::metrics::Unanswered;
 use crate::streams::limits::{MAX_STREAMS_PER_AGENT, SHARE};
 
 /// The reason why a client gets no connection.
@@ -45,7 +46,7 @@ impl RouteError {
     pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::Resolve(error) => error.reason(),
-            Self::Offline { .. } => "offline",
+            Self::Offline { .. } => Unanswered::Offline.into(),
             Self::TooManyStreams { .. } => "too_many_streams",
             Self::ShareTaken { .. } => "client_share",
             Self::Dial { failure, .. } | Self::Direct { failure, .. } => dial_reason(failure.code),
@@ -56,8 +57,8 @@ impl RouteError {
             Self::Tunnel {
                 source: OpenError::Client(_),
                 ..
-            } => "client_left",
-            Self::Tunnel { .. } => "tunnel_lost",
+            } => Unanswered::ClientLeft.into(),
+            Self::Tunnel { .. } => Unanswered::TunnelLost.into(),
         }
     }
 }

@@ -13,7 +13,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::directory::Destination;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Unanswered};
 use crate::streams::error::RouteError;
 
 /// The way by which a connection came to the proxy.
@@ -241,7 +241,7 @@ impl Drop for StreamRecord {
         // The record has no end yet: the client left before its backend answered, or the proxy
         // stops.
         let End { outcome, reason } = self.end.take().unwrap_or(End {
-            outcome: "client_left",
+            outcome: Unanswered::ClientLeft.into(),
             reason: None,
         });
         tracing::info!(

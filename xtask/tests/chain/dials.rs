@@ -164,7 +164,7 @@ fn connects_to_an_offline_node_or_to_the_proxy_itself_are_refused_and_leave_noth
             Ok(())
         };
         refuse_all()?;
-        let before = world.culvert.proxy.held()?;
+        let before = world.culvert.proxy.kernel_resources()?;
         for _ in 0..20 {
             refuse_all()?;
         }

@@ -193,7 +193,7 @@ fn a_proxy_gets_no_more_streams_of_an_agent_than_there_may_be() {
             }
         }
         ensure!(refused == 100, "{refused} streams were refused");
-        let held = world.culvert.agent(0).held()?.files - before.held.files;
+        let held = world.culvert.agent(0).kernel_resources()?.files - before.resources.files;
         ensure!(
             held <= most as usize + 10,
             "the agent holds {held} more files"

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{Options, PROXY_FOR_AGENTS};
 use culvert_lab::host::Host;
-use culvert_lab::process::Held;
+use culvert_lab::process::KernelResources;
 use culvert_lab::{Lab, progress, workspace};
 
 use super::{start_load, wait_gauge};

@@ -32,7 +32,7 @@ fn agents_that_stop_reading_fail_their_own_clients_in_time_and_nobody_elses() {
     world::with(&Host::EDGES, Options::default(), |world| {
         // The first connection opens files that later ones share.
         world.check_greeting("edge-3", "edge-3")?;
-        let before = world.culvert.proxy.held()?;
+        let before = world.culvert.proxy.kernel_resources()?;
         let mut idle = hold(world, "edge-1")?;
         let mut neighbour = hold(world, "edge-3")?;
         let uploads = uploads(world, "edge-2")?;

@@ -36,10 +36,13 @@ fn ten_thousand_idle_streams_all_answer_beside_new_ones_and_leave_nothing() {
         )?;
         // The first connection opens files that later ones share.
         world.check_greeting("10.0.3.7", "edge-1")?;
-        let before = (world.culvert.proxy.held()?, world.culvert.proxy.resident()?);
+        let before = (
+            world.culvert.proxy.kernel_resources()?,
+            world.culvert.proxy.resident()?,
+        );
         let agents_before = agents
             .iter()
-            .map(Process::held)
+            .map(Process::kernel_resources)
             .collect::<Result<Vec<_>>>()?;
 
         let mut clients = Vec::new();

@@ -56,7 +56,7 @@ const BUS: &str = r#"<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus C
 #[test]
 fn systemd_resolved_asks_the_redirector_for_the_zone_and_believes_the_link_s_server_otherwise() {
     with_upstream(&[], |world, upstream| {
-        let mut host = Host::start(world)?;
+        let mut host = ResolvedHost::start(world)?;
         let said = host.follow(&documented("resolved.conf.d")?)?;
         for family in ["vip4", "vip6"] {
             let vip = world.vip(Host::Edge1, family)?.to_string();
@@ -86,7 +86,7 @@ fn systemd_resolved_finds_bare_names_only_where_the_zone_is_a_search_domain() {
         let vip = world.vip(Host::Edge1, "vip4")?.to_string();
         let bare = "getent ahostsv4 edge-1";
         let block = documented("resolved.conf.d")?;
-        let mut host = Host::start(world)?;
+        let mut host = ResolvedHost::start(world)?;
         for (block, found) in [
             (block.clone(), false),
             (block.replace("Domains=~", "Domains="), true),
@@ -111,7 +111,7 @@ fn systemd_resolved_finds_bare_names_only_where_the_zone_is_a_search_domain() {
 fn systemd_resolved_refuses_other_names_where_no_link_has_a_server_and_lists_the_redirector_for_pods()
  {
     with_upstream(&[], |world, _upstream| {
-        let mut host = Host::start(world)?;
+        let mut host = ResolvedHost::start(world)?;
         host.follow(&documented("resolved.conf.d")?)?;
         let tally = Tally::of(&host.stub)?;
         ensure!(
@@ -137,7 +137,7 @@ fn refused(world: &World<'_>) -> Result<f64> {
 
 /// The cloud host, as if systemd-resolved were installed. Dropping it ends everything that it
 /// started.
-struct Host<'lab> {
+struct ResolvedHost<'lab> {
     site: &'lab Site,
     stub: Resolver,
     resolved: Option<Process>,
@@ -146,7 +146,7 @@ struct Host<'lab> {
     holder: Process,
 }
 
-impl<'lab> Host<'lab> {
+impl<'lab> ResolvedHost<'lab> {
     fn start(world: &World<'lab>) -> Result<Self> {
         let site = world.lab.site(Host::Cloud);
         let mut holder = site.start_process(
