@@ -150,7 +150,7 @@ async fn every_misuse_of_a_token_has_its_own_answer() {
     refused(
         site.join("", csr(&pair)).await,
         Code::InvalidArgument,
-        "no join token",
+        "not a join token",
     );
     refused(
         site.join(&Site::new().token(), csr(&pair)).await,
