@@ -274,11 +274,7 @@ fn a_token_of_another_proxy_is_refused_before_it_is_shown() {
         join[at] = format!("sha256:{}", "0".repeat(64));
         expect_no_join(world, Host::Edge2, &join, "pin")?;
         ensure!(
-            world
-                .culvert
-                .proxy
-                .logged("certificate refused", &[])
-                .is_empty(),
+            !world.culvert.proxy.log().contains("certificate refused"),
             "the proxy was asked"
         );
         // The proxy never received the token, so the token still works.
