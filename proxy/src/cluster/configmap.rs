@@ -32,7 +32,7 @@ impl Cluster {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// The ConfigMap now and after each change. `None`: there is none. The stream never ends. While
+    /// The ConfigMap now and after each change. `None`: it does not exist. The stream never ends. While
     /// the API server does not answer, it has no items, and one line is logged.
     pub(super) fn follow(
         &self,

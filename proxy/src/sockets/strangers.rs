@@ -141,8 +141,8 @@ impl Permits {
 }
 
 impl HandshakePermit {
-    /// Takes a permit of the next phase and returns the present one. Keeps the present one if there
-    /// is none.
+    /// Takes a permit of the next phase and returns the present one. If all of the next phase are
+    /// taken, it keeps the present one.
     pub(crate) fn advance(&mut self, phase: Phase) -> Result<(), Full> {
         if self.phase == phase {
             return Ok(());
