@@ -2,7 +2,12 @@
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let protos = protox::compile(
-        ["enroll.proto", "directory.proto", "control.proto"],
+        [
+            "enroll.proto",
+            "directory.proto",
+            "control.proto",
+            "peer.proto",
+        ],
         ["proto"],
     )?;
     tonic_prost_build::configure().compile_fds(protos)?;

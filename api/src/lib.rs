@@ -35,6 +35,9 @@ pub mod proto {
     pub mod control {
         tonic::include_proto!("culvert.control.v1");
     }
+    pub mod peer {
+        tonic::include_proto!("culvert.peer.v1");
+    }
 }
 
 pub use allow_list::{AllowList, Candidates, Forbidden};

@@ -13,6 +13,7 @@ mod cluster;
 mod directory;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod instance;
 mod metrics;
 mod operators;
 mod run;

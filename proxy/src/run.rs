@@ -36,6 +36,7 @@ use crate::directory::service;
 use crate::directory::{
     self, ClusterOwn, ClusterWriter, Directory, DirectoryConfig, Editor, Handles, NodesFrom,
 };
+use crate::instance::Instance;
 use crate::metrics::Metrics;
 use crate::operators::control::{self, Control};
 use crate::operators::debug;
@@ -132,6 +133,7 @@ struct Proxy {
     workers: Arc<Workers>,
     budget: Budget,
     editor: Editor,
+    instance: Instance,
     /// The cluster that the proxy is a part of.
     cluster: Option<JoinedCluster>,
 }
@@ -199,6 +201,7 @@ impl Proxy {
             workers,
             budget,
             editor,
+            instance: Instance::random(),
             cluster: cluster.zip(writer).map(|(cluster, writer)| JoinedCluster {
                 cluster,
                 writer,
@@ -381,6 +384,7 @@ impl Proxy {
                 budget: self.budget.clone(),
             },
             metrics: self.metrics.clone(),
+            instance: self.instance.clone(),
             drain: drain.clone(),
         });
         // Not for the tunnels' tasks to hold, which end with them.

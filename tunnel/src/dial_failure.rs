@@ -24,6 +24,7 @@ pub fn dial_reason(code: DialCode) -> &'static str {
         DialCode::Unreachable => "unreachable",
         DialCode::TooManyStreams => "too_many_streams",
         DialCode::Invalid => "invalid",
+        DialCode::Offline => "offline",
         DialCode::Failed | DialCode::Unspecified => "failed",
     }
 }

@@ -224,6 +224,8 @@ fn printable(mut described: DescribeResponse) -> DescribeResponse {
         addresses,
         allowed,
         keepalive_seconds: _,
+        sequence: _,
+        started: _,
     } = &mut described;
     let further = allowed.iter_mut().flat_map(|allowed| &mut allowed.further);
     for text in [version, instance, slot]

@@ -313,6 +313,7 @@ impl TunnelSlot {
                 allowed: self.shared.allow.reported(),
                 keepalive_seconds: u32::try_from(self.shared.keepalive.as_secs())
                     .unwrap_or(u32::MAX),
+                ..DescribeResponse::default()
             },
         }
     }

@@ -24,6 +24,7 @@ use tower::ServiceExt;
 
 use crate::agents::admissions::Admissions;
 use crate::agents::enroll::{ClientAddr, Enroll, PeerChain};
+use crate::instance::Instance;
 use crate::metrics::{AgentOutcome, Metrics};
 use crate::sockets::strangers::{
     Full, HandshakeError, HandshakePermit, Phase, Strangers, handshake, say_busy,
@@ -64,6 +65,8 @@ pub(crate) struct Parts {
     pub(crate) enroll: EnrollServer<Enroll>,
     pub(crate) tunnel: ProxyTunnel,
     pub(crate) metrics: Metrics,
+    /// Of this run of the proxy.
+    pub(crate) instance: Instance,
     pub(crate) drain: Drain,
 }
 
@@ -250,6 +253,7 @@ impl Agents {
         let mut driven = std::pin::pin!(driver.run());
         let request = DescribeRequest {
             version: VERSION.to_owned(),
+            instance: self.parts.instance.to_string(),
         };
         let described = tokio::select! {
             described = tunnel.describe(&request) => described.map_err(AgentError::Tunnel)?,

@@ -59,6 +59,7 @@ fn classify_dial(code: DialCode) -> Refusal {
         DialCode::TimedOut => ("504 Gateway Timeout", "connection_timeout"),
         DialCode::Unreachable => ("502 Bad Gateway", "destination_ip_unroutable"),
         DialCode::TooManyStreams => ("503 Service Unavailable", "connection_limit_reached"),
+        DialCode::Offline => ("503 Service Unavailable", "destination_unavailable"),
         DialCode::Ok | DialCode::Unspecified | DialCode::Invalid | DialCode::Failed => {
             ("502 Bad Gateway", "proxy_internal_error")
         }

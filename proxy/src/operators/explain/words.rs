@@ -374,6 +374,7 @@ fn dialled(page: &mut Page, dial: &Result<Duration, DialError>, target: &Target)
             | DialCode::TooManyStreams
             | DialCode::Invalid
             | DialCode::Failed
+            | DialCode::Offline
             | DialCode::Ok
             | DialCode::Unspecified => page.blocked = true,
         },

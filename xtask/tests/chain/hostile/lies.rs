@@ -45,6 +45,8 @@ fn an_agent_that_lies_about_its_node_draws_no_connection_and_forges_no_line() {
                     ..Allowed::default()
                 }),
                 keepalive_seconds: u32::MAX,
+                sequence: u64::MAX,
+                started: u64::MAX,
             };
             liars.push(HostileAgent::described(world, &[], &describe)?);
         }
