@@ -14,7 +14,7 @@ use culvert_daemon::{
     Admin, AdminListen, Drain, Idle, Logs, Readiness, Supervisor, Workers, raise_open_file_limit,
     report_to_systemd, use_small_pages,
 };
-use culvert_tunnel::{Budget, ProxyTunnel, STREAM_WINDOW_RANGE, STREAMS_IN_LIFE};
+use culvert_tunnel::{Budget, FarEnd, ProxyTunnel, STREAM_WINDOW_RANGE, STREAMS_IN_LIFE};
 use ipnet::IpNet;
 use prometheus_client::registry::Registry as MetricsRegistry;
 use tokio::net::TcpStream;
@@ -378,6 +378,7 @@ impl Proxy {
             streams: self.streams.clone(),
             enroll: self.enroll_service(),
             tunnel: ProxyTunnel {
+                far_end: FarEnd::Agent,
                 stream_window: self.args.stream_window,
                 max_streams: MAX_STREAMS_PER_AGENT,
                 streams_in_life: STREAMS_IN_LIFE,

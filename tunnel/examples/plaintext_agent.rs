@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use culvert_tunnel::proto::tunnel::{DescribeResponse, DialCode, Open};
 use culvert_tunnel::{
-    AgentTunnel, AgentTunnelState, Backends, Budget, DEFAULT_MAX_STREAMS, DEFAULT_STREAM_WINDOW,
-    DialFailure, ReadAhead, STREAMS_IN_LIFE, StreamEnd,
+    AgentTunnel, AgentTunnelState, Backend, Backends, Budget, DEFAULT_MAX_STREAMS,
+    DEFAULT_STREAM_WINDOW, DialFailure, ReadAhead, STREAMS_IN_LIFE, StreamEnd,
 };
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -18,13 +18,14 @@ use tokio::task::JoinSet;
 struct Loopback;
 
 impl Backends for Loopback {
-    async fn dial(&self, open: &Open) -> Result<TcpStream, DialFailure> {
+    async fn dial(&self, open: &Open) -> Result<Backend, DialFailure> {
         let failure = |code, message| DialFailure { code, message };
         let port = u16::try_from(open.port)
             .map_err(|_| failure(DialCode::Invalid, format!("no port: {}", open.port)))?;
         let backend = (IpAddr::from(Ipv4Addr::LOCALHOST), port);
         TcpStream::connect(backend)
             .await
+            .map(Backend::from)
             .map_err(|error| failure(DialCode::Refused, format!("dial {backend:?}: {error}")))
     }
 

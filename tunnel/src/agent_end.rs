@@ -2,6 +2,7 @@
 //! the agent dialled.
 
 mod calls;
+mod forward;
 mod state;
 
 use std::sync::Arc;
@@ -22,17 +23,42 @@ use crate::error::TunnelError;
 use crate::http2::{self, Keepalive};
 use crate::io::LastRead;
 use crate::proto::tunnel::{DescribeResponse, Open};
+use crate::proxy_end::Tunnel;
 use crate::relay::RelayError;
 use crate::role::Role;
 
-/// What an agent does for the streams of its tunnels.
+/// What an agent, or a proxy that serves other proxies, does for the streams of its tunnels.
 pub trait Backends: Send + Sync + 'static {
     /// Connects to the backend that `open` asks for, if that is allowed. The implementation limits
     /// the time. The future is dropped when the client leaves.
-    fn dial(&self, open: &Open) -> impl Future<Output = Result<TcpStream, DialFailure>> + Send;
+    fn dial(&self, open: &Open) -> impl Future<Output = Result<Backend, DialFailure>> + Send;
 
     /// The stream that `open` requested has ended, perhaps before its backend was connected.
     fn stream_ended(&self, open: &Open, end: &StreamEnd);
+}
+
+/// Where a stream goes.
+#[derive(Debug)]
+pub enum Backend {
+    /// To a socket of this host.
+    Socket(TcpStream),
+    /// At a proxy: to the node's agent, through a tunnel that ends here.
+    Agent(Box<ThroughTunnel>),
+}
+
+/// A stream that a proxy forwards to a node's agent.
+#[derive(Debug)]
+pub struct ThroughTunnel {
+    /// The tunnel of the node.
+    pub tunnel: Tunnel,
+    /// What the agent is asked for.
+    pub open: Open,
+}
+
+impl From<TcpStream> for Backend {
+    fn from(socket: TcpStream) -> Self {
+        Self::Socket(socket)
+    }
 }
 
 /// The result of a stream that has ended.

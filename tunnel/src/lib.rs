@@ -42,7 +42,10 @@ pub mod proto {
     }
 }
 
-pub use agent_end::{AgentTunnel, AgentTunnelState, Backends, LiveStream, StreamEnd, StreamError};
+pub use agent_end::{
+    AgentTunnel, AgentTunnelState, Backend, Backends, LiveStream, StreamEnd, StreamError,
+    ThroughTunnel,
+};
 pub use budget::Budget;
 pub use dial_failure::{DialFailure, dial_code, dial_codes, dial_reason};
 pub use error::TunnelError;
@@ -52,7 +55,7 @@ pub use http2::{
     STREAM_WINDOW_RANGE, STREAMS_IN_LIFE,
 };
 pub use io::{LastRead, ReadAhead};
-pub use proxy_end::{DIAL_TIMEOUT, Driver, Early, OpenError, ProxyTunnel, Stream, Tunnel};
+pub use proxy_end::{DIAL_TIMEOUT, Driver, Early, FarEnd, OpenError, ProxyTunnel, Stream, Tunnel};
 pub use relay::RelayError;
 pub use socket::{Close, Detached, Socket};
 pub use tcp::{tune, tune_relayed};

@@ -16,6 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
 use load::Load;
+pub(crate) use stream::{BegunStream, first_frame};
 pub use stream::{DIAL_TIMEOUT, Early, OpenError, Stream};
 
 use crate::budget::Budget;
@@ -29,9 +30,22 @@ use crate::io::LastRead;
 use crate::proto::tunnel::{DescribeRequest, DescribeResponse};
 use crate::role::Role;
 
+/// What is at the other end of a tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FarEnd {
+    /// A node's agent.
+    Agent,
+    /// Another proxy, which forwards streams to its agents. It answers with response headers once
+    /// it has a tunnel of the node. A client's first bytes wait for that, so that a stream can be
+    /// opened elsewhere.
+    Proxy,
+}
+
 /// Settings of the proxy's end of a tunnel.
 #[derive(Clone, Debug)]
 pub struct ProxyTunnel {
+    /// What is at the other end.
+    pub far_end: FarEnd,
     /// Bytes that one stream may have in flight from the agent.
     pub stream_window: u32,
     /// Streams relayed at once in this tunnel.
@@ -46,6 +60,7 @@ pub struct ProxyTunnel {
 /// An established tunnel, ready to open streams. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Tunnel {
+    far_end: FarEnd,
     requests: SendRequest<Payload>,
     round_trip: RoundTrip,
     load: Arc<Load>,
@@ -81,6 +96,7 @@ impl ProxyTunnel {
         let pings = connection.ping_pong().expect("taken once");
         let (round_trip, keepalive) = (RoundTrip::default(), Keepalive::of(0));
         let tunnel = Tunnel {
+            far_end: self.far_end,
             requests,
             round_trip: round_trip.clone(),
             load: Arc::new(Load::new(last_read.clone(), keepalive.clone())),

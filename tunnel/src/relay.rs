@@ -9,6 +9,7 @@
 //! in the future (rust-lang/rust#62958); pass by reference.
 
 mod backlog;
+mod between_tunnels;
 mod error;
 mod into_tunnel;
 mod out_of_tunnel;
@@ -19,9 +20,10 @@ use std::time::Duration;
 use h2::{Reason, SendStream};
 use tokio::time::timeout;
 
+pub(crate) use between_tunnels::between_tunnels;
 pub use error::RelayError;
-use into_tunnel::{into_tunnel, reset};
-pub(crate) use into_tunnel::{send_first, send_now};
+use into_tunnel::into_tunnel;
+pub(crate) use into_tunnel::{reset, send_first, send_now};
 pub(crate) use out_of_tunnel::Incoming;
 use out_of_tunnel::out_of_tunnel;
 
@@ -124,7 +126,8 @@ async fn second_half(
     Err(failed)
 }
 
-async fn after_delivery(
+/// Lets the other direction deliver its data after one has failed with `error`, for some seconds.
+pub(crate) async fn after_delivery(
     half: Pin<&mut impl Future<Output = Result<(), RelayError>>>,
     error: RelayError,
 ) -> RelayError {

@@ -5,6 +5,8 @@
 mod early;
 #[path = "tunnel/hostile.rs"]
 mod hostile;
+#[path = "tunnel/peers.rs"]
+mod peers;
 #[path = "tunnel/predecessors.rs"]
 mod predecessors;
 #[path = "tunnel/silence.rs"]
@@ -16,8 +18,9 @@ use std::time::Duration;
 
 use culvert_tunnel::proto::tunnel::{DescribeRequest, DescribeResponse, DialCode, Open};
 use culvert_tunnel::{
-    AgentTunnel, AgentTunnelState, Backends, Budget, Close, DialFailure, OpenError, ProxyTunnel,
-    ReadAhead, Socket, Stream, StreamEnd, Total, Transferred, Tunnel, TunnelError,
+    AgentTunnel, AgentTunnelState, Backend, Backends, Budget, Close, DialFailure, FarEnd,
+    OpenError, ProxyTunnel, ReadAhead, Socket, Stream, StreamEnd, ThroughTunnel, Total,
+    Transferred, Tunnel, TunnelError,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
@@ -46,7 +49,7 @@ impl Drop for NotifyOnDrop {
 }
 
 impl Backends for Loopback {
-    async fn dial(&self, open: &Open) -> Result<TcpStream, DialFailure> {
+    async fn dial(&self, open: &Open) -> Result<Backend, DialFailure> {
         let _dialling = self.dialling.read().await;
         match open.port {
             1 => {
@@ -59,7 +62,7 @@ impl Backends for Loopback {
             }),
             port => {
                 let socket = TcpStream::connect(("127.0.0.1", u16::try_from(port).unwrap())).await;
-                socket.map_err(|error| DialFailure {
+                socket.map(Backend::from).map_err(|error| DialFailure {
                     code: DialCode::Refused,
                     message: error.to_string(),
                 })
@@ -126,6 +129,7 @@ async fn pair_with_budget(stream_window: u32, max_streams: u32, budget: Budget) 
     let io = ReadAhead::new(proxy_socket);
     let last_read = io.last_read();
     let (tunnel, driver) = ProxyTunnel {
+        far_end: FarEnd::Agent,
         stream_window,
         max_streams,
         streams_in_life: 1 << 29,
@@ -593,6 +597,7 @@ async fn rubbish_instead_of_http2_is_an_error() {
     let io = ReadAhead::new(proxy_socket);
     let last_read = io.last_read();
     let (tunnel, driver) = ProxyTunnel {
+        far_end: FarEnd::Agent,
         stream_window: 1 << 20,
         max_streams: 8,
         streams_in_life: 1 << 29,

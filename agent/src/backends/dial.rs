@@ -9,7 +9,7 @@ use culvert_api::{Candidates, NodeName};
 use culvert_daemon::{chain, interface_addresses};
 use culvert_tunnel::proto::tunnel::{DialCode, Open};
 use culvert_tunnel::{
-    Backends, DIAL_TIMEOUT, DialFailure, StreamEnd, StreamError, dial_code, dial_reason,
+    Backend, Backends, DIAL_TIMEOUT, DialFailure, StreamEnd, StreamError, dial_code, dial_reason,
     tune_relayed,
 };
 use nix::net::if_::InterfaceFlags;
@@ -95,14 +95,14 @@ impl NodeBackends {
 }
 
 impl Backends for NodeBackends {
-    async fn dial(&self, open: &Open) -> Result<TcpStream, DialFailure> {
+    async fn dial(&self, open: &Open) -> Result<Backend, DialFailure> {
         let result = self.dial_allowed(open).await;
         self.metrics.dialled(
             result
                 .as_ref()
                 .map_or_else(|failure| failure.code, |_| DialCode::Ok),
         );
-        result
+        result.map(Backend::from)
     }
 
     fn stream_ended(&self, open: &Open, end: &StreamEnd) {
@@ -207,11 +207,18 @@ mod tests {
         }
     }
 
+    async fn socket(backends: &NodeBackends, open: &Open) -> TcpStream {
+        match backends.dial(open).await.unwrap() {
+            Backend::Socket(socket) => socket,
+            Backend::Agent(_) => panic!("an agent has no tunnel to another"),
+        }
+    }
+
     #[tokio::test]
     async fn loopback_is_tried_in_both_families() {
         let listener = TcpListener::bind("[::1]:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let socket = backends(port).dial(&open("", port)).await.unwrap();
+        let socket = socket(&backends(port), &open("", port)).await;
         assert_eq!(socket.peer_addr().unwrap(), listener.local_addr().unwrap());
     }
 
@@ -219,7 +226,7 @@ mod tests {
     async fn a_backend_that_vanishes_from_an_idle_stream_is_noticed() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let socket = backends(port).dial(&open("127.0.0.1", port)).await.unwrap();
+        let socket = socket(&backends(port), &open("127.0.0.1", port)).await;
         let socket = socket2::SockRef::from(&socket);
         assert!(socket.keepalive().unwrap());
         let probes =

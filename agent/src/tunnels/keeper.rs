@@ -141,7 +141,7 @@ mod tests {
     use std::time::Duration;
 
     use culvert_daemon::Readiness;
-    use culvert_tunnel::{Budget, ProxyTunnel};
+    use culvert_tunnel::{Budget, FarEnd, ProxyTunnel};
     use tokio::net::TcpListener;
     use tokio::time::timeout;
 
@@ -271,6 +271,7 @@ mod tests {
             .unwrap();
         let last_read = tunnel.get_ref().0.last_read();
         let settings = ProxyTunnel {
+            far_end: FarEnd::Agent,
             stream_window: 1 << 20,
             max_streams: 8,
             streams_in_life: 1 << 29,

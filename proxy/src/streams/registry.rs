@@ -224,7 +224,7 @@ impl Drop for Registration {
 
 #[cfg(test)]
 mod tests {
-    use culvert_tunnel::{Budget, ProxyTunnel, ReadAhead};
+    use culvert_tunnel::{Budget, FarEnd, ProxyTunnel, ReadAhead};
 
     use super::*;
 
@@ -237,6 +237,7 @@ mod tests {
         let io = ReadAhead::new(near);
         let last_read = io.last_read();
         ProxyTunnel {
+            far_end: FarEnd::Agent,
             stream_window: 1 << 20,
             max_streams: 8,
             streams_in_life,

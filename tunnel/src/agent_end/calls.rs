@@ -12,8 +12,9 @@ use prost::Message;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use super::forward::forward;
 use super::state::StreamPermit;
-use super::{AgentTunnel, AgentTunnelState, Backends, LiveStream, StreamError};
+use super::{AgentTunnel, AgentTunnelState, Backend, Backends, LiveStream, StreamError};
 use crate::budget::outbox::Payload;
 use crate::dial_failure::DialFailure;
 use crate::error::TunnelError;
@@ -173,7 +174,14 @@ impl<B: Backends> Call<B> {
 
     async fn dial_and_relay(&mut self, stream: &LiveStream) -> Result<(), StreamError> {
         // Boxed: this future is as large as a relay's, and its result would take space beside it.
-        let socket = Box::pin(self.dial(&stream.open)).await?;
+        let socket = match Box::pin(self.dial(&stream.open)).await? {
+            Backend::Socket(socket) => Socket::from(socket),
+            Backend::Agent(through) => {
+                let (incoming, respond) = (&mut self.incoming, &mut self.respond);
+                let forwarded = forward(through, incoming, respond, &stream.transferred);
+                return Box::pin(forwarded).await;
+            }
+        };
         let mut send = answer(&mut self.respond, &opened(DialCode::Ok, String::new()))
             .map_err(|error| StreamError::Relay(error.into()))?;
         let relayed = relay::relay(
@@ -187,7 +195,7 @@ impl<B: Backends> Call<B> {
     }
 
     /// Dials the backend, unless the client leaves first. A failure is answered.
-    async fn dial(&mut self, open: &Open) -> Result<Socket, StreamError> {
+    async fn dial(&mut self, open: &Open) -> Result<Backend, StreamError> {
         let dialled = tokio::select! {
             dialled = self.backends.dial(open) => dialled,
             left = std::future::poll_fn(|context| self.respond.poll_reset(context)) => {
@@ -195,7 +203,7 @@ impl<B: Backends> Call<B> {
             }
             ended = self.incoming.gather() => return Err(StreamError::Relay(ended)),
         };
-        dialled.map(Socket::from).map_err(|failure| {
+        dialled.map_err(|failure| {
             // The dial has failed, whether or not the answer can be sent.
             refuse(&mut self.respond, &failure).ok();
             StreamError::Dial(failure)
@@ -225,13 +233,16 @@ fn too_many_streams(limit: u32) -> DialFailure {
 }
 
 /// Answers an `Open` with the reason why its dial failed.
-fn refuse(respond: &mut SendResponse<Payload>, failure: &DialFailure) -> Result<(), TunnelError> {
+pub(super) fn refuse(
+    respond: &mut SendResponse<Payload>,
+    failure: &DialFailure,
+) -> Result<(), TunnelError> {
     answer(respond, &opened(failure.code, failure.message.clone()))
         .and_then(|mut send| send.send_trailers(grpc::trailers(grpc::OK)))
         .map_err(TunnelError::Http2)
 }
 
-fn opened(code: DialCode, message: String) -> Frame {
+pub(super) fn opened(code: DialCode, message: String) -> Frame {
     let code = code.into();
     Frame {
         kind: Some(Kind::Opened(Opened { code, message })),

@@ -97,6 +97,16 @@ impl Payload {
         }
     }
 
+    /// Bytes of another tunnel, framing included, that count in `budget`.
+    pub(crate) fn forwarded(bytes: Bytes, budget: &Budget) -> Self {
+        let cost = bytes.len() + FRAME_COST;
+        budget.takes(cost);
+        Self {
+            bytes,
+            counted: Some((budget.clone(), cost)),
+        }
+    }
+
     /// The end of a stream, without bytes.
     pub(crate) fn end() -> Self {
         Bytes::new().into()

@@ -39,7 +39,7 @@ impl Load {
 
 /// The permit of one stream. Dropping it releases it.
 #[derive(Debug)]
-pub(super) struct StreamPermit(Arc<Load>);
+pub(crate) struct StreamPermit(Arc<Load>);
 
 impl StreamPermit {
     pub(super) fn take(load: &Arc<Load>, limit: u32) -> Option<Self> {

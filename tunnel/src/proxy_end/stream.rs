@@ -1,17 +1,17 @@
 //! A stream of a tunnel, from the request for its backend to the end of its relay.
 
 use std::io;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::ResponseFuture;
-use h2::{Reason, RecvStream, SendStream};
-use http::Response;
+use h2::{Reason, SendStream};
 use scopeguard::ScopeGuard;
 use tokio::time::timeout;
 
 use super::load::StreamPermit;
-use super::{Tunnel, printable_char};
+use super::{FarEnd, Tunnel, printable_char};
 use crate::budget::Budget;
 use crate::budget::outbox::Payload;
 use crate::dial_failure::DialFailure;
@@ -94,6 +94,16 @@ impl Early<'_> {
     }
 }
 
+/// A stream that was requested and not answered yet.
+#[derive(Debug)]
+pub(crate) struct BegunStream {
+    pub(crate) response: ResponseFuture,
+    pub(crate) send: SendStream<Payload>,
+    /// Of the stream's tunnel.
+    pub(crate) budget: Budget,
+    pub(crate) permit: StreamPermit,
+}
+
 /// A stream whose backend has answered. Dropping it resets it.
 #[derive(Debug)]
 pub struct Stream {
@@ -110,58 +120,86 @@ impl Tunnel {
     /// After [`OpenError::Tunnel`] another tunnel of the node can be tried, unless bytes were sent
     /// early. Other errors are final.
     pub async fn open(&self, open: Open, early: Option<Early<'_>>) -> Result<Stream, OpenError> {
-        let permit = StreamPermit::take(&self.load, self.max_streams)
-            .ok_or(OpenError::TooManyStreams(self.max_streams))?;
-        timeout(OPEN_TIMEOUT, self.open_in(permit, open, early))
+        timeout(OPEN_TIMEOUT, self.open_in_time(first_frame(open), early))
             .await
             .map_err(|_| OpenError::TimedOut)?
     }
 
-    async fn open_in(
-        &self,
-        permit: StreamPermit,
-        open: Open,
-        early: Option<Early<'_>>,
-    ) -> Result<Stream, OpenError> {
-        let first = frame::encode(&Frame {
-            kind: Some(Kind::Open(open)),
-        });
-        let (mut response, send) = self
+    /// Requests a stream with its first frame, of [`first_frame`]. The answer is still to come.
+    pub(crate) async fn begin(&self, first: Bytes) -> Result<BegunStream, OpenError> {
+        let permit = StreamPermit::take(&self.load, self.max_streams)
+            .ok_or(OpenError::TooManyStreams(self.max_streams))?;
+        let (response, send) = self
             .call(grpc::OPEN, first, false)
             .await
             .map_err(OpenError::Tunnel)?;
+        Ok(BegunStream {
+            response,
+            send,
+            budget: self.budget.clone(),
+            permit,
+        })
+    }
+
+    async fn open_in_time(
+        &self,
+        first: Bytes,
+        early: Option<Early<'_>>,
+    ) -> Result<Stream, OpenError> {
+        let BegunStream {
+            response,
+            send,
+            budget,
+            permit,
+        } = self.begin(first).await?;
         // A dropped stream alone would keep its unsent data until the connection takes bytes again.
         let mut send = scopeguard::guard(send, |mut send| send.send_reset(Reason::CANCEL));
-        let response = self.response(&mut response, &mut send, early).await?;
+        let (before, after) = match self.far_end {
+            FarEnd::Agent => (early, None),
+            FarEnd::Proxy => (None, early),
+        };
+        let response = {
+            let response = pin!(async { response.await.map_err(OpenError::Tunnel) });
+            sending(before, &mut send, &budget, response).await?
+        };
         if let Some(error) = grpc::error_of(&response) {
             return Err(OpenError::Answer(error));
         }
-        let mut incoming = Incoming::new(response.into_body(), self.budget.share());
-        let message = incoming.first_message(frame::MESSAGE_MAX).await?;
-        dialled(message)?;
+        let mut incoming = Incoming::new(response.into_body(), budget.share());
+        {
+            let message = pin!(async { Ok(incoming.first_message(frame::MESSAGE_MAX).await?) });
+            dialled(sending(after, &mut send, &budget, message).await?)?;
+        }
         Ok(Stream {
             send: ScopeGuard::into_inner(send),
             incoming,
             _permit: permit,
         })
     }
+}
 
-    /// Waits for the response, and sends an `early` client's first bytes meanwhile.
-    async fn response(
-        &self,
-        response: &mut ResponseFuture,
-        send: &mut SendStream<Payload>,
-        early: Option<Early<'_>>,
-    ) -> Result<Response<RecvStream>, OpenError> {
-        if let Some(early) = early {
-            tokio::select! {
-                biased;
-                response = &mut *response => return response.map_err(OpenError::Tunnel),
-                sent = early.send(send, &self.budget) => sent.map_err(OpenError::Client)?,
-            }
+/// The frame with which a stream begins.
+pub(crate) fn first_frame(open: Open) -> Bytes {
+    frame::encode(&Frame {
+        kind: Some(Kind::Open(open)),
+    })
+}
+
+/// Waits for an answer, and sends an `early` client's first bytes meanwhile.
+async fn sending<T>(
+    early: Option<Early<'_>>,
+    send: &mut SendStream<Payload>,
+    budget: &Budget,
+    mut answer: Pin<&mut impl Future<Output = Result<T, OpenError>>>,
+) -> Result<T, OpenError> {
+    if let Some(early) = early {
+        tokio::select! {
+            biased;
+            answer = answer.as_mut() => return answer,
+            sent = early.send(send, budget) => sent.map_err(OpenError::Client)?,
         }
-        response.await.map_err(OpenError::Tunnel)
     }
+    answer.await
 }
 
 /// Reads an agent's `opened`: whether its dial reached the backend.

@@ -7,7 +7,7 @@ use crate::transferred::Transferred;
 /// Largest future that relays one stream, in bytes. Every idle stream takes that much.
 const RELAY_MAX: usize = 672;
 /// Largest future that opens one stream, in bytes.
-const OPEN_MAX: usize = 1024;
+const OPEN_MAX: usize = 1152;
 
 async fn load() -> Arc<Load> {
     let last_read = crate::ReadAhead::new(tokio::io::empty()).last_read();

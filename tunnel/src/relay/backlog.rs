@@ -86,6 +86,17 @@ impl Backlog {
         }
     }
 
+    /// Takes at most `most` bytes from the front.
+    pub(super) fn take(&mut self, most: usize) -> Bytes {
+        let length = self.front().len().min(most);
+        let taken = match self.pieces.front() {
+            Some(piece) => piece.slice(..length),
+            None => Bytes::copy_from_slice(&self.tail[..length]),
+        };
+        self.advance(length);
+        taken
+    }
+
     fn close_tail(&mut self) {
         if !self.tail.is_empty() {
             let tail = std::mem::take(&mut self.tail);
@@ -138,6 +149,21 @@ mod tests {
         }
         assert!(read == pieces.concat());
         assert_eq!((backlog.held(), backlog.tail.capacity()), (0, 0));
+    }
+
+    #[test]
+    fn what_is_taken_comes_in_order_and_counts_no_more() {
+        let mut backlog = Backlog::default();
+        push(&mut backlog, vec![7; COPY_BELOW]);
+        push(&mut backlog, &b"tail"[..]);
+        assert_eq!(backlog.take(10), vec![7; 10]);
+        assert_eq!(backlog.held(), COPY_BELOW + 4, "the rest of the piece");
+        assert_eq!(backlog.take(usize::MAX), vec![7; COPY_BELOW - 10]);
+        assert_eq!(
+            (backlog.take(1), backlog.take(9)),
+            ("t".into(), "ail".into())
+        );
+        assert_eq!(backlog.held(), 0);
     }
 
     #[test]

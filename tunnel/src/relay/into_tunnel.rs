@@ -120,7 +120,7 @@ async fn readable(socket: &Socket, send: &mut SendStream<Payload>) -> Result<(),
 }
 
 /// Waits until the stream is reset, or its tunnel lost.
-pub(super) async fn reset(send: &mut SendStream<Payload>) -> RelayError {
+pub(crate) async fn reset(send: &mut SendStream<Payload>) -> RelayError {
     match poll_fn(|context| send.poll_reset(context)).await {
         Ok(reason) => RelayError::Reset(reason),
         Err(error) => error.into(),

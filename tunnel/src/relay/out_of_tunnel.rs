@@ -4,6 +4,7 @@ use std::io;
 
 use bytes::Bytes;
 use h2::RecvStream;
+use http::HeaderMap;
 use tokio::sync::futures::OwnedNotified;
 
 use super::RelayError;
@@ -105,6 +106,50 @@ impl Incoming {
         Ok(message)
     }
 
+    /// Whether nothing waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.backlog.is_empty()
+    }
+
+    /// Whether the stream ends after what waits.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Waits for another frame of HTTP/2, whatever is in it; `false` at the end.
+    pub(super) async fn receive_frame(&mut self) -> Result<bool, RelayError> {
+        while !self.ended {
+            let frame = std::mem::take(&mut self.chunk);
+            if !frame.is_empty() {
+                let length = frame.len();
+                self.backlog.push(frame, length);
+                return Ok(true);
+            }
+            match self.stream.data().await {
+                Some(frame) => self.chunk = frame?,
+                None => self.ended = true,
+            }
+        }
+        Ok(false)
+    }
+
+    /// Takes at most `most` bytes that wait, to be sent on, so the other end may send as many more.
+    pub(super) fn take(&mut self, most: usize) -> Result<Bytes, RelayError> {
+        let taken = self.backlog.take(most);
+        self.moves(taken.len())?;
+        Ok(taken)
+    }
+
+    /// What waits cannot be sent on now.
+    pub(super) fn stalls_between_tunnels(&mut self) -> OwnedNotified {
+        self.stalls(|| SocketPeer::Unknown)
+    }
+
+    /// The trailers after the end.
+    pub(crate) async fn trailers(&mut self) -> Result<HeaderMap, RelayError> {
+        Ok(self.stream.trailers().await?.ok_or(FrameError::Truncated)?)
+    }
+
     /// Takes payload while there is no socket yet, so that it counts in the budget. Returns the
     /// error that ends the stream.
     pub(crate) async fn gather(&mut self) -> RelayError {
@@ -167,8 +212,12 @@ impl Incoming {
     /// The socket has taken `written` bytes, so the other end may send as many more.
     fn wrote(&mut self, written: usize) -> Result<(), RelayError> {
         self.backlog.advance(written);
-        self.share.moves(written, self.backlog.held());
-        self.release(written)
+        self.moves(written)
+    }
+
+    fn moves(&mut self, taken: usize) -> Result<(), RelayError> {
+        self.share.moves(taken, self.backlog.held());
+        self.release(taken)
     }
 
     /// Checks that the other side's connection ended in order, and was not reset.
@@ -176,8 +225,7 @@ impl Incoming {
         if role == Role::Agent {
             return Ok(());
         }
-        let trailers = self.stream.trailers().await?.ok_or(FrameError::Truncated)?;
-        if grpc::is_ok(&trailers) {
+        if grpc::is_ok(&self.trailers().await?) {
             Ok(())
         } else {
             Err(RelayError::Aborted)

@@ -121,6 +121,7 @@ impl AgentByHand {
         let io = ReadAhead::new(proxy_socket);
         let last_read = io.last_read();
         let settings = ProxyTunnel {
+            far_end: FarEnd::Agent,
             stream_window: 256 << 10,
             max_streams: 1024,
             streams_in_life: 1 << 29,
@@ -243,6 +244,7 @@ async fn an_agent_that_speaks_on_every_stream_there_ever_was_loses_its_tunnel() 
     let last_read = io.last_read();
     let budget = Budget::new(1 << 20);
     let settings = ProxyTunnel {
+        far_end: FarEnd::Agent,
         stream_window: 256 << 10,
         max_streams: 64,
         streams_in_life: 1 << 29,

@@ -52,6 +52,7 @@ async fn silent(keepalive_seconds: u32) -> Silent {
     let last_read = io.last_read();
     let budget = Budget::new(1 << 20);
     let settings = ProxyTunnel {
+        far_end: FarEnd::Agent,
         stream_window: 1 << 20,
         max_streams: 8,
         streams_in_life: 1 << 29,

@@ -14,8 +14,8 @@ use culvert_api::{ALPN_TUNNEL, PROXY_SERVER_NAME};
 use culvert_daemon::Backoff;
 use culvert_tunnel::proto::tunnel::{DescribeResponse, DialCode, Open};
 use culvert_tunnel::{
-    AgentTunnel, AgentTunnelState, Backends, Budget, DEFAULT_MAX_STREAMS, DEFAULT_STREAM_WINDOW,
-    DialFailure, ReadAhead, STREAMS_IN_LIFE, StreamEnd, TunnelError, tune,
+    AgentTunnel, AgentTunnelState, Backend, Backends, Budget, DEFAULT_MAX_STREAMS,
+    DEFAULT_STREAM_WINDOW, DialFailure, ReadAhead, STREAMS_IN_LIFE, StreamEnd, TunnelError, tune,
 };
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
@@ -187,14 +187,14 @@ struct Greeter {
 }
 
 impl Backends for Greeter {
-    async fn dial(&self, _open: &Open) -> Result<TcpStream, DialFailure> {
+    async fn dial(&self, _open: &Open) -> Result<Backend, DialFailure> {
         let dialled = async {
             let mut backend = TcpStream::connect(self.address).await?;
             // `greet` reads it, not the client.
             backend
                 .write_all(format!("{}\n", self.name).as_bytes())
                 .await?;
-            std::io::Result::Ok(backend)
+            std::io::Result::Ok(backend.into())
         };
         dialled.await.map_err(|error| DialFailure {
             code: DialCode::Failed,

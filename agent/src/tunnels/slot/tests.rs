@@ -1,6 +1,6 @@
 use culvert_daemon::Readiness;
 use culvert_tunnel::proto::tunnel::{DescribeRequest, Open};
-use culvert_tunnel::{ProxyTunnel, Tunnel};
+use culvert_tunnel::{FarEnd, ProxyTunnel, Tunnel};
 use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
@@ -74,6 +74,7 @@ impl Agent {
 async fn establish(tunnel: ServerTunnel) -> (Tunnel, JoinSet<Result<(), TunnelError>>) {
     let last_read = tunnel.get_ref().0.last_read();
     let settings = ProxyTunnel {
+        far_end: FarEnd::Agent,
         stream_window: 1 << 20,
         max_streams: 8,
         streams_in_life: 1 << 29,

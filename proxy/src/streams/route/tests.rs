@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use culvert_tunnel::proto::tunnel::DescribeResponse;
 use culvert_tunnel::{
-    AgentTunnel, AgentTunnelState, Backends, Budget, DialFailure, ProxyTunnel, ReadAhead, Socket,
-    StreamEnd, Transferred,
+    AgentTunnel, AgentTunnelState, Backend, Backends, Budget, DialFailure, FarEnd, ProxyTunnel,
+    ReadAhead, Socket, StreamEnd, Transferred,
 };
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::UnixStream;
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
@@ -28,7 +28,7 @@ struct Hanging {
 }
 
 impl Backends for Hanging {
-    async fn dial(&self, _: &Open) -> Result<TcpStream, DialFailure> {
+    async fn dial(&self, _: &Open) -> Result<Backend, DialFailure> {
         self.dials.fetch_add(1, Ordering::Relaxed);
         self.dialled.notify_one();
         std::future::pending().await
@@ -87,6 +87,7 @@ async fn two_tunnels() -> TwoTunnels {
         let io = ReadAhead::new(near);
         let last_read = io.last_read();
         let settings = ProxyTunnel {
+            far_end: FarEnd::Agent,
             stream_window: 1 << 20,
             max_streams: 8,
             streams_in_life: 1 << 29,

@@ -1,5 +1,3 @@
-use tokio::net::TcpStream;
-
 use super::*;
 use crate::agent_end::StreamEnd;
 
@@ -9,7 +7,7 @@ const TASK_MAX: usize = 1152;
 struct NoBackends;
 
 impl Backends for NoBackends {
-    async fn dial(&self, _: &Open) -> Result<TcpStream, DialFailure> {
+    async fn dial(&self, _: &Open) -> Result<Backend, DialFailure> {
         std::future::pending().await
     }
 
