@@ -168,8 +168,17 @@ async fn a_backend_that_dies_resets_its_client() {
 
 #[tokio::test]
 async fn an_agent_that_is_gone_is_offline_and_takes_no_byte_of_the_client() {
-    let pair = two_hops().await;
+    let pair = pair(256 << 10, 64).await;
+    let to_agent = pair.tunnel.clone();
+    let pair = through_second_proxy(pair, 256 << 10).await;
     pair.agent.abort();
+    let gone = async {
+        while !matches!(
+            to_agent.open(to_port(2), None).await,
+            Err(OpenError::Tunnel(_))
+        ) {}
+    };
+    timeout(DEADLINE, gone).await.expect("the tunnel ends");
     let (mut client, proxy_side) = socket_pair().await;
     client.write_all(b"early").await.unwrap();
     let (client, transferred) = (proxy_side.into(), Transferred::default());
@@ -177,16 +186,12 @@ async fn an_agent_that_is_gone_is_offline_and_takes_no_byte_of_the_client() {
         client: &client,
         transferred: &transferred,
     };
-    let gone = async {
-        loop {
-            match pair.tunnel.open(to_port(1), Some(early)).await {
-                Err(OpenError::Refused(failure)) => break failure.code,
-                other => panic!("{other:?}"),
-            }
-        }
-    };
-    let code = timeout(DEADLINE, gone).await.expect("it is answered");
-    assert_eq!(code, DialCode::Offline);
+    let refused = timeout(DEADLINE, pair.tunnel.open(to_port(2), Some(early))).await;
+    let error = refused.expect("it is answered").unwrap_err();
+    assert!(
+        matches!(&error, OpenError::Refused(failure) if failure.code == DialCode::Offline),
+        "{error:?}"
+    );
     assert!(!early.has_gone(), "the stream can be opened elsewhere");
 }
 
