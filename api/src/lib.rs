@@ -51,6 +51,8 @@ pub use zone::{InvalidZone, Zone};
 pub const ALPN_TUNNEL: &[u8] = b"culvert-tunnel/1";
 /// ALPN of ordinary gRPC on the agent port: `culvert.enroll.v1`.
 pub const ALPN_ENROLL: &[u8] = b"h2";
+/// ALPN of ordinary gRPC on the peer port: `culvert.peer.v1`.
+pub const ALPN_PEER: &[u8] = b"h2";
 /// What a proxy writes instead of HTTP/2's preface when it refuses an agent: this text, the reason,
 /// and a line feed.
 pub const REFUSED: &str = "REFUSED ";

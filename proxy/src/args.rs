@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use culvert_api::HostPort;
-use culvert_api::ports::{AGENT_PORT, INTERCEPT_PORTS};
+use culvert_api::ports::{AGENT_PORT, INTERCEPT_PORTS, PEER_PORT};
 use culvert_daemon::{LogCommand, LogFormat, parse_duration, parse_size};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
@@ -167,6 +167,26 @@ pub(crate) struct ListenArgs {
         default_value_t = listen(AGENT_PORT)
     )]
     pub(crate) agent_listen: SocketAddr,
+
+    /// Where other proxies connect. Used with --peer, and in a cluster.
+    #[arg(
+        long,
+        env = "CULVERT_PEER_LISTEN",
+        value_name = "IP:PORT",
+        default_value_t = listen(PEER_PORT)
+    )]
+    pub(crate) peer_listen: SocketAddr,
+
+    /// The peer port of another proxy of the same authority, so that this proxy reaches the nodes
+    /// whose tunnels end there; repeat it for more. A name may stand for several proxies, this one
+    /// included.
+    #[arg(
+        long,
+        env = "CULVERT_PEER",
+        value_name = "HOST:PORT",
+        value_delimiter = ','
+    )]
+    pub(crate) peer: Vec<HostPort>,
 
     /// Where the kernel steers clients' connections; repeat it for more. One address takes 28,000
     /// connections of a client.

@@ -16,6 +16,7 @@ pub mod fuzzing;
 mod instance;
 mod metrics;
 mod operators;
+mod peers;
 mod run;
 mod sockets;
 mod state;

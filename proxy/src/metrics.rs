@@ -40,6 +40,7 @@ pub(crate) enum CertificateRequest {
 pub(crate) struct Metrics {
     pub(crate) tunnels: Gauge,
     pub(crate) active_streams: Gauge,
+    pub(crate) forwarded_streams: Gauge,
     pub(crate) transferred: Total,
     streams: Family<Stream, Counter>,
     dials: Family<Outcome, Counter>,
@@ -104,6 +105,7 @@ impl Default for Metrics {
         Self {
             tunnels: Gauge::default(),
             active_streams: Gauge::default(),
+            forwarded_streams: Gauge::default(),
             transferred: Total::default(),
             streams: Family::default(),
             dials: Family::default(),
@@ -130,6 +132,11 @@ impl Metrics {
             "active_streams",
             "Connections of clients, dialling ones included",
             self.active_streams.clone(),
+        );
+        registry.register(
+            "forwarded_streams",
+            "Streams of other proxies that go on into tunnels here",
+            self.forwarded_streams.clone(),
         );
         registry.register(
             "streams",

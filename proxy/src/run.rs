@@ -18,6 +18,7 @@ use culvert_tunnel::{Budget, FarEnd, ProxyTunnel, STREAM_WINDOW_RANGE, STREAMS_I
 use ipnet::IpNet;
 use prometheus_client::registry::Registry as MetricsRegistry;
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
@@ -42,6 +43,7 @@ use crate::operators::control::{self, Control};
 use crate::operators::debug;
 use crate::operators::explain::Explainer;
 use crate::operators::scraped::Scraped;
+use crate::peers::{self, PeerAddresses, PeerPort, Peers};
 use crate::sockets::listen;
 use crate::sockets::local_socket::{Access, LocalSocket};
 use crate::sockets::strangers::{Phase, Strangers, say_busy};
@@ -107,6 +109,7 @@ pub(crate) async fn run(args: RunArgs, sockets: Sockets, logs: Logs) -> Result<(
         );
     }
     proxy.spawn_agents(&mut supervisor)?;
+    proxy.spawn_peers(&mut supervisor)?;
     proxy.spawn_frontends(&mut supervisor, &readiness)?;
     listening.open();
     let drain = supervisor.drain();
@@ -397,6 +400,40 @@ impl Proxy {
             "agent port",
             listen::serve(listener, "agents", drain, serve_one),
         );
+        Ok(())
+    }
+
+    /// Listens for other proxies and follows them, if there may be any.
+    fn spawn_peers(&self, supervisor: &mut Supervisor) -> Result<()> {
+        if self.args.listen.peer.is_empty() {
+            return Ok(());
+        }
+        self.trust.check_proxy_role()?;
+        let addresses = self.advertised.given.iter().map(ToString::to_string);
+        let peers = Arc::new(Peers {
+            own: peers::own_info(self.instance.clone(), addresses.collect()),
+            trust: self.trust.clone(),
+            registry: self.registry.clone(),
+            streams: self.streams.clone(),
+            workers: self.workers.clone(),
+            budget: self.budget.clone(),
+            stream_window: self.args.stream_window,
+            drain: supervisor.drain(),
+        });
+        let listener = listen::bind(self.args.listen.peer_listen)?;
+        let (port, workers) = (PeerPort::new(peers.clone()), self.workers.clone());
+        let serve_one =
+            move |peer, connections: &TaskTracker| port.serve(&workers.next(), peer, connections);
+        supervisor.spawn(
+            "peer port",
+            listen::serve(listener, "peers", supervisor.drain(), serve_one),
+        );
+        let addresses = PeerAddresses {
+            given: self.args.listen.peer.clone(),
+            listed: watch::Sender::default().subscribe(),
+        };
+        // While this proxy drains, its clients still need the peers.
+        supervisor.spawn_observer("peers", addresses.follow_all(peers));
         Ok(())
     }
 

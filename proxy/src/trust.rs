@@ -20,15 +20,18 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use culvert_api::NodeName;
-use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::server::VerifierBuilderError;
+use rustls::{ClientConfig, ServerConfig};
 use tokio::sync::watch;
 
 use crate::clock::UnixTime;
 use crate::directory::Directory;
 use crate::state::{StateDir, StateError, StateFile};
 use crate::trust::authority::{AuthorityError, ProvenKey};
-use crate::trust::identity::{Binding, Credential, IdentityError, Leaf, Purpose, RENEWAL_GRACE};
+use crate::trust::identity::{
+    Binding, Credential, IdentityError, Leaf, PROXY_ROLE, Purpose, RENEWAL_GRACE,
+};
 pub(crate) use callers::Callers;
 use handshake::ServerIdentity;
 use ledger::{CertificateStatus, Ledger};
@@ -100,6 +103,12 @@ pub(crate) enum TrustError {
          is missing"
     )]
     NoUid { node: NodeName },
+    #[error(
+        "the certificate in {what} is not one that other proxies accept: it needs the URI \
+         {PROXY_ROLE} among its subject alternative names, and the extended key usages serverAuth \
+         and clientAuth; or start the proxy without --peer"
+    )]
+    NoProxyRole { what: String },
     #[error(
         "this proxy uses ready certificates (--tls-cert, --tls-key, --agent-ca) and cannot make \
          any: give the agent its certificate with --cert, --key and --ca, or start the proxy with \
@@ -210,6 +219,40 @@ impl Trust {
     /// files.
     pub(crate) fn server_config(&self) -> Arc<ServerConfig> {
         self.0.agent_config.load_full()
+    }
+
+    /// TLS settings for the peer port. Call this for each connection.
+    pub(crate) fn peer_server_config(&self) -> Result<Arc<ServerConfig>, TrustError> {
+        let material = self.material();
+        handshake::peer_server_config(&self.0.identity, material.authorities())
+            .map(Arc::new)
+            .map_err(|source| self.verifier_error(source))
+    }
+
+    /// TLS settings for dialling another proxy. Call this for each connection.
+    pub(crate) fn peer_client_config(&self, alpn: &[u8]) -> Result<ClientConfig, TrustError> {
+        let material = self.material();
+        handshake::peer_client_config(&self.0.identity, material.authorities(), alpn)
+            .map_err(|source| self.verifier_error(source))
+    }
+
+    /// Checks that other proxies will accept this proxy's certificate.
+    pub(crate) fn check_proxy_role(&self) -> Result<(), TrustError> {
+        let own = self.0.identity.present();
+        let is_proxy = |der| Leaf::read(der).is_ok_and(|leaf| leaf.is_proxy);
+        if own.cert.first().is_some_and(is_proxy) {
+            return Ok(());
+        }
+        Err(TrustError::NoProxyRole {
+            what: self.0.config.source.to_string(),
+        })
+    }
+
+    fn verifier_error(&self, source: VerifierBuilderError) -> TrustError {
+        TrustError::Verifier {
+            what: self.0.config.source.to_string(),
+            source,
+        }
     }
 
     /// TLS settings for the CONNECT listener: the proxy's certificate, and a required client

@@ -1,4 +1,4 @@
-//! `/debug/{nodes,left-out,claims,tunnels,streams}` of the admin server, as JSON.
+//! `/debug/{nodes,left-out,claims,tunnels,peers,streams}` of the admin server, as JSON.
 
 use std::time::Instant;
 
@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::directory::Directory;
+use crate::streams::elsewhere::PeerView;
 use crate::streams::live::{StreamView, Streams};
 use crate::streams::registry::{Registered, Registry};
 
@@ -33,6 +34,43 @@ struct TunnelView {
     age_seconds: f64,
     streams: u32,
     round_trip_seconds: Option<f64>,
+}
+
+/// Another proxy as `/debug/peers` shows it.
+#[derive(Debug, Serialize)]
+struct PeerPage {
+    peer: String,
+    host: String,
+    version: String,
+    /// Where agents may reach this very proxy.
+    addresses: Vec<String>,
+    age_seconds: f64,
+    /// Tunnels of agents that end there, and nodes that have any.
+    tunnels: usize,
+    nodes: usize,
+    /// Connections to it that carry streams, and these streams.
+    links: usize,
+    streams: u32,
+    round_trip_seconds: Option<f64>,
+    draining: bool,
+}
+
+impl From<PeerView> for PeerPage {
+    fn from(view: PeerView) -> Self {
+        Self {
+            peer: view.info.instance.to_string(),
+            host: view.info.host.clone(),
+            version: view.info.version.clone(),
+            addresses: view.info.addresses.clone(),
+            age_seconds: view.since.elapsed().as_secs_f64(),
+            tunnels: view.tunnels,
+            nodes: view.nodes,
+            links: view.links,
+            streams: view.streams,
+            round_trip_seconds: view.round_trip.map(|round_trip| round_trip.as_secs_f64()),
+            draining: view.draining,
+        }
+    }
 }
 
 /// A stream as `/debug/streams` shows it, with the time since the last byte in each direction, to
@@ -71,7 +109,7 @@ pub(crate) fn routes(
     streams: Streams,
     idle: Idle<u64>,
 ) -> Router {
-    let left_out = directory.clone();
+    let (left_out, peers_of) = (directory.clone(), registry.clone());
     Router::new()
         .route(
             "/debug/claims",
@@ -90,9 +128,17 @@ pub(crate) fn routes(
             get(async move || page(move || tunnels(&registry)).await),
         )
         .route(
+            "/debug/peers",
+            get(async move || page(move || peers(&peers_of)).await),
+        )
+        .route(
             "/debug/streams",
             get(async move || page(move || pages(&streams, &idle)).await),
         )
+}
+
+fn peers(registry: &Registry) -> Vec<PeerPage> {
+    registry.peers().into_iter().map(PeerPage::from).collect()
 }
 
 fn tunnels(registry: &Registry) -> Vec<TunnelView> {

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use crate::clients::direct::{Direct, DirectTarget};
 use crate::clock::UnixTime;
 use crate::directory::{Destination, Directory, NodeView, ResolveError, Target};
+use crate::streams::elsewhere::PeerView;
 use crate::streams::error::RouteError;
 use crate::streams::history::LastEvents;
 use crate::streams::registry::{Registered, Registry};
@@ -62,12 +63,19 @@ struct Facts {
     owners: Vec<NodeView>,
     zone: Zone,
     tunnels: Vec<TunnelFacts>,
+    /// The peers where tunnels of the target's node end, and whether they can be reached.
+    peers: Vec<PeerFacts>,
     past: LastEvents,
     started: UnixTime,
     dial: Option<Result<Duration, DialError>>,
 }
 
 impl Facts {
+    /// Whether no proxy that this one reaches has a tunnel of the node.
+    fn is_offline(&self) -> bool {
+        self.tunnels.is_empty() && self.peers.iter().all(|peer| peer.links == 0)
+    }
+
     /// The address in the question; `None` for a name.
     fn address(&self) -> Option<IpAddr> {
         match self.query.host {
@@ -86,6 +94,15 @@ struct TunnelFacts {
     round_trip: Option<Duration>,
     streams: u32,
     silent: bool,
+}
+
+/// A peer where a tunnel of the target's node ends.
+#[derive(Debug)]
+struct PeerFacts {
+    host: String,
+    links: usize,
+    round_trip: Option<Duration>,
+    streams: u32,
 }
 
 /// The way in which a test dial failed.
@@ -148,9 +165,10 @@ impl Explainer {
 
     fn facts(&self, query: Query, route: Result<Route, ResolveError>) -> Facts {
         let (target, tunnels) = match route {
-            Ok(Route {
-                target, tunnels, ..
-            }) => (Ok(target), tunnels),
+            Ok(route) => {
+                let tunnels = route.tunnels().cloned().collect();
+                (Ok(route.target), tunnels)
+            }
             Err(error) => (Err(error), Vec::new()),
         };
         let owners = match &target {
@@ -158,6 +176,9 @@ impl Explainer {
             Err(error) => error.owners(),
         };
         let past = |target: &Target| self.registry.history().of(&target.node);
+        let peers = target
+            .as_ref()
+            .map(|target| self.registry.holders(&target.node));
         Facts {
             direct: None,
             owners: owners
@@ -166,6 +187,7 @@ impl Explainer {
                 .collect(),
             zone: self.directory.zone(),
             tunnels: tunnels.iter().map(|tunnel| tunnel_facts(tunnel)).collect(),
+            peers: peers.unwrap_or_default().iter().map(peer_facts).collect(),
             past: target.as_ref().map(past).unwrap_or_default(),
             started: self.started,
             dial: None,
@@ -201,6 +223,15 @@ fn destination(query: &Query) -> Destination {
         host: query.host.clone(),
         port: query.port.unwrap_or_default(),
     })
+}
+
+fn peer_facts(peer: &PeerView) -> PeerFacts {
+    PeerFacts {
+        host: peer.info.host.clone(),
+        links: peer.links,
+        round_trip: peer.round_trip,
+        streams: peer.streams,
+    }
 }
 
 fn tunnel_facts(registered: &Registered) -> TunnelFacts {

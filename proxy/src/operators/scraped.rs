@@ -51,6 +51,15 @@ impl Collector for Scraped {
         let help = "Payload bytes in memory for clients that take nothing at the moment";
         let waiting = encoder.encode_descriptor("waiting_bytes", help, None, MetricType::Gauge)?;
         ConstGauge::new(i64::try_from(self.budget.held()).unwrap_or(i64::MAX)).encode(waiting)?;
+        let help = "Other proxies to which this one is connected";
+        let peers = encoder.encode_descriptor("peers", help, None, MetricType::Gauge)?;
+        let connected = self
+            .registry
+            .peers()
+            .iter()
+            .filter(|peer| peer.links > 0)
+            .count();
+        ConstGauge::new(i64::try_from(connected).unwrap_or(i64::MAX)).encode(peers)?;
         self.encode_round_trips(&mut encoder)
     }
 }

@@ -77,6 +77,16 @@ pub(crate) struct StreamView {
     bytes_to_client: u64,
 }
 
+/// A stream that is forwarded for another proxy.
+pub(crate) struct Forwarded(Streams);
+
+impl Drop for Forwarded {
+    fn drop(&mut self) {
+        self.0.0.metrics.forwarded_streams.dec();
+        self.0.0.count_tx.send_modify(|count| *count -= 1);
+    }
+}
+
 /// How a connection ended: the label, and the reason after a failure.
 struct End {
     outcome: &'static str,
@@ -135,7 +145,14 @@ impl Streams {
         }
     }
 
-    /// Waits until no connection is open.
+    /// Counts a stream that is forwarded for another proxy, until the result is dropped.
+    pub(crate) fn forward(&self) -> Forwarded {
+        self.0.metrics.forwarded_streams.inc();
+        self.0.count_tx.send_modify(|count| *count += 1);
+        Forwarded(self.clone())
+    }
+
+    /// Waits until no connection is open, and no stream of another proxy.
     pub(crate) async fn idle(&self) {
         let mut count_rx = self.0.count_tx.subscribe();
         // The sender is in `self`, so there is no error.

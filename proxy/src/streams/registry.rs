@@ -1,8 +1,10 @@
-//! The tunnels of each node.
+//! The tunnels of each node, here and at other proxies.
 //!
 //! Each registration has a number, its generation, so a tunnel that ends late removes only itself.
 //! An agent can come back before its dead tunnels are noticed. These are then superseded: new
 //! streams use them only if there is no other.
+
+mod peers;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -13,11 +15,15 @@ use culvert_api::NodeName;
 use culvert_daemon::Worker;
 use culvert_tunnel::Tunnel;
 use culvert_tunnel::proto::tunnel::DescribeResponse;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::directory::Directory;
 use crate::metrics::Metrics;
+use crate::streams::elsewhere::{Elsewhere, PeerLink};
 use crate::streams::history::History;
+use crate::streams::rank::Rank;
+pub(crate) use peers::PeerRegistration;
 
 /// Tunnels of one node at this proxy. A further one closes the oldest.
 const TUNNELS_PER_NODE: usize = 32;
@@ -31,12 +37,23 @@ struct Shared {
     directory: Directory,
     history: History,
     metrics: Metrics,
+    /// Signals each change of the tunnels here.
+    tunnels_tx: watch::Sender<()>,
+    /// Signals each change of the peers.
+    peers_tx: watch::Sender<()>,
 }
 
 #[derive(Default)]
 struct State {
     generation: u64,
     nodes: HashMap<NodeName, Vec<Arc<Registered>>>,
+    elsewhere: Elsewhere,
+}
+
+impl State {
+    fn is_online(&self, node: &NodeName) -> bool {
+        self.nodes.contains_key(node) || self.elsewhere.has(node)
+    }
 }
 
 /// A tunnel and its properties.
@@ -45,6 +62,7 @@ pub(crate) struct Registered {
     pub(crate) node: NodeName,
     pub(crate) tunnel: Tunnel,
     pub(crate) described: DescribeResponse,
+    pub(crate) rank: Rank,
     pub(crate) agent: SocketAddr,
     pub(crate) since: Instant,
     /// The worker thread that moves the bytes of the tunnel and of its streams.
@@ -58,6 +76,33 @@ impl Registered {
         self.generation > other.generation
             && (self.described.instance != other.described.instance
                 || self.described.slot == other.described.slot)
+    }
+}
+
+/// A way to a node.
+#[derive(Clone)]
+pub(crate) enum Candidate {
+    /// A tunnel of its agent that ends here.
+    Agent(Arc<Registered>),
+    /// A link to a proxy where a tunnel of its agent ends.
+    Peer(Arc<PeerLink>),
+}
+
+impl Candidate {
+    /// The tunnel that carries the stream from here.
+    pub(crate) fn tunnel(&self) -> &Tunnel {
+        match self {
+            Self::Agent(registered) => &registered.tunnel,
+            Self::Peer(link) => &link.tunnel,
+        }
+    }
+
+    /// The thread that moves its bytes.
+    pub(crate) fn worker(&self) -> &Worker {
+        match self {
+            Self::Agent(registered) => &registered.worker,
+            Self::Peer(link) => &link.worker,
+        }
     }
 }
 
@@ -75,6 +120,8 @@ impl Registry {
             directory,
             history,
             metrics,
+            tunnels_tx: watch::Sender::default(),
+            peers_tx: watch::Sender::default(),
         }))
     }
 
@@ -97,11 +144,13 @@ impl Registry {
         let (generation, since, close) =
             (state.generation, Instant::now(), CancellationToken::new());
         let worker = Worker::current();
+        let rank = Rank::of(&described);
         let registered = Arc::new(Registered {
             generation,
             node,
             tunnel,
             described,
+            rank,
             agent,
             since,
             worker,
@@ -121,20 +170,54 @@ impl Registry {
         // The lock is held, so that the directory gets all changes of a node in their order.
         self.0.directory.set_online(&registered.node, true);
         self.0.metrics.tunnels.inc();
+        self.0.tunnels_tx.send_replace(());
         Registration {
             registry: self.clone(),
             registered,
         }
     }
 
-    /// The node's tunnels in the order in which a new stream tries them. A tunnel that is worn out
-    /// is closed as soon as it has no streams, if there is another.
-    pub(crate) fn candidates(&self, node: &NodeName) -> Vec<Arc<Registered>> {
-        let mut tunnels = self.lock().nodes.get(node).cloned().unwrap_or_default();
-        let superseded = |tunnel: &Registered, all: &[Arc<Registered>]| {
-            all.iter().any(|other| other.supersedes(tunnel))
+    /// The ways to the node in the order in which a new stream tries them: tunnels here, then peers,
+    /// then what is superseded or worn out, and last what is silent.
+    pub(crate) fn candidates(&self, node: &NodeName) -> Vec<Candidate> {
+        let state = self.lock();
+        let (peers, ranks) = (state.elsewhere.links(node), state.elsewhere.ranks(node));
+        drop(state);
+        let tunnels = self.tunnels(node);
+        let is_last = |tunnel: &Registered| {
+            tunnel.tunnel.is_worn_out()
+                || tunnels.iter().any(|other| other.supersedes(tunnel))
+                || ranks.iter().any(|other| other.supersedes(&tunnel.rank))
         };
-        let all = tunnels.clone();
+        let is_superseded = |rank: &Rank| {
+            let here = tunnels.iter().map(|tunnel| &tunnel.rank);
+            here.chain(&ranks).any(|other| other.supersedes(rank))
+        };
+        let here = tunnels.iter().map(|tunnel| {
+            let order = (tunnel.tunnel.is_silent(), is_last(tunnel), false);
+            (
+                (order, tunnel.tunnel.streams()),
+                Candidate::Agent(tunnel.clone()),
+            )
+        });
+        // The peers are in order already.
+        let elsewhere = peers.into_iter().zip(0..).map(|((link, ranks), place)| {
+            let order = (
+                link.tunnel.is_silent(),
+                ranks.iter().all(is_superseded),
+                true,
+            );
+            ((order, place), Candidate::Peer(link))
+        });
+        let mut all: Vec<_> = here.chain(elsewhere).collect();
+        all.sort_by_key(|(order, _)| *order);
+        all.into_iter().map(|(_, candidate)| candidate).collect()
+    }
+
+    /// The node's tunnels that end here. A tunnel that is worn out is closed as soon as it has no
+    /// streams, if there is another.
+    fn tunnels(&self, node: &NodeName) -> Vec<Arc<Registered>> {
+        let all = self.lock().nodes.get(node).cloned().unwrap_or_default();
         if all.iter().any(|tunnel| !tunnel.tunnel.is_worn_out()) {
             let spent = |tunnel: &&Arc<Registered>| {
                 tunnel.tunnel.is_worn_out() && tunnel.tunnel.streams() == 0
@@ -143,11 +226,17 @@ impl Registry {
                 .filter(spent)
                 .for_each(|tunnel| tunnel.close.cancel());
         }
-        tunnels.sort_by_cached_key(|tunnel| {
-            let last = superseded(tunnel, &all) || tunnel.tunnel.is_worn_out();
-            (tunnel.tunnel.is_silent(), last, tunnel.tunnel.streams())
-        });
-        tunnels
+        all
+    }
+
+    /// Sees a change each time a tunnel is registered or removed.
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.0.tunnels_tx.subscribe()
+    }
+
+    /// The number of tunnels that end here.
+    pub(crate) fn own_tunnels(&self) -> u32 {
+        u32::try_from(self.0.metrics.tunnels.get()).unwrap_or_default()
     }
 
     /// How many tunnels the node has.
@@ -217,8 +306,10 @@ impl Drop for Registration {
         self.registry.0.metrics.tunnels.dec();
         if tunnels.is_empty() {
             state.nodes.remove(node);
-            self.registry.0.directory.set_online(node, false);
+            let online = state.is_online(node);
+            self.registry.0.directory.set_online(node, online);
         }
+        self.registry.0.tunnels_tx.send_replace(());
     }
 }
 
@@ -271,7 +362,10 @@ mod tests {
         registry
             .candidates(&node())
             .iter()
-            .map(|registered| registered.generation)
+            .map(|candidate| match candidate {
+                Candidate::Agent(registered) => registered.generation,
+                Candidate::Peer(_) => panic!("no peer is registered"),
+            })
             .collect()
     }
 

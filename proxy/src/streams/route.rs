@@ -14,7 +14,7 @@ use crate::metrics::Metrics;
 use crate::streams::error::RouteError;
 use crate::streams::limits::{ClientKind, MAX_STREAMS_PER_AGENT, SHARE, Share};
 use crate::streams::live::{Frontend, StreamRecord, Streams};
-use crate::streams::registry::{Registered, Registry};
+use crate::streams::registry::{Candidate, Registered, Registry};
 
 /// Tunnels that are tried for one stream.
 const ATTEMPTS: usize = 3;
@@ -37,20 +37,31 @@ struct Shared {
 pub(crate) struct Route {
     pub(crate) target: Target,
     destination: Destination,
-    /// The node's tunnels in the order in which they are tried.
-    pub(crate) tunnels: Vec<Arc<Registered>>,
+    /// The ways to the node in the order in which they are tried.
+    pub(crate) candidates: Vec<Candidate>,
 }
 
 impl Route {
     /// The worker thread on which the stream is best opened and relayed: the thread of the first
-    /// tunnel.
+    /// candidate.
     pub(crate) fn worker(&self) -> Option<Worker> {
-        self.tunnels.first().map(|tunnel| tunnel.worker.clone())
+        let first = self.candidates.first();
+        first.map(|candidate| candidate.worker().clone())
     }
 
-    fn streams(&self) -> u32 {
-        self.tunnels
+    /// The node's tunnels that end here.
+    pub(crate) fn tunnels(&self) -> impl Iterator<Item = &Arc<Registered>> {
+        self.candidates
             .iter()
+            .filter_map(|candidate| match candidate {
+                Candidate::Agent(registered) => Some(registered),
+                Candidate::Peer(_) => None,
+            })
+    }
+
+    /// Streams in the node's tunnels that end here.
+    fn streams(&self) -> u32 {
+        self.tunnels()
             .map(|registered| registered.tunnel.streams())
             .sum()
     }
@@ -101,11 +112,11 @@ impl Router {
     /// The route to `destination`, with its tunnels.
     pub(crate) fn route(&self, destination: Destination) -> Result<Route, ResolveError> {
         let target = self.resolve(&destination)?;
-        let tunnels = self.0.registry.candidates(&target.node);
+        let candidates = self.0.registry.candidates(&target.node);
         Ok(Route {
             target,
             destination,
-            tunnels,
+            candidates,
         })
     }
 
@@ -160,16 +171,24 @@ async fn open_in_any(
         return Err(RouteError::TooManyStreams { node: node.clone() });
     }
     let mut failed = None;
-    for registered in route.tunnels.iter().take(ATTEMPTS) {
-        let open = Open {
+    for candidate in route.candidates.iter().take(ATTEMPTS) {
+        let mut open = Open {
             address: address.map(|ip| ip.to_string()).unwrap_or_default(),
             port: (*port).into(),
             original_dst: route.destination.to_string(),
             stream: number,
             ..Open::default()
         };
-        match registered.tunnel.open(open, early).await {
+        if let Candidate::Peer(_) = candidate {
+            (open.hops, open.node) = (1, node.to_string());
+        }
+        match candidate.tunnel().open(open, early).await {
             Ok(stream) => return Ok(stream),
+            // The peer has no tunnel of the node any more, and the agent got nothing.
+            Err(OpenError::Refused(failure))
+                if matches!(candidate, Candidate::Peer(_))
+                    && failure.code == DialCode::Offline
+                    && !early.is_some_and(Early::has_gone) => {}
             // The tunnel failed, not the backend, because the agent bounds its dial. Another tunnel
             // can work, unless the backend may already have the first bytes of the client: it must
             // not get them twice.

@@ -20,7 +20,7 @@ use sha2::{Digest, Sha256};
 
 use crate::clock::UnixTime;
 use crate::state::{StateDir, read_bounded};
-use crate::trust::identity::{Binding, Leaf, Serial};
+use crate::trust::identity::{Binding, Leaf, PROXY_ROLE, Serial};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Long, because replacing the authority that edge nodes have pinned means a visit to each.
@@ -257,7 +257,12 @@ impl Authority {
         params.subject_alt_names = CertificateParams::new(names)
             .map_err(failed)?
             .subject_alt_names;
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let role = PROXY_ROLE.try_into().map_err(failed)?;
+        params.subject_alt_names.push(SanType::URI(role));
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
         let made = params.signed_by(&pair, &self.issuer).map_err(failed)?;
         Ok(ServerCertificate {
             chain: vec![made.der().clone(), self.certificates[0].clone()],

@@ -1,22 +1,23 @@
-//! TLS on the agent port: the client certificates that are accepted, and the certificate that the
-//! proxy shows.
+//! TLS on the proxy's ports: the certificates that are accepted, and the certificate that the proxy
+//! shows.
 
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use culvert_api::{ALPN_ENROLL, ALPN_TUNNEL};
-use rustls::client::danger::HandshakeSignatureValid;
+use culvert_api::{ALPN_ENROLL, ALPN_PEER, ALPN_TUNNEL};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::{CertificateDer, UnixTime as TlsTime};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime as TlsTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{
     ClientHello, NoServerSessionStorage, ResolvesServerCert, VerifierBuilderError,
     WebPkiClientVerifier,
 };
-use rustls::sign::CertifiedKey;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig,
-    SignatureScheme,
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, RootCertStore,
+    ServerConfig, SignatureScheme,
 };
 
 use crate::trust::authority::ServerCertificate;
@@ -99,6 +100,41 @@ pub(super) fn caller_config(
     Ok(config)
 }
 
+/// TLS settings for the peer port: a proxy's certificate of one of `authorities` is required.
+pub(super) fn peer_server_config(
+    identity: &ServerIdentity,
+    authorities: &[CertificateDer<'static>],
+) -> Result<ServerConfig, VerifierBuilderError> {
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(roots(authorities), provider()).build()?;
+    let verifier = ClientVerifier {
+        webpki: verifier,
+        rule: Rule::OnlyProxies,
+    };
+    let mut config = config(identity, verifier, &[&rustls::version::TLS13]);
+    config.alpn_protocols = vec![ALPN_TUNNEL.to_vec(), ALPN_PEER.to_vec()];
+    Ok(config)
+}
+
+/// TLS settings for dialling a peer, whose certificate must be a proxy's of one of `authorities`.
+pub(super) fn peer_client_config(
+    identity: &ServerIdentity,
+    authorities: &[CertificateDer<'static>],
+    alpn: &[u8],
+) -> Result<ClientConfig, VerifierBuilderError> {
+    let webpki =
+        WebPkiServerVerifier::builder_with_provider(roots(authorities), provider()).build()?;
+    let mut config = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .expect("aws-lc-rs has cipher suites for TLS 1.3")
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(PeerVerifier(webpki)))
+        .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(identity.present())));
+    config.alpn_protocols = vec![alpn.to_vec()];
+    config.resumption = Resumption::disabled();
+    Ok(config)
+}
+
 fn config(
     identity: &ServerIdentity,
     verifier: ClientVerifier,
@@ -133,6 +169,8 @@ enum Rule {
     /// Certificates that expired recently pass: the identity check tells a tunnel from a renewal,
     /// and the handshake cannot.
     ExpiredMayRenew,
+    /// Only proxies' certificates pass.
+    OnlyProxies,
     /// No authority with one of these public keys may be between the certificate and its root.
     NotThrough(Vec<Vec<u8>>),
 }
@@ -175,6 +213,8 @@ impl ClientCertVerifier for ClientVerifier {
                 }
                 None => verified,
             },
+            Rule::OnlyProxies if verified.is_ok() && !is_proxys(end_entity) => Err(NOT_A_PROXYS),
+            Rule::OnlyProxies => verified,
             Rule::NotThrough(_) if verified.is_err() => verified,
             Rule::NotThrough(keys) if intermediates.iter().any(|der| has_key(der, keys)) => Err(
                 Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure),
@@ -203,6 +243,64 @@ impl ClientCertVerifier for ClientVerifier {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.webpki.supported_verify_schemes()
+    }
+}
+
+/// What is said of a certificate of our authority that is not a proxy's.
+const NOT_A_PROXYS: Error =
+    Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure);
+
+fn is_proxys(certificate: &CertificateDer<'_>) -> bool {
+    Leaf::read(certificate).is_ok_and(|certificate| certificate.is_proxy)
+}
+
+/// Verifies a peer's certificate by the standard rules, and that it is a proxy's.
+#[derive(Debug)]
+struct PeerVerifier(Arc<WebPkiServerVerifier>);
+
+impl ServerCertVerifier for PeerVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: TlsTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let verified = self.0.verify_server_cert(
+            end_entity,
+            intermediates,
+            server_name,
+            ocsp_response,
+            now,
+        )?;
+        if is_proxys(end_entity) {
+            Ok(verified)
+        } else {
+            Err(NOT_A_PROXYS)
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
     }
 }
 

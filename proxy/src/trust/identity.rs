@@ -22,6 +22,9 @@ pub(crate) const RENEWAL_GRACE: Duration = Duration::from_secs(90 * 24 * 3600);
 /// The largest difference between two hosts' clocks that is tolerated at a certificate's end. It is
 /// a twentieth of the validity if that is less.
 const CLOCK_SLACK: Duration = Duration::from_secs(60);
+/// The URI in a proxy's certificate that makes it a proxy's for other proxies. No certificate of
+/// an agent has it: the names there come from the proxy.
+pub(crate) const PROXY_ROLE: &str = "urn:culvert:proxy";
 /// RFC 5280: at most 20 octets.
 const MAX_SERIAL_BYTES: usize = 20;
 
@@ -169,6 +172,8 @@ pub(crate) struct Leaf {
     pub(crate) names: Vec<String>,
     /// `None`: an operator issued the certificate.
     pub(crate) binding: Option<Binding>,
+    /// Whether it has the [`PROXY_ROLE`].
+    pub(crate) is_proxy: bool,
     pub(crate) serial: Serial,
     pub(crate) not_before: UnixTime,
     pub(crate) not_after: UnixTime,
@@ -191,11 +196,12 @@ impl Leaf {
         let zeros = raw_serial.iter().take_while(|byte| **byte == 0).count();
         let seconds =
             |timestamp: i64| UnixTime::from_seconds(u64::try_from(timestamp).unwrap_or(0));
-        let (mut names, mut bound) = (Vec::new(), None);
+        let (mut names, mut bound, mut is_proxy) = (Vec::new(), None, false);
         for general in alternative
             .iter()
             .flat_map(|extension| &extension.value.general_names)
         {
+            is_proxy |= matches!(general, GeneralName::URI(uri) if *uri == PROXY_ROLE);
             match binding(general) {
                 // Two bindings count as none.
                 Some(binding) if bound.is_none() => bound = Some(binding),
@@ -205,6 +211,7 @@ impl Leaf {
         Ok(Self {
             names,
             binding: bound,
+            is_proxy,
             serial: Serial(raw_serial[zeros..].to_vec()),
             not_before: seconds(certificate.validity().not_before.timestamp()),
             not_after: seconds(certificate.validity().not_after.timestamp()),
@@ -308,6 +315,7 @@ mod tests {
     fn leaf(names: &[&str], not_after: UnixTime) -> Leaf {
         Leaf {
             names: names.iter().map(|name| (*name).to_owned()).collect(),
+            is_proxy: false,
             binding: None,
             serial: Serial::random(),
             not_before: UnixTime::from_seconds(1_600_000_000),

@@ -10,7 +10,7 @@ use culvert_lab::process::Process;
 use culvert_lab::{Lab, wait, workspace};
 
 use crate::connect;
-use crate::pki::{Authority, text};
+use crate::proxies;
 use crate::world::{self, GREET, World};
 
 const EDGE: &[Host] = &[Host::Edge1];
@@ -94,9 +94,8 @@ fn came_from_the_cloud(world: &World<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The second proxy's ports and files are those of the first one with another number.
-const SECOND_PROXY: &str = "203.0.113.1:7500";
-const SECOND_ADMIN: u16 = 7509;
+/// The other one of two proxies that are no peers.
+const SECOND: u16 = 5;
 
 #[test]
 fn one_agent_serves_two_proxies_and_does_without_either() {
@@ -121,7 +120,7 @@ fn one_agent_serves_two_proxies_and_does_without_either() {
             },
         )?;
         let target = format!("edge-1:{GREET}");
-        for socket in ["connect.sock", "connect-2.sock"] {
+        for socket in ["connect.sock", "connect-5.sock"] {
             connect::check_greeting(&world.culvert.socket(socket), &target).context(socket)?;
         }
         drop(second);
@@ -132,58 +131,23 @@ fn one_agent_serves_two_proxies_and_does_without_either() {
         wait::until(
             "the second proxy has the node again",
             Duration::from_secs(30),
-            || connect::check_greeting(&world.culvert.socket("connect-2.sock"), &target),
+            || connect::check_greeting(&proxies::connect_socket(world, SECOND), &target),
         )
     });
 }
 
 /// Both proxies read the same directory file and use the same authority.
 fn with_two_proxies(lab: &Lab) -> Result<Options> {
-    let cloud = lab.site(Host::Cloud);
-    let authority = Authority::at(cloud.file("operator")).make()?;
-    std::fs::write(cloud.file("nodes.toml"), "[nodes.edge-1]\n")?;
-    let mut options = world::proxy_options(authority.proxy_flags());
-    options.agent = ["--proxy", PROXY_FOR_AGENTS, "--proxy", SECOND_PROXY]
+    let mut options = proxies::prepare(lab, EDGE)?;
+    let second = proxies::for_agents(SECOND);
+    options.agent = ["--proxy", PROXY_FOR_AGENTS, "--proxy", &second]
         .map(str::to_owned)
         .to_vec();
     Ok(options)
 }
 
 fn start_second_proxy(world: &World<'_>) -> Result<Process> {
-    let cloud = world.lab.site(Host::Cloud);
-    let mut command = cloud.command(workspace::binary("culvert-proxy"));
-    command.args(Authority::at(cloud.file("operator")).proxy_flags());
-    command.args([
-        "--directory",
-        &text(&cloud.file("nodes.toml")),
-        "--state-dir",
-        &text(&cloud.file("proxy-2")),
-    ]);
-    command.args([
-        "--agent-listen",
-        "[::]:7500",
-        "--intercept-listen",
-        "[::]:7510",
-    ]);
-    command.args(["--admin-listen", &format!("127.0.0.1:{SECOND_ADMIN}")]);
-    for socket in ["connect", "directory", "control"] {
-        command
-            .arg(format!("--{socket}-socket"))
-            .arg(cloud.file(&format!("{socket}-2.sock")));
-    }
-    let mut proxy = cloud.start_process("culvert-proxy-2", &mut command)?;
-    wait::until(
-        "the second proxy has the node",
-        Duration::from_secs(30),
-        || {
-            proxy.check()?;
-            let tunnels = cloud.json(SECOND_ADMIN, "/debug/tunnels")?;
-            ensure!(
-                tunnels.as_array().is_some_and(|all| !all.is_empty()),
-                "{tunnels}"
-            );
-            Ok(())
-        },
-    )?;
+    let proxy = proxies::start(world, SECOND, &[])?;
+    proxies::wait_for_tunnels(world, SECOND)?;
     Ok(proxy)
 }

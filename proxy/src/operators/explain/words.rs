@@ -8,7 +8,7 @@ use culvert_daemon::chain;
 use culvert_tunnel::dial_reason;
 use culvert_tunnel::proto::tunnel::DialCode;
 
-use super::{DialError, Facts, ReportedRules, TunnelFacts};
+use super::{DialError, Facts, PeerFacts, ReportedRules, TunnelFacts};
 use crate::clients::direct::DirectTarget;
 use crate::directory::{AddressView, NodeView, ResolveError, Target};
 use crate::streams::error::RouteError;
@@ -199,7 +199,7 @@ fn routed(page: &mut Page, facts: &Facts, target: &Target) {
 }
 
 fn directory(page: &mut Page, facts: &Facts, owner: &NodeView) {
-    let offline = if facts.tunnels.is_empty() {
+    let offline = if facts.is_offline() {
         ", and refused with EHOSTUNREACH while the node is offline"
     } else {
         ""
@@ -274,6 +274,9 @@ fn tunnels(page: &mut Page, facts: &Facts, name: &NodeName) {
     for tunnel in &facts.tunnels {
         page.line("tunnel", in_words(tunnel));
     }
+    for peer in &facts.peers {
+        peer_line(page, peer, name);
+    }
     let past = &facts.past;
     let ended = match &past.ended {
         Some(event) => format!("the last tunnel ended at {}: {}", event.at, event.reason),
@@ -282,7 +285,7 @@ fn tunnels(page: &mut Page, facts: &Facts, name: &NodeName) {
             facts.started
         ),
     };
-    if !facts.tunnels.is_empty() {
+    if !facts.is_offline() {
         page.line("ended", ended);
         return;
     }
@@ -303,6 +306,31 @@ fn tunnels(page: &mut Page, facts: &Facts, name: &NodeName) {
             "on {name}: is culvert-agent running? `curl http://127.0.0.1:7429/readyz` says why it \
              has no tunnel"
         )),
+    }
+}
+
+fn peer_line(page: &mut Page, peer: &PeerFacts, name: &NodeName) {
+    let PeerFacts {
+        host,
+        links,
+        round_trip,
+        streams,
+    } = peer;
+    if *links > 0 {
+        let away = round_trip.map_or_else(String::new, |time| format!(", {time:.1?} away"));
+        page.line(
+            "tunnel",
+            format!("of {name} at proxy {host}{away}, {streams} streams on the link to it"),
+        );
+    } else {
+        page.line(
+            "tunnel",
+            format!("of {name} at proxy {host}, which this proxy does not reach"),
+        );
+        page.fix(format!(
+            "open TCP port 7401 from this host to proxy {host}; the log of this proxy says why it \
+             has no link"
+        ));
     }
 }
 

@@ -1,0 +1,135 @@
+//! What agents are told: all proxies with their tunnels, so that each agent chooses where its own
+//! go. A proxy that drains says so, and one with too many tunnels repeats the numbers.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use culvert_daemon::Drain;
+use culvert_tunnel::Tunnel;
+use culvert_tunnel::proto::tunnel::{Proxy, SetProxiesRequest};
+use tokio::sync::watch;
+
+use crate::streams::elsewhere::PeerInfo;
+use crate::streams::registry::Registry;
+
+/// How often the proxies' numbers of tunnels are compared.
+const COMPARE_INTERVAL: Duration = Duration::from_secs(30);
+/// Agents are told of a change within this time, at random: ten thousand messages at once would
+/// delay the streams.
+const SPREAD: Duration = Duration::from_secs(2);
+/// Tunnels above the fair share that do not matter.
+const TOLERANCE: u32 = 8;
+
+/// The list of all proxies. Clones share it.
+#[derive(Clone)]
+pub(crate) struct ProxyList {
+    own: PeerInfo,
+    registry: Registry,
+    drain: Drain,
+    news_tx: watch::Sender<()>,
+}
+
+impl ProxyList {
+    pub(crate) fn new(own: PeerInfo, registry: Registry, drain: Drain) -> Self {
+        Self {
+            own,
+            registry,
+            drain,
+            news_tx: watch::Sender::default(),
+        }
+    }
+
+    /// Notes changes of the peers, and an uneven load, until the drain begins.
+    pub(crate) async fn keep_looking(self) -> Result<()> {
+        let mut peers = self.registry.peer_changes();
+        loop {
+            let news = tokio::select! {
+                // The sender lives as long as the registry.
+                _ = peers.changed() => true,
+                () = tokio::time::sleep(COMPARE_INTERVAL) => self.has_too_many(),
+                () = self.drain.begun() => return Ok(()),
+            };
+            if news {
+                self.news_tx.send_replace(());
+            }
+        }
+    }
+
+    /// Keeps an agent informed, for as long as its tunnel lives. An agent that does not know the
+    /// call needs nothing.
+    pub(crate) async fn tell(&self, tunnel: &Tunnel) -> std::convert::Infallible {
+        let mut news = self.news_tx.subscribe();
+        let mut draining = false;
+        loop {
+            draining = draining || self.drain.has_begun();
+            let list = self.now();
+            if (list.proxies.len() > 1 || draining)
+                && let Err(error) = tunnel.set_proxies(&list).await
+            {
+                tracing::debug!(%error, "an agent was not told of the proxies");
+            }
+            tokio::select! {
+                // The sender is in `self`.
+                _ = news.changed() => {
+                    let wait = SPREAD.mul_f64(rand::random());
+                    tokio::select! {
+                        () = tokio::time::sleep(wait) => {}
+                        () = self.drain.begun(), if !draining => {}
+                    }
+                }
+                () = self.drain.begun(), if !draining => {}
+            }
+        }
+    }
+
+    fn now(&self) -> SetProxiesRequest {
+        let own = Proxy {
+            instance: self.own.instance.to_string(),
+            addresses: self.own.addresses.clone(),
+            tunnels: self.registry.own_tunnels(),
+            draining: self.drain.has_begun(),
+        };
+        let peers = self.registry.peers();
+        let peers = peers.iter().map(|peer| Proxy {
+            instance: peer.info.instance.to_string(),
+            addresses: peer.info.addresses.clone(),
+            tunnels: u32::try_from(peer.tunnels).unwrap_or(u32::MAX),
+            draining: peer.draining,
+        });
+        SetProxiesRequest {
+            proxies: std::iter::once(own).chain(peers).collect(),
+        }
+    }
+
+    fn has_too_many(&self) -> bool {
+        let numbers: Vec<_> = self
+            .now()
+            .proxies
+            .iter()
+            .filter(|proxy| !proxy.draining)
+            .map(|proxy| proxy.tunnels)
+            .collect();
+        is_too_many(self.registry.own_tunnels(), &numbers)
+    }
+}
+
+/// Whether a proxy with `own` tunnels has clearly more than its share. Pure.
+fn is_too_many(own: u32, all: &[u32]) -> bool {
+    let total: u64 = all.iter().copied().map(u64::from).sum();
+    let share = total / (all.len() as u64).max(1);
+    u64::from(own) > share + share / 4 + u64::from(TOLERANCE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proxy_has_too_many_tunnels_if_others_have_clearly_fewer() {
+        assert!(is_too_many(3000, &[3000, 3000, 0]));
+        assert!(!is_too_many(2200, &[2200, 2000, 1800]));
+        assert!(!is_too_many(4, &[4, 0, 0]), "a few do not matter");
+        assert!(!is_too_many(1000, &[1000]), "it is the only one");
+        assert!(!is_too_many(0, &[]));
+    }
+}

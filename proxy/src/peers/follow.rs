@@ -1,0 +1,291 @@
+//! Follows the peer at one address: watches its tunnels, and keeps links to it that carry streams.
+
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use culvert_api::proto::peer as proto;
+use culvert_api::proto::peer::peer_client::PeerClient;
+use culvert_api::{ALPN_PEER, ALPN_TUNNEL, NodeName};
+use culvert_daemon::{Backoff, Problem, VERSION, chain};
+use culvert_tunnel::TunnelError;
+use culvert_tunnel::proto::tunnel::DescribeRequest;
+use http::Uri;
+use hyper_util::rt::TokioIo;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Status, Streaming};
+
+use super::Peers;
+use super::dial::{DialError, dial};
+use crate::instance::Instance;
+use crate::streams::elsewhere::{PeerChange, PeerInfo};
+use crate::streams::registry::PeerRegistration;
+
+/// Links to one peer. With one, all streams between two proxies would share one thread and one
+/// connection's losses.
+const LINKS: usize = 2;
+/// A silent peer is pinged after this time, and given up after as long again.
+const PING_AFTER: Duration = Duration::from_secs(4);
+/// The first message of a peer is there by then.
+const FIRST_TIMEOUT: Duration = Duration::from_secs(5);
+/// A peer that was lost keeps its nodes online for this long: it may only be hard to reach.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(15);
+/// When an address of this proxy itself, or of a peer that is followed already, is tried again.
+const AGAIN_AFTER: Duration = Duration::from_secs(30);
+/// A snapshot of all tunnels of a proxy with ten thousand nodes takes some megabytes.
+const MESSAGE_MAX: usize = 64 << 20;
+/// Tunnels of one peer that are taken into account.
+const MAX_TUNNELS: usize = 200_000;
+/// Longest text of a peer.
+const TEXT_MAX: usize = 256;
+
+/// Why a peer is not followed now.
+#[derive(Debug, thiserror::Error)]
+enum FollowError {
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    #[error("set the connection up")]
+    Channel(#[source] tonic::transport::Error),
+    #[error("watch its tunnels")]
+    Watch(#[source] Box<Status>),
+    #[error("its first message did not come in time, or is no snapshot")]
+    NoSnapshot,
+    #[error("it ended")]
+    Ended,
+}
+
+/// What is at an address.
+enum Found {
+    /// This proxy itself.
+    Own,
+    /// A peer that is followed at another address.
+    Known,
+}
+
+/// A registered peer; its connection may be lost.
+struct Kept {
+    registration: PeerRegistration,
+    lost_at: Option<Instant>,
+}
+
+/// Follows the peer at `address` until the task is dropped.
+pub(super) async fn follow(peers: Arc<Peers>, address: SocketAddr) {
+    let mut backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
+    let mut problem = Problem::default();
+    let mut kept: Option<Kept> = None;
+    loop {
+        let started = Instant::now();
+        let wait = match live(&peers, address, &mut kept).await {
+            Ok(Found::Own | Found::Known) => {
+                kept = None;
+                AGAIN_AFTER
+            }
+            Err(error) => {
+                let reason = chain(&error);
+                if let Some(reason) = problem.news(Some(reason)) {
+                    tracing::warn!(peer.addr = %address, reason, "no connection to a peer");
+                }
+                backoff.wait_after(started.elapsed())
+            }
+        };
+        if let Some(kept) = &mut kept {
+            kept.lost_at.get_or_insert_with(Instant::now);
+        }
+        tokio::time::sleep(wait).await;
+        kept = kept.filter(|kept| kept.lost_at.is_none_or(|at| at.elapsed() < FORGOTTEN_AFTER));
+    }
+}
+
+/// Follows the peer for as long as its connection lives.
+async fn live(
+    peers: &Arc<Peers>,
+    address: SocketAddr,
+    kept: &mut Option<Kept>,
+) -> Result<Found, FollowError> {
+    let (info, first, mut updates) = watch(peers, address).await?;
+    if info.instance == peers.own.instance {
+        return Ok(Found::Own);
+    }
+    let is_same = |kept: &Kept| kept.registration.info().instance == info.instance;
+    if !kept.as_ref().is_some_and(is_same) {
+        // Another run of the proxy has taken the place of the former one.
+        *kept = None;
+        let Some(registration) = peers.registry.register_peer(info.clone()) else {
+            return Ok(Found::Known);
+        };
+        *kept = Some(Kept {
+            registration,
+            lost_at: None,
+        });
+    }
+    let Some(kept) = kept else {
+        return Ok(Found::Known);
+    };
+    kept.lost_at = None;
+    kept.registration.replace(change(first));
+    let PeerInfo {
+        instance,
+        host,
+        version,
+        ..
+    } = &info;
+    tracing::info!(peer.addr = %address, peer = %instance, host, version, "peer up");
+    let mut links = JoinSet::new();
+    for _ in 0..LINKS {
+        let link = keep_link(peers.clone(), address, info.clone());
+        links.spawn_on(link, peers.workers.next().handle());
+    }
+    let ended = loop {
+        match updates.message().await {
+            Ok(Some(update)) => kept.registration.change(change(update)),
+            Ok(None) => break FollowError::Ended,
+            Err(status) => break FollowError::Watch(Box::new(status)),
+        }
+    };
+    tracing::warn!(peer.addr = %address, peer = %instance, reason = chain(&ended), "peer down");
+    Err(ended)
+}
+
+/// Begins to watch. Returns who is there, and the snapshot.
+async fn watch(
+    peers: &Arc<Peers>,
+    address: SocketAddr,
+) -> Result<(PeerInfo, proto::Update, Streaming<proto::Update>), FollowError> {
+    let channel = channel(peers.clone(), address).await?;
+    let mut client = PeerClient::new(channel).max_decoding_message_size(MESSAGE_MAX);
+    let request = proto::WatchRequest {
+        proxy: Some((&peers.own).into()),
+    };
+    let watched = async {
+        let watched = client.watch(request).await;
+        let mut updates = watched
+            .map_err(|status| FollowError::Watch(Box::new(status)))?
+            .into_inner();
+        let first = updates.message().await;
+        let first = first.map_err(|status| FollowError::Watch(Box::new(status)))?;
+        Ok((first, updates))
+    };
+    let (first, updates) = timeout(FIRST_TIMEOUT, watched)
+        .await
+        .unwrap_or(Err(FollowError::NoSnapshot))?;
+    let mut first = first.ok_or(FollowError::NoSnapshot)?;
+    let info = first.proxy.take().ok_or(FollowError::NoSnapshot)?.into();
+    Ok((info, first, updates))
+}
+
+async fn channel(peers: Arc<Peers>, address: SocketAddr) -> Result<Channel, FollowError> {
+    // The first connection is made here, for the sake of its errors.
+    let first = std::sync::Mutex::new(Some(dial(&peers, address, ALPN_PEER).await?));
+    let connector = tower::service_fn(move |_: Uri| {
+        let connection = first.lock().ok().and_then(|mut first| first.take());
+        async move {
+            let connection = connection.ok_or(std::io::ErrorKind::NotConnected)?;
+            Ok::<_, std::io::Error>(TokioIo::new(connection))
+        }
+    });
+    // The address is never dialled; HTTP/2 wants an authority.
+    Endpoint::from_static("https://peer.invalid")
+        .http2_keep_alive_interval(PING_AFTER)
+        .keep_alive_timeout(PING_AFTER)
+        .keep_alive_while_idle(true)
+        .connect_timeout(FIRST_TIMEOUT)
+        .connect_with_connector(connector)
+        .await
+        .map_err(FollowError::Channel)
+}
+
+/// Keeps one link to the peer.
+async fn keep_link(peers: Arc<Peers>, address: SocketAddr, peer: PeerInfo) {
+    let mut backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
+    let mut problem = Problem::default();
+    loop {
+        let started = Instant::now();
+        let ended = link(&peers, address, &peer).await;
+        let reason = ended.err().map(|error| chain(&error));
+        if let Some(reason) = problem.news(reason) {
+            tracing::warn!(peer.addr = %address, peer = %peer.instance, reason, "link to a peer");
+        }
+        tokio::time::sleep(backoff.wait_after(started.elapsed())).await;
+    }
+}
+
+/// Why a link is not up.
+#[derive(Debug, thiserror::Error)]
+enum LinkError {
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    #[error("the link ended")]
+    Tunnel(#[from] TunnelError),
+    #[error("another proxy is at the address now")]
+    OtherProxy,
+}
+
+async fn link(peers: &Peers, address: SocketAddr, peer: &PeerInfo) -> Result<(), LinkError> {
+    let connection = dial(peers, address, ALPN_TUNNEL).await?;
+    let last_read = connection.get_ref().0.last_read();
+    let (tunnel, driver) = peers.link(peer).establish(connection, last_read).await?;
+    let mut driven = pin!(driver.run());
+    let request = DescribeRequest {
+        version: VERSION.to_owned(),
+        instance: peers.own.instance.to_string(),
+    };
+    let described = tokio::select! {
+        described = tunnel.describe(&request) => described?,
+        ended = &mut driven => return Ok(ended?),
+    };
+    if Instance::from(described.instance.as_str()) != peer.instance {
+        return Err(LinkError::OtherProxy);
+    }
+    let Some(_registered) = peers.registry.register_link(&peer.instance, tunnel) else {
+        return Err(LinkError::OtherProxy);
+    };
+    Ok(driven.await?)
+}
+
+/// An update in our types. What is not a node's name is left out.
+fn change(update: proto::Update) -> PeerChange {
+    let opened = update.opened.into_iter().take(MAX_TUNNELS);
+    let opened = opened.filter_map(|tunnel| {
+        let node: NodeName = tunnel.node.parse().ok()?;
+        Some((tunnel.generation, node, tunnel.into()))
+    });
+    PeerChange {
+        opened: opened.collect(),
+        closed: update.closed,
+        draining: update.draining,
+    }
+}
+
+impl From<proto::Proxy> for PeerInfo {
+    fn from(proxy: proto::Proxy) -> Self {
+        let text = |text: &str| -> String {
+            let printable = text.chars().filter(|character| !character.is_control());
+            printable.take(TEXT_MAX).collect()
+        };
+        Self {
+            instance: text(&proxy.instance).as_str().into(),
+            host: text(&proxy.host),
+            version: text(&proxy.version),
+            addresses: proxy
+                .addresses
+                .iter()
+                .take(16)
+                .map(|one| text(one))
+                .collect(),
+        }
+    }
+}
+
+impl From<&PeerInfo> for proto::Proxy {
+    fn from(info: &PeerInfo) -> Self {
+        Self {
+            instance: info.instance.to_string(),
+            host: info.host.clone(),
+            version: info.version.clone(),
+            addresses: info.addresses.clone(),
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Further proxies in the cloud of a lab, beside the first one. The ports and files of proxy N are
+//! those of the first one with another number: 7N00 to 7N13, `proxy-N`, `connect-N.sock`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use culvert_lab::culvert::Options;
+use culvert_lab::host::Host;
+use culvert_lab::process::Process;
+use culvert_lab::{Lab, wait, workspace};
+
+use crate::pki::{Authority, text};
+use crate::world::{self, World};
+
+const START_TIME: Duration = Duration::from_secs(60);
+
+/// The number of the first proxy in the port numbers.
+pub(crate) const FIRST: u16 = 4;
+
+/// The address at which agents reach the proxy.
+pub(crate) fn for_agents(number: u16) -> String {
+    format!("203.0.113.1:7{number}00")
+}
+
+/// Where other proxies reach the proxy.
+pub(crate) fn for_peers(number: u16) -> String {
+    format!("203.0.113.1:7{number}01")
+}
+
+/// The port of the proxy's admin server on loopback.
+pub(crate) fn admin(number: u16) -> u16 {
+    7009 + 100 * number
+}
+
+/// The proxy's CONNECT socket.
+pub(crate) fn connect_socket(world: &World<'_>, number: u16) -> PathBuf {
+    world.culvert.socket(&file("connect", number))
+}
+
+/// A `culvert-proxy` subcommand that talks to the running proxy.
+pub(crate) fn control(world: &World<'_>, number: u16, args: &[&str]) -> Result<String> {
+    let mut command = world
+        .lab
+        .site(Host::Cloud)
+        .command(workspace::binary("culvert-proxy"));
+    command
+        .args(args)
+        .arg("--control-socket")
+        .arg(world.culvert.socket(&file("control", number)));
+    workspace::output(&mut command)
+}
+
+fn file(socket: &str, number: u16) -> String {
+    match number {
+        FIRST => format!("{socket}.sock"),
+        _ => format!("{socket}-{number}.sock"),
+    }
+}
+
+/// The authority and the nodes that all proxies of the lab have.
+pub(crate) fn prepare(lab: &Lab, nodes: &[Host]) -> Result<Options> {
+    let cloud = lab.site(Host::Cloud);
+    let authority = Authority::at(cloud.file("operator")).make()?;
+    let nodes: String = nodes
+        .iter()
+        .map(|host| format!("[nodes.{}]\n", host.name()))
+        .collect();
+    std::fs::write(cloud.file("nodes.toml"), nodes)?;
+    Ok(world::proxy_options(authority.proxy_flags()))
+}
+
+/// Starts proxy `number` with further arguments, and waits until it is ready.
+pub(crate) fn start(world: &World<'_>, number: u16, further: &[String]) -> Result<Process> {
+    let cloud = world.lab.site(Host::Cloud);
+    let mut command = cloud.command(workspace::binary("culvert-proxy"));
+    command.env("CULVERT_LOG_FORMAT", "json");
+    command.args(Authority::at(cloud.file("operator")).proxy_flags());
+    command.args([
+        "--directory",
+        &text(&cloud.file("nodes.toml")),
+        "--state-dir",
+        &text(&cloud.file(&format!("proxy-{number}"))),
+    ]);
+    command.args(["--agent-listen", &format!("[::]:7{number}00")]);
+    command.args(["--peer-listen", &format!("[::]:7{number}01")]);
+    command.args(["--intercept-listen", &format!("[::]:7{number}10")]);
+    command.args(["--admin-listen", &format!("127.0.0.1:{}", admin(number))]);
+    for socket in ["connect", "directory", "control", "admin"] {
+        command
+            .arg(format!("--{socket}-socket"))
+            .arg(cloud.file(&file(socket, number)));
+    }
+    command.args(further);
+    let mut proxy = cloud.start_process(&format!("culvert-proxy-{number}"), &mut command)?;
+    wait::until(&format!("proxy {number} is ready"), START_TIME, || {
+        proxy.check()?;
+        cloud.http_get(admin(number), "/readyz").map(drop)
+    })?;
+    Ok(proxy)
+}
+
+/// Waits until proxy `number` has tunnels of agents.
+pub(crate) fn wait_for_tunnels(world: &World<'_>, number: u16) -> Result<()> {
+    let what = format!("proxy {number} has tunnels");
+    wait::until(&what, START_TIME, || {
+        let tunnels = world
+            .lab
+            .site(Host::Cloud)
+            .json(admin(number), "/debug/tunnels")?;
+        let tunnels = tunnels.as_array().context("no list")?;
+        ensure!(!tunnels.is_empty(), "it has none");
+        Ok(())
+    })
+}
