@@ -7,14 +7,14 @@ use anyhow::Result;
 use crate::host::Host;
 use crate::{Lab, network, workspace};
 
-/// While it exists, the internet drops every packet from and to a site.
+/// While it exists, packets are dropped.
 pub struct Cut {
-    router: String,
+    netns: String,
     table: String,
 }
 
 impl Cut {
-    /// Cuts the link of a site.
+    /// Cuts the link of a site: the internet drops every packet from and to it.
     ///
     /// # Errors
     /// The rule cannot be set.
@@ -28,7 +28,26 @@ impl Cut {
              add rule inet {table} drop_all oifname {link} drop\n"
         );
         network::nft(&router, &rules)?;
-        Ok(Self { router, table })
+        Ok(Self {
+            netns: router,
+            table,
+        })
+    }
+
+    /// Drops what a host gets for a TCP port of its own, from anywhere and from itself. What it
+    /// sends from the port still arrives.
+    ///
+    /// # Errors
+    /// The rule cannot be set.
+    pub fn to_port(lab: &Lab, host: Host, port: u16) -> Result<Self> {
+        let (netns, table) = (lab.name().netns(host.name()), format!("cut_to_{port}"));
+        let rules = format!(
+            "add table inet {table}
+             add chain inet {table} drop_all {{ type filter hook input priority filter; }}
+             add rule inet {table} drop_all tcp dport {port} drop\n"
+        );
+        network::nft(&netns, &rules)?;
+        Ok(Self { netns, table })
     }
 }
 
@@ -37,7 +56,7 @@ impl Drop for Cut {
         let healed = workspace::output(Command::new("ip").args([
             "netns",
             "exec",
-            &self.router,
+            &self.netns,
             "nft",
             "delete",
             "table",

@@ -28,6 +28,11 @@ pub(crate) fn for_peers(number: u16) -> String {
     format!("203.0.113.1:7{number}01")
 }
 
+/// The proxy's peer port.
+pub(crate) fn peer_port(number: u16) -> u16 {
+    7001 + 100 * number
+}
+
 /// The port of the proxy's admin server on loopback.
 pub(crate) fn admin(number: u16) -> u16 {
     7009 + 100 * number
@@ -72,10 +77,21 @@ pub(crate) fn prepare(lab: &Lab, nodes: &[Host]) -> Result<Options> {
 
 /// Starts proxy `number` with further arguments, and waits until it is ready.
 pub(crate) fn start(world: &World<'_>, number: u16, further: &[String]) -> Result<Process> {
+    let operator = world.lab.site(Host::Cloud).file("operator");
+    start_under(&Authority::at(operator), world, number, further)
+}
+
+/// The same, with another authority.
+pub(crate) fn start_under(
+    authority: &Authority,
+    world: &World<'_>,
+    number: u16,
+    further: &[String],
+) -> Result<Process> {
     let cloud = world.lab.site(Host::Cloud);
     let mut command = cloud.command(workspace::binary("culvert-proxy"));
     command.env("CULVERT_LOG_FORMAT", "json");
-    command.args(Authority::at(cloud.file("operator")).proxy_flags());
+    command.args(authority.proxy_flags());
     command.args([
         "--directory",
         &text(&cloud.file("nodes.toml")),

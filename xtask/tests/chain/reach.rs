@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{AGENT_ADMIN, Culvert, Options, PROXY_ADMIN, PROXY_FOR_AGENTS};
 use culvert_lab::host::Host;
 use culvert_lab::process::Process;
-use culvert_lab::{Lab, wait, workspace};
+use culvert_lab::{Lab, wait};
 
 use crate::connect;
 use crate::proxies;
