@@ -2,6 +2,8 @@
 
 /// The agent port of a proxy.
 pub const AGENT_PORT: u16 = 7400;
+/// The port at which other proxies reach a proxy.
+pub const PEER_PORT: u16 = 7401;
 /// Admin port of an agent, on loopback: `/metrics`, `/readyz`.
 pub const AGENT_ADMIN_PORT: u16 = 7429;
 /// The intercept ports of a proxy. There are four, so that one client address has four times as

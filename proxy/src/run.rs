@@ -2,13 +2,14 @@
 //! supervisor.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_api::Zone;
+use culvert_api::ports::PEER_PORT;
 use culvert_api::proto::enroll::enroll_server::EnrollServer;
 use culvert_daemon::{
     Admin, AdminListen, Drain, Idle, Logs, Readiness, Supervisor, Workers, raise_open_file_limit,
@@ -18,10 +19,11 @@ use culvert_tunnel::{Budget, ProxyTunnel, STREAM_WINDOW_RANGE, STREAMS_IN_LIFE};
 use ipnet::IpNet;
 use prometheus_client::registry::Registry as MetricsRegistry;
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use crate::advertise::Advertised;
+use crate::advertise::{Advertised, PeerAdvertise};
 use crate::agents::admissions::Admissions;
 use crate::agents::enroll;
 use crate::agents::enroll::Enroll;
@@ -31,7 +33,7 @@ use crate::clients::connect::Connect;
 use crate::clients::direct::Direct;
 use crate::clients::intercept::Intercept;
 use crate::clients::original_dst::{OriginalDsts, TRIAL};
-use crate::cluster::{Cluster, Events, ServiceAccounts, SharedAuthority};
+use crate::cluster::{Cluster, Events, ListedPeer, OwnLease, ServiceAccounts, SharedAuthority};
 use crate::directory::service;
 use crate::directory::{
     self, ClusterOwn, ClusterWriter, Directory, DirectoryConfig, Editor, Handles, NodesFrom,
@@ -44,6 +46,7 @@ use crate::operators::explain::Explainer;
 use crate::operators::scraped::Scraped;
 use crate::sockets::listen;
 use crate::sockets::local_socket::{Access, LocalSocket};
+use crate::sockets::proxy_protocol::Balancers;
 use crate::sockets::strangers::{Phase, Strangers, say_busy};
 use crate::state::StateDir;
 use crate::streams::limits::MAX_STREAMS_PER_AGENT;
@@ -134,6 +137,8 @@ struct Proxy {
     budget: Budget,
     editor: Editor,
     instance: Instance,
+    /// The other proxies of the cluster.
+    listed_tx: watch::Sender<BTreeSet<ListedPeer>>,
     /// The cluster that the proxy is a part of.
     cluster: Option<JoinedCluster>,
 }
@@ -202,6 +207,7 @@ impl Proxy {
             budget,
             editor,
             instance: Instance::random(),
+            listed_tx: watch::Sender::default(),
             cluster: cluster.zip(writer).map(|(cluster, writer)| JoinedCluster {
                 cluster,
                 writer,
@@ -328,9 +334,37 @@ impl Proxy {
         let told = cluster.clone().tell_agents(
             self.trust.clone(),
             self.advertised.clone(),
+            self.metrics.clone(),
             supervisor.drain(),
         );
         supervisor.spawn("agents' ConfigMap", told);
+        self.spawn_leases(cluster, supervisor);
+    }
+
+    /// Makes this proxy known to the cluster's others, and them to this one.
+    fn spawn_leases(&self, cluster: &Cluster, supervisor: &mut Supervisor) {
+        let peer_listen = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), PEER_PORT);
+        let given = self.args.peers.peer_advertise.as_ref();
+        let address = PeerAdvertise::address(given, peer_listen);
+        if address.is_none() {
+            tracing::error!(
+                "this host has no address that other proxies could dial: start the proxy with \
+                 --peer-advertise HOST:PORT"
+            );
+        }
+        let own = address.map(|address| OwnLease {
+            instance: self.instance.clone(),
+            address,
+        });
+        let (tunnels, drain) = (self.metrics.tunnels.clone(), supervisor.drain());
+        let leases = cluster.clone().follow_leases(
+            own,
+            move || u32::try_from(tunnels.get()).unwrap_or(0),
+            self.listed_tx.clone(),
+            self.metrics.clone(),
+            async move { drain.begun().await },
+        );
+        supervisor.spawn("cluster leases", leases);
     }
 
     fn spawn_operators(&self, supervisor: &mut Supervisor, control_socket: &Path) -> Result<()> {
@@ -384,6 +418,8 @@ impl Proxy {
                 budget: self.budget.clone(),
             },
             metrics: self.metrics.clone(),
+            strangers: Strangers::new(self.args.listen.max_handshakes),
+            balancers: Balancers::new(&self.args.listen.proxy_protocol),
             instance: self.instance.clone(),
             drain: drain.clone(),
         });
@@ -487,7 +523,7 @@ impl Proxy {
                 ..connect.clone()
             },
         );
-        let strangers = Strangers::default();
+        let strangers = Strangers::new(self.args.listen.max_handshakes);
         let serve_one = move |(client, address): (TcpStream, SocketAddr),
                               connections: &TaskTracker| {
             let Some(tls) = callers.server_config() else {
