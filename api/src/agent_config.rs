@@ -9,5 +9,6 @@ pub const CA: &str = "ca.crt";
 pub const SERVER_NAME: &str = "server-name";
 /// Key of the proxies that agents dial, one `HOST:PORT` per line.
 pub const PROXIES: &str = "proxies";
-/// Longest list of proxies: each agent keeps tunnels to each.
-pub const MAX_PROXIES: usize = 64;
+/// Longest list of proxies. An agent needs one of them to begin with: it learns of the others from
+/// that one.
+pub const MAX_PROXIES: usize = 256;

@@ -1,8 +1,10 @@
-//! The names under which agents reach this proxy, as join commands print them.
+//! The names under which agents reach this proxy, as join commands print them, and the address
+//! under which other proxies do.
 
 use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
 
-use culvert_api::HostPort;
+use culvert_api::{Host, HostPort, InvalidHostPort};
 use culvert_daemon::{host_addresses, source_address};
 
 /// Documentation addresses (RFC 5737, RFC 3849): the route to them is the default route. No packet
@@ -24,7 +26,7 @@ impl Advertised {
         if !self.given.is_empty() {
             return (self.given.clone(), None);
         }
-        let Some(host) = self.assumed_host() else {
+        let Some(host) = assumed_host(self.agent_listen.ip()) else {
             let note = "this host has no address that agents could dial: start the proxy with \
                 --advertise HOST:PORT";
             return (Vec::new(), Some(note.to_owned()));
@@ -36,20 +38,60 @@ impl Advertised {
         );
         (vec![assumed], Some(note))
     }
+}
 
-    fn assumed_host(&self) -> Option<IpAddr> {
-        let listen = self.agent_listen.ip();
-        if !listen.is_unspecified() {
-            return Some(listen);
+/// `--peer-advertise`: where other proxies reach this one. Without a port it is that of
+/// `--peer-listen`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PeerAdvertise {
+    host: Host,
+    port: Option<u16>,
+}
+
+impl FromStr for PeerAdvertise {
+    type Err = InvalidHostPort;
+
+    /// A bare IPv6 address has no port: Kubernetes gives a pod its node's address in this form.
+    fn from_str(text: &str) -> Result<Self, InvalidHostPort> {
+        match text.parse() {
+            Ok(host) => Ok(Self { host, port: None }),
+            Err(_) => {
+                let HostPort { host, port } = text.parse()?;
+                let port = Some(port);
+                Ok(Self { host, port })
+            }
         }
-        let dialable = |ip: &IpAddr| crate::directory::never_a_nodes(*ip).is_none();
-        let interfaces = || host_addresses().ok()?.into_iter().find(dialable);
-        ANYWHERE
-            .iter()
-            .find_map(|anywhere| source_address(anywhere.parse().ok()?))
-            .filter(dialable)
-            .or_else(interfaces)
     }
+}
+
+impl PeerAdvertise {
+    /// The address that other proxies dial: as given, or else an address of this host. `None`: it
+    /// has none that others could dial.
+    pub(crate) fn address(given: Option<&Self>, peer_listen: SocketAddr) -> Option<HostPort> {
+        let listening = peer_listen.port();
+        let Some(Self { host, port }) = given else {
+            let host = assumed_host(peer_listen.ip())?;
+            return Some(SocketAddr::new(host, listening).into());
+        };
+        Some(HostPort {
+            host: host.clone(),
+            port: port.unwrap_or(listening),
+        })
+    }
+}
+
+/// The address of this host under which others most likely reach what listens on `listen`.
+fn assumed_host(listen: IpAddr) -> Option<IpAddr> {
+    if !listen.is_unspecified() {
+        return Some(listen);
+    }
+    let dialable = |ip: &IpAddr| crate::directory::never_a_nodes(*ip).is_none();
+    let interfaces = || host_addresses().ok()?.into_iter().find(dialable);
+    ANYWHERE
+        .iter()
+        .find_map(|anywhere| source_address(anywhere.parse().ok()?))
+        .filter(dialable)
+        .or_else(interfaces)
 }
 
 #[cfg(test)]
@@ -75,5 +117,24 @@ mod tests {
         .proxies();
         assert_eq!(bound.0[0].to_string(), "10.0.0.1:7400");
         assert!(bound.1.unwrap().contains("--advertise"));
+    }
+
+    #[test]
+    fn a_peer_address_has_the_port_that_is_listened_on_unless_it_names_one() {
+        let listen = "[::]:7401".parse().unwrap();
+        let address = |text: &str| {
+            let given = text.parse::<PeerAdvertise>().unwrap();
+            PeerAdvertise::address(Some(&given), listen)
+                .unwrap()
+                .to_string()
+        };
+        assert_eq!(address("10.0.0.1"), "10.0.0.1:7401");
+        assert_eq!(address("10.0.0.1:443"), "10.0.0.1:443");
+        assert_eq!(address("fd00::1"), "[fd00::1]:7401");
+        assert_eq!(address("[fd00::1]:443"), "[fd00::1]:443");
+        assert_eq!(address("proxy-1.example"), "proxy-1.example:7401");
+        assert!("proxy 1".parse::<PeerAdvertise>().is_err());
+        let bound = PeerAdvertise::address(None, "10.0.0.9:7401".parse().unwrap());
+        assert_eq!(bound.unwrap().to_string(), "10.0.0.9:7401");
     }
 }

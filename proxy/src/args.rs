@@ -10,9 +10,11 @@ use culvert_api::ports::{AGENT_PORT, INTERCEPT_PORTS, PEER_PORT};
 use culvert_daemon::{LogCommand, LogFormat, parse_duration, parse_size};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use crate::advertise::PeerAdvertise;
 use crate::cluster::KubernetesArgs;
 use crate::operators::check::CheckCommand;
 use crate::operators::cli::{ExplainCommand, NodeCommand, TokenCommand};
+use crate::sockets::strangers::DEFAULT_HANDSHAKES;
 
 /// Takes tunnels from agents on edge nodes, and connects cloud clients through them. Runs without
 /// any configuration: it makes its own certificate authority, and `culvert-proxy token create` adds
@@ -96,6 +98,8 @@ pub(crate) struct RunArgs {
     pub(crate) directory: DirectoryArgs,
     #[command(flatten)]
     pub(crate) kubernetes: KubernetesArgs,
+    #[command(flatten)]
+    pub(crate) peers: PeerArgs,
 
     /// Directory with the certificate authority, tokens, nodes and VIPs; made if missing, readable
     /// by its owner only.
@@ -168,25 +172,29 @@ pub(crate) struct ListenArgs {
     )]
     pub(crate) agent_listen: SocketAddr,
 
-    /// Where other proxies connect. Used with --peer, and in a cluster.
+    /// Addresses of balancers that begin each connection to the agent port with a PROXY protocol
+    /// header, version 2: logs and limits take the client's address from it. Their connections are
+    /// refused without a header, and nobody else's has one. Whoever is in these ranges may claim
+    /// any address. Repeat it for more.
     #[arg(
         long,
-        env = "CULVERT_PEER_LISTEN",
-        value_name = "IP:PORT",
-        default_value_t = listen(PEER_PORT)
-    )]
-    pub(crate) peer_listen: SocketAddr,
-
-    /// The peer port of another proxy of the same authority, so that this proxy reaches the nodes
-    /// whose tunnels end there; repeat it for more. A name may stand for several proxies, this one
-    /// included.
-    #[arg(
-        long,
-        env = "CULVERT_PEER",
-        value_name = "HOST:PORT",
+        env = "CULVERT_PROXY_PROTOCOL",
+        value_name = "CIDR",
         value_delimiter = ','
     )]
-    pub(crate) peer: Vec<HostPort>,
+    pub(crate) proxy_protocol: Vec<IpNet>,
+
+    /// TLS handshakes that may go on at once at the agent port, and as many at --connect-listen.
+    /// Sixteen times as many connections may wait before theirs, twice as many enrol. Further ones
+    /// are sent away and come again.
+    #[arg(
+        long,
+        env = "CULVERT_MAX_HANDSHAKES",
+        value_name = "N",
+        default_value_t = DEFAULT_HANDSHAKES,
+        value_parser = clap::value_parser!(u16).range(1..),
+    )]
+    pub(crate) max_handshakes: u16,
 
     /// Where the kernel steers clients' connections; repeat it for more. One address takes 28,000
     /// connections of a client.
@@ -362,6 +370,37 @@ pub(crate) struct TrustArgs {
         value_parser = parse_duration,
     )]
     pub(crate) token_lifetime: Duration,
+}
+
+/// How proxies reach each other.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Peers")]
+pub(crate) struct PeerArgs {
+    /// The peer port of another proxy of the same authority, so that this proxy reaches the nodes
+    /// whose tunnels end there; repeat it for more. A name may stand for several proxies, this one
+    /// included. In a cluster proxies find each other by themselves.
+    #[arg(
+        long,
+        env = "CULVERT_PEER",
+        value_name = "HOST:PORT",
+        value_delimiter = ','
+    )]
+    pub(crate) peer: Vec<HostPort>,
+
+    /// Where other proxies connect. Used with --peer, and in a cluster.
+    #[arg(
+        long,
+        env = "CULVERT_PEER_LISTEN",
+        value_name = "IP:PORT",
+        default_value_t = listen(PEER_PORT)
+    )]
+    pub(crate) peer_listen: SocketAddr,
+
+    /// How the other proxies of the cluster reach this one: a DNS name or address, and a port
+    /// unless it is that of --peer-listen. Default: this host's own address; in the manifests, the
+    /// node's.
+    #[arg(long, env = "CULVERT_PEER_ADVERTISE", value_name = "HOST[:PORT]")]
+    pub(crate) peer_advertise: Option<PeerAdvertise>,
 }
 
 /// Which nodes there are and how they are addressed.

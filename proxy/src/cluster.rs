@@ -8,6 +8,7 @@ mod configmap;
 mod events;
 mod hosts;
 mod identity;
+mod leases;
 mod nodes;
 mod ports;
 mod request;
@@ -24,9 +25,9 @@ use kube::{Client, Config};
 pub(crate) use access::ClusterFacts;
 pub(crate) use args::KubernetesArgs;
 pub(crate) use authority::SharedAuthority;
-pub(crate) use bootstrap::MAX_NODES;
 pub(crate) use events::Events;
 pub(crate) use identity::{AccountError, ServiceAccounts};
+pub(crate) use leases::{ListedPeer, MAX_LISTED, OwnLease};
 use nodes::{InvalidSelector, NodeSelector};
 
 /// The file in which a pod finds its own namespace.

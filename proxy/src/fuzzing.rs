@@ -1,14 +1,19 @@
 //! The functions that the fuzz targets (`fuzz/`) call: the parsers of what clients, strangers and
 //! operators write. The result is text, so that a target can parse it again.
 
+use std::net::SocketAddr;
+
 use culvert_daemon::chain;
 
 use crate::clients::connect::request;
 use crate::directory::{self, Destination};
+use crate::sockets::proxy_protocol::header::{Header, MAX_REST, PREFIX, Source};
 use crate::trust::authority::ProvenKey;
 use crate::trust::identity::{Binding, Leaf};
 use crate::trust::tokens::{self, TokenText};
 
+/// The longest header of the PROXY protocol that is read, in bytes.
+pub const PROXY_HEADER_MAX: usize = PREFIX + MAX_REST;
 /// The longest head of a CONNECT request that is read, in bytes.
 pub const HEAD_MAX: usize = request::HEAD_MAX;
 
@@ -94,4 +99,26 @@ pub fn signing_request(der: &[u8]) -> Result<[u8; 32], String> {
     ProvenKey::from_csr(der)
         .map(|key| key.digest())
         .map_err(|error| chain(&error))
+}
+
+/// The address in a header of the PROXY protocol, and the header's length; without an address it is
+/// the balancer's own connection. `None`: more bytes are necessary.
+///
+/// # Errors
+///
+/// The reason why it is refused.
+pub fn proxy_header(bytes: &[u8]) -> Result<Option<(Option<SocketAddr>, usize)>, String> {
+    let Some((prefix, rest)) = bytes.split_first_chunk::<PREFIX>() else {
+        return Ok(None);
+    };
+    let header = Header::begin(prefix).map_err(|error| chain(&error))?;
+    let Some(rest) = rest.get(..header.rest()) else {
+        return Ok(None);
+    };
+    let source = header.source(rest).map_err(|error| chain(&error))?;
+    let client = match source {
+        Source::Client(client) => Some(client),
+        Source::Balancer => None,
+    };
+    Ok(Some((client, PREFIX + rest.len())))
 }

@@ -48,12 +48,18 @@ pub(crate) struct Metrics {
     agents: Family<Outcome, Counter>,
     node_events: Family<Outcome, Counter>,
     enrolments: Family<Enrolment, Counter>,
+    capped_proxies: Family<Capped, Gauge>,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Enrolment {
     request: &'static str,
     outcome: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Capped {
+    cap: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -79,8 +85,19 @@ pub(crate) enum AgentOutcome {
     EnrollFailed,
     IdentityRefused,
     HandshakeFailed,
+    HeaderRefused,
     Busy,
     Evicted,
+}
+
+/// A list of proxies that takes only so many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub(crate) enum ProxyCap {
+    /// The addresses that agents are told of.
+    AgentConfig,
+    /// The other proxies of the cluster that this one knows from their Leases.
+    Leases,
 }
 
 /// Whether a change of a Node matters to the directory.
@@ -113,6 +130,7 @@ impl Default for Metrics {
             agents: Family::default(),
             node_events: Family::default(),
             enrolments: Family::default(),
+            capped_proxies: Family::default(),
         }
     }
 }
@@ -174,6 +192,12 @@ impl Metrics {
             "Changes of the cluster's Nodes, by whether they matter here",
             node_events,
         );
+        let capped = self.capped_proxies.clone();
+        registry.register(
+            "capped_proxies",
+            "Proxies of the cluster that a list leaves out, because it is full",
+            capped,
+        );
         registry.register_collector(Box::new(scraped));
     }
 
@@ -191,6 +215,9 @@ impl Metrics {
         for end in AgentOutcome::VARIANTS {
             let outcome = end.into();
             drop(self.agents.get_or_create(&Outcome { outcome }));
+        }
+        for cap in ProxyCap::VARIANTS {
+            self.capped_proxies(*cap, 0);
         }
         for request in CertificateRequest::VARIANTS {
             drop(self.enrolments.get_or_create(&Enrolment {
@@ -228,6 +255,15 @@ impl Metrics {
         self.enrolments
             .get_or_create(&Enrolment { request, outcome })
             .inc();
+    }
+
+    /// Notes how many proxies a full list leaves out.
+    pub(crate) fn capped_proxies(&self, cap: ProxyCap, left_out: usize) {
+        let left_out = i64::try_from(left_out).unwrap_or(i64::MAX);
+        let cap = cap.into();
+        self.capped_proxies
+            .get_or_create(&Capped { cap })
+            .set(left_out);
     }
 
     /// Counts a connection to the agent port that has ended.

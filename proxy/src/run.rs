@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use crate::advertise::Advertised;
+use crate::advertise::{Advertised, PeerAdvertise};
 use crate::agents::admissions::Admissions;
 use crate::agents::enroll;
 use crate::agents::enroll::Enroll;
@@ -32,7 +32,7 @@ use crate::clients::connect::Connect;
 use crate::clients::direct::Direct;
 use crate::clients::intercept::Intercept;
 use crate::clients::original_dst::{OriginalDsts, TRIAL};
-use crate::cluster::{Cluster, Events, ServiceAccounts, SharedAuthority};
+use crate::cluster::{Cluster, Events, ListedPeer, OwnLease, ServiceAccounts, SharedAuthority};
 use crate::directory::service;
 use crate::directory::{
     self, ClusterOwn, ClusterWriter, Directory, DirectoryConfig, Editor, Handles, NodesFrom,
@@ -46,6 +46,7 @@ use crate::operators::scraped::Scraped;
 use crate::peers::{self, PeerAddresses, PeerPort, Peers};
 use crate::sockets::listen;
 use crate::sockets::local_socket::{Access, LocalSocket};
+use crate::sockets::proxy_protocol::Balancers;
 use crate::sockets::strangers::{Phase, Strangers, say_busy};
 use crate::state::StateDir;
 use crate::streams::limits::MAX_STREAMS_PER_AGENT;
@@ -137,6 +138,8 @@ struct Proxy {
     budget: Budget,
     editor: Editor,
     instance: Instance,
+    /// The other proxies of the cluster.
+    listed_tx: watch::Sender<BTreeSet<ListedPeer>>,
     /// The cluster that the proxy is a part of.
     cluster: Option<JoinedCluster>,
 }
@@ -205,6 +208,7 @@ impl Proxy {
             budget,
             editor,
             instance: Instance::random(),
+            listed_tx: watch::Sender::default(),
             cluster: cluster.zip(writer).map(|(cluster, writer)| JoinedCluster {
                 cluster,
                 writer,
@@ -331,9 +335,36 @@ impl Proxy {
         let told = cluster.clone().tell_agents(
             self.trust.clone(),
             self.advertised.clone(),
+            self.metrics.clone(),
             supervisor.drain(),
         );
         supervisor.spawn("agents' ConfigMap", told);
+        self.spawn_leases(cluster, supervisor);
+    }
+
+    /// Makes this proxy known to the cluster's others, and them to this one.
+    fn spawn_leases(&self, cluster: &Cluster, supervisor: &mut Supervisor) {
+        let given = self.args.peers.peer_advertise.as_ref();
+        let address = PeerAdvertise::address(given, self.args.peers.peer_listen);
+        if address.is_none() {
+            tracing::error!(
+                "this host has no address that other proxies could dial: start the proxy with \
+                 --peer-advertise HOST:PORT"
+            );
+        }
+        let own = address.map(|address| OwnLease {
+            instance: self.instance.clone(),
+            address,
+        });
+        let (tunnels, drain) = (self.metrics.tunnels.clone(), supervisor.drain());
+        let leases = cluster.clone().follow_leases(
+            own,
+            move || u32::try_from(tunnels.get()).unwrap_or(0),
+            self.listed_tx.clone(),
+            self.metrics.clone(),
+            async move { drain.begun().await },
+        );
+        supervisor.spawn("cluster leases", leases);
     }
 
     fn spawn_operators(&self, supervisor: &mut Supervisor, control_socket: &Path) -> Result<()> {
@@ -388,6 +419,8 @@ impl Proxy {
                 budget: self.budget.clone(),
             },
             metrics: self.metrics.clone(),
+            strangers: Strangers::new(self.args.listen.max_handshakes),
+            balancers: Balancers::new(&self.args.listen.proxy_protocol),
             instance: self.instance.clone(),
             drain: drain.clone(),
         });
@@ -405,7 +438,7 @@ impl Proxy {
 
     /// Listens for other proxies and follows them, if there may be any.
     fn spawn_peers(&self, supervisor: &mut Supervisor) -> Result<()> {
-        if self.args.listen.peer.is_empty() {
+        if self.args.peers.peer.is_empty() && self.cluster.is_none() {
             return Ok(());
         }
         self.trust.check_proxy_role()?;
@@ -420,7 +453,7 @@ impl Proxy {
             stream_window: self.args.stream_window,
             drain: supervisor.drain(),
         });
-        let listener = listen::bind(self.args.listen.peer_listen)?;
+        let listener = listen::bind(self.args.peers.peer_listen)?;
         let (port, workers) = (PeerPort::new(peers.clone()), self.workers.clone());
         let serve_one =
             move |peer, connections: &TaskTracker| port.serve(&workers.next(), peer, connections);
@@ -429,8 +462,8 @@ impl Proxy {
             listen::serve(listener, "peers", supervisor.drain(), serve_one),
         );
         let addresses = PeerAddresses {
-            given: self.args.listen.peer.clone(),
-            listed: watch::Sender::default().subscribe(),
+            given: self.args.peers.peer.clone(),
+            listed: self.listed_tx.subscribe(),
         };
         // While this proxy drains, its clients still need the peers.
         supervisor.spawn_observer("peers", addresses.follow_all(peers));
@@ -525,7 +558,7 @@ impl Proxy {
                 ..connect.clone()
             },
         );
-        let strangers = Strangers::default();
+        let strangers = Strangers::new(self.args.listen.max_handshakes);
         let serve_one = move |(client, address): (TcpStream, SocketAddr),
                               connections: &TaskTracker| {
             let Some(tls) = callers.server_config() else {

@@ -3,4 +3,5 @@
 pub(crate) mod listen;
 pub(crate) mod local_grpc;
 pub(crate) mod local_socket;
+pub(crate) mod proxy_protocol;
 pub(crate) mod strangers;

@@ -15,7 +15,7 @@ use culvert_lab::{interrupt, progress, workspace};
 use crate::{build_ebpf, setup};
 
 /// Every target: a file of `fuzz/fuzz_targets`, and a folder of `fuzz/seeds`.
-const TARGETS: [&str; 10] = [
+const TARGETS: [&str; 11] = [
     "certificate",
     "connect_request",
     "directory_file",
@@ -23,6 +23,7 @@ const TARGETS: [&str; 10] = [
     "first_message",
     "frames",
     "join_token",
+    "proxy_header",
     "saved_directory",
     "signing_request",
     "token_file",

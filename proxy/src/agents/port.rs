@@ -26,6 +26,7 @@ use crate::agents::admissions::Admissions;
 use crate::agents::enroll::{ClientAddr, Enroll, PeerChain};
 use crate::instance::Instance;
 use crate::metrics::{AgentOutcome, Metrics};
+use crate::sockets::proxy_protocol::{self, Balancers, HeaderError};
 use crate::sockets::strangers::{
     Full, HandshakeError, HandshakePermit, Phase, Strangers, handshake, say_busy,
 };
@@ -52,7 +53,6 @@ type Tls = Box<TlsStream<ReadAhead<TcpStream>>>;
 #[derive(Clone)]
 pub(crate) struct Agents {
     parts: Arc<Parts>,
-    strangers: Strangers,
     refusals: Arc<LogBudget>,
 }
 
@@ -65,6 +65,8 @@ pub(crate) struct Parts {
     pub(crate) enroll: EnrollServer<Enroll>,
     pub(crate) tunnel: ProxyTunnel,
     pub(crate) metrics: Metrics,
+    pub(crate) strangers: Strangers,
+    pub(crate) balancers: Balancers,
     /// Of this run of the proxy.
     pub(crate) instance: Instance,
     pub(crate) drain: Drain,
@@ -78,6 +80,8 @@ enum AgentError {
     Evicted,
     #[error("prepare the socket")]
     Socket(#[source] io::Error),
+    #[error("the balancer's connection is not one of a client")]
+    Balancer(#[from] HeaderError),
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
     #[error("neither a tunnel nor an enrolment: the ALPN protocol is missing")]
@@ -105,6 +109,7 @@ impl AgentError {
         match self {
             Self::Busy | Self::Handshake(HandshakeError::Busy) => AgentOutcome::Busy,
             Self::Evicted => AgentOutcome::Evicted,
+            Self::Balancer(_) => AgentOutcome::HeaderRefused,
             Self::Socket(_) | Self::Handshake(_) | Self::NoProtocol => {
                 AgentOutcome::HandshakeFailed
             }
@@ -120,7 +125,6 @@ impl Agents {
     pub(crate) fn new(parts: Parts) -> Self {
         Self {
             parts: Arc::new(parts),
-            strangers: Strangers::default(),
             refusals: Arc::default(),
         }
     }
@@ -143,8 +147,9 @@ impl Agents {
     }
 
     /// Serves one connection to its end.
-    async fn serve_detached(self, socket: std::net::TcpStream, client: SocketAddr) {
-        match self.serve_agent(socket, client).await {
+    async fn serve_detached(self, socket: std::net::TcpStream, peer: SocketAddr) {
+        let mut client = peer;
+        match self.serve_agent(socket, &mut client).await {
             Ok(outcome) => self.parts.metrics.agent_connection(outcome),
             // The service has already reported the outcome of the enrolment. The end of its
             // connection does not matter.
@@ -168,23 +173,18 @@ impl Agents {
         }
     }
 
+    /// `client` is the balancer's address until the client's own is known.
     async fn serve_agent(
         &self,
         socket: std::net::TcpStream,
-        client: SocketAddr,
+        client: &mut SocketAddr,
     ) -> Result<AgentOutcome, AgentError> {
-        // A connection that has already sent bytes does not wait for a permit behind the silent
-        // ones.
-        let phase = if socket.peek(&mut [0]).is_ok_and(|count| count > 0) {
-            Phase::Handshake
-        } else {
-            Phase::Silent
+        let entered = tokio::select! {
+            entered = self.enter(socket, client) => entered,
+            () = self.parts.drain.begun() => return Ok(AgentOutcome::Drained),
         };
-        let socket = TcpStream::from_std(socket).map_err(AgentError::Socket)?;
-        let mut permit = self
-            .strangers
-            .enter(client.ip(), phase)
-            .inspect_err(|_| say_busy(&socket))?;
+        let (socket, mut permit) = entered?;
+        let client = *client;
         let evicted = permit.evicted();
         let handshake = tokio::select! {
             handshake = self.handshake(socket, &mut permit) => handshake,
@@ -212,6 +212,44 @@ impl Agents {
             }
             _ => Err(AgentError::NoProtocol),
         }
+    }
+
+    /// Takes a permit for a new connection. Behind a balancer it is first one of the balancer's
+    /// address, for the short time of the header, and then one of the client's.
+    async fn enter(
+        &self,
+        socket: std::net::TcpStream,
+        client: &mut SocketAddr,
+    ) -> Result<(TcpStream, HandshakePermit), AgentError> {
+        let is_balanced = self.parts.balancers.contain(client.ip());
+        // A connection that has already sent bytes does not wait for a permit behind the silent
+        // ones.
+        let phase = if !is_balanced && socket.peek(&mut [0]).is_ok_and(|count| count > 0) {
+            Phase::Handshake
+        } else {
+            Phase::Silent
+        };
+        let mut socket = TcpStream::from_std(socket).map_err(AgentError::Socket)?;
+        let strangers = &self.parts.strangers;
+        let permit = strangers
+            .enter(client.ip(), phase)
+            .inspect_err(|_| say_busy(&socket))?;
+        if !is_balanced {
+            return Ok((socket, permit));
+        }
+        let evicted = permit.evicted();
+        let read = tokio::select! {
+            read = proxy_protocol::client(&mut socket) => read?,
+            () = evicted.cancelled() => return Err(AgentError::Evicted),
+        };
+        let Some(real) = read else {
+            return Ok((socket, permit));
+        };
+        *client = real;
+        let permit = strangers
+            .enter(real.ip(), Phase::Silent)
+            .inspect_err(|_| say_busy(&socket))?;
+        Ok((socket, permit))
     }
 
     async fn handshake(
@@ -261,7 +299,7 @@ impl Agents {
             () = evicted.cancelled() => return Err(AgentError::Evicted),
         };
         drop(permit);
-        self.strangers.proven(client.ip());
+        self.parts.strangers.proven(client.ip());
         self.keep(&node, chain, tunnel, described, client, driven)
             .await
     }

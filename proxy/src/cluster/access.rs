@@ -77,7 +77,7 @@ const fn right(
 }
 
 /// The permissions that every proxy of a cluster needs. The manifests grant them.
-const RIGHTS: [Right; 17] = [
+const RIGHTS: [Right; 18] = [
     right(Scope::Cluster, "", "nodes", "", &["list", "watch"]),
     right(
         Scope::Cluster,
@@ -114,6 +114,13 @@ const RIGHTS: [Right; 17] = [
         "configmaps",
         "culvert-revocations",
         &["list", "watch", "update"],
+    ),
+    right(
+        Scope::Own,
+        "coordination.k8s.io",
+        "leases",
+        "",
+        &["get", "list", "watch", "create", "update", "delete"],
     ),
     right(Scope::Own, "", "secrets", "culvert-ca", &["get"]),
     right(Scope::Own, "", "configmaps", "", &["create"]),

@@ -17,10 +17,10 @@ use super::configmap::{empty, write};
 use super::request::{RequestError, ask};
 use crate::advertise::Advertised;
 use crate::clock::UnixTime;
+use crate::metrics::{Metrics, ProxyCap};
 use crate::trust::Trust;
 pub(super) use addresses::AddressesError;
-pub(crate) use addresses::MAX_NODES;
-use addresses::Proxies;
+use addresses::{NodeHosts, Proxies};
 
 /// The time at which each proxy's address was last confirmed, as JSON. It shows which proxies are
 /// gone.
@@ -63,13 +63,21 @@ impl Cluster {
         self,
         trust: Trust,
         advertised: Advertised,
+        metrics: Metrics,
         drain: Drain,
     ) -> anyhow::Result<()> {
-        let mut problem = Problem::default();
+        let (mut problem, mut full) = (Problem::default(), Problem::default());
+        let mut hosts = NodeHosts::default();
         loop {
-            let now_wrong = self.tell_once(&trust, &advertised).await.err();
-            if let Some(reason) = problem.news(now_wrong.map(|error| culvert_daemon::chain(&error)))
-            {
+            let now_wrong = match self.tell_once(&trust, &advertised, &mut hosts).await {
+                Ok(left_out) => {
+                    metrics.capped_proxies(ProxyCap::AgentConfig, left_out);
+                    report_full(&mut full, left_out);
+                    None
+                }
+                Err(error) => Some(culvert_daemon::chain(&error)),
+            };
+            if let Some(reason) = problem.news(now_wrong) {
                 tracing::error!(
                     reason,
                     "the proxies' addresses for agents are not published"
@@ -82,12 +90,18 @@ impl Cluster {
         }
     }
 
-    async fn tell_once(&self, trust: &Trust, advertised: &Advertised) -> Result<(), PublishError> {
+    /// Returns how many addresses the list has no place for.
+    async fn tell_once(
+        &self,
+        trust: &Trust,
+        advertised: &Advertised,
+        hosts: &mut NodeHosts,
+    ) -> Result<usize, PublishError> {
         // With ready certificates, agents bring their own too.
         let Some(ca) = trust.authorities_pem() else {
-            return Ok(());
+            return Ok(0);
         };
-        let proxies = self.agents_dial(advertised).await?;
+        let proxies = self.agents_dial(advertised, hosts).await?;
         if proxies.addresses().is_empty() {
             return Err(PublishError::NoProxy);
         }
@@ -99,7 +113,7 @@ impl Cluster {
         .await
     }
 
-    async fn publish(&self, settings: &AgentSettings) -> Result<(), PublishError> {
+    async fn publish(&self, settings: &AgentSettings) -> Result<usize, PublishError> {
         let maps = self.config_maps(&self.namespace);
         let failed = |source| PublishError::Request {
             namespace: self.namespace.clone(),
@@ -108,8 +122,9 @@ impl Cluster {
         let mut conflicts = 0;
         loop {
             let present = ask(maps.get_opt(NAME)).await.map_err(failed)?;
-            let Some(next) = merge(present, settings, UnixTime::now()) else {
-                return Ok(());
+            let Merged { next, left_out } = merge(present, settings, UnixTime::now());
+            let Some(next) = next else {
+                return Ok(left_out);
             };
             let proxies = next
                 .data
@@ -123,7 +138,7 @@ impl Cluster {
                         proxies,
                         "the proxies' addresses for agents are published"
                     );
-                    return Ok(());
+                    return Ok(left_out);
                 }
                 Err(error) if error.is_conflict() && conflicts < MAX_CONFLICTS => conflicts += 1,
                 Err(error) => return Err(failed(error)),
@@ -132,8 +147,29 @@ impl Cluster {
     }
 }
 
-/// The updated ConfigMap, or `None` if it is up to date. The content of others is kept.
-fn merge(present: Option<ConfigMap>, settings: &AgentSettings, now: UnixTime) -> Option<ConfigMap> {
+/// Logs that the list has no place for further proxies, once.
+fn report_full(full: &mut Problem, left_out: usize) {
+    let reason = (left_out > 0).then(|| format!("it takes {MAX_PROXIES} addresses"));
+    if let Some(reason) = full.news(reason) {
+        tracing::warn!(
+            configmap = NAME,
+            reason,
+            left_out,
+            "proxies left out of the list for agents: they learn of these from other proxies"
+        );
+    }
+}
+
+/// The ConfigMap with this proxy's part.
+struct Merged {
+    /// `None` if it is up to date.
+    next: Option<ConfigMap>,
+    /// Addresses that the list has no place for.
+    left_out: usize,
+}
+
+/// Merges this proxy's part into the ConfigMap. The content of others is kept.
+fn merge(present: Option<ConfigMap>, settings: &AgentSettings, now: UnixTime) -> Merged {
     let before = present.unwrap_or_else(|| empty(NAME));
     let mut next = before.clone();
     let annotations = next.metadata.annotations.get_or_insert_default();
@@ -141,7 +177,11 @@ fn merge(present: Option<ConfigMap>, settings: &AgentSettings, now: UnixTime) ->
         .get(SEEN)
         .and_then(|text| serde_json::from_str(text).ok())
         .unwrap_or_default();
-    let seen = seen_now(seen, &settings.proxies, now);
+    let mut seen = seen_now(seen, &settings.proxies, now);
+    let left_out = seen.len().saturating_sub(MAX_PROXIES);
+    for _ in 0..left_out {
+        seen.pop_last();
+    }
     let text = serde_json::to_string(&seen).expect("texts and numbers have a JSON form");
     annotations.insert(SEEN.to_owned(), text);
     let proxies: String = seen.keys().map(|proxy| format!("{proxy}\n")).collect();
@@ -152,7 +192,8 @@ fn merge(present: Option<ConfigMap>, settings: &AgentSettings, now: UnixTime) ->
         (PROXIES, proxies),
     ];
     data.extend(values.map(|(name, text)| (name.to_owned(), text)));
-    (next != before).then_some(next)
+    let next = (next != before).then_some(next);
+    Merged { next, left_out }
 }
 
 /// The addresses of proxies, with the time of their last confirmation.
@@ -176,15 +217,22 @@ fn seen_now(
             *last = now;
         }
     }
-    while seen.len() > MAX_PROXIES {
-        seen.pop_last();
-    }
     seen
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn merge(
+        present: Option<ConfigMap>,
+        settings: &AgentSettings,
+        now: UnixTime,
+    ) -> Option<ConfigMap> {
+        let Merged { next, left_out } = super::merge(present, settings, now);
+        assert_eq!(left_out, 0);
+        next
+    }
 
     const NOW: UnixTime = UnixTime::from_seconds(1_700_000_000);
 
@@ -286,5 +334,21 @@ mod tests {
             NOW,
         );
         assert_eq!(future.keys().collect::<Vec<_>>(), ["a:1"]);
+    }
+
+    #[test]
+    fn the_sixty_fifth_proxy_is_listed_too_and_one_beyond_the_cap_is_counted() {
+        let address = |number: usize| format!("10.0.{}.{}:7400", number / 100, number % 100);
+        let mut map = None;
+        for number in 0..MAX_PROXIES {
+            map = merge(map, &own(&[&address(number)]), NOW);
+        }
+        let listed = |map: &ConfigMap| data(map, PROXIES).lines().count();
+        let full = map.unwrap();
+        assert!(listed(&full) > 65, "{}", listed(&full));
+        assert_eq!(listed(&full), MAX_PROXIES);
+        let Merged { next, left_out } = super::merge(Some(full), &own(&["z:1"]), NOW);
+        assert_eq!(left_out, 1);
+        assert!(next.is_none(), "its rest is not written again and again");
     }
 }

@@ -111,7 +111,7 @@ pub(super) async fn write(
 }
 
 /// The error without kube's internals.
-fn in_words(error: &watcher::Error) -> String {
+pub(super) fn in_words(error: &watcher::Error) -> String {
     match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))
         | watcher::Error::WatchStartFailed(kube::Error::Api(status))

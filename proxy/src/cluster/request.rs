@@ -17,6 +17,11 @@ pub(crate) enum RequestError {
 }
 
 impl RequestError {
+    /// Whether there is no such object.
+    pub(super) fn is_absent(&self) -> bool {
+        matches!(self, Self::Answer { code: 404, .. })
+    }
+
     /// Whether another writer has created or changed the object.
     pub(super) fn is_conflict(&self) -> bool {
         matches!(self, Self::Answer { code: 409, .. })

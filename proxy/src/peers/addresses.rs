@@ -11,11 +11,13 @@ use culvert_api::HostPort;
 use culvert_daemon::{Problem, chain};
 use tokio::net::lookup_host;
 use tokio::sync::watch;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::Peers;
 use super::follow::follow;
+use crate::cluster::ListedPeer;
 
 /// How often names are looked up again.
 const LOOKUP_INTERVAL: Duration = Duration::from_secs(10);
@@ -29,7 +31,7 @@ pub(crate) struct PeerAddresses {
     /// `--peer`. A name may stand for several proxies, this one included.
     pub(crate) given: Vec<HostPort>,
     /// What the cluster lists.
-    pub(crate) listed: watch::Receiver<BTreeSet<HostPort>>,
+    pub(crate) listed: watch::Receiver<BTreeSet<ListedPeer>>,
 }
 
 impl PeerAddresses {
@@ -37,22 +39,20 @@ impl PeerAddresses {
     pub(crate) async fn follow_all(mut self, peers: Arc<Peers>) -> Result<()> {
         let mut lookups = Lookups::default();
         let mut tasks = JoinSet::new();
-        let mut followed: BTreeMap<SocketAddr, AbortHandle> = BTreeMap::new();
+        let mut followed: BTreeMap<SocketAddr, DropGuard> = BTreeMap::new();
         loop {
-            let mut hosts: BTreeSet<HostPort> = self.listed.borrow_and_update().clone();
-            hosts.extend(self.given.iter().cloned());
+            let listed = self.listed.borrow_and_update().clone();
+            let hosts = listed.into_iter().map(|peer| peer.address);
+            let hosts = hosts.chain(self.given.iter().cloned()).collect();
             let present = lookups.resolve(hosts).await;
-            followed.retain(|address, task| {
-                let stays = present.contains(address);
-                if !stays {
-                    task.abort();
-                }
-                stays
-            });
+            // A peer that is not listed any more may still end its streams.
+            followed.retain(|address, _| present.contains(address));
             for address in present {
-                followed
-                    .entry(address)
-                    .or_insert_with(|| tasks.spawn(follow(peers.clone(), address)));
+                followed.entry(address).or_insert_with(|| {
+                    let unlisted = CancellationToken::new();
+                    tasks.spawn(follow(peers.clone(), address, unlisted.clone()));
+                    unlisted.drop_guard()
+                });
             }
             while tasks.try_join_next().is_some() {}
             tokio::select! {

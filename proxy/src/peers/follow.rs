@@ -15,6 +15,7 @@ use http::Uri;
 use hyper_util::rt::TokioIo;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 
@@ -71,8 +72,9 @@ struct Kept {
     lost_at: Option<Instant>,
 }
 
-/// Follows the peer at `address` until the task is dropped.
-pub(super) async fn follow(peers: Arc<Peers>, address: SocketAddr) {
+/// Follows the peer at `address`. Once the address is `unlisted` it is not dialled again, and a
+/// connection that is up goes on to its end.
+pub(super) async fn follow(peers: Arc<Peers>, address: SocketAddr, unlisted: CancellationToken) {
     let mut backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
     let mut problem = Problem::default();
     let mut kept: Option<Kept> = None;
@@ -94,7 +96,10 @@ pub(super) async fn follow(peers: Arc<Peers>, address: SocketAddr) {
         if let Some(kept) = &mut kept {
             kept.lost_at.get_or_insert_with(Instant::now);
         }
-        tokio::time::sleep(wait).await;
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = unlisted.cancelled() => return,
+        }
         kept = kept.filter(|kept| kept.lost_at.is_none_or(|at| at.elapsed() < FORGOTTEN_AFTER));
     }
 }

@@ -23,7 +23,9 @@ use tokio_util::task::TaskTracker;
 use super::backends::PeerBackends;
 use super::watch::PeerService;
 use super::{Peers, STREAMS_PER_LINK};
-use crate::sockets::strangers::{Full, HandshakeError, Phase, Strangers, handshake, say_busy};
+use crate::sockets::strangers::{
+    DEFAULT_HANDSHAKES, Full, HandshakeError, Phase, Strangers, handshake, say_busy,
+};
 use crate::trust::TrustError;
 
 /// A peer that watches is pinged after this time of silence, and given up after as long again.
@@ -67,7 +69,7 @@ impl PeerPort {
     pub(crate) fn new(peers: Arc<Peers>) -> Self {
         Self {
             peers,
-            strangers: Strangers::default(),
+            strangers: Strangers::new(DEFAULT_HANDSHAKES),
             refusals: Arc::default(),
         }
     }

@@ -27,35 +27,38 @@ pub(crate) enum Phase {
     Call,
 }
 
-/// The permits of a phase. A permit costs a descriptor, and in the later phases a TLS session. A
-/// silent connection costs little: two thousand agents that come at once all find room to begin.
-/// Handshakes share the processors: with this limit they still end in time, and none loses its
-/// permit to another. An enrolment may wait for the API server.
-const LIMITS: [Limits; 3] = [
-    Limits {
-        permits: 2048,
-        spared: Duration::from_millis(500),
-    },
-    Limits {
-        permits: 128,
-        spared: Duration::from_secs(8),
-    },
-    Limits {
-        permits: 256,
-        spared: Duration::from_secs(8),
-    },
-];
+/// TLS handshakes that go on at once, unless the operator says otherwise. They share the
+/// processors: with this limit they still end in time.
+pub(crate) const DEFAULT_HANDSHAKES: u16 = 128;
+
+/// The permits of each phase, where so many handshakes may go on at once. A permit costs a
+/// descriptor, and in the later phases a TLS session. A silent connection costs little: two
+/// thousand agents that come at once all find room to begin. No handshake loses its permit to
+/// another. An enrolment may wait for the API server.
+fn limits(handshakes: u16) -> [Limits; 3] {
+    let of = |times: usize, spared: Duration| Limits {
+        permits: times * usize::from(handshakes.max(1)),
+        spared,
+    };
+    [
+        of(16, Duration::from_millis(500)),
+        of(1, Duration::from_secs(8)),
+        of(2, Duration::from_secs(8)),
+    ]
+}
+
 /// The time for which an address is remembered after a tunnel from it.
 const KNOWN_FOR: Duration = Duration::from_secs(24 * 3600);
 /// The number of remembered addresses. One more replaces the oldest.
 const KNOWN_MAX: usize = 16 << 10;
 
 /// The permits. Clones share them.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Strangers(Arc<Mutex<Permits>>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Permits {
+    limits: [Limits; 3],
     /// The pools of strangers and of addresses that lately had a tunnel.
     pools: [[Pool; 3]; 2],
     known: HashMap<IpNet, Instant>,
@@ -80,6 +83,16 @@ pub(crate) struct HandshakePermit {
 pub(crate) struct Full;
 
 impl Strangers {
+    /// Permits for so many TLS handshakes at once, and for what comes before and after them.
+    pub(crate) fn new(handshakes: u16) -> Self {
+        Self(Arc::new(Mutex::new(Permits {
+            limits: limits(handshakes),
+            pools: Default::default(),
+            known: HashMap::new(),
+            next: 0,
+        })))
+    }
+
     /// A permit for a new connection from `address` that is in this phase.
     pub(crate) fn enter(&self, address: IpAddr, phase: Phase) -> Result<HandshakePermit, Full> {
         let origin = Origin::of(address);
@@ -133,7 +146,7 @@ impl Permits {
             self.next,
             origin,
             evicted,
-            LIMITS[phase as usize],
+            self.limits[phase as usize],
             now,
         );
         taken.then_some(self.next).ok_or(Full)
@@ -183,8 +196,8 @@ mod tests {
 
     #[test]
     fn an_address_with_a_tunnel_has_places_that_strangers_do_not_take() {
-        let strangers = Strangers::default();
-        let all = LIMITS[Phase::Handshake as usize].permits;
+        let strangers = Strangers::new(DEFAULT_HANDSHAKES);
+        let all = usize::from(DEFAULT_HANDSHAKES);
         let crowd =
             (0..all as u32).map(|number| IpAddr::from((0xc000_0000 | number << 8).to_be_bytes()));
         let crowd: Vec<HandshakePermit> = crowd
@@ -211,7 +224,7 @@ mod tests {
 
     #[test]
     fn whoever_goes_on_gives_back_the_place_of_before() {
-        let strangers = Strangers::default();
+        let strangers = Strangers::new(DEFAULT_HANDSHAKES);
         let mut permit = strangers
             .enter(address("192.0.2.1"), Phase::Silent)
             .unwrap();
@@ -224,7 +237,7 @@ mod tests {
 
     #[test]
     fn the_memory_of_known_addresses_is_bounded_and_drops_the_oldest() {
-        let strangers = Strangers::default();
+        let strangers = Strangers::new(DEFAULT_HANDSHAKES);
         for number in 0..=KNOWN_MAX as u32 {
             strangers.proven(IpAddr::from(number.to_be_bytes()));
         }

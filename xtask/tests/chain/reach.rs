@@ -1,19 +1,22 @@
 //! How agents reach their proxies: at another address, through a forward proxy, and several
 //! proxies.
 
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{AGENT_ADMIN, Culvert, Options, PROXY_ADMIN, PROXY_FOR_AGENTS};
 use culvert_lab::host::Host;
 use culvert_lab::process::Process;
-use culvert_lab::{Lab, wait};
+use culvert_lab::{Lab, inside, wait};
 
 use crate::connect;
 use crate::proxies;
 use crate::world::{self, GREET, World};
 
 const EDGE: &[Host] = &[Host::Edge1];
+const PATIENCE: Duration = Duration::from_secs(30);
 
 #[test]
 fn an_agent_reaches_the_proxy_under_another_address_through_a_forwarder() {
@@ -51,6 +54,96 @@ fn an_agent_reaches_the_proxy_under_another_address_through_a_forwarder() {
     });
 }
 
+/// Both edges reach the same agent port: one through a balancer that says whose its connections
+/// are, and one directly.
+#[test]
+fn behind_a_balancer_with_proxy_headers_agents_are_known_by_their_own_addresses() {
+    world::in_lab(|lab| {
+        let cloud = lab.site(Host::Cloud);
+        let mut balancer = cloud.command(world::XTASK);
+        balancer.args([
+            "probe",
+            "serve",
+            &format!("7444=forward-with-header:{PROXY_FOR_AGENTS}"),
+        ]);
+        let _balancer = cloud.start_process("balancer", &mut balancer)?;
+        let backends = world::serve(lab, Host::Edge1)?;
+        let options = world::with_defaults(Options {
+            proxy: vec![
+                "--advertise=203.0.113.1:7444".into(),
+                "--proxy-protocol=203.0.113.1/32".into(),
+            ],
+            ..Options::default()
+        });
+        let mut world = World::of(lab, Culvert::start(lab, &[], options)?, vec![backends]);
+        for (edge, address) in [
+            (Host::Edge1, "203.0.113.1:7444"),
+            (Host::Edge2, PROXY_FOR_AGENTS),
+        ] {
+            let mut join = world.culvert.create_token(edge, &[])?;
+            only_by(&mut join, address)?;
+            world.culvert.join(edge, &join)?;
+            world.culvert.start_agent(edge)?;
+            world.culvert.wait_online(edge)?;
+        }
+        for (node, address) in [("edge-1", "198.51.100.1:"), ("edge-2", "198.51.100.5:")] {
+            let agents = agents_of(&world, node)?;
+            ensure!(
+                !agents.is_empty() && agents.iter().all(|agent| agent.starts_with(address)),
+                "{node} from {agents:?}"
+            );
+        }
+        headers_are_read_of_the_balancer_alone(&world)?;
+        world.wait_greeting("10.0.3.7", Duration::from_secs(5))
+    });
+}
+
+/// The balancer is refused without a header, and an edge with one.
+fn headers_are_read_of_the_balancer_alone(world: &World<'_>) -> Result<()> {
+    let proxy: SocketAddr = PROXY_FOR_AGENTS.parse()?;
+    let send = |from: Host, bytes: &'static [u8]| {
+        inside::run(world.lab.site(from).netns(), || {
+            let mut stream = TcpStream::connect_timeout(&proxy, PATIENCE)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.write_all(bytes)?;
+            // It is ended by the proxy, with or without a word.
+            stream.read_to_end(&mut Vec::new()).ok();
+            Ok(())
+        })
+    };
+    send(Host::Cloud, b"GET / HTTP/1.1\r\n\r\n")?;
+    let local = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0 and no TLS after it";
+    send(Host::Edge2, local)?;
+    let cloud = world.lab.site(Host::Cloud);
+    for outcome in ["header_refused", "handshake_failed"] {
+        let metric = format!("culvert_proxy_agent_connections_total{{outcome=\"{outcome}\"}}");
+        wait::until(&metric, PATIENCE, || {
+            let count = cloud.metric(PROXY_ADMIN, &metric)?;
+            ensure!((count - 1.0).abs() < f64::EPSILON, "{count}");
+            Ok(())
+        })?;
+    }
+    world.culvert.proxy.wait_logged(
+        "agent connection",
+        &[("reason", "does not begin with a PROXY header")],
+        PATIENCE,
+    )
+}
+
+/// Leaves only one of the proxy's addresses in a join command.
+fn only_by(join: &mut Vec<String>, address: &str) -> Result<()> {
+    while let Some(other) = join
+        .iter()
+        .skip(1)
+        .zip(1..)
+        .find_map(|(word, at)| (join[at - 1] == "--proxy" && word != address).then_some(at))
+    {
+        join.drain(other - 1..=other);
+    }
+    ensure!(join.iter().any(|word| word == address), "{join:?}");
+    Ok(())
+}
+
 #[test]
 fn an_agent_behind_an_http_proxy_dials_out_through_it() {
     world::in_lab(|lab| {
@@ -73,6 +166,22 @@ fn an_agent_behind_an_http_proxy_dials_out_through_it() {
         came_from_the_cloud(&world)?;
         world.wait_greeting("10.0.3.7", Duration::from_secs(5))
     });
+}
+
+/// The addresses that the tunnels of a node come from.
+fn agents_of(world: &World<'_>, node: &str) -> Result<Vec<String>> {
+    let tunnels = world
+        .lab
+        .site(Host::Cloud)
+        .json(PROXY_ADMIN, "/debug/tunnels")?;
+    let of_node = tunnels
+        .as_array()
+        .context("no list of tunnels")?
+        .iter()
+        .filter(|tunnel| tunnel["node"] == node);
+    Ok(of_node
+        .filter_map(|tunnel| Some(tunnel["agent"].as_str()?.to_owned()))
+        .collect())
 }
 
 /// Proves that the tunnels' peer is the forwarder's address, not the edge's.

@@ -12,6 +12,7 @@ mod directory;
 mod events;
 mod hosts;
 mod identity;
+mod leases;
 mod loopback;
 mod ports;
 mod proxy;

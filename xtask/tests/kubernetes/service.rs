@@ -7,7 +7,7 @@ use culvert_lab::{wait, workspace};
 use serde_json::json;
 use xtask::manifests;
 
-use crate::cluster::{DEADLINE, get, node, pod, set_status, token, with_server};
+use crate::cluster::{DEADLINE, apply, get, node, pod, set_status, token, with_server};
 use crate::proxy::Proxy;
 
 const SERVICE: &str = "/api/v1/namespaces/culvert-system/services/culvert-proxy";
@@ -50,6 +50,9 @@ fn addresses(server: &ApiServer) -> Result<()> {
     ready("proxy-2", "True")?;
     wait_for(server, &mut proxy, "192.0.2.10:30740\n192.0.2.20:30740\n")?;
 
+    let all = seventeen(server)?;
+    wait_for(server, &mut proxy, &all)?;
+
     workspace::output(
         server
             .kubectl()
@@ -90,6 +93,36 @@ fn addresses(server: &ApiServer) -> Result<()> {
         &mut proxy,
         "203.0.113.9:7400\nagents.example:7400\n",
     )
+}
+
+/// Makes ready proxies on fifteen further nodes. Returns what agents are told then.
+fn seventeen(server: &ApiServer) -> Result<String> {
+    let names: Vec<u8> = (3..=17).collect();
+    let nodes: Vec<_> = names
+        .iter()
+        .map(|number| {
+            let address = format!("192.0.2.{}", 100 + number);
+            json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": format!("master-{number}")},
+                "status": {"addresses": [{"type": "InternalIP", "address": address}]}})
+        })
+        .collect();
+    apply(
+        server,
+        &json!({"apiVersion": "v1", "kind": "List", "items": nodes}),
+    )?;
+    for number in &names {
+        let (name, on) = (format!("proxy-{number}"), format!("master-{number}"));
+        pod(server, "culvert-system", &name, "culvert-proxy", &on)?;
+        let status = json!({"conditions": [{"type": "Ready", "status": "True"}]});
+        set_status(server, &format!("{PODS}/{name}"), &status)?;
+    }
+    let mut addresses: Vec<String> = names
+        .iter()
+        .map(|number| format!("192.0.2.{}:30740\n", 100 + number))
+        .collect();
+    addresses.extend(["192.0.2.10:30740\n", "192.0.2.20:30740\n"].map(str::to_owned));
+    addresses.sort_unstable();
+    Ok(addresses.concat())
 }
 
 /// Waits until the agents' ConfigMap has exactly these addresses.

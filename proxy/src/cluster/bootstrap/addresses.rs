@@ -1,8 +1,9 @@
 //! The addresses of proxies for agents: those of `--advertise`, or else the addresses of the
 //! Service in `--agent-service`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{Node, Pod, Service, ServicePort};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -13,8 +14,14 @@ use super::super::Cluster;
 use super::super::request::{RequestError, ask};
 use crate::advertise::Advertised;
 
-/// The most Nodes whose ports are published. Each agent keeps tunnels to all of them.
-pub(crate) const MAX_NODES: usize = 16;
+/// The time for which the address of a Node is remembered. Each proxy looks for changes every few
+/// seconds, and Nodes hardly ever change theirs.
+const REMEMBERED_FOR: Duration = Duration::from_secs(600);
+
+/// The addresses of the Nodes that proxies run on, by the Nodes' names, and when they were read.
+/// `None`: the Node has none.
+#[derive(Debug, Default)]
+pub(super) struct NodeHosts(BTreeMap<String, (Instant, Option<String>)>);
 
 /// The reason why the Service has no addresses.
 #[derive(Debug, thiserror::Error)]
@@ -63,10 +70,11 @@ impl Cluster {
     pub(super) async fn agents_dial(
         &self,
         advertised: &Advertised,
+        hosts: &mut NodeHosts,
     ) -> Result<Proxies, AddressesError> {
         match &self.args.agent_service {
             Some(service) if advertised.given.is_empty() => self
-                .service_addresses(service, advertised.agent_listen.port())
+                .service_addresses(service, advertised.agent_listen.port(), hosts)
                 .await
                 .map(Proxies::All),
             _ => Ok(Proxies::Own(
@@ -84,6 +92,7 @@ impl Cluster {
         &self,
         name: &str,
         agent_port: u16,
+        hosts: &mut NodeHosts,
     ) -> Result<BTreeSet<String>, AddressesError> {
         let services: Api<Service> = Api::namespaced(self.client.clone(), &self.namespace);
         let found = ask(services.get_opt(name)).await;
@@ -101,8 +110,11 @@ impl Cluster {
         let node_port = port.node_port.and_then(|port| u16::try_from(port).ok());
         let node_port = node_port.ok_or_else(|| AddressesError::Unreachable(name.to_owned()))?;
         let nodes = self.nodes_of_ready_pods(name, &service).await?;
-        let hosts = nodes.iter().filter_map(dialled);
-        let addresses: BTreeSet<String> = hosts.map(|host| host_port(&host, node_port)).collect();
+        self.look_up(name, &nodes, hosts).await?;
+        let addresses: BTreeSet<String> = hosts
+            .of(&nodes)
+            .map(|host| host_port(host, node_port))
+            .collect();
         if addresses.is_empty() {
             Err(AddressesError::NoneReady(name.to_owned()))
         } else {
@@ -110,29 +122,50 @@ impl Cluster {
         }
     }
 
-    /// The Nodes on which pods of the Service are ready, at most [`MAX_NODES`].
+    /// The names of the Nodes on which pods of the Service are ready.
     async fn nodes_of_ready_pods(
         &self,
         name: &str,
         service: &Service,
-    ) -> Result<Vec<Node>, AddressesError> {
+    ) -> Result<BTreeSet<String>, AddressesError> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
-        let of_service = ListParams::default().labels(&selector(service));
+        // Whatever the API server has in memory is new enough.
+        let of_service = ListParams::default().labels(&selector(service)).match_any();
         let pods = ask(pods.list(&of_service)).await;
         let pods = pods.map_err(requested(name, "list the Service's pods"))?;
-        let names = pods
-            .items
-            .iter()
-            .filter(|pod| is_ready(pod))
-            .take(MAX_NODES)
-            .filter_map(|pod| pod.spec.as_ref()?.node_name.as_deref());
+        let ready = pods.items.into_iter().filter(is_ready);
+        Ok(ready.filter_map(|pod| pod.spec?.node_name).collect())
+    }
+
+    /// Reads the addresses of those of the Nodes that are not remembered, and forgets others.
+    async fn look_up(
+        &self,
+        name: &str,
+        nodes: &BTreeSet<String>,
+        hosts: &mut NodeHosts,
+    ) -> Result<(), AddressesError> {
+        let now = Instant::now();
+        hosts.0.retain(|node, (read, host)| {
+            let fresh = now.saturating_duration_since(*read) < REMEMBERED_FOR;
+            nodes.contains(node) && host.is_some() && fresh
+        });
         let api: Api<Node> = Api::all(self.client.clone());
-        let mut nodes = Vec::new();
-        for node in names {
-            let found = ask(api.get_opt(node)).await;
-            nodes.extend(found.map_err(requested(name, "read a proxy's Node"))?);
+        for node in nodes {
+            if !hosts.0.contains_key(node) {
+                let found = ask(api.get_opt(node)).await;
+                let found = found.map_err(requested(name, "read a proxy's Node"))?;
+                let host = found.as_ref().and_then(dialled);
+                hosts.0.insert(node.clone(), (now, host));
+            }
         }
-        Ok(nodes)
+        Ok(())
+    }
+}
+
+impl NodeHosts {
+    fn of(&self, nodes: &BTreeSet<String>) -> impl Iterator<Item = &str> {
+        let host = |node| self.0.get(node)?.1.as_deref();
+        nodes.iter().filter_map(host)
     }
 }
 

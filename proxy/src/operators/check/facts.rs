@@ -29,7 +29,7 @@ const MAX_ANSWER_BYTES: usize = 1 << 20;
 const RESOLV_CONF: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
 
 /// Outcomes by which the proxy's metrics count what a limit refused or ended, and what each means.
-pub(super) const LIMITS: [(&str, &str); 3] = [
+pub(super) const LIMITS: [(&str, &str); 4] = [
     (
         "client_share",
         "refused, for their client had its share of a node's streams",
@@ -40,9 +40,16 @@ pub(super) const LIMITS: [(&str, &str); 3] = [
     ),
     (
         "busy",
-        "of agents refused, for too many were setting up theirs",
+        "of agents refused, for too many were setting up theirs: --max-handshakes",
+    ),
+    (
+        "evicted",
+        "of agents ended before they had shown who they are, for others needed their permits",
     ),
 ];
+
+/// The metric of lists that are full, by its label.
+const CAPPED: &str = "culvert_proxy_capped_proxies{cap=\"";
 
 /// What was asked for, or why there is no answer.
 pub(super) type Answer<T> = Result<T, String>;
@@ -73,6 +80,8 @@ pub(super) struct Facts {
     pub(super) has_connects: bool,
     /// Connections that a limit of the proxy refused or ended since it started, by their outcome.
     pub(super) limited: BTreeMap<String, u64>,
+    /// Proxies that a full list of this proxy leaves out, by the list.
+    pub(super) capped: BTreeMap<String, u64>,
     /// Servers that this host's programs ask for names; in a pod, those that CoreDNS pods of this
     /// host ask too.
     pub(super) resolvers: Vec<IpAddr>,
@@ -147,6 +156,7 @@ impl Facts {
             left_out: json(proxy_admin, "/debug/left-out").await,
             has_connects: metrics.lines().any(is_a_connect),
             limited: limited(&metrics),
+            capped: metrics.lines().filter_map(capped).collect(),
             resolvers: RESOLV_CONF
                 .iter()
                 .flat_map(|path| resolver::servers(&read(path)))
@@ -187,6 +197,13 @@ fn limited(metrics: &str) -> BTreeMap<String, u64> {
         (outcome.to_owned(), counts.sum())
     });
     sums.into_iter().filter(|(_, count)| *count > 0).collect()
+}
+
+/// The list that is full, and how many it leaves out.
+fn capped(sample: &str) -> Option<(String, u64)> {
+    let (cap, count) = sample.strip_prefix(CAPPED)?.split_once("\"} ")?;
+    let count = count.parse().ok().filter(|count| *count > 0)?;
+    Some((cap.to_owned(), count))
 }
 
 /// A sample of streams that came by the CONNECT socket, other than of none.
@@ -313,6 +330,14 @@ mod tests {
             limited(metrics),
             BTreeMap::from([("client_share".to_owned(), 7)])
         );
+    }
+
+    #[test]
+    fn what_full_lists_leave_out_is_read_off_the_metrics() {
+        let sample = |count: u64| format!("{CAPPED}leases\"}} {count}");
+        assert_eq!(capped(&sample(3)), Some(("leases".to_owned(), 3)));
+        assert_eq!(capped(&sample(0)), None);
+        assert_eq!(capped("culvert_proxy_tunnels 3"), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Servers that stand for programs on an edge node.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::str::FromStr;
 use std::time::Duration;
@@ -42,6 +42,8 @@ enum Behaviour {
     Greet,
     /// Forwards everything to another address, as a load balancer does.
     Forward(SocketAddr),
+    /// The same, and says whose connection it is by a PROXY protocol header, version 2.
+    ForwardWithHeader(SocketAddr),
     /// An HTTP forward proxy that supports only CONNECT to IP addresses.
     HttpProxy,
 }
@@ -60,6 +62,7 @@ impl FromStr for Service {
             None if behaviour == "farewell" => Behaviour::Farewell,
             None if behaviour == "http-proxy" => Behaviour::HttpProxy,
             Some(("forward", target)) => Behaviour::Forward(target.parse()?),
+            Some(("forward-with-header", target)) => Behaviour::ForwardWithHeader(target.parse()?),
             Some(("hasty", bytes)) => Behaviour::Hasty(bytes.parse()?),
             Some(("source", bytes)) => Behaviour::Source(bytes.parse()?),
             _ => bail!("unknown behaviour {behaviour:?}"),
@@ -130,7 +133,12 @@ impl Behaviour {
                 writeln!(client, "hello from {}", host.trim())?;
                 echo(client)
             }
-            Self::Forward(target) => relay(client, target),
+            Self::Forward(target) => relay(client, TcpStream::connect(target)?),
+            Self::ForwardWithHeader(target) => {
+                let mut server = TcpStream::connect(target)?;
+                server.write_all(&proxy_header(client.peer_addr()?, target))?;
+                relay(client, server)
+            }
             Self::HttpProxy => http_proxy(client),
         }
     }
@@ -155,16 +163,31 @@ fn http_proxy(client: TcpStream) -> io::Result<()> {
     }
     let target = request
         .strip_prefix("CONNECT ")
-        .and_then(|rest| rest.split(' ').next()?.parse().ok());
+        .and_then(|rest| rest.split(' ').next()?.parse::<SocketAddr>().ok());
     let Some(target) = target else {
         return (&client).write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
     };
     (&client).write_all(b"HTTP/1.1 200 OK\r\n\r\n")?;
-    relay(client, target)
+    relay(client, TcpStream::connect(target)?)
 }
 
-fn relay(client: TcpStream, target: SocketAddr) -> io::Result<()> {
-    let server = TcpStream::connect(target)?;
+/// The header of a connection from `client`, with both addresses as IPv6 ones.
+fn proxy_header(client: SocketAddr, target: SocketAddr) -> Vec<u8> {
+    let address = |address: SocketAddr| match address.ip() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    };
+    let ports = [client, target].map(|address| address.port().to_be_bytes());
+    [
+        b"\r\n\r\n\0\r\nQUIT\n\x21\x21\0\x24".as_slice(),
+        &address(client),
+        &address(target),
+        &ports.concat(),
+    ]
+    .concat()
+}
+
+fn relay(client: TcpStream, server: TcpStream) -> io::Result<()> {
     std::thread::scope(|scope| {
         let back = scope.spawn(|| pass(&server, &client));
         pass(&client, &server)?;

@@ -3,7 +3,7 @@
 use culvert_api::agent_config::MAX_PROXIES;
 
 use super::{daemon, named};
-use crate::cluster::MAX_NODES;
+use crate::cluster::MAX_LISTED;
 use crate::operators::check::facts::{Daemon, Dialled, Facts, LIMITS};
 use crate::operators::check::finding::{Judged, failure, ok, warning};
 
@@ -115,21 +115,30 @@ pub(super) fn tunnels(facts: &Facts) -> Option<Judged> {
     })
 }
 
-/// Limits that nobody is told of where they are met.
+/// Lists of proxies that are full.
 pub(super) fn caps(facts: &Facts) -> Option<Judged> {
     let proxies = facts.cluster.as_ref()?.as_ref().ok()?.proxies;
-    Some(match proxies {
-        proxies if proxies == MAX_NODES || proxies >= MAX_PROXIES => warning(
+    let left_out = |cap: &str| facts.capped.get(cap).copied().unwrap_or(0);
+    let (leases, agents) = (left_out("leases"), left_out("agent_config"));
+    Some(if leases > 0 {
+        warning(
             format!(
-                "agents are told of {proxies} proxies, the most there can be: those of further \
-                 cloud nodes have no tunnels"
+                "the proxy knows only a part of the others: {leases} have Leases beyond the cap of \
+                 {MAX_LISTED}"
             ),
+            "run proxies on fewer cloud nodes: those that a proxy does not know reach none of its \
+             edge nodes",
+        )
+    } else if agents > 0 || proxies >= MAX_PROXIES {
+        warning(
             format!(
-                "run proxies on at most {MAX_NODES} cloud nodes where agents come by a NodePort, \
-                 on {MAX_PROXIES} otherwise"
+                "the list of proxies for agents is full: it names {proxies} and leaves out {agents}"
             ),
-        ),
-        proxies => ok(format!("agents are told of {proxies} proxies")),
+            "nothing is lost: agents learn of the others from those that are listed. One address \
+             in front of all proxies makes the list short: --advertise",
+        )
+    } else {
+        ok(format!("agents are told of {proxies} proxies"))
     })
 }
 

@@ -70,6 +70,7 @@ fn good() -> Facts {
         left_out: Ok(Vec::new()),
         has_connects: true,
         limited: BTreeMap::new(),
+        capped: BTreeMap::new(),
         resolvers: vec!["10.0.0.53".parse().unwrap()],
         now: UnixTime::from_seconds(NOW),
         cluster: Some(Ok(ClusterFacts {
@@ -139,7 +140,7 @@ type Fault = (
     fn(&mut Facts),
 );
 /// What is wrong, with what is found and what fixes it.
-const FAULTS: [Fault; 38] = [
+const FAULTS: [Fault; 40] = [
     (
         "mechanism",
         Verdict::Warning,
@@ -255,23 +256,39 @@ const FAULTS: [Fault; 38] = [
     (
         "caps",
         Verdict::Warning,
-        "agents are told of 16 proxies",
-        "NodePort",
+        "it names 3 and leaves out 44",
+        "--advertise",
+        |facts| {
+            facts.capped.insert("agent_config".into(), 44);
+        },
+    ),
+    (
+        "caps",
+        Verdict::Warning,
+        "it names 256 and leaves out 0",
+        "--advertise",
         |facts| {
             change(facts.cluster.as_mut().unwrap(), |cluster| {
-                cluster.proxies = 16
+                cluster.proxies = 256
             });
         },
     ),
     (
         "caps",
         Verdict::Warning,
-        "agents are told of 64 proxies",
-        "on 64 otherwise",
+        "2 have Leases beyond the cap of 256",
+        "fewer cloud nodes",
         |facts| {
-            change(facts.cluster.as_mut().unwrap(), |cluster| {
-                cluster.proxies = 64
-            });
+            facts.capped.insert("leases".into(), 2);
+        },
+    ),
+    (
+        "limits",
+        Verdict::Warning,
+        "9 connections of agents refused",
+        "metrics.md",
+        |facts| {
+            facts.limited.insert("busy".into(), 9);
         },
     ),
     (
