@@ -56,7 +56,7 @@ impl Proxy {
     ) -> Result<Self> {
         let folder = server.folder().join(name);
         fs::create_dir_all(&folder)?;
-        let (agents, admin) = (free_address()?, free_address()?);
+        let (agents, peers, admin) = (free_address()?, free_address()?, free_address()?);
         let mut command = program("culvert-proxy");
         command
             .arg("--kubeconfig")
@@ -71,6 +71,8 @@ impl Proxy {
         command.args([
             "--agent-listen",
             &agents.to_string(),
+            "--peer-listen",
+            &peers.to_string(),
             "--admin-listen",
             &admin.to_string(),
         ]);
