@@ -13,7 +13,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use crate::advertise::PeerAdvertise;
 use crate::cluster::KubernetesArgs;
 use crate::operators::check::CheckCommand;
-use crate::operators::cli::{ExplainCommand, NodeCommand, TokenCommand};
+use crate::operators::cli::{ExplainCommand, NodeCommand, StatusCommand, TokenCommand};
 use crate::sockets::strangers::DEFAULT_HANDSHAKES;
 
 /// Takes tunnels from agents on edge nodes, and connects cloud clients through them. Runs without
@@ -77,6 +77,8 @@ pub(crate) enum Command {
     /// Makes, lists and revokes the one-time tokens by which agents join.
     #[command(subcommand)]
     Token(TokenCommand),
+    /// Lists the proxies: this one and its peers, with their tunnels, links and certificates.
+    Status(StatusCommand),
     /// Says what would happen to a connection, and why: to any address, VIP or name, with or
     /// without a port.
     Explain(ExplainCommand),

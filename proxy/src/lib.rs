@@ -39,6 +39,7 @@ async fn start(args: Args) -> Result<()> {
     match args.command {
         Some(Command::Node(command)) => command.run(&args.control_socket).await,
         Some(Command::Token(command)) => command.run(&args.control_socket).await,
+        Some(Command::Status(command)) => command.run(&args.control_socket).await,
         Some(Command::Explain(command)) => command.run(&args.control_socket).await,
         Some(Command::Check(command)) => {
             command

@@ -58,5 +58,6 @@ pub(crate) fn own_info(instance: Instance, addresses: Vec<String>) -> PeerInfo {
         host: host.to_string_lossy().into_owned(),
         version: VERSION.to_owned(),
         addresses,
+        certificate_ends: None,
     }
 }

@@ -49,6 +49,7 @@ use crate::sockets::local_socket::{Access, LocalSocket};
 use crate::sockets::proxy_protocol::Balancers;
 use crate::sockets::strangers::{Phase, Strangers, say_busy};
 use crate::state::StateDir;
+use crate::streams::elsewhere::PeerInfo;
 use crate::streams::limits::MAX_STREAMS_PER_AGENT;
 use crate::streams::live::Streams;
 use crate::streams::registry::Registry;
@@ -374,6 +375,7 @@ impl Proxy {
             trust: self.trust.clone(),
             tokens: self.tokens.clone(),
             registry: self.registry.clone(),
+            own: self.own_info(),
             advertised: self.advertised.clone(),
             explainer: Explainer::new(
                 self.directory.clone(),
@@ -436,15 +438,20 @@ impl Proxy {
         Ok(())
     }
 
+    /// What this proxy says about itself.
+    fn own_info(&self) -> PeerInfo {
+        let addresses = self.advertised.given.iter().map(ToString::to_string);
+        peers::own_info(self.instance.clone(), addresses.collect())
+    }
+
     /// Listens for other proxies and follows them, if there may be any.
     fn spawn_peers(&self, supervisor: &mut Supervisor) -> Result<()> {
         if self.args.peers.peer.is_empty() && self.cluster.is_none() {
             return Ok(());
         }
         self.trust.check_proxy_role()?;
-        let addresses = self.advertised.given.iter().map(ToString::to_string);
         let peers = Arc::new(Peers {
-            own: peers::own_info(self.instance.clone(), addresses.collect()),
+            own: self.own_info(),
             trust: self.trust.clone(),
             registry: self.registry.clone(),
             streams: self.streams.clone(),

@@ -62,6 +62,19 @@ pub(crate) struct TokenCreate {
     lifetime: Option<Duration>,
 }
 
+/// Lists the proxies: this one, and those that it knows.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct StatusCommand {}
+
+impl StatusCommand {
+    /// Asks the proxy behind the socket, and prints the answer.
+    pub(crate) async fn run(&self, control_socket: &Path) -> Result<()> {
+        let mut client = Client::connect(control_socket).await?;
+        print!("{}", proxy_table(&client.list_proxies().await?));
+        Ok(())
+    }
+}
+
 /// Lists and removes edge nodes.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum NodeCommand {
@@ -185,6 +198,47 @@ fn token_table(tokens: &[proto::TokenStatus]) -> String {
     )
 }
 
+/// A line for each proxy. The first one is the proxy that answers.
+fn proxy_table(proxies: &[proto::ProxyStatus]) -> String {
+    let row = |(place, proxy): (usize, &proto::ProxyStatus)| {
+        let link = match (place, proxy.links, proxy.draining) {
+            (0, ..) => "this proxy".to_owned(),
+            (_, 0, _) => "no link".to_owned(),
+            (_, _, true) => "draining".to_owned(),
+            (..) => match proxy.round_trip_micros {
+                0 => "linked".to_owned(),
+                micros => format!("{:.1?} away", Duration::from_micros(micros)),
+            },
+        };
+        let ends = match proxy.certificate_ends {
+            0 => "-".to_owned(),
+            seconds => UnixTime::from_seconds(seconds).to_string(),
+        };
+        vec![
+            proxy.host.clone(),
+            link,
+            proxy.tunnels.to_string(),
+            proxy.nodes.to_string(),
+            proxy.streams.to_string(),
+            proxy.version.clone(),
+            ends,
+        ]
+    };
+    let head = [
+        "PROXY",
+        "LINK",
+        "TUNNELS",
+        "NODES",
+        "STREAMS",
+        "VERSION",
+        "CERTIFICATE ENDS",
+    ];
+    table(
+        &head,
+        &proxies.iter().enumerate().map(row).collect::<Vec<_>>(),
+    )
+}
+
 /// A line for each node, followed by a line for each address that does not route.
 fn node_table(nodes: &[proto::NodeStatus]) -> String {
     let row = |node: &proto::NodeStatus| {
@@ -198,9 +252,13 @@ fn node_table(nodes: &[proto::NodeStatus]) -> String {
             .zip(&node.reasons)
             .map(marked)
             .collect();
+        let elsewhere = match node.elsewhere.as_slice() {
+            [] => String::new(),
+            hosts => format!(" (also {})", hosts.join(",")),
+        };
         vec![
             node.name.clone(),
-            node.tunnels.to_string(),
+            format!("{}{elsewhere}", node.tunnels),
             or_dash(addresses.join(",")),
             node.vip4.clone(),
             node.vip6.clone(),
@@ -265,6 +323,27 @@ mod tests {
     }
 
     #[test]
+    fn proxies_are_a_table_with_the_one_that_answers_first() {
+        let proxy = |host: &str, links, round_trip_micros| proto::ProxyStatus {
+            host: host.into(),
+            version: "0.1.0".into(),
+            tunnels: 3,
+            nodes: 2,
+            links,
+            round_trip_micros,
+            ..proto::ProxyStatus::default()
+        };
+        let proxies = [proxy("a", 0, 0), proxy("b", 2, 1500), proxy("c", 0, 0)];
+        assert_eq!(
+            proxy_table(&proxies),
+            "PROXY  LINK        TUNNELS  NODES  STREAMS  VERSION  CERTIFICATE ENDS\n\
+             a      this proxy  3        2      0        0.1.0    -\n\
+             b      1.5ms away  3        2      0        0.1.0    -\n\
+             c      no link     3        2      0        0.1.0    -\n"
+        );
+    }
+
+    #[test]
     fn nodes_are_a_table_with_the_reasons_below() {
         let node = |name: &str, vip4: &str| proto::NodeStatus {
             name: name.into(),
@@ -275,6 +354,7 @@ mod tests {
             ports: vec![9100, 10250],
             tunnels: 2,
             forbidden_ports: Vec::new(),
+            elsewhere: Vec::new(),
         };
         assert_eq!(
             node_table(&[node("edge-2", "198.18.0.2"), node("edge-3", "198.18.0.13")]),

@@ -12,10 +12,12 @@ use culvert_daemon::Drain;
 use tonic::{Request, Response, Status};
 
 use crate::advertise::Advertised;
+use crate::clock::UnixTime;
 use crate::directory::{Destination, Directory, DirectoryError, Editor, NodeView, Removal};
 use crate::operators::explain::{Dial, ExplainError, Explainer, Line, ReportedRules};
 use crate::sockets::local_grpc;
 use crate::sockets::local_socket::LocalSocket;
+use crate::streams::elsewhere::{PeerInfo, PeerView};
 use crate::streams::registry::Registry;
 use crate::trust::identity::Leaf;
 use crate::trust::tokens::{TokenView, Tokens, TokensError};
@@ -35,6 +37,8 @@ pub(crate) struct Control {
     pub(crate) trust: Trust,
     pub(crate) tokens: Tokens,
     pub(crate) registry: Registry,
+    /// What this proxy says about itself.
+    pub(crate) own: PeerInfo,
     pub(crate) advertised: Advertised,
     pub(crate) explainer: Explainer,
 }
@@ -131,6 +135,31 @@ impl Service for Control {
             title: explained.title,
             lines: explained.lines.into_iter().map(line).collect(),
             reachable: explained.reachable,
+        }))
+    }
+
+    async fn list_proxies(
+        &self,
+        _: Request<proto::ListProxiesRequest>,
+    ) -> Result<Response<proto::ListProxiesResponse>, Status> {
+        let ends = self
+            .trust
+            .certificates()
+            .first()
+            .map(|(_, own)| own.not_after);
+        let own = proto::ProxyStatus {
+            host: self.own.host.clone(),
+            instance: self.own.instance.to_string(),
+            version: self.own.version.clone(),
+            tunnels: self.registry.own_tunnels(),
+            nodes: self.registry.own_nodes(),
+            certificate_ends: ends.map_or(0, UnixTime::seconds),
+            ..proto::ProxyStatus::default()
+        };
+        let peers = self.registry.peers();
+        let proxies = std::iter::once(own).chain(peers.iter().map(peer_status));
+        Ok(Response::new(proto::ListProxiesResponse {
+            proxies: proxies.collect(),
         }))
     }
 
@@ -334,6 +363,12 @@ impl Control {
     fn status(&self, node: NodeView) -> proto::NodeStatus {
         proto::NodeStatus {
             tunnels: u32::try_from(self.registry.count(&node.name)).unwrap_or(u32::MAX),
+            elsewhere: self
+                .registry
+                .holders(&node.name)
+                .iter()
+                .map(|peer| peer.info.host.clone())
+                .collect(),
             forbidden_ports: self
                 .forbidden_ports(&node)
                 .into_iter()
@@ -404,6 +439,23 @@ fn refused(error: &ControlError) -> Status {
 fn node_name(text: &str) -> Result<NodeName, Status> {
     text.parse()
         .map_err(|error: culvert_api::InvalidNodeName| Status::invalid_argument(error.to_string()))
+}
+
+fn peer_status(peer: &PeerView) -> proto::ProxyStatus {
+    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    proto::ProxyStatus {
+        host: peer.info.host.clone(),
+        instance: peer.info.instance.to_string(),
+        version: peer.info.version.clone(),
+        tunnels: number(peer.tunnels),
+        nodes: number(peer.nodes),
+        links: number(peer.links),
+        streams: peer.streams,
+        round_trip_micros: peer.round_trip.map_or(0, micros),
+        draining: peer.draining,
+        certificate_ends: peer.info.certificate_ends.map_or(0, UnixTime::seconds),
+    }
 }
 
 fn token_status(token: TokenView) -> proto::TokenStatus {

@@ -20,10 +20,12 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 
 use super::Peers;
-use super::dial::{DialError, dial};
+use super::dial::{Connection, DialError, dial};
+use crate::clock::UnixTime;
 use crate::instance::Instance;
 use crate::streams::elsewhere::{PeerChange, PeerInfo};
 use crate::streams::registry::PeerRegistration;
+use crate::trust::identity::Leaf;
 
 /// Links to one peer. With one, all streams between two proxies would share one thread and one
 /// connection's losses.
@@ -159,7 +161,9 @@ async fn watch(
     peers: &Arc<Peers>,
     address: SocketAddr,
 ) -> Result<(PeerInfo, proto::Update, Streaming<proto::Update>), FollowError> {
-    let channel = channel(peers.clone(), address).await?;
+    let connection = dial(peers, address, ALPN_PEER).await?;
+    let certificate_ends = certificate_ends(&connection);
+    let channel = channel(connection).await?;
     let mut client = PeerClient::new(channel).max_decoding_message_size(MESSAGE_MAX);
     let request = proto::WatchRequest {
         proxy: Some((&peers.own).into()),
@@ -177,15 +181,24 @@ async fn watch(
         .await
         .unwrap_or(Err(FollowError::NoSnapshot))?;
     let mut first = first.ok_or(FollowError::NoSnapshot)?;
-    let info = first.proxy.take().ok_or(FollowError::NoSnapshot)?.into();
+    let info = first.proxy.take().ok_or(FollowError::NoSnapshot)?;
+    let info = PeerInfo {
+        certificate_ends,
+        ..info.into()
+    };
     Ok((info, first, updates))
 }
 
-async fn channel(peers: Arc<Peers>, address: SocketAddr) -> Result<Channel, FollowError> {
-    // The first connection is made here, for the sake of its errors.
-    let first = std::sync::Mutex::new(Some(dial(&peers, address, ALPN_PEER).await?));
+fn certificate_ends(connection: &Connection) -> Option<UnixTime> {
+    let shown = connection.get_ref().1.peer_certificates()?.first()?;
+    Leaf::read(shown).ok().map(|leaf| leaf.not_after)
+}
+
+/// A channel over this connection, and no other.
+async fn channel(connection: Connection) -> Result<Channel, FollowError> {
+    let only = std::sync::Mutex::new(Some(connection));
     let connector = tower::service_fn(move |_: Uri| {
-        let connection = first.lock().ok().and_then(|mut first| first.take());
+        let connection = only.lock().ok().and_then(|mut only| only.take());
         async move {
             let connection = connection.ok_or(std::io::ErrorKind::NotConnected)?;
             Ok::<_, std::io::Error>(TokioIo::new(connection))
@@ -274,6 +287,7 @@ impl From<proto::Proxy> for PeerInfo {
             instance: text(&proxy.instance).as_str().into(),
             host: text(&proxy.host),
             version: text(&proxy.version),
+            certificate_ends: None,
             addresses: proxy
                 .addresses
                 .iter()

@@ -8,6 +8,7 @@ use culvert_api::NodeName;
 use culvert_daemon::Worker;
 use culvert_tunnel::Tunnel;
 
+use crate::clock::UnixTime;
 use crate::instance::Instance;
 use crate::streams::rank::Rank;
 
@@ -20,11 +21,12 @@ pub(crate) struct PeerInfo {
     pub(crate) version: String,
     /// Where agents may reach this very proxy.
     pub(crate) addresses: Vec<String>,
+    /// When the certificate ends that it showed; `None` for this proxy, which replaces its own.
+    pub(crate) certificate_ends: Option<UnixTime>,
 }
 
 /// A connection to a peer that carries streams.
 pub(crate) struct PeerLink {
-    pub(crate) peer: Arc<PeerInfo>,
     pub(crate) tunnel: Tunnel,
     /// The worker thread that moves the bytes of the link and of its streams.
     pub(crate) worker: Worker,
@@ -132,7 +134,6 @@ impl Elsewhere {
         let peer = self.peers.get_mut(peer)?;
         self.links += 1;
         peer.links.push(Arc::new(PeerLink {
-            peer: peer.info.clone(),
             tunnel,
             worker: Worker::current(),
             number: self.links,
@@ -240,6 +241,7 @@ mod tests {
             host: instance.to_owned(),
             version: String::new(),
             addresses: Vec::new(),
+            certificate_ends: None,
         })
     }
 

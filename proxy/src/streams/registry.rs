@@ -239,6 +239,11 @@ impl Registry {
         u32::try_from(self.0.metrics.tunnels.get()).unwrap_or_default()
     }
 
+    /// The number of nodes that have tunnels here.
+    pub(crate) fn own_nodes(&self) -> u32 {
+        u32::try_from(self.lock().nodes.len()).unwrap_or(u32::MAX)
+    }
+
     /// How many tunnels the node has.
     pub(crate) fn count(&self, node: &NodeName) -> usize {
         self.lock().nodes.get(node).map_or(0, Vec::len)

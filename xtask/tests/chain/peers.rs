@@ -61,7 +61,18 @@ fn every_proxy_reaches_a_node_whose_tunnels_end_at_one_of_them() {
                 .json(proxies::admin(number), "/debug/tunnels")?;
             ensure!(page == serde_json::json!([]), "tunnels end here: {page}");
         }
-        Ok(())
+        wait::until(
+            "a proxy lists all three, and who has the node",
+            TIME,
+            || {
+                let status = proxies::control(world, SECOND, &["status"])?;
+                let links = status.matches(" away ").count();
+                ensure!(status.contains("this proxy") && links == 2, "{status}");
+                let nodes = proxies::control(world, SECOND, &["node", "list"])?;
+                ensure!(nodes.contains("0 (also "), "{nodes}");
+                Ok(())
+            },
+        )
     });
 }
 

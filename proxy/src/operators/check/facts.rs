@@ -173,7 +173,9 @@ impl Facts {
 
 /// By the first node that is online; those that are not are refused before the proxy sees anything.
 async fn dialled(nodes: &[proto::NodeStatus]) -> Option<Dialled> {
-    let online = nodes.iter().filter(|node| node.tunnels > 0);
+    let online = nodes
+        .iter()
+        .filter(|node| node.tunnels > 0 || !node.elsewhere.is_empty());
     let (node, vip) = online
         .filter_map(|node| Some((node.name.clone(), node.vip4.parse().ok()?)))
         .next()?;

@@ -54,6 +54,12 @@ impl Client {
         Ok(answer.map_err(|status| refusal(&status))?.into_inner())
     }
 
+    pub(crate) async fn list_proxies(&mut self) -> Result<Vec<proto::ProxyStatus>> {
+        let answer = self.0.list_proxies(proto::ListProxiesRequest {}).await;
+        let answer = answer.map_err(|status| refusal(&status))?;
+        Ok(answer.into_inner().proxies)
+    }
+
     pub(crate) async fn list_certificates(&mut self) -> Result<Vec<proto::CertificateStatus>> {
         let answer = self
             .0

@@ -59,6 +59,7 @@ fn with(config: &DirectoryConfig, state: &StateDir) -> Control {
         trust,
         tokens,
         registry,
+        own: crate::peers::own_info("test".into(), Vec::new()),
         advertised,
         explainer,
     }

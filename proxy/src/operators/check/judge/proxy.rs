@@ -88,7 +88,7 @@ pub(super) fn tunnels(facts: &Facts) -> Option<Judged> {
     let nodes = facts.nodes.as_ref().ok()?;
     let offline: Vec<&str> = nodes
         .iter()
-        .filter(|node| node.tunnels == 0)
+        .filter(|node| node.tunnels == 0 && node.elsewhere.is_empty())
         .map(|node| node.name.as_str())
         .collect();
     let fix = |node: &str| format!("culvert-proxy explain {node}");
