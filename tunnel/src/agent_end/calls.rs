@@ -15,9 +15,7 @@ use tokio::time::timeout;
 use super::forward::forward;
 use super::proxies::{self, PROXIES_MAX_BYTES};
 use super::state::StreamPermit;
-use super::{
-    AgentTunnel, AgentTunnelState, Backend, Backends, Declined, LiveStream, StreamError,
-};
+use super::{AgentTunnel, AgentTunnelState, Backend, Backends, Declined, LiveStream, StreamError};
 use crate::budget::outbox::Payload;
 use crate::dial_failure::DialFailure;
 use crate::error::TunnelError;

@@ -67,6 +67,7 @@ async fn an_older_agent_that_does_not_know_the_call_is_no_error() {
     let io = ReadAhead::new(proxy_socket);
     let last_read = io.last_read();
     let (tunnel, driver) = ProxyTunnel {
+        far_end: FarEnd::Agent,
         stream_window: 1 << 20,
         max_streams: 8,
         streams_in_life: 1 << 29,
