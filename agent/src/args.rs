@@ -59,7 +59,8 @@ pub(crate) struct Args {
 /// What the running agent needs.
 #[derive(clap::Args, Debug)]
 pub(crate) struct RunArgs {
-    /// A proxy to keep tunnels to; repeat it for more. Default: the proxies of the join.
+    /// An address that leads to a proxy, or to any of several; repeat it for more. Default: the
+    /// proxies of the join.
     #[arg(
         long,
         env = "CULVERT_PROXY",
@@ -68,7 +69,18 @@ pub(crate) struct RunArgs {
     )]
     pub(crate) proxy: Vec<HostPort>,
 
-    /// Tunnels to each proxy, 1 to 16.
+    /// Different proxies to keep tunnels to, 1 to 16. Any of them serves clients of all that are
+    /// peers; of proxies that are not, name as many as there are.
+    #[arg(
+        long,
+        env = "CULVERT_PROXIES",
+        value_name = "N",
+        default_value_t = 2,
+        value_parser = clap::value_parser!(u8).range(1..=16),
+    )]
+    pub(crate) proxies: u8,
+
+    /// Tunnels to each of these proxies, 1 to 16.
     #[arg(
         long,
         env = "CULVERT_TUNNELS",
@@ -159,7 +171,7 @@ pub(crate) struct RunArgs {
     /// How long a tunnel may be silent before the proxy asks whether this agent is there, 5s to 5m.
     /// Either end is taken for dead after three times as long. Where bytes flow nothing is asked:
     /// longer saves traffic on a metered link, if whatever is on the way keeps silent connections
-    /// for as long.
+    /// for as long. Load balancers often end them after 60s.
     #[arg(
         long,
         env = "CULVERT_KEEPALIVE",

@@ -16,6 +16,7 @@ use crate::certificate::cluster::account_token::TokenFile;
 use crate::certificate::cluster::config::ClusterDir;
 use crate::certificate::current::{ClusterSource, ReadyFiles, Source};
 use crate::certificate::store::StateDir;
+use crate::tunnels::placement::Spread;
 
 /// Settings of the running agent.
 #[derive(Debug)]
@@ -23,7 +24,7 @@ pub(crate) struct Config {
     pub(crate) source: Source,
     /// If empty, the proxies of the join are used.
     pub(crate) proxies: Vec<HostPort>,
-    pub(crate) tunnels: u8,
+    pub(crate) spread: Spread,
     pub(crate) allow: DialRules,
     pub(crate) admin: AdminListen,
     pub(crate) stream_window: u32,
@@ -81,7 +82,10 @@ impl TryFrom<Args> for Config {
         Ok(Self {
             source,
             proxies: run.proxy,
-            tunnels: run.tunnels,
+            spread: Spread {
+                proxies: run.proxies,
+                tunnels: run.tunnels,
+            },
             allow,
             admin,
             stream_window: run.stream_window,

@@ -30,6 +30,8 @@ pub(crate) enum AttemptOutcome {
     Tls,
     Refused,
     Dismissed,
+    /// The agent had tunnels enough to the proxy that it met.
+    Declined,
     TimedOut,
 }
 
@@ -192,8 +194,8 @@ impl Collector for RoundTrips {
             None,
             MetricType::Gauge,
         )?;
-        for (name, round_trip) in round_trips {
-            let labels = [("tunnel", name.to_string())];
+        for (number, round_trip) in round_trips {
+            let labels = [("tunnel", number.to_string())];
             ConstGauge::new(round_trip.as_secs_f64()).encode(family.encode_family(&labels)?)?;
         }
         Ok(())

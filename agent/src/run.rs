@@ -1,6 +1,8 @@
 //! The running agent: builds its parts and keeps them going until a signal.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 use culvert_api::{HostPort, NodeName};
@@ -19,6 +21,7 @@ use crate::config::Config;
 use crate::dial::outbound::Outbound;
 use crate::metrics::{Metrics, RoundTrips};
 use crate::tunnels::keeper::TunnelKeeper;
+use crate::tunnels::placement::Placement;
 use crate::tunnels::slot::Shared;
 use crate::tunnels::states::Tunnels;
 
@@ -133,13 +136,16 @@ impl Agent {
             keepalive: self.config.keepalive,
             streams_in_life: culvert_tunnel::STREAMS_IN_LIFE,
             instance: format!("{:016x}", rand::random::<u64>()),
+            started: milliseconds_since_1970(),
+            sequence: AtomicU64::default(),
+            placement: Placement::new(self.config.spread),
             refused: refused.clone(),
         });
-        let tunnels = self.config.tunnels;
+        let spread = self.config.spread;
         let keeper = TunnelKeeper {
             shared,
             all: self.tunnels,
-            tunnels,
+            spread,
             workers: self.workers,
         };
         let keeper = keeper.run(self.proxies.subscribe(), drain.clone());
@@ -153,6 +159,13 @@ impl Agent {
         };
         tokio::try_join!(renewal.run(drain), keeper).map(|((), ())| ())
     }
+}
+
+fn milliseconds_since_1970() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| {
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    })
 }
 
 /// The proxies as far as they are known before the first certificate.

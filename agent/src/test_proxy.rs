@@ -2,11 +2,13 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use culvert_api::proto::enroll::enroll_server::{Enroll, EnrollServer};
 use culvert_api::proto::enroll::{Certificate, JoinRequest, RenewRequest};
 use culvert_api::{ALPN_ENROLL, ALPN_TUNNEL, HostPort, PROXY_SERVER_NAME};
-use culvert_tunnel::ReadAhead;
+use culvert_tunnel::proto::tunnel::{DescribeRequest, DescribeResponse};
+use culvert_tunnel::{Budget, FarEnd, ProxyTunnel, ReadAhead, Tunnel, TunnelError};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -15,6 +17,7 @@ use rustls::server::WebPkiClientVerifier;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tonic::{Request, Response, Status};
@@ -27,9 +30,47 @@ use crate::test_pki::Authority;
 /// A tunnel as the proxy sees it, after its client certificate was accepted.
 pub(crate) type ServerTunnel = TlsStream<ReadAhead<TcpStream>>;
 
+/// A tunnel that its agent wants, in use.
+pub(crate) struct UsedTunnel {
+    pub(crate) tunnel: Tunnel,
+    pub(crate) described: DescribeResponse,
+    pub(crate) driver: JoinSet<Result<(), TunnelError>>,
+}
+
+impl UsedTunnel {
+    /// Uses a tunnel as a proxy of this instance does, if its agent wants it.
+    pub(crate) async fn of(tunnel: ServerTunnel, instance: &str) -> Option<Self> {
+        let last_read = tunnel.get_ref().0.last_read();
+        let settings = ProxyTunnel {
+            far_end: FarEnd::Agent,
+            stream_window: 1 << 20,
+            max_streams: 8,
+            streams_in_life: 1 << 29,
+            budget: Budget::new(1 << 20),
+        };
+        let (tunnel, connection) = settings.establish(tunnel, last_read).await.unwrap();
+        let mut driver = JoinSet::new();
+        driver.spawn(connection.run());
+        let request = DescribeRequest {
+            version: "test".to_owned(),
+            instance: instance.to_owned(),
+        };
+        match tunnel.describe(&request).await {
+            Ok(described) => Some(Self {
+                tunnel,
+                described,
+                driver,
+            }),
+            Err(TunnelError::Declined) => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
 /// Accepts the tokens `good-NODE`, and any agent with a certificate of its authority.
 pub(crate) struct TestProxy {
     pub(crate) address: HostPort,
+    pub(crate) instance: String,
     pub(crate) authority: Arc<Authority>,
     pub(crate) tunnel_rx: mpsc::Receiver<ServerTunnel>,
     requests: Arc<Requests>,
@@ -72,11 +113,25 @@ impl TestProxy {
         let mut tasks = JoinSet::new();
         tasks.spawn(accept(listener, acceptor, enroll, tunnel_tx));
         Self {
+            instance: format!("instance-of-{address}"),
             address,
             authority,
             tunnel_rx,
             requests,
             _tasks: tasks,
+        }
+    }
+
+    /// Uses the next tunnel that its agent wants.
+    pub(crate) async fn next_tunnel(&mut self) -> UsedTunnel {
+        loop {
+            let tunnel = timeout(Duration::from_secs(20), self.tunnel_rx.recv())
+                .await
+                .expect("a tunnel in time")
+                .unwrap();
+            if let Some(used) = UsedTunnel::of(tunnel, &self.instance).await {
+                return used;
+            }
         }
     }
 

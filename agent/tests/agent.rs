@@ -147,7 +147,7 @@ fn an_agent_without_a_tunnel_is_alive_and_says_what_it_waits_for() {
     assert!(!ready.contains("certificate: "), "{ready}");
     let tunnels = agent.get("/debug/tunnels");
     assert!(
-        tunnels.contains(&format!("{proxy}/0")) && tunnels.contains(&format!("{proxy}/1")),
+        tunnels.matches(&format!("\"proxy\":\"{proxy}\"")).count() >= 2,
         "{tunnels}"
     );
     assert!(agent.get("/debug/streams").ends_with("[]"));

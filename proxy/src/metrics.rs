@@ -79,6 +79,7 @@ struct Outcome {
 pub(crate) enum AgentOutcome {
     TunnelEnded,
     TunnelFailed,
+    Declined,
     CertificateEnded,
     Drained,
     Enrolled,

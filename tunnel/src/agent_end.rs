@@ -3,6 +3,7 @@
 
 mod calls;
 mod forward;
+mod proxies;
 mod state;
 
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use calls::Calls;
+pub use proxies::Declined;
 pub use state::{AgentTunnelState, LiveStream};
 
 use crate::budget::Budget;
@@ -22,12 +24,13 @@ use crate::dial_failure::DialFailure;
 use crate::error::TunnelError;
 use crate::http2::{self, Keepalive};
 use crate::io::LastRead;
-use crate::proto::tunnel::{DescribeResponse, Open};
+use crate::proto::tunnel::{DescribeRequest, DescribeResponse, Open, Proxy};
 use crate::proxy_end::Tunnel;
 use crate::relay::RelayError;
 use crate::role::Role;
 
-/// What an agent, or a proxy that serves other proxies, does for the streams of its tunnels.
+/// What an agent does for its tunnels: for their streams, and when a proxy tells it something. A
+/// proxy that serves other proxies does the same for their streams.
 pub trait Backends: Send + Sync + 'static {
     /// Connects to the backend that `open` asks for, if that is allowed. The implementation limits
     /// the time. The future is dropped when the client leaves.
@@ -35,6 +38,19 @@ pub trait Backends: Send + Sync + 'static {
 
     /// The stream that `open` requested has ended, perhaps before its backend was connected.
     fn stream_ended(&self, open: &Open, end: &StreamEnd);
+
+    /// The proxy says who it is, before it uses the tunnel. The description is answered only if
+    /// the agent wants this tunnel; otherwise the proxy ends it.
+    ///
+    /// # Errors
+    /// The agent does not want it.
+    fn introduced(&self, _proxy: &DescribeRequest) -> Result<(), Declined> {
+        Ok(())
+    }
+
+    /// The proxy tells which proxies there are, itself included. Their number and texts are
+    /// bounded.
+    fn proxies_told(&self, _proxies: Vec<Proxy>) {}
 }
 
 /// Where a stream goes.

@@ -4,6 +4,8 @@ use http::{HeaderMap, HeaderValue, Request, Response, header};
 
 /// Path of `Agent.Describe`.
 pub(crate) const DESCRIBE: &str = "/culvert.tunnel.v1.Agent/Describe";
+/// Path of `Agent.SetProxies`.
+pub(crate) const SET_PROXIES: &str = "/culvert.tunnel.v1.Agent/SetProxies";
 /// Path of `Agent.Open`.
 pub(crate) const OPEN: &str = "/culvert.tunnel.v1.Agent/Open";
 
@@ -14,6 +16,7 @@ pub(crate) const OK: u8 = 0;
 pub(crate) const ABORTED: u8 = 10;
 pub(crate) const UNIMPLEMENTED: u8 = 12;
 pub(crate) const INVALID_ARGUMENT: u8 = 3;
+pub(crate) const FAILED_PRECONDITION: u8 = 9;
 
 /// A call's request headers. The authority is a constant: the connection identifies the agent.
 pub(crate) fn request(path: &'static str) -> Request<()> {
@@ -65,6 +68,14 @@ pub(crate) fn trailers(status: u8) -> HeaderMap {
 
 pub(crate) fn is_ok(trailers: &HeaderMap) -> bool {
     trailers.get(STATUS).is_some_and(|status| status == "0")
+}
+
+/// The status in response headers; [`OK`] if there is none.
+pub(crate) fn status_of(response: &Response<h2::RecvStream>) -> u8 {
+    let status = response.headers().get(STATUS);
+    status
+        .and_then(|value| value.to_str().ok()?.parse().ok())
+        .unwrap_or(OK)
 }
 
 /// The error in response headers, if any: status and message.

@@ -210,6 +210,17 @@ mod tests {
         );
     }
 
+    /// Many end a connection after 60 s without a byte; NAT and firewalls seldom do so earlier.
+    #[test]
+    fn load_balancers_on_the_way_see_bytes_often_enough_by_default() {
+        let keepalive = Keepalive::of(0);
+        let [proxy, agent] = [Role::Proxy, Role::Agent].map(|role| keepalive.ping_after(role));
+        assert!(
+            proxy.max(agent) * 2 < Duration::from_secs(60),
+            "one ping may be lost"
+        );
+    }
+
     #[test]
     fn a_dead_peer_is_noticed_within_20_s_by_default_and_a_silent_one_avoided_after_one_ping_in_vain()
      {

@@ -43,7 +43,7 @@ pub mod proto {
 }
 
 pub use agent_end::{
-    AgentTunnel, AgentTunnelState, Backend, Backends, LiveStream, StreamEnd, StreamError,
+    AgentTunnel, AgentTunnelState, Backend, Backends, Declined, LiveStream, StreamEnd, StreamError,
     ThroughTunnel,
 };
 pub use budget::Budget;

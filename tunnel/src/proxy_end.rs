@@ -27,7 +27,9 @@ use crate::frame;
 use crate::grpc;
 use crate::http2::{self, Keepalive, RoundTrip};
 use crate::io::LastRead;
-use crate::proto::tunnel::{DescribeRequest, DescribeResponse};
+use crate::proto::tunnel::{
+    DescribeRequest, DescribeResponse, SetProxiesRequest, SetProxiesResponse,
+};
 use crate::role::Role;
 
 /// What is at the other end of a tunnel.
@@ -161,27 +163,54 @@ impl Tunnel {
     /// Asks the agent for its version, its allow-list and how long the tunnel may be silent.
     ///
     /// # Errors
-    /// The tunnel fails, or the agent's answer is invalid or late.
+    /// The tunnel fails, the agent's answer is invalid or late, or the agent does not want this
+    /// tunnel ([`TunnelError::Declined`]).
     pub async fn describe(
         &self,
         request: &DescribeRequest,
     ) -> Result<DescribeResponse, TunnelError> {
+        let described: DescribeResponse = self
+            .ask(grpc::DESCRIBE, frame::encode(request))
+            .await
+            .map_err(|refusal| match refusal {
+                Refusal::Status(grpc::FAILED_PRECONDITION, _) => TunnelError::Declined,
+                Refusal::Status(..) | Refusal::Tunnel(_) => refusal.into(),
+            })?;
+        self.load.keepalive.set(described.keepalive_seconds);
+        Ok(printable(described))
+    }
+
+    /// Tells the agent which proxies there are. An older agent does not know this call, and keeps
+    /// tunnels to all proxies that it was given: that is no error.
+    ///
+    /// # Errors
+    /// The tunnel fails, or the agent answers late or with an error.
+    pub async fn set_proxies(&self, request: &SetProxiesRequest) -> Result<(), TunnelError> {
+        match self
+            .ask::<SetProxiesResponse>(grpc::SET_PROXIES, frame::encode(request))
+            .await
+        {
+            Ok(_) | Err(Refusal::Status(grpc::UNIMPLEMENTED, _)) => Ok(()),
+            Err(refusal) => Err(refusal.into()),
+        }
+    }
+
+    /// A call with one message each way.
+    async fn ask<R: Message + Default>(
+        &self,
+        path: &'static str,
+        message: Bytes,
+    ) -> Result<R, Refusal> {
         let answer = async {
-            let (response, _) = self
-                .call(grpc::DESCRIBE, frame::encode(request), true)
-                .await
-                .map_err(TunnelError::Http2)?;
-            let response = response.await.map_err(TunnelError::Http2)?;
+            let (response, _) = self.call(path, message, true).await?;
+            let response = response.await?;
             if let Some(error) = grpc::error_of(&response) {
-                return Err(TunnelError::Call(error));
+                return Err(Refusal::Status(grpc::status_of(&response), error));
             }
             let (message, _) = first_message(&mut response.into_body(), frame::MESSAGE_MAX)
                 .await
                 .map_err(|error| TunnelError::Call(error.to_string()))?;
-            let described = DescribeResponse::decode(message)
-                .map_err(|error| TunnelError::Call(error.to_string()))?;
-            self.load.keepalive.set(described.keepalive_seconds);
-            Ok(printable(described))
+            Ok(R::decode(message).map_err(|error| TunnelError::Call(error.to_string()))?)
         };
         timeout(http2::HANDSHAKE_TIMEOUT, answer)
             .await
@@ -228,6 +257,34 @@ impl Tunnel {
     #[must_use]
     pub fn round_trip(&self) -> Option<Duration> {
         self.round_trip.last()
+    }
+}
+
+/// Why a call of the agent has no answer.
+enum Refusal {
+    Tunnel(TunnelError),
+    /// A gRPC status, and the whole error as text.
+    Status(u8, String),
+}
+
+impl From<TunnelError> for Refusal {
+    fn from(error: TunnelError) -> Self {
+        Self::Tunnel(error)
+    }
+}
+
+impl From<h2::Error> for Refusal {
+    fn from(error: h2::Error) -> Self {
+        Self::Tunnel(TunnelError::Http2(error))
+    }
+}
+
+impl From<Refusal> for TunnelError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Tunnel(error) => error,
+            Refusal::Status(_, error) => Self::Call(error),
+        }
     }
 }
 

@@ -9,6 +9,8 @@ mod hostile;
 mod peers;
 #[path = "tunnel/predecessors.rs"]
 mod predecessors;
+#[path = "tunnel/proxies.rs"]
+mod proxies;
 #[path = "tunnel/silence.rs"]
 mod silence;
 
@@ -16,9 +18,9 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use culvert_tunnel::proto::tunnel::{DescribeRequest, DescribeResponse, DialCode, Open};
+use culvert_tunnel::proto::tunnel::{DescribeRequest, DescribeResponse, DialCode, Open, Proxy};
 use culvert_tunnel::{
-    AgentTunnel, AgentTunnelState, Backend, Backends, Budget, Close, DialFailure, FarEnd,
+    AgentTunnel, AgentTunnelState, Backend, Backends, Budget, Close, Declined, DialFailure, FarEnd,
     OpenError, ProxyTunnel, ReadAhead, Socket, Stream, StreamEnd, ThroughTunnel, Total,
     Transferred, Tunnel, TunnelError,
 };
@@ -38,6 +40,8 @@ struct Loopback {
     dial_dropped: Arc<Notify>,
     ended: Mutex<Vec<String>>,
     end: Notify,
+    /// What the proxy has told last.
+    told: Mutex<Vec<Proxy>>,
 }
 
 struct NotifyOnDrop(Arc<Notify>);
@@ -77,6 +81,17 @@ impl Backends for Loopback {
             .map_or_else(ToString::to_string, |()| "finished".to_owned());
         self.ended.lock().unwrap().push(end);
         self.end.notify_one();
+    }
+
+    fn introduced(&self, proxy: &DescribeRequest) -> Result<(), Declined> {
+        match proxy.instance.as_str() {
+            "unwanted" => Err(Declined),
+            _ => Ok(()),
+        }
+    }
+
+    fn proxies_told(&self, proxies: Vec<Proxy>) {
+        *self.told.lock().unwrap() = proxies;
     }
 }
 

@@ -15,7 +15,7 @@ use crate::certificate::cluster::config::ClusterSettings;
 use crate::certificate::current::{Certificates, ClusterSource, Source};
 use crate::certificate::identity;
 use crate::dial::connect::connect;
-use crate::dial::outbound::Outbound;
+use crate::dial::outbound::{Outbound, in_any_order};
 use crate::dial::tls;
 
 /// First and longest wait before the next attempt to get the first certificate: a proxy may be
@@ -98,7 +98,7 @@ fn is_ours(source: &ClusterSource) -> bool {
     elsewhere.is_none() && std::time::SystemTime::now() < identity.validity.not_after
 }
 
-/// Enrols at the first proxy that gives a certificate, and stores it.
+/// Enrols at any proxy that gives a certificate, and stores it.
 ///
 /// # Errors
 /// Every proxy's reason, if none gave one.
@@ -107,7 +107,7 @@ pub(crate) async fn enrol(source: &ClusterSource, outbound: &Outbound) -> Result
     let token = source.token.read()?;
     let key = source.state.next_key()?;
     let mut reasons = Vec::new();
-    for proxy in &settings.proxies {
+    for proxy in &in_any_order(settings.proxies.clone()) {
         match enrol_at(proxy, &settings, &token, outbound, &key).await {
             Ok(enrolled) => {
                 source

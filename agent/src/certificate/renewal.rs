@@ -14,7 +14,7 @@ use crate::certificate::identity::{Identity, Validity};
 use crate::certificate::store::StateDir;
 use crate::certificate::{calls, first};
 use crate::dial::connect::connect;
-use crate::dial::outbound::Outbound;
+use crate::dial::outbound::{Outbound, in_any_order};
 use crate::dial::tls;
 use crate::metrics::{Metrics, RenewalOutcome};
 
@@ -195,7 +195,7 @@ impl Renewal {
         }
     }
 
-    /// Renews at the first proxy that does so; where none does, a cluster's agent enrols anew.
+    /// Renews at any proxy that does so; where none does, a cluster's agent enrols anew.
     async fn renew(
         &self,
         identity: &Identity,
@@ -203,7 +203,7 @@ impl Renewal {
         failures: &mut Failures,
     ) -> Result<()> {
         let proxies = self.proxies.borrow().clone();
-        for proxy in &proxies {
+        for proxy in &in_any_order(proxies) {
             match self.renew_at(proxy, identity, state).await {
                 Ok(()) => {
                     *failures = Failures::default();
@@ -261,15 +261,16 @@ fn is_of_another_pod(cluster: &ClusterSource) -> bool {
     token.pod != joined.pod
 }
 
-/// When to renew: a third of the time that was left when the certificate was stored is still left,
-/// less up to a tenth of that third by `chance` (0 to 1). Counted from the storing, because
-/// certificates are backdated for bad clocks.
+/// When to renew: after half to two thirds of the time that was left when the certificate was
+/// stored, by `chance` (0 to 1). So nodes that joined together do not renew together, and a third of
+/// the time is left for attempts. Counted from the storing, because certificates are backdated for
+/// bad clocks.
 fn due(validity: Validity, stored_at: Option<SystemTime>, chance: f64) -> SystemTime {
     let start = stored_at
         .unwrap_or(validity.not_before)
         .max(validity.not_before);
     match validity.not_after.duration_since(start) {
-        Ok(total) => start + total.mul_f64(2.0 / 3.0 + chance.clamp(0.0, 1.0) / 30.0),
+        Ok(total) => start + total.mul_f64(0.5 + chance.clamp(0.0, 1.0) / 6.0),
         // Stored after its end, or a clock that was changed: now.
         Err(_) => validity.not_before,
     }
@@ -295,10 +296,10 @@ mod tests {
     }
 
     #[test]
-    fn a_third_of_the_validity_is_left_at_renewal() {
+    fn renewals_spread_over_a_sixth_of_the_validity_and_a_third_is_left_then() {
         let (validity, stored) = (days(0, 31), Some(at(1)));
-        assert_eq!(due(validity, stored, 0.0), at(21));
-        assert_eq!(due(validity, stored, 1.0), at(22));
+        assert_eq!(due(validity, stored, 0.0), at(16));
+        assert_eq!(due(validity, stored, 1.0), at(21));
     }
 
     #[test]
@@ -310,7 +311,7 @@ mod tests {
         };
         assert_eq!(
             due(validity, Some(stored), 0.0),
-            stored + Duration::from_secs(40)
+            stored + Duration::from_secs(30)
         );
     }
 
@@ -369,6 +370,29 @@ mod tests {
             state.identity().unwrap().parse().unwrap().chain,
             after.chain
         );
+    }
+
+    #[tokio::test]
+    async fn renewals_spread_over_the_proxies() {
+        let first = TestProxy::start().await;
+        let second = TestProxy::with_agents_of(first.authority.clone(), None).await;
+        let root = tempfile::tempdir().unwrap();
+        let state = StateDir::new(root.path());
+        state.store_join(&first.identity("edge-1"), &[]).unwrap();
+        let renewal = renewal(&first, &state);
+        let both = vec![first.address.clone(), second.address.clone()];
+        renewal.proxies.send_replace(both);
+        let mut failures = Failures::default();
+        // With an even chance for each, all 40 meet the same proxy once in 2^39 runs.
+        for _ in 0..40 {
+            let identity = renewal.certificates.current();
+            renewal
+                .renew(&identity, &state, &mut failures)
+                .await
+                .unwrap();
+        }
+        assert!(first.renewals() > 0 && second.renewals() > 0);
+        assert_eq!(first.renewals() + second.renewals(), 40);
     }
 
     #[tokio::test]

@@ -100,12 +100,12 @@ impl Outbound {
         }
     }
 
-    /// Starts `number` addresses later, so that the tunnels to one name go to different proxies
+    /// Starts `turn` addresses later, so that the tunnels to one name go to different proxies
     /// behind it.
-    pub(crate) fn for_tunnel(&self, number: u8) -> Self {
+    pub(crate) fn for_tunnel(&self, turn: usize) -> Self {
         Self {
             forward: self.forward.clone(),
-            first: self.first + usize::from(number),
+            first: self.first.wrapping_add(turn),
         }
     }
 
@@ -239,6 +239,13 @@ async fn dial_direct(
         }
     }
     Err(last)
+}
+
+/// The same proxies, shuffled: if all agents asked the first one of a list, it alone would sign all
+/// certificates.
+pub(crate) fn in_any_order(mut proxies: Vec<HostPort>) -> Vec<HostPort> {
+    proxies.sort_by_cached_key(|_| rand::random::<u32>());
+    proxies
 }
 
 /// The time limit for the next of `addresses`. An address that drops packets must leave time for

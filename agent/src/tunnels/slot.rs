@@ -1,45 +1,44 @@
-//! One slot: sets a tunnel up, serves it, and when it ends sets up the next, for ever.
+//! One slot: sets a tunnel up, serves it, and when it ends sets up the next, for ever. The
+//! placement says to which address; the proxy that is met there is claimed or declined.
 
-use std::io;
-use std::pin::Pin;
+mod error;
+mod opening;
+mod pace;
+mod worn_out;
+
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use culvert_api::ALPN_TUNNEL;
-use culvert_daemon::{Backoff, Drain, VERSION, jittered};
-use culvert_tunnel::proto::tunnel::DescribeResponse;
-use culvert_tunnel::{AgentTunnel, AgentTunnelState, Budget, DEFAULT_MAX_STREAMS, TunnelError};
-use rustls::pki_types::ServerName;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
-use tokio::sync::Notify;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use culvert_api::{ALPN_TUNNEL, HostPort};
+use culvert_daemon::{Drain, VERSION, jittered};
+use culvert_tunnel::proto::tunnel::{DescribeRequest, DescribeResponse, Open, Proxy};
+use culvert_tunnel::{
+    AgentTunnel, AgentTunnelState, Backend, Backends, Budget, DEFAULT_MAX_STREAMS, Declined,
+    DialFailure, StreamEnd,
+};
+use tokio::io::BufReader;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use crate::backends::allow_list::DialRules;
 use crate::backends::dial::{NodeBackends, own_addresses};
 use crate::certificate::current::Certificates;
 use crate::certificate::identity::Identity;
-use crate::dial::connect::{CONNECT_TIMEOUT, ConnectError, Connection, connect};
+use crate::dial::connect::{Connection, connect};
 use crate::dial::outbound::Outbound;
-use crate::dial::tls::{self, TlsError};
-use crate::metrics::{AttemptOutcome, Metrics};
-use crate::tunnels::states::{SlotEntry, SlotName};
+use crate::dial::tls;
+use crate::metrics::Metrics;
+use crate::tunnels::placement::{Choice, Failure, Look, Met, Placement, Seat};
+use crate::tunnels::states::{LiveTunnel, SlotEntry, SlotNumber};
+use error::SlotError;
+use opening::{introduced, taken};
+use pace::{LOOKS, Pace};
+use worn_out::{Serving, WornOut, leave};
 
-/// Bytes of HTTP/2's preface: enough to see that the proxy took the tunnel.
-const PREFACE: usize = 24;
-/// What a proxy sends in place of HTTP/2's preface when it does not take the node: this word, the
-/// reason, and a line end.
-const REFUSED: &[u8] = culvert_api::REFUSED.as_bytes();
-/// How long a worn-out tunnel still takes new streams once the next one is up: longer than the
-/// proxy takes to see that.
-const OVERLAP: Duration = Duration::from_secs(5);
-/// Worn-out tunnels of a slot that may still have streams; with more, the next one is used for
-/// longer.
-const WORN_OUT_MAX: usize = 8;
-/// An agent whose certificate is refused needs a person; asking often would only fill logs.
-const REFUSED_WAIT: Duration = Duration::from_secs(60);
-/// Longest reason that is read.
-const REASON_MAX: u64 = 512;
+/// Longest pause before a slot looks for another proxy behind an address. The first proxy tells
+/// meanwhile whether there are others.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
 /// What all slots share.
 #[derive(Debug)]
@@ -55,134 +54,27 @@ pub(crate) struct Shared {
     pub(crate) streams_in_life: u32,
     /// Random for each run of the agent.
     pub(crate) instance: String,
+    /// When this run of the agent began, in milliseconds since 1970.
+    pub(crate) started: u64,
+    /// Number of the last tunnel of this run.
+    pub(crate) sequence: AtomicU64,
+    pub(crate) placement: Placement,
     /// Told when a proxy does not take this agent's certificate.
     pub(crate) refused: Arc<Notify>,
-}
-
-/// Why there is no tunnel (any more).
-#[derive(Debug, thiserror::Error)]
-enum SlotError {
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
-    #[error(transparent)]
-    Tls(#[from] TlsError),
-    #[error("the proxy does not take this node: {0}")]
-    Refused(String),
-    #[error("the proxy closed the tunnel before using it; its log says why")]
-    Dismissed,
-    #[error("the proxy did not begin to use the tunnel in time")]
-    Unused,
-    #[error("the tunnel ended")]
-    Tunnel(#[from] TunnelError),
-}
-
-impl SlotError {
-    fn is_refusal(&self) -> bool {
-        match self {
-            Self::Connect(error) => error.is_refusal(),
-            Self::Tls(error) => matches!(error, TlsError::Refused(_)),
-            Self::Refused(_) => true,
-            Self::Dismissed | Self::Unused | Self::Tunnel(_) => false,
-        }
-    }
-
-    /// How long the next attempt waits, after an attempt of this length.
-    fn wait(&self, life: Duration, backoff: &mut Backoff) -> Duration {
-        if self.is_refusal() {
-            backoff.reset();
-            return jittered(REFUSED_WAIT);
-        }
-        match self {
-            Self::Tunnel(_) => backoff.wait_after(life),
-            Self::Connect(_) | Self::Tls(_) | Self::Refused(_) | Self::Dismissed | Self::Unused => {
-                backoff.wait()
-            }
-        }
-    }
-
-    /// Label for metrics; none for a tunnel that was up.
-    fn outcome(&self) -> Option<AttemptOutcome> {
-        match self {
-            Self::Tunnel(_) => None,
-            _ if self.is_refusal() => Some(AttemptOutcome::Refused),
-            Self::Connect(ConnectError::Outbound { .. }) => Some(AttemptOutcome::Unreachable),
-            Self::Connect(ConnectError::Tls { .. }) | Self::Tls(_) => Some(AttemptOutcome::Tls),
-            Self::Refused(_) => Some(AttemptOutcome::Refused),
-            Self::Dismissed => Some(AttemptOutcome::Dismissed),
-            Self::Connect(ConnectError::TimedOut { .. }) | Self::Unused => {
-                Some(AttemptOutcome::TimedOut)
-            }
-        }
-    }
 }
 
 /// How a tunnel's life in its slot ended well.
 enum End {
     Drained,
-    /// Its certificate was renewed, or it has carried all that it may: it goes on beside the next
-    /// one for as long as it has streams, and no longer than its certificate.
+    /// Its certificate was renewed, it has carried all that it may, or its proxy should be left: it
+    /// goes on beside the next one for as long as it has streams, and no longer than its
+    /// certificate.
     WornOut,
-}
-
-/// A tunnel at work, to its end.
-type Serving = Pin<Box<dyn Future<Output = Result<(), TunnelError>> + Send>>;
-
-/// A slot's earlier tunnels. Each takes new streams until another one is up, then it ends with its
-/// streams.
-#[derive(Default)]
-struct WornOut {
-    serving: JoinSet<()>,
-    replaced: Vec<Arc<Notify>>,
-}
-
-impl WornOut {
-    fn is_empty(&self) -> bool {
-        self.serving.is_empty()
-    }
-
-    fn has_room(&mut self) -> bool {
-        while self.serving.try_join_next().is_some() {}
-        self.serving.len() < WORN_OUT_MAX
-    }
-
-    fn add(&mut self, serving: Serving, replaced: Arc<Notify>) {
-        self.replaced.push(replaced);
-        self.serving.spawn(async move {
-            if let Err(error) = serving.await {
-                tracing::debug!(%error, "a worn-out tunnel ended");
-            }
-        });
-    }
-
-    /// The slot's next tunnel is up.
-    fn are_replaced(&mut self) {
-        self.replaced
-            .drain(..)
-            .for_each(|tunnel| tunnel.notify_one());
-    }
-
-    /// Waits for their streams to end.
-    async fn end(&mut self) {
-        while self.serving.join_next().await.is_some() {}
-    }
-}
-
-/// When a tunnel has to go: when the agent drains, or when another one has been in its place for a
-/// while.
-async fn leave(drain: Drain, replaced: Arc<Notify>) {
-    let replaced = async {
-        replaced.notified().await;
-        tokio::time::sleep(OVERLAP).await;
-    };
-    tokio::select! {
-        () = drain.begun() => {}
-        () = replaced => {}
-    }
 }
 
 /// One slot.
 pub(crate) struct TunnelSlot {
-    pub(crate) name: SlotName,
+    pub(crate) number: SlotNumber,
     pub(crate) shared: Arc<Shared>,
     pub(crate) entry: SlotEntry,
 }
@@ -196,84 +88,176 @@ impl TunnelSlot {
     }
 
     async fn keep(&self, drain: &Drain, worn_out: &mut WornOut) {
-        let mut backoff = Backoff::for_tunnels();
-        let mut changes = self.shared.certificates.changes();
+        let mut pace = Pace::new(&self.shared.placement);
         while !drain.has_begun() {
-            changes.mark_unchanged();
+            let address = tokio::select! {
+                address = self.next_address(&mut pace, worn_out) => address,
+                () = drain.begun() => return,
+            };
             let started = Instant::now();
-            if worn_out.is_empty() {
-                self.entry.connecting();
+            pace.attempts = pace.attempts.wrapping_add(1);
+            if !self.has_tunnel() {
+                self.entry.connecting(&address);
             }
-            let error = match self.live(drain, worn_out).await {
+            let identity = self.shared.certificates.refresh();
+            let attempt = Attempt {
+                address: &address,
+                identity: &identity,
+                number: pace.attempts,
+            };
+            let error = match self.live(attempt, drain, worn_out).await {
                 Ok(End::Drained) => return,
-                Ok(End::WornOut) => continue,
+                Ok(End::WornOut) => {
+                    pace.looks = LOOKS;
+                    continue;
+                }
                 Err(error) => error,
             };
             if drain.has_begun() {
                 return;
             }
-            let wait = error.wait(started.elapsed(), &mut backoff);
-            self.report(&error, wait);
-            if error.is_refusal() {
-                self.shared.refused.notify_one();
-            }
+            let wait = self.after(&error, attempt, &mut pace, started.elapsed());
+            self.let_go(worn_out);
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
-                // A new certificate is what was missing.
-                Ok(()) = changes.changed(), if error.is_refusal() => {}
                 () = drain.begun() => return,
             }
         }
     }
 
-    /// One tunnel's life in this slot.
-    async fn live(&self, drain: &Drain, worn_out: &mut WornOut) -> Result<End, SlotError> {
-        let identity = self.shared.certificates.refresh();
-        let connection = tokio::select! {
-            connection = self.establish(&identity) => connection?,
-            () = drain.begun() => return Ok(End::Drained),
-        };
-        worn_out.are_replaced();
-        let last_read = connection.get_ref().get_ref().0.last_read();
-        let state = AgentTunnelState::new(self.shared.metrics.transferred.clone());
-        let up = self.shared.metrics.tunnel();
-        self.entry.up(state.clone());
-        tracing::info!(node = %identity.node, tunnel = %self.name, "tunnel up");
-        let backends = NodeBackends::new(
-            identity.node.clone(),
-            self.shared.allow.clone(),
-            self.shared.metrics.clone(),
-        );
-        let (tunnel, replaced) = (self.tunnel(), Arc::<Notify>::default());
-        let (served, leave) = (state.clone(), leave(drain.clone(), replaced.clone()));
-        let mut serving: Serving = Box::pin(async move {
-            let _up = up;
-            tunnel
-                .serve(connection, last_read, served, Arc::new(backends), leave)
-                .await
-        });
-        tokio::select! {
-            served = &mut serving => served?,
-            () = self.renewed(&identity), if worn_out.has_room() => {
-                tracing::info!(
-                    node = %identity.node,
-                    tunnel = %self.name,
-                    "certificate renewed; another tunnel takes this one's place"
-                );
-                worn_out.add(serving, replaced);
-                return Ok(End::WornOut);
+    /// Ends a tunnel to a proxy that wants to end, or was removed, where the slot found no other
+    /// place and other slots did.
+    fn let_go(&self, worn_out: &mut WornOut) {
+        if self.shared.placement.may_end(self.number) {
+            worn_out.are_replaced();
+        }
+    }
+
+    fn has_tunnel(&self) -> bool {
+        self.shared.placement.has_tunnel(self.number)
+    }
+
+    /// Waits until there is an address to dial.
+    async fn next_address(&self, pace: &mut Pace, worn_out: &mut WornOut) -> HostPort {
+        let placement = &self.shared.placement;
+        let mut changes = placement.changes();
+        let mut look = Look::Soon;
+        loop {
+            changes.mark_unchanged();
+            pace.hear(placement.news());
+            let allowed = if pace.looks == 0 { Look::Never } else { look };
+            let choice = placement.next(self.number, allowed);
+            let until = match choice {
+                Choice::Dial(address) => return address,
+                Choice::Look(address) if allowed == Look::Now => return address,
+                Choice::Look(_) => {
+                    tokio::time::sleep(jittered(LOOK_PAUSE)).await;
+                    look = Look::Now;
+                    continue;
+                }
+                Choice::Wait(until) => until,
+            };
+            self.let_go(worn_out);
+            if until.is_none() && !self.has_tunnel() {
+                self.entry.spare();
             }
-            () = state.worn_out(), if worn_out.has_room() => {
-                tracing::info!(
-                    node = %identity.node,
-                    tunnel = %self.name,
-                    "tunnel worn out; another takes its place"
-                );
-                worn_out.add(serving, replaced);
-                return Ok(End::WornOut);
+            tokio::select! {
+                _ = changes.changed() => {}
+                () = tokio::time::sleep_until(until.unwrap_or(pace.look_again)) => {
+                    if until.is_none() {
+                        pace.look_again();
+                    }
+                }
             }
         }
-        Ok(End::Drained)
+    }
+
+    /// What follows from a failure: it is reported, and the returned time is waited before the next
+    /// attempt.
+    fn after(
+        &self,
+        error: &SlotError,
+        attempt: Attempt<'_>,
+        pace: &mut Pace,
+        life: Duration,
+    ) -> Duration {
+        if let Some(outcome) = error.outcome() {
+            self.shared.metrics.tunnel_attempt(outcome);
+        }
+        if let SlotError::Declined(proxy) = error {
+            pace.looks = pace.looks.saturating_sub(1);
+            tracing::debug!(
+                tunnel = %self.number,
+                proxy = %attempt.address,
+                proxy.instance = %proxy,
+                "met a proxy with tunnels enough; looking for another one"
+            );
+            return jittered(LOOK_PAUSE);
+        }
+        let wait = pace.wait(error, life);
+        self.report(error, attempt, wait);
+        wait
+    }
+
+    /// One tunnel's life in this slot.
+    async fn live(
+        &self,
+        attempt: Attempt<'_>,
+        drain: &Drain,
+        worn_out: &mut WornOut,
+    ) -> Result<End, SlotError> {
+        let connection = tokio::select! {
+            connection = self.establish(attempt) => connection?,
+            () = drain.begun() => return Ok(End::Drained),
+        };
+        let state = AgentTunnelState::new(self.shared.metrics.transferred.clone());
+        let (replaced, leave) = leave(drain.clone());
+        let (met, mut serving) = self.serve(attempt, connection, state.clone(), leave);
+        let Some(proxy) = introduced(met, &mut serving).await? else {
+            return Ok(End::Drained);
+        };
+        worn_out.are_replaced();
+        let up = self.shared.metrics.tunnel();
+        let mut serving: Serving = Box::pin(async move {
+            let _up = up;
+            serving.await
+        });
+        let node = &attempt.identity.node;
+        tracing::info!(
+            %node,
+            tunnel = %self.number,
+            proxy = %attempt.address,
+            proxy.instance = %proxy,
+            "tunnel up"
+        );
+        self.entry.up(LiveTunnel {
+            state: state.clone(),
+            proxy,
+            address: attempt.address.clone(),
+        });
+        let reason = tokio::select! {
+            served = &mut serving => return served.map(|()| End::Drained).map_err(Into::into),
+            reason = self.worn_out(attempt.identity, &state), if worn_out.has_room() => reason,
+        };
+        tracing::info!(
+            %node,
+            tunnel = %self.number,
+            proxy = %attempt.address,
+            "{reason}; another tunnel takes this one's place"
+        );
+        worn_out.add(serving, replaced);
+        Ok(End::WornOut)
+    }
+
+    /// Completes when another tunnel should take the place of the one that is up, with the reason.
+    async fn worn_out(&self, identity: &Identity, state: &AgentTunnelState) -> &'static str {
+        tokio::select! {
+            () = self.renewed(identity) => "certificate renewed",
+            () = state.worn_out() => "tunnel worn out",
+            () = self.shared.placement.leaving(self.number) => {
+                "the proxy drains, was removed, or has too many tunnels"
+            }
+        }
     }
 
     /// Completes once there is another certificate: a tunnel ends with the one that it was set up
@@ -289,100 +273,150 @@ impl TunnelSlot {
         }
     }
 
-    async fn establish(&self, identity: &Identity) -> Result<BufReader<Connection>, SlotError> {
+    async fn establish(&self, attempt: Attempt<'_>) -> Result<BufReader<Connection>, SlotError> {
+        let identity = attempt.identity;
         let config = tls::mutual(identity, ALPN_TUNNEL)?;
-        let outbound = self.shared.outbound.for_tunnel(self.name.number);
-        let connection =
-            connect(&outbound, &self.name.proxy, config, &identity.server_name).await?;
+        // A name's other addresses are tried in turn, in case they lead to different proxies.
+        let turn = usize::from(self.number.0) + attempt.number;
+        let outbound = self.shared.outbound.for_tunnel(turn);
+        let connection = connect(&outbound, attempt.address, config, &identity.server_name).await?;
         taken(connection, &identity.server_name).await
     }
 
-    fn tunnel(&self) -> AgentTunnel {
+    /// Serves the proxy at the other end of `connection`. Also returns who introduces itself there.
+    fn serve(
+        &self,
+        attempt: Attempt<'_>,
+        connection: BufReader<Connection>,
+        state: AgentTunnelState,
+        leave: impl Future<Output = ()> + Send + 'static,
+    ) -> (watch::Receiver<Option<Met>>, Serving) {
+        let sequence = self.shared.sequence.fetch_add(1, Ordering::Relaxed) + 1;
+        let seat = self
+            .shared
+            .placement
+            .seat(self.number, sequence, attempt.address);
+        let met = seat.met();
+        let backends = SlotBackends {
+            backends: NodeBackends::new(
+                attempt.identity.node.clone(),
+                self.shared.allow.clone(),
+                self.shared.metrics.clone(),
+            ),
+            seat,
+        };
+        let tunnel = self.tunnel(attempt.address, sequence);
+        let last_read = connection.get_ref().get_ref().0.last_read();
+        let serving = async move {
+            tunnel
+                .serve(connection, last_read, state, Arc::new(backends), leave)
+                .await
+        };
+        (met, Box::pin(serving))
+    }
+
+    fn tunnel(&self, address: &HostPort, sequence: u64) -> AgentTunnel {
         let addresses = own_addresses(&self.shared.allow)
             .map(|own| own.0.iter().map(ToString::to_string).collect());
         AgentTunnel {
             stream_window: self.shared.stream_window,
             max_streams: DEFAULT_MAX_STREAMS,
             streams_in_life: self.shared.streams_in_life,
-            budget: self.shared.budget.of(&self.name.proxy.to_string()),
+            budget: self.shared.budget.of(&address.to_string()),
             describe: DescribeResponse {
                 version: VERSION.to_owned(),
                 instance: self.shared.instance.clone(),
-                slot: self.name.to_string(),
+                slot: self.number.to_string(),
                 addresses: addresses.unwrap_or_default(),
                 allowed: self.shared.allow.reported(),
                 keepalive_seconds: u32::try_from(self.shared.keepalive.as_secs())
                     .unwrap_or(u32::MAX),
-                ..DescribeResponse::default()
+                sequence,
+                started: self.shared.started,
             },
         }
     }
 
-    fn report(&self, error: &SlotError, wait: Duration) {
-        if let Some(outcome) = error.outcome() {
-            self.shared.metrics.tunnel_attempt(outcome);
-        }
+    fn report(&self, error: &SlotError, attempt: Attempt<'_>, wait: Duration) {
         let text = culvert_daemon::chain(error);
+        // With another certificate than the refused one, there is nothing to wait for.
+        let is_current = self.shared.certificates.current().chain == attempt.identity.chain;
+        let failure = match error {
+            _ if error.is_refusal() && is_current => Failure::Refused,
+            SlotError::Tunnel(_) => Failure::Ended,
+            SlotError::Connect(_)
+            | SlotError::Tls(_)
+            | SlotError::Refused(_)
+            | SlotError::Dismissed
+            | SlotError::Unused
+            | SlotError::Declined(_) => Failure::Unreachable,
+        };
+        let retry = self
+            .shared
+            .placement
+            .failed(self.number, attempt.address, failure, &text);
+        if !self.has_tunnel() {
+            self.entry.waiting(attempt.address, &text);
+        }
+        if failure == Failure::Refused {
+            self.shared.refused.notify_one();
+        }
+        let wait = wait.max(retry.at.saturating_duration_since(Instant::now()));
         let retry_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-        if self.entry.waiting(&text) {
-            tracing::warn!(tunnel = %self.name, reason = text, retry_ms, "no tunnel; trying again");
+        let (tunnel, proxy) = (self.number, attempt.address);
+        if retry.is_news {
+            tracing::warn!(%tunnel, %proxy, reason = text, retry_ms, "no tunnel; trying again");
         } else {
-            tracing::debug!(
-                tunnel = %self.name,
-                reason = text,
-                retry_ms,
-                "no tunnel; trying again"
-            );
+            tracing::debug!(%tunnel, %proxy, reason = text, retry_ms, "no tunnel; trying again");
         }
     }
 }
 
-/// Waits for the proxy's first bytes. In TLS 1.3 a client's handshake is done before the server has
-/// looked at its certificate: only now is it known whether the proxy takes this agent.
-async fn taken(
-    connection: Connection,
-    server_name: &ServerName<'_>,
-) -> Result<BufReader<Connection>, SlotError> {
-    let mut connection = BufReader::with_capacity(PREFACE, connection);
-    let first = timeout(CONNECT_TIMEOUT, connection.fill_buf())
-        .await
-        .map_err(|_| SlotError::Unused)?;
-    match first {
-        Ok([]) => Err(SlotError::Dismissed),
-        Ok(bytes) if bytes.starts_with(REFUSED) => Err(refusal(connection).await),
-        Ok(_) => Ok(connection),
-        Err(error) if is_hang_up(&error) => Err(SlotError::Dismissed),
-        Err(error) => Err(TlsError::of(error, server_name).into()),
+/// One attempt to set up a tunnel, and the tunnel that comes of it.
+#[derive(Clone, Copy)]
+struct Attempt<'a> {
+    address: &'a HostPort,
+    identity: &'a Identity,
+    /// Of this slot.
+    number: usize,
+}
+
+/// What a slot's tunnel does for its proxy.
+struct SlotBackends {
+    backends: NodeBackends,
+    seat: Seat,
+}
+
+impl Backends for SlotBackends {
+    async fn dial(&self, open: &Open) -> Result<Backend, DialFailure> {
+        self.backends.dial(open).await
     }
-}
 
-fn is_hang_up(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset
-    )
-}
+    fn stream_ended(&self, open: &Open, end: &StreamEnd) {
+        self.backends.stream_ended(open, end);
+    }
 
-async fn refusal(connection: BufReader<Connection>) -> SlotError {
-    let mut line = Vec::new();
-    let mut limited = connection.take(REASON_MAX);
-    // Whatever came of the line in time is the reason.
-    let _whole = timeout(CONNECT_TIMEOUT, limited.read_until(b'\n', &mut line)).await;
-    let text = String::from_utf8_lossy(line.strip_prefix(REFUSED).unwrap_or(&line)).into_owned();
-    SlotError::Refused(text.trim().replace(char::is_control, " "))
+    fn introduced(&self, proxy: &DescribeRequest) -> Result<(), Declined> {
+        self.seat.introduced(&proxy.instance)
+    }
+
+    fn proxies_told(&self, proxies: Vec<Proxy>) {
+        self.seat.told(proxies);
+    }
 }
 
 #[cfg(test)]
 impl Shared {
-    /// What an agent of node `edge-1` shares that joined at `proxy`.
-    pub(crate) fn for_tests(proxy: &crate::test_proxy::TestProxy, state: &std::path::Path) -> Self {
+    /// What an agent of node `edge-1` shares that joined at a proxy of this authority. No proxy is
+    /// listed yet.
+    pub(crate) fn for_tests(
+        authority: &crate::test_pki::Authority,
+        state: &std::path::Path,
+        spread: crate::tunnels::placement::Spread,
+    ) -> Self {
+        let identity = crate::certificate::identity::IdentityText::for_tests(authority, "edge-1");
         let state = crate::certificate::store::StateDir::new(state);
-        state
-            .store_join(
-                &proxy.identity("edge-1"),
-                std::slice::from_ref(&proxy.address),
-            )
-            .unwrap();
+        state.store_join(&identity, &[]).unwrap();
         let source = crate::certificate::current::Source::Joined {
             state,
             server_name: None,
@@ -397,6 +431,9 @@ impl Shared {
             keepalive: culvert_tunnel::DEFAULT_KEEPALIVE,
             streams_in_life: culvert_tunnel::STREAMS_IN_LIFE,
             instance: "test".to_owned(),
+            started: 1,
+            sequence: AtomicU64::default(),
+            placement: Placement::new(spread),
             refused: Arc::default(),
         }
     }

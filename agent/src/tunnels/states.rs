@@ -1,8 +1,7 @@
 //! The present states of the agent's tunnels, for `/debug` and readiness.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,44 +9,37 @@ use culvert_api::HostPort;
 use culvert_daemon::{Counts, Gate, Idle};
 use culvert_tunnel::{AgentTunnelState, LiveStream, Transferred};
 use serde::Serialize;
-use tokio::sync::watch;
 
-/// The name of a tunnel slot. The agent sends it to the proxy in `Describe`: a later tunnel of a
-/// slot supersedes an earlier one.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct SlotName {
-    pub(crate) proxy: HostPort,
-    pub(crate) number: u8,
-}
+use crate::tunnels::placement::ProxyId;
 
-impl fmt::Display for SlotName {
+/// The number of a tunnel slot. The agent sends it to the proxy in `Describe`: a later tunnel of a
+/// slot supersedes an earlier one, also one to another proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct SlotNumber(pub(crate) u16);
+
+impl fmt::Display for SlotNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.proxy, self.number)
+        self.0.fmt(f)
     }
 }
 
 /// The states of all tunnels. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Tunnels {
-    entries: Arc<Mutex<BTreeMap<SlotName, Entry>>>,
+    entries: Arc<Mutex<BTreeMap<SlotNumber, Entry>>>,
     idle: Idle<StreamKey>,
     gate: Gate,
-    answering: watch::Sender<BTreeSet<HostPort>>,
 }
 
 /// The entry of one slot.
 #[derive(Debug)]
 pub(crate) struct SlotEntry {
-    name: SlotName,
-    /// A proxy that was removed and listed again has a new entry of the same name while the old
-    /// one's streams still end.
-    generation: u64,
+    number: SlotNumber,
     tunnels: Tunnels,
 }
 
 #[derive(Debug)]
 struct Entry {
-    generation: u64,
     state: TunnelState,
     since: Instant,
     last_error: Option<String>,
@@ -55,9 +47,20 @@ struct Entry {
 
 #[derive(Debug)]
 enum TunnelState {
-    Connecting,
-    Up(AgentTunnelState),
-    Waiting,
+    Connecting(HostPort),
+    Up(LiveTunnel),
+    /// For the next attempt, after one by way of this address.
+    Waiting(HostPort),
+    /// No other proxy is known: there are tunnels enough to those that are.
+    Spare,
+}
+
+/// A tunnel that is up.
+#[derive(Clone, Debug)]
+pub(crate) struct LiveTunnel {
+    pub(crate) state: AgentTunnelState,
+    pub(crate) proxy: ProxyId,
+    pub(crate) address: HostPort,
 }
 
 /// A tunnel in `/debug/tunnels`.
@@ -65,6 +68,10 @@ enum TunnelState {
 pub(crate) struct TunnelView {
     pub(crate) tunnel: String,
     pub(crate) state: &'static str,
+    /// What is dialled, or led to the proxy.
+    pub(crate) proxy: Option<String>,
+    /// The proxy's instance; an older proxy has none, and its address stands for it.
+    pub(crate) proxy_instance: Option<String>,
     age_seconds: f64,
     round_trip_seconds: Option<f64>,
     streams: usize,
@@ -87,7 +94,7 @@ pub(crate) struct StreamView {
 }
 
 /// A stream of a slot. The proxy numbers its streams, so two proxies may use the same number.
-type StreamKey = (SlotName, u64);
+type StreamKey = (SlotNumber, u64);
 
 impl Tunnels {
     /// `gate` is open while at least one tunnel is up.
@@ -96,31 +103,23 @@ impl Tunnels {
             entries: Arc::default(),
             idle: Idle::default(),
             gate,
-            answering: watch::Sender::default(),
         }
     }
 
     /// Adds a slot.
-    pub(crate) fn entry(&self, name: SlotName) -> SlotEntry {
-        static GENERATIONS: AtomicU64 = AtomicU64::new(0);
+    pub(crate) fn entry(&self, number: SlotNumber) -> SlotEntry {
         let entry = SlotEntry {
-            name,
-            generation: GENERATIONS.fetch_add(1, Ordering::Relaxed),
+            number,
             tunnels: self.clone(),
         };
-        entry.connecting();
+        entry.spare();
         entry
-    }
-
-    /// The proxies to which a tunnel is up.
-    pub(crate) fn answering(&self) -> watch::Receiver<BTreeSet<HostPort>> {
-        self.answering.subscribe()
     }
 
     pub(crate) fn tunnels(&self) -> Vec<TunnelView> {
         self.lock()
             .iter()
-            .map(|(name, entry)| entry.view(name))
+            .map(|(number, entry)| entry.view(*number))
             .collect()
     }
 
@@ -129,16 +128,16 @@ impl Tunnels {
         self.idle.look(self.counts(), now);
         self.lock()
             .iter()
-            .flat_map(|(name, entry)| entry.streams(name, &self.idle, now))
+            .flat_map(|(number, entry)| entry.streams(*number, &self.idle, now))
             .collect()
     }
 
     /// Round-trip times of the tunnels that are up, by slot.
-    pub(crate) fn round_trips(&self) -> Vec<(SlotName, Duration)> {
+    pub(crate) fn round_trips(&self) -> Vec<(SlotNumber, Duration)> {
         let entries = self.lock();
         entries
             .iter()
-            .filter_map(|(name, entry)| Some((name.clone(), entry.round_trip()?)))
+            .filter_map(|(number, entry)| Some((*number, entry.round_trip()?)))
             .collect()
     }
 
@@ -151,99 +150,92 @@ impl Tunnels {
     fn counts(&self) -> Vec<(StreamKey, Counts)> {
         self.lock()
             .iter()
-            .flat_map(|(name, entry)| entry.counts(name))
+            .flat_map(|(number, entry)| entry.counts(*number))
             .collect()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<SlotName, Entry>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<SlotNumber, Entry>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl SlotEntry {
-    pub(crate) fn connecting(&self) {
-        self.set(TunnelState::Connecting, |_| {});
+    pub(crate) fn connecting(&self, address: &HostPort) {
+        self.set(TunnelState::Connecting(address.clone()), |_| {});
     }
 
-    pub(crate) fn up(&self, state: AgentTunnelState) {
-        self.set(TunnelState::Up(state), |entry| entry.last_error = None);
+    pub(crate) fn up(&self, tunnel: LiveTunnel) {
+        self.set(TunnelState::Up(tunnel), |entry| entry.last_error = None);
     }
 
-    /// Records that the next attempt waits because of `error`. Returns whether the error is new.
-    pub(crate) fn waiting(&self, error: &str) -> bool {
-        let mut news = true;
-        self.set(TunnelState::Waiting, |entry| {
-            news = entry.last_error.as_deref() != Some(error);
+    /// The next attempt waits because of `error`.
+    pub(crate) fn waiting(&self, address: &HostPort, error: &str) {
+        self.set(TunnelState::Waiting(address.clone()), |entry| {
             entry.last_error = Some(error.to_owned());
         });
-        news
+    }
+
+    /// There is nothing to dial.
+    pub(crate) fn spare(&self) {
+        self.set(TunnelState::Spare, |_| {});
     }
 
     fn set(&self, state: TunnelState, change: impl FnOnce(&mut Entry)) {
         let mut entries = self.tunnels.lock();
-        let fresh = || Entry {
-            generation: self.generation,
-            state: TunnelState::Connecting,
+        let entry = entries.entry(self.number).or_insert_with(|| Entry {
+            state: TunnelState::Spare,
             since: Instant::now(),
             last_error: None,
-        };
-        let entry = entries.entry(self.name.clone()).or_insert_with(fresh);
-        match entry.generation.cmp(&self.generation) {
-            std::cmp::Ordering::Less => *entry = fresh(),
-            std::cmp::Ordering::Equal => {}
-            std::cmp::Ordering::Greater => return,
-        }
+        });
         entry.state = state;
         entry.since = Instant::now();
         change(entry);
-        let error = entry.last_error.clone();
-        self.judge(&entries, error);
+        self.judge(&entries);
     }
 
-    /// Updates which proxies answer, and readiness: the agent is ready with one tunnel.
-    fn judge(&self, entries: &BTreeMap<SlotName, Entry>, error: Option<String>) {
-        let up = entries
-            .iter()
-            .filter(|(_, entry)| matches!(entry.state, TunnelState::Up(_)));
-        let answering: BTreeSet<_> = up.map(|(name, _)| name.proxy.clone()).collect();
-        if answering.is_empty() {
-            self.tunnels
-                .gate
-                .close(error.unwrap_or_else(|| format!("connecting to {}", self.name.proxy)));
-        } else {
+    /// Updates readiness: the agent is ready with one tunnel. Otherwise the newest error says why
+    /// not.
+    fn judge(&self, entries: &BTreeMap<SlotNumber, Entry>) {
+        let is_up = |entry: &Entry| matches!(entry.state, TunnelState::Up(_));
+        if entries.values().any(is_up) {
             self.tunnels.gate.open();
+            return;
         }
-        self.tunnels.answering.send_if_modified(|before| {
-            let news = *before != answering;
-            *before = answering;
-            news
-        });
+        let failed = entries
+            .values()
+            .filter_map(|entry| Some((entry.since, entry.last_error.clone()?)))
+            .max_by_key(|(since, _)| *since);
+        let dialled = entries.values().find_map(Entry::address);
+        let reason = match (failed, dialled) {
+            (Some((_, error)), _) => error,
+            (None, Some(address)) => format!("connecting to {address}"),
+            (None, None) => "no proxy is known".to_owned(),
+        };
+        self.tunnels.gate.close(reason);
     }
 }
 
 impl Drop for SlotEntry {
     fn drop(&mut self) {
         let mut entries = self.tunnels.lock();
-        if entries
-            .get(&self.name)
-            .is_some_and(|entry| entry.generation == self.generation)
-        {
-            entries.remove(&self.name);
-        }
-        self.judge(&entries, None);
+        entries.remove(&self.number);
+        self.judge(&entries);
     }
 }
 
 impl Entry {
-    fn view(&self, name: &SlotName) -> TunnelView {
+    fn view(&self, number: SlotNumber) -> TunnelView {
         let state = match &self.state {
-            TunnelState::Connecting => "connecting",
+            TunnelState::Connecting(_) => "connecting",
             TunnelState::Up(_) => "up",
-            TunnelState::Waiting => "waiting",
+            TunnelState::Waiting(_) => "waiting",
+            TunnelState::Spare => "spare",
         };
         TunnelView {
-            tunnel: name.to_string(),
+            tunnel: number.to_string(),
             state,
+            proxy: self.address().map(ToString::to_string),
+            proxy_instance: self.up().map(|up| up.proxy.to_string()),
             age_seconds: self.since.elapsed().as_secs_f64(),
             round_trip_seconds: self.round_trip().map(|round_trip| round_trip.as_secs_f64()),
             streams: self.live().len(),
@@ -251,14 +243,31 @@ impl Entry {
         }
     }
 
-    fn streams(&self, name: &SlotName, idle: &Idle<StreamKey>, now: Instant) -> Vec<StreamView> {
+    fn up(&self) -> Option<&LiveTunnel> {
+        match &self.state {
+            TunnelState::Up(up) => Some(up),
+            TunnelState::Connecting(_) | TunnelState::Waiting(_) | TunnelState::Spare => None,
+        }
+    }
+
+    /// What is dialled, or led to the proxy.
+    fn address(&self) -> Option<&HostPort> {
+        match &self.state {
+            TunnelState::Up(LiveTunnel { address, .. })
+            | TunnelState::Connecting(address)
+            | TunnelState::Waiting(address) => Some(address),
+            TunnelState::Spare => None,
+        }
+    }
+
+    fn streams(&self, number: SlotNumber, idle: &Idle<StreamKey>, now: Instant) -> Vec<StreamView> {
         let view = |stream: &Arc<LiveStream>| {
             let [to_backend, to_client] = bytes(stream);
             let idle = idle
-                .of(&(name.clone(), stream.open.stream), now)
+                .of(&(number, stream.open.stream), now)
                 .map(|idle| idle.as_secs_f64());
             StreamView {
-                tunnel: name.to_string(),
+                tunnel: number.to_string(),
                 stream: stream.open.stream,
                 age_seconds: stream.since.elapsed().as_secs_f64(),
                 bytes_to_backend: to_backend,
@@ -273,25 +282,19 @@ impl Entry {
         self.live().iter().map(view).collect()
     }
 
-    fn counts(&self, name: &SlotName) -> Vec<(StreamKey, Counts)> {
+    fn counts(&self, number: SlotNumber) -> Vec<(StreamKey, Counts)> {
         self.live()
             .iter()
-            .map(|stream| ((name.clone(), stream.open.stream), bytes(stream)))
+            .map(|stream| ((number, stream.open.stream), bytes(stream)))
             .collect()
     }
 
     fn round_trip(&self) -> Option<Duration> {
-        match &self.state {
-            TunnelState::Up(live) => live.round_trip(),
-            TunnelState::Connecting | TunnelState::Waiting => None,
-        }
+        self.up()?.state.round_trip()
     }
 
     fn live(&self) -> Vec<Arc<LiveStream>> {
-        match &self.state {
-            TunnelState::Up(live) => live.streams(),
-            TunnelState::Connecting | TunnelState::Waiting => Vec::new(),
-        }
+        self.up().map(|up| up.state.streams()).unwrap_or_default()
     }
 }
 
@@ -314,35 +317,35 @@ mod tests {
     fn one_tunnel_that_is_up_makes_the_agent_ready_and_the_last_error_tells_why_not() {
         let readiness = Readiness::default();
         let tunnels = Tunnels::new(readiness.gate("tunnel"));
-        let entry = |number| {
-            tunnels.entry(SlotName {
-                proxy: "p:1".parse().unwrap(),
-                number,
-            })
-        };
-        let (first, second) = (entry(0), entry(1));
-        assert!(first.waiting("connection refused"), "news");
-        assert!(!first.waiting("connection refused"), "no news");
-        assert_eq!(
-            readiness.missing(),
-            [("tunnel", "connection refused".to_owned())]
-        );
-        second.up(AgentTunnelState::default());
-        first.connecting();
+        let [first, second, _spare] = [0, 1, 2].map(|number| tunnels.entry(SlotNumber(number)));
+        let address: HostPort = "p:1".parse().unwrap();
+        let missing = || readiness.missing().remove(0).1;
+        first.connecting(&address);
+        assert_eq!(missing(), "connecting to p:1");
+        first.waiting(&address, "connection refused");
+        second.connecting(&address);
+        assert_eq!(missing(), "connection refused");
+        second.up(LiveTunnel {
+            state: AgentTunnelState::default(),
+            proxy: "instance".into(),
+            address: address.clone(),
+        });
+        first.connecting(&address);
         assert_eq!(readiness.missing(), []);
-        let states: Vec<_> = tunnels
-            .tunnels()
-            .into_iter()
-            .map(|view| (view.tunnel, view.state))
+        let views = tunnels.tunnels().into_iter();
+        let states: Vec<_> = views
+            .map(|view| (view.tunnel, view.state, view.proxy, view.proxy_instance))
             .collect();
+        let (number, proxy) = (|number: u16| number.to_string(), || Some("p:1".to_owned()));
         assert_eq!(
             states,
             [
-                ("p:1/0".to_owned(), "connecting"),
-                ("p:1/1".to_owned(), "up")
+                (number(0), "connecting", proxy(), None),
+                (number(1), "up", proxy(), Some("instance".to_owned())),
+                (number(2), "spare", None, None),
             ]
         );
-        assert!(second.waiting("the tunnel ended"));
-        assert_eq!(readiness.missing().len(), 1);
+        second.waiting(&address, "the tunnel ended");
+        assert_eq!(missing(), "the tunnel ended");
     }
 }

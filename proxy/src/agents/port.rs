@@ -115,6 +115,7 @@ impl AgentError {
             }
             Self::Identity(_) => AgentOutcome::IdentityRefused,
             Self::Void(_) => AgentOutcome::CertificateEnded,
+            Self::Tunnel(TunnelError::Declined) => AgentOutcome::Declined,
             Self::Tunnel(_) => AgentOutcome::TunnelFailed,
             Self::Enroll(_) | Self::EnrollTimedOut => AgentOutcome::EnrollFailed,
         }
@@ -155,6 +156,11 @@ impl Agents {
             // connection does not matter.
             Err(error @ AgentError::Enroll(_)) => {
                 tracing::debug!(client.addr = %client, reason = chain(&error), "enrolment ended");
+                self.parts.metrics.agent_connection(error.outcome());
+            }
+            // The agent looked for another proxy behind this address.
+            Err(error @ AgentError::Tunnel(TunnelError::Declined)) => {
+                tracing::debug!(client.addr = %client, reason = chain(&error), "agent connection");
                 self.parts.metrics.agent_connection(error.outcome());
             }
             Err(error) => {
@@ -446,6 +452,7 @@ fn is_cut(error: &TunnelError) -> bool {
         }),
         TunnelError::HandshakeTimedOut
         | TunnelError::Closed
+        | TunnelError::Declined
         | TunnelError::PeerSilent(_)
         | TunnelError::Call(_) => false,
     }

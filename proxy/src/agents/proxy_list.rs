@@ -62,10 +62,8 @@ impl ProxyList {
         let mut draining = false;
         loop {
             draining = draining || self.drain.has_begun();
-            let list = self.now();
-            if (list.proxies.len() > 1 || draining)
-                && let Err(error) = tunnel.set_proxies(&list).await
-            {
+            // Also if there is no other: then the agent looks for none.
+            if let Err(error) = tunnel.set_proxies(&self.now()).await {
                 tracing::debug!(%error, "an agent was not told of the proxies");
             }
             tokio::select! {

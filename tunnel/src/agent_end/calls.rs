@@ -1,4 +1,4 @@
-//! The calls of the proxy: `Open` relays a stream, `Describe` answers at once.
+//! The calls of the proxy: `Open` relays a stream, `Describe` and `SetProxies` answer at once.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,14 +13,15 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::forward::forward;
+use super::proxies::{self, PROXIES_MAX_BYTES};
 use super::state::StreamPermit;
-use super::{AgentTunnel, AgentTunnelState, Backend, Backends, LiveStream, StreamError};
+use super::{AgentTunnel, AgentTunnelState, Backend, Backends, Declined, LiveStream, StreamError};
 use crate::budget::outbox::Payload;
 use crate::dial_failure::DialFailure;
 use crate::error::TunnelError;
 use crate::frame;
 use crate::grpc;
-use crate::proto::tunnel::{DescribeRequest, DialCode, Frame, Open, Opened, frame::Kind};
+use crate::proto::tunnel::{DialCode, Frame, Open, Opened, SetProxiesResponse, frame::Kind};
 use crate::relay::{self, Incoming, RelayError};
 use crate::role::Role;
 use crate::socket::Socket;
@@ -90,6 +91,7 @@ impl<B: Backends> Calls<B> {
 enum Method {
     Open,
     Describe,
+    SetProxies,
     Unknown,
 }
 
@@ -98,6 +100,7 @@ impl Method {
         match request.uri().path() {
             grpc::OPEN => Self::Open,
             grpc::DESCRIBE => Self::Describe,
+            grpc::SET_PROXIES => Self::SetProxies,
             _ => Self::Unknown,
         }
     }
@@ -117,6 +120,7 @@ impl<B: Backends> Call<B> {
         let served = match method {
             Method::Open => self.open().await,
             Method::Describe => self.describe().await,
+            Method::SetProxies => self.set_proxies().await,
             Method::Unknown => reject(&mut self.respond, grpc::UNIMPLEMENTED, "no such method"),
         };
         if let Err(error) = served {
@@ -124,30 +128,51 @@ impl<B: Backends> Call<B> {
         }
     }
 
-    /// The first message of the proxy; `None` if it is invalid.
-    async fn first_message(&mut self) -> Result<Option<Bytes>, TunnelError> {
-        let first = timeout(OPEN_TIMEOUT, self.incoming.first_message(FIRST_MAX)).await;
+    /// The first message of the proxy, of at most `max` bytes; `None` if it is invalid.
+    async fn first_message(&mut self, max: usize) -> Result<Option<Bytes>, TunnelError> {
+        let first = timeout(OPEN_TIMEOUT, self.incoming.first_message(max)).await;
         Ok(first.map_err(|_| TunnelError::HandshakeTimedOut)?.ok())
     }
 
     async fn describe(&mut self) -> Result<(), TunnelError> {
-        let request = self.first_message().await?;
-        let Some(request) = request.and_then(|message| DescribeRequest::decode(message).ok())
-        else {
+        let request = self.first_message(FIRST_MAX).await?;
+        let Some(request) = request.and_then(proxies::introduction) else {
             return reject(
                 &mut self.respond,
                 grpc::INVALID_ARGUMENT,
                 "not a DescribeRequest",
             );
         };
-        tracing::debug!(proxy.version = request.version, "described");
-        answer(&mut self.respond, &self.tunnel.describe)
-            .and_then(|mut send| send.send_trailers(grpc::trailers(grpc::OK)))
-            .map_err(TunnelError::Http2)
+        tracing::debug!(
+            proxy.version = request.version,
+            proxy.instance = request.instance,
+            "described"
+        );
+        match self.backends.introduced(&request) {
+            Ok(()) => answer_whole(&mut self.respond, &self.tunnel.describe),
+            Err(Declined) => reject(
+                &mut self.respond,
+                grpc::FAILED_PRECONDITION,
+                "the agent has tunnels enough to this proxy, or to others",
+            ),
+        }
+    }
+
+    async fn set_proxies(&mut self) -> Result<(), TunnelError> {
+        let request = self.first_message(PROXIES_MAX_BYTES).await?;
+        let Some(proxies) = request.and_then(proxies::proxies) else {
+            return reject(
+                &mut self.respond,
+                grpc::INVALID_ARGUMENT,
+                "not a SetProxiesRequest, or more than an agent takes",
+            );
+        };
+        self.backends.proxies_told(proxies);
+        answer_whole(&mut self.respond, &SetProxiesResponse {})
     }
 
     async fn open(&mut self) -> Result<(), TunnelError> {
-        let Some(open) = self.first_message().await?.and_then(as_open) else {
+        let Some(open) = self.first_message(FIRST_MAX).await?.and_then(as_open) else {
             return refuse(
                 &mut self.respond,
                 &invalid("the first message is not `open`"),
@@ -237,9 +262,7 @@ pub(super) fn refuse(
     respond: &mut SendResponse<Payload>,
     failure: &DialFailure,
 ) -> Result<(), TunnelError> {
-    answer(respond, &opened(failure.code, failure.message.clone()))
-        .and_then(|mut send| send.send_trailers(grpc::trailers(grpc::OK)))
-        .map_err(TunnelError::Http2)
+    answer_whole(respond, &opened(failure.code, failure.message.clone()))
 }
 
 pub(super) fn opened(code: DialCode, message: String) -> Frame {
@@ -247,6 +270,16 @@ pub(super) fn opened(code: DialCode, message: String) -> Frame {
     Frame {
         kind: Some(Kind::Opened(Opened { code, message })),
     }
+}
+
+/// Answers a call to its end.
+fn answer_whole(
+    respond: &mut SendResponse<Payload>,
+    message: &impl Message,
+) -> Result<(), TunnelError> {
+    answer(respond, message)
+        .and_then(|mut send| send.send_trailers(grpc::trailers(grpc::OK)))
+        .map_err(TunnelError::Http2)
 }
 
 /// Answers a call with headers and one message.

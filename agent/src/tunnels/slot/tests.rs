@@ -1,21 +1,31 @@
 use culvert_daemon::Readiness;
-use culvert_tunnel::proto::tunnel::{DescribeRequest, Open};
-use culvert_tunnel::{FarEnd, ProxyTunnel, Tunnel};
+use culvert_tunnel::proto::tunnel::Open;
 use tempfile::TempDir;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 
+use super::worn_out::OVERLAP;
 use super::*;
 use crate::test_pki::Authority;
-use crate::test_proxy::{ServerTunnel, TestProxy};
+use crate::test_proxy::{TestProxy, UsedTunnel};
+use crate::tunnels::placement::Spread;
 use crate::tunnels::states::Tunnels;
+
+/// One tunnel in all.
+const ONE: Spread = Spread {
+    proxies: 1,
+    tunnels: 1,
+};
 
 /// An agent with one slot, of node `edge-1`.
 struct Agent {
+    shared: Arc<Shared>,
     readiness: Readiness,
     drain: Drain,
     task: JoinSet<()>,
-    _root: TempDir,
+    root: TempDir,
 }
 
 impl Agent {
@@ -28,28 +38,29 @@ impl Agent {
         let shared = Shared {
             allow: Arc::new(allow),
             streams_in_life,
-            ..Shared::for_tests(proxy, root.path())
+            ..Shared::for_tests(&proxy.authority, root.path(), ONE)
         };
+        shared.placement.list([proxy.address.clone()].into());
+        Self::of(shared, root)
+    }
+
+    fn of(shared: Shared, root: TempDir) -> Self {
         let (readiness, drain) = (Readiness::default(), Drain::default());
-        let name = SlotName {
-            proxy: proxy.address.clone(),
-            number: 0,
+        let number = SlotNumber(0);
+        let shared = Arc::new(shared);
+        let slot = TunnelSlot {
+            number,
+            shared: shared.clone(),
+            entry: Tunnels::new(readiness.gate("tunnel")).entry(number),
         };
-        let entry = Tunnels::new(readiness.gate("tunnel")).entry(name.clone());
         let mut task = JoinSet::new();
-        task.spawn(
-            TunnelSlot {
-                name,
-                shared: Arc::new(shared),
-                entry,
-            }
-            .run(drain.clone()),
-        );
+        task.spawn(slot.run(drain.clone()));
         Self {
+            shared,
             readiness,
             drain,
             task,
-            _root: root,
+            root,
         }
     }
 
@@ -71,29 +82,18 @@ impl Agent {
     }
 }
 
-async fn establish(tunnel: ServerTunnel) -> (Tunnel, JoinSet<Result<(), TunnelError>>) {
-    let last_read = tunnel.get_ref().0.last_read();
-    let settings = ProxyTunnel {
-        far_end: FarEnd::Agent,
-        stream_window: 1 << 20,
-        max_streams: 8,
-        streams_in_life: 1 << 29,
-        budget: Budget::new(1 << 20),
-    };
-    let (tunnel, driver) = settings.establish(tunnel, last_read).await.unwrap();
-    let mut task = JoinSet::new();
-    task.spawn(driver.run());
-    (tunnel, task)
-}
-
 #[tokio::test]
 async fn a_tunnel_that_ends_is_followed_by_another_in_the_same_slot() {
     let mut proxy = TestProxy::start().await;
     let _agent = Agent::start(&proxy, DialRules::default());
-    for _ in 0..2 {
-        let (tunnel, _task) = establish(proxy.tunnel_rx.recv().await.unwrap()).await;
-        let described = tunnel.describe(&DescribeRequest::default()).await.unwrap();
-        assert_eq!(described.slot, format!("{}/0", proxy.address));
+    for sequence in 1..=2 {
+        let described = proxy.next_tunnel().await.described;
+        let slot = (
+            described.slot.as_str(),
+            described.sequence,
+            described.started,
+        );
+        assert_eq!(slot, ("0", sequence, 1));
         assert_eq!(
             (described.instance.as_str(), described.version.as_str()),
             ("test", VERSION)
@@ -106,28 +106,12 @@ async fn a_renewed_certificate_gets_a_tunnel_of_its_own_and_open_streams_go_on()
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let mut proxy = TestProxy::start().await;
-    let root = tempfile::tempdir().unwrap();
-    let allow = Arc::new(DialRules::for_port(port));
-    let shared = Arc::new(Shared {
-        allow,
-        ..Shared::for_tests(&proxy, root.path())
-    });
-    let (readiness, drain) = (Readiness::default(), Drain::default());
-    let name = SlotName {
-        proxy: proxy.address.clone(),
-        number: 0,
-    };
-    let entry = Tunnels::new(readiness.gate("tunnel")).entry(name.clone());
-    let mut task = JoinSet::new();
-    task.spawn(
-        TunnelSlot {
-            name,
-            shared: shared.clone(),
-            entry,
-        }
-        .run(drain.clone()),
-    );
-    let (first, _first_task) = establish(proxy.tunnel_rx.recv().await.unwrap()).await;
+    let mut agent = Agent::start(&proxy, DialRules::for_port(port));
+    let UsedTunnel {
+        tunnel: first,
+        driver: _first,
+        ..
+    } = proxy.next_tunnel().await;
     let stream = first
         .open(
             Open {
@@ -140,16 +124,19 @@ async fn a_renewed_certificate_gets_a_tunnel_of_its_own_and_open_streams_go_on()
         .unwrap();
     let (mut backend, _) = listener.accept().await.unwrap();
 
-    let state = crate::certificate::store::StateDir::new(root.path());
+    let state = crate::certificate::store::StateDir::new(agent.root.path());
     state
         .store_join(
             &proxy.identity("edge-1"),
             std::slice::from_ref(&proxy.address),
         )
         .unwrap();
-    shared.certificates.refresh();
-    let (second, _second_task) = establish(proxy.tunnel_rx.recv().await.unwrap()).await;
-    second.describe(&DescribeRequest::default()).await.unwrap();
+    agent.shared.certificates.refresh();
+    let UsedTunnel {
+        tunnel: second,
+        driver: _second,
+        ..
+    } = proxy.next_tunnel().await;
     while first
         .open(
             Open {
@@ -164,14 +151,14 @@ async fn a_renewed_certificate_gets_a_tunnel_of_its_own_and_open_streams_go_on()
         tokio::task::yield_now().await;
     }
     backend.write_all(b"still here").await.unwrap();
-    assert_eq!(readiness.missing(), []);
-    drain.begin();
+    assert_eq!(agent.readiness.missing(), []);
+    agent.drain.begin();
     assert!(
-        task.try_join_next().is_none(),
+        agent.task.try_join_next().is_none(),
         "the open stream holds its tunnel"
     );
     drop((stream, backend, first, second));
-    task.join_next().await.unwrap().unwrap();
+    agent.task.join_next().await.unwrap().unwrap();
 }
 
 #[tokio::test]
@@ -180,7 +167,9 @@ async fn a_drain_lets_open_streams_end_first() {
     let port = listener.local_addr().unwrap().port();
     let mut proxy = TestProxy::start().await;
     let mut agent = Agent::start(&proxy, DialRules::for_port(port));
-    let (tunnel, mut driver) = establish(proxy.tunnel_rx.recv().await.unwrap()).await;
+    let UsedTunnel {
+        tunnel, mut driver, ..
+    } = proxy.next_tunnel().await;
     let stream = tunnel
         .open(
             Open {
@@ -220,12 +209,16 @@ async fn a_worn_out_tunnel_is_replaced_before_it_is_left_and_no_stream_is_cut() 
     let port = listener.local_addr().unwrap().port();
     let mut proxy = TestProxy::start().await;
     let allow = DialRules::for_port(port);
-    let agent = Agent::with_life(&proxy, allow, 2);
+    let agent = Agent::with_life(&proxy, allow, 3);
     let open = || Open {
         port: port.into(),
         ..Open::default()
     };
-    let (first, mut first_driver) = establish(proxy.tunnel_rx.recv().await.unwrap()).await;
+    let UsedTunnel {
+        tunnel: first,
+        driver: mut first_driver,
+        ..
+    } = proxy.next_tunnel().await;
     let stream = first.open(open(), None).await.unwrap();
     let (mut backend, _) = listener.accept().await.unwrap();
     drop(first.open(open(), None).await.unwrap());
@@ -239,7 +232,14 @@ async fn a_worn_out_tunnel_is_replaced_before_it_is_left_and_no_stream_is_cut() 
             .await
             .expect("until it is used, the first takes streams"),
     );
-    let (second, _second_driver) = establish(tunnel).await;
+    let second = UsedTunnel::of(tunnel, &proxy.instance)
+        .await
+        .expect("it is wanted");
+    let UsedTunnel {
+        tunnel: second,
+        driver: _second,
+        ..
+    } = second;
     drop(second.open(open(), None).await.unwrap());
     assert_eq!(agent.readiness.missing(), [], "there was always one");
     let left = async { while first.open(open(), None).await.is_ok() {} };

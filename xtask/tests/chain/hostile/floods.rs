@@ -72,7 +72,7 @@ const COMMON: &[Flood] = &[
     fatal(
         "CONTINUATION of nothing",
         "unspecific protocol error",
-        |_| frame(CONTINUATION, 0, 1, &[0; 9]),
+        |_| frame(CONTINUATION, 0, odd(0), &[0; 9]),
     ),
     fatal("frames of 16 MiB", "frame with invalid size", |_| {
         [&[255, 255, 255, DATA, 0, 0, 0, 0, 1][..], &[7; 999]].concat()
@@ -162,12 +162,12 @@ const OF_A_PROXY: &[Flood] = &[
     },
     Flood {
         what: "headers without end",
-        first: || open(1, 0),
+        first: || open(odd(0), 0),
         piece: |_| {
             frame(
                 CONTINUATION,
                 0,
-                1,
+                odd(0),
                 &headers(&[("x-more", "of the same, and then some")]).repeat(100),
             )
         },
@@ -271,8 +271,9 @@ impl Flood {
     }
 }
 
+/// The numbers of streams after the first one, which was that of `Describe`.
 fn odd(number: u32) -> u32 {
-    2 * number + 1
+    2 * number + 3
 }
 
 /// The headers of a call of `Open`.

@@ -11,8 +11,8 @@ use super::{Before, Bystanders, PATIENCE};
 use crate::connect;
 use crate::world::{self, ECHO, GREET, World};
 
-/// Names of tunnel slots, as edge-1's own agent uses them.
-const SLOTS: [&str; 2] = ["203.0.113.1:7400/0", "203.0.113.1:7400/1"];
+/// Tunnel slots, as edge-1's own agent names them.
+const SLOTS: [&str; 2] = ["0", "1"];
 /// Limit of tunnels of one node on a proxy.
 const MOST_TUNNELS: usize = 32;
 /// Clears a terminal, then looks like a line of a log.

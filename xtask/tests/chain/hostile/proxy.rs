@@ -11,13 +11,14 @@ use culvert_api::{ALPN_TUNNEL, PROXY_SERVER_NAME};
 use culvert_lab::culvert::PROXY_FOR_AGENTS;
 use culvert_lab::host::Host;
 use culvert_lab::{Lab, inside, wait};
-use culvert_tunnel::proto::tunnel::{Frame, Open, Opened, frame::Kind};
+use culvert_tunnel::proto::tunnel::{DescribeRequest, Frame, Open, Opened, frame::Kind};
 use prost::Message;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use super::PATIENCE;
 use super::wire::{
-    self, DATA, END_HEADERS, HEADERS, PREFACE, RST_STREAM, SETTINGS, Wire, frame, grpc, headers,
+    self, DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, RST_STREAM, SETTINGS, Wire, frame, grpc,
+    headers,
 };
 use crate::pki::{Authority, Use};
 use crate::world::{self, World};
@@ -96,7 +97,9 @@ impl HostileProxy {
     pub(super) fn tunnel_with(&self, settings: &[u8]) -> Result<HostileTunnel> {
         let mut wire = self.connection()?;
         wire.send(&[PREFACE, &frame(SETTINGS, 0, 0, settings)].concat())?;
-        Ok(HostileTunnel { wire, next: 1 })
+        let mut tunnel = HostileTunnel { wire, next: 1 };
+        tunnel.describe()?;
+        Ok(tunnel)
     }
 
     /// The agent's next connection, before any frame was sent. Skips connections that the agent has
@@ -129,6 +132,18 @@ impl HostileProxy {
 }
 
 impl HostileTunnel {
+    /// Introduces the proxy: an agent gives up a tunnel that is not used. Nobody waits for the
+    /// answer.
+    fn describe(&mut self) -> Result<()> {
+        let stream = self.next;
+        self.next += 2;
+        let headers = headers_of("/culvert.tunnel.v1.Agent/Describe");
+        self.wire
+            .send(&frame(HEADERS, END_HEADERS, stream, &headers))?;
+        let message = grpc(&DescribeRequest::default());
+        self.wire.send(&frame(DATA, END_STREAM, stream, &message))
+    }
+
     /// Sends the headers of a call of `Open`; returns its stream.
     pub(super) fn begin(&mut self) -> Result<u32> {
         let stream = self.next;
@@ -172,11 +187,15 @@ impl HostileTunnel {
 
 /// The headers of a call of `Open`.
 pub(super) fn request_headers() -> Vec<u8> {
+    headers_of("/culvert.tunnel.v1.Agent/Open")
+}
+
+fn headers_of(path: &str) -> Vec<u8> {
     headers(&[
         (":method", "POST"),
         (":scheme", "https"),
         (":authority", "agent"),
-        (":path", "/culvert.tunnel.v1.Agent/Open"),
+        (":path", path),
         ("content-type", "application/grpc"),
         ("te", "trailers"),
     ])

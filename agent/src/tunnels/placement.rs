@@ -1,0 +1,245 @@
+//! Where the tunnels go: what all slots share. The decisions are in [`plan`].
+
+mod addresses;
+mod evening;
+mod plan;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use culvert_api::HostPort;
+use culvert_tunnel::Declined;
+use culvert_tunnel::proto::tunnel::Proxy;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+pub(super) use addresses::{Failure, Retry};
+pub(super) use plan::Choice;
+use plan::Plan;
+pub(crate) use plan::Spread;
+
+use crate::tunnels::states::SlotNumber;
+
+/// One run of a proxy: its instance, or for an older proxy, which tells none, the address that led
+/// to it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ProxyId(Arc<str>);
+
+impl ProxyId {
+    /// The proxy that tells `instance`, met at `address`.
+    fn met(instance: &str, address: &HostPort) -> Self {
+        if instance.is_empty() {
+            Self::at(address)
+        } else {
+            Self::from(instance)
+        }
+    }
+
+    fn at(address: &HostPort) -> Self {
+        Self::from(address.to_string().as_str())
+    }
+}
+
+impl From<&str> for ProxyId {
+    fn from(text: &str) -> Self {
+        Self(text.into())
+    }
+}
+
+impl fmt::Display for ProxyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The plan of all slots. Clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct Placement(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    plan: Mutex<Plan>,
+    /// Told of each change.
+    changes: watch::Sender<()>,
+}
+
+impl Placement {
+    pub(crate) fn new(spread: Spread) -> Self {
+        Self(Arc::new(Inner {
+            plan: Mutex::new(Plan::new(spread)),
+            changes: watch::Sender::default(),
+        }))
+    }
+
+    /// Replaces the listed addresses. Returns those that tunnels have to leave.
+    pub(super) fn list(&self, listed: BTreeSet<HostPort>) -> BTreeSet<HostPort> {
+        self.change(|plan| plan.list(listed))
+    }
+
+    /// A new certificate may be taken where the last one was refused.
+    pub(super) fn forgive(&self) {
+        self.change(Plan::forgive);
+    }
+
+    /// Decides whether tunnels move to a proxy with fewer; `chance` is a random number from 0 to
+    /// 1.
+    pub(super) fn even_out(&self, chance: f64) {
+        self.change(|plan| {
+            if let Some(proxy) = plan.even_out(chance) {
+                tracing::info!(
+                    proxy.instance = %proxy,
+                    "the proxy has many more tunnels than others: those of this agent move"
+                );
+            }
+        });
+    }
+
+    /// What the slot does next; if it dials, others take that into account.
+    pub(super) fn next(&self, slot: SlotNumber, look: Look) -> Choice {
+        let mut plan = self.lock();
+        let choice = plan.choose(slot, look != Look::Never, Instant::now());
+        match &choice {
+            Choice::Dial(address) => plan.dials(slot, address),
+            Choice::Look(address) if look == Look::Now => plan.dials(slot, address),
+            Choice::Look(_) | Choice::Wait(_) => {}
+        }
+        choice
+    }
+
+    /// The place of the slot's tunnel number `sequence`, by way of `address`.
+    pub(super) fn seat(&self, slot: SlotNumber, sequence: u64, address: &HostPort) -> Seat {
+        Seat {
+            placement: self.clone(),
+            slot,
+            sequence,
+            address: address.clone(),
+            met: watch::Sender::default(),
+        }
+    }
+
+    /// Records that an attempt by way of `address` failed, or that its tunnel ended.
+    pub(super) fn failed(
+        &self,
+        slot: SlotNumber,
+        address: &HostPort,
+        failure: Failure,
+        error: &str,
+    ) -> Retry {
+        self.change(|plan| plan.failed(slot, address, failure, error, Instant::now()))
+    }
+
+    /// Whether the slot has a tunnel, which another one may be about to replace.
+    pub(super) fn has_tunnel(&self, slot: SlotNumber) -> bool {
+        self.lock().has_tunnel(slot)
+    }
+
+    /// Whether the slot's tunnel is to end even if the slot finds no other place.
+    pub(super) fn may_end(&self, slot: SlotNumber) -> bool {
+        self.lock().may_end(slot)
+    }
+
+    /// Completes when the slot's tunnel should be replaced by one to another proxy.
+    pub(super) async fn leaving(&self, slot: SlotNumber) {
+        let mut changes = self.changes();
+        while !self.lock().should_leave(slot) {
+            // It lives as long as this.
+            if changes.changed().await.is_err() {
+                std::future::pending().await
+            }
+        }
+    }
+
+    /// Counts what makes it worth to look behind a shared address again.
+    pub(super) fn news(&self) -> u64 {
+        self.lock().news
+    }
+
+    pub(super) fn changes(&self) -> watch::Receiver<()> {
+        self.0.changes.subscribe()
+    }
+
+    fn change<R>(&self, change: impl FnOnce(&mut Plan) -> R) -> R {
+        let result = change(&mut self.lock());
+        self.0.changes.send_replace(());
+        result
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Plan> {
+        self.0.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a slot may dial an address that led to a proxy with tunnels enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    Never,
+    /// After a pause, in which the first proxy tells which others there are.
+    Soon,
+    Now,
+}
+
+/// What an agent says to a proxy that it has met.
+#[derive(Clone, Debug)]
+pub(super) enum Met {
+    Claimed(ProxyId),
+    Declined(ProxyId),
+}
+
+/// The place of one tunnel. Dropping it gives up the claim.
+#[derive(Debug)]
+pub(super) struct Seat {
+    placement: Placement,
+    slot: SlotNumber,
+    sequence: u64,
+    address: HostPort,
+    met: watch::Sender<Option<Met>>,
+}
+
+impl Seat {
+    /// Who was met, as soon as the proxy has introduced itself.
+    pub(super) fn met(&self) -> watch::Receiver<Option<Met>> {
+        self.met.subscribe()
+    }
+
+    /// The proxy introduces itself; only the first time counts.
+    pub(super) fn introduced(&self, instance: &str) -> Result<(), Declined> {
+        if let Some(met) = &*self.met.borrow() {
+            return met.answer();
+        }
+        let proxy = ProxyId::met(instance, &self.address);
+        let claimed = self
+            .placement
+            .change(|plan| plan.claim(self.slot, self.sequence, &self.address, &proxy));
+        let met = match claimed {
+            Ok(()) => Met::Claimed(proxy),
+            Err(Declined) => Met::Declined(proxy),
+        };
+        self.met.send_replace(Some(met.clone()));
+        met.answer()
+    }
+
+    /// The proxy tells which proxies there are. Before it has introduced itself nobody knows who
+    /// tells that.
+    pub(super) fn told(&self, proxies: Vec<Proxy>) {
+        if let Some(Met::Claimed(by)) = &*self.met.borrow() {
+            self.placement.change(|plan| plan.tell(by, proxies));
+        }
+    }
+}
+
+impl Met {
+    fn answer(&self) -> Result<(), Declined> {
+        match self {
+            Self::Claimed(_) => Ok(()),
+            Self::Declined(_) => Err(Declined),
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let (slot, sequence) = (self.slot, self.sequence);
+        self.placement.change(|plan| plan.release(slot, sequence));
+    }
+}

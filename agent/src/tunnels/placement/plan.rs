@@ -1,0 +1,349 @@
+//! Which proxy each tunnel slot goes to: pure decisions over what the agent knows.
+//!
+//! The agent keeps some tunnels to each of some different proxies. Only when a tunnel is up does it
+//! know which proxy it has met, for one address may hide several proxies, and several addresses may
+//! lead to the same one. So a slot chooses an address by what it expects there, and then either
+//! claims the proxy that it met or declines it and dials again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use culvert_api::HostPort;
+use culvert_tunnel::Declined;
+use culvert_tunnel::proto::tunnel::Proxy;
+use tokio::time::Instant;
+
+use super::addresses::{Addresses, Failure, Retry};
+use super::{ProxyId, evening};
+use crate::tunnels::states::SlotNumber;
+
+/// How many tunnels there are in all.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spread {
+    /// Different proxies.
+    pub(crate) proxies: u8,
+    /// Tunnels to each of them.
+    pub(crate) tunnels: u8,
+}
+
+impl Spread {
+    /// All slots.
+    pub(crate) fn slots(self) -> impl Iterator<Item = SlotNumber> {
+        (0..u16::from(self.proxies) * u16::from(self.tunnels)).map(SlotNumber)
+    }
+
+    /// Whether a tunnel to `proxy` is one of those, beside tunnels to the `others`.
+    fn admits(self, proxy: &ProxyId, others: &[ProxyId]) -> bool {
+        let to_it = others.iter().filter(|other| *other == proxy).count();
+        let different = others.iter().collect::<BTreeSet<_>>().len();
+        to_it < usize::from(self.tunnels) && (to_it > 0 || different < usize::from(self.proxies))
+    }
+}
+
+/// What a slot without a tunnel does next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::tunnels) enum Choice {
+    Dial(HostPort),
+    /// Dial an address that led to a proxy with tunnels enough: it may hide others.
+    Look(HostPort),
+    /// Nothing until something changes, or until then.
+    Wait(Option<Instant>),
+}
+
+/// A slot's tunnel.
+#[derive(Debug)]
+struct Claim {
+    sequence: u64,
+    proxy: ProxyId,
+    address: HostPort,
+}
+
+/// What the agent knows, and what its slots do.
+#[derive(Debug)]
+pub(super) struct Plan {
+    spread: Spread,
+    addresses: Addresses,
+    claims: BTreeMap<SlotNumber, Claim>,
+    dialling: BTreeMap<SlotNumber, HostPort>,
+    /// Addresses that were removed from the list while tunnels led there.
+    former: BTreeSet<HostPort>,
+    /// The proxy that this agent leaves, so that loads even out.
+    moving: Option<ProxyId>,
+    /// Counts what makes it worth to look behind a shared address again.
+    pub(super) news: u64,
+}
+
+impl Plan {
+    pub(super) fn new(spread: Spread) -> Self {
+        Self {
+            spread,
+            addresses: Addresses::default(),
+            claims: BTreeMap::new(),
+            dialling: BTreeMap::new(),
+            former: BTreeSet::new(),
+            moving: None,
+            news: 0,
+        }
+    }
+
+    /// Replaces the listed addresses. Returns those that tunnels have to leave.
+    pub(super) fn list(&mut self, listed: BTreeSet<HostPort>) -> BTreeSet<HostPort> {
+        let mut removed = self.addresses.list(listed);
+        removed.retain(|address| {
+            !self.addresses.is_told(address)
+                && self.claims.values().any(|claim| claim.address == *address)
+        });
+        self.former
+            .retain(|address| !self.addresses.is_listed(address));
+        self.former.extend(removed.iter().cloned());
+        self.forget_former();
+        self.news += 1;
+        removed
+    }
+
+    /// Former addresses count while tunnels lead there, or nowhere else.
+    fn forget_former(&mut self) {
+        let claims = &self.claims;
+        let elsewhere = claims
+            .values()
+            .any(|claim| !self.former.contains(&claim.address));
+        self.former
+            .retain(|address| !elsewhere || claims.values().any(|claim| claim.address == *address));
+    }
+
+    pub(super) fn tell(&mut self, by: &ProxyId, proxies: Vec<Proxy>) {
+        let ours: BTreeSet<_> = self.claims.values().map(|claim| &claim.proxy).collect();
+        if ours.contains(by) {
+            self.news += u64::from(self.addresses.tell(by, proxies, &ours));
+        }
+    }
+
+    /// What a slot without a tunnel, or with one that should go, does next.
+    pub(super) fn choose(&self, slot: SlotNumber, may_look: bool, now: Instant) -> Choice {
+        let candidates = if self.claims.is_empty() {
+            self.any_address(slot)
+        } else {
+            self.promising(slot, may_look)
+        };
+        let (ready, later): (Vec<_>, Vec<_>) = candidates
+            .into_iter()
+            .partition(|candidate| self.addresses.not_before(candidate.address, now).is_none());
+        let best = ready.into_iter().min_by_key(|candidate| {
+            let failed_at = self.addresses.failed_at(candidate.address);
+            (failed_at, candidate.rank, rand::random::<u32>())
+        });
+        match best {
+            Some(Candidate {
+                address,
+                rank: Rank::Look,
+            }) => Choice::Look(address.clone()),
+            Some(Candidate { address, .. }) => Choice::Dial(address.clone()),
+            None => Choice::Wait(
+                later
+                    .iter()
+                    .filter_map(|candidate| self.addresses.not_before(candidate.address, now))
+                    .min(),
+            ),
+        }
+    }
+
+    /// Without any tunnel, all addresses are tried side by side, each by few slots.
+    fn any_address(&self, slot: SlotNumber) -> Vec<Candidate<'_>> {
+        let all = self.addresses.iter().chain(&self.former);
+        let dials = all.map(|address| {
+            let others = self.dialling.iter().filter(|(other, _)| **other != slot);
+            let dials = others.filter(|(_, dialled)| *dialled == address).count();
+            Candidate {
+                address,
+                rank: Rank::Dialled(dials),
+            }
+        });
+        let few =
+            |candidate: &Candidate<'_>| candidate.rank < Rank::Dialled(self.spread.tunnels.into());
+        dials.filter(few).collect()
+    }
+
+    /// The addresses where a proxy is expected that this slot may have. An address where another
+    /// one is expected may be looked behind, unless a listed one is left to be tried.
+    fn promising(&self, slot: SlotNumber, may_look: bool) -> Vec<Candidate<'_>> {
+        let others = self.others(slot, true);
+        let mean = evening::mean(self.addresses.proxies()).unwrap_or_default();
+        let (direct, rest): (Vec<_>, Vec<_>) = self
+            .addresses
+            .iter()
+            .partition(|address| self.admits(&self.addresses.expected(address), &others));
+        let may_look = may_look
+            && !direct
+                .iter()
+                .any(|address| self.addresses.is_listed(address))
+            && self.may_be_others(&others);
+        let looks = rest
+            .into_iter()
+            .filter(|address| may_look && self.addresses.may_be_shared(address));
+        let looks = looks.map(|address| Candidate {
+            address,
+            rank: Rank::Look,
+        });
+        let direct = direct.into_iter().map(|address| {
+            let told = self
+                .addresses
+                .proxies()
+                .get(&self.addresses.expected(address));
+            let is_full = told.is_some_and(|told| f64::from(told.tunnels) > mean);
+            let rank = if is_full { Rank::Full } else { Rank::Expected };
+            Candidate { address, rank }
+        });
+        direct.chain(looks).collect()
+    }
+
+    /// Whether there may be a proxy that is wanted, by what proxies tell. Older ones tell nothing.
+    fn may_be_others(&self, others: &[ProxyId]) -> bool {
+        let told = self.addresses.proxies();
+        told.is_empty() || told.keys().any(|proxy| self.admits(proxy, others))
+    }
+
+    /// The proxies of the other slots' tunnels, without those that have to go; those that they
+    /// expect at the addresses that they dial count too if `dialling`.
+    fn others(&self, slot: SlotNumber, dialling: bool) -> Vec<ProxyId> {
+        let dialled = self.dialling.iter().filter(|_| dialling);
+        let mut others: BTreeMap<_, _> = dialled
+            .map(|(slot, address)| (*slot, self.addresses.expected(address)))
+            .collect();
+        for (number, claim) in &self.claims {
+            if !self.has_to_go(claim) {
+                others.entry(*number).or_insert_with(|| claim.proxy.clone());
+            }
+        }
+        others.remove(&slot);
+        others.into_values().collect()
+    }
+
+    fn admits(&self, proxy: &ProxyId, others: &[ProxyId]) -> bool {
+        !self.is_left(proxy) && self.spread.admits(proxy, others)
+    }
+
+    /// Whether the tunnels to `proxy` should go to others.
+    fn is_left(&self, proxy: &ProxyId) -> bool {
+        self.addresses.is_draining(proxy) || self.moving.as_ref() == Some(proxy)
+    }
+
+    fn has_to_go(&self, claim: &Claim) -> bool {
+        self.is_left(&claim.proxy) || self.former.contains(&claim.address)
+    }
+
+    /// The slot dials `address` from now on.
+    pub(super) fn dials(&mut self, slot: SlotNumber, address: &HostPort) {
+        self.dialling.insert(slot, address.clone());
+    }
+
+    /// The slot's tunnel number `sequence`, by way of `address`, has met `proxy`.
+    pub(super) fn claim(
+        &mut self,
+        slot: SlotNumber,
+        sequence: u64,
+        address: &HostPort,
+        proxy: &ProxyId,
+    ) -> Result<(), Declined> {
+        self.dialling.remove(&slot);
+        self.addresses.met(address, proxy);
+        let is_former = self.former.contains(address);
+        let is_wanted = !is_former && self.admits(proxy, &self.others(slot, false));
+        // Any proxy is better than none.
+        if !is_wanted && !self.claims.is_empty() {
+            return Err(Declined);
+        }
+        self.addresses.works(address);
+        let claim = Claim {
+            sequence,
+            proxy: proxy.clone(),
+            address: address.clone(),
+        };
+        if let Some(before) = self.claims.insert(slot, claim) {
+            self.left(&before.proxy);
+        }
+        self.forget_former();
+        Ok(())
+    }
+
+    /// The slot's tunnel number `sequence` has ended, or was never claimed.
+    pub(super) fn release(&mut self, slot: SlotNumber, sequence: u64) {
+        let is_it = |claim: &Claim| claim.sequence == sequence;
+        if self.claims.get(&slot).is_some_and(is_it)
+            && let Some(claim) = self.claims.remove(&slot)
+        {
+            self.news += 1;
+            self.left(&claim.proxy);
+            self.forget_former();
+        }
+    }
+
+    fn left(&mut self, proxy: &ProxyId) {
+        if self.claims.values().all(|claim| claim.proxy != *proxy) {
+            self.news += u64::from(self.addresses.untell(proxy));
+            self.moving.take_if(|moving| moving == proxy);
+        }
+    }
+
+    pub(super) fn failed(
+        &mut self,
+        slot: SlotNumber,
+        address: &HostPort,
+        failure: Failure,
+        error: &str,
+        now: Instant,
+    ) -> Retry {
+        self.dialling.remove(&slot);
+        self.addresses.failed(address, failure, error, now)
+    }
+
+    pub(super) fn forgive(&mut self) {
+        self.addresses.forgive();
+    }
+
+    pub(super) fn has_tunnel(&self, slot: SlotNumber) -> bool {
+        self.claims.contains_key(&slot)
+    }
+
+    /// Whether the slot's tunnel should be replaced by one to another proxy.
+    pub(super) fn should_leave(&self, slot: SlotNumber) -> bool {
+        self.claims
+            .get(&slot)
+            .is_some_and(|claim| self.has_to_go(claim))
+    }
+
+    /// Whether the slot's tunnel is to end even if the slot finds no other place: its proxy drains,
+    /// or was removed, and other slots have as many tunnels elsewhere as one proxy gets.
+    pub(super) fn may_end(&self, slot: SlotNumber) -> bool {
+        self.claims.get(&slot).is_some_and(|claim| {
+            let ends =
+                self.addresses.is_draining(&claim.proxy) || self.former.contains(&claim.address);
+            ends && self.others(slot, false).len() >= usize::from(self.spread.tunnels)
+        })
+    }
+
+    /// Decides whether tunnels move to a proxy with fewer. A move that found no place is over.
+    pub(super) fn even_out(&mut self, chance: f64) -> Option<&ProxyId> {
+        let ours = self.claims.values().map(|claim| &claim.proxy).collect();
+        self.moving = evening::to_leave(self.addresses.proxies(), &ours, chance);
+        self.moving.as_ref()
+    }
+}
+
+/// An address that a slot may dial.
+struct Candidate<'a> {
+    address: &'a HostPort,
+    rank: Rank,
+}
+
+/// The best is the least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// By so many other slots.
+    Dialled(usize),
+    Expected,
+    /// A proxy that has more tunnels than the mean.
+    Full,
+    Look,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,323 @@
+use std::time::Duration;
+
+use super::*;
+
+/// Two proxies, two tunnels to each.
+const TWO: Spread = Spread {
+    proxies: 2,
+    tunnels: 2,
+};
+
+fn address(text: &str) -> HostPort {
+    text.parse().unwrap()
+}
+
+fn id(text: &str) -> ProxyId {
+    text.into()
+}
+
+/// Proxies as one of them tells; of `a`, `a:1` is the own address, if it is known.
+fn told(proxies: &[(&str, bool)]) -> Vec<Proxy> {
+    let proxy = |(name, own): &(&str, bool)| Proxy {
+        instance: (*name).to_owned(),
+        addresses: own.then(|| format!("{name}:1")).into_iter().collect(),
+        ..Proxy::default()
+    };
+    proxies.iter().map(proxy).collect()
+}
+
+fn plan(listed: &[&str]) -> Plan {
+    let mut plan = Plan::new(TWO);
+    plan.list(listed.iter().copied().map(address).collect());
+    plan
+}
+
+/// A plan with tunnels of slots 0, 1, ..., each to a proxy by way of an address.
+fn with_tunnels(listed: &[&str], tunnels: &[(&str, &str)]) -> Plan {
+    let mut plan = plan(listed);
+    for (number, (proxy, by)) in (0..).zip(tunnels) {
+        claim(&mut plan, number, by, proxy).unwrap();
+    }
+    plan
+}
+
+fn claim(plan: &mut Plan, slot: u16, by: &str, proxy: &str) -> Result<(), Declined> {
+    plan.claim(SlotNumber(slot), slot.into(), &address(by), &id(proxy))
+}
+
+/// What a slot does, each time that it is asked.
+fn choices(plan: &Plan, slot: u16) -> BTreeSet<String> {
+    let choice = || match plan.choose(SlotNumber(slot), true, Instant::now()) {
+        Choice::Dial(address) => format!("dial {address}"),
+        Choice::Look(address) => format!("look {address}"),
+        Choice::Wait(until) => format!("wait {}", until.is_some()),
+    };
+    (0..50).map(|_| choice()).collect()
+}
+
+fn all<const N: usize>(expected: [&str; N]) -> BTreeSet<String> {
+    expected.map(str::to_owned).into()
+}
+
+#[test]
+fn two_tunnels_to_each_of_two_proxies_are_wanted_and_no_others() {
+    let admits = |proxy: &str, others: &[&str]| {
+        let others: Vec<_> = others.iter().copied().map(id).collect();
+        TWO.admits(&id(proxy), &others)
+    };
+    assert!(admits("a", &[]) && admits("a", &["a"]) && admits("b", &["a", "a"]));
+    assert!(!admits("a", &["a", "a"]), "it has two");
+    assert!(!admits("c", &["a", "b"]), "it would be the third proxy");
+    assert!(admits("b", &["a", "a", "b"]));
+    assert_eq!(TWO.slots().count(), 4);
+}
+
+#[test]
+fn without_a_tunnel_all_addresses_are_tried_each_by_two_slots() {
+    let mut plan = plan(&["a:1", "b:1"]);
+    assert_eq!(choices(&plan, 0), all(["dial a:1", "dial b:1"]));
+    plan.dials(SlotNumber(0), &address("a:1"));
+    assert_eq!(choices(&plan, 1), all(["dial b:1"]), "side by side");
+    for (slot, by) in [(1, "b:1"), (2, "a:1"), (3, "b:1")] {
+        plan.dials(SlotNumber(slot), &address(by));
+    }
+    assert_eq!(choices(&plan, 4), all(["wait false"]));
+    let now = Instant::now();
+    plan.failed(
+        SlotNumber(0),
+        &address("a:1"),
+        Failure::Unreachable,
+        "no route",
+        now,
+    );
+    plan.failed(
+        SlotNumber(1),
+        &address("b:1"),
+        Failure::Unreachable,
+        "no route",
+        now,
+    );
+    let later = now + Duration::from_millis(1);
+    plan.failed(
+        SlotNumber(3),
+        &address("b:1"),
+        Failure::Unreachable,
+        "no route",
+        later,
+    );
+    assert_eq!(
+        choices(&plan, 4),
+        all(["dial a:1"]),
+        "what failed longest ago comes first"
+    );
+}
+
+#[test]
+fn an_address_whose_proxy_is_not_wanted_is_not_dialled_while_another_listed_one_is_there() {
+    let plan = with_tunnels(&["a:1", "b:1", "c:1"], &[("a", "a:1"), ("a", "a:1")]);
+    assert_eq!(choices(&plan, 2), all(["dial b:1", "dial c:1"]));
+    let plan = with_tunnels(
+        &["a:1", "b:1", "c:1"],
+        &[("a", "a:1"), ("a", "a:1"), ("b", "b:1")],
+    );
+    assert_eq!(
+        choices(&plan, 3),
+        all(["dial b:1"]),
+        "a third proxy is not wanted"
+    );
+}
+
+#[test]
+fn what_other_slots_dial_counts_too() {
+    let mut plan = with_tunnels(&["a:1", "b:1", "c:1"], &[("a", "a:1"), ("a", "a:1")]);
+    plan.dials(SlotNumber(2), &address("b:1"));
+    assert_eq!(choices(&plan, 3), all(["dial b:1"]));
+}
+
+#[test]
+fn behind_one_address_a_slot_looks_for_another_proxy_if_there_may_be_one() {
+    let mut plan = with_tunnels(&["all:1"], &[("a", "all:1"), ("a", "all:1")]);
+    assert_eq!(choices(&plan, 2), all(["look all:1"]));
+    assert_eq!(claim(&mut plan, 2, "all:1", "a"), Err(Declined));
+    let never = plan.choose(SlotNumber(2), false, Instant::now());
+    assert_eq!(never, Choice::Wait(None), "content after some tries");
+    plan.tell(&id("a"), told(&[("a", false)]));
+    assert_eq!(choices(&plan, 2), all(["wait false"]), "there is no other");
+    plan.tell(&id("a"), told(&[("a", false), ("b", false)]));
+    assert_eq!(choices(&plan, 2), all(["look all:1"]));
+    assert_eq!(claim(&mut plan, 2, "all:1", "b"), Ok(()));
+}
+
+#[test]
+fn told_addresses_lead_to_a_wanted_proxy_without_a_look() {
+    let mut plan = with_tunnels(&["all:1"], &[("a", "all:1"), ("a", "all:1")]);
+    plan.tell(&id("a"), told(&[("a", true), ("b", true), ("c", true)]));
+    assert_eq!(choices(&plan, 2), all(["dial b:1", "dial c:1"]));
+    let now = Instant::now();
+    for by in ["b:1", "c:1"] {
+        plan.failed(
+            SlotNumber(2),
+            &address(by),
+            Failure::Unreachable,
+            "no route",
+            now,
+        );
+    }
+    assert_eq!(
+        choices(&plan, 2),
+        all(["look all:1"]),
+        "the nodes may not reach the proxies' own addresses"
+    );
+    let plan_waits = plan.choose(SlotNumber(2), false, now);
+    assert!(matches!(plan_waits, Choice::Wait(Some(until)) if until > now));
+}
+
+#[test]
+fn a_listed_address_that_proxies_tell_as_their_own_hides_nobody() {
+    let mut plan = with_tunnels(&["a:1"], &[("a", "a:1"), ("a", "a:1")]);
+    plan.tell(&id("a"), told(&[("a", true), ("b", false)]));
+    assert_eq!(choices(&plan, 2), all(["wait false"]));
+}
+
+#[test]
+fn a_proxys_word_on_itself_is_no_address_to_dial() {
+    let mut plan = with_tunnels(&["all:1"], &[("a", "all:1")]);
+    plan.tell(&id("a"), told(&[("a", true)]));
+    assert_eq!(choices(&plan, 1), all(["dial all:1"]));
+}
+
+#[test]
+fn what_a_proxy_tells_counts_while_it_has_a_tunnel_or_is_the_last_to_tell() {
+    let mut plan = with_tunnels(&["all:1"], &[("a", "all:1"), ("b", "all:1")]);
+    plan.tell(&id("c"), told(&[("d", true)]));
+    assert_eq!(choices(&plan, 2), all(["dial all:1"]), "c has no tunnel");
+    plan.tell(&id("a"), told(&[("a", true), ("b", true), ("c", true)]));
+    plan.tell(&id("b"), told(&[("b", true)]));
+    plan.release(SlotNumber(0), 0);
+    assert!(!plan.addresses.is_told(&address("c:1")));
+    plan.tell(&id("b"), told(&[("b", true), ("c", true)]));
+    plan.release(SlotNumber(1), 1);
+    assert_eq!(choices(&plan, 0), all(["dial all:1", "dial c:1"]));
+}
+
+#[test]
+fn a_draining_proxy_is_left_for_another_and_kept_without_one() {
+    let mut plan = with_tunnels(&["all:1"], &[("a", "all:1"), ("a", "all:1")]);
+    assert!(!plan.should_leave(SlotNumber(0)));
+    let drains = |others: &[(&str, bool)]| {
+        let mut proxies = told(&[("a", true)]);
+        proxies[0].draining = true;
+        proxies.extend(told(others));
+        proxies
+    };
+    plan.tell(&id("a"), drains(&[]));
+    assert!(plan.should_leave(SlotNumber(0)));
+    assert_eq!(choices(&plan, 0), all(["wait false"]), "there is no other");
+    plan.tell(&id("a"), drains(&[("b", true)]));
+    assert_eq!(choices(&plan, 0), all(["dial b:1"]));
+    assert_eq!(
+        claim(&mut plan, 0, "all:1", "a"),
+        Err(Declined),
+        "no new tunnel to it"
+    );
+    assert_eq!(claim(&mut plan, 0, "b:1", "b"), Ok(()));
+    assert!(!plan.should_leave(SlotNumber(0)) && plan.should_leave(SlotNumber(1)));
+}
+
+#[test]
+fn a_draining_proxy_may_end_when_others_have_tunnels_enough() {
+    let tunnels = [("a", "all:1"), ("a", "all:1"), ("b", "all:1")];
+    let mut plan = with_tunnels(&["all:1"], &tunnels);
+    assert!(!plan.may_end(SlotNumber(0)));
+    let mut proxies = told(&[("a", false), ("b", false)]);
+    proxies[0].draining = true;
+    plan.tell(&id("b"), proxies);
+    assert!(!plan.may_end(SlotNumber(0)), "one tunnel is few");
+    claim(&mut plan, 3, "all:1", "b").unwrap();
+    assert!(plan.may_end(SlotNumber(0)) && !plan.may_end(SlotNumber(2)));
+}
+
+#[test]
+fn any_proxy_is_better_than_none() {
+    let mut plan = with_tunnels(&["all:1"], &[("a", "all:1")]);
+    let mut proxies = told(&[("a", false)]);
+    proxies[0].draining = true;
+    plan.tell(&id("a"), proxies.clone());
+    plan.release(SlotNumber(0), 0);
+    assert_eq!(claim(&mut plan, 0, "all:1", "a"), Ok(()));
+}
+
+#[test]
+fn a_removed_proxy_is_kept_until_another_one_answers() {
+    let mut plan = with_tunnels(&["a:1"], &[("a", "a:1"), ("a", "a:1")]);
+    let removed = plan.list([address("b:1")].into());
+    assert_eq!(removed, [address("a:1")].into());
+    assert!(plan.should_leave(SlotNumber(0)));
+    assert_eq!(choices(&plan, 0), all(["dial b:1"]));
+    for slot in [0, 1] {
+        plan.release(SlotNumber(slot), slot.into());
+    }
+    assert_eq!(
+        choices(&plan, 0),
+        all(["dial a:1", "dial b:1"]),
+        "it may come back"
+    );
+    claim(&mut plan, 0, "b:1", "b").unwrap();
+    assert_eq!(choices(&plan, 1), all(["dial b:1"]));
+    plan.release(SlotNumber(0), 0);
+    assert_eq!(choices(&plan, 0), all(["dial b:1"]), "the list was right");
+}
+
+#[test]
+fn a_removed_proxy_that_another_one_tells_is_not_left() {
+    let tunnels = [("a", "a:1"), ("b", "b:1")];
+    let mut plan = with_tunnels(&["a:1", "b:1"], &tunnels);
+    plan.tell(&id("b"), told(&[("a", true), ("b", true)]));
+    assert_eq!(plan.list([address("b:1")].into()), [].into());
+    let mut plan = with_tunnels(&["a:1", "b:1"], &tunnels);
+    plan.tell(&id("a"), told(&[("a", true)]));
+    assert_eq!(plan.list([address("b:1")].into()), [address("a:1")].into());
+}
+
+#[test]
+fn an_older_proxy_is_known_by_its_address_and_hides_nobody() {
+    let by = ProxyId::met("", &address("a:1"));
+    let mut plan = plan(&["a:1"]);
+    for slot in [0, 1] {
+        let claimed = plan.claim(SlotNumber(slot), slot.into(), &address("a:1"), &by);
+        assert_eq!(claimed, Ok(()));
+    }
+    assert_eq!(choices(&plan, 2), all(["wait false"]));
+}
+
+#[test]
+fn a_refused_certificate_is_shown_again_late_or_when_it_is_another_one() {
+    let mut plan = plan(&["a:1"]);
+    let now = Instant::now();
+    let refused = Failure::Refused;
+    let retry = plan.failed(SlotNumber(0), &address("a:1"), refused, "revoked", now);
+    assert!(retry.is_news && retry.at >= now + Duration::from_secs(10));
+    assert_eq!(choices(&plan, 0), all(["wait true"]));
+    let retry = plan.failed(SlotNumber(1), &address("a:1"), refused, "revoked", now);
+    assert!(!retry.is_news, "one slot has told it");
+    plan.forgive();
+    assert_eq!(choices(&plan, 0), all(["dial a:1"]));
+}
+
+#[test]
+fn tunnels_move_to_a_proxy_that_came_back_empty() {
+    let tunnels = [("a", "a:1"), ("a", "a:1"), ("b", "b:1"), ("b", "b:1")];
+    let mut plan = with_tunnels(&["a:1", "b:1", "c:1"], &tunnels);
+    let mut proxies = told(&[("a", true), ("b", true), ("c", true)]);
+    (proxies[0].tunnels, proxies[1].tunnels) = (300, 200);
+    plan.tell(&id("a"), proxies);
+    assert_eq!(plan.even_out(0.9), None);
+    assert_eq!(plan.even_out(0.0), Some(&id("a")));
+    for slot in [0, 1] {
+        assert!(plan.should_leave(SlotNumber(slot)));
+        assert_eq!(choices(&plan, slot), all(["dial c:1"]));
+        claim(&mut plan, slot, "c:1", "c").unwrap();
+    }
+    assert!((0..4).all(|slot| !plan.should_leave(SlotNumber(slot))));
+    assert_eq!(plan.moving, None, "the move is over");
+}
