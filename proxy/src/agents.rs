@@ -3,3 +3,4 @@
 pub(crate) mod admissions;
 pub(crate) mod enroll;
 pub(crate) mod port;
+pub(crate) mod proxy_list;

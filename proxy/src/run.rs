@@ -27,6 +27,7 @@ use crate::agents::admissions::Admissions;
 use crate::agents::enroll;
 use crate::agents::enroll::Enroll;
 use crate::agents::port::{Agents, Parts};
+use crate::agents::proxy_list::ProxyList;
 use crate::args::{ListenArgs, RunArgs, TrustArgs};
 use crate::clients::connect::Connect;
 use crate::clients::direct::Direct;
@@ -407,6 +408,8 @@ impl Proxy {
                 .clone()
                 .keep_looking(self.trust.clone(), drain.clone()),
         );
+        let proxies = ProxyList::new(self.own_info(), self.registry.clone(), drain.clone());
+        supervisor.spawn("list of proxies", proxies.clone().keep_looking());
         let agents = Agents::new(Parts {
             admissions,
             trust: self.trust.clone(),
@@ -424,6 +427,7 @@ impl Proxy {
             strangers: Strangers::new(self.args.listen.max_handshakes),
             balancers: Balancers::new(&self.args.listen.proxy_protocol),
             instance: self.instance.clone(),
+            proxies,
             drain: drain.clone(),
         });
         // Not for the tunnels' tasks to hold, which end with them.

@@ -24,6 +24,7 @@ use tower::ServiceExt;
 
 use crate::agents::admissions::Admissions;
 use crate::agents::enroll::{ClientAddr, Enroll, PeerChain};
+use crate::agents::proxy_list::ProxyList;
 use crate::instance::Instance;
 use crate::metrics::{AgentOutcome, Metrics};
 use crate::sockets::proxy_protocol::{self, Balancers, HeaderError};
@@ -69,6 +70,7 @@ pub(crate) struct Parts {
     pub(crate) balancers: Balancers,
     /// Of this run of the proxy.
     pub(crate) instance: Instance,
+    pub(crate) proxies: ProxyList,
     pub(crate) drain: Drain,
 }
 
@@ -321,6 +323,8 @@ impl Agents {
         mut driven: Pin<&mut impl Future<Output = Result<(), TunnelError>>>,
     ) -> Result<(), AgentError> {
         let agent_version = described.version.clone();
+        let told = self.parts.proxies.clone();
+        let told = told.tell(tunnel.clone());
         let registration = self
             .parts
             .registry
@@ -340,6 +344,7 @@ impl Agents {
             ended = &mut driven => ended.map_err(AgentError::Tunnel),
             () = registration.closed() => Ok(()),
             void = admission.void() => Err(AgentError::Void(void)),
+            never = told => match never {},
             () = self.drained() => {
                 // The tunnel has no users left. It closes after all pending data is sent.
                 drop(registration);

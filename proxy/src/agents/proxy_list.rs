@@ -1,6 +1,8 @@
 //! What agents are told: all proxies with their tunnels, so that each agent chooses where its own
 //! go. A proxy that drains says so, and one with too many tunnels repeats the numbers.
 
+use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -57,7 +59,7 @@ impl ProxyList {
 
     /// Keeps an agent informed, for as long as its tunnel lives. An agent that does not know the
     /// call needs nothing.
-    pub(crate) async fn tell(&self, tunnel: &Tunnel) -> std::convert::Infallible {
+    pub(crate) async fn tell(self, tunnel: Tunnel) -> Infallible {
         let mut news = self.news_tx.subscribe();
         let mut draining = false;
         loop {
@@ -94,9 +96,9 @@ impl ProxyList {
             tunnels: u32::try_from(peer.tunnels).unwrap_or(u32::MAX),
             draining: peer.draining,
         });
-        SetProxiesRequest {
-            proxies: std::iter::once(own).chain(peers).collect(),
-        }
+        let mut proxies: Vec<_> = std::iter::once(own).chain(peers).collect();
+        keep_own_addresses(&mut proxies);
+        SetProxiesRequest { proxies }
     }
 
     fn has_too_many(&self) -> bool {
@@ -111,6 +113,17 @@ impl ProxyList {
     }
 }
 
+/// Removes the addresses that several proxies have: they lead to any of these. Pure.
+fn keep_own_addresses(proxies: &mut [Proxy]) {
+    let mut holders: BTreeMap<String, usize> = BTreeMap::new();
+    for address in proxies.iter().flat_map(|proxy| &proxy.addresses) {
+        *holders.entry(address.clone()).or_default() += 1;
+    }
+    for proxy in proxies {
+        proxy.addresses.retain(|address| holders[address] == 1);
+    }
+}
+
 /// Whether a proxy with `own` tunnels has clearly more than its share. Pure.
 fn is_too_many(own: u32, all: &[u32]) -> bool {
     let total: u64 = all.iter().copied().map(u64::from).sum();
@@ -121,6 +134,18 @@ fn is_too_many(own: u32, all: &[u32]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_that_leads_to_several_proxies_is_nobodys_own() {
+        let proxy = |addresses: [&str; 2]| Proxy {
+            addresses: addresses.map(str::to_owned).to_vec(),
+            ..Proxy::default()
+        };
+        let mut proxies = [proxy(["all:7400", "a:7400"]), proxy(["all:7400", "b:7400"])];
+        keep_own_addresses(&mut proxies);
+        assert_eq!(proxies[0].addresses, ["a:7400"]);
+        assert_eq!(proxies[1].addresses, ["b:7400"]);
+    }
 
     #[test]
     fn a_proxy_has_too_many_tunnels_if_others_have_clearly_fewer() {
