@@ -23,6 +23,7 @@ mod pki;
 mod pressure;
 mod reach;
 mod resolvers;
+mod scale;
 mod secrets;
 mod stalls;
 mod steering;
