@@ -175,16 +175,14 @@ impl Agents {
     ) -> Result<AgentOutcome, AgentError> {
         // A connection that has already sent bytes does not wait for a permit behind the silent
         // ones.
-        let phase = if socket.peek(&mut [0]).is_ok_and(|count| count > 0) {
-            Phase::Handshake
+        let enter = |phase| self.strangers.enter(client.ip(), phase);
+        let entered = if socket.peek(&mut [0]).is_ok_and(|count| count > 0) {
+            enter(Phase::Handshake).or_else(|_| enter(Phase::Silent))
         } else {
-            Phase::Silent
+            enter(Phase::Silent)
         };
         let socket = TcpStream::from_std(socket).map_err(AgentError::Socket)?;
-        let mut permit = self
-            .strangers
-            .enter(client.ip(), phase)
-            .inspect_err(|_| say_busy(&socket))?;
+        let mut permit = entered.inspect_err(|_| say_busy(&socket))?;
         let evicted = permit.evicted();
         let handshake = tokio::select! {
             handshake = self.handshake(socket, &mut permit) => handshake,
@@ -204,7 +202,7 @@ impl Agents {
                 .await
                 .map(|()| AgentOutcome::TunnelEnded),
             Some(ALPN_ENROLL) => {
-                permit.advance(Phase::Call)?;
+                permit.call().await?;
                 tokio::select! {
                     enrolled = self.enroll(tls, chain, client) => enrolled.map(|()| AgentOutcome::Enrolled),
                     () = evicted.cancelled() => Err(AgentError::Evicted),
@@ -243,7 +241,7 @@ impl Agents {
                 return Err(tell(tls, refused).await);
             }
         };
-        permit.advance(Phase::Call)?;
+        permit.call().await?;
         let evicted = permit.evicted();
         let established = tokio::select! {
             established = self.establish(&node, tls, last_read) => established,

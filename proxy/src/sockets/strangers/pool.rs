@@ -86,6 +86,17 @@ impl Pool {
         true
     }
 
+    /// How many are taken.
+    pub(super) fn len(&self) -> usize {
+        self.holders.len()
+    }
+
+    /// Whether at least `count` holders came before that number, or before now.
+    pub(super) fn has_before(&self, number: Option<u64>, count: usize) -> bool {
+        let before = self.holders.range(..number.unwrap_or(u64::MAX));
+        before.take(count).count() == count
+    }
+
     /// Gives it back.
     pub(super) fn leave(&mut self, number: u64) {
         self.holders.remove(&number);
