@@ -1,5 +1,5 @@
 //! The proxy's state directory: JSON files with a version, strictly parsed, replaced atomically,
-//! and locked by one process.
+//! and locked by one process. One file is only appended to: the ledger (`trust/ledger/file.rs`).
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -12,9 +12,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Version of the layout of every state file. A newer one is refused.
-const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 1;
 /// Only the proxy's user may read state and keys.
-const PRIVATE: u32 = 0o600;
+pub(crate) const PRIVATE: u32 = 0o600;
 /// Far above the size of the state for 20,000 nodes. A larger file was not written by the proxy.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 

@@ -14,7 +14,6 @@ pub(crate) mod tokens;
 
 use std::ops::RangeInclusive;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
@@ -34,15 +33,12 @@ use crate::trust::identity::{
 };
 pub(crate) use callers::Callers;
 use handshake::ServerIdentity;
+use ledger::file::LedgerFile;
 use ledger::{CertificateStatus, Ledger};
 pub(crate) use revocations::Revocations;
 use source::Material;
 pub(crate) use source::TrustSource;
 
-const CERTIFICATES: StateFile = StateFile {
-    name: "certificates.json",
-    what: "the revocations of removed nodes' certificates",
-};
 const REVOCATIONS: StateFile = StateFile {
     name: "revocations.json",
     what: "the revocations that the cluster's proxies share, as last seen",
@@ -137,11 +133,8 @@ struct Shared {
     material: Mutex<Material>,
     callers: Mutex<Option<Callers>>,
     ledger: RwLock<Ledger>,
-    /// Held while the ledger is changed and written. Readers of the ledger do not wait for the
-    /// disk.
-    ledger_change: Mutex<()>,
-    /// Whether certificates were seen that the ledger on disk does not have yet.
-    unwritten: AtomicBool,
+    /// The ledger on disk. Locked while it is written; readers of the ledger do not wait for that.
+    ledger_file: Mutex<LedgerFile>,
     /// Set in a cluster.
     cluster: Option<Shares>,
     steady: SteadyClock,
@@ -186,7 +179,7 @@ impl Trust {
         } else {
             None
         };
-        let mut ledger: Ledger = config.state.read(CERTIFICATES)?.unwrap_or_default();
+        let (ledger_file, mut ledger) = LedgerFile::open(&config.state)?;
         ledger.prune(grace(cluster.is_some()), now);
         let steady = SteadyClock {
             started: Instant::now(),
@@ -207,8 +200,7 @@ impl Trust {
             material: Mutex::new(material),
             callers: Mutex::default(),
             ledger: RwLock::new(ledger),
-            ledger_change: Mutex::default(),
-            unwritten: AtomicBool::default(),
+            ledger_file: Mutex::new(ledger_file),
             cluster,
             steady,
             admission: Mutex::default(),
@@ -310,7 +302,7 @@ impl Trust {
         if !self.0.directory.contains(&credential.node) {
             return Err(IdentityError::UnknownNode { node: node() });
         }
-        credential.timely(purpose, grace(self.0.cluster.is_some()), now)?;
+        credential.timely(purpose, self.grace(), now)?;
         Ok(standing)
     }
 
@@ -395,8 +387,7 @@ impl Trust {
             binding: Some(binding),
         };
         if self.is_noted(&credential) {
-            self.ledger_mut().note(&credential, now);
-            self.0.unwritten.store(true, Ordering::Release);
+            self.ledger_mut().note(&credential, self.grace(), now);
         }
         Ok(Issued {
             chain_pem: made.pem,
@@ -464,6 +455,11 @@ impl Trust {
         &self.0.directory
     }
 
+    /// The validity of agents' certificates.
+    pub(crate) fn certificate_lifetime(&self) -> Duration {
+        self.0.config.certificate_lifetime
+    }
+
     /// The name in the proxy's certificate that agents verify.
     pub(crate) fn server_name(&self) -> &str {
         &self.0.config.server_name
@@ -480,9 +476,12 @@ impl Trust {
                 node: credential.node,
             });
         }
-        ledger.note(&credential, now);
-        self.0.unwritten.store(true, Ordering::Release);
+        ledger.note(&credential, self.grace(), now);
         Ok(credential)
+    }
+
+    fn grace(&self) -> Duration {
+        grace(self.0.cluster.is_some())
     }
 
     fn served(&self) -> Duration {
@@ -492,9 +491,9 @@ impl Trust {
             .saturating_add(self.0.steady.started.elapsed())
     }
 
-    fn ledger_change(&self) -> MutexGuard<'_, ()> {
+    fn ledger_file(&self) -> MutexGuard<'_, LedgerFile> {
         self.0
-            .ledger_change
+            .ledger_file
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }

@@ -31,6 +31,9 @@ enum Task {
     E2e(e2e::Args),
     /// Measure Culvert beside direct TCP and relays without a tunnel, on this machine (root)
     Bench(culvert_bench::Args),
+    /// Measure ten thousand agents on three proxies, on this machine: restart, memory, processor
+    /// (root)
+    Scale(culvert_scale::Args),
     /// Check licences, sources and duplicates of dependencies (deny.toml), and that all are used
     Deps,
     /// Make up inputs for the parsers of what others write, for a bounded time
@@ -65,6 +68,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Demo(args) => demo::run(&args)?,
         Task::E2e(args) => e2e::run(&args)?,
         Task::Bench(args) => bench::run(&args)?,
+        Task::Scale(args) => culvert_scale::run(&args)?,
         Task::Deps => deps::run()?,
         Task::Fuzz(args) => fuzz::run(&args)?,
         Task::Image(args) => image::run(&args)?,

@@ -147,6 +147,8 @@ fn build() -> Result<Vec<Suite>> {
         "--lib",
         "--tests",
         "--examples",
+        "--features",
+        "culvert-scale/worker",
         "--message-format",
         "json-render-diagnostics",
     ]);

@@ -1,7 +1,10 @@
 //! `culvert.enroll.v1`: gives agents their first certificate and renews it.
 
+mod rate;
+
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Instant;
 
 use culvert_api::NodeName;
 use culvert_api::proto::enroll::enroll_server::{Enroll as Service, EnrollServer};
@@ -18,6 +21,7 @@ use crate::trust::authority::{CsrError, ProvenKey};
 use crate::trust::identity::{Credential, IdentityError, Purpose};
 use crate::trust::tokens::{TokenError, TokenText, Tokens, TokensError};
 use crate::trust::{Trust, TrustError};
+use rate::{CertificateRate, TooOften};
 
 /// A token and a signing request take less than 16 KiB.
 const MAX_REQUEST_BYTES: usize = 24 << 10;
@@ -55,6 +59,8 @@ pub(crate) enum EnrollError {
     Identity(#[from] IdentityError),
     #[error(transparent)]
     Trust(#[from] TrustError),
+    #[error(transparent)]
+    TooOften(#[from] TooOften),
 }
 
 /// The enrolment service.
@@ -67,6 +73,7 @@ pub(crate) struct Enroll {
     directory: Directory,
     metrics: Metrics,
     turns: Arc<Semaphore>,
+    rate: Arc<CertificateRate>,
     refusals: Arc<LogBudget>,
 }
 
@@ -122,6 +129,7 @@ impl Enroll {
         metrics: Metrics,
     ) -> Self {
         let (turns, refusals) = (Arc::new(Semaphore::new(MAX_CONCURRENT)), Arc::default());
+        let rate = Arc::new(CertificateRate::new(trust.certificate_lifetime()));
         Self {
             directory: trust.directory().clone(),
             trust,
@@ -129,6 +137,7 @@ impl Enroll {
             accounts,
             metrics,
             turns,
+            rate,
             refusals,
         }
     }
@@ -200,6 +209,7 @@ impl Enroll {
         let key = self.work(move |_| Ok(ProvenKey::from_csr(&csr)?)).await?;
         let client = client.map_or(IpAddr::from([0, 0, 0, 0]), |client| client.ip());
         let (node, uid) = accounts.node(&token, client).await?;
+        self.rate.take(&node, Instant::now())?;
         self.work(move |enroll| {
             let _admission = enroll.trust.admission();
             if !enroll.directory.contains(&node) {
@@ -224,6 +234,7 @@ impl Enroll {
         if !self.directory.contains(&node) {
             return Err(IdentityError::UnknownNode { node }.into());
         }
+        self.rate.take(&node, Instant::now())?;
         let node = self.tokens.redeem(&token, key.digest())?;
         self.certificate(node, &key, None)
     }
@@ -234,7 +245,8 @@ impl Enroll {
         csr: &[u8],
     ) -> Result<Certificate, EnrollError> {
         self.trust.pin()?;
-        self.trust.identify(chain, Purpose::Renew)?;
+        let shown = self.trust.identify(chain, Purpose::Renew)?;
+        self.rate.take(&shown.node, Instant::now())?;
         let key = ProvenKey::from_csr(csr)?;
         let _admission = self.trust.admission();
         let shown = self.trust.identify(chain, Purpose::Renew)?;
@@ -285,6 +297,7 @@ impl EnrollError {
             Self::Trust(TrustError::NoAuthority) => "no_authority",
             Self::Account(error) => error.reason(),
             Self::TwoTokens => "malformed_token",
+            Self::TooOften(_) => "too_often",
             Self::Tokens(_) | Self::Trust(_) | Self::GivenUp => "internal",
         }
     }
@@ -304,6 +317,7 @@ impl EnrollError {
             Self::Account(AccountError::Busy | AccountError::TooManyRefusals) => {
                 Status::resource_exhausted(text)
             }
+            Self::TooOften(_) => Status::resource_exhausted(text),
             Self::Account(_) => Status::permission_denied(text),
             Self::GivenUp => Status::internal(text),
             Self::Token(TokenError::Foreign(_) | TokenError::WrongSecret(_)) => {

@@ -212,7 +212,7 @@ impl Agents {
                 .await
                 .map(|()| AgentOutcome::TunnelEnded),
             Some(ALPN_ENROLL) => {
-                permit.advance(Phase::Call)?;
+                permit.call().await?;
                 tokio::select! {
                     enrolled = self.enroll(tls, chain, client) => enrolled.map(|()| AgentOutcome::Enrolled),
                     () = evicted.cancelled() => Err(AgentError::Evicted),
@@ -232,16 +232,16 @@ impl Agents {
         let is_balanced = self.parts.balancers.contain(client.ip());
         // A connection that has already sent bytes does not wait for a permit behind the silent
         // ones.
-        let phase = if !is_balanced && socket.peek(&mut [0]).is_ok_and(|count| count > 0) {
-            Phase::Handshake
-        } else {
-            Phase::Silent
-        };
+        let has_spoken = !is_balanced && socket.peek(&mut [0]).is_ok_and(|count| count > 0);
         let mut socket = TcpStream::from_std(socket).map_err(AgentError::Socket)?;
         let strangers = &self.parts.strangers;
-        let permit = strangers
-            .enter(client.ip(), phase)
-            .inspect_err(|_| say_busy(&socket))?;
+        let enter = |phase| strangers.enter(client.ip(), phase);
+        let entered = if has_spoken {
+            enter(Phase::Handshake).or_else(|_| enter(Phase::Silent))
+        } else {
+            enter(Phase::Silent)
+        };
+        let permit = entered.inspect_err(|_| say_busy(&socket))?;
         if !is_balanced {
             return Ok((socket, permit));
         }
@@ -289,7 +289,7 @@ impl Agents {
                 return Err(tell(tls, refused).await);
             }
         };
-        permit.advance(Phase::Call)?;
+        permit.call().await?;
         let evicted = permit.evicted();
         let established = tokio::select! {
             established = self.establish(&node, tls, last_read) => established,

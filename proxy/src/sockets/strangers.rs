@@ -1,6 +1,7 @@
 //! Permits for connections whose peers have not shown an identity yet. An address with many permits
 //! loses them to addresses with few, and the oldest connection gives way to a newcomer. So silent
-//! connections lock nobody out.
+//! connections lock nobody out. A crowd waits for handshakes in the order of its arrival: whoever is
+//! turned away comes again, and that costs more than to wait.
 
 mod handshake;
 mod pool;
@@ -11,6 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use handshake::{HandshakeError, handshake, say_busy};
@@ -21,6 +24,8 @@ use pool::{Limits, Origin, Pool};
 pub(crate) enum Phase {
     /// The peer has not sent anything yet.
     Silent,
+    /// The peer has sent its ClientHello and waits until there is a permit of the next phase.
+    Waiting,
     /// TLS has begun.
     Handshake,
     /// TLS is complete: the connection enrols, or a tunnel is being set up.
@@ -34,19 +39,27 @@ pub(crate) const DEFAULT_HANDSHAKES: u16 = 128;
 /// The permits of each phase, where so many handshakes may go on at once. A permit costs a
 /// descriptor, and in the later phases a TLS session. A silent connection costs little: two
 /// thousand agents that come at once all find room to begin. No handshake loses its permit to
-/// another. An enrolment may wait for the API server.
-fn limits(handshakes: u16) -> [Limits; 3] {
+/// another. As many may wait for one as can be served while they wait. An enrolment may wait for the
+/// API server.
+fn limits(handshakes: u16) -> [Limits; 4] {
     let of = |times: usize, spared: Duration| Limits {
         permits: times * usize::from(handshakes.max(1)),
         spared,
     };
     [
         of(16, Duration::from_millis(500)),
+        of(16, Duration::from_secs(8)),
         of(1, Duration::from_secs(8)),
         of(2, Duration::from_secs(8)),
     ]
 }
 
+/// How long a stranger waits for its turn to shake hands: an agent gives up after 10 s.
+const HANDSHAKE_TURN: Duration = Duration::from_secs(7);
+/// The same for a call. A handshake permit is kept meanwhile.
+const CALL_TURN: Duration = Duration::from_secs(2);
+/// Those who wait also look whether somebody's time is over.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The time for which an address is remembered after a tunnel from it.
 const KNOWN_FOR: Duration = Duration::from_secs(24 * 3600);
 /// The number of remembered addresses. One more replaces the oldest.
@@ -54,13 +67,20 @@ const KNOWN_MAX: usize = 16 << 10;
 
 /// The permits. Clones share them.
 #[derive(Clone, Debug)]
-pub(crate) struct Strangers(Arc<Mutex<Permits>>);
+pub(crate) struct Strangers(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    permits: Mutex<Permits>,
+    /// Told when a permit of that pool is returned.
+    returned: [[Notify; 4]; 2],
+}
 
 #[derive(Debug)]
 struct Permits {
-    limits: [Limits; 3],
+    limits: [Limits; 4],
     /// The pools of strangers and of addresses that lately had a tunnel.
-    pools: [[Pool; 3]; 2],
+    pools: [[Pool; 4]; 2],
     known: HashMap<IpNet, Instant>,
     next: u64,
 }
@@ -85,12 +105,16 @@ pub(crate) struct Full;
 impl Strangers {
     /// Permits for so many TLS handshakes at once, and for what comes before and after them.
     pub(crate) fn new(handshakes: u16) -> Self {
-        Self(Arc::new(Mutex::new(Permits {
+        let permits = Permits {
             limits: limits(handshakes),
             pools: Default::default(),
             known: HashMap::new(),
             next: 0,
-        })))
+        };
+        Self(Arc::new(Shared {
+            permits: Mutex::new(permits),
+            returned: Default::default(),
+        }))
     }
 
     /// A permit for a new connection from `address` that is in this phase.
@@ -100,6 +124,9 @@ impl Strangers {
         let lately = |since: &Instant| now.saturating_duration_since(*since) < KNOWN_FOR;
         let known = usize::from(permits.known.get(&origin.host).is_some_and(lately));
         let evicted = CancellationToken::new();
+        if !permits.is_in_turn(known, phase, None) {
+            return Err(Full);
+        }
         let number = permits.take(known, phase, origin, &evicted, now)?;
         drop(permits);
         Ok(HandshakePermit {
@@ -128,11 +155,31 @@ impl Strangers {
     }
 
     fn lock(&self) -> MutexGuard<'_, Permits> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0
+            .permits
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a permit back.
+    fn take_back(&self, permits: &mut Permits, known: usize, phase: Phase, number: u64) {
+        permits.pools[known][phase as usize].leave(number);
+        self.0.returned[known][phase as usize].notify_one();
     }
 }
 
 impl Permits {
+    /// Whether nobody who waits for a handshake comes before `number`, or before a newcomer.
+    fn is_in_turn(&self, known: usize, phase: Phase, number: Option<u64>) -> bool {
+        let pools = &self.pools[known];
+        let free = self.limits[phase as usize]
+            .permits
+            .saturating_sub(pools[phase as usize].len());
+        phase != Phase::Handshake
+            || free == 0
+            || !pools[Phase::Waiting as usize].has_before(number, free)
+    }
+
     fn take(
         &mut self,
         known: usize,
@@ -154,14 +201,47 @@ impl Permits {
 }
 
 impl HandshakePermit {
-    /// Takes a permit of the next phase and returns the present one. If all of the next phase are
-    /// taken, it keeps the present one.
-    pub(crate) fn advance(&mut self, phase: Phase) -> Result<(), Full> {
-        if self.phase == phase {
+    /// Goes on to the handshake after the ClientHello, when it is this connection's turn.
+    pub(crate) async fn shake_hands(&mut self) -> Result<(), Full> {
+        if self.phase == Phase::Handshake {
             return Ok(());
         }
+        self.advance(Phase::Waiting)?;
+        self.advance_in_turn(Phase::Handshake, HANDSHAKE_TURN).await
+    }
+
+    /// Goes on to the call after the handshake, when there is a permit.
+    pub(crate) async fn call(&mut self) -> Result<(), Full> {
+        self.advance_in_turn(Phase::Call, CALL_TURN).await
+    }
+
+    async fn advance_in_turn(&mut self, phase: Phase, patience: Duration) -> Result<(), Full> {
+        let shared = self.strangers.0.clone();
+        let returned = &shared.returned[self.known][phase as usize];
+        let in_turn = async {
+            let mut one = std::pin::pin!(returned.notified());
+            loop {
+                one.as_mut().enable();
+                if self.advance(phase).is_ok() {
+                    return;
+                }
+                tokio::select! {
+                    () = one.as_mut() => one.set(returned.notified()),
+                    () = sleep(LOOK_EVERY) => {}
+                }
+            }
+        };
+        timeout(patience, in_turn).await.map_err(|_| Full)
+    }
+
+    /// Takes a permit of the next phase and returns the present one. If all of the next phase are
+    /// taken, it keeps the present one.
+    fn advance(&mut self, phase: Phase) -> Result<(), Full> {
         let strangers = self.strangers.clone();
         let mut permits = strangers.lock();
+        if !permits.is_in_turn(self.known, phase, Some(self.number)) {
+            return Err(Full);
+        }
         let number = permits.take(
             self.known,
             phase,
@@ -169,7 +249,7 @@ impl HandshakePermit {
             &self.evicted,
             Instant::now(),
         )?;
-        permits.pools[self.known][self.phase as usize].leave(self.number);
+        strangers.take_back(&mut permits, self.known, self.phase, self.number);
         (self.phase, self.number) = (phase, number);
         Ok(())
     }
@@ -182,7 +262,9 @@ impl HandshakePermit {
 
 impl Drop for HandshakePermit {
     fn drop(&mut self) {
-        self.strangers.lock().pools[self.known][self.phase as usize].leave(self.number);
+        let mut permits = self.strangers.lock();
+        self.strangers
+            .take_back(&mut permits, self.known, self.phase, self.number);
     }
 }
 
@@ -228,9 +310,10 @@ mod tests {
         let mut permit = strangers
             .enter(address("192.0.2.1"), Phase::Silent)
             .unwrap();
+        permit.advance(Phase::Waiting).unwrap();
         permit.advance(Phase::Handshake).unwrap();
         let empty = |phase: Phase| strangers.lock().pools[0][phase as usize].is_empty();
-        assert!(empty(Phase::Silent) && !empty(Phase::Handshake));
+        assert!(empty(Phase::Silent) && empty(Phase::Waiting) && !empty(Phase::Handshake));
         drop(permit);
         assert!(empty(Phase::Handshake));
     }
@@ -248,5 +331,37 @@ mod tests {
                 .known
                 .contains_key(&Origin::of(address("0.0.0.0")).host)
         );
+    }
+
+    /// As many as have a permit, and two more, all from one address, after their ClientHello.
+    fn crowd(strangers: &Strangers) -> (Vec<HandshakePermit>, [HandshakePermit; 2]) {
+        let forwarder = address("192.0.2.1");
+        let shaking = (0..usize::from(DEFAULT_HANDSHAKES))
+            .map(|_| strangers.enter(forwarder, Phase::Handshake).unwrap())
+            .collect();
+        let late = [(); 2].map(|()| strangers.enter(forwarder, Phase::Silent).unwrap());
+        (shaking, late)
+    }
+
+    #[tokio::test]
+    async fn behind_one_address_those_who_wait_shake_hands_in_the_order_of_their_arrival() {
+        let strangers = Strangers::new(DEFAULT_HANDSHAKES);
+        let (mut shaking, [mut first, mut second]) = crowd(&strangers);
+        let mut first_turn = Box::pin(first.shake_hands());
+        let mut second_turn = Box::pin(second.shake_hands());
+        assert!(futures_util::poll!(&mut first_turn).is_pending());
+        assert!(futures_util::poll!(&mut second_turn).is_pending());
+        shaking.pop();
+        assert_eq!(
+            strangers
+                .enter(address("192.0.2.1"), Phase::Handshake)
+                .err(),
+            Some(Full),
+            "a newcomer does not come before them"
+        );
+        assert!(futures_util::poll!(&mut second_turn).is_pending());
+        assert_eq!(first_turn.await, Ok(()));
+        shaking.pop();
+        assert_eq!(second_turn.await, Ok(()));
     }
 }

@@ -1,7 +1,9 @@
 //! The nodes that were removed and the certificates that were seen, so that removing a node revokes
-//! its certificates. Pure.
+//! its certificates. Pure, except [`file`].
 
-use std::collections::BTreeMap;
+pub(super) mod file;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use culvert_api::NodeName;
@@ -10,9 +12,9 @@ use serde::{Deserialize, Serialize};
 use crate::clock::UnixTime;
 use crate::trust::identity::{Credential, RENEWAL_GRACE, Serial};
 
-/// Certificates of one node that are remembered individually. A node renews long before it has as
-/// many.
-const MAX_PER_NODE: usize = 64;
+/// Certificates of one node that are remembered individually: a node with as many has others of
+/// its own. It bounds memory, and the line of a node on disk.
+const MAX_PER_NODE: usize = 16;
 
 /// The certificates of all nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +25,9 @@ pub(super) struct Ledger {
     /// whatever a wall clock says.
     #[serde(default)]
     served: u64,
+    /// Nodes whose records on disk are older than these.
+    #[serde(skip)]
+    unwritten: BTreeSet<NodeName>,
 }
 
 /// A node's certificates. A certificate that names the revocation before it is void unless that is
@@ -99,11 +104,13 @@ impl Ledger {
             .map(|(node, _)| node)
     }
 
-    /// Notes a certificate as the node's. Above the limit the oldest is forgotten, and revoked if
-    /// an operator issued it.
-    pub(super) fn note(&mut self, credential: &Credential, now: UnixTime) {
+    /// Notes a certificate as the node's, and forgets what [`Self::prune`] would. Above the limit
+    /// the oldest is forgotten, and revoked if an operator issued it.
+    pub(super) fn note(&mut self, credential: &Credential, grace: Duration, now: UnixTime) {
         let served = self.served;
+        self.unwritten.insert(credential.node.clone());
         let record = self.nodes.entry(credential.node.clone()).or_default();
+        record.prune(grace, now, served);
         record
             .valid
             .insert(credential.serial.clone(), credential.not_after);
@@ -129,6 +136,7 @@ impl Ledger {
     /// issued, those that end by `latest` or were noted.
     pub(super) fn revoke(&mut self, node: &NodeName, latest: UnixTime, now: UnixTime) {
         let served = self.served;
+        self.unwritten.insert(node.clone());
         let record = self.nodes.entry(node.clone()).or_default();
         let noted = record.valid.values().copied().max();
         record.revoke_until(noted.max(Some(latest)).unwrap_or(latest), now, served);
@@ -150,24 +158,42 @@ impl Ledger {
     /// Forgets certificates that ended more than `grace` ago. If there is a revocation by date,
     /// nothing is forgotten: it would revoke a forgotten certificate.
     pub(super) fn prune(&mut self, grace: Duration, now: UnixTime) {
-        let over = |expires: UnixTime, grace| now.since(expires) > grace;
         for record in self.nodes.values_mut() {
-            let served = self.served > record.kept_until_served;
-            if record
-                .revoked_until
-                .is_some_and(|until| served && over(until, RENEWAL_GRACE))
-            {
-                (record.revoked_until, record.kept_until_served) = (None, 0);
-            }
-            if record.revoked_until.is_none() {
-                record.valid.retain(|_, expires| !over(*expires, grace));
-            }
+            record.prune(grace, now, self.served);
         }
         self.nodes.retain(|_, record| *record != Record::default());
+    }
+
+    /// Whether the file lacks anything.
+    pub(super) fn is_unwritten(&self) -> bool {
+        !self.unwritten.is_empty()
+    }
+
+    /// The nodes whose records have to be written; from now on they count as written.
+    pub(super) fn take_unwritten(&mut self) -> BTreeSet<NodeName> {
+        std::mem::take(&mut self.unwritten)
+    }
+
+    /// These records could not be written.
+    pub(super) fn not_written(&mut self, nodes: BTreeSet<NodeName>) {
+        self.unwritten.extend(nodes);
     }
 }
 
 impl Record {
+    fn prune(&mut self, grace: Duration, now: UnixTime, served: u64) {
+        let over = |expires: UnixTime, grace| now.since(expires) > grace;
+        if self
+            .revoked_until
+            .is_some_and(|until| served > self.kept_until_served && over(until, RENEWAL_GRACE))
+        {
+            (self.revoked_until, self.kept_until_served) = (None, 0);
+        }
+        if self.revoked_until.is_none() {
+            self.valid.retain(|_, expires| !over(*expires, grace));
+        }
+    }
+
     fn revoke_until(&mut self, until: UnixTime, now: UnixTime, served: u64) {
         let kept = served.saturating_add(until.since(now).saturating_add(RENEWAL_GRACE).as_secs());
         self.kept_until_served = self.kept_until_served.max(kept);
@@ -216,13 +242,13 @@ mod tests {
             ready(NOW + 40 * DAY),
             ready(NOW + 20 * DAY),
         );
-        ledger.note(&old, NOW);
+        ledger.note(&old, RENEWAL_GRACE, NOW);
         ledger.revoke(&node(), NOW + 30 * DAY, NOW);
         assert_eq!(ledger.status(&old), CertificateStatus::Revoked);
         assert_eq!(ledger.status(&unseen), CertificateStatus::Revoked);
         // Issued right after the node came back, with a shorter lifetime than before.
         let new = ready(NOW + DAY);
-        ledger.note(&new, NOW);
+        ledger.note(&new, RENEWAL_GRACE, NOW);
         assert_eq!(ledger.status(&new), CertificateStatus::Known);
         assert_eq!(ledger.status(&old), CertificateStatus::Revoked);
         let other = Credential {
@@ -235,7 +261,7 @@ mod tests {
     #[test]
     fn a_certificate_of_before_the_removal_is_void_however_often_and_wherever_it_was_renewed() {
         let (mut ledger, never_removed) = (Ledger::default(), UnixTime::default());
-        ledger.note(&made(never_removed), NOW);
+        ledger.note(&made(never_removed), RENEWAL_GRACE, NOW);
         ledger.revoke(&node(), NOW + 30 * DAY, NOW);
         let renewed_elsewhere = Credential {
             not_after: NOW + 400 * DAY,
@@ -264,9 +290,9 @@ mod tests {
     #[test]
     fn a_node_that_renews_without_end_loses_its_oldest_certificates() {
         let (mut ledger, first) = (Ledger::default(), ready(NOW));
-        ledger.note(&first, NOW);
-        for day in 1..=64 {
-            ledger.note(&ready(NOW + day * DAY), NOW);
+        ledger.note(&first, RENEWAL_GRACE, NOW);
+        for day in 1..=MAX_PER_NODE as u32 {
+            ledger.note(&ready(NOW + day * DAY), RENEWAL_GRACE, NOW);
         }
         assert_eq!(ledger.status(&first), CertificateStatus::Revoked);
         assert_eq!(ledger.nodes[&node()].valid.len(), MAX_PER_NODE);
@@ -275,20 +301,20 @@ mod tests {
     #[test]
     fn a_flood_of_renewals_revokes_nothing_that_a_proxy_made() {
         let (mut ledger, first) = (Ledger::default(), made(UnixTime::default()));
-        ledger.note(&first, NOW);
+        ledger.note(&first, RENEWAL_GRACE, NOW);
         for _ in 0..200 {
-            ledger.note(&made(UnixTime::default()), NOW);
+            ledger.note(&made(UnixTime::default()), RENEWAL_GRACE, NOW);
         }
         assert_eq!(ledger.nodes[&node()].valid.len(), MAX_PER_NODE);
         assert_ne!(ledger.status(&first), CertificateStatus::Revoked);
         ledger.prune(DAY, NOW + 40 * DAY);
-        assert_eq!(ledger, Ledger::default(), "what has ended is forgotten");
+        assert!(ledger.nodes.is_empty(), "what has ended is forgotten");
     }
 
     #[test]
     fn a_revocation_by_date_is_kept_until_the_certificates_could_not_be_renewed() {
         let (mut ledger, old) = (Ledger::default(), ready(NOW));
-        ledger.note(&old, NOW);
+        ledger.note(&old, RENEWAL_GRACE, NOW);
         ledger.revoke(&node(), NOW, NOW);
         ledger.set_served(RENEWAL_GRACE);
         ledger.prune(RENEWAL_GRACE, NOW + RENEWAL_GRACE);
@@ -306,10 +332,10 @@ mod tests {
             ready(NOW + 30 * DAY),
             ready(NOW + 20 * DAY),
         );
-        ledger.note(&old, NOW);
+        ledger.note(&old, RENEWAL_GRACE, NOW);
         ledger.revoke(&node(), NOW + 30 * DAY, NOW);
         // The node is back, with a certificate that ends before the revoked ones.
-        ledger.note(&new, NOW);
+        ledger.note(&new, RENEWAL_GRACE, NOW);
         ledger.set_served(DAY);
         for days in [120, 4000, 1] {
             ledger.prune(RENEWAL_GRACE, NOW + days * DAY);

@@ -1,14 +1,12 @@
 //! Keeps the proxy's own certificate, the given files and the ledger on disk up to date.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use culvert_daemon::{Drain, Problem};
 
-use super::ledger::Ledger;
 use super::source::Material;
-use super::{CERTIFICATES, Trust, TrustError, agent_config, grace};
+use super::{Trust, TrustError, agent_config};
 use crate::clock::UnixTime;
 
 /// The interval of checks for changed files and for the end of the proxy's own certificate.
@@ -73,29 +71,29 @@ impl Trust {
         Ok(())
     }
 
-    fn write_noted(&self) -> Result<(), TrustError> {
-        if !self.0.unwritten.swap(false, Ordering::Acquire) {
-            return Ok(());
-        }
-        let (grace, now) = (grace(self.0.cluster.is_some()), UnixTime::now());
-        let written = self.change_ledger(|ledger| ledger.prune(grace, now));
-        if written.is_err() {
-            self.0.unwritten.store(true, Ordering::Release);
-        }
-        written
-    }
-
-    /// Changes the ledger after the change is on disk. Certificates noted meanwhile stay.
-    fn change_ledger(&self, edit: impl Fn(&mut Ledger)) -> Result<(), TrustError> {
-        let _change = self.ledger_change();
-        let edit = |ledger: &mut Ledger| {
+    /// Writes what the ledger on disk lacks, together. When this returns, what was changed before
+    /// is there, whoever wrote it.
+    pub(super) fn write_noted(&self) -> Result<(), TrustError> {
+        let mut file = self.ledger_file();
+        let changed = {
+            let mut ledger = self.ledger_mut();
+            if !ledger.is_unwritten() {
+                return Ok(());
+            }
             ledger.set_served(self.served());
-            edit(ledger);
+            if file.is_due() {
+                ledger.prune(self.grace(), UnixTime::now());
+            }
+            ledger.take_unwritten()
         };
-        let mut next = self.ledger().clone();
-        edit(&mut next);
-        self.0.config.state.write(CERTIFICATES, &next)?;
-        edit(&mut self.ledger_mut());
-        Ok(())
+        let written = if file.is_due() {
+            file.replace(&self.ledger())
+        } else {
+            file.append(&self.ledger(), &changed)
+        };
+        if written.is_err() {
+            self.ledger_mut().not_written(changed);
+        }
+        Ok(written?)
     }
 }

@@ -1,11 +1,9 @@
 //! Revokes nodes' certificates, and shares revocations with the cluster's other proxies.
 
-use std::sync::atomic::Ordering;
-
 use culvert_api::NodeName;
 use tokio::sync::watch;
 
-use super::{CERTIFICATES, REVOCATIONS, Revocations, Trust, TrustError};
+use super::{REVOCATIONS, Revocations, Trust, TrustError};
 use crate::clock::UnixTime;
 use crate::directory::NodeUid;
 
@@ -22,15 +20,14 @@ impl Trust {
     pub(crate) fn revoke(&self, node: &NodeName) -> Result<(), TrustError> {
         let now = UnixTime::now();
         let shared = self.revoke_shared(node, now);
-        let _change = self.ledger_change();
-        let ledger = {
-            let mut ledger = self.ledger_mut();
-            ledger.set_served(self.served());
-            ledger.revoke(node, now + self.0.config.certificate_lifetime, now);
-            ledger.clone()
-        };
-        let written = self.0.config.state.write(CERTIFICATES, &ledger);
-        shared.and(Ok(written?))
+        self.revoke_noted(node, now);
+        shared.and(self.write_noted())
+    }
+
+    fn revoke_noted(&self, node: &NodeName, now: UnixTime) {
+        let mut ledger = self.ledger_mut();
+        ledger.set_served(self.served());
+        ledger.revoke(node, now + self.0.config.certificate_lifetime, now);
     }
 
     fn revoke_shared(&self, node: &NodeName, now: UnixTime) -> Result<(), TrustError> {
@@ -49,10 +46,7 @@ impl Trust {
         if self.revokes_everywhere() {
             return;
         }
-        let now = UnixTime::now();
-        self.ledger_mut()
-            .revoke(node, now + self.0.config.certificate_lifetime, now);
-        self.0.unwritten.store(true, Ordering::Release);
+        self.revoke_noted(node, UnixTime::now());
     }
 
     /// The same for nodes that were removed while this proxy was not running.

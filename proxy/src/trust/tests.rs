@@ -465,7 +465,7 @@ fn a_certificate_that_was_seen_is_written_down_a_moment_later() {
     let seen = site.certificate(&Agent::new(), UnixTime::now());
     let serial = String::from(Leaf::read(&seen[0]).unwrap().serial);
     let is_written = || {
-        let file = site.path.path().join("trust/certificates.json");
+        let file = site.path.path().join("trust/certificates.jsonl");
         std::fs::read_to_string(file).is_ok_and(|text| text.contains(&serial))
     };
     assert_eq!(
@@ -488,7 +488,7 @@ fn a_revocation_that_cannot_be_written_holds_all_the_same() {
             .chain_pem,
     );
     site.trust.tend(UnixTime::now()).unwrap();
-    let file = site.path.path().join("trust/certificates.json");
+    let file = site.path.path().join("trust/certificates.jsonl");
     std::fs::remove_file(&file).unwrap();
     std::fs::create_dir(&file).unwrap();
     assert!(site.trust.revoke(&edge_1()).is_err());

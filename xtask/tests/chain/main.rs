@@ -25,6 +25,7 @@ mod pressure;
 mod proxies;
 mod reach;
 mod resolvers;
+mod scale;
 mod secrets;
 mod stalls;
 mod steering;

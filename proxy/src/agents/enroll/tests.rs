@@ -262,3 +262,24 @@ async fn a_certificate_is_renewed_for_a_new_key_until_the_node_is_removed() {
         "revoked",
     );
 }
+
+#[tokio::test]
+async fn an_agent_that_renews_without_end_is_told_to_wait_and_keeps_its_certificate() {
+    let site = Site::new();
+    let pair = KeyPair::generate().unwrap();
+    let first = chain(&site.join(&site.token(), csr(&pair)).await.unwrap());
+    let mut given = 0;
+    let refused_at = loop {
+        match site.renew(&first, csr(&pair)).await {
+            Ok(_) if given < 100 => given += 1,
+            other => break other,
+        }
+    };
+    refused(
+        refused_at,
+        Code::ResourceExhausted,
+        "edge-1 was given too many",
+    );
+    assert!(given >= 10, "{given}");
+    assert!(site.trust.identify(&first, Purpose::Tunnel).is_ok());
+}

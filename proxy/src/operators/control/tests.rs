@@ -229,7 +229,7 @@ async fn in_a_cluster_a_join_token_is_refused_with_what_to_do_instead() {
 #[tokio::test]
 async fn a_node_is_shut_out_even_when_the_disk_is_full() {
     let (path, control) = control(None);
-    for blocked in ["certificates.json", "tokens.json"] {
+    for blocked in ["certificates.jsonl", "tokens.json"] {
         let token = control
             .create_token(wish("edge-1", &[]))
             .await

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::{HandshakePermit, Phase};
+use super::HandshakePermit;
 
 /// From the accepted connection to the whole ClientHello, which a client sends at once: from far
 /// away it may be lost twice.
@@ -48,7 +48,7 @@ pub(crate) async fn handshake<T: AsyncRead + AsyncWrite + Unpin>(
         .await
         .map_err(|_| HandshakeError::Silent)?;
     let mut begun = begun.map_err(HandshakeError::Failed)?;
-    if permit.advance(Phase::Handshake).is_err() {
+    if permit.shake_hands().await.is_err() {
         // Seven bytes, for which a new connection has room; if it has gone, there is nobody to
         // tell.
         timeout(HELLO_TIMEOUT, begun.io.write_all(&BUSY)).await.ok();

@@ -11,6 +11,10 @@ use tokio_util::sync::CancellationToken;
 const HOST_BITS: (u8, u8) = (32, 64);
 const SITE_BITS: (u8, u8) = (24, 48);
 
+/// A part of the permits that every address may have: a fleet of agents at many sites would only
+/// throw each other out.
+const SHARE: usize = 32;
+
 /// Where a connection comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Origin {
@@ -86,13 +90,24 @@ impl Pool {
         true
     }
 
+    /// How many are taken.
+    pub(super) fn len(&self) -> usize {
+        self.holders.len()
+    }
+
+    /// Whether at least `count` holders came before that number, or before now.
+    pub(super) fn has_before(&self, number: Option<u64>, count: usize) -> bool {
+        let before = self.holders.range(..number.unwrap_or(u64::MAX));
+        before.take(count).count() == count
+    }
+
     /// Gives it back.
     pub(super) fn leave(&mut self, number: u64) {
         self.holders.remove(&number);
     }
 
-    /// The oldest permit of whoever holds most, if the newcomer holds fewer even with one more;
-    /// otherwise the oldest of all, once it is no longer spared.
+    /// The oldest permit of whoever holds most, if that is more than a share and more than twice what
+    /// the newcomer then holds; otherwise the oldest of all, once it is no longer spared.
     fn victim(&self, origin: Origin, limits: Limits, now: Instant) -> Option<u64> {
         let site = most(self.holders.values().map(|holder| holder.origin.site))?;
         let in_site = self
@@ -106,12 +121,12 @@ impl Pool {
                 .filter(|holder| belongs(&holder.origin))
                 .count()
         };
-        let has_fewer = if origin.site == site.0 {
-            mine(&|other| other.host == origin.host) + 1 < host.1
+        let (mine, most) = if origin.site == site.0 {
+            (mine(&|other| other.host == origin.host), host.1)
         } else {
-            mine(&|other| other.site == origin.site) + 1 < site.1
+            (mine(&|other| other.site == origin.site), site.1)
         };
-        if has_fewer {
+        if most > limits.permits / SHARE && 2 * (mine + 1) < most {
             return self
                 .holders
                 .iter()
@@ -228,6 +243,17 @@ mod tests {
         assert!(world.evicted().is_empty());
         world.now += LIMITS.spared;
         assert!(world.enters("203.0.113.1"));
+        assert_eq!(world.evicted(), [0]);
+    }
+
+    #[test]
+    fn honest_sites_of_about_one_size_throw_nobody_out() {
+        let mut world = World::new();
+        for site in [1, 1, 1, 2, 2, 3, 4, 4] {
+            assert!(world.enters(&format!("198.51.{site}.1")));
+        }
+        assert!(!world.enters("198.51.3.1"), "it would have two of three");
+        assert!(world.enters("198.51.5.1"), "it has none, and one has three");
         assert_eq!(world.evicted(), [0]);
     }
 

@@ -1,0 +1,129 @@
+//! How often a node gets a certificate. An agent renews a few times in a certificate's life; one
+//! that asks without end would keep processors and disk busy for nothing. Pure: the clock is an
+//! argument.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use culvert_api::NodeName;
+
+/// Certificates that a node may get at once: far more than an agent that is reinstalled or crashes
+/// needs.
+const AT_ONCE: u32 = 16;
+/// After that it gets so many in the life of one.
+const IN_A_LIFE: u32 = 24;
+/// The longest interval, for certificates that live long.
+const LONGEST: Duration = Duration::from_secs(600);
+/// The nodes that are remembered before those with nothing used up are forgotten.
+const SWEEP: usize = 256;
+
+/// Counts the certificates of each node.
+#[derive(Debug)]
+pub(super) struct CertificateRate {
+    interval: Duration,
+    nodes: Mutex<Nodes>,
+}
+
+#[derive(Debug)]
+struct Nodes {
+    /// When all that a node has used up is given back.
+    restored: HashMap<NodeName, Instant>,
+    sweep_at: usize,
+}
+
+/// The node had too many certificates.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{node} was given too many certificates lately: it gets the next one in {} s. Does more than \
+     one agent run as this node, or lose its --state-dir?",
+    .wait.as_secs().max(1)
+)]
+pub(crate) struct TooOften {
+    node: NodeName,
+    wait: Duration,
+}
+
+impl CertificateRate {
+    /// For certificates with this lifetime.
+    pub(super) fn new(lifetime: Duration) -> Self {
+        Self {
+            interval: (lifetime / IN_A_LIFE).min(LONGEST),
+            nodes: Mutex::new(Nodes {
+                restored: HashMap::new(),
+                sweep_at: SWEEP,
+            }),
+        }
+    }
+
+    /// Uses up one certificate of the node.
+    pub(super) fn take(&self, node: &NodeName, now: Instant) -> Result<(), TooOften> {
+        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let restored = nodes
+            .restored
+            .get(node)
+            .map_or(now, |restored| (*restored).max(now));
+        let most = now + self.interval * (AT_ONCE - 1);
+        if restored > most {
+            return Err(TooOften {
+                node: node.clone(),
+                wait: restored - most,
+            });
+        }
+        nodes
+            .restored
+            .insert(node.clone(), restored + self.interval);
+        if nodes.restored.len() > nodes.sweep_at {
+            nodes.restored.retain(|_, restored| *restored > now);
+            nodes.sweep_at = SWEEP + 2 * nodes.restored.len();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+
+    fn node(number: u32) -> NodeName {
+        format!("edge-{number}").parse().unwrap()
+    }
+
+    #[test]
+    fn a_node_that_asks_without_end_gets_a_bounded_number_and_its_neighbour_all() {
+        let (rate, start) = (CertificateRate::new(DAY), Instant::now());
+        let seconds = 24 * 3600;
+        let given = (0..seconds)
+            .filter(|second| {
+                let now = start + Duration::from_secs(*second);
+                rate.take(&node(1), now).is_ok()
+            })
+            .count();
+        assert_eq!(given, AT_ONCE as usize + 24 * 6 - 1);
+        rate.take(&node(1), start + DAY).unwrap();
+        let refused = rate.take(&node(1), start + DAY).unwrap_err();
+        assert!(refused.wait <= LONGEST, "{refused}");
+        assert_eq!(rate.take(&node(2), start + DAY), Ok(()));
+    }
+
+    #[test]
+    fn agents_of_short_certificates_may_renew_each_time() {
+        let life = Duration::from_secs(3);
+        let (rate, start) = (CertificateRate::new(life), Instant::now());
+        for renewal in 0..1000 {
+            assert_eq!(rate.take(&node(1), start + life * renewal * 2 / 3), Ok(()));
+        }
+    }
+
+    #[test]
+    fn nodes_that_asked_long_ago_take_no_memory() {
+        let (rate, start) = (CertificateRate::new(DAY), Instant::now());
+        for number in 0..10_000 {
+            let now = start + LONGEST * number;
+            rate.take(&node(number), now).unwrap();
+        }
+        assert!(rate.nodes.lock().unwrap().restored.len() <= 2 * SWEEP);
+    }
+}

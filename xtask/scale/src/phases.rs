@@ -1,0 +1,201 @@
+//! What is measured, in order.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use culvert_lab::process::{KernelResources, bound};
+use culvert_lab::progress::Step;
+use culvert_lab::{interrupt, progress, wait, workspace};
+
+use crate::Args;
+use crate::folder::Folder;
+use crate::network::Wire;
+use crate::programs::Programs;
+use crate::proxies::{Proxies, Usage, ensure_released};
+use crate::report::{Report, Restart, Steady};
+use crate::swarm::{Arrival, Swarm};
+use crate::watchers::Watchers;
+
+/// For all tunnels to come up: far more than the aim, so that a miss has a number.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// For the proxies to notice that all agents are gone.
+const GONE_TIME: Duration = Duration::from_secs(60);
+/// Changes of the directory; the slowest counts.
+const CHANGES: u32 = 5;
+
+/// Measures all of it. Everything that it starts ends with it.
+pub(crate) fn all(args: &Args, programs: &Programs) -> Result<Report> {
+    let folder = Folder::make()?;
+    make_authority(&folder, programs)?;
+    let step = Step::start(format!(
+        "start {} proxies with {} nodes",
+        args.proxies, args.agents
+    ));
+    let mut proxies = Proxies::start(args, &folder, programs)?;
+    step.done();
+    let measured = with_agents(args, &folder, programs, &mut proxies);
+    if measured.is_err() {
+        proxies.show_logs();
+    }
+    measured
+}
+
+fn make_authority(folder: &Folder, programs: &Programs) -> Result<()> {
+    let mut command = bound(&programs.worker());
+    command.arg("authority").arg(folder.path());
+    workspace::output(&mut command).map(drop)
+}
+
+fn with_agents(
+    args: &Args,
+    folder: &Folder,
+    programs: &Programs,
+    proxies: &mut Proxies<'_>,
+) -> Result<Report> {
+    let (empty, resources) = (proxies.usage()?, proxies.resources()?);
+    let step = Step::start(format!("make {} agents' certificates", args.agents));
+    let mut swarm = Swarm::start(args, folder, programs, proxies)?;
+    let agents_empty = swarm.resident()?;
+    step.done();
+
+    let step = Step::start(format!("all {} tunnels at first", args.all_tunnels()));
+    let started = Instant::now();
+    swarm.go()?;
+    let arrival = swarm.wait_all_up("at first", started, PATIENCE, &BTreeMap::new())?;
+    step.done();
+    wait_registered(args, proxies)?;
+
+    let watchers = Watchers::start(programs, proxies)?;
+    let steady = steady(args, proxies, &mut swarm, agents_empty)?;
+    let changes = changes(proxies, &watchers)?;
+    drop(watchers);
+    let before = proxies.usage()?;
+    let restart = restart(args, proxies, &mut swarm)?;
+    ensure_all_leave(proxies, swarm, &resources)?;
+    Ok(Report {
+        args: args.clone(),
+        empty,
+        arrival,
+        steady,
+        changes,
+        before,
+        restart,
+    })
+}
+
+/// Waits until the proxies count the same tunnels as the agents do.
+fn wait_registered(args: &Args, proxies: &Proxies<'_>) -> Result<Vec<u32>> {
+    wait::until("the proxies have all tunnels", GONE_TIME, || {
+        let tunnels = proxies.tunnels()?;
+        let all: u32 = tunnels.iter().sum();
+        ensure!(all == args.all_tunnels(), "they have {tunnels:?}");
+        Ok(tunnels)
+    })
+}
+
+/// A time in which only pings happen.
+fn steady(
+    args: &Args,
+    proxies: &mut Proxies<'_>,
+    swarm: &mut Swarm,
+    agents_empty: u64,
+) -> Result<Steady> {
+    let step = Step::start(format!("nothing but pings for {} s", args.steady));
+    let tunnels = wait_registered(args, proxies)?;
+    let lost_before = swarm.counts()?.back.len();
+    let (began, usage, wire) = (Instant::now(), proxies.usage()?, Wire::now()?);
+    wait::throughout("nothing but pings", args.steady(), || proxies.check())?;
+    let (time, after, wire) = (began.elapsed(), proxies.usage()?, Wire::now()?.since(wire));
+    let counts = swarm.counts()?;
+    ensure!(
+        lost_before == 0 && counts.back.is_empty(),
+        "{} tunnels were set up again while nothing happened",
+        lost_before + counts.back.len()
+    );
+    let processor = after
+        .iter()
+        .zip(&usage)
+        .map(|(after, before)| after.processor.saturating_sub(before.processor))
+        .collect();
+    step.done();
+    Ok(Steady {
+        time,
+        processor,
+        tunnels,
+        usage: after,
+        wire,
+        agents: swarm.resident()?.saturating_sub(agents_empty),
+    })
+}
+
+/// How long each change of the directory file takes until all watchers have seen it.
+fn changes(proxies: &mut Proxies<'_>, watchers: &Watchers) -> Result<Vec<Duration>> {
+    let step = Step::start(format!("{CHANGES} changes of the directory file"));
+    let mut times = Vec::new();
+    for number in 0..CHANGES {
+        interrupt::check()?;
+        let name = format!("added-{number}");
+        let changed = Instant::now();
+        proxies.add_node(&name)?;
+        let seen = watchers.wait(&name)?;
+        times.push(seen.saturating_duration_since(changed));
+    }
+    step.done();
+    Ok(times)
+}
+
+/// All proxies are killed at once and start again.
+fn restart(args: &Args, proxies: &mut Proxies<'_>, swarm: &mut Swarm) -> Result<Restart> {
+    let step = Step::start("all proxies are killed and start again");
+    let before = swarm.counts()?;
+    let started = Instant::now();
+    proxies.kill_and_restart()?;
+    let ready = started.elapsed();
+    progress::say(&format!("    ready after {:.1} s", ready.as_secs_f32()));
+    let arrival = swarm.wait_all_up("back again", started, PATIENCE, &before.failed)?;
+    wait_registered(args, proxies)?;
+    step.done();
+    Ok(Restart {
+        ready,
+        arrival,
+        peak: peaks(&proxies.usage()?),
+        busy: proxies.outcomes("busy")?,
+        evicted: proxies.outcomes("evicted")?,
+        handshakes_failed: proxies.outcomes("handshake_failed")?,
+    })
+}
+
+fn peaks(usage: &[Usage]) -> Vec<u64> {
+    usage.iter().map(|usage| usage.peak).collect()
+}
+
+/// The agents end. Nothing of their tunnels may be left at the proxies.
+fn ensure_all_leave(
+    proxies: &mut Proxies<'_>,
+    swarm: Swarm,
+    before: &[KernelResources],
+) -> Result<()> {
+    let step = Step::start("all agents end");
+    drop(swarm);
+    wait::until("the proxies have no tunnels", GONE_TIME, || {
+        let tunnels = proxies.tunnels()?;
+        ensure!(
+            tunnels.iter().all(|count| *count == 0),
+            "they have {tunnels:?}"
+        );
+        ensure_released(before, &proxies.resources()?)
+    })
+    .context("after all agents ended")?;
+    step.done();
+    Ok(())
+}
+
+impl Arrival {
+    /// The time in which that part of the tunnels was back, each counted from its loss.
+    pub(crate) fn within(&self, part: f64) -> Duration {
+        let last = self.back.len().saturating_sub(1);
+        let index = (last as f64 * part).round() as usize;
+        Duration::from_millis(self.back.get(index).copied().unwrap_or_default())
+    }
+}

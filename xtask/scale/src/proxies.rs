@@ -1,0 +1,238 @@
+//! The proxies: the real program, each with an address of its own on the loopback.
+
+use std::fmt::Write;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use culvert_lab::process::{KernelResources, Process, bound};
+use culvert_lab::{progress, wait};
+
+use crate::folder::Folder;
+use crate::programs::Programs;
+use crate::{Args, network, node_name};
+
+/// Time for programs that start side by side, with 10,000 nodes.
+const START_TIME: Duration = Duration::from_secs(60);
+const AGENT_PORT: u16 = 7400;
+const ADMIN_PORT: u16 = 7500;
+
+/// All proxies, running.
+pub(crate) struct Proxies<'a> {
+    folder: &'a Folder,
+    programs: &'a Programs,
+    all: Vec<Process>,
+    extra: Vec<String>,
+    agents: u32,
+}
+
+/// What a proxy uses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Usage {
+    pub(crate) resident: u64,
+    pub(crate) peak: u64,
+    pub(crate) processor: Duration,
+}
+
+impl<'a> Proxies<'a> {
+    /// Starts them with a directory of all nodes, and waits until they are ready.
+    pub(crate) fn start(args: &Args, folder: &'a Folder, programs: &'a Programs) -> Result<Self> {
+        let mut proxies = Self {
+            folder,
+            programs,
+            all: Vec::new(),
+            extra: Vec::new(),
+            agents: args.agents,
+        };
+        proxies.write_directory()?;
+        for number in 0..args.proxies {
+            proxies.all.push(proxies.start_one(number)?);
+        }
+        proxies.wait_ready()?;
+        Ok(proxies)
+    }
+
+    /// Kills all at once, starts them again, and waits until they are ready.
+    pub(crate) fn kill_and_restart(&mut self) -> Result<()> {
+        self.all.iter_mut().try_for_each(Process::kill)?;
+        for number in 0..self.count() {
+            self.all[number as usize] = self.start_one(number)?;
+        }
+        self.wait_ready()
+    }
+
+    /// Adds a node to the directory file.
+    pub(crate) fn add_node(&mut self, name: &str) -> Result<()> {
+        self.extra.push(name.to_owned());
+        self.write_directory()
+    }
+
+    fn start_one(&self, number: u32) -> Result<Process> {
+        let name = format!("proxy-{number}");
+        let file = |what: &str| self.folder.file(&format!("{name}-{what}"));
+        let at = |port: u16| SocketAddr::from((address(number), port)).to_string();
+        let mut command = bound(&self.programs.proxy());
+        command.args(["--log", "warn", "--state-dir", &file("state")]);
+        command.args(["--directory", &self.folder.file("nodes.toml")]);
+        command.args(["--ca-cert", &self.folder.file("ca.crt")]);
+        command.args(["--ca-key", &self.folder.file("ca.key")]);
+        command.args([
+            "--agent-listen",
+            &at(AGENT_PORT),
+            "--advertise",
+            &at(AGENT_PORT),
+        ]);
+        command.args(["--intercept-listen", &at(7410)]);
+        command.args(["--admin-listen", &format!("127.0.0.1:{}", admin(number))]);
+        for socket in ["connect", "control", "admin"] {
+            command.args([format!("--{socket}-socket"), file(socket)]);
+        }
+        command
+            .arg("--directory-socket")
+            .arg(self.directory_socket(number));
+        Process::start(&name, self.folder.path(), &mut command)
+    }
+
+    fn wait_ready(&mut self) -> Result<()> {
+        wait::until("all proxies are ready", START_TIME, || {
+            self.check()?;
+            (0..self.count())
+                .try_for_each(|number| network::get(admin(number), "/readyz").map(drop))
+        })
+    }
+
+    pub(crate) fn check(&mut self) -> Result<()> {
+        self.all.iter_mut().try_for_each(Process::check)
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        u32::try_from(self.all.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Their agent ports.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        (0..self.count())
+            .map(|number| SocketAddr::from((address(number), AGENT_PORT)))
+            .collect()
+    }
+
+    pub(crate) fn directory_socket(&self, number: u32) -> PathBuf {
+        self.folder.path().join(format!("proxy-{number}-directory"))
+    }
+
+    pub(crate) fn usage(&self) -> Result<Vec<Usage>> {
+        let of = |proxy: &Process| {
+            Ok(Usage {
+                resident: proxy.resident()?,
+                peak: proxy.peak_resident()?,
+                processor: proxy.cpu_time()?,
+            })
+        };
+        self.all.iter().map(of).collect()
+    }
+
+    pub(crate) fn resources(&self) -> Result<Vec<KernelResources>> {
+        self.all.iter().map(Process::kernel_resources).collect()
+    }
+
+    /// The tunnels that each proxy has.
+    pub(crate) fn tunnels(&self) -> Result<Vec<u32>> {
+        let of = |number| {
+            let metrics = network::get(admin(number), "/metrics")?;
+            Ok(sum(&metrics, "culvert_proxy_tunnels", "") as u32)
+        };
+        (0..self.count()).map(of).collect()
+    }
+
+    /// The connections at all agent ports that had this outcome.
+    pub(crate) fn outcomes(&self, outcome: &str) -> Result<f64> {
+        let label = format!("outcome=\"{outcome}\"");
+        let of = |number| {
+            let metrics = network::get(admin(number), "/metrics")?;
+            Ok(sum(
+                &metrics,
+                "culvert_proxy_agent_connections_total",
+                &label,
+            ))
+        };
+        (0..self.count()).map(of).sum()
+    }
+
+    /// Shows what the proxies printed, for a run that failed.
+    pub(crate) fn show_logs(&self) {
+        for (number, proxy) in self.all.iter().enumerate() {
+            let log = proxy.log();
+            let last: Vec<&str> = log.lines().rev().take(5).collect();
+            progress::say(&format!("    proxy-{number} printed last: {last:?}"));
+        }
+    }
+
+    /// Replaces the file as an editor does.
+    fn write_directory(&self) -> Result<()> {
+        let mut text = "[nodes]\n".to_owned();
+        for number in 0..self.agents {
+            let [_, high, middle, low] = number.to_be_bytes();
+            writeln!(
+                text,
+                "[nodes.{}]\naddresses = [\"10.{high}.{middle}.{low}\"]\nports = [9100, 10250]",
+                node_name(number)
+            )?;
+        }
+        for name in &self.extra {
+            writeln!(text, "[nodes.{name}]")?;
+        }
+        let (new, path) = (
+            self.folder.file("nodes.new"),
+            self.folder.file("nodes.toml"),
+        );
+        std::fs::write(&new, text).with_context(|| format!("write {new}"))?;
+        std::fs::rename(&new, &path).with_context(|| format!("write {path}"))
+    }
+}
+
+fn address(number: u32) -> Ipv4Addr {
+    let [.., low] = number.to_be_bytes();
+    Ipv4Addr::new(127, 0, 1, low + 1)
+}
+
+fn admin(number: u32) -> u16 {
+    ADMIN_PORT + u16::try_from(number).unwrap_or_default()
+}
+
+/// The sum of a metric's samples that have the label.
+fn sum(metrics: &str, name: &str, label: &str) -> f64 {
+    let value = |line: &str| {
+        let rest = line.strip_prefix(name)?;
+        let (labels, value) = rest.rsplit_once(' ')?;
+        let is_it = labels.is_empty() || labels.starts_with('{');
+        (is_it && labels.contains(label))
+            .then(|| value.parse::<f64>().ok())
+            .flatten()
+    };
+    metrics.lines().filter_map(value).sum()
+}
+
+/// Whether nothing is left of what tunnels needed.
+pub(crate) fn ensure_released(before: &[KernelResources], after: &[KernelResources]) -> Result<()> {
+    for (number, (after, before)) in after.iter().zip(before).enumerate() {
+        ensure!(
+            after.is_within(*before),
+            "proxy-{number} keeps {after:?}, and had {before:?} before the agents came"
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_metric_is_summed_over_the_samples_that_have_the_label() {
+        let metrics = "# TYPE a gauge\na{x=\"1\"} 2\na{x=\"2\"} 3\na_b{x=\"1\"} 7\nb 5\n";
+        assert_eq!(sum(metrics, "a", ""), 5.0);
+        assert_eq!(sum(metrics, "a", "x=\"2\""), 3.0);
+        assert_eq!(sum(metrics, "b", ""), 5.0);
+    }
+}

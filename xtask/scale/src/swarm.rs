@@ -1,0 +1,227 @@
+//! The processes that contain the agents.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use culvert_lab::process::bound;
+use culvert_lab::{interrupt, progress, wait};
+use serde::Deserialize;
+
+use crate::Args;
+use crate::folder::Folder;
+use crate::programs::Programs;
+use crate::proxies::Proxies;
+
+/// Agents in a process, each with two tunnels: their sockets stay far below 20,000 files.
+const IN_A_PROCESS: u32 = 2500;
+/// For an answer of a process that is busy with handshakes.
+const ANSWER_TIME: Duration = Duration::from_secs(60);
+const PROGRESS_EVERY: Duration = Duration::from_secs(5);
+
+/// All agents.
+pub(crate) struct Swarm {
+    processes: Vec<Agents>,
+    tunnels: usize,
+}
+
+/// What became of the tunnels since the last question.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Counts {
+    pub(crate) up: usize,
+    /// Milliseconds that tunnels were missing before they came up.
+    pub(crate) back: Vec<u64>,
+    /// Failed attempts since the start.
+    pub(crate) failed: BTreeMap<String, u64>,
+}
+
+/// How all tunnels came up.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    /// Until the last one was there.
+    pub(crate) time: Duration,
+    /// Sorted milliseconds of each tunnel from its loss.
+    pub(crate) back: Vec<u64>,
+    /// Failed attempts.
+    pub(crate) failed: BTreeMap<String, u64>,
+}
+
+impl Swarm {
+    /// Starts the processes, which make the agents' certificates.
+    pub(crate) fn start(
+        args: &Args,
+        folder: &Folder,
+        programs: &Programs,
+        proxies: &Proxies<'_>,
+    ) -> Result<Self> {
+        let count = args
+            .processes
+            .unwrap_or(args.agents.div_ceil(IN_A_PROCESS))
+            .min(args.agents);
+        let mut processes = Vec::new();
+        for number in 0..count {
+            let first = args.agents * number / count;
+            let next = args.agents * (number + 1) / count;
+            let mut command = bound(&programs.worker());
+            command.arg("agents").arg("--authority").arg(folder.path());
+            for proxy in proxies.addresses() {
+                command.args(["--proxy", &proxy.to_string()]);
+            }
+            for (flag, value) in [
+                ("--first", first),
+                ("--count", next - first),
+                ("--tunnels", args.tunnels),
+                ("--site", args.site),
+            ] {
+                command.args([flag, &value.to_string()]);
+            }
+            let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+            processes.push(Agents::of(child.context("start the agents")?)?);
+        }
+        for process in &processes {
+            let line = process.line()?;
+            anyhow::ensure!(line == "ready", "the agents said {line:?}");
+        }
+        Ok(Self {
+            processes,
+            tunnels: args.all_tunnels() as usize,
+        })
+    }
+
+    /// Lets the agents dial.
+    pub(crate) fn go(&mut self) -> Result<()> {
+        self.ask("go").map(drop)
+    }
+
+    pub(crate) fn counts(&mut self) -> Result<Counts> {
+        self.ask("report")
+    }
+
+    fn ask(&mut self, what: &str) -> Result<Counts> {
+        for process in &mut self.processes {
+            writeln!(process.input, "{what}").context("ask the agents")?;
+        }
+        let mut all = Counts::default();
+        for process in &self.processes {
+            let counts: Counts = serde_json::from_str(&process.line()?)?;
+            all.up += counts.up;
+            all.back.extend(counts.back);
+            for (failure, count) in counts.failed {
+                *all.failed.entry(failure).or_default() += count;
+            }
+        }
+        Ok(all)
+    }
+
+    /// Waits until each tunnel came up once more since the last question. `started` is when the
+    /// reason for that was.
+    pub(crate) fn wait_all_up(
+        &mut self,
+        what: &str,
+        started: Instant,
+        patience: Duration,
+        failed_before: &BTreeMap<String, u64>,
+    ) -> Result<Arrival> {
+        let (mut back, mut said) = (Vec::new(), Instant::now());
+        loop {
+            interrupt::check()?;
+            let counts = self.counts()?;
+            back.extend(counts.back);
+            let up = counts.up.min(back.len());
+            if up >= self.tunnels {
+                back.sort_unstable();
+                return Ok(Arrival {
+                    time: started.elapsed(),
+                    back,
+                    failed: difference(&counts.failed, failed_before),
+                });
+            }
+            let (waited, all) = (started.elapsed(), self.tunnels);
+            if waited >= patience {
+                bail!(
+                    "{what}: {up} of {all} tunnels after {waited:?}: {:?}",
+                    counts.failed
+                );
+            }
+            if said.elapsed() >= PROGRESS_EVERY {
+                said = Instant::now();
+                progress::say(&format!(
+                    "    {} s: {up} of {all} tunnels",
+                    waited.as_secs()
+                ));
+            }
+            wait::pause();
+        }
+    }
+
+    /// Resident memory of all processes.
+    pub(crate) fn resident(&self) -> Result<u64> {
+        self.processes.iter().map(Agents::resident).sum()
+    }
+}
+
+fn difference(
+    now: &BTreeMap<String, u64>,
+    before: &BTreeMap<String, u64>,
+) -> BTreeMap<String, u64> {
+    now.iter()
+        .map(|(name, count)| (name.clone(), count - before.get(name).unwrap_or(&0)))
+        .filter(|(_, count)| *count > 0)
+        .collect()
+}
+
+/// A process with agents. Dropping it ends it.
+struct Agents {
+    child: Child,
+    input: ChildStdin,
+    lines: Receiver<String>,
+}
+
+impl Agents {
+    fn of(mut child: Child) -> Result<Self> {
+        let (input, output) = (
+            child.stdin.take().context("stdin")?,
+            child.stdout.take().context("stdout")?,
+        );
+        let (line_tx, lines) = channel();
+        std::thread::spawn(move || {
+            BufReader::new(output)
+                .lines()
+                .map_while(Result::ok)
+                .try_for_each(|line| line_tx.send(line))
+        });
+        Ok(Self {
+            child,
+            input,
+            lines,
+        })
+    }
+
+    fn line(&self) -> Result<String> {
+        self.lines
+            .recv_timeout(ANSWER_TIME)
+            .context("the agents did not answer")
+    }
+
+    fn resident(&self) -> Result<u64> {
+        let path = format!("/proc/{}/statm", self.child.id());
+        let text = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+        let pages: u64 = text
+            .split_whitespace()
+            .nth(1)
+            .context("no resident pages")?
+            .parse()?;
+        Ok(pages * 4096)
+    }
+}
+
+impl Drop for Agents {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}

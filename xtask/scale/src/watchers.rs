@@ -1,0 +1,92 @@
+//! One watcher of each proxy's directory, as a redirector is.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdin, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use culvert_lab::process::bound;
+
+use crate::programs::Programs;
+use crate::proxies::Proxies;
+
+/// A change is there after seconds, or never.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// All watchers.
+pub(crate) struct Watchers(Vec<Watcher>);
+
+struct Watcher {
+    child: Child,
+    /// Its end ends the process.
+    _input: ChildStdin,
+    lines: Receiver<(Instant, String)>,
+}
+
+impl Watchers {
+    /// Starts them, and waits for their snapshots.
+    pub(crate) fn start(programs: &Programs, proxies: &Proxies<'_>) -> Result<Self> {
+        let start = |number| {
+            let mut command = bound(&programs.worker());
+            command.arg("watch").arg(proxies.directory_socket(number));
+            let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+            Watcher::of(child.context("start a watcher")?)
+        };
+        let watchers: Vec<Watcher> = (0..proxies.count()).map(start).collect::<Result<_>>()?;
+        for watcher in &watchers {
+            watcher.wait("ready")?;
+        }
+        Ok(Self(watchers))
+    }
+
+    /// Waits until all have seen a node. Returns when the last one saw it.
+    pub(crate) fn wait(&self, node: &str) -> Result<Instant> {
+        let mut last = None;
+        for watcher in &self.0 {
+            last = last.max(Some(watcher.wait(node)?));
+        }
+        last.context("no watchers")
+    }
+}
+
+impl Watcher {
+    fn of(mut child: Child) -> Result<Self> {
+        let (input, output) = (
+            child.stdin.take().context("stdin")?,
+            child.stdout.take().context("stdout")?,
+        );
+        let (line_tx, lines) = channel();
+        std::thread::spawn(move || {
+            BufReader::new(output)
+                .lines()
+                .map_while(Result::ok)
+                .try_for_each(|line| line_tx.send((Instant::now(), line)))
+        });
+        Ok(Self {
+            child,
+            _input: input,
+            lines,
+        })
+    }
+
+    fn wait(&self, wanted: &str) -> Result<Instant> {
+        let started = Instant::now();
+        loop {
+            let left = PATIENCE.saturating_sub(started.elapsed());
+            match self.lines.recv_timeout(left) {
+                Ok((at, line)) if line == wanted => return Ok(at),
+                Ok(_) => {}
+                Err(_) => bail!("a watcher of the directory does not see {wanted}"),
+            }
+        }
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}

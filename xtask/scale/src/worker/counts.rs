@@ -1,0 +1,56 @@
+//! What became of the tunnels of a process.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::tunnel::Failure;
+
+/// The counts that all tunnels of a process share.
+#[derive(Debug, Default)]
+pub(crate) struct Counts(Mutex<Report>);
+
+/// What is reported.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Report {
+    /// Tunnels that are up now.
+    up: usize,
+    /// Since the last report, for each tunnel that came up: the milliseconds that it was missing.
+    back: Vec<u64>,
+    /// Attempts that failed, since the start.
+    failed: BTreeMap<Failure, u64>,
+}
+
+impl Counts {
+    pub(crate) fn up(&self, missing: Duration) {
+        let mut report = self.lock();
+        report.up += 1;
+        report
+            .back
+            .push(u64::try_from(missing.as_millis()).unwrap_or(u64::MAX));
+    }
+
+    pub(crate) fn down(&self) {
+        self.lock().up -= 1;
+    }
+
+    pub(crate) fn failed(&self, failure: Failure) {
+        *self.lock().failed.entry(failure).or_default() += 1;
+    }
+
+    /// The present counts.
+    pub(crate) fn report(&self) -> Report {
+        let mut report = self.lock();
+        Report {
+            up: report.up,
+            back: std::mem::take(&mut report.back),
+            failed: report.failed.clone(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Report> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

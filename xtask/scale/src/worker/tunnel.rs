@@ -1,0 +1,181 @@
+//! One tunnel of an agent, set up and kept as the real agent does (`agent/src/tunnels/slot.rs`):
+//! the same limits of time, the same back-off, the same end of the protocol.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use culvert_api::{PROXY_SERVER_NAME, REFUSED};
+use culvert_daemon::Backoff;
+use culvert_tunnel::proto::tunnel::{DescribeResponse, DialCode, Open};
+use culvert_tunnel::{
+    AgentTunnel, AgentTunnelState, Backends, Budget, DEFAULT_MAX_STREAMS, DEFAULT_STREAM_WINDOW,
+    DialFailure, ReadAhead, STREAMS_IN_LIFE, StreamEnd, TunnelError, tune,
+};
+use rustls::pki_types::ServerName;
+use rustls::{AlertDescription, ClientConfig};
+use serde::Serialize;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::counts::Counts;
+
+/// To connect, with TLS; and again until the proxy uses the tunnel.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of HTTP/2's preface.
+const PREFACE: usize = 24;
+/// As the agent waits after a refusal of its certificate.
+const REFUSED_WAIT: Duration = Duration::from_secs(60);
+
+/// Why an attempt failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Failure {
+    /// Nothing listens.
+    Unreachable,
+    /// All handshake permits were taken.
+    Busy,
+    /// The proxy closed the connection before it used it.
+    Dismissed,
+    TimedOut,
+    Tls,
+    /// The proxy does not take the node.
+    Refused,
+    /// The tunnel ended within a second.
+    ShortLived,
+}
+
+type Connection = BufReader<TlsStream<ReadAhead<TcpStream>>>;
+
+/// A tunnel of an agent.
+pub(crate) struct Tunnel {
+    pub(crate) proxy: SocketAddr,
+    /// The address that the agent dials from.
+    pub(crate) source: IpAddr,
+    pub(crate) tls: Arc<ClientConfig>,
+    pub(crate) describe: DescribeResponse,
+    pub(crate) budget: Budget,
+    pub(crate) counts: Arc<Counts>,
+}
+
+impl Tunnel {
+    /// Keeps the tunnel for ever.
+    pub(crate) async fn keep(self) {
+        let mut backoff = Backoff::for_tunnels();
+        let mut lost = Instant::now();
+        loop {
+            let wait = match self.establish().await {
+                Ok(connection) => {
+                    self.counts.up(lost.elapsed());
+                    let started = Instant::now();
+                    // Its end is what counts: the next one has to be set up.
+                    drop(self.serve(connection).await);
+                    self.counts.down();
+                    lost = Instant::now();
+                    let life = started.elapsed();
+                    if life < Duration::from_secs(1) {
+                        self.counts.failed(Failure::ShortLived);
+                    }
+                    backoff.wait_after(life)
+                }
+                Err(failure) => {
+                    self.counts.failed(failure);
+                    if failure == Failure::Refused {
+                        REFUSED_WAIT
+                    } else {
+                        backoff.wait()
+                    }
+                }
+            };
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    async fn establish(&self) -> Result<Connection, Failure> {
+        let connected = timeout(CONNECT_TIMEOUT, self.connect()).await;
+        let tls = connected.map_err(|_| Failure::TimedOut)??;
+        let mut connection = BufReader::with_capacity(PREFACE, tls);
+        let first = timeout(CONNECT_TIMEOUT, connection.fill_buf()).await;
+        match first.map_err(|_| Failure::TimedOut)? {
+            Ok([]) => Err(Failure::Dismissed),
+            Ok(bytes) if bytes.starts_with(REFUSED.as_bytes()) => Err(Failure::Refused),
+            Ok(_) => Ok(connection),
+            Err(error) => Err(failure(&error)),
+        }
+    }
+
+    async fn connect(&self) -> Result<TlsStream<ReadAhead<TcpStream>>, Failure> {
+        let socket = TcpSocket::new_v4().and_then(|socket| {
+            socket.bind(SocketAddr::new(self.source, 0))?;
+            Ok(socket)
+        });
+        let socket = socket.map_err(|_| Failure::Unreachable)?;
+        let socket = socket.connect(self.proxy).await.map_err(|error| {
+            if error.kind() == io::ErrorKind::TimedOut {
+                Failure::TimedOut
+            } else {
+                Failure::Unreachable
+            }
+        })?;
+        tune(&socket).map_err(|_| Failure::Unreachable)?;
+        let name = ServerName::try_from(PROXY_SERVER_NAME).map_err(|_| Failure::Tls)?;
+        TlsConnector::from(self.tls.clone())
+            .connect(name, ReadAhead::new(socket))
+            .await
+            .map_err(|error| failure(&error))
+    }
+
+    async fn serve(&self, connection: Connection) -> Result<(), TunnelError> {
+        let tunnel = AgentTunnel {
+            stream_window: DEFAULT_STREAM_WINDOW,
+            max_streams: DEFAULT_MAX_STREAMS,
+            streams_in_life: STREAMS_IN_LIFE,
+            budget: self.budget.clone(),
+            describe: self.describe.clone(),
+        };
+        let last_read = connection.get_ref().get_ref().0.last_read();
+        let (state, backends) = (AgentTunnelState::default(), Arc::new(NoBackend));
+        tunnel
+            .serve(
+                connection,
+                last_read,
+                state,
+                backends,
+                std::future::pending(),
+            )
+            .await
+    }
+}
+
+#[allow(
+    clippy::wildcard_enum_match_arm,
+    reason = "only this alert has a meaning of its own"
+)]
+fn failure(error: &io::Error) -> Failure {
+    let tls = error
+        .get_ref()
+        .and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match tls {
+        Some(rustls::Error::AlertReceived(AlertDescription::InternalError)) => Failure::Busy,
+        Some(_) => Failure::Tls,
+        None => Failure::Dismissed,
+    }
+}
+
+/// Nothing is dialled here.
+struct NoBackend;
+
+impl Backends for NoBackend {
+    async fn dial(&self, _open: &Open) -> Result<TcpStream, DialFailure> {
+        Err(DialFailure {
+            code: DialCode::Failed,
+            message: "no backend".to_owned(),
+        })
+    }
+
+    fn stream_ended(&self, _open: &Open, _end: &StreamEnd) {}
+}
