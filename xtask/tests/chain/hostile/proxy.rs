@@ -141,7 +141,7 @@ impl HostileTunnel {
         self.wire
             .send(&frame(HEADERS, END_HEADERS, stream, &headers))?;
         let message = grpc(&DescribeRequest::default());
-        self.wire.send(&frame(DATA, END_STREAM, stream, &message))
+        Ok(self.wire.send(&frame(DATA, END_STREAM, stream, &message))?)
     }
 
     /// Sends the headers of a call of `Open`; returns its stream.
