@@ -26,6 +26,8 @@ const STUCK: Duration = Duration::from_secs(3);
 
 /// The first stream that the proxy opens: its `Describe` call.
 pub(super) const DESCRIBE: u32 = 1;
+/// The stream of `SetProxies`, which follows at once.
+const SET_PROXIES: u32 = 3;
 
 /// A hand-written tunnel.
 pub(super) struct HostileAgent {
@@ -110,11 +112,12 @@ impl HostileAgent {
         Ok(agent)
     }
 
-    /// Waits for the next call; returns its stream.
+    /// Waits for the next call, except `SetProxies`, which it leaves without an answer; returns its
+    /// stream.
     pub(super) fn call(&mut self) -> Result<u32> {
         loop {
             let received = self.wire.next().context("wait for a call")?;
-            if received.kind == HEADERS {
+            if received.kind == HEADERS && received.stream != SET_PROXIES {
                 return Ok(received.stream);
             }
         }
