@@ -3,6 +3,7 @@
 
 pub(crate) mod authority;
 mod callers;
+mod elsewhere;
 mod handshake;
 pub(crate) mod identity;
 mod ledger;
@@ -32,6 +33,8 @@ use crate::trust::identity::{
     Binding, Credential, IdentityError, Leaf, PROXY_ROLE, Purpose, RENEWAL_GRACE,
 };
 pub(crate) use callers::Callers;
+use elsewhere::PeersNews;
+pub(crate) use elsewhere::Revoked;
 use handshake::ServerIdentity;
 use ledger::file::LedgerFile;
 use ledger::{CertificateStatus, Ledger};
@@ -137,6 +140,10 @@ struct Shared {
     ledger_file: Mutex<LedgerFile>,
     /// Set in a cluster.
     cluster: Option<Shares>,
+    /// Signals each new revocation.
+    revoked_tx: watch::Sender<()>,
+    /// Whether another proxy has told what was revoked while this one was away.
+    peers_news: watch::Sender<PeersNews>,
     steady: SteadyClock,
     admission: Mutex<()>,
 }
@@ -202,6 +209,8 @@ impl Trust {
             ledger: RwLock::new(ledger),
             ledger_file: Mutex::new(ledger_file),
             cluster,
+            revoked_tx: watch::Sender::default(),
+            peers_news: watch::Sender::new(PeersNews::Known),
             steady,
             admission: Mutex::default(),
         })))
@@ -294,7 +303,7 @@ impl Trust {
         let node = || credential.node.clone();
         let standing = match &self.0.cluster {
             Some(shares) => self.standing_in_cluster(shares, credential)?,
-            None => self.ledger().status(credential),
+            None => self.standing_alone(credential)?,
         };
         if standing == CertificateStatus::Revoked {
             return Err(IdentityError::Revoked { node: node() });
@@ -303,6 +312,23 @@ impl Trust {
             return Err(IdentityError::UnknownNode { node: node() });
         }
         credential.timely(purpose, self.grace(), now)?;
+        Ok(standing)
+    }
+
+    /// Judges a certificate outside of a cluster. A certificate of a node that was never seen here
+    /// has to wait until another proxy has told its revocations.
+    fn standing_alone(&self, credential: &Credential) -> Result<CertificateStatus, IdentityError> {
+        let ledger = self.ledger();
+        let standing = ledger.status(credential);
+        // Certificates that a proxy issued are not all noted: one that is stands for the others.
+        let is_seen = credential.binding.is_some() && ledger.holds_any(&credential.node);
+        if standing == CertificateStatus::New
+            && !is_seen
+            && *self.0.peers_news.borrow() == PeersNews::Awaited
+        {
+            let node = credential.node.clone();
+            return Err(IdentityError::Undecided { node });
+        }
         Ok(standing)
     }
 
