@@ -30,7 +30,7 @@ pub(crate) use addresses::PeerAddresses;
 pub(crate) use calls::{Calls, Grpc};
 pub(crate) use port::PeerPort;
 pub(crate) use primary::{Primary, PrimaryClient};
-pub(crate) use reached::{Elsewhere, Reached};
+pub(crate) use reached::{Asked, Reached};
 
 /// Streams that one link between two proxies carries at once.
 const STREAMS_PER_LINK: u32 = 16 << 10;
@@ -52,15 +52,15 @@ pub(crate) struct Peers {
 
 impl Peers {
     /// Asks the peers for a certificate in exchange for a token that this proxy does not know.
-    pub(crate) async fn join(&self, request: &JoinRequest) -> Elsewhere {
-        let elsewhere = self.reached.join(request).await;
-        match (&elsewhere, &self.primary) {
-            (Elsewhere::Unknown, Some(primary)) if self.reached.primary().is_none() => {
+    pub(crate) async fn join(&self, request: &JoinRequest) -> Asked {
+        let asked = self.reached.join(request).await;
+        match (&asked, &self.primary) {
+            (Asked::Unknown, Some(primary)) if self.reached.primary().is_none() => {
                 let reason = primary.note().unwrap_or_default();
                 let text = format!("only the primary knows the tokens: {reason}");
-                Elsewhere::Answered(Err(Status::unavailable(text)))
+                Asked::Answered(Err(Status::unavailable(text)))
             }
-            _ => elsewhere,
+            _ => asked,
         }
     }
 

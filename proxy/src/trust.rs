@@ -3,7 +3,6 @@
 
 pub(crate) mod authority;
 mod callers;
-mod elsewhere;
 mod handshake;
 pub(crate) mod identity;
 mod ledger;
@@ -12,6 +11,7 @@ mod revocations;
 mod revoke;
 mod source;
 pub(crate) mod tokens;
+mod told;
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -33,14 +33,14 @@ use crate::trust::identity::{
     Binding, Credential, IdentityError, Leaf, PROXY_ROLE, Purpose, RENEWAL_GRACE,
 };
 pub(crate) use callers::Callers;
-use elsewhere::PeersNews;
-pub(crate) use elsewhere::Revoked;
 use handshake::ServerIdentity;
 use ledger::file::LedgerFile;
 use ledger::{CertificateStatus, Ledger};
 pub(crate) use revocations::Revocations;
 use source::Material;
 pub(crate) use source::TrustSource;
+use told::PeersNews;
+pub(crate) use told::Revoked;
 
 const REVOCATIONS: StateFile = StateFile {
     name: "revocations.json",

@@ -17,7 +17,7 @@ use tonic::{Request, Response, Status};
 use crate::cluster::{AccountError, ServiceAccounts};
 use crate::directory::Directory;
 use crate::metrics::{CertificateRequest, Metrics};
-use crate::peers::{Elsewhere, Peers};
+use crate::peers::{Asked, Peers};
 use crate::trust::authority::{CsrError, ProvenKey};
 use crate::trust::identity::{Credential, IdentityError, Purpose};
 use crate::trust::tokens::{TokenError, TokenText, Tokens, TokensError};
@@ -245,8 +245,8 @@ impl Enroll {
         match (&joined, &self.peers) {
             (Err(EnrollError::Token(TokenError::Foreign(_))), Some(peers)) => {
                 match peers.join(&request).await {
-                    Elsewhere::Unknown => joined,
-                    Elsewhere::Answered(answer) => {
+                    Asked::Unknown => joined,
+                    Asked::Answered(answer) => {
                         answer.map_err(|status| EnrollError::Elsewhere(Box::new(status)))
                     }
                 }

@@ -274,7 +274,7 @@ impl Control {
             return Err(Status::failed_precondition(format!(
                 "this proxy is part of a cluster, where agents enrol by themselves with the token \
                  of their pod: label the Node {node} as --node-selector says, and the DaemonSet \
-                 culvert-agent brings its agent; a join token would be known to this proxy alone"
+                 culvert-agent brings its agent; a join token would outlive its Node"
             )));
         }
         let ca_pin = self.trust.pin().map_err(|error| refused(&error.into()))?;

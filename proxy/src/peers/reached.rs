@@ -41,7 +41,7 @@ pub(super) struct Reachable {
 
 /// How peers answered to a token.
 #[derive(Debug)]
-pub(crate) enum Elsewhere {
+pub(crate) enum Asked {
     /// No peer knows the token.
     Unknown,
     /// The answer of the peer that does, or of one that failed.
@@ -79,7 +79,7 @@ impl Reached {
 
     /// Asks the peers for a certificate in exchange for a token that this proxy does not know. They
     /// ask nobody.
-    pub(crate) async fn join(&self, request: &JoinRequest) -> Elsewhere {
+    pub(crate) async fn join(&self, request: &JoinRequest) -> Asked {
         let asked = async {
             // It is never closed.
             let _turn = self.asking.acquire().await;
@@ -88,22 +88,22 @@ impl Reached {
                 let all = channels.all.values().map(|(channel, _)| channel.clone());
                 all.take(MAX_ASKED).collect()
             };
-            let mut answer = Elsewhere::Unknown;
+            let mut answer = Asked::Unknown;
             for channel in channels {
                 let mut client = EnrollClient::new(channel);
                 match client.join(request.clone()).await {
                     Ok(certificate) => {
-                        return Elsewhere::Answered(Ok(certificate.into_inner()));
+                        return Asked::Answered(Ok(certificate.into_inner()));
                     }
                     Err(status) if status.code() == Code::NotFound => {}
-                    Err(status) => answer = Elsewhere::Answered(Err(status)),
+                    Err(status) => answer = Asked::Answered(Err(status)),
                 }
             }
             answer
         };
         timeout(JOIN_TIMEOUT, asked).await.unwrap_or_else(|_| {
             let text = "another proxy may know the token, but did not answer in time: try again";
-            Elsewhere::Answered(Err(Status::unavailable(text)))
+            Asked::Answered(Err(Status::unavailable(text)))
         })
     }
 
