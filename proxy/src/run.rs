@@ -20,6 +20,7 @@ use culvert_tunnel::{Budget, FarEnd, ProxyTunnel, STREAM_WINDOW_RANGE, STREAMS_I
 use ipnet::IpNet;
 use prometheus_client::registry::Registry as MetricsRegistry;
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 

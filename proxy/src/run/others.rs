@@ -13,9 +13,7 @@ use tower::util::BoxCloneSyncService;
 
 use super::Proxy;
 use crate::args::RunArgs;
-use crate::peers::{
-    Calls, Grpc, PeerAddresses, PeerPort, Peers, Primary, PrimaryClient, Reached,
-};
+use crate::peers::{Calls, Grpc, PeerAddresses, PeerPort, Peers, Primary, PrimaryClient, Reached};
 use crate::sockets::listen;
 use crate::state::StateDir;
 use crate::trust::TrustSource;
