@@ -18,7 +18,6 @@ use std::sync::Arc;
 use culvert_api::proto::enroll::JoinRequest;
 use culvert_daemon::{Drain, VERSION, Workers};
 use culvert_tunnel::{Budget, FarEnd, ProxyTunnel, STREAMS_IN_LIFE};
-use tonic::Status;
 
 use crate::instance::Instance;
 use crate::streams::elsewhere::PeerInfo;
@@ -56,9 +55,7 @@ impl Peers {
         let asked = self.reached.join(request).await;
         match (&asked, &self.primary) {
             (Asked::Unknown, Some(primary)) if self.reached.primary().is_none() => {
-                let reason = primary.note().unwrap_or_default();
-                let text = format!("only the primary knows the tokens: {reason}");
-                Asked::Answered(Err(Status::unavailable(text)))
+                Asked::Answered(Err(primary.unanswered()))
             }
             _ => asked,
         }

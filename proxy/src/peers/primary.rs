@@ -94,12 +94,8 @@ impl Primary {
 
     /// Notes that the primary is not followed now. This proxy goes on with what it has.
     pub(super) fn missed(&self, reason: String) {
-        let text = format!(
-            "the primary {} is not followed: {reason}; until it is, nodes and VIPs stay as they \
-             are, and no tokens are made",
-            self.host
-        );
-        *self.problem() = Some(text.clone());
+        let text = self.not_followed(&reason);
+        *self.problem() = Some(reason);
         if self.directory.is_known() {
             self.gate.open();
             self.gate.remark(Some(text));
@@ -110,7 +106,29 @@ impl Primary {
 
     /// For people: why what this proxy knows may be old.
     pub(crate) fn note(&self) -> Option<String> {
-        self.problem().clone()
+        let reason = self.problem().clone();
+        reason.map(|reason| self.not_followed(&reason))
+    }
+
+    /// What is said of a call that only the primary could answer.
+    pub(crate) fn unanswered(&self) -> Status {
+        let reason = self.problem().clone().unwrap_or_default();
+        self.silent(&reason)
+    }
+
+    fn silent(&self, reason: &str) -> Status {
+        Status::unavailable(format!(
+            "only the primary {} can do this, and it does not answer: {reason}",
+            self.host
+        ))
+    }
+
+    fn not_followed(&self, reason: &str) -> String {
+        format!(
+            "the primary {} is not followed: {reason}; until it is, nodes and VIPs stay as they \
+             are, and no tokens are made",
+            self.host
+        )
     }
 
     fn problem(&self) -> std::sync::MutexGuard<'_, Option<String>> {
@@ -187,24 +205,19 @@ impl PrimaryClient {
         &self,
         call: impl AsyncFnOnce(ControlClient<tonic::transport::Channel>) -> Result<Response<T>, Status>,
     ) -> Result<T, Status> {
-        let channel = self.peers.reached.primary().ok_or_else(|| {
-            let reason = self.primary.note().unwrap_or_default();
-            Status::unavailable(format!("only the primary can do this: {reason}"))
-        })?;
+        let channel = self.peers.reached.primary();
+        let channel = channel.ok_or_else(|| self.primary.unanswered())?;
         let client = ControlClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES);
         let answered = timeout(CALL_TIMEOUT, call(client)).await;
-        let silent = |reason: &dyn std::fmt::Display| {
-            Status::unavailable(format!(
-                "only the primary {} can do this, and it does not answer: {reason}",
-                self.primary.host
-            ))
-        };
         match answered {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
             // What the primary itself says is for the operator as it is.
-            Ok(Err(status)) if is_own(&status) => Err(silent(&status.message())),
+            Ok(Err(status)) if is_own(&status) => Err(self.primary.silent(status.message())),
             Ok(Err(status)) => Err(Status::new(status.code(), status.message())),
-            Err(_) => Err(silent(&format!("{} s have passed", CALL_TIMEOUT.as_secs()))),
+            Err(_) => {
+                let reason = format!("{} s have passed", CALL_TIMEOUT.as_secs());
+                Err(self.primary.silent(&reason))
+            }
         }
     }
 
