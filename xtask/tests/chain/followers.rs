@@ -16,7 +16,7 @@ use crate::proxies::{self, FIRST};
 use crate::world::{self, ECHO, GREET, World};
 
 const EDGES: &[Host] = &[Host::Edge1];
-const TIME: Duration = Duration::from_secs(30);
+const TIME: Duration = Duration::from_secs(60);
 /// What one proxy is told, all know within a second. The rest is for two busy cores.
 const SOON: Duration = Duration::from_secs(5);
 /// The follower; the first proxy is the primary.
