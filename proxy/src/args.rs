@@ -389,7 +389,18 @@ pub(crate) struct PeerArgs {
     )]
     pub(crate) peer: Vec<HostPort>,
 
-    /// Where other proxies connect. Used with --peer, and in a cluster.
+    /// The peer port of the proxy that has the nodes, the VIPs and the tokens (without Kubernetes):
+    /// this proxy takes them from there, and passes on what its operators change. It is a --peer
+    /// too.
+    #[arg(
+        long,
+        env = "CULVERT_FOLLOW",
+        value_name = "HOST:PORT",
+        conflicts_with_all = ["directory_file", "vip4_range", "vip6_range"],
+    )]
+    pub(crate) follow: Option<HostPort>,
+
+    /// Where other proxies connect. Used with --peer or --follow, and in a cluster.
     #[arg(
         long,
         env = "CULVERT_PEER_LISTEN",

@@ -3,7 +3,8 @@
 //!
 //! Two sources are merged: nodes made by `culvert-proxy token create`, kept in the state directory,
 //! and the file given with `--directory`, which takes precedence for its nodes. In a Kubernetes
-//! cluster its Nodes are the only source, because all proxies must agree on the VIPs. After each
+//! cluster its Nodes are the only source, because all proxies must agree on the VIPs. A proxy that
+//! follows another one (`--follow`) has that one's nodes and VIPs, and nothing else. After each
 //! change the whole view is computed again, and watchers get the differences.
 
 mod addresses;
@@ -14,6 +15,7 @@ mod cluster_writer;
 mod destination;
 mod editor;
 mod error;
+mod facts;
 mod file;
 mod freshness;
 mod node;
@@ -33,7 +35,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use culvert_api::{NodeName, Zone};
 use culvert_daemon::host_addresses;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch as signal};
 
 pub(crate) use allocation::{Allocation, Proposal};
 pub(crate) use cluster_nodes::{
@@ -43,8 +45,9 @@ pub(crate) use cluster_writer::ClusterWriter;
 pub(crate) use destination::{Destination, ResolveError, Target};
 pub(crate) use editor::Editor;
 pub(crate) use error::DirectoryError;
+pub(crate) use facts::{Facts, FactsWriter};
 pub(crate) use freshness::Freshness;
-pub(crate) use node::{MAX_ADDRESSES, MAX_PORTS, never_a_nodes};
+pub(crate) use node::{MAX_ADDRESSES, MAX_PORTS, NodeSpec, never_a_nodes};
 pub(crate) use sources::Removal;
 use sources::Sources;
 pub(crate) use uid::NodeUid;
@@ -66,6 +69,8 @@ pub(crate) enum NodesFrom {
     Operators,
     /// A Kubernetes cluster, and nothing else.
     Cluster,
+    /// Another proxy, the primary, and nothing else.
+    Primary,
 }
 
 /// The settings of the directory.
@@ -118,7 +123,7 @@ pub(crate) fn open(config: &DirectoryConfig) -> Result<Handles, DirectoryError> 
     let host = host_addresses().map_err(DirectoryError::Interfaces)?;
     let sources = Sources::open(config, host)?;
     let freshness = match config.nodes_from {
-        NodesFrom::Operators => None,
+        NodesFrom::Operators | NodesFrom::Primary => None,
         NodesFrom::Cluster => Some(Freshness::Stale {
             since: sources.last().map(|last| last.as_of),
             cause: "the API server has not answered since this proxy started".to_owned(),
@@ -136,12 +141,17 @@ pub(crate) fn open(config: &DirectoryConfig) -> Result<Handles, DirectoryError> 
         sources: Mutex::new(sources),
         published: RwLock::new(published),
         step_tx: broadcast::Sender::new(WATCH_BACKLOG),
+        changed_tx: signal::Sender::default(),
     }));
     Ok(Handles {
         editor: Editor::new(directory.clone()),
         cluster: match config.nodes_from {
-            NodesFrom::Operators => None,
+            NodesFrom::Operators | NodesFrom::Primary => None,
             NodesFrom::Cluster => Some(ClusterWriter::new(directory.clone())),
+        },
+        facts: match config.nodes_from {
+            NodesFrom::Operators | NodesFrom::Cluster => None,
+            NodesFrom::Primary => Some(FactsWriter::new(directory.clone())),
         },
         directory,
     })
@@ -155,6 +165,8 @@ pub(crate) struct Handles {
     pub(crate) editor: Editor,
     /// For changes by the cluster, if there is one.
     pub(crate) cluster: Option<ClusterWriter>,
+    /// For changes by the primary, if this proxy follows one.
+    pub(crate) facts: Option<FactsWriter>,
 }
 
 /// Reads the directory. Clones share it.
@@ -167,6 +179,8 @@ struct Shared {
     sources: Mutex<Sources>,
     published: RwLock<Published>,
     step_tx: broadcast::Sender<Step>,
+    /// Signals each change of the sources.
+    changed_tx: signal::Sender<()>,
 }
 
 #[derive(Debug)]
@@ -335,6 +349,7 @@ impl Directory {
                 .map(|(node, _)| node.clone()),
         );
         published.uids = uids;
+        self.0.changed_tx.send_replace(());
         if anew {
             published.revision += 1;
             // Without watchers nobody receives it.

@@ -1,15 +1,21 @@
 //! The other proxies of the installation. Each proxy dials every other one: it watches which
-//! tunnels end there, and opens streams for nodes that have none here.
+//! tunnels end there and what was revoked, and opens streams for nodes that have none here.
+//! Without a cluster one of them, the primary, has the nodes, VIPs and tokens. The others follow it.
 
 mod addresses;
 mod backends;
+mod calls;
 mod dial;
 mod follow;
 mod port;
+mod primary;
+mod reached;
 mod watch;
+mod wire;
 
 use std::sync::Arc;
 
+use culvert_api::proto::enroll::JoinRequest;
 use culvert_daemon::{Drain, VERSION, Workers};
 use culvert_tunnel::{Budget, FarEnd, ProxyTunnel, STREAMS_IN_LIFE};
 
@@ -20,7 +26,10 @@ use crate::streams::registry::Registry;
 use crate::trust::Trust;
 
 pub(crate) use addresses::PeerAddresses;
+pub(crate) use calls::{Calls, Grpc};
 pub(crate) use port::PeerPort;
+pub(crate) use primary::{Primary, PrimaryClient};
+pub(crate) use reached::{Asked, Reached};
 
 /// Streams that one link between two proxies carries at once.
 const STREAMS_PER_LINK: u32 = 16 << 10;
@@ -35,9 +44,23 @@ pub(crate) struct Peers {
     pub(crate) budget: Budget,
     pub(crate) stream_window: u32,
     pub(crate) drain: Drain,
+    pub(crate) reached: Reached,
+    /// The proxy of `--follow`.
+    pub(crate) primary: Option<Arc<Primary>>,
 }
 
 impl Peers {
+    /// Asks the peers for a certificate in exchange for a token that this proxy does not know.
+    pub(crate) async fn join(&self, request: &JoinRequest) -> Asked {
+        let asked = self.reached.join(request).await;
+        match (&asked, &self.primary) {
+            (Asked::Unknown, Some(primary)) if self.reached.primary().is_none() => {
+                Asked::Answered(Err(primary.unanswered()))
+            }
+            _ => asked,
+        }
+    }
+
     /// The near end of a link to a peer.
     fn link(&self, peer: &PeerInfo) -> ProxyTunnel {
         ProxyTunnel {

@@ -1,6 +1,8 @@
 //! Puts the running proxy together: opens its state, binds all sockets, and serves under one
 //! supervisor.
 
+mod others;
+
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -36,7 +38,8 @@ use crate::clients::original_dst::{OriginalDsts, TRIAL};
 use crate::cluster::{Cluster, Events, ListedPeer, OwnLease, ServiceAccounts, SharedAuthority};
 use crate::directory::service;
 use crate::directory::{
-    self, ClusterOwn, ClusterWriter, Directory, DirectoryConfig, Editor, Handles, NodesFrom,
+    self, ClusterOwn, ClusterWriter, Directory, DirectoryConfig, Editor, FactsWriter, Handles,
+    NodesFrom,
 };
 use crate::instance::Instance;
 use crate::metrics::Metrics;
@@ -44,7 +47,7 @@ use crate::operators::control::{self, Control};
 use crate::operators::debug;
 use crate::operators::explain::Explainer;
 use crate::operators::scraped::Scraped;
-use crate::peers::{self, PeerAddresses, PeerPort, Peers};
+use crate::peers::{Peers, PrimaryClient, own_info};
 use crate::sockets::listen;
 use crate::sockets::local_socket::{Access, LocalSocket};
 use crate::sockets::proxy_protocol::Balancers;
@@ -99,7 +102,9 @@ pub(crate) async fn run(args: RunArgs, sockets: Sockets, logs: Logs) -> Result<(
         .await?;
     proxy.spawn_maintenance(&mut supervisor, &readiness);
     proxy.spawn_cluster(&mut supervisor, &readiness);
-    proxy.spawn_operators(&mut supervisor, &sockets.control)?;
+    let peers = proxy.peers(&supervisor, &readiness)?;
+    proxy.spawn_operators(&mut supervisor, &sockets.control, peers.as_ref())?;
+    proxy.spawn_peers(&mut supervisor, peers.as_ref())?;
     // Until the revocations are known, no certificate is admitted that this proxy has not seen
     // before.
     if timeout(REVOCATIONS_TIMEOUT, proxy.trust.revocations_shared())
@@ -111,8 +116,8 @@ pub(crate) async fn run(args: RunArgs, sockets: Sockets, logs: Logs) -> Result<(
              to wait"
         );
     }
-    proxy.spawn_agents(&mut supervisor)?;
-    proxy.spawn_peers(&mut supervisor)?;
+    proxy.wait_for_peers().await;
+    proxy.spawn_agents(&mut supervisor, peers)?;
     proxy.spawn_frontends(&mut supervisor, &readiness)?;
     listening.open();
     let drain = supervisor.drain();
@@ -139,6 +144,8 @@ struct Proxy {
     workers: Arc<Workers>,
     budget: Budget,
     editor: Editor,
+    /// Set if the proxy follows another one.
+    facts: Option<FactsWriter>,
     instance: Instance,
     /// The other proxies of the cluster.
     listed_tx: watch::Sender<BTreeSet<ListedPeer>>,
@@ -169,8 +176,10 @@ impl Proxy {
             directory,
             editor,
             cluster: writer,
+            facts,
         } = directory::open(&directory_config(&args, state.clone(), api_servers)?)?;
         let mut config = trust_config(&args.trust, &advertised, state.clone(), cluster.as_ref());
+        others::check_follower(&args, &config.source, &state)?;
         let authority = match &cluster {
             Some(cluster) if config.source == TrustSource::Embedded => {
                 Some(SharedAuthority::open(cluster.clone(), &state).await?)
@@ -209,6 +218,7 @@ impl Proxy {
             workers,
             budget,
             editor,
+            facts,
             instance: Instance::random(),
             listed_tx: watch::Sender::default(),
             cluster: cluster.zip(writer).map(|(cluster, writer)| JoinedCluster {
@@ -369,8 +379,8 @@ impl Proxy {
         supervisor.spawn("cluster leases", leases);
     }
 
-    fn spawn_operators(&self, supervisor: &mut Supervisor, control_socket: &Path) -> Result<()> {
-        let control = Control {
+    fn control(&self, primary: Option<PrimaryClient>) -> Control {
+        Control {
             directory: self.directory.clone(),
             editor: self.editor.clone(),
             trust: self.trust.clone(),
@@ -384,7 +394,17 @@ impl Proxy {
                 self.router.clone(),
             )
             .with_direct(self.direct()),
-        };
+            primary,
+        }
+    }
+
+    fn spawn_operators(
+        &self,
+        supervisor: &mut Supervisor,
+        control_socket: &Path,
+        peers: Option<&Arc<Peers>>,
+    ) -> Result<()> {
+        let control = self.control(Self::primary_client(peers));
         let socket = LocalSocket::bind(control_socket, Access::Owner)?;
         supervisor.spawn(
             "control socket",
@@ -398,7 +418,7 @@ impl Proxy {
         Ok(())
     }
 
-    fn spawn_agents(&self, supervisor: &mut Supervisor) -> Result<()> {
+    fn spawn_agents(&self, supervisor: &mut Supervisor, peers: Option<Arc<Peers>>) -> Result<()> {
         let listener = listen::bind(self.args.listen.agent_listen)?;
         let drain = supervisor.drain();
         let admissions = Admissions::default();
@@ -415,7 +435,7 @@ impl Proxy {
             trust: self.trust.clone(),
             registry: self.registry.clone(),
             streams: self.streams.clone(),
-            enroll: self.enroll_service(),
+            enroll: self.enroll_service(peers),
             tunnel: ProxyTunnel {
                 far_end: FarEnd::Agent,
                 stream_window: self.args.stream_window,
@@ -445,40 +465,7 @@ impl Proxy {
     /// What this proxy says about itself.
     fn own_info(&self) -> PeerInfo {
         let addresses = self.advertised.given.iter().map(ToString::to_string);
-        peers::own_info(self.instance.clone(), addresses.collect())
-    }
-
-    /// Listens for other proxies and follows them, if there may be any.
-    fn spawn_peers(&self, supervisor: &mut Supervisor) -> Result<()> {
-        if self.args.peers.peer.is_empty() && self.cluster.is_none() {
-            return Ok(());
-        }
-        self.trust.check_proxy_role()?;
-        let peers = Arc::new(Peers {
-            own: self.own_info(),
-            trust: self.trust.clone(),
-            registry: self.registry.clone(),
-            streams: self.streams.clone(),
-            workers: self.workers.clone(),
-            budget: self.budget.clone(),
-            stream_window: self.args.stream_window,
-            drain: supervisor.drain(),
-        });
-        let listener = listen::bind(self.args.peers.peer_listen)?;
-        let (port, workers) = (PeerPort::new(peers.clone()), self.workers.clone());
-        let serve_one =
-            move |peer, connections: &TaskTracker| port.serve(&workers.next(), peer, connections);
-        supervisor.spawn(
-            "peer port",
-            listen::serve(listener, "peers", supervisor.drain(), serve_one),
-        );
-        let addresses = PeerAddresses {
-            given: self.args.peers.peer.clone(),
-            listed: self.listed_tx.subscribe(),
-        };
-        // While this proxy drains, its clients still need the peers.
-        supervisor.spawn_observer("peers", addresses.follow_all(peers));
-        Ok(())
+        own_info(self.instance.clone(), addresses.collect())
     }
 
     fn direct(&self) -> Direct {
@@ -489,7 +476,7 @@ impl Proxy {
         )
     }
 
-    fn enroll_service(&self) -> EnrollServer<Enroll> {
+    fn enroll_service(&self, peers: Option<Arc<Peers>>) -> EnrollServer<Enroll> {
         let accounts = self.cluster.as_ref();
         let accounts = accounts.map(|joined| ServiceAccounts::new(joined.cluster.clone()));
         enroll::service(
@@ -497,6 +484,7 @@ impl Proxy {
             self.tokens.clone(),
             accounts,
             self.metrics.clone(),
+            peers,
         )
     }
 
@@ -648,15 +636,18 @@ fn directory_config(
         directory: args,
         kubernetes,
         listen,
+        peers,
         ..
     } = args;
     let nodes_from = if kubernetes.wanted() {
         NodesFrom::Cluster
+    } else if peers.follow.is_some() {
+        NodesFrom::Primary
     } else {
         NodesFrom::Operators
     };
     ensure!(
-        args.directory_file.is_none() || nodes_from == NodesFrom::Operators,
+        args.directory_file.is_none() || nodes_from != NodesFrom::Cluster,
         "--directory: in a cluster its Nodes are the only ones, for all proxies must agree: leave \
          out --directory or --kubernetes"
     );

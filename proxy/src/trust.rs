@@ -11,6 +11,7 @@ mod revocations;
 mod revoke;
 mod source;
 pub(crate) mod tokens;
+mod told;
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -38,6 +39,8 @@ use ledger::{CertificateStatus, Ledger};
 pub(crate) use revocations::Revocations;
 use source::Material;
 pub(crate) use source::TrustSource;
+use told::PeersNews;
+pub(crate) use told::Revoked;
 
 const REVOCATIONS: StateFile = StateFile {
     name: "revocations.json",
@@ -137,6 +140,10 @@ struct Shared {
     ledger_file: Mutex<LedgerFile>,
     /// Set in a cluster.
     cluster: Option<Shares>,
+    /// Signals each new revocation.
+    revoked_tx: watch::Sender<()>,
+    /// Whether another proxy has told what was revoked while this one was away.
+    peers_news: watch::Sender<PeersNews>,
     steady: SteadyClock,
     admission: Mutex<()>,
 }
@@ -202,6 +209,8 @@ impl Trust {
             ledger: RwLock::new(ledger),
             ledger_file: Mutex::new(ledger_file),
             cluster,
+            revoked_tx: watch::Sender::default(),
+            peers_news: watch::Sender::new(PeersNews::Known),
             steady,
             admission: Mutex::default(),
         })))
@@ -294,7 +303,7 @@ impl Trust {
         let node = || credential.node.clone();
         let standing = match &self.0.cluster {
             Some(shares) => self.standing_in_cluster(shares, credential)?,
-            None => self.ledger().status(credential),
+            None => self.standing_alone(credential)?,
         };
         if standing == CertificateStatus::Revoked {
             return Err(IdentityError::Revoked { node: node() });
@@ -303,6 +312,23 @@ impl Trust {
             return Err(IdentityError::UnknownNode { node: node() });
         }
         credential.timely(purpose, self.grace(), now)?;
+        Ok(standing)
+    }
+
+    /// Judges a certificate outside of a cluster. A certificate of a node that was never seen here
+    /// has to wait until another proxy has told its revocations.
+    fn standing_alone(&self, credential: &Credential) -> Result<CertificateStatus, IdentityError> {
+        let ledger = self.ledger();
+        let standing = ledger.status(credential);
+        // Certificates that a proxy issued are not all noted: one that is stands for the others.
+        let is_seen = credential.binding.is_some() && ledger.holds_any(&credential.node);
+        if standing == CertificateStatus::New
+            && !is_seen
+            && *self.0.peers_news.borrow() == PeersNews::Awaited
+        {
+            let node = credential.node.clone();
+            return Err(IdentityError::Undecided { node });
+        }
         Ok(standing)
     }
 

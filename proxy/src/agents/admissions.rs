@@ -67,20 +67,15 @@ impl Admissions {
         }
     }
 
-    /// Checks periodically, and immediately after another proxy of the cluster has revoked a
-    /// certificate. Returns when the drain begins.
+    /// Checks periodically, and immediately after a certificate was revoked, here or at another
+    /// proxy. Returns when the drain begins.
     pub(crate) async fn keep_looking(self, trust: Trust, drain: Drain) -> anyhow::Result<()> {
-        let mut revocations = trust.revocations();
+        let mut revocations = trust.revocation_news();
         loop {
-            let news = async {
-                match &mut revocations {
-                    Some(revocations) => drop(revocations.changed().await),
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 () = tokio::time::sleep(LOOK_EVERY) => {}
-                () = news => {}
+                // The sender is a part of the trust.
+                _ = revocations.changed() => {}
                 () = drain.begun() => return Ok(()),
             }
             self.look(&trust, Instant::now());

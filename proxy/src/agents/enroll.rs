@@ -17,6 +17,7 @@ use tonic::{Request, Response, Status};
 use crate::cluster::{AccountError, ServiceAccounts};
 use crate::directory::Directory;
 use crate::metrics::{CertificateRequest, Metrics};
+use crate::peers::{Asked, Peers};
 use crate::trust::authority::{CsrError, ProvenKey};
 use crate::trust::identity::{Credential, IdentityError, Purpose};
 use crate::trust::tokens::{TokenError, TokenText, Tokens, TokensError};
@@ -61,15 +62,20 @@ pub(crate) enum EnrollError {
     Trust(#[from] TrustError),
     #[error(transparent)]
     TooOften(#[from] TooOften),
+    #[error("{}", .0.message())]
+    Elsewhere(Box<Status>),
 }
 
 /// The enrolment service.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Enroll {
     trust: Trust,
     tokens: Tokens,
     /// Set if the proxy is part of a cluster.
     accounts: Option<Arc<ServiceAccounts>>,
+    /// The proxies that may know a token that this one does not. A proxy that is asked by another
+    /// one asks nobody.
+    peers: Option<Arc<Peers>>,
     directory: Directory,
     metrics: Metrics,
     turns: Arc<Semaphore>,
@@ -83,9 +89,13 @@ pub(crate) fn service(
     tokens: Tokens,
     accounts: Option<Arc<ServiceAccounts>>,
     metrics: Metrics,
+    peers: Option<Arc<Peers>>,
 ) -> EnrollServer<Enroll> {
-    EnrollServer::new(Enroll::new(trust, tokens, accounts, metrics))
-        .max_decoding_message_size(MAX_REQUEST_BYTES)
+    let enroll = Enroll {
+        peers,
+        ..Enroll::new(trust, tokens, accounts, metrics)
+    };
+    EnrollServer::new(enroll).max_decoding_message_size(MAX_REQUEST_BYTES)
 }
 
 #[tonic::async_trait]
@@ -98,7 +108,7 @@ impl Service for Enroll {
             service_account_token,
         } = request.into_inner();
         if service_account_token.is_empty() {
-            let joined = self.work(move |enroll| enroll.join_now(&token, &csr)).await;
+            let joined = self.join_with(token, csr).await;
             self.answer(CertificateRequest::Join, client, joined)
         } else {
             let joined = if token.is_empty() {
@@ -135,6 +145,7 @@ impl Enroll {
             trust,
             tokens,
             accounts,
+            peers: None,
             metrics,
             turns,
             rate,
@@ -223,6 +234,27 @@ impl Enroll {
         .await
     }
 
+    /// A token that this proxy does not know may be another one's.
+    async fn join_with(&self, token: String, csr: Vec<u8>) -> Result<Certificate, EnrollError> {
+        let request = JoinRequest {
+            token: token.clone(),
+            csr: csr.clone(),
+            service_account_token: String::new(),
+        };
+        let joined = self.work(move |enroll| enroll.join_now(&token, &csr)).await;
+        match (&joined, &self.peers) {
+            (Err(EnrollError::Token(TokenError::Foreign(_))), Some(peers)) => {
+                match peers.join(&request).await {
+                    Asked::Unknown => joined,
+                    Asked::Answered(answer) => {
+                        answer.map_err(|status| EnrollError::Elsewhere(Box::new(status)))
+                    }
+                }
+            }
+            _ => joined,
+        }
+    }
+
     fn join_now(&self, token: &str, csr: &[u8]) -> Result<Certificate, EnrollError> {
         self.trust.pin()?;
         let token: TokenText = token.parse()?;
@@ -298,6 +330,7 @@ impl EnrollError {
             Self::Account(error) => error.reason(),
             Self::TwoTokens => "malformed_token",
             Self::TooOften(_) => "too_often",
+            Self::Elsewhere(_) => "refused_elsewhere",
             Self::Tokens(_) | Self::Trust(_) | Self::GivenUp => "internal",
         }
     }
@@ -320,9 +353,11 @@ impl EnrollError {
             Self::TooOften(_) => Status::resource_exhausted(text),
             Self::Account(_) => Status::permission_denied(text),
             Self::GivenUp => Status::internal(text),
-            Self::Token(TokenError::Foreign(_) | TokenError::WrongSecret(_)) => {
-                Status::unauthenticated(text)
-            }
+            // By this, a proxy that asks another one for a certificate tells the one that does not
+            // know the token.
+            Self::Token(TokenError::Foreign(_)) => Status::not_found(text),
+            Self::Token(TokenError::WrongSecret(_)) => Status::unauthenticated(text),
+            Self::Elsewhere(status) => Status::new(status.code(), text),
             Self::Token(TokenError::Used(_) | TokenError::Expired(..) | TokenError::Revoked(_)) => {
                 Status::permission_denied(text)
             }

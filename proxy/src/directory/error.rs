@@ -47,6 +47,10 @@ pub(crate) enum DirectoryError {
     UnknownNode { node: NodeName },
     #[error("the directory is full with {0} nodes: remove some with `culvert-proxy node remove`")]
     Full(usize),
+    #[error("this proxy has its nodes from the one of --follow: change them there")]
+    Follows,
+    #[error("what the primary has makes no sense: {0}")]
+    Copy(String),
     #[error("list the addresses of this host's interfaces")]
     Interfaces(#[source] std::io::Error),
 }

@@ -14,6 +14,7 @@ use super::addresses::{Claims, ClusterProtected, OwnRanges, Protected};
 use super::allocation::{Allocation, Proposal};
 use super::cluster_nodes::{ClusterNodes, ClusterOwn, ClusterPorts};
 use super::cluster_state::{ClusterSource, LastState};
+use super::facts::Facts;
 use super::file::{self, FileError};
 use super::node::NodeSpec;
 use super::stored::Stored;
@@ -60,6 +61,8 @@ pub(super) struct Sources {
     wanted: (Ipv4Net, Option<Ipv6Net>),
     /// If set, it is the only source.
     cluster: Option<ClusterSource>,
+    /// Whether another proxy is the only source.
+    follows: bool,
     /// The cluster's own addresses and ranges, by the flags and the environment.
     given: ClusterOwn,
 }
@@ -80,7 +83,12 @@ impl Sources {
         config: &DirectoryConfig,
         host: BTreeSet<IpAddr>,
     ) -> Result<Self, DirectoryError> {
-        let stored = Stored::open(config, &host)?;
+        let follows = config.nodes_from == NodesFrom::Primary;
+        let stored = if follows {
+            Stored::open_copy(config)?
+        } else {
+            Stored::open(config, &host)?
+        };
         let file = config.file.as_ref().map(|path| DirectoryFile {
             path: path.clone(),
             text: None,
@@ -94,7 +102,7 @@ impl Sources {
             ..Protected::default()
         };
         let cluster = match config.nodes_from {
-            NodesFrom::Operators => None,
+            NodesFrom::Operators | NodesFrom::Primary => None,
             NodesFrom::Cluster => {
                 protected.cluster = Some(ClusterProtected {
                     direct: config.direct.clone(),
@@ -117,11 +125,15 @@ impl Sources {
             file,
             wanted,
             cluster,
+            follows,
             given,
         };
         sources.protect(None);
         sources.load_last_good();
         sources.refresh(host);
+        if follows {
+            return Ok(sources);
+        }
         sources.commit(sources.stored.nodes.clone(), sources.declared().clone())?;
         Ok(sources)
     }
@@ -138,7 +150,9 @@ impl Sources {
         View::new(&ViewInput {
             nodes: &merged(&self.stored.nodes, self.declared()),
             source: &|node| {
-                if of_file(node) {
+                if self.follows {
+                    Source::Primary
+                } else if of_file(node) {
                     Source::File
                 } else {
                     Source::TokenCreate
@@ -171,8 +185,12 @@ impl Sources {
         })
     }
 
-    /// Whether there is content: a cluster without a state does not count as empty.
+    /// Whether there is content: a cluster without a state does not count as empty, nor does a
+    /// primary that never answered.
     pub(super) fn is_known(&self) -> bool {
+        if self.follows {
+            return self.stored.is_copy;
+        }
         self.cluster
             .as_ref()
             .is_none_or(|cluster| cluster.last().is_some())
@@ -310,6 +328,7 @@ impl Sources {
         if self.cluster.is_some() {
             return self.accept(node, &given);
         }
+        self.check_own()?;
         if let Some(file) = self
             .file
             .as_ref()
@@ -358,6 +377,7 @@ impl Sources {
             let there = self.has_edge(node).then_some(Removal::StillInCluster);
             return there.ok_or_else(|| DirectoryError::UnknownNode { node: node.clone() });
         }
+        self.check_own()?;
         let mut nodes = self.stored.nodes.clone();
         let made = nodes.remove(node).is_some();
         if made {
@@ -482,6 +502,7 @@ impl Sources {
             ranges,
             nodes,
             vips,
+            is_copy: false,
         };
         stored.write(&self.state)?;
         self.stored = stored;
@@ -489,6 +510,70 @@ impl Sources {
             file.nodes = declared;
         }
         Ok(())
+    }
+
+    /// What proxies that follow this one get; `None`: it has not made its nodes itself.
+    pub(super) fn facts(&self) -> Option<Facts> {
+        if self.cluster.is_some() || self.follows {
+            return None;
+        }
+        let nodes = merged(&self.stored.nodes, self.declared());
+        let with_host_part = |(node, spec): (NodeName, NodeSpec)| {
+            let host_part = self.stored.vips.host_part(&node)?;
+            Some((node, (spec, host_part)))
+        };
+        Some(Facts {
+            ranges: self.stored.ranges,
+            nodes: nodes.into_iter().filter_map(with_host_part).collect(),
+        })
+    }
+
+    /// Takes what the primary has. It is on disk when this returns.
+    pub(super) fn take_facts(&mut self, facts: Facts) -> Result<Refreshed, DirectoryError> {
+        let Facts { ranges, nodes } = facts;
+        if nodes.len() > MAX_NODES {
+            return Err(DirectoryError::Full(MAX_NODES));
+        }
+        let foreign = foreign(&self.protected.ranges, &self.protected.host);
+        let ranges = VipRanges::checked(ranges.vip4, ranges.vip6, &foreign)?;
+        let (mut specs, mut held) = (BTreeMap::new(), BTreeMap::new());
+        for (node, (spec, host_part)) in nodes {
+            specs.insert(node.clone(), spec.checked()?);
+            held.insert(node, host_part);
+        }
+        let before = if self.stored.ranges == ranges {
+            self.stored.vips.clone()
+        } else {
+            Vips::default()
+        };
+        let vips = before.followed(held, UnixTime::now());
+        if let Some(problem) = vips.problem(&ranges) {
+            return Err(DirectoryError::Copy(problem));
+        }
+        let is_same = self.stored.is_copy
+            && (self.stored.ranges, &self.stored.nodes, &self.stored.vips)
+                == (ranges, &specs, &vips);
+        if is_same {
+            return Ok(Refreshed::Unchanged);
+        }
+        let stored = Stored {
+            ranges,
+            nodes: specs,
+            vips,
+            is_copy: true,
+        };
+        stored.write(&self.state)?;
+        self.stored = stored;
+        self.protect(None);
+        Ok(Refreshed::Changed)
+    }
+
+    fn check_own(&self) -> Result<(), DirectoryError> {
+        if self.follows {
+            Err(DirectoryError::Follows)
+        } else {
+            Ok(())
+        }
     }
 
     fn check_addresses(&self, nodes: &BTreeMap<NodeName, NodeSpec>) -> Result<(), DirectoryError> {

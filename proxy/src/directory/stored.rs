@@ -24,9 +24,36 @@ pub(super) struct Stored {
     pub(super) ranges: VipRanges,
     pub(super) nodes: BTreeMap<NodeName, NodeSpec>,
     pub(super) vips: Vips,
+    /// Whether all of it is a copy of what another proxy has (`--follow`).
+    #[serde(default, skip_serializing_if = "is_own")]
+    pub(super) is_copy: bool,
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_own(is_copy: &bool) -> bool {
+    !is_copy
 }
 
 impl Stored {
+    /// The last copy of what the primary has. Without one, a stand-in for what is not known yet.
+    pub(super) fn open_copy(config: &DirectoryConfig) -> Result<Self, DirectoryError> {
+        match config.state.read::<Self>(NODES)? {
+            Some(copy) if copy.is_copy => copy.checked(&config.state),
+            Some(_) | None => Ok(Self {
+                ranges: VipRanges {
+                    vip4: config.vip4_range,
+                    vip6: config.vip6_range.unwrap_or_else(random_vip6_range),
+                },
+                nodes: BTreeMap::new(),
+                vips: Vips::default(),
+                is_copy: false,
+            }),
+        }
+    }
+
     /// Reads the file, for the ranges of the flags.
     pub(super) fn open(
         config: &DirectoryConfig,
@@ -40,6 +67,7 @@ impl Stored {
                 ranges,
                 nodes: BTreeMap::new(),
                 vips: Vips::default(),
+                is_copy: false,
             }),
         }
     }
@@ -74,6 +102,7 @@ impl Stored {
             ranges,
             vips,
             nodes: self.nodes,
+            is_copy: self.is_copy,
         }
     }
 }

@@ -24,6 +24,8 @@ pub(crate) enum Source {
     File,
     /// The Kubernetes cluster.
     Cluster,
+    /// The proxy that this one follows.
+    Primary,
 }
 
 /// One of a node's addresses.

@@ -187,6 +187,22 @@ impl Vips {
         self.held.get(node).map(|offset| ranges.vip(*offset))
     }
 
+    /// The host part of the node's VIPs.
+    pub(crate) fn host_part(&self, node: &NodeName) -> Option<u32> {
+        self.held.get(node).copied()
+    }
+
+    /// The allocation of another proxy. The VIPs of nodes that it no longer has are reserved here,
+    /// as there, in case this proxy allocates one day.
+    pub(crate) fn followed(&self, held: BTreeMap<NodeName, u32>, now: UnixTime) -> Self {
+        let mut next = self.stepped(&held.keys().collect(), now);
+        let taken: BTreeSet<u32> = held.values().copied().collect();
+        next.resting
+            .retain(|node, resting| !held.contains_key(node) && !taken.contains(&resting.offset));
+        next.held = held;
+        next
+    }
+
     /// The allocation for exactly `nodes`: nodes with a VIP keep it, and new nodes get the lowest
     /// free one.
     pub(crate) fn reconciled<'a>(

@@ -5,16 +5,17 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::Result;
-use culvert_api::NodeName;
 use culvert_api::proto::control as proto;
 use culvert_api::proto::control::control_server::{Control as Service, ControlServer};
+use culvert_api::{HostPort, NodeName};
 use culvert_daemon::Drain;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 use crate::advertise::Advertised;
 use crate::clock::UnixTime;
 use crate::directory::{Destination, Directory, DirectoryError, Editor, NodeView, Removal};
 use crate::operators::explain::{Dial, ExplainError, Explainer, Line, ReportedRules};
+use crate::peers::PrimaryClient;
 use crate::sockets::local_grpc;
 use crate::sockets::local_socket::LocalSocket;
 use crate::streams::elsewhere::{PeerInfo, PeerView};
@@ -41,6 +42,8 @@ pub(crate) struct Control {
     pub(crate) own: PeerInfo,
     pub(crate) advertised: Advertised,
     pub(crate) explainer: Explainer,
+    /// Set if this proxy follows another one, which has the nodes and the tokens.
+    pub(crate) primary: Option<PrimaryClient>,
 }
 
 /// Serves operators until the drain begins.
@@ -60,10 +63,12 @@ impl Service for Control {
             .into_iter()
             .map(|node| self.status(node))
             .collect();
+        let primary = self.primary.as_ref();
         let note = self
             .directory
             .freshness()
             .and_then(|freshness| freshness.note())
+            .or_else(|| primary.and_then(|client| client.primary().note()))
             .unwrap_or_default();
         Ok(Response::new(proto::ListNodesResponse { nodes, note }))
     }
@@ -73,6 +78,10 @@ impl Service for Control {
         request: Request<proto::RemoveNodeRequest>,
     ) -> Result<Response<proto::RemoveNodeResponse>, Status> {
         let node = node_name(&request.into_inner().name)?;
+        if let Some(primary) = &self.primary {
+            self.remove_at(primary, node).await?;
+            return Ok(Response::new(proto::RemoveNodeResponse {}));
+        }
         let name = node.clone();
         let removed = self.blocking(move |control| control.remove(&name)).await;
         match tokio::time::timeout(SHARED_TIMEOUT, self.trust.revocations_shared()).await {
@@ -89,6 +98,10 @@ impl Service for Control {
         &self,
         request: Request<proto::CreateTokenRequest>,
     ) -> Result<Response<proto::CreateTokenResponse>, Status> {
+        if let Some(primary) = &self.primary {
+            let created = primary.create_token(request.into_inner()).await?;
+            return Ok(Response::new(self.with_own_addresses(created)));
+        }
         let request = TokenRequest::try_from(request.into_inner())?;
         self.blocking(move |control| control.create(request))
             .await
@@ -99,6 +112,9 @@ impl Service for Control {
         &self,
         _: Request<proto::ListTokensRequest>,
     ) -> Result<Response<proto::ListTokensResponse>, Status> {
+        if let Some(primary) = &self.primary {
+            return primary.list_tokens().await.map(Response::new);
+        }
         let tokens = self.tokens.list().into_iter().map(token_status).collect();
         Ok(Response::new(proto::ListTokensResponse { tokens }))
     }
@@ -107,6 +123,10 @@ impl Service for Control {
         &self,
         request: Request<proto::RevokeTokenRequest>,
     ) -> Result<Response<proto::RevokeTokenResponse>, Status> {
+        if let Some(primary) = &self.primary {
+            let revoked = primary.revoke_token(request.into_inner()).await;
+            return revoked.map(Response::new);
+        }
         let id = request.into_inner().id;
         self.blocking(move |control| {
             control
@@ -254,7 +274,7 @@ impl Control {
             return Err(Status::failed_precondition(format!(
                 "this proxy is part of a cluster, where agents enrol by themselves with the token \
                  of their pod: label the Node {node} as --node-selector says, and the DaemonSet \
-                 culvert-agent brings its agent; a join token would be known to this proxy alone"
+                 culvert-agent brings its agent; a join token would outlive its Node"
             )));
         }
         let ca_pin = self.trust.pin().map_err(|error| refused(&error.into()))?;
@@ -275,7 +295,7 @@ impl Control {
         let (proxies, assumed) = self.advertised.proxies();
         Ok(proto::CreateTokenResponse {
             token: token.text.reveal(),
-            proxies: proxies.iter().map(ToString::to_string).collect(),
+            proxies: self.all_proxies(proxies.iter().map(ToString::to_string).collect()),
             ca_pin,
             server_name: self.trust.server_name().to_owned(),
             expires: token.expires.seconds(),
@@ -284,6 +304,57 @@ impl Control {
                 .chain(self.address_notes(&node))
                 .collect(),
         })
+    }
+
+    /// These addresses for agents, then those of the other proxies.
+    fn all_proxies(&self, mut all: Vec<String>) -> Vec<String> {
+        let peers = self.registry.peers();
+        for address in peers.iter().flat_map(|peer| &peer.info.addresses) {
+            // Others than agents' configurations take are no addresses.
+            let address: Option<HostPort> = address.parse().ok();
+            let address = address.map(|address| address.to_string());
+            all.extend(address.filter(|address| !all.contains(address)));
+        }
+        all
+    }
+
+    /// The primary's answer for agents that are near this proxy.
+    fn with_own_addresses(
+        &self,
+        mut created: proto::CreateTokenResponse,
+    ) -> proto::CreateTokenResponse {
+        let given = self.advertised.given.iter().map(ToString::to_string);
+        let mut all: Vec<_> = given.collect();
+        for address in std::mem::take(&mut created.proxies) {
+            all.extend(Some(address).filter(|address| !all.contains(address)));
+        }
+        created.proxies = self.all_proxies(all);
+        created
+    }
+
+    /// Removes the node at the primary. If it does not answer, the node is shut out all the same:
+    /// all proxies hear of a revocation by this one.
+    async fn remove_at(&self, primary: &PrimaryClient, node: NodeName) -> Result<(), Status> {
+        let removed = primary.remove_node(&node).await;
+        let Err(status) = &removed else {
+            return Ok(());
+        };
+        if status.code() != Code::Unavailable {
+            return removed;
+        }
+        let reason = status.message().to_owned();
+        self.blocking(move |control| {
+            let _admission = control.trust.admission();
+            let revoked = control.trust.revoke(&node).map_err(ControlError::from);
+            control.registry.close(&node);
+            revoked.map_err(|error| half_removed(&node, &error))?;
+            Err(Status::unavailable(format!(
+                "the certificates of {node} are revoked and its tunnels closed, here and at all \
+                 proxies that this one reaches; but the node and its tokens are still there: \
+                 remove it again later: {reason}"
+            )))
+        })
+        .await
     }
 
     /// The reasons why addresses of the node do not route.

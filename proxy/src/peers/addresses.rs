@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::Peers;
-use super::follow::follow;
+use super::follow::{Role, follow};
 use crate::cluster::ListedPeer;
 
 /// How often names are looked up again.
@@ -30,6 +30,8 @@ const MAX_PEERS: usize = 256;
 pub(crate) struct PeerAddresses {
     /// `--peer`. A name may stand for several proxies, this one included.
     pub(crate) given: Vec<HostPort>,
+    /// `--follow`.
+    pub(crate) primary: Option<HostPort>,
     /// What the cluster lists.
     pub(crate) listed: watch::Receiver<BTreeSet<ListedPeer>>,
 }
@@ -39,18 +41,31 @@ impl PeerAddresses {
     pub(crate) async fn follow_all(mut self, peers: Arc<Peers>) -> Result<()> {
         let mut lookups = Lookups::default();
         let mut tasks = JoinSet::new();
-        let mut followed: BTreeMap<SocketAddr, DropGuard> = BTreeMap::new();
+        let mut followed: BTreeMap<(SocketAddr, Role), DropGuard> = BTreeMap::new();
         loop {
             let listed = self.listed.borrow_and_update().clone();
             let hosts = listed.into_iter().map(|peer| peer.address);
-            let hosts = hosts.chain(self.given.iter().cloned()).collect();
-            let present = lookups.resolve(hosts).await;
+            let given = self.given.iter().chain(&self.primary).cloned();
+            let all = lookups.resolve(hosts.chain(given).collect()).await;
+            let primary = self
+                .primary
+                .as_ref()
+                .and_then(|host| lookups.last.get(host));
+            let role = |address| {
+                let is_primary = primary.is_some_and(|primary| primary.contains(address));
+                if is_primary {
+                    Role::Primary
+                } else {
+                    Role::Peer
+                }
+            };
+            let present: BTreeSet<_> = all.iter().map(|one| (*one, role(one))).collect();
             // A peer that is not listed any more may still end its streams.
-            followed.retain(|address, _| present.contains(address));
-            for address in present {
-                followed.entry(address).or_insert_with(|| {
+            followed.retain(|one, _| present.contains(one));
+            for (address, role) in present {
+                followed.entry((address, role)).or_insert_with(|| {
                     let unlisted = CancellationToken::new();
-                    tasks.spawn(follow(peers.clone(), address, unlisted.clone()));
+                    tasks.spawn(follow(peers.clone(), (address, role), unlisted.clone()));
                     unlisted.drop_guard()
                 });
             }

@@ -1,4 +1,5 @@
-//! Follows the peer at one address: watches its tunnels, and keeps links to it that carry streams.
+//! Follows the peer at one address: watches its tunnels and revocations, and keeps links to it that
+//! carry streams. From the primary it takes the directory too.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -19,8 +20,8 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 
-use super::Peers;
 use super::dial::{Connection, DialError, dial};
+use super::{Peers, wire};
 use crate::clock::UnixTime;
 use crate::instance::Instance;
 use crate::streams::elsewhere::{PeerChange, PeerInfo};
@@ -38,7 +39,7 @@ const FIRST_TIMEOUT: Duration = Duration::from_secs(5);
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(15);
 /// When an address of this proxy itself, or of a peer that is followed already, is tried again.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
-/// A snapshot of all tunnels of a proxy with ten thousand nodes takes some megabytes.
+/// A snapshot of a proxy with ten thousand nodes takes some megabytes.
 const MESSAGE_MAX: usize = 64 << 20;
 /// Tunnels of one peer that are taken into account.
 const MAX_TUNNELS: usize = 200_000;
@@ -52,12 +53,30 @@ enum FollowError {
     Dial(#[from] DialError),
     #[error("set the connection up")]
     Channel(#[source] tonic::transport::Error),
-    #[error("watch its tunnels")]
+    #[error("watch it")]
     Watch(#[source] Box<Status>),
     #[error("its first message did not come in time, or is no snapshot")]
     NoSnapshot,
     #[error("it ended")]
     Ended,
+    #[error("--follow names this proxy itself: give the address of another one, or leave it out")]
+    Itself,
+}
+
+/// What a proxy is to this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Role {
+    Peer,
+    /// The one that this proxy follows.
+    Primary,
+}
+
+/// A connection to a proxy that is watched.
+struct Watched {
+    channel: Channel,
+    info: PeerInfo,
+    first: proto::Update,
+    updates: Streaming<proto::Update>,
 }
 
 /// What is at an address.
@@ -76,19 +95,26 @@ struct Kept {
 
 /// Follows the peer at `address`. Once the address is `unlisted` it is not dialled again, and a
 /// connection that is up goes on to its end.
-pub(super) async fn follow(peers: Arc<Peers>, address: SocketAddr, unlisted: CancellationToken) {
+pub(super) async fn follow(
+    peers: Arc<Peers>,
+    (address, role): (SocketAddr, Role),
+    unlisted: CancellationToken,
+) {
     let mut backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
     let mut problem = Problem::default();
     let mut kept: Option<Kept> = None;
     loop {
         let started = Instant::now();
-        let wait = match live(&peers, address, &mut kept).await {
+        let wait = match live(&peers, (address, role), &mut kept).await {
             Ok(Found::Own | Found::Known) => {
                 kept = None;
                 AGAIN_AFTER
             }
             Err(error) => {
                 let reason = chain(&error);
+                if let (Some(primary), Role::Primary) = (&peers.primary, role) {
+                    primary.missed(reason.clone());
+                }
                 if let Some(reason) = problem.news(Some(reason)) {
                     tracing::warn!(peer.addr = %address, reason, "no connection to a peer");
                 }
@@ -109,19 +135,34 @@ pub(super) async fn follow(peers: Arc<Peers>, address: SocketAddr, unlisted: Can
 /// Follows the peer for as long as its connection lives.
 async fn live(
     peers: &Arc<Peers>,
-    address: SocketAddr,
+    (address, role): (SocketAddr, Role),
     kept: &mut Option<Kept>,
 ) -> Result<Found, FollowError> {
-    let (info, first, mut updates) = watch(peers, address).await?;
+    let Watched {
+        channel,
+        info,
+        mut first,
+        mut updates,
+    } = watch(peers, address, role).await?;
     if info.instance == peers.own.instance {
-        return Ok(Found::Own);
+        return match role {
+            Role::Peer => Ok(Found::Own),
+            Role::Primary => Err(FollowError::Itself),
+        };
     }
+    take(peers, &mut first, role).await;
+    peers.trust.peer_has_told();
+    let _reachable = peers.reached.add(channel, role);
     let is_same = |kept: &Kept| kept.registration.info().instance == info.instance;
     if !kept.as_ref().is_some_and(is_same) {
         // Another run of the proxy has taken the place of the former one.
         *kept = None;
         let Some(registration) = peers.registry.register_peer(info.clone()) else {
-            return Ok(Found::Known);
+            return match role {
+                Role::Peer => Ok(Found::Known),
+                // Its tunnels are known by another address.
+                Role::Primary => Err(take_all(peers, updates).await),
+            };
         };
         *kept = Some(Kept {
             registration,
@@ -147,7 +188,10 @@ async fn live(
     }
     let ended = loop {
         match updates.message().await {
-            Ok(Some(update)) => kept.registration.change(change(update)),
+            Ok(Some(mut update)) => {
+                take(peers, &mut update, role).await;
+                kept.registration.change(change(update));
+            }
             Ok(None) => break FollowError::Ended,
             Err(status) => break FollowError::Watch(Box::new(status)),
         }
@@ -156,17 +200,53 @@ async fn live(
     Err(ended)
 }
 
+/// Takes over the revocations of an update and, from the primary, the directory: in this order, so
+/// that a node that was removed and added again is there with its revocation.
+async fn take(peers: &Arc<Peers>, update: &mut proto::Update, role: Role) {
+    let revoked = wire::revoked(std::mem::take(&mut update.revoked));
+    let directory = update.directory.take();
+    let peers = peers.clone();
+    let taken = tokio::task::spawn_blocking(move || {
+        if let Err(error) = peers.trust.take_revoked(&revoked) {
+            let reason = chain(&error);
+            tracing::error!(
+                reason,
+                "revocations of another proxy hold until this one restarts"
+            );
+        }
+        if let (Some(directory), Some(primary), Role::Primary) = (directory, &peers.primary, role) {
+            primary.take(directory);
+        }
+    });
+    if let Err(error) = taken.await {
+        tracing::error!(%error, "what another proxy knows was not taken over");
+    }
+}
+
+/// Takes over all that the primary says, for as long as its connection lives.
+async fn take_all(peers: &Arc<Peers>, mut updates: Streaming<proto::Update>) -> FollowError {
+    loop {
+        match updates.message().await {
+            Ok(Some(mut update)) => take(peers, &mut update, Role::Primary).await,
+            Ok(None) => return FollowError::Ended,
+            Err(status) => return FollowError::Watch(Box::new(status)),
+        }
+    }
+}
+
 /// Begins to watch. Returns who is there, and the snapshot.
 async fn watch(
     peers: &Arc<Peers>,
     address: SocketAddr,
-) -> Result<(PeerInfo, proto::Update, Streaming<proto::Update>), FollowError> {
+    role: Role,
+) -> Result<Watched, FollowError> {
     let connection = dial(peers, address, ALPN_PEER).await?;
     let certificate_ends = certificate_ends(&connection);
     let channel = channel(connection).await?;
-    let mut client = PeerClient::new(channel).max_decoding_message_size(MESSAGE_MAX);
+    let mut client = PeerClient::new(channel.clone()).max_decoding_message_size(MESSAGE_MAX);
     let request = proto::WatchRequest {
         proxy: Some((&peers.own).into()),
+        directory: role == Role::Primary,
     };
     let watched = async {
         let watched = client.watch(request).await;
@@ -186,7 +266,12 @@ async fn watch(
         certificate_ends,
         ..info.into()
     };
-    Ok((info, first, updates))
+    Ok(Watched {
+        channel,
+        info,
+        first,
+        updates,
+    })
 }
 
 fn certificate_ends(connection: &Connection) -> Option<UnixTime> {

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use culvert_api::proto::peer::peer_server::PeerServer;
 use culvert_api::{ALPN_PEER, ALPN_TUNNEL};
 use culvert_daemon::{LogBudget, VERSION, Worker, chain};
 use culvert_tunnel::proto::tunnel::DescribeResponse;
@@ -21,7 +20,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
 use super::backends::PeerBackends;
-use super::watch::PeerService;
+use super::calls::{Calls, Services};
 use super::{Peers, STREAMS_PER_LINK};
 use crate::sockets::strangers::{
     DEFAULT_HANDSHAKES, Full, HandshakeError, Phase, Strangers, handshake, say_busy,
@@ -32,6 +31,8 @@ use crate::trust::TrustError;
 const PING_AFTER: Duration = Duration::from_secs(4);
 /// Capacity for TLS records that wait to be written: several HTTP/2 frames go out in one write.
 const TLS_BUFFER: usize = 256 << 10;
+/// Calls of one peer at once: it watches, and passes on what its operators and agents ask.
+const MAX_CALLS: u32 = 32;
 /// When the proxy drains: the time for a peer's last bytes.
 const PARTING: Duration = Duration::from_secs(1);
 
@@ -41,6 +42,7 @@ type Tls = TlsStream<ReadAhead<TcpStream>>;
 #[derive(Clone)]
 pub(crate) struct PeerPort {
     peers: Arc<Peers>,
+    services: Services,
     strangers: Strangers,
     refusals: Arc<LogBudget>,
 }
@@ -66,8 +68,9 @@ enum PeerError {
 }
 
 impl PeerPort {
-    pub(crate) fn new(peers: Arc<Peers>) -> Self {
+    pub(crate) fn new(peers: Arc<Peers>, calls: Calls) -> Self {
         Self {
+            services: Services::new(peers.clone(), calls),
             peers,
             strangers: Strangers::new(DEFAULT_HANDSHAKES),
             refusals: Arc::default(),
@@ -160,15 +163,15 @@ impl PeerPort {
         Box::pin(served).await.map_err(PeerError::Streams)
     }
 
-    /// Serves a peer that watches.
+    /// Serves a peer that watches and calls.
     async fn watch(&self, tls: Tls) -> Result<(), PeerError> {
         let mut server = http2::Builder::new(TokioExecutor::new());
         server
             .timer(TokioTimer::new())
             .keep_alive_interval(PING_AFTER)
             .keep_alive_timeout(PING_AFTER)
-            .max_concurrent_streams(1);
-        let service = PeerServer::new(PeerService(self.peers.clone()));
+            .max_concurrent_streams(MAX_CALLS);
+        let service = self.services.clone();
         let served = server.serve_connection(TokioIo::new(tls), TowerToHyperService::new(service));
         let mut served = std::pin::pin!(served);
         tokio::select! {

@@ -1,6 +1,7 @@
-//! `culvert.peer.v1`: tells other proxies which tunnels end here, and that this proxy drains.
+//! `culvert.peer.v1`: tells other proxies which tunnels end here, what was revoked, that this proxy
+//! drains, and if they follow it, its directory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +13,16 @@ use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 use super::Peers;
+use crate::directory::{Directory, Facts};
 use crate::streams::elsewhere::PeerInfo;
 use crate::streams::registry::Registered;
+use crate::trust::Revoked;
 
 /// Changes of this time go out together: a thousand agents may come back at once.
 const GATHER: Duration = Duration::from_millis(100);
 
-/// The service on the peer port.
+/// The service on the peer port. Clones share it.
+#[derive(Clone)]
 pub(super) struct PeerService(pub(super) Arc<Peers>);
 
 #[tonic::async_trait]
@@ -29,7 +33,8 @@ impl Peer for PeerService {
         &self,
         request: Request<proto::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let proxy = request.into_inner().proxy.unwrap_or_default();
+        let proto::WatchRequest { proxy, directory } = request.into_inner();
+        let proxy = proxy.unwrap_or_default();
         let PeerInfo {
             instance,
             host,
@@ -41,7 +46,15 @@ impl Peer for PeerService {
         }
         let watcher = Watcher {
             peers: self.0.clone(),
-            changes: self.0.registry.changes(),
+            changes: Changes {
+                tunnels: self.0.registry.changes(),
+                revoked: self.0.trust.revocation_news(),
+                directory: if directory {
+                    Some(self.0.allocates()?.changes())
+                } else {
+                    None
+                },
+            },
             told: None,
         };
         let updates = futures_util::stream::unfold(watcher, async |mut watcher| {
@@ -55,8 +68,23 @@ impl Peer for PeerService {
 /// What one peer was told.
 struct Watcher {
     peers: Arc<Peers>,
-    changes: watch::Receiver<()>,
+    changes: Changes,
     told: Option<Told>,
+}
+
+/// The signals of what peers are told.
+struct Changes {
+    tunnels: watch::Receiver<()>,
+    revoked: watch::Receiver<()>,
+    /// Set if the peer follows this proxy.
+    directory: Option<watch::Receiver<()>>,
+}
+
+/// Which of them may have changed besides the tunnels.
+#[derive(Clone, Copy, Default)]
+struct News {
+    revoked: bool,
+    directory: bool,
 }
 
 #[derive(Default)]
@@ -64,62 +92,157 @@ struct Told {
     /// The node of each tunnel, by generation.
     tunnels: BTreeMap<u64, Arc<Registered>>,
     draining: bool,
+    revoked: BTreeSet<Revoked>,
+    facts: Option<Arc<Facts>>,
+}
+
+impl Peers {
+    /// The directory, if this proxy has made its nodes itself.
+    fn allocates(&self) -> Result<&Directory, Status> {
+        let directory = self.trust.directory();
+        let reason = match &self.primary {
+            Some(primary) => format!(
+                "proxy {} follows {} itself: follow that one",
+                self.own.host,
+                primary.host()
+            ),
+            None if directory.is_cluster() => format!(
+                "proxy {} has its nodes from its cluster, which nobody can follow: use --peer",
+                self.own.host
+            ),
+            None => return Ok(directory),
+        };
+        Err(Status::failed_precondition(reason))
+    }
+}
+
+impl Changes {
+    /// Waits for a change, and for a moment more.
+    async fn next(&mut self) -> News {
+        let directory = async {
+            match &mut self.directory {
+                Some(directory) => drop(directory.changed().await),
+                None => std::future::pending().await,
+            }
+        };
+        // The senders live as long as the peers.
+        let news = tokio::select! {
+            _ = self.tunnels.changed() => News::default(),
+            _ = self.revoked.changed() => News { revoked: true, ..News::default() },
+            () = directory => News { directory: true, ..News::default() },
+        };
+        tokio::time::sleep(GATHER).await;
+        let meanwhile = self.now();
+        News {
+            revoked: news.revoked || meanwhile.revoked,
+            directory: news.directory || meanwhile.directory,
+        }
+    }
+
+    /// What has changed since the last look.
+    fn now(&mut self) -> News {
+        let look = |signal: &mut watch::Receiver<()>| {
+            let has_changed = signal.has_changed().unwrap_or(true);
+            signal.mark_unchanged();
+            has_changed
+        };
+        look(&mut self.tunnels);
+        News {
+            revoked: look(&mut self.revoked),
+            directory: self.directory.as_mut().is_some_and(look),
+        }
+    }
 }
 
 impl Watcher {
     async fn next(&mut self) -> proto::Update {
+        let mut news = News {
+            revoked: true,
+            directory: self.changes.directory.is_some(),
+        };
         loop {
             if let Some(told) = &self.told {
-                tokio::select! {
-                    // The sender lives as long as the registry.
-                    _ = self.changes.changed() => tokio::time::sleep(GATHER).await,
-                    () = self.peers.drain.begun(), if !told.draining => {}
-                }
+                news = tokio::select! {
+                    news = self.changes.next() => news,
+                    () = self.peers.drain.begun(), if !told.draining => News {
+                        revoked: true,
+                        directory: self.changes.directory.is_some(),
+                    },
+                };
             }
-            self.changes.mark_unchanged();
-            if let Some(update) = self.update() {
+            if let Some(update) = self.update(news).await {
                 return update;
             }
         }
     }
 
     /// What the peer does not know yet.
-    fn update(&mut self) -> Option<proto::Update> {
-        let present = Told {
-            tunnels: self
-                .peers
-                .registry
-                .all()
-                .into_iter()
-                .map(|tunnel| (tunnel.generation, tunnel))
-                .collect(),
-            draining: self.peers.drain.has_begun(),
+    async fn update(&mut self, news: News) -> Option<proto::Update> {
+        let before = self.told.take();
+        let is_first = before.is_none();
+        let before = before.unwrap_or_default();
+        // First the directory: so no node is told to be there without its revocation.
+        let facts = if news.directory {
+            self.facts().await
+        } else {
+            before.facts.clone()
         };
-        let proxy = self.told.is_none().then(|| (&self.peers.own).into());
-        let before = self.told.take().unwrap_or_default();
-        let opened: Vec<_> = present
-            .tunnels
-            .values()
-            .filter(|tunnel| !before.tunnels.contains_key(&tunnel.generation))
-            .map(|tunnel| as_proto(tunnel))
-            .collect();
-        let closed: Vec<_> = before
-            .tunnels
-            .into_keys()
-            .filter(|generation| !present.tunnels.contains_key(generation))
-            .collect();
+        let revoked = if news.revoked {
+            self.peers.trust.all_revoked().into_iter().collect()
+        } else {
+            before.revoked.clone()
+        };
+        let all = self.peers.registry.all().into_iter();
+        let present = Told {
+            tunnels: all.map(|tunnel| (tunnel.generation, tunnel)).collect(),
+            draining: self.peers.drain.has_begun(),
+            revoked,
+            facts,
+        };
+        let update = present.since(&before);
         let draining = present.draining;
-        let news = proxy.is_some()
-            || !opened.is_empty()
-            || !closed.is_empty()
-            || draining != before.draining;
         self.told = Some(present);
-        news.then_some(proto::Update {
+        let proxy = is_first.then(|| (&self.peers.own).into());
+        let is_news = is_first || update != proto::Update::default() || draining != before.draining;
+        is_news.then_some(proto::Update {
             proxy,
-            opened,
-            closed,
             draining,
+            ..update
         })
+    }
+
+    async fn facts(&self) -> Option<Arc<Facts>> {
+        // A change of the directory may be on its way to the disk.
+        let directory = self.peers.trust.directory().clone();
+        let facts = tokio::task::spawn_blocking(move || directory.facts()).await;
+        facts.ok().flatten().map(Arc::new)
+    }
+}
+
+impl Told {
+    /// What is new since `before`.
+    fn since(&self, before: &Self) -> proto::Update {
+        let opened = self.tunnels.values();
+        let opened = opened.filter(|tunnel| !before.tunnels.contains_key(&tunnel.generation));
+        let closed = before.tunnels.keys();
+        let closed = closed.filter(|generation| !self.tunnels.contains_key(generation));
+        let has_other_facts = self.facts != before.facts;
+        proto::Update {
+            proxy: None,
+            opened: opened.map(|tunnel| as_proto(tunnel)).collect(),
+            closed: closed.copied().collect(),
+            draining: false,
+            revoked: self
+                .revoked
+                .difference(&before.revoked)
+                .map(Into::into)
+                .collect(),
+            directory: self
+                .facts
+                .as_deref()
+                .filter(|_| has_other_facts)
+                .map(Into::into),
+        }
     }
 }
 

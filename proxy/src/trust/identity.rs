@@ -70,8 +70,10 @@ pub(crate) enum IdentityError {
     )]
     Unbound { node: NodeName },
     #[error(
-        "this proxy has not seen the certificate of {node} before, and does not know yet whether \
-         it was revoked: it has to read the ConfigMap culvert-revocations first, and tries"
+        "this proxy has not seen a certificate of {node} before, and does not know yet whether \
+         this one was revoked: first another proxy of --peer or --follow has to say so, or in a \
+         cluster the ConfigMap culvert-revocations, and this proxy tries; if the other proxies are \
+         gone for good, start it without these flags"
     )]
     Undecided { node: NodeName },
     #[error(

@@ -16,6 +16,11 @@ use crate::trust::identity::{Credential, RENEWAL_GRACE, Serial};
 /// its own. It bounds memory, and the line of a node on disk.
 const MAX_PER_NODE: usize = 16;
 
+/// Nodes that other proxies can add to a ledger: several times those that a directory has.
+const MAX_NODES: usize = 100_000;
+/// The year 9999. A later revocation is none: no further one could be later.
+pub(super) const LATEST_REVOCATION: UnixTime = UnixTime::from_seconds(253_402_300_799);
+
 /// The certificates of all nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -145,6 +150,43 @@ impl Ledger {
         record.revocation = now.max(record.revocation + Duration::from_secs(1));
     }
 
+    /// When nodes were last removed, and until when what an operator issued for them is revoked.
+    pub(super) fn revocations(&self) -> impl Iterator<Item = (&NodeName, UnixTime, UnixTime)> {
+        self.nodes
+            .iter()
+            .filter(|(_, record)| record.revocation > UnixTime::default())
+            .map(|(node, record)| {
+                let until = record.revoked_until.unwrap_or_default();
+                (node, record.revocation, until)
+            })
+    }
+
+    /// Takes a removal that another proxy knows. Of two the later one holds, whoever hears of them
+    /// in whichever order. Returns whether it is news.
+    pub(super) fn merge(
+        &mut self,
+        node: &NodeName,
+        (at, until): (UnixTime, UnixTime),
+        now: UnixTime,
+    ) -> bool {
+        let is_full = self.nodes.len() >= MAX_NODES && !self.nodes.contains_key(node);
+        if at <= self.revocation(node) || at > LATEST_REVOCATION || is_full {
+            return false;
+        }
+        let served = self.served;
+        self.unwritten.insert(node.clone());
+        let record = self.nodes.entry(node.clone()).or_default();
+        let noted = record.valid.values().copied().max();
+        record.revoke_until(
+            noted.unwrap_or_default().max(until.min(LATEST_REVOCATION)),
+            now,
+            served,
+        );
+        record.valid.clear();
+        record.revocation = at;
+        true
+    }
+
     /// The time for which proxies have run on this state.
     pub(super) fn served(&self) -> Duration {
         Duration::from_secs(self.served)
@@ -256,6 +298,56 @@ mod tests {
             ..old
         };
         assert_eq!(ledger.status(&other), CertificateStatus::New);
+    }
+
+    #[test]
+    fn proxies_that_tell_each_other_end_with_the_later_removal_of_each_node() {
+        let (mut one, mut other) = (Ledger::default(), Ledger::default());
+        one.revoke(&node(), NOW + DAY, NOW);
+        other.revoke(&node(), NOW + 2 * DAY, NOW + 10 * DAY);
+        let told = |ledger: &Ledger| -> Vec<_> {
+            let all = ledger.revocations();
+            all.map(|(node, at, until)| (node.clone(), at, until))
+                .collect()
+        };
+        for (node, at, until) in told(&one) {
+            assert!(!other.merge(&node, (at, until), NOW), "it has a later one");
+        }
+        for (node, at, until) in told(&other) {
+            assert!(one.merge(&node, (at, until), NOW));
+            assert!(!one.merge(&node, (at, until), NOW), "it knows it now");
+        }
+        assert_eq!(one.revocation(&node()), NOW + 10 * DAY);
+    }
+
+    #[test]
+    fn a_removal_at_another_proxy_voids_what_was_seen_here_and_nothing_that_came_after_it() {
+        let mut ledger = Ledger::default();
+        let (seen, issued) = (made(UnixTime::default()), ready(NOW + 40 * DAY));
+        ledger.note(&seen, RENEWAL_GRACE, NOW);
+        ledger.note(&issued, RENEWAL_GRACE, NOW);
+        assert!(ledger.merge(&node(), (NOW + DAY, NOW + DAY), NOW));
+        assert_eq!(ledger.status(&seen), CertificateStatus::Revoked);
+        assert_eq!(ledger.status(&issued), CertificateStatus::Revoked);
+        assert_eq!(
+            ledger.status(&made(NOW + DAY)),
+            CertificateStatus::New,
+            "by the clock of the proxy that removed the node"
+        );
+    }
+
+    #[test]
+    fn a_removal_in_a_year_that_never_comes_is_none_and_a_ledger_grows_to_a_limit() {
+        let mut ledger = Ledger::default();
+        let forever = UnixTime::from_seconds(u64::MAX);
+        assert!(!ledger.merge(&node(), (forever, forever), NOW));
+        assert!(ledger.merge(&node(), (LATEST_REVOCATION, forever), NOW));
+        for number in 0..MAX_NODES {
+            let other = format!("other-{number}").parse().unwrap();
+            ledger.merge(&other, (NOW, NOW), NOW);
+        }
+        assert_eq!(ledger.nodes.len(), MAX_NODES);
+        assert!(!ledger.merge(&"one-more".parse().unwrap(), (NOW, NOW), NOW));
     }
 
     #[test]

@@ -38,6 +38,17 @@ impl Revocations {
             .unwrap_or_default()
     }
 
+    /// All of them.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&NodeUid, &NodeName, UnixTime)> {
+        let all = self.0.iter();
+        all.map(|(uid, revocation)| (uid, &revocation.node, revocation.at))
+    }
+
+    /// A set of one.
+    pub(crate) fn one(node: NodeName, uid: NodeUid, at: UnixTime) -> Self {
+        Self([(uid, Revocation { node, at })].into())
+    }
+
     /// Revokes what was issued for the Node until now.
     pub(crate) fn add(&mut self, node: &NodeName, uid: &NodeUid, now: UnixTime) {
         // Later than each one before, whatever the clock says.

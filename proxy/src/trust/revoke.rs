@@ -28,6 +28,8 @@ impl Trust {
         let mut ledger = self.ledger_mut();
         ledger.set_served(self.served());
         ledger.revoke(node, now + self.0.config.certificate_lifetime, now);
+        drop(ledger);
+        self.0.revoked_tx.send_replace(());
     }
 
     fn revoke_shared(&self, node: &NodeName, now: UnixTime) -> Result<(), TrustError> {
@@ -88,6 +90,7 @@ impl Trust {
         drop(admission);
         let known = shares.known.borrow().clone();
         if news {
+            self.0.revoked_tx.send_replace(());
             self.0.config.state.write(REVOCATIONS, &known)?;
         }
         Ok(known)

@@ -399,6 +399,62 @@ fn a_removal_holds_though_another_proxy_of_the_same_authority_renews() {
 }
 
 #[test]
+fn a_proxy_that_was_away_admits_nobody_new_before_another_one_has_told_what_was_revoked() {
+    let site = Site::embedded();
+    let shows = |agent: &Agent| {
+        let certificate = site.certificate(agent, UnixTime::now());
+        node(site.trust.identify(&certificate, Purpose::Tunnel))
+    };
+    let agent = Agent::new();
+    site.trust.await_peers();
+    let undecided = Err(IdentityError::Undecided { node: edge_1() });
+    assert_eq!(shows(&agent), undecided);
+    // The node is not new to the proxy that gives it a certificate.
+    site.trust.issue(&edge_1(), &agent.proven(), None).unwrap();
+    assert_eq!(shows(&agent), Ok(edge_1()));
+    let revoked = Revoked {
+        node: edge_1(),
+        uid: None,
+        at: UnixTime::now(),
+        until: UnixTime::now(),
+    };
+    site.trust
+        .take_revoked(std::slice::from_ref(&revoked))
+        .unwrap();
+    let is_revoked = Err(IdentityError::Revoked { node: edge_1() });
+    assert_eq!(shows(&agent), is_revoked);
+    site.trust.peer_has_told();
+    assert_eq!(shows(&agent), is_revoked, "with a new key as well");
+    let Site {
+        directory,
+        trust,
+        path,
+    } = site;
+    drop(trust);
+    let restarted = Trust::open(config(path.path(), TrustSource::Embedded), directory).unwrap();
+    let on_disk = restarted.all_revoked();
+    assert_eq!((on_disk.len(), on_disk[0].at), (1, revoked.at));
+}
+
+#[tokio::test]
+async fn a_revocation_is_news_once_wherever_it_comes_from() {
+    let site = Site::embedded();
+    let mut news = site.trust.revocation_news();
+    site.trust.revoke(&edge_1()).unwrap();
+    assert!(news.has_changed().unwrap());
+    news.mark_unchanged();
+    let known = site.trust.all_revoked();
+    site.trust.take_revoked(&known).unwrap();
+    assert!(!news.has_changed().unwrap(), "it would go round for ever");
+    let later = Revoked {
+        at: known[0].at + DAY,
+        ..known[0].clone()
+    };
+    site.trust.take_revoked(&[later]).unwrap();
+    assert!(news.has_changed().unwrap());
+}
+
+#[test]
 fn a_node_that_the_directory_lacks_is_nobody() {
     let site = Site::embedded();
     let agent = Agent::new();

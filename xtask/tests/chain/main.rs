@@ -15,6 +15,7 @@ mod connect;
 mod dials;
 mod directory;
 mod documents;
+mod followers;
 mod grpc;
 mod hostile;
 mod life;

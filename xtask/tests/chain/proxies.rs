@@ -75,7 +75,8 @@ pub(crate) fn prepare(lab: &Lab, nodes: &[Host]) -> Result<Options> {
     Ok(world::proxy_options(authority.proxy_flags()))
 }
 
-/// Starts proxy `number` with further arguments, and waits until it is ready.
+/// Starts proxy `number` with the nodes that all have and further arguments, and waits until it is
+/// ready.
 pub(crate) fn start(world: &World<'_>, number: u16, further: &[String]) -> Result<Process> {
     let operator = world.lab.site(Host::Cloud).file("operator");
     start_under(&Authority::at(operator), world, number, further)
@@ -88,13 +89,28 @@ pub(crate) fn start_under(
     number: u16,
     further: &[String],
 ) -> Result<Process> {
+    let nodes = text(&world.lab.site(Host::Cloud).file("nodes.toml"));
+    let nodes = ["--directory".to_owned(), nodes];
+    start_bare_under(authority, world, number, &[&nodes, further].concat())
+}
+
+/// Starts proxy `number` without nodes.
+pub(crate) fn start_bare(world: &World<'_>, number: u16, further: &[String]) -> Result<Process> {
+    let operator = world.lab.site(Host::Cloud).file("operator");
+    start_bare_under(&Authority::at(operator), world, number, further)
+}
+
+fn start_bare_under(
+    authority: &Authority,
+    world: &World<'_>,
+    number: u16,
+    further: &[String],
+) -> Result<Process> {
     let cloud = world.lab.site(Host::Cloud);
     let mut command = cloud.command(workspace::binary("culvert-proxy"));
     command.env("CULVERT_LOG_FORMAT", "json");
     command.args(authority.proxy_flags());
     command.args([
-        "--directory",
-        &text(&cloud.file("nodes.toml")),
         "--state-dir",
         &text(&cloud.file(&format!("proxy-{number}"))),
     ]);

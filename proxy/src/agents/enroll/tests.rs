@@ -154,7 +154,7 @@ async fn every_misuse_of_a_token_has_its_own_answer() {
     );
     refused(
         site.join(&Site::new().token(), csr(&pair)).await,
-        Code::Unauthenticated,
+        Code::NotFound,
         "is it for another proxy?",
     );
     let flipped = if token.ends_with('0') { "1" } else { "0" };

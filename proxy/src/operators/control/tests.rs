@@ -1,7 +1,6 @@
 //! What operators can do, and what they are told.
 
 use tempfile::TempDir;
-use tonic::Code;
 
 use super::*;
 use crate::directory::{self, DirectoryConfig, Handles};
@@ -62,6 +61,7 @@ fn with(config: &DirectoryConfig, state: &StateDir) -> Control {
         own: crate::peers::own_info("test".into(), Vec::new()),
         advertised,
         explainer,
+        primary: None,
     }
 }
 
