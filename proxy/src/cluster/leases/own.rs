@@ -89,13 +89,14 @@ impl HeldLease {
             if found.as_ref().is_some_and(|found| !self.may_write(found)) {
                 return Ok(());
             }
+            let is_replaced = found.is_some();
             match write(&self.leases, &renewed(found, &self.own, tunnels)).await {
                 Ok(written) => {
                     self.written = Some(written);
                     (self.had, self.rival) = (true, None);
                     return Ok(());
                 }
-                Err(error) if error.is_conflict() || error.is_absent() => {}
+                Err(error) if error.is_conflict() || is_replaced && error.is_absent() => {}
                 Err(source) => {
                     let name = self.name.clone();
                     return Err(LeaseError::Write { name, source });
