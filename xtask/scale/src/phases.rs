@@ -12,7 +12,7 @@ use crate::Args;
 use crate::folder::Folder;
 use crate::network::Wire;
 use crate::programs::Programs;
-use crate::proxies::{Proxies, Usage, ensure_released};
+use crate::proxies::{Proxies, ensure_released};
 use crate::report::{Report, Restart, Steady};
 use crate::swarm::{Arrival, Swarm};
 use crate::watchers::Watchers;
@@ -159,15 +159,11 @@ fn restart(args: &Args, proxies: &mut Proxies<'_>, swarm: &mut Swarm) -> Result<
     Ok(Restart {
         ready,
         arrival,
-        peak: peaks(&proxies.usage()?),
+        usage: proxies.usage()?,
         busy: proxies.outcomes("busy")?,
         evicted: proxies.outcomes("evicted")?,
         handshakes_failed: proxies.outcomes("handshake_failed")?,
     })
-}
-
-fn peaks(usage: &[Usage]) -> Vec<u64> {
-    usage.iter().map(|usage| usage.peak).collect()
 }
 
 /// The agents end. Nothing of their tunnels may be left at the proxies.

@@ -48,7 +48,8 @@ pub(crate) struct Steady {
 pub(crate) struct Restart {
     pub(crate) ready: Duration,
     pub(crate) arrival: Arrival,
-    pub(crate) peak: Vec<u64>,
+    /// Of each proxy since its start.
+    pub(crate) usage: Vec<Usage>,
     pub(crate) busy: f64,
     pub(crate) evicted: f64,
     pub(crate) handshakes_failed: f64,
@@ -174,8 +175,10 @@ impl Report {
         let agents = f64::from(self.args.agents);
         let (empty, steady) = (resident(&self.empty), resident(&self.steady.usage));
         let tunnels = f64::from(self.args.all_tunnels());
-        let peak = self.restart.peak.iter().copied().max().unwrap_or_default();
-        let first_peak = self.before.iter().map(|usage| usage.peak).max();
+        let peak = |usage: &[Usage]| {
+            let peak = usage.iter().map(|usage| usage.peak).max();
+            mb(peak.unwrap_or_default())
+        };
         let proxies = self.empty.len() as f64;
         vec![
             row(
@@ -184,12 +187,12 @@ impl Report {
                 "MB",
             ),
             row("memory of a proxy: steady", mb(steady) / proxies, "MB"),
+            row("memory of a proxy: peak at first", peak(&self.before), "MB"),
             row(
-                "memory of a proxy: peak at first",
-                mb(first_peak.unwrap_or_default()),
+                "memory of a proxy: peak after the restart",
+                peak(&self.restart.usage),
                 "MB",
             ),
-            row("memory of a proxy: peak after the restart", mb(peak), "MB"),
             Row {
                 aim: Some(KB_A_TUNNEL),
                 ..row(
@@ -225,10 +228,16 @@ impl Report {
             .collect();
         let all: Duration = steady.processor.iter().sum();
         let tunnels = f64::from(self.args.all_tunnels());
+        let set_up: Duration = self.restart.usage.iter().map(|usage| usage.processor).sum();
         let hours = steady.time.as_secs_f64() / 3600.0;
         let slowest = self.changes.iter().max().copied().unwrap_or_default();
         rows.extend([
             row("processor of all proxies", percent(&all), "% a core"),
+            row(
+                "processor of a proxy from its restart, for each tunnel",
+                set_up.as_secs_f64() * 1e3 / tunnels,
+                "ms",
+            ),
             row(
                 "traffic of an idle tunnel, both ways",
                 steady.wire.bytes as f64 / tunnels / hours / 1e3,

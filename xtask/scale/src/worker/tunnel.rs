@@ -10,8 +10,8 @@ use culvert_api::{PROXY_SERVER_NAME, REFUSED};
 use culvert_daemon::Backoff;
 use culvert_tunnel::proto::tunnel::{DescribeResponse, DialCode, Open};
 use culvert_tunnel::{
-    AgentTunnel, AgentTunnelState, Backends, Budget, DEFAULT_MAX_STREAMS, DEFAULT_STREAM_WINDOW,
-    DialFailure, ReadAhead, STREAMS_IN_LIFE, StreamEnd, TunnelError, tune,
+    AgentTunnel, AgentTunnelState, Backend, Backends, Budget, DEFAULT_MAX_STREAMS,
+    DEFAULT_STREAM_WINDOW, DialFailure, ReadAhead, STREAMS_IN_LIFE, StreamEnd, TunnelError, tune,
 };
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, ClientConfig};
@@ -170,7 +170,7 @@ fn failure(error: &io::Error) -> Failure {
 struct NoBackend;
 
 impl Backends for NoBackend {
-    async fn dial(&self, _open: &Open) -> Result<TcpStream, DialFailure> {
+    async fn dial(&self, _open: &Open) -> Result<Backend, DialFailure> {
         Err(DialFailure {
             code: DialCode::Failed,
             message: "no backend".to_owned(),
