@@ -116,7 +116,7 @@ fn a_cut_between_proxies_is_said_and_heals() {
         ensure!(explained.contains("at proxy "), "{explained}");
         let cut = Cut::to_port(world.lab, Host::Cloud, proxies::peer_port(FIRST))?;
         wait::until("the second proxy says that the way is cut", TIME, || {
-            let explained = explain().map_or_else(|error| format!("{error:#}"), |text| text);
+            let explained = explain().unwrap_or_else(|error| format!("{error:#}"));
             ensure!(explained.contains("offline"), "{explained}");
             Ok(())
         })?;
