@@ -144,7 +144,7 @@ fn expect_refused(
                 let at = proxy.agents.to_string();
                 let refused = thief.logged(
                     "no tunnel; trying again",
-                    &[("tunnel", &at), ("reason", words)],
+                    &[("proxy", &at), ("reason", words)],
                 );
                 ensure!(!refused.is_empty(), "not at {at}: {}", thief.log());
             }
