@@ -33,6 +33,12 @@ struct Shared {
     shares: Quota<(NodeName, IpAddr)>,
 }
 
+/// Where a proxy begins to number its streams: an agent sees streams of several proxies, and the
+/// numbers of no two of these meet. All are below 2^53, which JSON keeps exactly.
+fn first_number() -> u64 {
+    u64::from(rand::random::<u32>() >> 12) << 32
+}
+
 /// The route to a destination.
 pub(crate) struct Route {
     pub(crate) target: Target,
@@ -79,7 +85,7 @@ impl Router {
             registry,
             streams,
             metrics,
-            next_stream: AtomicU64::default(),
+            next_stream: AtomicU64::new(first_number()),
             shares: Quota::new(SHARE as usize, usize::MAX),
         }))
     }
