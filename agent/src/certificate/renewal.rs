@@ -195,7 +195,7 @@ impl Renewal {
         }
     }
 
-    /// Renews at any proxy that does so; where none does, a cluster's agent enrols anew.
+    /// Renews at any proxy that does so; where none does, a cluster's agent enrols again.
     async fn renew(
         &self,
         identity: &Identity,

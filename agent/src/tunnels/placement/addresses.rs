@@ -23,7 +23,7 @@ const TOLD_LONGEST: Duration = Duration::from_secs(900);
 pub(super) struct Addresses {
     /// By the flags, the join or the cluster.
     listed: BTreeSet<HostPort>,
-    /// What each proxy that has a tunnel tells of all proxies.
+    /// What each proxy that has a tunnel reports about all proxies.
     told: BTreeMap<ProxyId, Vec<Proxy>>,
     /// The same by proxy.
     proxies: BTreeMap<ProxyId, ToldProxy>,
@@ -34,7 +34,7 @@ pub(super) struct Addresses {
     troubles: BTreeMap<HostPort, Trouble>,
 }
 
-/// A proxy as proxies tell of it.
+/// A proxy as proxies describe it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ToldProxy {
     /// Those that another proxy tells. A proxy's word on itself leads nowhere new.
@@ -189,7 +189,7 @@ impl Addresses {
         self.troubles.clear();
     }
 
-    /// The listed addresses, and those that a proxy tells of another.
+    /// The listed addresses, and those that a proxy reports of another.
     pub(super) fn iter(&self) -> impl Iterator<Item = &HostPort> {
         let told = self.proxies.values().flat_map(|proxy| &proxy.addresses);
         let further = told.filter(|address| !self.listed.contains(address));
@@ -200,7 +200,7 @@ impl Addresses {
         self.listed.contains(address)
     }
 
-    /// The last failure; None if there is none since the last tunnel.
+    /// The last failure since the last tunnel.
     pub(super) fn failed_at(&self, address: &HostPort) -> Option<Instant> {
         self.troubles.get(address).map(|trouble| trouble.at)
     }

@@ -30,7 +30,7 @@ pub(super) fn to_leave(
     (is_too_full && chance < (load - mean) / load).then(|| fullest.clone())
 }
 
-/// Tunnels of a proxy on average, without those that drain; None if there are none.
+/// Tunnels of a proxy on average, without those that drain; `None` without any.
 pub(super) fn mean(proxies: &BTreeMap<ProxyId, ToldProxy>) -> Option<f64> {
     let staying = proxies.values().filter(|proxy| !proxy.draining);
     let (count, sum) = staying.fold((0.0, 0.0), |(count, sum), proxy| {
