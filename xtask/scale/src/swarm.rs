@@ -74,9 +74,11 @@ impl Swarm {
                 ("--first", first),
                 ("--count", next - first),
                 ("--tunnels", args.tunnels),
-                ("--site", args.site),
             ] {
                 command.args([flag, &value.to_string()]);
+            }
+            if args.site < args.agents {
+                command.args(["--site", &args.site.to_string()]);
             }
             let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
             processes.push(Agents::of(child.context("start the agents")?)?);

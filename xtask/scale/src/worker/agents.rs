@@ -37,9 +37,9 @@ pub(crate) struct Args {
     /// Tunnels of each agent
     #[arg(long)]
     tunnels: usize,
-    /// Agents of one site dial from one address
+    /// Agents of one site dial from one address. Without it all dial from the loopback's own
     #[arg(long)]
-    site: u32,
+    site: Option<u32>,
 }
 
 /// Makes the certificates, prints `ready`, starts the agents after the line `go`, and reports after
@@ -96,7 +96,7 @@ fn tunnels(args: &Args, counts: &Arc<Counts>) -> Result<Vec<Tunnel>> {
     for number in args.first..args.first + args.count {
         let node = culvert_scale::node_name(number);
         let tls = Arc::new(authority.settings_of(&node)?);
-        let source = source(number / args.site.max(1));
+        let source = args.site.map(|site| source(number / site.max(1)));
         for slot in 0..args.tunnels {
             let proxies = args.proxy.len();
             let proxy = (number as usize + slot % PROXIES_OF_AN_AGENT) % proxies;

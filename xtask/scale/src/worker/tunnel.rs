@@ -54,8 +54,9 @@ type Connection = BufReader<TlsStream<ReadAhead<TcpStream>>>;
 /// A tunnel of an agent.
 pub(crate) struct Tunnel {
     pub(crate) proxy: SocketAddr,
-    /// The address that the agent dials from.
-    pub(crate) source: IpAddr,
+    /// The address that the agent dials from, if it is not the loopback's own. Only then is the
+    /// port chosen before the proxy is known, and one address has no more than 28,000.
+    pub(crate) source: Option<IpAddr>,
     pub(crate) tls: Arc<ClientConfig>,
     pub(crate) describe: DescribeResponse,
     pub(crate) budget: Budget,
@@ -110,7 +111,9 @@ impl Tunnel {
 
     async fn connect(&self) -> Result<TlsStream<ReadAhead<TcpStream>>, Failure> {
         let socket = TcpSocket::new_v4().and_then(|socket| {
-            socket.bind(SocketAddr::new(self.source, 0))?;
+            if let Some(source) = self.source {
+                socket.bind(SocketAddr::new(source, 0))?;
+            }
             Ok(socket)
         });
         let socket = socket.map_err(|_| Failure::Unreachable)?;
