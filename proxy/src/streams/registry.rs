@@ -54,6 +54,21 @@ impl State {
     fn is_online(&self, node: &NodeName) -> bool {
         self.nodes.contains_key(node) || self.elsewhere.has(node)
     }
+
+    /// The node's tunnels that end here. A tunnel that is worn out is closed as soon as it has no
+    /// streams, if there is another.
+    fn tunnels(&self, node: &NodeName) -> Vec<Arc<Registered>> {
+        let all = self.nodes.get(node).cloned().unwrap_or_default();
+        if all.iter().any(|tunnel| !tunnel.tunnel.is_worn_out()) {
+            let spent = |tunnel: &&Arc<Registered>| {
+                tunnel.tunnel.is_worn_out() && tunnel.tunnel.streams() == 0
+            };
+            all.iter()
+                .filter(spent)
+                .for_each(|tunnel| tunnel.close.cancel());
+        }
+        all
+    }
 }
 
 /// A tunnel and its properties.
@@ -180,10 +195,15 @@ impl Registry {
     /// The ways to the node in the order in which a new stream tries them: tunnels here, then peers,
     /// then what is superseded or worn out, and last what is silent.
     pub(crate) fn candidates(&self, node: &NodeName) -> Vec<Candidate> {
-        let state = self.lock();
-        let (peers, ranks) = (state.elsewhere.links(node), state.elsewhere.ranks(node));
-        drop(state);
-        let tunnels = self.tunnels(node);
+        let (tunnels, peers, ranks) = {
+            let state = self.lock();
+            let State { elsewhere, .. } = &*state;
+            (
+                state.tunnels(node),
+                elsewhere.links(node),
+                elsewhere.ranks(node),
+            )
+        };
         let is_last = |tunnel: &Registered| {
             tunnel.tunnel.is_worn_out()
                 || tunnels.iter().any(|other| other.supersedes(tunnel))
@@ -212,21 +232,6 @@ impl Registry {
         let mut all: Vec<_> = here.chain(elsewhere).collect();
         all.sort_by_key(|(order, _)| *order);
         all.into_iter().map(|(_, candidate)| candidate).collect()
-    }
-
-    /// The node's tunnels that end here. A tunnel that is worn out is closed as soon as it has no
-    /// streams, if there is another.
-    fn tunnels(&self, node: &NodeName) -> Vec<Arc<Registered>> {
-        let all = self.lock().nodes.get(node).cloned().unwrap_or_default();
-        if all.iter().any(|tunnel| !tunnel.tunnel.is_worn_out()) {
-            let spent = |tunnel: &&Arc<Registered>| {
-                tunnel.tunnel.is_worn_out() && tunnel.tunnel.streams() == 0
-            };
-            all.iter()
-                .filter(spent)
-                .for_each(|tunnel| tunnel.close.cancel());
-        }
-        all
     }
 
     /// Sees a change each time a tunnel is registered or removed.
